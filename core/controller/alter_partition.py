@@ -9,7 +9,6 @@ the leader, by the answer, and every broker, by UpdateMetadata.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 
 from regent.core.controller.partition_change import RECOVERED, AlterIsr, change_partition
@@ -35,14 +34,13 @@ from regent.core.protocol.controller import (
     AlterPartitionRow,
 )
 
-log = logging.getLogger(__name__)
-
 
 class AlterPartitions:
     """Answers leaders that propose ISRs."""
 
     def __init__(self, term: Term) -> None:
         self._term = term
+        self._log = term.log(__name__)
         self._context = term.context
 
     def alter(
@@ -145,7 +143,7 @@ class AlterPartitions:
             elif outcome is WriteError.NO_NODE:
                 outcomes[partition] = Errors.UNKNOWN_TOPIC_OR_PARTITION
             elif isinstance(outcome, WriteError):  # no LeaderAndIsr follows: it is to ask again
-                log.error("%s: its ISR cannot change: %s", partition, outcome.value)
+                self._log.error("%s: its ISR cannot change: %s", partition, outcome.value)
                 outcomes[partition] = Errors.UNKNOWN_SERVER_ERROR
             else:
                 self._apply(partition, _stored(state, outcome))
@@ -162,7 +160,7 @@ class AlterPartitions:
         if found is None:
             return Errors.UNKNOWN_TOPIC_OR_PARTITION
         if isinstance(found, BadDataError):
-            log.error("%s: its ISR cannot change: %s", partition, found)
+            self._log.error("%s: its ISR cannot change: %s", partition, found)
             return Errors.UNKNOWN_SERVER_ERROR
         if self._context.is_of_newer_controller(found):
             return Errors.NOT_CONTROLLER
@@ -209,11 +207,8 @@ class AlterPartitions:
     def _log_refusals(self, sender: BrokerId, outcomes: Mapping[TopicPartition, Errors]) -> None:
         refused = [p for p, error in outcomes.items() if error is not Errors.NONE]
         if refused:
-            log.info(
-                "[Controller id=%d epoch=%d] %d ISRs proposed by broker %d were refused, the first:"
-                " %s with %s",
-                self._term.broker_id,
-                self._context.epoch,
+            self._log.info(
+                "%d ISRs proposed by broker %d were refused, the first: %s with %s",
                 len(refused),
                 sender,
                 refused[0],

@@ -14,16 +14,12 @@ nobody is relieved.
 
 from __future__ import annotations
 
-import logging
-
 from regent.core.controller.controlled_shutdown import ControlledShutdowns
 from regent.core.controller.effects import ScheduleEvent, SendControlRequest
 from regent.core.controller.events import CheckBrokers
 from regent.core.controller.term import Term
 from regent.core.model import BrokerId
 from regent.core.protocol.control import ControlHeader, LeaderAndIsrRequest, LeaderAndIsrType
-
-log = logging.getLogger(__name__)
 
 LOOKS = 4  # in the time a broker is given
 _PROBE = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (), ())
@@ -34,6 +30,7 @@ class BrokerHealth:
 
     def __init__(self, term: Term, shutdowns: ControlledShutdowns) -> None:
         self._term = term
+        self._log = term.log(__name__)
         self._context = term.context
         self._shutdowns = shutdowns
         self._missed: dict[BrokerId, int] = {}  # looks since it last answered
@@ -62,7 +59,7 @@ class BrokerHealth:
             return False
         self._context.unresponsive_broker_ids.discard(broker_id)
         self._term.outbox.record("broker %d: answers again", broker_id)
-        log.warning("broker %d answers again and is used again", broker_id)
+        self._log.warning("broker %d answers again and is used again", broker_id)
         self._shutdowns.use_again(broker_id)
         return True
 
@@ -72,10 +69,8 @@ class BrokerHealth:
     def _relieve(self, broker_ids: list[BrokerId]) -> None:
         """Move everything off these brokers; none of them takes over from another one."""
         for broker_id in broker_ids:
-            log.error(
-                "[Controller id=%d epoch=%d] broker %d has answered nothing for %d ms: others lead",
-                self._term.broker_id,
-                self._context.epoch,
+            self._log.error(
+                "broker %d has answered nothing for %d ms: others lead",
                 broker_id,
                 self._term.settings.broker_answer_timeout_ms,
             )

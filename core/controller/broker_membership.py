@@ -6,7 +6,6 @@ Mirrors ``KafkaController.processBrokerChange``, ``onBrokerStartup``, ``onBroker
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 
 from regent.core.controller.effects import AddBroker, RemoveBroker
@@ -18,8 +17,6 @@ from regent.core.controller.term import Term
 from regent.core.controller.topic_deletion import TopicDeletions
 from regent.core.errors import BadDataError, UnreadableError
 from regent.core.model import BrokerId, BrokerRegistration, PartitionAndReplica, TopicPartition
-
-log = logging.getLogger(__name__)
 
 
 class BrokerMembership:
@@ -34,6 +31,7 @@ class BrokerMembership:
         reassignments: Reassignments,
     ) -> None:
         self._term = term
+        self._log = term.log(__name__)
         self._context = term.context
         self._partitions = partitions
         self._replicas = replicas
@@ -57,10 +55,8 @@ class BrokerMembership:
         new = [b for b in current if b not in known]
         dead = sorted(b for b in known if b not in current)
         bounced = [b for b in current if b in known and current[b].broker_epoch > known[b]]
-        log.info(
-            "[Controller id=%d epoch=%d] brokers new %s, bounced %s, dead %s",
-            self._term.broker_id,
-            self._context.epoch,
+        self._log.info(
+            "brokers new %s, bounced %s, dead %s",
             new,
             bounced,
             dead,
@@ -82,7 +78,7 @@ class BrokerMembership:
         known = self._context.registrations.get(broker_id)
         current = self._term.store.read_broker(broker_id)
         if isinstance(current, BadDataError):
-            log.error("broker %d keeps its old addresses: %s", broker_id, current)
+            self._log.error("broker %d keeps its old addresses: %s", broker_id, current)
             self._context.must_read_again |= isinstance(current, UnreadableError)
             return
         if known is None or current is None or current.broker_epoch != known.broker_epoch:
@@ -246,10 +242,10 @@ class BrokerMembership:
             if not isinstance(registration, BadDataError):
                 brokers[broker_id] = registration
             elif known is not None:
-                log.error("broker %d stays as it was known: %s", broker_id, registration)
+                self._log.error("broker %d stays as it was known: %s", broker_id, registration)
                 brokers[broker_id] = known
             else:
-                log.error("broker %d is left out: %s", broker_id, registration)
+                self._log.error("broker %d is left out: %s", broker_id, registration)
         return brokers
 
     def _read_registrations(self) -> dict[BrokerId, BrokerRegistration | BadDataError]:
@@ -263,6 +259,6 @@ class BrokerMembership:
         except UnreadableError as error:
             if not known:
                 raise
-            log.error("no broker that is new is seen: %s", error)
+            self._log.error("no broker that is new is seen: %s", error)
         read = {broker_id: store.read_broker(broker_id) for broker_id in sorted(known)}
         return {broker_id: found for broker_id, found in read.items() if found is not None}

@@ -6,7 +6,6 @@ over, so that nobody leads what nobody serves (KAFKA-6029); but not for ever.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 
 from regent.core.controller.effects import Reply, ScheduleEvent
@@ -33,8 +32,6 @@ from regent.core.model import (
 )
 from regent.core.protocol.controller import ControlledShutdownResponse
 
-log = logging.getLogger(__name__)
-
 
 @dataclass(slots=True)
 class _Waiting:
@@ -51,6 +48,7 @@ class ControlledShutdowns:
         self, term: Term, partitions: PartitionStateMachine, replicas: ReplicaStateMachine
     ) -> None:
         self._term = term
+        self._log = term.log(__name__)
         self._context = term.context
         self._partitions = partitions
         self._replicas = replicas
@@ -134,10 +132,8 @@ class ControlledShutdowns:
         waiting = self._waiting.pop(event.request_id, None)
         if waiting is None:
             return
-        log.warning(
-            "[Controller id=%d epoch=%d] broker %d goes although %d new leaders have not answered",
-            self._term.broker_id,
-            self._context.epoch,
+        self._log.warning(
+            "broker %d goes although %d new leaders have not answered",
             waiting.broker_id,
             len({leadership.leader for leadership in waiting.unacknowledged.values()}),
         )
@@ -233,10 +229,8 @@ class ControlledShutdowns:
 
     def _let_go(self, request_id: RequestId, waiting: _Waiting) -> None:
         remaining = self._context.partition_leaders_on_broker(waiting.broker_id)
-        log.info(
-            "[Controller id=%d epoch=%d] broker %d is shutting down and still leads %d partitions",
-            self._term.broker_id,
-            self._context.epoch,
+        self._log.info(
+            "broker %d is shutting down and still leads %d partitions",
             waiting.broker_id,
             len(remaining),
         )

@@ -10,7 +10,6 @@ office. The elector knows what ``/controller`` says.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection
 from typing import assert_never
 
@@ -99,8 +98,6 @@ from regent.core.ports import ControllerEpoch, ControllerStore, TopicIds
 from regent.core.protocol.control import ControlHeader
 from regent.core.protocol.controller import ControllerResponse
 
-log = logging.getLogger(__name__)
-
 MAX_RESIGNATION_BACKOFF_MS = 60_000
 COMPLAINT_INTERVAL_MS = 60_000
 
@@ -124,6 +121,7 @@ class Controller:
         self._info = broker_info
         self._suspects = suspects  # of this broker
         self._term = Term(broker_info.broker_id, store, topic_ids, settings or ControllerSettings())
+        self._log = self._term.log(__name__)
         self._elector = Elector(broker_info.broker_id, store, obeyed_epoch)
         self._partitions = PartitionStateMachine(self._term)
         self._replicas = ReplicaStateMachine(self._term)
@@ -186,7 +184,7 @@ class Controller:
                 self._brokers.make_up_for_full()
                 self._see_to_unreadable()
         except ControllerMovedError as moved:
-            log.info("[Controller id=%d epoch=%d] %s", self._info.broker_id, epoch, moved)
+            self._log.info("%s", moved)
             self._resign()
             self._reelect_later()
             self._refuse(event)
@@ -194,11 +192,11 @@ class Controller:
             if self._loading is not None:
                 raise
             # The list of brokers or topics, before anything was done about it.
-            log.error("[Controller id=%d epoch=%d] %s", self._info.broker_id, epoch, unreadable)
+            self._log.error("%s", unreadable)
             self._see_to_unreadable()
         except SessionExpiredError as expired:
             # Expire follows, and resigns; nothing more can be learnt or written until then.
-            log.info("[Controller id=%d epoch=%d] %s", self._info.broker_id, epoch, expired)
+            self._log.info("%s", expired)
             self._refuse(event)
         return self._term.outbox.drain(max(epoch, self.context.epoch))
 
@@ -374,12 +372,7 @@ class Controller:
     def _begin_a_new_term(self, now_ms: int) -> None:
         """Read everything again, as a newly elected controller does: events were lost."""
         if self._is_active:
-            log.error(
-                "[Controller id=%d epoch=%d] Events were lost: reading everything again in a new"
-                " term",
-                self._info.broker_id,
-                self.context.epoch,
-            )
+            self._log.error("Events were lost: reading everything again in a new term")
             epoch_zk_version = self.context.epoch_zk_version
             self._resign()
             self._term.store.delete_controller(epoch_zk_version)
@@ -423,7 +416,7 @@ class Controller:
         said, when_ms = self._complaint
         if what != said or not 0 <= now_ms - when_ms < COMPLAINT_INTERVAL_MS:
             self._complaint = what, now_ms
-            log.error("[Controller id=%d] %s", self._info.broker_id, what)
+            self._log.error("%s", what)
 
     def _raise_epoch_above(self, controller_epoch: int, now_ms: int) -> None:
         """Take a higher epoch than one that a broker has accepted, and begin the term again.
@@ -445,7 +438,7 @@ class Controller:
         except SessionExpiredError:
             raise  # registering in the next session says it
         except RegentError as error:
-            log.warning("[Broker id=%d] %s; trying again", self._info.broker_id, error)
+            self._log.warning("%s; trying again", error)
             self._schedule(self._term.settings.registration_retry_ms, SuspectReplicasChanged())
 
     def _failover(self, won: ControllerEpoch) -> None:
@@ -480,11 +473,8 @@ class Controller:
                 step()
         self._balance.begin_checks()
         self._loading = None
-        log.info(
-            "[Controller id=%d epoch=%d] Ready to serve as the new controller:"
-            " %d brokers, %d topics",
-            self._info.broker_id,
-            won.epoch,
+        self._log.info(
+            "Ready to serve as the new controller: %d brokers, %d topics",
             len(context.registrations),
             len(context.all_topics),
         )
@@ -509,7 +499,7 @@ class Controller:
         )
         self._shutdowns.refuse_all()
         self._term.outbox.record("broker %d: resigned", self._info.broker_id)
-        log.info("[Controller id=%d epoch=%d] Resigned", self._info.broker_id, self.context.epoch)
+        self._log.info("Resigned")
         self.context.reset()
 
     def _move(self, failed: Resign, now_ms: int) -> None:
@@ -520,9 +510,7 @@ class Controller:
         ``KafkaController.triggerControllerMove``. The version that fences the deletion of
         ``/controller`` is read before the term is forgotten.
         """
-        log.error(
-            "[Controller id=%d] Resigning after an error: %s", self._info.broker_id, failed.reason
-        )
+        self._log.error("Resigning after an error: %s", failed.reason)
         was_active, epoch_zk_version = self._is_active, self.context.epoch_zk_version
         term_ms = now_ms - self._elected_ms
         is_set_aside_next = was_active and bool(failed.event) and self._write_down(failed, term_ms)
@@ -546,7 +534,7 @@ class Controller:
         try:
             return self._aside.on_failure(event, failed.topic, failed.reason, term_ms=term_ms)
         except Exception as error:  # noqa: BLE001 - resigning matters more than any error
-            log.warning("[Controller id=%d] %r", self._info.broker_id, error)
+            self._log.warning("%r", error)
             return False
 
     def _refuse_set_aside(self, event: ControllerEvent) -> None:

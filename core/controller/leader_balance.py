@@ -6,7 +6,6 @@ Mirrors ``KafkaController.processReplicaLeaderElection`` and
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -32,8 +31,6 @@ from regent.core.protocol.controller import (
     ElectLeadersResponse,
 )
 
-log = logging.getLogger(__name__)
-
 _STRATEGIES: Mapping[ElectionType, ElectionStrategy] = {
     ElectionType.PREFERRED: PreferredElection(),
     # Whoever asks by name accepts the loss, whatever the topic's configuration says.
@@ -50,6 +47,7 @@ class LeaderBalance:
 
     def __init__(self, term: Term, partitions: PartitionStateMachine) -> None:
         self._term = term
+        self._log = term.log(__name__)
         self._context = term.context
         self._partitions = partitions
 
@@ -82,7 +80,9 @@ class LeaderBalance:
         if requested is None:
             return
         if isinstance(requested, BadDataError):
-            log.error("preferred elections asked for through ZooKeeper are dropped: %s", requested)
+            self._log.error(
+                "preferred elections asked for through ZooKeeper are dropped: %s", requested
+            )
         else:
             self._term.outbox.record("%d preferred elections asked for", len(requested))
             self._elect_for_znode(requested)
@@ -112,11 +112,8 @@ class LeaderBalance:
             if answer.error_code not in (Errors.NONE, Errors.ELECTION_NOT_NEEDED)
         ]
         if failed:
-            log.warning(
-                "[Controller id=%d epoch=%d] %d of %d preferred elections asked for through"
-                " ZooKeeper failed, the first: %s",
-                self._term.broker_id,
-                self._context.epoch,
+            self._log.warning(
+                "%d of %d preferred elections asked for through ZooKeeper failed, the first: %s",
                 len(failed),
                 len(answers),
                 failed[0].message,

@@ -8,7 +8,6 @@ meanwhile is found.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
@@ -18,8 +17,6 @@ from regent.core.controller.term import Term
 from regent.core.errors import BadDataError, UnreadableError
 from regent.core.model import PartitionAndReplica, TopicPartition
 
-log = logging.getLogger(__name__)
-
 
 class Notifications:
     """Reads notifications, acts on them, and deletes them."""
@@ -28,6 +25,7 @@ class Notifications:
         self, term: Term, replicas: ReplicaStateMachine, reassignments: Reassignments
     ) -> None:
         self._term = term
+        self._log = term.log(__name__)
         self._context = term.context
         self._replicas = replicas
         self._reassignments = reassignments
@@ -107,10 +105,8 @@ class Notifications:
                         list(now.isr),
                     )
         if unusable:
-            log.warning(
-                "[Controller id=%d epoch=%d] %d ISR changes are not taken over, the first: %s",
-                self._term.broker_id,
-                self._context.epoch,
+            self._log.warning(
+                "%d ISR changes are not taken over, the first: %s",
                 len(unusable),
                 unusable[0],
             )

@@ -6,7 +6,6 @@ and puts what was accepted into the context. Partitions that did change go round
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
@@ -34,7 +33,6 @@ Failures: TypeAlias = dict[TopicPartition, StateChangeFailedError]
 Changes: TypeAlias = dict[TopicPartition, PartitionChange]
 Leaderships: TypeAlias = Mapping[TopicPartition, LeaderAndIsr]
 
-log = logging.getLogger("state.change")
 
 # A conflict means that somebody changed the ISR between our read and our write. More than a few in
 # a row means that it will not stop; the next event for the partition tries again.
@@ -254,11 +252,8 @@ def _report_unclean(term: Term, before: Leaderships, changes: Changes) -> None:
         return
     term.context.stats.unclean_leader_elections += len(unclean)
     first = unclean[0]
-    log.warning(
-        "[Controller id=%d epoch=%d] %d UNCLEAN elections: records may be lost. The first: %s goes"
-        " to %d, in sync were %s",
-        term.broker_id,
-        term.context.epoch,
+    term.log("state.change").warning(
+        "%d UNCLEAN elections: records may be lost. The first: %s goes to %d, in sync were %s",
         len(unclean),
         first,
         changes[first].leader_and_isr.leader,

@@ -12,7 +12,6 @@ A transition that is not in the table is logged and skipped, and nothing changes
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 
 from regent.core.controller.election import ElectionStrategy, OfflineElection
@@ -40,14 +39,13 @@ from regent.core.model import (
 )
 from regent.core.ports import WriteError
 
-log = logging.getLogger("state.change")
-
 
 class PartitionStateMachine:
     """Owns the state of every partition."""
 
     def __init__(self, term: Term) -> None:
         self._term = term
+        self._log = term.log("state.change")
         self._context = term.context
 
     def settle_restarted_replicas(self) -> None:
@@ -87,15 +85,9 @@ class PartitionStateMachine:
         self._context.note_undeposed(
             p for p in failures if self._context.partition_state(p) in not_led
         )
-        if failures:
-            log.warning(
-                "[Controller id=%d epoch=%d] %d partitions keep replicas in sync that restarted, or"
-                " may have lost records, the first: %s",
-                self._term.broker_id,
-                self._context.epoch,
-                len(failures),
-                next(iter(failures.values())),
-            )
+        self._log.failures(
+            "%d partitions keep replicas in sync that restarted, or may have lost records", failures
+        )
         return accepted
 
     def _has_restarted_replicas(self, partition: TopicPartition) -> bool:
@@ -142,16 +134,7 @@ class PartitionStateMachine:
         else:
             for partition in valid:
                 self._context.put_partition_state(partition, target)
-        if failures:
-            first = next(iter(failures.values()))
-            log.warning(
-                "[Controller id=%d epoch=%d] %d partitions did not become %s, the first: %s",
-                self._term.broker_id,
-                self._context.epoch,
-                len(failures),
-                target.value,
-                first,
-            )
+        self._log.failures("%d partitions did not become %s", failures, target.value)
         return failures
 
     # --- validity ---

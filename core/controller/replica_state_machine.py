@@ -15,7 +15,6 @@ A transition that is not in the table is logged and skipped, and nothing changes
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable
 
 from regent.core.controller.partition_change import NewLeaderEpoch, RemoveReplica
@@ -25,14 +24,13 @@ from regent.core.controller.states import VALID_PREVIOUS_REPLICA_STATES, Replica
 from regent.core.controller.term import Term
 from regent.core.model import BrokerId, PartitionAndReplica, ReplicaAssignment, TopicPartition
 
-log = logging.getLogger("state.change")
-
 
 class ReplicaStateMachine:
     """Owns the state of every replica."""
 
     def __init__(self, term: Term) -> None:
         self._term = term
+        self._log = term.log("state.change")
         self._context = term.context
 
     def startup(self) -> None:
@@ -140,10 +138,8 @@ class ReplicaStateMachine:
             is_valid = self._context.replica_state(replica) in VALID_PREVIOUS_REPLICA_STATES[target]
             (valid if is_valid else invalid).append(replica)
         if invalid:
-            log.warning(
-                "[Controller id=%d epoch=%d] %d replicas cannot become %s, the first: %s is %s",
-                self._term.broker_id,
-                self._context.epoch,
+            self._log.warning(
+                "%d replicas cannot become %s, the first: %s is %s",
                 len(invalid),
                 target.value,
                 invalid[0],
@@ -192,11 +188,8 @@ class ReplicaStateMachine:
                 batch.add_leader_and_isr((broker_id,), partition, is_new=True)
             told.append(partition)
         if led:
-            log.error(
-                "[Controller id=%d epoch=%d] %d replicas of broker %d cannot be new, they lead, the"
-                " first: %s",
-                self._term.broker_id,
-                self._context.epoch,
+            self._log.error(
+                "%d replicas of broker %d cannot be new, they lead, the first: %s",
                 len(led),
                 broker_id,
                 led[0],
@@ -230,7 +223,7 @@ class ReplicaStateMachine:
         partition = replica.topic_partition
         assignment = self._context.partition_full_replica_assignment(partition)
         if replica.replica not in assignment.replicas:
-            log.error("%s is not assigned; assigning it", replica)
+            self._log.error("%s is not assigned; assigning it", replica)
             self._context.update_partition_full_replica_assignment(
                 partition,
                 ReplicaAssignment(
@@ -253,16 +246,7 @@ class ReplicaStateMachine:
         unled = [p for p in partitions if self._context.partition_leadership_info(p) is None]
         if unled:
             batch.add_update_metadata(unled)
-        if failures:
-            log.warning(
-                "[Controller id=%d epoch=%d] %d replicas of broker %d stay as they are, the first:"
-                " %s",
-                self._term.broker_id,
-                self._context.epoch,
-                len(failures),
-                broker_id,
-                next(iter(failures.values())),
-            )
+        self._log.failures("%d replicas of broker %d stay as they are", failures, broker_id)
         return [p for p in partitions if p not in failures]
 
     def _forget(self, broker_id: BrokerId, partitions: list[TopicPartition]) -> None:

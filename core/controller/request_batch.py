@@ -18,6 +18,7 @@ from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
 from regent.core.controller.context import ControllerContext
+from regent.core.controller.controller_log import ControllerLog
 from regent.core.controller.effects import SendControlRequest
 from regent.core.controller.partition_replicas import PartitionChange
 from regent.core.model import (
@@ -57,8 +58,6 @@ TOPIC_BYTES = 64  # beside its name
 ROW_BYTES = 64  # beside its broker ids
 REPLICA_BYTES = 20  # an id may stand in four lists: replicas, ISR, adding, removing
 
-state_change_log = logging.getLogger("state.change")
-
 
 class _StopReplica(NamedTuple):
     leader_epoch: int
@@ -77,6 +76,7 @@ class ControlRequestBatch:
         self._controller_id = controller_id
         self._max_request_bytes = max_request_bytes
         self._context = context
+        self._log = ControllerLog("state.change", controller_id, context)
         self._leader_and_isr: dict[BrokerId, dict[TopicPartition, LeaderAndIsrPartition]] = {}
         self._full: set[BrokerId] = set()
         self._stop_replica: dict[BrokerId, dict[TopicPartition, _StopReplica]] = {}
@@ -258,20 +258,17 @@ class ControlRequestBatch:
                     parts=len(parts),
                 )
                 requests.append((broker_id, request))
-            state_change_log.info(
-                "[Controller id=%d epoch=%d] event %d-%d: LeaderAndIsr %s to broker %d:"
-                " %d partitions",
-                self._controller_id,
-                self._context.epoch,
+            self._log.info(
+                "event %d-%d: LeaderAndIsr %s to broker %d: %d partitions",
                 self._context.epoch,
                 self._context.event_id,
                 type.name,
                 broker_id,
                 len(rows),
             )
-            if state_change_log.isEnabledFor(logging.DEBUG):
+            if self._log.isEnabledFor(logging.DEBUG):
                 for topic_partition, row in rows.items():
-                    state_change_log.debug("  to broker %d: %s %s", broker_id, topic_partition, row)
+                    self._log.debug("  to broker %d: %s %s", broker_id, topic_partition, row)
         return requests
 
     def _update_metadata_requests(
@@ -297,10 +294,8 @@ class ControlRequestBatch:
             )
             for part, topics in enumerate(parts)
         ]
-        state_change_log.info(
-            "[Controller id=%d epoch=%d] event %d-%d: UpdateMetadata to brokers %s: %d partitions",
-            self._controller_id,
-            self._context.epoch,
+        self._log.info(
+            "event %d-%d: UpdateMetadata to brokers %s: %d partitions",
             self._context.epoch,
             self._context.event_id,
             targets,
@@ -325,10 +320,8 @@ class ControlRequestBatch:
                     )
                 )
                 requests.append((broker_id, request))
-            state_change_log.info(
-                "[Controller id=%d epoch=%d] event %d-%d: StopReplica to broker %d: %d partitions",
-                self._controller_id,
-                self._context.epoch,
+            self._log.info(
+                "event %d-%d: StopReplica to broker %d: %d partitions",
                 self._context.epoch,
                 self._context.event_id,
                 broker_id,

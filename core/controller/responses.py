@@ -6,7 +6,6 @@ request carried tells.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 
 from regent.core.controller.broker_membership import BrokerMembership
@@ -35,8 +34,6 @@ from regent.core.protocol.control import (
     StopReplicaResponse,
     UpdateMetadataResponse,
 )
-
-log = logging.getLogger(__name__)
 
 _SOME_OBEYED = (Errors.NONE, Errors.UNKNOWN_SERVER_ERROR)
 # The second: it has obeyed before, and that answer may be lost.
@@ -82,6 +79,7 @@ class ControlResponses:
         deletions: TopicDeletions,
     ) -> None:
         self._term = term
+        self._log = term.log(__name__)
         self._context = term.context
         self._replicas = replicas
         self._brokers = brokers
@@ -211,7 +209,7 @@ class ControlResponses:
         self, order: str, broker_id: BrokerId, header: ControlHeader, error: Errors
     ) -> None:
         """Leave it to whoever is newer; an error of the broker's own is no reason to give up."""
-        log.warning("broker %d refused %s: %s", broker_id, order, error.name)
+        self._log.warning("broker %d refused %s: %s", broker_id, order, error.name)
         if error is Errors.UNKNOWN_SERVER_ERROR:
             after_ms = self._term.settings.tell_again_ms
             again = BrokerFailedToObey(broker_id, header)

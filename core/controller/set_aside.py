@@ -11,7 +11,6 @@ try-again``). Kafka has no such thing: its controllers fail for ever.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 
@@ -21,8 +20,6 @@ from regent.core.errors import RegentError
 from regent.core.model import PartitionAndReplica, TopicPartition
 from regent.core.ports import ControllerFailure
 from regent.core.protocol.controller import ControllerRequest, DescribeControllerRequest
-
-log = logging.getLogger(__name__)
 
 FIRST_MINUTE_MS = 60_000
 FAILURES_TO_SET_ASIDE = 2
@@ -101,16 +98,15 @@ class SetAside:
 
     def __init__(self, term: Term) -> None:
         self._term = term
+        self._log = term.log(__name__)
         self._context = term.context
 
     def load(self) -> None:
         """Learn at the start of a term what to leave alone."""
         self._read()
         for what, error in self._context.set_aside.items():
-            log.error(
-                "[Controller id=%d epoch=%d] %s is set aside, it ended %d controllers: %s",
-                self._term.broker_id,
-                self._context.epoch,
+            self._log.error(
+                "%s is set aside, it ended %d controllers: %s",
                 what,
                 FAILURES_TO_SET_ASIDE,
                 error,
@@ -203,7 +199,7 @@ class SetAside:
         try:
             failures = self._term.store.read_failures()
         except RegentError as error:
-            log.error("what is to be set aside cannot be read: %s", error)
+            self._log.error("what is to be set aside cannot be read: %s", error)
             failures = ()
         self._context.set_aside = {
             f.what: f.error for f in failures if f.controllers >= FAILURES_TO_SET_ASIDE

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from regent.core.controller.context import ControllerContext
+from regent.core.controller.controller_log import ControllerLog
 from regent.core.controller.outbox import Outbox
 from regent.core.controller.request_batch import MAX_REQUEST_BYTES, ControlRequestBatch
 from regent.core.log_config import LogConfig
@@ -52,6 +53,10 @@ class Term:
     settings: ControllerSettings = field(default_factory=ControllerSettings)
     context: ControllerContext = field(default_factory=ControllerContext)
     outbox: Outbox = field(default_factory=Outbox)
+
+    def log(self, name: str) -> ControllerLog:
+        """Return the logger of this name, with the prefix of this controller."""
+        return ControllerLog(name, self.broker_id, self.context)
 
     def new_batch(self) -> ControlRequestBatch:
         """Return an empty batch of control requests."""

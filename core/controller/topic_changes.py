@@ -6,7 +6,6 @@ Mirrors ``KafkaController.processTopicChange``, ``processPartitionModifications`
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -21,8 +20,6 @@ from regent.core.errors import BadDataError, UnreadableError
 from regent.core.model import PartitionAndReplica, ReplicaAssignment, TopicPartition
 from regent.core.ports import TopicAssignment, WriteError
 from regent.core.protocol.control import TopicId
-
-log = logging.getLogger(__name__)
 
 # Others may write a topic znode while we give it its id; the last to write wins after a few rounds.
 MAX_ROUNDS = 5
@@ -40,6 +37,7 @@ class TopicChanges:
         set_aside: SetAside,
     ) -> None:
         self._term = term
+        self._log = term.log(__name__)
         self._context = term.context
         self._partitions = partitions
         self._replicas = replicas
@@ -228,13 +226,13 @@ class TopicChanges:
                 self._set_aside(topic, BadDataError(f"it got no id: {outcome.value}"))
                 self._context.must_read_again = True
             elif outcome is not WriteError.NO_NODE:  # better none than no topic
-                log.error("topic %s gets no id: %s", topic, outcome.value)
+                self._log.error("topic %s gets no id: %s", topic, outcome.value)
                 usable[topic] = replace(assignment, topic_id=self._context.topic_id(topic))
         return again
 
     def _set_aside(self, topic: str, error: BadDataError) -> None:
         if self._context.bad_topics.get(topic) != str(error):
-            log.error("topic %s is set aside until its znode is mended: %s", topic, error)
+            self._log.error("topic %s is set aside until its znode is mended: %s", topic, error)
             self._term.outbox.record("%s: set aside, %s", topic, error)
         self._context.bad_topics[topic] = str(error)
         self._context.must_read_again |= isinstance(error, UnreadableError)
@@ -261,7 +259,7 @@ class TopicChanges:
         return True
 
     def _learn_leaderships(self, partitions: list[TopicPartition]) -> None:
-        unreadable: list[BadDataError] = []
+        unreadable: dict[TopicPartition, BadDataError] = {}
         states, zxids = self._term.store.read_partition_states_with_zxids(partitions)
         broker_epochs = self._context.live_broker_epochs
         youngest = max(broker_epochs.values(), default=0)
@@ -269,7 +267,7 @@ class TopicChanges:
             if isinstance(state, BadDataError):
                 self._context.unreadable_partitions.add(partition)
                 self._context.must_read_again |= isinstance(state, UnreadableError)
-                unreadable.append(state)
+                unreadable[partition] = state
                 continue
             self._context.put_partition_leadership_info(partition, state)
             if state.controller_epoch > self._context.loaded_epoch:
@@ -280,8 +278,7 @@ class TopicChanges:
                 restarted = frozenset(r for r in isr if broker_epochs.get(r, 0) > written)
                 if restarted:
                     self._context.restarted_replicas[partition] = restarted
-        if unreadable:
-            log.error("%d partitions cannot be led, the first: %s", len(unreadable), unreadable[0])
+        self._log.failures("%d partitions cannot be led", unreadable)
 
     def _create(self, topics: list[str]) -> None:
         created: list[TopicPartition] = []
@@ -357,7 +354,7 @@ class TopicChanges:
             self._term.outbox.record("%s: gone from ZooKeeper%s", topic, kept)
         self._term.announce(batch)
         if lost:
-            log.warning(
+            self._log.warning(
                 "%d topics are gone from ZooKeeper although nobody asked for their deletion, the"
                 " first: %s; brokers keep their logs aside",
                 len(lost),

@@ -18,7 +18,6 @@ is stray. One that an ACL hides waits until it may be read.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -32,8 +31,6 @@ from regent.core.controller.term import Term
 from regent.core.errors import BadDataError, Errors, UnreadableError
 from regent.core.model import BrokerId, PartitionAndReplica, TopicPartition
 from regent.core.ports import TopicAssignment, WriteError
-
-log = logging.getLogger(__name__)
 
 # Others may write a topic's znode while we take partitions back; their next write tries again.
 MAX_ROUNDS = 5
@@ -57,6 +54,7 @@ class TopicDeletions:
         self, term: Term, partitions: PartitionStateMachine, replicas: ReplicaStateMachine
     ) -> None:
         self._term = term
+        self._log = term.log(__name__)
         self._context = term.context
         self._partitions = partitions
         self._replicas = replicas
@@ -184,10 +182,8 @@ class TopicDeletions:
         self._context.topics_ineligible_for_deletion.update(halted)
         for topic in halted:
             self._term.outbox.record("%s: deletion waits, %s", topic, reason)
-        log.info(
-            "[Controller id=%d epoch=%d] the deletion of %d topics waits, the first %s: %s",
-            self._term.broker_id,
-            self._context.epoch,
+        self._log.info(
+            "the deletion of %d topics waits, the first %s: %s",
             len(halted),
             halted[0],
             reason,
@@ -414,10 +410,8 @@ class TopicDeletions:
             self._context.remove_topic(topic)
             self._deletions.pop(topic)
             self._term.outbox.record("%s: deleted", topic)
-        log.info(
-            "[Controller id=%d epoch=%d] %d topics are deleted, the first: %s",
-            self._term.broker_id,
-            self._context.epoch,
+        self._log.info(
+            "%d topics are deleted, the first: %s",
             len(gone),
             min(gone, default="none"),
         )

@@ -16,12 +16,10 @@ controller that dies between any two writes leaves what the next one goes on wit
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Mapping
 
 from regent.core.controller.assignments import write_assignments
 from regent.core.controller.election import OfflineElection
-from regent.core.controller.partition_change_writer import Failures
 from regent.core.controller.partition_state_machine import PartitionStateMachine
 from regent.core.controller.reassignment.reassignment_elections import ReassignmentElections
 from regent.core.controller.reassignment.reassignment_requests import Refusal, Refusals
@@ -36,8 +34,6 @@ from regent.core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-
-log = logging.getLogger(__name__)
 
 _STOPPING = (
     ReplicaState.OFFLINE,
@@ -58,6 +54,7 @@ class PartitionMoves:
         deletions: TopicDeletions,
     ) -> None:
         self._term = term
+        self._log = term.log(__name__)
         self._context = term.context
         self._partitions = partitions
         self._replicas = replicas
@@ -97,9 +94,8 @@ class PartitionMoves:
         """
         self._unfinished.clear()
         self._left_over = self._unneeded(self._left_over)
-        self._warn(
-            "keep unassigned brokers in the ISR", self._elections.remove_unassigned_replicas()
-        )
+        failures = self._elections.remove_unassigned_replicas()
+        self._log.failures("%d partitions keep unassigned brokers in the ISR", failures)
 
     def go_on(self, partitions: Collection[TopicPartition]) -> None:
         """Finish those whose target is in sync; have the new replicas of the others copy."""
@@ -111,7 +107,7 @@ class PartitionMoves:
         caught_up = set(self.finish_caught_up(partitions))
         waiting = [p for p in partitions if p not in caught_up]
         failures = self._elections.begin_epoch(waiting)
-        self._warn("do not begin to move", failures)
+        self._log.failures("%d partitions do not begin to move", failures)
         refused = self._context.refused_states.intersection(failures)  # ``try_again`` begins them
         self._make_new([p for p in waiting if p not in refused])
 
@@ -145,7 +141,8 @@ class PartitionMoves:
         A tool that knows of no moves drops them from the znode; another one may have mended it.
         """
         assignments = {p: self._context.partition_full_replica_assignment(p) for p in partitions}
-        self._warn("cannot be kept moving", write_assignments(self._term, assignments))
+        failures = write_assignments(self._term, assignments)
+        self._log.failures("%d partitions cannot be kept moving", failures)
         self.finish_caught_up(partitions)
 
     def try_again(self, partitions: Collection[TopicPartition]) -> None:
@@ -185,7 +182,7 @@ class PartitionMoves:
         """
         unneeded = self._unneeded(replicas)
         failures = self._elections.begin_epoch(sorted({r.topic_partition for r in unneeded}))
-        self._warn("keep replicas that are not needed any more", failures)
+        self._log.failures("%d partitions keep replicas that are not needed any more", failures)
         self._stop(sorted(r for r in unneeded if r.topic_partition not in failures))
         self._left_over = self._unneeded(self._left_over | unneeded)
 
@@ -225,7 +222,7 @@ class PartitionMoves:
             target = ReplicaAssignment(assignment.target_replicas)
             self._context.update_partition_full_replica_assignment(partition, target)
         failures = self._elections.lead_from_assignment(partitions)
-        self._warn("are not led from where they move to", failures)
+        self._log.failures("%d partitions are not led from where they move to", failures)
         not_left = self._stop(
             [
                 PartitionAndReplica(partition, r)
@@ -241,7 +238,7 @@ class PartitionMoves:
             else:
                 settled[partition] = ReplicaAssignment(assignment.target_replicas)
         failures = write_assignments(self._term, settled)
-        self._warn("have moved, which cannot be written", failures)
+        self._log.failures("%d partitions have moved, which cannot be written", failures)
         self._settle({p: target for p, target in settled.items() if p not in failures})
         for partition in self._context.partitions_being_reassigned.intersection(partitions):
             self._unfinished[partition] = self._context.partition_leadership_info(partition)
@@ -292,14 +289,3 @@ class PartitionMoves:
         self, state: ReplicaState, replicas: Iterable[PartitionAndReplica]
     ) -> list[PartitionAndReplica]:
         return [r for r in replicas if self._context.replica_state(r) is state]
-
-    def _warn(self, what: str, failures: Failures) -> None:
-        if failures:
-            log.warning(
-                "[Controller id=%d epoch=%d] %d partitions %s, the first: %s",
-                self._term.broker_id,
-                self._context.epoch,
-                len(failures),
-                what,
-                next(iter(failures.values())),
-            )

@@ -10,7 +10,6 @@ inbox: an entry in it is started, or taken out when it cannot be, and is taken o
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping, Set
 
 from regent.core.controller.partition_state_machine import PartitionStateMachine
@@ -34,8 +33,6 @@ from regent.core.protocol.controller import (
     ReassignedPartition,
 )
 
-log = logging.getLogger(__name__)
-
 _ACCEPTED = Refusal(Errors.NONE, "")
 
 
@@ -50,6 +47,7 @@ class Reassignments:
         deletions: TopicDeletions,
     ) -> None:
         self._term = term
+        self._log = term.log(__name__)
         self._context = term.context
         self._moves = PartitionMoves(term, partitions, replicas, deletions)
 
@@ -166,7 +164,7 @@ class Reassignments:
         if wanted is None:
             return set()
         if isinstance(wanted, BadDataError):
-            log.error("a request to reassign partitions is deleted: %s", wanted)
+            self._log.error("a request to reassign partitions is deleted: %s", wanted)
             self._term.outbox.record("deleted, it cannot be understood: %s", wanted)
             wanted = {}
         moves: dict[TopicPartition, ReplicaAssignment] = {}
@@ -205,10 +203,8 @@ class Reassignments:
         if refused:
             for refusal in refused.values():
                 self._term.outbox.record("refused: %s", refusal.message)
-            log.warning(
-                "[Controller id=%d epoch=%d] %d partitions are not reassigned, the first: %s",
-                self._term.broker_id,
-                self._context.epoch,
+            self._log.warning(
+                "%d partitions are not reassigned, the first: %s",
                 len(refused),
                 next(iter(refused.values())).message,
             )
