@@ -17,7 +17,7 @@ from regent.core.controller.partition_change_writer import (
     keep_eligible_replicas,
     partition_replicas,
 )
-from regent.core.controller.partition_replicas import PartitionChange, Refused
+from regent.core.controller.partition_replicas import ChangeRefused, PartitionChange
 from regent.core.controller.term import Term
 from regent.core.errors import BadDataError, Errors
 from regent.core.model import (
@@ -59,7 +59,7 @@ class AlterPartitions:
         changes: Changes = {}
         for partition, row in rows.items():
             decided = self._decide(row, request.broker_id)
-            if isinstance(decided, Refused):
+            if isinstance(decided, ChangeRefused):
                 outcomes[partition] = decided.error_code
             elif decided.leader_and_isr == self._current(partition):
                 outcomes[partition] = Errors.NONE
@@ -99,18 +99,18 @@ class AlterPartitions:
         assert known is not None, "only partitions with a leadership are changed"
         return known.leader_and_isr
 
-    def _decide(self, row: AlterPartitionRow, sender: BrokerId) -> PartitionChange | Refused:
+    def _decide(self, row: AlterPartitionRow, sender: BrokerId) -> PartitionChange | ChangeRefused:
         """Return what is to be written, or the answer to what is not."""
         known, topic_id = self._known(row.topic_partition), self._context.topic_id(row.topic)
         if row.topic_id is not None and row.topic_id != topic_id:
             is_known = topic_id is not None
             error = Errors.INCONSISTENT_TOPIC_ID if is_known else Errors.UNKNOWN_TOPIC_ID
-            return Refused("it is of another topic of this name", error)
+            return ChangeRefused("it is of another topic of this name", error)
         # A topic is deleted when its partitions have been reassigned, which changes their ISRs.
         if known is None or not self._context.is_to_be_led(row.topic_partition):
-            return Refused("there is no such partition", Errors.UNKNOWN_TOPIC_OR_PARTITION)
+            return ChangeRefused("there is no such partition", Errors.UNKNOWN_TOPIC_OR_PARTITION)
         if self._context.is_of_newer_controller(known):
-            return Refused("a newer controller wrote its state", Errors.NOT_CONTROLLER)
+            return ChangeRefused("a newer controller wrote its state", Errors.NOT_CONTROLLER)
         proposed = AlterIsr(
             sender,
             row.leader_epoch,

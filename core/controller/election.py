@@ -12,10 +12,10 @@ from typing import TypeAlias
 
 from regent.core.controller.partition_replicas import (
     Brokers,
+    ChangeRefused,
     IsOnline,
     PartitionChange,
     PartitionReplicas,
-    Refused,
 )
 from regent.core.model import BrokerId, LeaderAndIsr, LeaderRecoveryState
 
@@ -74,7 +74,7 @@ def controlled_shutdown_leader(
 
 def elect(
     strategy: ElectionStrategy, current: LeaderAndIsr, replicas: PartitionReplicas
-) -> PartitionChange | Refused:
+) -> PartitionChange | ChangeRefused:
     """Choose a leader and the ISR that goes with it; refused when no replica qualifies."""
     assigned = replicas.assignment.replicas
     match strategy:
@@ -90,7 +90,7 @@ def elect(
             change = _elected(current, leader, current.isr, assigned)
         case ControlledShutdownElection():
             change = _elect_for_shutdown(current, replicas)
-    return Refused(_why_refused(strategy, current, replicas)) if change is None else change
+    return ChangeRefused(_why_refused(strategy, current, replicas)) if change is None else change
 
 
 def _why_refused(

@@ -38,9 +38,9 @@ from regent.core.controller.election import (
 )
 from regent.core.controller.partition_replicas import (
     Brokers,
+    ChangeRefused,
     PartitionChange,
     PartitionReplicas,
-    Refused,
 )
 from regent.core.errors import Errors
 from regent.core.model import (
@@ -124,7 +124,7 @@ Cause: TypeAlias = (
 
 def change_partition(
     now: LeaderAndIsr, replicas: PartitionReplicas, cause: Cause
-) -> PartitionChange | Refused:
+) -> PartitionChange | ChangeRefused:
     """Return the next leadership; the same one as ``now`` when nothing is to be written.
 
     ``leader_and_isr`` keeps the partition epoch: the write is conditional on it.
@@ -148,12 +148,12 @@ def change_partition(
             return elect(cause, now, replicas)
 
 
-def first_leadership(replicas: PartitionReplicas) -> PartitionChange | Refused:
+def first_leadership(replicas: PartitionReplicas) -> PartitionChange | ChangeRefused:
     """Return the leadership of a new partition: its first replica online leads those online."""
     assigned = replicas.assignment.replicas
     online = tuple(r for r in assigned if replicas.is_online(r))
     if not online:
-        return Refused(f"none of its replicas {list(assigned)} is alive")
+        return ChangeRefused(f"none of its replicas {list(assigned)} is alive")
     return PartitionChange(LeaderAndIsr(leader=online[0], isr=online), online)
 
 
@@ -247,9 +247,11 @@ def _is_left_to_suspects(leader: BrokerId, isr: Brokers, replicas: PartitionRepl
     return is_any_suspect and not replicas.is_reachable(leader)
 
 
-def _with_new_epoch(now: LeaderAndIsr, replicas: PartitionReplicas) -> PartitionChange | Refused:
+def _with_new_epoch(
+    now: LeaderAndIsr, replicas: PartitionReplicas
+) -> PartitionChange | ChangeRefused:
     if replicas.must_not_lead(now.leader):
-        return Refused(f"leader {now.leader} lost records since it was elected")
+        return ChangeRefused(f"leader {now.leader} lost records since it was elected")
     return PartitionChange(now.new_epoch(), replicas.assignment.replicas)
 
 
@@ -260,11 +262,11 @@ def _without_deleted(now: LeaderAndIsr, replicas: PartitionReplicas) -> Partitio
 
 def _with_leader_among(
     now: LeaderAndIsr, replicas: PartitionReplicas, assigned: Brokers
-) -> PartitionChange | Refused:
+) -> PartitionChange | ChangeRefused:
     leader = offline_leader(assigned, now.isr, replicas.can_complete_reassignment)
     if leader is not None:
         return _reassigned(now, replicas, leader, now.isr)
-    return Refused(
+    return ChangeRefused(
         f"leader {now.leader} would be stopped, and no replica of isr {list(now.isr)} among"
         f" {list(assigned)} can lead"
     )
@@ -272,11 +274,11 @@ def _with_leader_among(
 
 def _without_unassigned(
     now: LeaderAndIsr, replicas: PartitionReplicas
-) -> PartitionChange | Refused:
+) -> PartitionChange | ChangeRefused:
     isr = tuple(r for r in now.isr if r in replicas.assignment.replicas)
     if isr and now.leader in (NO_LEADER, *isr):
         return _reassigned(now, replicas, now.leader, isr)
-    return Refused(f"leader {now.leader} or all of isr {list(now.isr)} are unassigned")
+    return ChangeRefused(f"leader {now.leader} or all of isr {list(now.isr)} are unassigned")
 
 
 def _reassigned(
@@ -289,14 +291,14 @@ def _reassigned(
 
 def _alter_isr(
     now: LeaderAndIsr, replicas: PartitionReplicas, proposed: AlterIsr
-) -> PartitionChange | Refused:
+) -> PartitionChange | ChangeRefused:
     is_newer = (
         proposed.leader_epoch > now.leader_epoch or proposed.partition_epoch > now.partition_epoch
     )
     if is_newer:  # the leader heard of a later controller (KAFKA-14154)
-        return Refused("its epochs are unknown", Errors.NOT_CONTROLLER)
+        return ChangeRefused("its epochs are unknown", Errors.NOT_CONTROLLER)
     if proposed.leader_epoch < now.leader_epoch or proposed.sender != now.leader:
-        return Refused("it is not the leader", Errors.FENCED_LEADER_EPOCH)
+        return ChangeRefused("it is not the leader", Errors.FENCED_LEADER_EPOCH)
     is_known = (
         set(proposed.isr) == set(now.isr)
         and proposed.leader_recovery_state == now.leader_recovery_state
@@ -304,11 +306,11 @@ def _alter_isr(
     if is_known:  # asked again, because the answer was lost: no conflict (KAFKA-14144)
         return PartitionChange(now)
     if proposed.partition_epoch < now.partition_epoch:
-        return Refused("its partition epoch is stale", Errors.INVALID_UPDATE_VERSION)
+        return ChangeRefused("its partition epoch is stale", Errors.INVALID_UPDATE_VERSION)
     if not _is_valid_isr(now, replicas, proposed):
-        return Refused("it is no ISR of this partition", Errors.INVALID_REQUEST)
+        return ChangeRefused("it is no ISR of this partition", Errors.INVALID_REQUEST)
     if not _are_eligible(now, replicas, proposed):
-        return Refused("a member cannot be in sync", Errors.INELIGIBLE_REPLICA)
+        return ChangeRefused("a member cannot be in sync", Errors.INELIGIBLE_REPLICA)
     recovery_state = LeaderRecoveryState(proposed.leader_recovery_state)
     return PartitionChange(now._replace(isr=proposed.isr, leader_recovery_state=recovery_state))
 

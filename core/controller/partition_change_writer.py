@@ -18,7 +18,11 @@ from regent.core.controller.partition_change import (
     may_need_unclean_election,
     with_eligible_replicas,
 )
-from regent.core.controller.partition_replicas import PartitionChange, PartitionReplicas, Refused
+from regent.core.controller.partition_replicas import (
+    ChangeRefused,
+    PartitionChange,
+    PartitionReplicas,
+)
 from regent.core.controller.term import Term
 from regent.core.errors import BadDataError, StateChangeFailedError, UnreadableError
 from regent.core.model import (
@@ -104,7 +108,7 @@ def _decide(
     changes: Changes = {}
     for partition, now in current.items():
         outcome = change_partition(now, replicas[partition], causes[partition])
-        if isinstance(outcome, Refused):
+        if isinstance(outcome, ChangeRefused):
             failures[partition] = StateChangeFailedError(f"{partition}: {outcome.reason}")
         else:
             changes[partition] = outcome

@@ -22,7 +22,7 @@ from regent.core.controller.partition_change_writer import (
     change_partitions,
     partition_replicas,
 )
-from regent.core.controller.partition_replicas import Refused
+from regent.core.controller.partition_replicas import ChangeRefused
 from regent.core.controller.request_batch import ControlRequestBatch
 from regent.core.controller.states import (
     VALID_PREVIOUS_PARTITION_STATES,
@@ -188,7 +188,7 @@ class PartitionStateMachine:
         proposals: dict[TopicPartition, LeaderIsrAndControllerEpoch] = {}
         for partition in partitions:
             first = first_leadership(partition_replicas(self._context, partition))
-            if isinstance(first, Refused):
+            if isinstance(first, ChangeRefused):
                 failures[partition] = StateChangeFailedError(f"{partition}: {first.reason}")
             else:
                 proposals[partition] = LeaderIsrAndControllerEpoch(

@@ -19,7 +19,7 @@ from regent.core.controller.alter_partition import AlterPartitions
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.controlled_shutdown import ControlledShutdowns
 from regent.core.controller.partition_change import AlterIsr
-from regent.core.controller.partition_replicas import PartitionChange, Refused
+from regent.core.controller.partition_replicas import ChangeRefused, PartitionChange
 from regent.core.controller.partition_state_machine import PartitionStateMachine
 from regent.core.controller.reassignment.partition_moves import PartitionMoves
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
@@ -63,7 +63,7 @@ def refused_proposals_written() -> Any:
     def and_write(self: AlterPartitions, row: Any, sender: int) -> Any:
         decided, known = decide(self, row, sender), self._known(row.topic_partition)
         members = tuple(dict.fromkeys(row.new_isr))
-        is_ineligible = decided == Refused(ANY, Errors.INELIGIBLE_REPLICA)
+        is_ineligible = decided == ChangeRefused(ANY, Errors.INELIGIBLE_REPLICA)
         if is_ineligible and known is not None:
             after = known.leader_and_isr._replace(isr=members)
             self._write({row.topic_partition: PartitionChange(after)})

@@ -15,7 +15,11 @@ from regent.core.controller.election import (
     ReassignElection,
     elect,
 )
-from regent.core.controller.partition_replicas import PartitionChange, PartitionReplicas, Refused
+from regent.core.controller.partition_replicas import (
+    ChangeRefused,
+    PartitionChange,
+    PartitionReplicas,
+)
 from regent.core.model import NO_LEADER, LeaderAndIsr, LeaderRecoveryState, ReplicaAssignment
 
 BROKERS = (1, 2, 3, 4)
@@ -238,4 +242,4 @@ def test_that_nobody_is_found_is_said_in_words(strategy: ElectionStrategy, reaso
         is_reachable=lambda r: False,
         is_shutting_down=lambda r: False,
     )
-    assert elect(strategy, LeaderAndIsr(NO_LEADER, (2,)), nobody) == Refused(reason)
+    assert elect(strategy, LeaderAndIsr(NO_LEADER, (2,)), nobody) == ChangeRefused(reason)

@@ -25,7 +25,11 @@ from regent.core.controller.partition_change import (
     is_reassignment_complete,
     may_need_unclean_election,
 )
-from regent.core.controller.partition_replicas import PartitionChange, PartitionReplicas, Refused
+from regent.core.controller.partition_replicas import (
+    ChangeRefused,
+    PartitionChange,
+    PartitionReplicas,
+)
 from regent.core.errors import Errors
 from regent.core.model import (
     NO_LEADER,
@@ -75,7 +79,7 @@ def change(
     assigned: Ids | ReplicaAssignment = (1, 2, 3),
     *,
     eligible: Ids = (),
-) -> PartitionChange | Refused:
+) -> PartitionChange | ChangeRefused:
     assignment = ReplicaAssignment(assigned) if isinstance(assigned, tuple) else assigned
     now = LeaderAndIsr(leader, isr, EPOCH, VERSION, eligible_leader_replicas=eligible)
     return change_partition(now, brokers.replicas(assignment), cause)
@@ -153,7 +157,7 @@ def test_a_refused_change_says_why(
     cause: Cause, before: tuple[int, Ids], brokers: Brokers, reason: str
 ) -> None:
     refused = change(cause, *before, brokers)
-    assert isinstance(refused, Refused), refused
+    assert isinstance(refused, ChangeRefused), refused
     assert reason in refused.reason
 
 
@@ -223,7 +227,7 @@ def test_a_proposal_is_refused_with_the_error_of_kafka(
     proposed: AlterIsr, brokers: Brokers, error: Errors
 ) -> None:
     refused = change(proposed, 1, (1, 2), brokers)
-    assert isinstance(refused, Refused), refused
+    assert isinstance(refused, ChangeRefused), refused
     assert refused.error_code is error
 
 
@@ -239,7 +243,7 @@ def test_the_first_replica_online_is_the_first_leader_of_those_online() -> None:
     first = first_leadership(Brokers(down=(1,)).replicas(ReplicaAssignment((1, 2, 3))))
     assert first == PartitionChange(LeaderAndIsr(2, (2, 3)), (2, 3))
     none_online = Brokers(down=(1,)).replicas(ReplicaAssignment((1,)))
-    assert first_leadership(none_online) == Refused("none of its replicas [1] is alive")
+    assert first_leadership(none_online) == ChangeRefused("none of its replicas [1] is alive")
 
 
 @pytest.mark.parametrize(
@@ -286,7 +290,7 @@ def test_an_unreadable_setting_for_unclean_elections_is_the_reason_of_a_refusal(
     replicas = Brokers(down=(1,)).replicas(ReplicaAssignment((1, 2)))
     replicas.unclean_election_error = "not JSON"
     now = LeaderAndIsr(1, (1,), EPOCH, VERSION)
-    assert change_partition(now, replicas, OfflineElection()) == Refused("not JSON")
+    assert change_partition(now, replicas, OfflineElection()) == ChangeRefused("not JSON")
     assert isinstance(
         change_partition(now, replicas, OfflineElection(allow_unclean=True)), PartitionChange
     )

@@ -16,7 +16,11 @@ from regent.core.controller.election import (
 )
 from regent.core.controller.partition_change import with_eligible_replicas
 from regent.core.controller.partition_change_writer import NOBODY_COMMITS
-from regent.core.controller.partition_replicas import PartitionChange, PartitionReplicas, Refused
+from regent.core.controller.partition_replicas import (
+    ChangeRefused,
+    PartitionChange,
+    PartitionReplicas,
+)
 from regent.core.model import (
     NO_LEADER,
     NO_LOG_END,
@@ -68,7 +72,7 @@ def test_a_suspect_replica_neither_leads_nor_stays_in_sync_while_a_sound_one_liv
 def test_while_a_member_is_missing_that_may_have_everything_nobody_is_elected() -> None:
     who = candidates((0, 1), {0: LogEnd(3, 7), 1: LogEnd(3, 8)})
     assert run(WAITS, who) is None
-    assert elect(WAITS, LeaderAndIsr(NO_LEADER, REPLICAS), who) == Refused(
+    assert elect(WAITS, LeaderAndIsr(NO_LEADER, REPLICAS), who) == ChangeRefused(
         "waits for broker 2, which may have every committed record: the log of 0 and 1 may have"
         " lost some"
     )
