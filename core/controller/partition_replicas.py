@@ -1,7 +1,7 @@
 """The input and the output of a decision about one partition.
 
 ``PartitionReplicas`` is what a decision reads beside the leadership that ZooKeeper holds.
-``PartitionChange`` and ``Refused`` are the two outcomes.
+``PartitionChange`` and ``ChangeRefused`` are the two outcomes.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class PartitionChange(NamedTuple):
     keeps_eligible_replicas: bool = True
 
 
-class Refused(NamedTuple):
+class ChangeRefused(NamedTuple):
     """Why a partition does not change. ``error_code`` is set for proposals of leaders only."""
 
     reason: str
