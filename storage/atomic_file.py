@@ -9,10 +9,10 @@ from regent.storage.file_errors import storage_error, sync
 
 
 def write_atomically(path: Path, data: bytes, *, is_synced: bool = True) -> None:
-    """Replace a file so that a reader, or a crash, sees the old content or the new one.
+    """Replace a file atomically: after a crash it has either the old content or the new one.
 
-    Not ``is_synced``: a loss of power may leave something else, and nobody waits for the disk; for
-    what its reader can check and rebuild. Raises ``StorageError``.
+    Without ``is_synced`` the call does not wait for the disk, and a power failure may leave other
+    content: use that only for files that their reader checks and rebuilds. Raises ``StorageError``.
     """
     temporary = path.with_name(path.name + ".tmp")
     try:
@@ -34,12 +34,12 @@ def write_atomically(path: Path, data: bytes, *, is_synced: bool = True) -> None
 
 
 def overwrite(path: Path, data: bytes) -> None:
-    """Write a file from its begin on, and wait for nothing.
+    """Write a file in place, from its first byte, without waiting for the disk.
 
-    A crash of this process leaves the old content or the new one, which may have the end of a
-    longer old one behind it; a loss of power leaves anything. For what its reader can check and
-    rebuild, and what is written thousands of times at once: putting another file in the place of
-    one makes ext4 write it to the disk, which takes milliseconds. Raises ``StorageError``.
+    A crash of this process leaves the old content, or the new content followed by the end of a
+    longer old one; a power failure leaves anything. Use this for files that their reader checks and
+    rebuilds and that are written by the thousand: when a file is renamed over another one, ext4
+    writes it to the disk, which takes milliseconds. Raises ``StorageError``.
     """
     try:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644), "wb") as file:

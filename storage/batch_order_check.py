@@ -1,7 +1,7 @@
 """Checks the order of the batches of one segment, which their checksums do not cover.
 
 The CRC of a batch does not cover its base offset and leader epoch. But both grow from batch to
-batch. If they do not, it is unknown which of two batches is wrong.
+batch. If they do not grow, one of two adjacent batches is wrong, and it is unknown which one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ def check_order(
 ) -> Iterator[PlacedBatch]:
     """Yield the batches of the file ``path`` whose offsets and epochs are in order.
 
-    Their offsets are from ``lowest`` to before ``end_offset``. Raises ``CorruptSegmentError`` at
-    the first that are not, before it yields any that may be wrong.
+    Their offsets must be at least ``lowest`` and below ``end_offset``. Raises
+    ``CorruptSegmentError`` at the first violation, before it yields a batch that may be wrong.
     """
-    held: PlacedBatch | None = None  # sound, but not yet followed by another
+    held: PlacedBatch | None = None  # yielded once its successor is in order too
     expected, epoch = lowest, NO_EPOCH
     try:
         for placed in batches:

@@ -1,7 +1,7 @@
-"""Small text files that say how far things got. Mirrors ``kafka.server.checkpoints``.
+"""Checkpoints: small text files with offsets. Mirrors ``kafka.server.checkpoints``.
 
-A checkpoint is ``0`` (its version), how many lines follow, and these lines. Whoever reads one has a
-safe default for a file that is missing or that a crash tore.
+A checkpoint has a line with its version, ``0``, a line with the number of entries, and one line for
+each entry. Every reader has a safe default for a file that is missing or incomplete after a crash.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _METADATA = re.compile(rf"version: {_VERSION}\ntopic_id: ([\w-]{{22}})\n?")
 def read_rows(path: Path, columns: int) -> list[list[str]] | None:
     """Return the lines of a checkpoint, each split into ``columns`` words; None: no such file.
 
-    Raises ``BadDataError`` when it is not whole, ``StorageError`` when it cannot be read.
+    Raises ``BadDataError`` if it is incomplete, ``StorageError`` if it cannot be read.
     """
     text = _read(path)
     if text is None:
@@ -54,9 +54,9 @@ def write_rows(path: Path, rows: Sequence[str], *, is_synced: bool = True) -> No
 
 
 def read_offsets(path: Path) -> dict[TopicPartition, int]:
-    """Return an offset of each partition; nothing when there is no such file.
+    """Return the offset of each partition; an empty dict if there is no such file.
 
-    Raises ``BadDataError`` when it is not whole, ``StorageError`` when it cannot be read.
+    Raises ``BadDataError`` if it is incomplete, ``StorageError`` if it cannot be read.
     """
     offsets = {}
     for topic, partition, offset in read_rows(path, columns=3) or ():
@@ -90,9 +90,9 @@ def parse_numbers(path: Path, words: Iterable[str]) -> list[int]:
 
 
 def read_topic_id(directory: Path) -> TopicId | None:
-    """Return the topic a log was created for (``partition.metadata``); None: nobody said.
+    """Return the topic id in the ``partition.metadata`` of a log; None: there is no such file.
 
-    Raises ``BadDataError`` when the file is not whole, ``StorageError`` when it cannot be read.
+    Raises ``BadDataError`` if the file is incomplete, ``StorageError`` if it cannot be read.
     """
     path = directory / PARTITION_METADATA
     text = _read(path)
@@ -105,7 +105,7 @@ def read_topic_id(directory: Path) -> TopicId | None:
 
 
 def write_topic_id(directory: Path, topic_id: TopicId, *, is_synced: bool = True) -> None:
-    """Note which topic a log is created for. Raises ``StorageError``."""
+    """Write ``partition.metadata``. Raises ``StorageError``."""
     text = f"version: {_VERSION}\ntopic_id: {topic_id}"
     write_atomically(directory / PARTITION_METADATA, text.encode(), is_synced=is_synced)
 

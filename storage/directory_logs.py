@@ -45,14 +45,14 @@ from regent.storage.suspect_logs import FoundLogs, SuspectLogs
 from regent.storage.unified_log import UnifiedLog
 
 _CLEANED = "cleaner-offset-checkpoint"  # of Kafka's log cleaner
-_FLUSHING_THREADS = 8  # they wait: the file system makes one write of what several ask for
+_FLUSHING_THREADS = 8  # they wait for the disk; the file system merges concurrent flushes
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 _log = logging.getLogger(__name__)
 
 
 class LogSettings(NamedTuple):
-    """What logs need of the broker."""
+    """What logs get from the broker."""
 
     config_of: Callable[[str], LogConfig]  # by topic
     wall_clock_ms: Callable[[], int]
@@ -63,8 +63,8 @@ class LogSettings(NamedTuple):
 
 
 class DirectoryLogs:
-    """``logs`` are open; those not ``is_usable`` are damaged. ``refused`` could not be opened, and
-    why. Callers that add or remove logs hold a lock of their own.
+    """``logs`` are open; a log that is not ``is_usable`` is damaged. ``refused`` maps each log that
+    could not be opened to the reason. Callers that add or remove logs must hold a lock.
     """
 
     def __init__(self, directory: LogDirectory, settings: LogSettings) -> None:
@@ -77,22 +77,22 @@ class DirectoryLogs:
         self._written: dict[str, Mapping[TopicPartition, int]] = {}
         self.suspects = SuspectLogs(directory.path)
         self._ends = LogEndOffsetFile(directory.path)
-        self._checkpoint_lock = threading.Lock()  # the last of all locks to be taken
+        self._checkpoint_lock = threading.Lock()  # no other lock is taken while holding it
 
     @property
     def is_offline(self) -> bool:
-        """Whether the directory failed."""
+        """Whether the directory has failed."""
         return self.directory.is_offline
 
     def why_unusable(self, topic_partition: TopicPartition) -> str:
-        """Return why a log that is here cannot be used."""
+        """Return why a log of this directory cannot be used."""
         log = self.logs.get(topic_partition)
         if log is not None and log.why_unusable:
             return f"the log is {log.why_unusable}"
         return self.refused.get(topic_partition, "its log directory failed")
 
     def topic_id(self, topic_partition: TopicPartition) -> TopicId | None:
-        """Return the topic that a log was created for; None: nobody can tell."""
+        """Return the id of the topic that a log was created for; None: unknown."""
         log = self.logs.get(topic_partition)
         if log is not None:
             return log.topic_id
@@ -104,7 +104,7 @@ class DirectoryLogs:
     # --- opening ---
 
     def load(self) -> None:
-        """Open every log. A directory that cannot be read is offline then, and nothing raised.
+        """Open every log. If the directory cannot be read, take it offline and raise nothing.
 
         Raises ``ShortageError``.
         """
@@ -157,7 +157,7 @@ class DirectoryLogs:
                 return str(error)
             try:
                 return loaded, read_topic_id(path)
-            except BadDataError:  # a crash tore it; the topic that claims the log gives it an id
+            except BadDataError:  # torn by a crash; the first LeaderAndIsr gives the log its id
                 return loaded, None
 
         topic_partitions = self._find()
@@ -196,7 +196,7 @@ class DirectoryLogs:
         )
 
     def _find(self) -> list[TopicPartition]:
-        """Return the logs there are."""
+        """Return the partitions that have a log here."""
         found, foreign = [], []
         with os.scandir(self.directory.path) as entries:
             for entry in entries:
@@ -208,7 +208,7 @@ class DirectoryLogs:
                 else:
                     found.append(topic_partition)
         if foreign:
-            text = "%s: %d directories are no logs and left alone, %s first"
+            text = "%s: ignoring %d directories that are not logs, the first is %s"
             _log.warning(text, self.directory.path, len(foreign), min(foreign))
         return sorted(found)
 
@@ -219,14 +219,14 @@ class DirectoryLogs:
         *,
         was_closed_cleanly: bool,
     ) -> None:
-        """Say what was found: in one line what is normal, in one more each what is not."""
+        """Log one line for the normal result and one line for each kind of problem."""
         path = self.directory.path
         if self.logs:
             how = "closed cleanly" if was_closed_cleanly else "recovered after an unclean end"
             _log.info("%s: %d logs, %s", path, len(self.logs), how)
         if cut:
             first = next(iter(cut))
-            text = "%s: the ends of %d logs were not whole; %d bytes cut off, %d of them of %s"
+            text = "%s: %d logs had incomplete ends; cut off %d bytes, %d of them from %s"
             _log.warning(text, path, len(cut), sum(cut.values()), cut[first], first)
         lost = [
             topic_partition
@@ -234,32 +234,32 @@ class DirectoryLogs:
             if self.logs[topic_partition].log_end_offset < high_watermarks.get(topic_partition, 0)
         ]
         if lost:
-            text = "%s: %d logs lost committed records that only other replicas have, %s first"
+            text = "%s: %d logs lost committed records that only other replicas have, first: %s"
             _log.error(text, path, len(lost), lost[0])
         if self.suspects.names:
-            text = "%s: %d logs may have lost committed records, %s first; until they are in sync"
+            text = "%s: %d logs may have lost committed records, first: %s; until they are in sync"
             text += " again they lead only if no replica with all records can come back"
             _log.error(text, path, len(self.suspects.names), min(self.suspects.names))
         if self.refused:
             topic_partition, reason = next(iter(self.refused.items()))
-            text = "%s: %d logs cannot be used, %s first: %s"
+            text = "%s: %d logs cannot be used, first: %s: %s"
             _log.error(text, path, len(self.refused), topic_partition, reason)
 
     def _read(self, checkpoint: str) -> Mapping[TopicPartition, int]:
-        """Return a checkpoint; nothing, which is safe, if it is torn."""
+        """Return a checkpoint; an empty one, which is safe, if the file is incomplete."""
         path = self.directory.path / checkpoint
         if path.exists() and path.stat().st_size == 0:
-            return {}  # Kafka makes the file before it has anything to write
+            return {}  # Kafka creates the file before it has anything to write
         try:
             return read_offsets(path)
         except BadDataError as error:
-            _log.warning("%s; every log is checked, or caught up with, from its start", error)
+            _log.warning("%s; every log is recovered from its start", error)
             return {}
 
-    # --- logs that come and go ---
+    # --- creating and removing logs ---
 
     def create(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> UnifiedLog:
-        """Make an empty log. Raises ``StorageError``."""
+        """Create an empty log. Raises ``StorageError``."""
         path = self.directory.path / str(topic_partition)
         config = self._settings.config_of(topic_partition.topic)
         self._forget_former(topic_partition)
@@ -281,9 +281,9 @@ class DirectoryLogs:
     def take_back(
         self, topic_partition: TopicPartition, topic_id: TopicId | None
     ) -> UnifiedLog | None:
-        """Use a log again that was set aside, of that very topic; None: there is none.
+        """Use a stray log with the same topic id again; None: there is none.
 
-        Raises ``StorageError``, also when it turns out to be damaged: it is ``refused`` then.
+        Raises ``StorageError``, also if the log is damaged: it is ``refused`` then.
         """
         stray = self.strays.take_usable(topic_partition, topic_id)
         if stray is None:
@@ -302,9 +302,7 @@ class DirectoryLogs:
             except (BadDataError, CorruptSegmentError) as error:
                 remove_checkpoint(path)
                 self.refused[topic_partition] = str(error)
-                _log.error(
-                    "%s: a log that was set aside cannot be used again: %s", topic_partition, error
-                )
+                _log.error("%s: cannot use the stray log again: %s", topic_partition, error)
                 return None
             remove_checkpoint(path)
         log = self.logs[topic_partition] = self._add(topic_partition, contents, topic_id)
@@ -312,7 +310,7 @@ class DirectoryLogs:
             self._ends.note(topic_partition, contents.log_end_offset)
         committed = min(progress.high_watermark, contents.log_end_offset)
         log.taken_back_to = log.retention_limit = self.high_watermarks[topic_partition] = committed
-        text = "%s: the log that was set aside is in use again, offsets %d to %d"
+        text = "%s: the stray log is in use again, offsets %d to %d"
         _log.warning(text, topic_partition, log.log_start_offset, log.log_end_offset)
         return log
 
@@ -331,16 +329,16 @@ class DirectoryLogs:
             return contents, progress
 
     def delete_strays(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> None:
-        """Delete what was set aside of a topic that is deleted. Raises ``StorageError``."""
+        """Delete the stray logs of a deleted topic. Raises ``StorageError``."""
         for path in self.strays.take_all(topic_partition, topic_id):
             with self.directory, suppress(FileNotFoundError):
                 path.rename(self.directory.path / out_of_use(topic_partition, TO_DELETE))
 
     def _forget_former(self, topic_partition: TopicPartition) -> None:
-        """Have no checkpoint speak of an earlier log of that name.
+        """Remove the entries of an earlier log of that name from all checkpoints.
 
-        After a crash the new log would be taken to begin where that one did, and what is before
-        that be dropped. One writing does for all that were removed.
+        Otherwise, after a crash, the new log would get the log start offset of the earlier one, and
+        its records before that offset would be dropped. One write covers all removed logs.
         """
         for checkpoint, write in (
             (RECOVERY_POINTS, self.checkpoint_recovery_points),
@@ -351,7 +349,7 @@ class DirectoryLogs:
                 write()
 
     def remove(self, topic_partition: TopicPartition, suffix: str) -> None:
-        """Take a log out of use; its directory gets another name. Raises ``StorageError``."""
+        """Close a log and rename its directory. Raises ``StorageError``."""
         with self.directory:
             log, topic_id = self.logs.get(topic_partition), self.topic_id(topic_partition)
             if log is not None:
@@ -405,12 +403,12 @@ class DirectoryLogs:
         self._write(HIGH_WATERMARKS, dict(self.high_watermarks))
 
     def checkpoint_recovery_points(self) -> None:
-        """Write up to where the logs are on the disk. Raises ``StorageError``."""
+        """Write the recovery points of the logs. Raises ``StorageError``."""
         logs = list(self.logs.values())
         self._write(RECOVERY_POINTS, {log.topic_partition: log.recovery_point for log in logs})
 
     def checkpoint_log_start_offsets(self) -> None:
-        """Write where the logs begin. Raises ``StorageError``."""
+        """Write the log start offsets. Raises ``StorageError``."""
         logs = list(self.logs.values())
         self._write(LOG_START_OFFSETS, {log.topic_partition: log.log_start_offset for log in logs})
 
@@ -438,14 +436,14 @@ class DirectoryLogs:
                     dropped[log.topic_partition] = count
                 log.delete_dropped_files()
         if dropped:
-            text = "%s: %d segments of %d logs are no longer kept, %s first"
+            text = "%s: retention dropped %d segments of %d logs, first: %s"
             first = next(iter(dropped))
             _log.info(text, self.directory.path, sum(dropped.values()), len(dropped), first)
 
     def purge(self, file_delete_delay_ms: int, is_known: Callable[[TopicId], bool]) -> None:
-        """Delete the logs that were removed so long ago. Raises ``StorageError``.
+        """Delete the logs that were removed longer ago than the delay. Raises ``StorageError``.
 
-        Of those that were set aside only such whose topics are known: other brokers have them.
+        Delete a stray log only if its topic is known, because then other brokers have its records.
         """
         with self.directory:
             now_ms = self._settings.wall_clock_ms()
@@ -454,7 +452,7 @@ class DirectoryLogs:
                 shutil.rmtree(path)
                 purged += 1
         if purged:
-            _log.info("%s: the files of %d removed logs deleted", self.directory.path, purged)
+            _log.info("%s: deleted the files of %d removed logs", self.directory.path, purged)
 
     def flush(self) -> None:
         """Flush the logs that are due."""
@@ -466,8 +464,8 @@ class DirectoryLogs:
     def close(self, *, is_clean: bool) -> None:
         """Flush everything, checkpoint, and unlock the directory. Raises ``StorageError``.
 
-        ``is_clean``, unless one of the logs cannot be closed, or was taken out of use before it was
-        flushed: note that there is nothing to check.
+        If ``is_clean``, mark the directory as cleanly closed, so that the next start recovers no
+        log; not if a log could not be closed, or was removed before it was flushed.
         """
         try:
             outcomes = _each(list(self.usable()), _has_closed, threads=_FLUSHING_THREADS)
@@ -484,7 +482,7 @@ class DirectoryLogs:
             self.directory.close()
 
     def _is_flushed(self) -> bool:
-        """Whether every log is on the disk up to its end."""
+        """Whether every log is flushed up to its end."""
         return all(log.recovery_point >= log.log_end_offset for log in self.logs.values())
 
     def usable(self) -> Iterator[UnifiedLog]:
@@ -493,7 +491,7 @@ class DirectoryLogs:
 
 
 def _has_closed(log: UnifiedLog) -> bool:
-    """Close a log; return whether that went well."""
+    """Close a log; return whether that succeeded."""
     try:
         log.close()
     except StorageError:
@@ -502,7 +500,7 @@ def _has_closed(log: UnifiedLog) -> bool:
 
 
 def _each(items: Collection[_T], act: Callable[[_T], _R], *, threads: int) -> list[_R]:
-    """Return what ``act`` makes of each, in order; raises what it raises."""
+    """Return the results of ``act`` for each item, in order; raises what ``act`` raises."""
     if threads == 1:
         return [act(item) for item in items]
     with ThreadPoolExecutor(threads, "logs") as executor:

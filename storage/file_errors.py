@@ -1,4 +1,4 @@
-"""What the operating system refuses, in our words; and whether it is the disk that refuses."""
+"""Turns errors of the operating system into ours, and tells disk failures from shortages."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def storage_error(path: Path | str, error: OSError) -> StorageError:
-    """Return what to raise when a file of a log directory cannot be used."""
+    """Return the exception to raise for an error of a file in a log directory."""
     kind = ShortageError if error.errno in _SHORTAGES else StorageError
     return kind(f"{path}: {error.strerror or error}")
 
 
 def sync(file: int, path: Path) -> None:
-    """Wait until the bytes are on the disk. Raises ``StorageError``, and no ``ShortageError``.
-
-    Whatever made it fail, nobody knows what is on the disk then.
+    """Wait until the bytes are on the disk. Raises ``StorageError``, never ``ShortageError``:
+    after any failure it is unknown what is on the disk.
     """
     try:
         os.fsync(file)

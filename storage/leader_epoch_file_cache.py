@@ -1,7 +1,7 @@
-"""Which leader epochs wrote a log, and from which offset on each of them did.
+"""The leader epochs of a log, each with its start offset.
 
 Mirrors ``LeaderEpochFileCache``. Truncation by leader epoch (KIP-101, KIP-279) asks here where an
-epoch ends. The file is ``leader-epoch-checkpoint``: whoever changes the epochs saves them then.
+epoch ends. The file is ``leader-epoch-checkpoint``; callers must save after a change.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class LeaderEpochFileCache:
     # --- the file ---
 
     def load(self) -> bool:
-        """Read the file. False: it is missing or damaged, and there are no epochs now.
+        """Read the file. False: it is missing or damaged, and the cache is empty now.
 
-        Then the batches of the log say which there were. Raises ``StorageError``.
+        Recovery then rebuilds the epochs from the batches of the log. Raises ``StorageError``.
         """
         path = self.directory / LEADER_EPOCHS
         self._epochs, self._starts = [], []
@@ -51,19 +51,19 @@ class LeaderEpochFileCache:
         return rows is not None
 
     def save(self) -> None:
-        """Write the file if anything changed: a crash of this process loses nothing any more.
+        """Write the file if anything changed, so that a crash of this process loses no epoch.
 
-        Without waiting for the disk, for a leader of many partitions does this for each. What a
-        loss of power takes is in the batches again, or is an epoch without any. Raises
-        ``StorageError``.
+        Do not wait for the disk, because a leader of many partitions saves each of them. After a
+        power failure the epochs are rebuilt from the batches; epochs without batches may be lost.
+        Raises ``StorageError``.
         """
         if not self._is_saved:
             self._write(is_synced=False)
 
     def save_or_put_off(self) -> None:
-        """Save, or for want of a file descriptor let the next call, or ``flush``, do it.
+        """Save; if there is no free file descriptor, leave it to the next call or to ``flush``.
 
-        A crash loses nothing by that either: a log is flushed before it is believed.
+        A crash loses no epoch that matters: the epochs are flushed before the recovery point moves.
         """
         with suppress(ShortageError):
             self.save()
@@ -86,18 +86,19 @@ class LeaderEpochFileCache:
 
     @property
     def latest_epoch(self) -> int:
-        """The newest epoch; -1 when there is none."""
+        """The newest epoch; -1 if there is none."""
         return self._epochs[-1] if self._epochs else NO_EPOCH
 
     @property
     def start_offset(self) -> int:
-        """Where the oldest epoch begins, and so the log; -1 when there is none."""
+        """The start offset of the oldest epoch, where the log began; -1 if there is none."""
         return self._starts[0] if self._starts else -1
 
     def end_offset_for(self, leader_epoch: int, log_end_offset: int) -> EpochEndOffset:
         """Return the newest epoch up to ``leader_epoch``, and the first offset after it.
 
-        Of an epoch before the first: where that begins. After the latest: unknown.
+        For an epoch before the first one, return the start offset of the first; for an epoch after
+        the latest one, undefined.
         """
         if leader_epoch < 0 or leader_epoch > self.latest_epoch:
             return NO_EPOCH_END_OFFSET
@@ -109,21 +110,21 @@ class LeaderEpochFileCache:
         return EpochEndOffset(self._epochs[higher - 1], self._starts[higher])
 
     def epoch_for(self, offset: int) -> int:
-        """Return which epoch wrote ``offset``; -1: unknown."""
+        """Return the epoch of the record at ``offset``; -1: unknown."""
         found = bisect_right(self._starts, offset)
         return self._epochs[found - 1] if found else NO_EPOCH
 
     # --- changes ---
 
     def assign(self, leader_epoch: int, start_offset: int) -> bool:
-        """Note that an epoch begins at an offset; return whether that was new.
+        """Add an epoch that begins at an offset; return whether that changed anything.
 
-        Entries that contradict it are of records that are gone, and go.
+        Entries that contradict it belong to truncated records and are removed.
         """
         if self._epochs and leader_epoch == self._epochs[-1] and start_offset >= self._starts[-1]:
             return False
         if leader_epoch < 0:
-            return False  # a batch of a broker that knew no epochs
+            return False  # a batch of a broker without leader epochs
         while self._epochs and (
             self._epochs[-1] >= leader_epoch or self._starts[-1] >= start_offset
         ):
@@ -135,14 +136,14 @@ class LeaderEpochFileCache:
         return True
 
     def truncate_from_end(self, offset: int) -> None:
-        """Forget the epochs that begin at or after ``offset``: the log ends there now."""
+        """Remove the epochs that begin at or after ``offset``, the new end of the log."""
         while self._starts and self._starts[-1] >= offset:
             self._epochs.pop()
             self._starts.pop()
             self._note_change()
 
     def truncate_from_start(self, offset: int) -> None:
-        """Forget the epochs that end before ``offset``: the log begins there now."""
+        """Remove the epochs that end before ``offset``, the new start of the log."""
         before = bisect_right(self._starts, offset)
         if before > 1 or (before and self._starts[0] < offset):
             del self._epochs[: before - 1]
@@ -151,7 +152,7 @@ class LeaderEpochFileCache:
             self._note_change()
 
     def clear(self) -> None:
-        """Forget all epochs."""
+        """Remove all epochs."""
         if self._epochs:
             self._epochs, self._starts = [], []
             self._note_change()

@@ -1,7 +1,7 @@
-"""What a log consists of: its segments, leader epochs and producers, kept in step.
+"""The segments, leader epochs and producer state of a log, kept consistent with each other.
 
-Mirrors ``kafka.log.LocalLog`` with what ``kafka.log.Log`` keeps beside it. Nothing here is
-thread-safe, checks what is appended or knows of failures: ``storage.unified_log`` does.
+Mirrors ``kafka.log.LocalLog`` with what ``kafka.log.Log`` keeps beside it. Not thread-safe.
+``storage.unified_log`` locks, validates what is appended, and handles failures.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from regent.storage.record_batch import INT32_MAX, BatchHeader, PlacedBatch
 
 @dataclass(slots=True)
 class LogContents:
-    """The segments are never none, oldest first; the last one is written.
+    """There is at least one segment. They are sorted by offset; the last one is the active one.
 
-    What is before ``recovery_point`` is on the disk whatever happens to the machine. What is in the
-    active segment from ``trusted_from`` on was appended by this process. Segments meet, each begins
-    where the one before it ends, unless the log ``is_compacted``. Methods that drop segments return
-    them, renamed, so that the caller deletes them when it has the time.
+    Records before ``recovery_point`` are flushed and survive a power failure. Records of the active
+    segment from ``trusted_from`` on were appended by this process. Each segment begins where the
+    one before it ends, unless the log ``is_compacted``. Methods that drop segments rename and
+    return them; the caller deletes them later.
     """
 
     path: Path
@@ -42,7 +42,7 @@ class LogContents:
     recovery_point: int = 0
     trusted_from: int = 0
     is_compacted: bool = False  # Kafka's log cleaner took records out of it
-    has_new_files: bool = False  # which the directory on disk may not know yet
+    has_new_files: bool = False  # whose directory entries may not be flushed yet
 
     @classmethod
     def create(cls, path: Path, config: LogConfig, now_ms: int) -> LogContents:
@@ -53,12 +53,12 @@ class LogContents:
 
     @property
     def active(self) -> LogSegment:
-        """The segment that is written."""
+        """The segment that is appended to."""
         return self.segments[-1]
 
     @property
     def size(self) -> int:
-        """The bytes of all records."""
+        """The size of all records in bytes."""
         return sum(segment.size for segment in self.segments)
 
     def segments_from(self, offset: int) -> Sequence[LogSegment]:
@@ -66,7 +66,7 @@ class LogContents:
         return self.segments[max(0, self._count_up_to(offset) - 1) :]
 
     def spans_from(self, offset: int) -> Iterator[tuple[LogSegment, int]]:
-        """Yield the same segments, each with the offset before which it ends."""
+        """Yield the same segments, each with its exclusive end offset."""
         segments = self.segments_from(offset)
         for segment, after in zip_longest(segments, segments[1:]):
             yield segment, self.log_end_offset if after is None else after.base_offset
@@ -78,11 +78,12 @@ class LogContents:
             segment.config = with_jitter(config)
 
     def append(self, records: RecordBytes, batches: Sequence[PlacedBatch], now_ms: int) -> None:
-        """Write batches that follow the log end offset, in a new segment if it is time for one."""
+        """Append batches at the log end offset, in a new segment if one is due."""
         first, last = batches[0][1], batches[-1][1]
         newest = max(header.max_timestamp for _, header in batches)
         if self.active.should_roll(len(records), last.last_offset, newest, now_ms):
-            # Where the last one ends, also if a compacted leader has nothing between: they meet.
+            # Roll at the log end offset even if a compacted leader's batch begins later, so that
+            # the new segment begins where the last one ends.
             is_near = last.last_offset - self.log_end_offset <= INT32_MAX
             self.roll(self.log_end_offset if is_near else first.base_offset, now_ms)
         self.active.append(records, batches)
@@ -92,14 +93,14 @@ class LogContents:
         self.epochs.save_or_put_off()
 
     def note(self, header: BatchHeader) -> None:
-        """Remember the epoch and the producer of a batch that is in the log."""
+        """Update the leader epochs and the producer state for a batch in the log."""
         self.producers.update(header)
         if header.partition_leader_epoch >= 0:
             offset = max(header.base_offset, self.log_start_offset)
             self.epochs.assign(header.partition_leader_epoch, offset)
 
     def roll(self, base_offset: int, now_ms: int) -> None:
-        """Go on in a new segment, unless the present one is empty and begins there itself."""
+        """Roll to a new segment, unless the active one is empty and begins at ``base_offset``."""
         if self.active.size == 0 and self.active.base_offset == base_offset:
             return
         self.active.seal()
@@ -111,7 +112,7 @@ class LogContents:
         self.has_new_files = True
 
     def truncate_to(self, offset: int, now_ms: int) -> list[LogSegment]:
-        """Drop the batches with records from ``offset`` on; return the segments that went."""
+        """Drop the batches with records from ``offset`` on; return the dropped segments."""
         self.epochs.truncate_from_end(offset)
         dropped: list[LogSegment] = []
         if offset < self.segments[0].base_offset:
@@ -130,9 +131,9 @@ class LogContents:
         return dropped
 
     def restart_at(self, offset: int, now_ms: int) -> list[LogSegment]:
-        """Drop everything and go on at ``offset``; the log start offset is not touched."""
+        """Drop everything and continue at ``offset``; the log start offset does not change."""
         self.epochs.clear()
-        self.epochs.save()  # first: a start would miss the segments that they speak of
+        self.epochs.save()  # first: the next start would look for the segments of these epochs
         self.producers.clear()
         dropped = self._take(0, len(self.segments))
         self.segments.append(LogSegment.create(self.path, offset, with_jitter(self.config), now_ms))
@@ -142,7 +143,7 @@ class LogContents:
         return dropped
 
     def begin_at(self, offset: int, now_ms: int) -> list[LogSegment]:
-        """Drop everything, as if no record before ``offset`` had ever been here."""
+        """Drop everything, and set the log start and log end offsets to ``offset``."""
         dropped = self.restart_at(offset, now_ms)
         self.log_start_offset = offset
         return dropped
@@ -152,15 +153,15 @@ class LogContents:
         return self._take(self.segments.index(segment) + 1, len(self.segments))
 
     def advance_log_start_offset(self, offset: int) -> None:
-        """Hide the records before ``offset``."""
+        """Make the records before ``offset`` unreadable."""
         self.log_start_offset = offset
         self.epochs.truncate_from_start(offset)
         self.epochs.save_or_put_off()
 
     def drop_first(self, count: int, now_ms: int) -> list[LogSegment]:
-        """Drop the oldest segments; when these are all, the log goes on in a new one.
+        """Drop the oldest segments; if these are all segments, roll to a new one.
 
-        That the log begins later is noted first: a start does not take them for lost then.
+        Save the new log start offset first, so that the next start does not report them as lost.
         """
         if count == len(self.segments):
             self.roll(self.log_end_offset, now_ms)
@@ -172,7 +173,7 @@ class LogContents:
         return self._take(0, count)
 
     def replay_producers(self, now_ms: int) -> None:
-        """Find out what the producers of these records did, from a snapshot and what follows."""
+        """Rebuild the producer state from a snapshot and the batches after it."""
         known = self.producers.restore(self.log_start_offset, self.log_end_offset, now_ms)
         if known >= self.log_end_offset:
             return
@@ -181,12 +182,12 @@ class LogContents:
                 self.producers.update(header)
 
     def rest(self) -> None:
-        """Let go of what is open or in memory of segments that nobody reads."""
+        """Close the files and drop the indexes of segments that were not read recently."""
         for segment in self.segments[:-1]:
             segment.rest()
 
     def close(self) -> None:
-        """Write what makes it quick to open, and let go of the files."""
+        """Write the indexes and a producer snapshot, which make the next start quick, and close."""
         has_records = self.log_end_offset > self.log_start_offset
         if has_records and self.log_end_offset not in self.producers.snapshot_offsets():
             self.producers.take_snapshot(self.log_end_offset)
@@ -202,16 +203,16 @@ class LogContents:
     def _take(self, start: int, end: int) -> list[LogSegment]:
         taken = self.segments[start:end]
         del self.segments[start:end]
-        # What a crash on the way leaves has no hole.
+        # Renaming in this sequence leaves no gap if a crash interrupts it.
         for segment in taken if start == 0 else reversed(taken):
             segment.rename_suffix(DELETED_SUFFIX)
         return taken
 
 
 def with_jitter(config: LogConfig) -> LogConfig:
-    """Return the settings of one segment: ``segment.ms`` less a random part of the jitter.
+    """Return the settings of one segment: ``segment.ms`` minus a random part of the jitter.
 
-    So that segments of many logs which began together do not end together.
+    Without it, many logs that began a segment together would all roll at the same time.
     """
     jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
     if jitter_ms <= 0:

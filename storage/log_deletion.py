@@ -1,7 +1,7 @@
-"""Asynchronous deletion of logs: renamed at once, deleted after a delay.
+"""Asynchronous deletion of logs: a log is renamed at once and deleted after a delay.
 
-The modification time of the directory holds when it was renamed, also after a restart. Kafka knows
-both names: ``-delete`` always, ``-stray`` from 3.6 on. ``stray_logs`` owns the latter.
+The modification time of the directory is the time it was renamed, so the delay survives a restart.
+Kafka uses the same suffixes: ``-delete``, and from 3.6 on ``-stray`` (see ``stray_logs``).
 """
 
 from __future__ import annotations

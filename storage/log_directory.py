@@ -1,4 +1,4 @@
-"""A broker's log directory: one owner at a time, of one broker and one cluster; sound, or offline.
+"""A log directory: locked by one process, bound to one broker and one cluster, live or offline.
 
 Files as Kafka's: ``.lock``, ``meta.properties`` (``version``, ``broker.id``, ``cluster.id``) and
 ``.kafka_cleanshutdown``; beside them ``control-plane.properties``, which Kafka ignores. Mirrors
@@ -36,21 +36,21 @@ def _ignore(path: Path) -> None:
 
 
 class LogDirectory:
-    """Locked from ``open`` to ``close``; a context in which errors of its disk take it offline.
+    """Locked from ``open`` to ``close``; a context manager in which a disk error takes it offline.
 
-    Whatever touches its files does so inside ``with directory:``. The first ``OSError`` there takes
-    it offline for good, as a disk that failed once cannot be trusted with what it said before, and
-    is told to ``on_failed`` once, on the thread that met it; from then on ``with`` raises
-    ``StorageError``. A ``CorruptSegmentError`` passes: it is about one log. So does a
-    ``ShortageError``: it is about this process.
+    All access to its files is inside ``with directory:``. The first ``OSError`` there takes the
+    directory offline until the next start, because data that a failed disk confirmed earlier cannot
+    be trusted. ``on_failed`` is called once, on the thread that met the error; afterwards ``with``
+    raises ``StorageError``. A ``CorruptSegmentError`` concerns one log and a ``ShortageError`` this
+    process: they do not take the directory offline.
     """
 
     def __init__(self, path: Path, on_failed: Callable[[Path], None] = _ignore) -> None:
         self.path = path
         self._lock: IO[bytes] | None = None
         self._on_failed = on_failed
-        self.cluster_id: str | None = None  # it is bound to
-        self.failure = ""  # one line; nothing: it works
+        self.cluster_id: str | None = None  # that it is bound to
+        self.failure = ""  # one line; empty: the directory is live
         self._failure_lock = threading.Lock()
         self._say_shortage_at = 0.0
 
@@ -74,7 +74,7 @@ class LogDirectory:
             self.judge(error)
 
     def judge(self, error: StorageError) -> None:
-        """Take the directory offline, if it is the disk that an error tells of."""
+        """Take the directory offline if an error is a disk failure."""
         if isinstance(error, ShortageError):
             self._report_shortage(error)
         elif not isinstance(error, CorruptSegmentError):
@@ -82,11 +82,11 @@ class LogDirectory:
 
     @property
     def is_offline(self) -> bool:
-        """Whether it failed."""
+        """Whether the directory has failed."""
         return bool(self.failure)
 
     def fail(self, reason: str) -> None:
-        """Take it offline, whatever was the matter before."""
+        """Take the directory offline. The first reason is kept."""
         with self._failure_lock:
             if self.failure:
                 return
@@ -98,13 +98,13 @@ class LogDirectory:
         now = time.monotonic()
         if now >= self._say_shortage_at:
             self._say_shortage_at = now + _SHORTAGE_LOG_INTERVAL_S
-            _log.error("%s; it is tried again: raise the limit (ulimit -n)", error)
+            _log.error("%s; will retry; raise the limit (ulimit -n)", error)
 
     def open(self, broker_id: BrokerId) -> None:
-        """Create the directory if need be and lock it.
+        """Create the directory if it is missing, and lock it.
 
-        Raises ``StorageError`` when it cannot be written; ``ForeignDirectoryError`` when it belongs
-        to another broker, or is in use.
+        Raises ``StorageError`` if it cannot be written; ``ForeignDirectoryError`` if it belongs
+        to another broker, or another process uses it.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -129,7 +129,7 @@ class LogDirectory:
     def join_cluster(self, broker_id: BrokerId, cluster_id: str) -> None:
         """Bind the directory to a cluster.
 
-        Raises ``ForeignDirectoryError`` when it is bound to another one, ``StorageError`` when it
+        Raises ``ForeignDirectoryError`` if it is bound to another one, ``StorageError`` if it
         cannot be written.
         """
         self.check_cluster(cluster_id)
@@ -138,9 +138,9 @@ class LogDirectory:
         self.cluster_id = cluster_id
 
     def check_cluster(self, cluster_id: str | None) -> None:
-        """Raise ``ForeignDirectoryError`` when it is bound to another cluster than ``cluster_id``.
+        """Raise ``ForeignDirectoryError`` if it is bound to another cluster than ``cluster_id``.
 
-        None: ZooKeeper knows of none.
+        None: ZooKeeper has no cluster id.
         """
         bound_to = self.cluster_id
         if bound_to is None or bound_to == cluster_id:
@@ -149,57 +149,57 @@ class LogDirectory:
             raise ForeignDirectoryError(
                 f"log directory {self.path} belongs to cluster {bound_to}, but ZooKeeper has no"
                 " /cluster/id: the ZooKeeper data was deleted or replaced, or --zookeeper is wrong;"
-                " put its data back, the logs are as they were"
+                " restore its data; the logs were not changed"
             )
         raise ForeignDirectoryError(
             f"log directory {self.path} belongs to cluster {bound_to}, but ZooKeeper says"
-            f" {cluster_id}: the ZooKeeper data was replaced, or --zookeeper is wrong; put its data"
-            " back, the logs are as they were"
+            f" {cluster_id}: the ZooKeeper data was replaced, or --zookeeper is wrong; restore its"
+            " data; the logs were not changed"
         )
 
     def check_not_older(self, zxid: int, mark: int | None, seen: SeenOfCluster) -> None:
-        """Raise ``ForeignDirectoryError`` when ZooKeeper is behind what was seen.
+        """Raise ``ForeignDirectoryError`` if ZooKeeper is behind what this broker has seen.
 
         See ``ClusterNotes.check_not_older``.
         """
         if zxid < seen.zxid or (mark is not None and mark < seen.mark):
             raise ForeignDirectoryError(
-                "the ZooKeeper data is older than what this broker has seen: it was set back to an"
-                " older copy, or its znodes were copied into a new ZooKeeper; put the newer data"
-                " back, or accept what these data do not have; in either case remove"
+                "the ZooKeeper data is older than what this broker has seen: an older copy was"
+                " restored, or the znodes were copied into a new ZooKeeper; restore the newer data,"
+                " or accept the loss of the newer changes; in either case remove"
                 f" {self.seen_file.name} from the log directories of every broker ({self.path})"
-                " and start again, the logs are as they were"
+                " and start again; the logs were not changed"
             )
 
     @property
     def seen_file(self) -> Path:
-        """Where it is noted how far the cluster has come."""
+        """The file with the newest cluster state that this broker has seen."""
         return self.path / _SEEN
 
     def read_seen(self) -> SeenOfCluster:
-        """Return how far the cluster had come; nothing where there is no note of it."""
+        """Return the newest cluster state that was recorded; zeros if there is no record."""
         noted = _read_properties(self.seen_file)
         numbers = [noted.get(key, "0") for key in _SEEN_KEYS]
         if all(number.isdecimal() for number in numbers):
             return SeenOfCluster(*map(int, numbers))
-        _log.warning("%s is ignored: it has no numbers in it", self.seen_file)
+        _log.warning("ignoring %s: it contains no numbers", self.seen_file)
         return SeenOfCluster()
 
     def note_seen(self, seen: SeenOfCluster) -> None:
-        """Note durably how far the cluster has come. Raises ``StorageError``."""
+        """Record durably the newest cluster state seen. Raises ``StorageError``."""
         text = "".join(f"{key}={number}\n" for key, number in zip(_SEEN_KEYS, seen, strict=True))
         write_atomically(self.seen_file, text.encode())
 
     def was_closed_cleanly(self) -> bool:
-        """Whether everything in it was flushed and checkpointed when it was used last."""
+        """Whether its last user flushed and checkpointed everything."""
         return (self.path / _CLEAN_SHUTDOWN).exists()
 
     def mark_clean(self) -> None:
-        """Note that everything in it is flushed and checkpointed."""
+        """Write ``.kafka_cleanshutdown``: everything is flushed and checkpointed."""
         write_atomically(self.path / _CLEAN_SHUTDOWN, b"")
 
     def mark_in_use(self) -> None:
-        """Remove the note, before anything is written."""
+        """Remove ``.kafka_cleanshutdown`` before anything is written."""
         (self.path / _CLEAN_SHUTDOWN).unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -209,7 +209,7 @@ class LogDirectory:
             self._lock = None
 
     def look(self) -> str | None:
-        """Read which cluster it is bound to, without locking it; return which broker.
+        """Read ``meta.properties`` without locking: set the cluster id, return the broker id.
 
         Raises ``StorageError``.
         """

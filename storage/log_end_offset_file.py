@@ -1,8 +1,8 @@
 """The log end offsets of a directory, recorded with every append.
 
-What a killed process wrote stays with the kernel. So a log that ends before its recorded end, on
-the same boot of the machine, lost records: its files were changed by hand. After a reboot, data
-that were not flushed are lost, perhaps this file as well.
+The kernel keeps what a killed process wrote. So if a log ends before its recorded end, and the
+machine was not rebooted since, somebody changed its files by hand and it lost records. A power
+failure loses data that were not flushed, perhaps including this file.
 
 An entry is 24 bytes, a digest of the log's name and an offset. Nothing here is flushed.
 """
@@ -38,7 +38,7 @@ class LogEndOffsetFile:
         self._count = 0
 
     def read(self) -> RecordedLogEndOffsets | None:
-        """Return the recorded ends; None when there is no such file. Raises ``StorageError``."""
+        """Return the recorded ends; None if there is no such file. Raises ``StorageError``."""
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
@@ -62,7 +62,7 @@ class LogEndOffsetFile:
         self._file = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
 
     def add(self, topic_partition: TopicPartition) -> None:
-        """Note an empty log."""
+        """Add an empty log."""
         if topic_partition not in self._slots:
             slot = self._free.pop() if self._free else self._count
             self._count = max(self._count, slot + 1)
@@ -74,7 +74,7 @@ class LogEndOffsetFile:
         )
 
     def note(self, topic_partition: TopicPartition, log_end_offset: int) -> None:
-        """Note where a log ends."""
+        """Record the log end offset of a log."""
         position = self._slots[topic_partition] * _ENTRY.size + len(_FREE)
         os.pwrite(self._file, _OFFSET.pack(log_end_offset), position)
 
@@ -99,11 +99,11 @@ class RecordedLogEndOffsets:
         self._by_digest = by_digest
 
     def of(self, topic_partition: TopicPartition) -> int | None:
-        """Return where a log ended; None: it is not noted."""
+        """Return the recorded log end offset of a log; None: there is no entry."""
         return self._by_digest.get(_digest(topic_partition))
 
     def has_others(self, topic_partitions: set[TopicPartition]) -> bool:
-        """Whether logs with records are noted that are not among these."""
+        """Whether there is an entry for a log with records that is not among these."""
         known = {_digest(topic_partition) for topic_partition in topic_partitions}
         return any(end > 0 and digest not in known for digest, end in self._by_digest.items())
 

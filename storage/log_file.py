@@ -1,4 +1,4 @@
-"""The file of a segment: bytes at its end, and the batches in it, read where they are.
+"""The file of a segment: appends bytes, and reads the batches at given positions.
 
 Mirrors ``org.apache.kafka.common.record.FileRecords``.
 """
@@ -22,8 +22,8 @@ from regent.storage.record_batch import (
     next_header,
 )
 
-_CHUNK_BYTES = 8 * 1024  # what a search reads at once: more than what lies between index entries
-_BLOCK_BYTES = 1024 * 1024  # what a check of everything reads at once
+_CHUNK_BYTES = 8 * 1024  # read at once by a search: more than lies between two index entries
+_BLOCK_BYTES = 1024 * 1024  # read at once by a check of the whole file
 _NO_DIRECTORY = nullcontext()
 
 
@@ -32,17 +32,18 @@ class CorruptSegmentError(StorageError):
 
 
 class LogFile:
-    """An open file, closed when the last who holds it lets go.
+    """An open file that is closed with its last reference.
 
-    So a segment that is deleted or closed stays readable for an answer that is on its way.
+    So a response that is being sent can still read a segment that was deleted or closed.
     """
 
     __slots__ = ("_fd", "path")
 
     def __init__(self, path: Path, *, is_new: bool = False) -> None:
-        """Open a file; ``is_new``: make it, or empty what a crash left of it.
+        """Open a file; if ``is_new``, create it, or truncate the file that a crash left.
 
-        Raises ``CorruptSegmentError`` when only this file of its log is gone, and ``StorageError``.
+        Raises ``CorruptSegmentError`` if only this file of its log is missing, and
+        ``StorageError``.
         """
         self.path = path
         self._fd = -1
@@ -54,7 +55,7 @@ class LogFile:
                 raise storage_error(path, error) from None
             raise CorruptSegmentError(f"{path}: the file is gone") from None
         except OSError as error:
-            if is_new:  # a start would take it for the end of the log
+            if is_new:  # the next start would take it for the active segment
                 with suppress(OSError):
                     path.unlink(missing_ok=True)
             raise storage_error(path, error) from None
@@ -64,11 +65,11 @@ class LogFile:
             os.close(self._fd)
 
     def fileno(self) -> int:
-        """Return its descriptor."""
+        """Return the file descriptor."""
         return self._fd
 
     def modified_ns(self) -> int:
-        """Return when somebody last wrote to it. Raises ``StorageError``."""
+        """Return the modification time of the file. Raises ``StorageError``."""
         try:
             return os.fstat(self._fd).st_mtime_ns
         except OSError as error:
@@ -82,14 +83,14 @@ class LogFile:
             raise storage_error(self.path, error) from None
 
     def write(self, position: int, data: RecordBytes) -> None:
-        """Write all of ``data`` at ``position``, which is the end; or leave nothing of it there.
+        """Write all of ``data`` at ``position``, the end of the file; after an error, nothing.
 
         Raises ``StorageError``.
         """
         size = len(data)
         try:
             written = os.pwrite(self._fd, data, position)
-            while written < size:  # the disk is nearly full, most likely: let it say so
+            while written < size:  # the disk is probably full: the next write raises that error
                 written += os.pwrite(self._fd, memoryview(data)[written:], position + written)
         except OSError as error:
             if self._has_cut(position):
@@ -97,7 +98,7 @@ class LogFile:
             raise StorageError(f"{self.path}: {error.strerror}") from None
 
     def truncate(self, size: int) -> None:
-        """Cut the file. Raises ``StorageError``."""
+        """Truncate the file. Raises ``StorageError``."""
         try:
             os.ftruncate(self._fd, size)
         except OSError as error:
@@ -110,10 +111,10 @@ class LogFile:
     def batches(
         self, position: int, end: int, *, is_checked: bool = False, at_once: int | None = None
     ) -> Iterator[PlacedBatch]:
-        """Yield the batches between two boundaries of batches; ``is_checked``: with their CRC.
+        """Yield the batches between two positions; check their CRCs if ``is_checked``.
 
-        ``at_once`` is how many bytes are read at once, if there are better guesses than ours.
-        Raises ``CorruptSegmentError`` at the first one that is not whole or not well-formed.
+        Both positions are boundaries of batches. ``at_once`` is the number of bytes to read at
+        once. Raises ``CorruptSegmentError`` at the first batch that is incomplete or malformed.
         """
         at_once = at_once or (_BLOCK_BYTES if is_checked else _CHUNK_BYTES)
         chunk, chunk_at = memoryview(b""), position
@@ -140,17 +141,17 @@ class LogFile:
             position += size
 
     def _pieces(self, position: int, size: int) -> Iterator[bytes]:
-        """Yield the bytes of a batch that is too large to be read at once."""
+        """Yield the bytes of a batch that is too large to read at once."""
         end = position + size
         while position < end:
             piece = self.read(position, min(_BLOCK_BYTES, end - position))
             if not piece:
-                return  # somebody cut the file
+                return  # somebody truncated the file
             yield piece
             position += len(piece)
 
     def _has_cut(self, size: int) -> bool:
-        """Drop what a failed write left. If that fails too, recovery will find it."""
+        """Remove what a failed write left. If that fails too, recovery removes it."""
         try:
             os.ftruncate(self._fd, size)
         except OSError:
@@ -160,9 +161,9 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class FileRecords:
-    """Implements ``core.records.Records``: a piece of a segment, not read yet.
+    """Implements ``core.records.Records``: a part of a segment, not read yet.
 
-    It is read in the context of ``directory``, which an error of the disk takes offline.
+    It is read in the context of ``directory``, so a disk error takes the directory offline.
     """
 
     file: LogFile
@@ -172,13 +173,13 @@ class FileRecords:
 
     @property
     def file_range(self) -> FileRange:
-        """Where the piece is."""
+        """The file, position and size of the part."""
         return FileRange(self.file, self.position)
 
     def read(self) -> bytes:
-        """Return the bytes. Raises ``StorageError``, also when the segment was cut meanwhile."""
+        """Return the bytes. Raises ``StorageError``, also if the segment has been truncated."""
         with self.directory:
             data = self.file.read(self.position, self.size)
         if len(data) < self.size:
-            raise StorageError(f"{self.file.path}: cut below {self.position + self.size}")
+            raise StorageError(f"{self.file.path}: truncated below {self.position + self.size}")
         return data

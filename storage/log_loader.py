@@ -1,4 +1,4 @@
-"""A log as it is found on the disk, after an orderly end or a crash.
+"""Loads a log from the disk, after a clean shutdown or a crash.
 
 Mirrors ``kafka.log.LogLoader``.
 """
@@ -28,7 +28,7 @@ _OLD_CHECKED_FROM = 16
 
 
 class CheckpointedOffsets(NamedTuple):
-    """What the checkpoints of the log directory say of one log.
+    """The entries of one log in the checkpoints of its directory.
 
     ``was_compacted``: Kafka's log cleaner took records out of it, also from the ends of segments.
     """
@@ -39,7 +39,7 @@ class CheckpointedOffsets(NamedTuple):
 
 
 class LoadedLog(NamedTuple):
-    """A log, and how many bytes at its end were not what was written."""
+    """A log, and how many bytes recovery cut off at its end."""
 
     contents: LogContents
     bytes_cut: int
@@ -53,11 +53,11 @@ def load_log(
     was_closed_cleanly: bool,
     now_ms: int,
 ) -> LoadedLog:
-    """Open a log; unless it was closed cleanly, check what is beyond its recovery point.
+    """Open a log; unless it was closed cleanly, recover it from its recovery point on.
 
-    Whatever is missing or torn beside the records is made again from them. Raises ``BadDataError``
-    or ``CorruptSegmentError`` when this log cannot be used; ``OSError`` and other ``StorageError``
-    when its directory cannot.
+    Rebuild indexes, leader epochs and producer state from the records if they are missing or
+    incomplete. Raises ``BadDataError`` or ``CorruptSegmentError`` if this log cannot be used;
+    ``OSError`` and other ``StorageError`` if its directory cannot be used.
     """
     offsets = complete_swaps(path)
     segments = [LogSegment.open(path, offset, with_jitter(config), now_ms) for offset in offsets]
@@ -73,7 +73,7 @@ def load_log(
         ProducerStateManager(path),
         log_start_offset=start,
         is_compacted=checkpointed.was_compacted,
-        has_new_files=not was_closed_cleanly,  # the process that made them may not have waited
+        has_new_files=not was_closed_cleanly,  # the crashed process may not have flushed them
     )
     knows_epochs = contents.epochs.load()
     check_first_segment(contents)
@@ -82,14 +82,14 @@ def load_log(
         cut, agrees = _recover(contents, checkpointed)
     try:
         contents.log_end_offset = contents.active.next_offset
-    except CorruptSegmentError:  # somebody was at it after the orderly end
+    except CorruptSegmentError:  # somebody changed the file after the clean shutdown
         end = CheckpointedOffsets(recovery_point=contents.active.base_offset)
         cut, agrees = _recover(contents, end)
         contents.log_end_offset = contents.active.next_offset
     contents.recovery_point = contents.trusted_from = contents.log_end_offset
     if cut or not was_closed_cleanly:
         contents.recovery_point = min(checkpointed.recovery_point, contents.log_end_offset)
-    if contents.log_end_offset < start:  # a checkpoint costs time, never records
+    if contents.log_end_offset < start:  # never drop records because of a checkpoint
         contents.log_start_offset, agrees = first, False
     check_no_segment_is_missing(contents)
     _settle_epochs(contents, is_rebuild=not (knows_epochs and agrees))
@@ -98,10 +98,10 @@ def load_log(
 
 
 class _Witness:
-    """Is told of every batch of the recovered segments, and what it is that the records prove.
+    """Observes every batch of the recovered segments, and compares them with what is known.
 
-    ``agrees``: the epochs that are known are theirs. ``is_dense``: no record is missing between two
-    others of one segment, as compaction has it.
+    ``agrees``: the leader epochs match the batches. ``is_dense``: no segment misses records between
+    two others, as a compacted one does.
     """
 
     def __init__(self, contents: LogContents) -> None:
@@ -112,7 +112,7 @@ class _Witness:
         self._log_start_offset = contents.log_start_offset
 
     def note(self, header: BatchHeader) -> None:
-        """Take in the next batch."""
+        """Observe the next batch."""
         epoch, start = header.partition_leader_epoch, self._log_start_offset
         if epoch > self._epochs.latest_epoch:
             self._epochs.assign(epoch, header.base_offset)
@@ -127,10 +127,10 @@ class _Witness:
 def _recover(contents: LogContents, checkpointed: CheckpointedOffsets) -> tuple[int, bool]:
     """Check the segments from the recovery point on.
 
-    Return how many bytes are dropped, and whether the epochs that are known agree with the records;
-    after a loss of power what is beside the records may be newer, or older, than they are. What
-    follows the first bad batch is dropped as well, for nobody knows what was between them, and so
-    is what follows a segment that ends before the next one begins, unless it was compacted.
+    Return how many bytes are dropped, and whether the known leader epochs agree with the records:
+    after a power failure the epoch file may be newer or older than the records. Everything after
+    the first bad batch is dropped, because records may be missing there. So is everything after a
+    segment that ends before the next one begins, unless the log was compacted.
     """
     segments = contents.segments_from(checkpointed.recovery_point)
     known = contents.producers.snapshot_offsets()
@@ -153,7 +153,7 @@ def _recover(contents: LogContents, checkpointed: CheckpointedOffsets) -> tuple[
     dropped = contents.drop_after(last)
     for beyond in dropped:
         beyond.delete()
-    # The log may begin lower than it did: its start is noted later than that of the epochs.
+    # The log may begin below the first epoch: the log start offset is saved after the epochs.
     is_complete = contents.epochs.epoch_for(contents.log_start_offset) != NO_EPOCH
     return cut + sum(beyond.size for beyond in dropped), witness.agrees and is_complete
 
@@ -166,16 +166,16 @@ def _settle_epochs(contents: LogContents, *, is_rebuild: bool) -> None:
             for header in segment.headers():
                 if header.partition_leader_epoch > epochs.latest_epoch:
                     epochs.assign(header.partition_leader_epoch, header.base_offset)
-    # An epoch may begin where the next record goes: its leader has written nothing yet.
+    # An epoch may begin at the log end offset: its leader has not written a record yet.
     epochs.truncate_from_end(contents.log_end_offset + 1)
     epochs.truncate_from_start(contents.log_start_offset)
     epochs.save()
 
 
 def _refuse_old_format(segment: LogSegment) -> None:
-    """Raise ``BadDataError`` when a segment begins with a message of format 0 or 1.
+    """Raise ``BadDataError`` if a segment begins with a message of format 0 or 1.
 
-    They are no garbage that recovery may cut off, which their CRC proves.
+    A matching CRC proves that it is a message, which recovery must not cut off as garbage.
     """
     if segment.size < _OLD_MESSAGE.size:
         return

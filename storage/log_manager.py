@@ -25,8 +25,8 @@ from regent.storage.log_names import STRAY, TO_DELETE
 from regent.storage.segment_scrubber import SegmentScrubber
 from regent.storage.unified_log import UnifiedLog
 
-_NEVER = 2**63 - 1  # a zxid that ZooKeeper does not come to
-_REMOVED = 100_000  # so many are remembered; others may still be on a failed disk
+_NEVER = 2**63 - 1  # a zxid that ZooKeeper never reaches
+_REMOVED = 100_000  # removed partitions to remember at most
 _log = logging.getLogger(__name__)
 
 
@@ -41,12 +41,12 @@ def _wall_clock_ms() -> int:
 class LogManager:
     """Implements ``core.replica_logs.ReplicaLogs``.
 
-    Thread-safe: retention, flushing and checkpoints run on another thread than appending, and take
+    Thread-safe: retention, flushing and checkpoints run on another thread than appending, and hold
     no lock while they wait for the disk. ``on_directory_failed`` is called with a directory that
-    failed while the manager was open, or in which a log turned out to be damaged, on the thread
-    that found out, whatever locks that holds. ``on_records_damaged`` is called with a log in which
-    ``verify`` found damage, on its thread and while it holds no lock; the log remains in use.
-    ``make_log`` is called with what ``UnifiedLog`` takes: simulations look on as logs are written.
+    failed while the manager was open, or in which a log is damaged, on the thread that found the
+    error and under the locks of that thread. ``on_records_damaged`` is called with a log in which
+    ``verify`` found damage, on its thread without a lock; the log remains in use. ``make_log`` has
+    the parameters of ``UnifiedLog``; simulations replace it to observe appends.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class LogManager:
         self._is_open = False
         self._suspect_changes = 0
         self._seen = SeenOfCluster()
-        self._lock = threading.RLock()  # over which logs there are; taken before that of a log
+        self._lock = threading.RLock()  # guards the set of logs; taken before the lock of a log
         self._homes: dict[TopicPartition, DirectoryLogs] = {}
         self._removed: dict[TopicPartition, None] = {}  # while a directory was offline
         self._scrubber = SegmentScrubber(self._usable_logs, wall_clock_ms, on_records_damaged)
@@ -88,10 +88,10 @@ class LogManager:
     # --- the directories ---
 
     def open(self) -> None:
-        """Lock the directories and open every log, checking those that were not closed cleanly.
+        """Lock the directories and open every log; recover those that were not closed cleanly.
 
-        Raises ``StorageError`` when no directory can be used, ``ForeignDirectoryError`` when one is
-        not ours, ``ShortageError`` when there are too few file descriptors.
+        Raises ``StorageError`` if no directory can be used, ``ForeignDirectoryError`` if one
+        belongs to another broker, ``ShortageError`` if there are too few file descriptors.
         """
         try:
             self._open()
@@ -121,7 +121,7 @@ class LogManager:
     def join_cluster(self, cluster_id: str) -> None:
         """Bind the directories to a cluster.
 
-        Raises ``ForeignDirectoryError`` when one is bound to another, ``StorageError`` when none
+        Raises ``ForeignDirectoryError`` if one is bound to another, ``StorageError`` if none
         can be written.
         """
         for logs in self._live():
@@ -137,16 +137,16 @@ class LogManager:
 
     @property
     def cluster_id(self) -> str | None:
-        """The cluster the directories are bound to; None: to none yet."""
+        """The cluster that the directories are bound to; None: not bound yet."""
         return next((i for logs in self._live() if (i := logs.directory.cluster_id)), None)
 
     def check_cluster(self, cluster_id: str | None) -> None:
-        """Check that the directories belong to the cluster ZooKeeper has; None: it has none."""
+        """Check that the directories belong to the cluster in ZooKeeper; None: it has no id."""
         for logs in self._live():
             logs.directory.check_cluster(cluster_id)
 
     def check_not_older(self, zxid: int, mark: int | None) -> None:
-        """Check that ZooKeeper has not gone back."""
+        """Check that the ZooKeeper data is not older than what this broker has seen."""
         for logs in self._live():
             try:
                 logs.directory.check_not_older(zxid, mark, self._seen)
@@ -156,11 +156,11 @@ class LogManager:
 
     @property
     def seen(self) -> SeenOfCluster:
-        """How far this broker has seen the cluster come."""
+        """The newest cluster state that this broker has seen."""
         return self._seen
 
     def note_seen(self, *, controller_epoch: int = 0, zxid: int = 0, mark: int = 0) -> None:
-        """Note durably how far the cluster has come; what is less than is noted changes nothing."""
+        """Record durably the newest cluster state seen; ignore values below the recorded ones."""
         with self._lock:
             known = self._seen
             seen = SeenOfCluster(*map(max, zip(known, (controller_epoch, zxid, mark), strict=True)))
@@ -189,14 +189,14 @@ class LogManager:
 
     @property
     def live_directories(self) -> frozenset[Path]:
-        """The directories that work."""
+        """The directories that are not offline."""
         return frozenset(logs.directory.path for logs in self._live())
 
     def close(self, *, is_clean: bool) -> None:
         """Flush and checkpoint everything, and unlock the directories.
 
-        ``is_clean``: the next ``open`` may believe what it finds. A directory that fails meanwhile
-        is not believed.
+        ``is_clean``: the next ``open`` need not recover the logs, except in a directory that fails
+        during this call.
         """
         self._is_open = False
         self._for_each_live(lambda logs: logs.close(is_clean=is_clean))
@@ -205,7 +205,7 @@ class LogManager:
     # --- settings ---
 
     def configure(self, configs: Mapping[str, LogConfig]) -> None:
-        """Set the settings of topics, of their logs and of those they will have."""
+        """Change the settings of topics, for their present and future logs."""
         with self._lock:
             self._configs.update(configs)
             logs = [log for d in self._directories for log in d.logs.values()]
@@ -217,7 +217,7 @@ class LogManager:
     # --- ReplicaLogs ---
 
     def hosted(self) -> Mapping[TopicPartition, TopicId | None]:
-        """Return every log that can be used, and the topic id it was created for."""
+        """Return every usable log with the topic id it was created for."""
         with self._lock:
             return {
                 topic_partition: log.topic_id
@@ -227,7 +227,7 @@ class LogManager:
             }
 
     def get(self, topic_partition: TopicPartition) -> UnifiedLog | None:
-        """Return a log; None when there is none here, or it cannot be used."""
+        """Return a log; None if there is none here, or it is not usable."""
         home = self._homes.get(topic_partition)
         log = None if home is None else home.logs.get(topic_partition)
         return log if log is not None and log.is_usable else None
@@ -235,13 +235,13 @@ class LogManager:
     def get_or_create(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
     ) -> UnifiedLog:
-        """Make sure a log exists and return it. Raises ``StorageError``."""
+        """Return a log; create it if it does not exist. Raises ``StorageError``."""
         with self._lock:
             home = self._homes.get(topic_partition)
             if home is None:
                 taken_back = self._take_back(topic_partition, topic_id)
                 found = taken_back or self._create(topic_partition, topic_id, is_new=is_new)
-                self._suspect_changes += not self.knows_all  # then sound logs are listed
+                self._suspect_changes += not self.knows_all  # sound logs are listed then
                 return found
             log = self.get(topic_partition)
             if log is None:
@@ -260,47 +260,47 @@ class LogManager:
                 logs.delete_strays(topic_partition, deleted_topic)
 
     def set_aside(self, topic_partition: TopicPartition) -> None:
-        """Move a log out of the way; one that cannot be reached is left where it is."""
+        """Rename a log as stray; ignore it if its directory is offline."""
         with self._lock:
             home = self._homes.get(topic_partition)
             if home is not None and not home.is_offline:
                 self._remove(topic_partition, STRAY)
 
     def mark_damaged(self, topic_partition: TopicPartition, reason: str) -> None:
-        """Take a log with damaged records out of use. No-op if absent. Idempotent."""
+        """Stop using a log with damaged records. No-op if absent. Idempotent."""
         home = self._homes.get(topic_partition)
         log = None if home is None else home.logs.get(topic_partition)
         if log is not None:
             log.mark_damaged(reason)
 
     def is_offline(self, topic_partition: TopicPartition) -> bool:
-        """Whether there is a log that cannot be used: its directory failed, or it is damaged."""
+        """Whether there is an unusable log: its directory failed, or it is damaged."""
         return topic_partition in self._homes and self.get(topic_partition) is None
 
     def is_damaged(self, topic_partition: TopicPartition) -> bool:
-        """Whether there is a log that cannot be used although its directory works."""
+        """Whether there is an unusable log in a live directory."""
         home = self._homes.get(topic_partition)
         return home is not None and not home.is_offline and self.get(topic_partition) is None
 
     def may_be_offline(self, topic_partition: TopicPartition) -> bool:
-        """Whether a log that is not known here may be in a directory that failed."""
+        """Whether an unknown log may be in a directory that failed."""
         is_known = topic_partition in self._homes or topic_partition in self._removed
         return not is_known and bool(self.failed_directories)
 
     def topic_id(self, topic_partition: TopicPartition) -> TopicId | None:
-        """Return the topic a log was created for, also one that cannot be used; None: unknown."""
+        """Return the topic id of a log, even of an unusable one; None: unknown."""
         home = self._homes.get(topic_partition)
         return None if home is None else home.topic_id(topic_partition)
 
     def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
-        """Return the high watermark last noted of a log; 0 when none was."""
+        """Return the checkpointed high watermark of a log; 0 if there is none."""
         home = self._homes.get(topic_partition)
         return 0 if home is None else home.high_watermarks.get(topic_partition, 0)
 
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Note high watermarks: one file a directory, if any of its logs moved.
+        """Write the high watermark checkpoint of each directory in which one has changed.
 
-        Retention keeps what is beyond them. Logs that are not named keep what they have.
+        Retention keeps records beyond the high watermark. Logs not given keep their entry.
         """
         with self._lock:
             for topic_partition, high_watermark in high_watermarks.items():
@@ -315,7 +315,7 @@ class LogManager:
 
     @property
     def knows_all(self) -> bool:
-        """Whether every log there was is known; not so in a directory that is new, or failed."""
+        """Whether every earlier log is known; false if a directory is new or has failed."""
         return all(not d.is_offline and d.suspects.knows_all for d in self._directories)
 
     @property
@@ -325,11 +325,11 @@ class LogManager:
 
     @property
     def suspect_changes(self) -> int:
-        """How often replicas have become suspect, or sound, or have gone being suspect."""
+        """Counts every change of the set of suspect replicas."""
         return self._suspect_changes
 
     def suspects(self) -> SuspectReplicas:
-        """Return which replicas may have lost committed records, and how much they have."""
+        """Return the replicas that may have lost committed records, with their log ends."""
         with self._lock:
             topic_partitions = sorted(
                 {
@@ -355,7 +355,7 @@ class LogManager:
     def note_lost(
         self, topic_partitions: Collection[TopicPartition], *, are_all: bool = True
     ) -> None:
-        """Take these for suspect: they had logs, and if ``are_all`` no other log is missing."""
+        """Mark these replicas, whose logs are missing, as suspect; ``are_all``: no other log is."""
         with self._lock:
             if any(logs.is_offline for logs in self._directories):
                 return
@@ -365,7 +365,7 @@ class LogManager:
             self._change_suspects(*self._directories)
 
     def absolve(self, topic_partition: TopicPartition) -> None:
-        """Suspect a replica no longer."""
+        """Remove a replica from the suspects."""
         with self._lock:
             for logs in self._live():
                 if topic_partition in logs.suspects.names:
@@ -385,20 +385,20 @@ class LogManager:
     # --- in the background ---
 
     def clean_up(self) -> None:
-        """Drop what need not be kept."""
+        """Apply retention."""
         self._for_each_live(DirectoryLogs.clean_up)
 
     def purge(self, is_known_topic: Callable[[TopicId], bool]) -> None:
-        """Delete the files of logs that were removed a while ago, also by an earlier process.
+        """Delete the files of logs that were removed longer ago than the delay.
 
-        What was set aside stays unless its topic is known: then other brokers have it.
+        Keep a stray log unless its topic is known: then other brokers have the records.
         """
         delay_ms = self._defaults.file_delete_delay_ms
         self._for_each_live(lambda logs: logs.purge(delay_ms, is_known_topic))
 
     @property
     def strays(self) -> list[Path]:
-        """The directories of logs that were set aside."""
+        """The directories of the stray logs."""
         return [logs.directory.path / name for logs in self._live() for name in logs.strays.names]
 
     def flush(self) -> None:
@@ -406,18 +406,18 @@ class LogManager:
         self._for_each_live(DirectoryLogs.flush)
 
     def verify(self, max_bytes: int) -> int:
-        """Check about ``max_bytes`` of what nobody has checked for long; return how many it were.
+        """Check about ``max_bytes`` of the segments that are due; return how many were checked.
 
-        Cheap when there is nothing to do. Damage is told to ``on_records_damaged``.
+        Cheap if nothing is due. Damage is reported to ``on_records_damaged``.
         """
         return self._scrubber.run(max_bytes)
 
     def checkpoint_recovery_points(self) -> None:
-        """Note up to where the logs are on the disk."""
+        """Write the recovery points of the logs."""
         self._for_each_live(DirectoryLogs.checkpoint_recovery_points)
 
     def checkpoint_log_start_offsets(self) -> None:
-        """Note where the logs begin."""
+        """Write the log start offsets."""
         self._for_each_live(DirectoryLogs.checkpoint_log_start_offsets)
 
     # --- inside ---
@@ -433,7 +433,7 @@ class LogManager:
             try:
                 act(logs)
             except StorageError:
-                continue  # the directory has said so
+                continue  # the directory has logged it
 
     def _config_of(self, topic: str) -> LogConfig:
         return self._configs.get(topic, self._defaults)
@@ -453,7 +453,7 @@ class LogManager:
     def _take_back(
         self, topic_partition: TopicPartition, topic_id: TopicId | None
     ) -> UnifiedLog | None:
-        """Return a log of that very topic that was set aside. Raises ``StorageError``."""
+        """Return a stray log with the same topic id. Raises ``StorageError``."""
         for logs in self._live():
             log = logs.take_back(topic_partition, topic_id)
             if log is not None or topic_partition in logs.refused:
@@ -484,12 +484,12 @@ class LogManager:
     def _refuse_twice(
         self, topic_partition: TopicPartition, first: DirectoryLogs, second: DirectoryLogs
     ) -> None:
-        """Use neither of two logs of one partition: nobody knows which is the right one."""
+        """Use neither of two logs of one partition: it is unknown which one is right."""
         paths = f"{first.directory.path} and {second.directory.path}"
         for logs in (first, second):
             logs.logs.pop(topic_partition, None)
             logs.refused[topic_partition] = (
-                f"there is a log of it in {paths}; take one of them away"
+                f"there is a log of it in {paths}; move one of them away"
             )
         _log.error("%s: %s", topic_partition, first.refused[topic_partition])
 

@@ -1,7 +1,7 @@
-"""What the directories and files of logs are called. Mirrors the names of ``kafka.log.Log``.
+"""Names of the directories and files of logs. Mirrors ``kafka.log.Log``.
 
-``topic-3`` is a log; ``topic-3.<32 hex digits>-delete`` one that is to be deleted, ``…-stray`` one
-that nobody assigned to this broker, ``…-future`` one that Kafka was moving between directories.
+``topic-3`` is a log; ``topic-3.<32 hex digits>-delete`` waits for its deletion, ``…-stray`` is not
+assigned to this broker, ``…-future`` is a log that Kafka was moving between directories.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SEGMENT = re.compile(r"(?P<base_offset>[0-9]{20})\.log", re.ASCII)
 
 
 def log_of_directory(name: str) -> TopicPartition | None:
-    """Return the partition whose log a directory of this name is; None: it is no log in use."""
+    """Return the partition of a directory name; None: it does not name a log in use."""
     if is_moved(name):
         return None
     match = _LOG.fullmatch(name)
@@ -35,27 +35,27 @@ def log_of_directory(name: str) -> TopicPartition | None:
 
 
 def is_moved(name: str) -> bool:
-    """Whether a directory is a log that is out of use, or not in use yet."""
+    """Whether a directory name is that of a ``-delete``, ``-stray`` or ``-future`` log."""
     return _MOVED.fullmatch(name) is not None
 
 
 def out_of_use(topic_partition: TopicPartition, suffix: str) -> str:
-    """Return a name nothing else has for a log that is taken out of use.
+    """Return a unique name for a log that is no longer used.
 
-    ``suffix`` is ``TO_DELETE`` or ``STRAY``. A long topic is cut, as in Kafka (KAFKA-8022).
+    ``suffix`` is ``TO_DELETE`` or ``STRAY``. A long topic is shortened, as in Kafka (KAFKA-8022).
     """
     end = f"-{topic_partition.partition}.{uuid4().hex}{suffix}"
     return topic_partition.topic[: _MAX_NAME_BYTES - len(end)] + end
 
 
 def is_name_of(topic_partition: TopicPartition, name: str) -> bool:
-    """Whether a directory of this name is a log of a partition that was taken out of use."""
+    """Whether a directory name is that of a ``-delete`` or ``-stray`` log of a partition."""
     stem, _, end = name.rpartition(".")
     cut = _MAX_NAME_BYTES - len(f"-{topic_partition.partition}.{end}")
     return stem == f"{topic_partition.topic[:cut]}-{topic_partition.partition}"
 
 
 def base_offset_of(file_name: str) -> int | None:
-    """Return where the segment with a ``.log`` file of this name begins; None: it is none."""
+    """Return the base offset of a segment's ``.log`` file; None: it is not such a name."""
     match = _SEGMENT.fullmatch(file_name)
     return int(match["base_offset"]) if match else None

@@ -1,9 +1,9 @@
-"""One segment of a log: a file of record batches and what is known about them.
+"""One segment of a log: a file of record batches with its indexes.
 
-Mirrors ``kafka.log.LogSegment``. The files are named for the offset of the first record they may
-hold. Nothing is opened or read before it is needed, for a broker has thousands of segments.
+Mirrors ``kafka.log.LogSegment``. The files are named after the base offset of the segment. Files
+are opened and read only when needed, because a broker has thousands of segments.
 
-Until a segment that is no longer written is known to be sound, reads check what they return.
+Reads of a closed segment check the CRCs of what they return until the whole segment was verified.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from regent.storage.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from regent.storage.time_index import NO_TIMESTAMP_OFFSET, TimestampOffset
 
 _INDEX, _TIME_INDEX, _ = INDEX_SUFFIXES  # the third, of aborted transactions, Kafka may have left
-_BOUNDARIES = 8  # one for each follower and a few consumers
-_CHECKED_BYTES = 1024 * 1024  # what a read checks and returns at most,
+_BOUNDARIES = 8  # for the followers and a few consumers
+_CHECKED_BYTES = 1024 * 1024  # at most this much is checked and returned by one read,
 _CHECKED_BATCHES = 2_000  # which takes some milliseconds
-_CHECKED_AT_ONCE = 8 * 1024, 256 * 1024  # what it reads at once, depending on what is asked for
+_CHECKED_AT_ONCE = 8 * 1024, 256 * 1024  # the least and most bytes such a read takes at once
 
 
 class LogSegment:
@@ -56,21 +56,21 @@ class LogSegment:
         self._first_timestamp: int | None = None
         self._are_indexes_flushed = True
         self._is_used = False
-        # Where recent reads ended: who reads on begins there, and the high watermark is one.
+        # Where recent reads ended, because the next reads begin there. One is the high watermark.
         self._boundaries: dict[int, int] = {}
 
     @classmethod
     def create(
         cls, directory: Path, base_offset: int, config: LogConfig, now_ms: int
     ) -> LogSegment:
-        """Make the file of an empty segment; those of the indexes come with their first entries."""
+        """Create the file of an empty segment; ``seal`` creates the index files."""
         segment = cls(directory, base_offset, config, size=0, created_ms=now_ms)
         segment._file = LogFile(segment.path, is_new=True)
         return segment
 
     @classmethod
     def open(cls, directory: Path, base_offset: int, config: LogConfig, now_ms: int) -> LogSegment:
-        """Take over a segment as it is on the disk."""
+        """Open an existing segment."""
         segment = cls(directory, base_offset, config, size=0, created_ms=now_ms)
         try:
             segment.size = segment.path.stat().st_size
@@ -88,15 +88,15 @@ class LogSegment:
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last record; the base offset when there is none."""
+        """The offset after the last record; the base offset if there is none."""
         return self._known.next_offset
 
     @property
     def largest(self) -> TimestampOffset:
         """The greatest timestamp, and the last offset of the first batch with it; -1, -1: none.
 
-        Retention and searches by time ask this of all segments, most of them sealed: of one that
-        nobody has read no more than that entry is.
+        Retention and searches by time ask this of all segments. For a sealed segment that was not
+        read yet, only the last entry of its time index is read.
         """
         if self._indexes is not None:
             return self._indexes.largest
@@ -108,7 +108,7 @@ class LogSegment:
 
     @property
     def largest_timestamp(self) -> int:
-        """How young the segment is: the greatest timestamp, or else when it was last written."""
+        """The greatest timestamp; if there is none, the modification time of the file."""
         timestamp = self.largest.timestamp
         if timestamp >= 0:
             return timestamp
@@ -120,13 +120,13 @@ class LogSegment:
     # --- writing ---
 
     def can_hold(self, offset: int) -> bool:
-        """Whether the indexes can express an offset: relative ones have 31 bits."""
+        """Whether the indexes can express an offset: relative offsets have 31 bits."""
         return self.base_offset <= offset < self._furthest
 
     def should_roll(
         self, incoming_bytes: int, largest_offset: int, max_timestamp: int, now_ms: int
     ) -> bool:
-        """Whether batches are to go to a new segment. Mirrors ``LogSegment.shouldRoll``."""
+        """Whether batches must go to a new segment. Mirrors ``LogSegment.shouldRoll``."""
         if self.size == 0:
             return not self.can_hold(largest_offset)
         config, known = self.config, self._known
@@ -139,7 +139,7 @@ class LogSegment:
         )
 
     def append(self, data: RecordBytes, batches: Sequence[PlacedBatch]) -> None:
-        """Append all of ``data``, or nothing; ``batches`` are those in it, as they are now."""
+        """Append all of ``data``, or nothing; ``batches`` are the headers of its batches."""
         known = self._known
         assert self.can_hold(batches[-1][1].last_offset), f"{self} must be rolled first"
         start = self.size
@@ -151,7 +151,7 @@ class LogSegment:
         self.size = start + len(data)
 
     def truncate_to(self, offset: int) -> int:
-        """Drop the batches that end at or after ``offset``; return how many bytes that were."""
+        """Drop the batches that end at or after ``offset``; return how many bytes were cut off."""
         found = self._find(offset)
         if found is None:
             return 0
@@ -177,11 +177,12 @@ class LogSegment:
         at_least_one: bool,
         check_to: int | None = None,
     ) -> Records | None:
-        """Return the batches from the one that holds ``offset`` on, to before offset ``limit``.
+        """Return the batches from the one that holds ``offset`` to before offset ``limit``.
 
-        As many as fit in ``max_bytes``; ``at_least_one``: the first one in any case. None: every
-        batch here ends before ``offset``. ``check_to``: return only what is sound, with offsets
-        below that one, and not much at once; raises ``CorruptSegmentError`` when nothing is.
+        Return as many as fit in ``max_bytes``; ``at_least_one``: at least the first one. None:
+        every batch here ends before ``offset``. ``check_to``: verify the batches, and return a
+        limited number of them, below this offset; raises ``CorruptSegmentError`` if the first one
+        is not sound.
         """
         found = self._find(offset, check_to)
         if found is None:
@@ -196,11 +197,11 @@ class LogSegment:
         return FileRecords(self._open_file(), start, end - start)
 
     def is_verified(self) -> bool:
-        """Whether a read need not check what it returns, if the segment is not the one written."""
+        """Whether reads need no check: the whole file was verified and not written to since."""
         return self.verified.holds(self._open_file())
 
     def find_timestamp(self, timestamp_ms: int, from_offset: int) -> BatchHeader | None:
-        """Return the first batch that is so young and ends at or after ``from_offset``."""
+        """Return the first batch at or after a timestamp that ends at or after ``from_offset``."""
         known = self._known
         offset = max(from_offset, known.times.offset_before(timestamp_ms))
         for header in self.headers(offset):
@@ -209,9 +210,9 @@ class LogSegment:
         return None
 
     def find_end(self) -> int:
-        """Return the offset after the last record, keeping nothing in memory or open for it.
+        """Return the offset after the last record, without keeping a file or an index open.
 
-        Raises ``CorruptSegmentError`` when its last batches are damaged.
+        Raises ``CorruptSegmentError`` if the last batches are damaged.
         """
         if self._indexes is not None or self.size == 0:
             return self.next_offset
@@ -231,13 +232,13 @@ class LogSegment:
             if header.last_offset >= from_offset:
                 yield header
 
-    # --- the life of its files ---
+    # --- files ---
 
     def recover(self, on_batch: Callable[[BatchHeader], None]) -> int:
-        """Keep the batches before the first bad one, and make the indexes again.
+        """Keep the batches before the first bad one, and rebuild the indexes.
 
-        Return how many bytes are cut off. ``on_batch`` is told of every batch that stays. When two
-        do not follow each other, nobody can tell which of them is wrong, and both go.
+        Return how many bytes are cut off. ``on_batch`` is called with every batch that is kept. If
+        two batches do not follow each other, one of them is wrong; both are cut off.
         """
         file = self._open_file()
         known = SegmentIndexes(self.base_offset, self.config.index_interval_bytes)
@@ -265,13 +266,13 @@ class LogSegment:
         return cut
 
     def seal(self) -> None:
-        """Write the indexes, as they are complete now; they may grow again."""
+        """Write the indexes, because the segment is complete; it may still grow later."""
         paths = self._path(_INDEX), self._path(_TIME_INDEX)
         if self._indexes is not None and self._indexes.write(*paths):
             self._are_indexes_flushed = False
 
     def flush(self) -> None:
-        """Wait until all that was appended, and the indexes if sealed, are on the disk."""
+        """Wait until all records, and the indexes if sealed, are on the disk."""
         self._open_file().flush()
         if not self._are_indexes_flushed:
             self._are_indexes_flushed = True
@@ -283,15 +284,15 @@ class LogSegment:
                 raise
 
     def close(self) -> None:
-        """Write the indexes and let go of everything."""
+        """Write the indexes, close the file and drop the indexes from memory."""
         self.seal()
         self._file = self._indexes = None
 
     def rest(self) -> None:
-        """Let go of what can be read again, if nobody used it since the last call.
+        """Close the file and drop the indexes if nobody used them since the last call.
 
-        For sealed segments, now and then: a consumer that reads a long history would leave an open
-        file and indexes of some megabytes behind for each of them.
+        Called periodically for sealed segments: otherwise a consumer that reads a long history
+        would leave an open file and some megabytes of indexes for each of them.
         """
         if not self._is_used:
             self.seal()
@@ -299,7 +300,7 @@ class LogSegment:
         self._is_used = False
 
     def rename_suffix(self, suffix: str) -> None:
-        """Put ``suffix`` behind the names of the files: nobody will load them any more."""
+        """Append ``suffix`` to the file names, so that the next start does not load them."""
         for kind in (LOG_SUFFIX, *INDEX_SUFFIXES):
             path = self._path(kind)
             try:
@@ -311,7 +312,7 @@ class LogSegment:
         self._suffix = suffix
 
     def delete(self) -> None:
-        """Delete the files; who holds records of it can still read them."""
+        """Delete the files; open ``FileRecords`` can still be read."""
         self._file = None
         for kind in (LOG_SUFFIX, *INDEX_SUFFIXES):
             path = self._path(kind)
@@ -324,7 +325,7 @@ class LogSegment:
 
     @property
     def _furthest(self) -> int:
-        """The offset from on which indexes could not express any."""
+        """The first offset that the indexes cannot express."""
         return self.base_offset + INT32_MAX + 1
 
     @property
@@ -342,7 +343,7 @@ class LogSegment:
 
     def _open_file(self) -> LogFile:
         self._is_used = True
-        file = self._file  # another thread that flushes may find it gone at any moment
+        file = self._file  # read once: another thread may set it to None
         if file is None:
             file = self._file = LogFile(self.path)
         return file
@@ -352,7 +353,7 @@ class LogSegment:
         return self.directory / f"{self.base_offset:020d}{kind}{ending}"
 
     def _find(self, offset: int, check_to: int | None = None) -> PlacedBatch | None:
-        """Return the first batch that ends at or after ``offset``; ``check_to``: in good order."""
+        """Return the first batch that ends at or after ``offset``; ``check_to``: check orders."""
         start, lowest = self._boundaries.get(offset), self.base_offset
         if start is not None:
             batches, lowest = self._open_file().batches(start, self.size), offset
@@ -361,7 +362,7 @@ class LogSegment:
                 if check_to is None and offset >= self._known.next_offset:
                     return None
                 batches = self._from_entry(lambda index: index.look_up(offset))
-            except CorruptSegmentError:  # there is no index, as it takes every header
+            except CorruptSegmentError:  # no index can be built, as that reads every header
                 batches = self._open_file().batches(0, self.size)
         if check_to is not None:
             batches = check_order(batches, self.path, lowest, check_to)
@@ -371,7 +372,7 @@ class LogSegment:
         return None
 
     def _sound_end(self, start: PlacedBatch, max_bytes: int, limit: int, end_offset: int) -> int:
-        """Return the last boundary with nothing but sound batches below ``limit`` before it."""
+        """Return the last boundary before which all batches are sound and below ``limit``."""
         begin, first = start
         room = min(max_bytes, _CHECKED_BYTES)
         least, most = _CHECKED_AT_ONCE
@@ -391,7 +392,7 @@ class LogSegment:
         return self._remember(next_offset, end)
 
     def _end_of(self, start: PlacedBatch, furthest: int, limit: int) -> int:
-        """Return the last boundary up to ``furthest`` with all before it below ``limit``."""
+        """Return the last boundary up to ``furthest`` with only offsets below ``limit`` before."""
         known = self._known
         if furthest >= self.size and limit >= known.next_offset:
             return self._remember(known.next_offset, self.size)
@@ -407,7 +408,7 @@ class LogSegment:
         return self.size
 
     def _from_entry(self, find: Callable[[OffsetIndex], OffsetPosition]) -> Iterator[PlacedBatch]:
-        """Yield the batches from an index entry on; an index that names no batch is made again."""
+        """Yield the batches from an index entry on; rebuild an index that points to no batch."""
         file, entry = self._open_file(), find(self._known.offsets)
         batches = file.batches(entry.position, self.size)
         if entry.position == 0:
@@ -429,7 +430,7 @@ class LogSegment:
         return position
 
     def _waited(self, max_timestamp: int, now_ms: int) -> int:
-        """Return how old the oldest record is, by the time of records if they have one."""
+        """Return the age of the oldest record in ms, by timestamps if the records have any."""
         if self._first_timestamp is None:
             first = next(self.headers())
             self._first_timestamp = first.max_timestamp

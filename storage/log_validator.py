@@ -1,8 +1,8 @@
-"""What a log takes: batches from producers, and batches from leaders.
+"""Validates batches from producers and from leaders before they are appended.
 
-Mirrors ``kafka.log.LogValidator.validateBatch`` and ``Log.analyzeAndValidateRecords``: a batch's
-header speaks for its records, and its CRC for the header. That a producer's header does not lie
-about its records was checked before (``api.record_validation``).
+Mirrors ``kafka.log.LogValidator.validateBatch`` and ``Log.analyzeAndValidateRecords``. Checks
+headers and CRCs only. ``api.record_validation`` has checked before that a producer's header matches
+its records.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _COMPRESSIONS = 4
 
 
 def batches_of_producer(records: RecordBytes, config: LogConfig, now_ms: int) -> list[PlacedBatch]:
-    """Return the batches of a producer. Raises ``RecordsRefusedError`` if one is not acceptable."""
+    """Return the batches of a producer. Raises ``RecordsRefusedError`` if one is invalid."""
     found = []
     for position, header in batches(records):
         if header.size > config.max_message_bytes:
@@ -42,10 +42,10 @@ def batches_of_producer(records: RecordBytes, config: LogConfig, now_ms: int) ->
 def batches_of_leader(
     records: RecordBytes, log_end_offset: int, *, may_overlap: bool
 ) -> list[PlacedBatch]:
-    """Return batches as a leader has them, which go on at or after ``log_end_offset``.
+    """Return batches fetched from a leader, which begin at or after ``log_end_offset``.
 
-    ``may_overlap``: the first one may hold the end in its middle. Raises ``RecordsRefusedError``
-    when one does not follow, or is corrupt.
+    ``may_overlap``: the first one may begin before it. Raises ``RecordsRefusedError`` if a batch
+    does not follow the one before, or is corrupt.
     """
     found: list[PlacedBatch] = []
     expected = log_end_offset
@@ -64,10 +64,10 @@ def batches_of_leader(
 
 
 def _check_contents(header: BatchHeader) -> None:
-    """Refuse what only brokers write, and what cannot be what it says it is."""
+    """Refuse batches that only brokers write, and inconsistent headers."""
     problem = None
     if header.is_control:
-        problem = "control records are not for producers to write"
+        problem = "producers must not write control records"
     elif header.is_transactional:
         problem = "transactions are not supported"
     elif header.record_count <= 0:
@@ -85,11 +85,9 @@ def _check_contents(header: BatchHeader) -> None:
 
 
 def _check_time(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
-    """Refuse records that claim a broker's time, or one too far from it."""
+    """Refuse a producer's LogAppendTime, and timestamps too far from the broker's time."""
     if header.stamps_append_time:
-        raise RecordsRefusedError(
-            Errors.INVALID_TIMESTAMP, "LogAppendTime is not for producers to set"
-        )
+        raise RecordsRefusedError(Errors.INVALID_TIMESTAMP, "producers must not set LogAppendTime")
     if config.stamps_append_time:
         return
     past_ms, future_ms = config.max_past_ms, config.max_future_ms
@@ -97,6 +95,6 @@ def _check_time(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
         if timestamp != _NO_TIMESTAMP and not -past_ms <= timestamp - now_ms <= future_ms:
             raise RecordsRefusedError(
                 Errors.INVALID_TIMESTAMP,
-                f"timestamp {timestamp} is not from {past_ms} ms before to {future_ms} ms after"
+                f"timestamp {timestamp} is not within {past_ms} ms before and {future_ms} ms after"
                 f" {now_ms}",
             )

@@ -1,8 +1,8 @@
 """Finds segments that are missing: each must begin where the one before it ends.
 
 A lost file (``rm``, ``fsck``) leaves a gap in a log whose other files are sound. Kafka does not
-check: a replica with such a gap joins the ISR, leads, and replicates the gap. Compaction also
-leaves gaps between segments; those are no damage.
+check this: a replica with such a gap joins the ISR, leads, and replicates the gap. Compaction also
+leaves gaps between segments; those are not damage.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from regent.storage.record_batch import INT32_MAX
 
 
 def check_first_segment(contents: LogContents) -> None:
-    """Raise ``CorruptSegmentError`` when the first segments are missing, but not by retention.
-
-    Where the oldest epoch begins is noted before segments are dropped (``LogContents.drop_first``).
+    """Raise ``CorruptSegmentError`` if the first segments are missing and retention did not drop
+    them: ``LogContents.drop_first`` saves the new start of the oldest epoch before it drops any.
     """
     start, first = contents.epochs.start_offset, contents.segments[0].base_offset
     if 0 <= start < first and not contents.is_compacted:
@@ -25,9 +24,9 @@ def check_first_segment(contents: LogContents) -> None:
 
 
 def check_no_segment_is_missing(contents: LogContents) -> None:
-    """Raise ``CorruptSegmentError`` at the first gap; note if the log is compacted.
+    """Raise ``CorruptSegmentError`` at the first gap; set ``is_compacted`` if the log is compacted.
 
-    Damage is not searched for: the scrubber finds segments whose end cannot be read.
+    Other damage is ignored here: the scrubber finds segments whose end cannot be read.
     """
     for segment, after in zip(contents.segments, contents.segments[1:], strict=False):
         if contents.is_compacted:
@@ -46,7 +45,7 @@ def check_no_segment_is_missing(contents: LogContents) -> None:
 def check_next_segment(contents: LogContents, end: int, after: LogSegment) -> None:
     """Raise ``CorruptSegmentError`` if a segment does not begin at ``end`` of the one before.
 
-    More offsets than one segment can hold are missing in compacted logs only.
+    Only in a compacted log a gap can be larger than the offsets of one segment.
     """
     if not contents.is_compacted and end < after.base_offset <= end + INT32_MAX:
         raise CorruptSegmentError(_missing(contents, end, after.base_offset))
@@ -60,7 +59,7 @@ def _missing(contents: LogContents, start: int, end: int) -> str:
 
 
 def _end_in_order(segment: LogSegment, end_offset: int) -> int:
-    """Return where a segment ends by all of its headers, as the last one may be damaged."""
+    """Return the end of a segment after checking all of its headers: the last may be damaged."""
     end = segment.base_offset
     batches = LogFile(segment.path).batches(0, segment.size)
     for _, header in check_order(batches, segment.path, segment.base_offset, end_offset):
@@ -69,7 +68,7 @@ def _end_in_order(segment: LogSegment, end_offset: int) -> int:
 
 
 def _was_compacted(contents: LogContents) -> bool:
-    """Whether records are missing between others of one segment; reads all headers."""
+    """Whether offsets are missing inside a segment; reads all headers."""
     for segment in contents.segments:
         expected = segment.base_offset
         try:

@@ -1,4 +1,4 @@
-"""Where in a segment an offset is, roughly: one entry about every ``index.interval.bytes``.
+"""Sparse index of a segment from offsets to positions: an entry every ``index.interval.bytes``.
 
 Mirrors ``kafka.log.OffsetIndex``. On disk an entry is 8 bytes: the last offset of a batch, relative
 to the base offset of the segment, and the position of that batch.
@@ -19,7 +19,7 @@ ENTRY_BYTES = 8
 
 
 class OffsetPosition(NamedTuple):
-    """The last offset of a batch, and where in the file that batch begins."""
+    """The last offset of a batch, and the position of that batch in the file."""
 
     offset: int
     position: int
@@ -37,9 +37,9 @@ class OffsetIndex:
 
     @classmethod
     def decode(cls, base_offset: int, data: bytes, segment_size: int) -> OffsetIndex:
-        """Return the index of a file. Raises ``BadDataError`` when it cannot be one."""
+        """Return the index in a file. Raises ``BadDataError`` if the data is not an index."""
         if len(data) % ENTRY_BYTES:
-            raise BadDataError(f"{len(data)} bytes are no whole number of entries")
+            raise BadDataError(f"{len(data)} bytes are not a whole number of entries")
         columns = array("i", data)
         to_or_from_big_endian(columns)
         index = cls(base_offset)
@@ -52,7 +52,7 @@ class OffsetIndex:
         return index
 
     def encode(self) -> bytes:
-        """Return what the file holds."""
+        """Return the content of the file."""
         columns = array("i", bytes(ENTRY_BYTES * len(self)))
         columns[0::2], columns[1::2] = self._offsets, self._positions
         to_or_from_big_endian(columns)
@@ -67,11 +67,11 @@ class OffsetIndex:
         self._positions.append(position)
 
     def look_up(self, offset: int) -> OffsetPosition:
-        """Return the last entry up to ``offset``: the batch that holds it is there or after it."""
+        """Return the last entry up to ``offset``: the batch that holds it is there or later."""
         return self._entry(bisect_right(self._offsets, offset - self.base_offset) - 1)
 
     def last_below(self, position: int, offset: int) -> OffsetPosition:
-        """Return the last entry up to ``position`` of a batch that ends before ``offset``."""
+        """Return the last entry at or below ``position`` of a batch that ends before ``offset``."""
         return self._entry(
             min(
                 bisect_right(self._positions, position),
@@ -86,7 +86,7 @@ class OffsetIndex:
         return self._entry(len(self._offsets) - 1)
 
     def _entry(self, number: int) -> OffsetPosition:
-        """Return an entry; before the first one, the begin of the segment."""
+        """Return an entry; before the first one, the start of the segment."""
         if number < 0:
             return OffsetPosition(self.base_offset, 0)
         return OffsetPosition(self.base_offset + self._offsets[number], self._positions[number])
@@ -99,6 +99,6 @@ class OffsetIndex:
 
 
 def to_or_from_big_endian(numbers: array[int]) -> None:
-    """Turn numbers as files hold them into ours, or back."""
+    """Convert numbers between the byte order of this machine and that of the file, in place."""
     if sys.byteorder == "little":
         numbers.byteswap()

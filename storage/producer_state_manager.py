@@ -1,9 +1,9 @@
-"""What each idempotent producer wrote last: so that a record sent twice is written once.
+"""The last batches of each idempotent producer, so that a record sent twice is written once.
 
-Mirrors ``ProducerStateManager``. Producers number their records; a batch that does not go on where
-its producer left off is refused, and one of the last five that came again is answered, not
-appended. The state is a function of the log: it is replayed from the batches after the newest
-snapshot. Transactions are not supported, but logs that hold them can be read.
+Mirrors ``ProducerStateManager``. Producers number their records. A batch that does not have the
+next sequence number is refused. A repetition of one of the last five batches is answered, but not
+appended. The state is rebuilt from the newest snapshot and the batches after it. Transactions are
+not supported, but logs that contain them can be read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from regent.storage.record_batch import INT32_MAX, NO_PRODUCER_EPOCH, NO_SEQUENC
 
 SNAPSHOT_SUFFIX = ".snapshot"
 PRODUCER_EXPIRATION_MS = 7 * 24 * 60 * 60 * 1000
-BATCHES_TO_RETAIN = 5  # of each producer: it may have as many requests in flight
+BATCHES_TO_RETAIN = 5  # of each producer: it may have this many requests in flight
 
 _VERSION = 1
 _NO_OFFSET = -1
@@ -47,7 +47,7 @@ class AppendedBatch(NamedTuple):
         return self.last_offset - self.offset_delta
 
     def is_repeated_by(self, header: BatchHeader) -> bool:
-        """Whether a batch of the same producer and epoch has the same numbers."""
+        """Whether a batch of the same producer and epoch has the same sequence numbers."""
         return (
             header.last_sequence == self.last_sequence
             and header.last_offset_delta == self.offset_delta
@@ -66,13 +66,13 @@ class ProducerStateEntry:
 
     @property
     def newest(self) -> AppendedBatch:
-        """Its last batch as a snapshot has it, where the time is that of the last sign of life."""
+        """Its last batch for a snapshot, with the timestamp of the producer's last activity."""
         none = AppendedBatch(NO_SEQUENCE, _NO_OFFSET, 0, self.last_timestamp)
         return self.batches[-1]._replace(timestamp=self.last_timestamp) if self.batches else none
 
     @property
     def last_sequence(self) -> int:
-        """The sequence number of its last record; -1 when none is known."""
+        """The sequence number of its last record; -1 if none is known."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
 
@@ -88,11 +88,11 @@ class ProducerStateManager:
         return len(self._producers)
 
     def entry(self, producer_id: int) -> ProducerStateEntry | None:
-        """Return what is known of a producer."""
+        """Return the state of a producer."""
         return self._producers.get(producer_id)
 
     def last(self, producer_id: int) -> LastOfProducer | None:
-        """Return where a producer is."""
+        """Return the last batch of a producer; None: it is unknown."""
         entry = self._producers.get(producer_id)
         if entry is None:
             return None
@@ -102,7 +102,7 @@ class ProducerStateManager:
     # --- appending ---
 
     def check(self, headers: Iterable[BatchHeader]) -> AppendedBatch | None:
-        """Check batches that a client sends, before they are appended; return a duplicate's first.
+        """Check batches from a client before they are appended; return the original of a duplicate.
 
         Raises ``RecordsRefusedError``: INVALID_PRODUCER_EPOCH or OUT_OF_ORDER_SEQUENCE_NUMBER.
         """
@@ -123,7 +123,7 @@ class ProducerStateManager:
         return None
 
     def update(self, header: BatchHeader) -> None:
-        """Take in a batch that was appended: just now, by a leader, or long ago."""
+        """Update the state for a batch in the log: a new one, a replicated one, or at recovery."""
         if header.producer_id < 0:
             return
         entry = self._producers.get(header.producer_id)
@@ -147,7 +147,7 @@ class ProducerStateManager:
             entry.first_offset_of_transaction = header.base_offset
 
     def remove_expired(self, now_ms: int) -> None:
-        """Forget producers that wrote nothing for long."""
+        """Remove producers that wrote nothing for ``expiration_ms``."""
         expired = [
             producer_id
             for producer_id, entry in self._producers.items()
@@ -162,8 +162,8 @@ class ProducerStateManager:
     def restore(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> int:
         """Load the newest snapshot of an offset that is in the log.
 
-        Return the offset from which the batches are to be replayed with ``update``. Snapshots
-        outside of the log, and damaged ones, are deleted. Raises ``StorageError``.
+        Return the offset from which the caller must replay the batches with ``update``. Delete
+        damaged snapshots and those outside of the log. Raises ``StorageError``.
         """
         self._producers = {}
         usable = self.retain_snapshots(range(log_start_offset, log_end_offset + 1))
@@ -178,10 +178,10 @@ class ProducerStateManager:
         return log_start_offset
 
     def take_snapshot(self, offset: int) -> None:
-        """Write what is known when all batches up to ``offset`` were taken in.
+        """Write the state after all batches below ``offset``.
 
-        Nobody waits for the disk: a snapshot that a loss of power tears is recognized by its CRC,
-        and an older one does. Raises ``StorageError``.
+        Do not wait for the disk: the CRC reveals a snapshot that a power failure damaged, and an
+        older one is used then. Raises ``StorageError``.
         """
         write_atomically(self._path(offset), _encode(self._producers), is_synced=False)
 
@@ -197,7 +197,7 @@ class ProducerStateManager:
         return sorted(int(stem) for stem in stems if stem.isdigit())
 
     def retain_snapshots(self, offsets: Container[int]) -> list[int]:
-        """Delete all snapshots but those at ``offsets``; return which are left.
+        """Delete all snapshots except those at ``offsets``; return the remaining ones.
 
         Raises ``StorageError``.
         """
@@ -216,7 +216,7 @@ class ProducerStateManager:
                 self._delete(found)
 
     def clear(self) -> None:
-        """Forget all producers and snapshots. Raises ``StorageError``."""
+        """Remove all producers and snapshots. Raises ``StorageError``."""
         self._producers = {}
         self.retain_snapshots(())
 
@@ -232,14 +232,14 @@ class ProducerStateManager:
 
 
 def _check_next(header: BatchHeader, epoch: int, last_sequence: int) -> None:
-    """Raise unless a batch is what its producer has to send next (``ProducerAppendInfo``)."""
+    """Raise unless a batch has the next sequence number (``ProducerAppendInfo``)."""
     if header.producer_epoch < epoch:
         raise RecordsRefusedError(
             Errors.INVALID_PRODUCER_EPOCH,
             f"producer {header.producer_id} has epoch {epoch} by now, not {header.producer_epoch}",
         )
     if epoch == NO_PRODUCER_EPOCH:
-        return  # its records were deleted, or it is new: any number begins
+        return  # it is new, or its records were deleted: accept any first number
     expected = 0 if header.producer_epoch > epoch else (last_sequence + 1) & INT32_MAX
     if header.base_sequence != expected:
         raise RecordsRefusedError(
@@ -252,9 +252,9 @@ def _check_next(header: BatchHeader, epoch: int, last_sequence: int) -> None:
 def _encode(producers: dict[int, ProducerStateEntry]) -> bytes:
     """Write an entry for each batch, a producer's oldest first.
 
-    Kafka writes one of its newest batch only, and takes the last of several that it reads: so it
-    reads ours. But who starts from one of Kafka's knows of no earlier batch, and when that comes
-    again it is out of order; librdkafka then sends it under a new epoch, and it is there twice.
+    Kafka writes an entry for the newest batch only, and uses the last entry of a producer, so it
+    can read ours. With a snapshot of Kafka a repetition of an earlier batch is out of order;
+    librdkafka then sends it with a new epoch, and the log has it twice.
     """
     entries: Sequence[bytes] = [
         _ENTRY.pack(

@@ -1,8 +1,8 @@
-"""The header of a record batch (magic 2): all of it that a broker reads, and the little it writes.
+"""The header of a record batch (magic 2): reads it, and sets the fields that a broker assigns.
 
 Mirrors ``org.apache.kafka.common.record.DefaultRecordBatch``. Records are never decoded. The CRC
-covers everything from ``attributes`` on, so that the base offset and the leader epoch, which a
-broker sets, can change without it.
+covers everything from ``attributes`` on. So a broker can set the base offset and the leader epoch
+without computing the CRC again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NO_SEQUENCE = -1
 INT32_MAX = 2**31 - 1
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-_LENGTH_END = 12  # what `batch_length` does not count: the base offset and itself
+_LENGTH_END = 12  # `batch_length` counts from here: after the base offset and itself
 _LEADER_EPOCH_AT = 12
 _CRC_AT = 17
 _CHECKED_FROM = 21  # `attributes`
@@ -59,12 +59,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many bytes the batch takes, with its header."""
+        """The size of the batch with its header, in bytes."""
         return _LENGTH_END + self.batch_length
 
     @property
     def last_offset(self) -> int:
-        """The offset of its last record; compaction may have removed that one."""
+        """The offset of its last record; compaction may have removed that record."""
         return self.base_offset + self.last_offset_delta
 
     @property
@@ -86,7 +86,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def stamps_append_time(self) -> bool:
-        """Whether ``max_timestamp`` is the time of all records: when they were appended."""
+        """Whether ``max_timestamp`` is the timestamp of all records (LogAppendTime)."""
         return bool(self.attributes & _APPEND_TIME)
 
     @property
@@ -96,26 +96,26 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """Whether it is a marker that ends a transaction instead of records."""
+        """Whether it holds a transaction marker instead of records."""
         return bool(self.attributes & _CONTROL)
 
 
 PlacedBatch: TypeAlias = tuple[int, BatchHeader]
-"""Where in a buffer or file a batch begins, and its header."""
+"""The position of a batch in a buffer or file, and its header."""
 
 
 def read_header(buffer: RecordBytes, position: int = 0) -> BatchHeader:
     """Return the header at ``position``, unchecked.
 
-    Raises ``struct.error`` when there are fewer than 61 bytes.
+    Raises ``struct.error`` if there are fewer than 61 bytes.
     """
     return BatchHeader._make(_HEADER.unpack_from(buffer, position))
 
 
 def batches(buffer: RecordBytes, position: int = 0) -> Iterator[PlacedBatch]:
-    """Yield where each batch begins, and its header; the CRC is not checked here.
+    """Yield the position and header of each batch, without checking the CRC.
 
-    Raises ``RecordsRefusedError`` at the first batch that is not whole or not well-formed.
+    Raises ``RecordsRefusedError`` at the first batch that is incomplete or malformed.
     """
     end = len(buffer)
     while position < end:
@@ -127,7 +127,7 @@ def batches(buffer: RecordBytes, position: int = 0) -> Iterator[PlacedBatch]:
 def next_header(buffer: RecordBytes, position: int, room: int) -> BatchHeader:
     """Return the header at ``position`` of a batch that ends within ``room`` bytes.
 
-    Raises ``RecordsRefusedError`` when it does not, or when no batch of magic 2 begins so.
+    Raises ``RecordsRefusedError`` if the batch is longer, or does not have magic 2.
     """
     if room < HEADER_SIZE or len(buffer) - position < HEADER_SIZE:
         raise _corrupt("its header is cut")
@@ -147,13 +147,13 @@ def next_header(buffer: RecordBytes, position: int, room: int) -> BatchHeader:
 
 
 def check_crc(buffer: RecordBytes, position: int, header: BatchHeader) -> None:
-    """Raise ``RecordsRefusedError`` (CORRUPT_MESSAGE) when the bytes are not what was written."""
+    """Raise ``RecordsRefusedError`` (CORRUPT_MESSAGE) if the CRC of a batch does not match."""
     if _checksum(buffer, position, header) != header.crc:
         raise _corrupt("its CRC does not match")
 
 
 def check_crc_of_pieces(pieces: Iterable[bytes], header: BatchHeader) -> None:
-    """Do the same for a batch in several pieces, the first of which holds its header."""
+    """Do the same for a batch in several pieces; the first one holds the header."""
     crc, skipped = 0, _CHECKED_FROM
     for piece in pieces:
         crc, skipped = crc32c(memoryview(piece)[skipped:], crc), 0
@@ -162,7 +162,7 @@ def check_crc_of_pieces(pieces: Iterable[bytes], header: BatchHeader) -> None:
 
 
 def writable(records: RecordBytes) -> bytearray | memoryview:
-    """Return the same memory if it can be patched, otherwise a copy that can."""
+    """Return the same memory if it is writable, otherwise a writable copy."""
     if isinstance(records, bytearray) or (isinstance(records, memoryview) and not records.readonly):
         return records
     return bytearray(records)
@@ -171,7 +171,7 @@ def writable(records: RecordBytes) -> bytearray | memoryview:
 def assign(
     buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int
 ) -> BatchHeader:
-    """Give the batch at ``position`` its place in a log: its offset and who wrote it there."""
+    """Set the base offset and the leader epoch of the batch at ``position``."""
     _INT64.pack_into(buffer, position, base_offset)
     _INT32.pack_into(buffer, position + _LEADER_EPOCH_AT, leader_epoch)
     return read_header(buffer, position)
@@ -180,7 +180,7 @@ def assign(
 def stamp_append_time(
     buffer: bytearray | memoryview, position: int, header: BatchHeader, now_ms: int
 ) -> BatchHeader:
-    """Give all records of a batch the time they are appended at, and the batch its new CRC."""
+    """Set the timestamp of all records of a batch to LogAppendTime, and update its CRC."""
     _INT16.pack_into(buffer, position + _CHECKED_FROM, header.attributes | _APPEND_TIME)
     _INT64.pack_into(buffer, position + _MAX_TIMESTAMP_AT, now_ms)
     _UINT32.pack_into(buffer, position + _CRC_AT, _checksum(buffer, position, header))
@@ -194,7 +194,7 @@ def place(
     leader_epoch: int,
     append_time_ms: int,
 ) -> list[PlacedBatch]:
-    """Give batches their places one after the other, and a time unless it is ``NO_TIMESTAMP``."""
+    """Set consecutive offsets in batches, and a LogAppendTime unless it is ``NO_TIMESTAMP``."""
     placed = []
     for position, header in batches:
         if append_time_ms != NO_TIMESTAMP:

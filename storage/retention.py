@@ -1,4 +1,4 @@
-"""Which segments a log no longer keeps. Mirrors ``kafka.log.Log.deleteOldSegments``."""
+"""Decides which segments to delete. Mirrors ``kafka.log.Log.deleteOldSegments``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from regent.core.log_config import LogConfig
 
 
 class SegmentSpan(NamedTuple):
-    """One segment: where it ends, its bytes, and the time of its newest record."""
+    """One segment: its end offset, its size in bytes, and the timestamp of its newest record."""
 
     end_offset: int
     size: int
@@ -23,10 +23,10 @@ def segments_to_delete(
     limit: int,
     now_ms: int,
 ) -> int:
-    """Return how many of the oldest segments go: too old, too much, or below the log start offset.
+    """Return how many of the oldest segments to delete, by time, size and log start offset.
 
-    None with a record from offset ``limit`` on: other replicas may not have it. The last one is
-    written; the caller gives the log a new one first if even that goes.
+    Keep segments with records at or after ``limit``, because other replicas may not have these.
+    If the result includes the active segment, the caller must roll a new one first.
     """
     deletes = "delete" in config.cleanup_policy
     excess = sum(span.size for span in spans) - config.retention_bytes

@@ -1,7 +1,7 @@
-"""Whether the whole file of a segment is known to be sound, and when to check it again.
+"""Remembers whether the whole file of a segment was verified, and when to check it again.
 
-A disk may corrupt bytes long after they were written. So a file counts as sound from when all of
-its batches were checked until it is written to, which its modification time shows. It is also
+A file counts as verified from the check of all of its batches until it is written to, which its
+modification time shows. A disk may corrupt bytes long after they were written, so the file is
 checked again in the background from time to time.
 """
 
@@ -13,26 +13,26 @@ from regent.storage.log_file import LogFile
 
 
 class ScrubState:
-    """At first nothing is known, and a check is due. ``due_ms`` is of the wall clock."""
+    """At first the file is not verified, and a check is due. ``due_ms`` is wall clock time."""
 
     __slots__ = ("_modified_ns", "due_ms")
 
     def __init__(self) -> None:
         self.due_ms = 0
-        self._modified_ns = 0  # of the file, when all of it had been checked; 0: it was not
+        self._modified_ns = 0  # modification time at the last complete check; 0: none
 
     def note(self, modified_ns: int, due_ms: int = 0) -> None:
-        """Remember that the file, last modified then, is sound; a check of it is due at a time."""
+        """Remember that the file with this modification time is sound; next check at ``due_ms``."""
         self._modified_ns = modified_ns
         self.due_ms = due_ms
 
     def forget(self, due_ms: int = 0) -> None:
-        """Treat the file as unchecked; a check is due at once or at a time."""
+        """Treat the file as unchecked; next check at ``due_ms``."""
         self._modified_ns = 0
         self.due_ms = due_ms
 
     def holds(self, file: LogFile) -> bool:
-        """Whether all of the file was checked and it was not written to since.
+        """Whether all of the file was checked and nobody wrote to it since.
 
         Raises ``StorageError``.
         """
@@ -44,10 +44,7 @@ class ScrubState:
         return False
 
     def is_due(self, path: Path, now_ms: int) -> bool:
-        """Whether to check the file: the time has come, or it was written to. Raises ``OSError``.
-
-        Any thread may ask.
-        """
+        """Whether a check is due, or the file was written to. Raises ``OSError``. Thread-safe."""
         if self.due_ms <= now_ms:
             return True
         if self._modified_ns == 0:
@@ -55,4 +52,4 @@ class ScrubState:
         try:
             return path.stat().st_mtime_ns != self._modified_ns
         except FileNotFoundError:
-            return True  # it was deleted or renamed meanwhile
+            return True  # another thread has deleted or renamed it

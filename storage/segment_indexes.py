@@ -1,8 +1,8 @@
-"""What is known about the batches of one segment: both indexes, and where it ends.
+"""The offset index, the time index and the end offset of one segment.
 
-While a segment is written its indexes grow in memory; they are files when it is sealed. A file that
-is missing or damaged is made again from the headers of the batches (faults that lose an index lose
-nothing else), and one that is behind is completed.
+The indexes of the active segment grow in memory. They are written to files when it is sealed. A
+missing or damaged index file is rebuilt from the headers of the batches, and one that lacks the
+last batches is completed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SegmentIndexes:
     ) -> SegmentIndexes:
         """Read both files, and the batches after their last entries.
 
-        Raises ``CorruptSegmentError`` when the batches themselves are damaged.
+        Raises ``CorruptSegmentError`` if the batches themselves are damaged.
         """
         indexes = cls(base_offset, interval)
         try:
@@ -75,7 +75,7 @@ class SegmentIndexes:
     def rebuilt(cls, base_offset: int, interval: int, file: LogFile, size: int) -> SegmentIndexes:
         """Read the headers of all batches.
 
-        Raises ``CorruptSegmentError`` when the batches themselves are damaged.
+        Raises ``CorruptSegmentError`` if the batches themselves are damaged.
         """
         indexes = cls(base_offset, interval)
         indexes.is_changed = True
@@ -83,7 +83,7 @@ class SegmentIndexes:
         return indexes
 
     def note(self, position: int, header: BatchHeader) -> None:
-        """Take in the next batch. Mirrors ``LogSegment.append``."""
+        """Add the next batch. Mirrors ``LogSegment.append``."""
         last_offset = header.last_offset
         if header.max_timestamp > self.largest.timestamp:
             self.largest = TimestampOffset(header.max_timestamp, last_offset)
@@ -96,7 +96,7 @@ class SegmentIndexes:
         self.next_offset = last_offset + 1
 
     def truncate_to(self, offset: int, file: LogFile, size: int) -> None:
-        """Forget the batches from ``offset`` on; ``size`` is where the file ends now."""
+        """Remove the batches from ``offset`` on; ``size`` is the new size of the file."""
         self.offsets.truncate_to(offset)
         self.times.truncate_to(offset)
         self.is_changed = True
@@ -118,7 +118,7 @@ class SegmentIndexes:
         return True
 
     def _read_on(self, file: LogFile, size: int) -> None:
-        """Take in the batches from that of the last entry on: nothing says more about them."""
+        """Add the batches from that of the last entry on, which the files do not cover."""
         self.largest = self.times.last
         self.next_offset = self.offsets.base_offset
         self._bytes_since_entry = 0
@@ -131,7 +131,7 @@ class SegmentIndexes:
             self.note(position, header)
 
     def _check_greatest(self, file: LogFile, size: int) -> None:
-        """Raise ``BadDataError`` unless a batch has the timestamp that retention will go by."""
+        """Raise ``BadDataError`` unless a batch has the last timestamp, which retention uses."""
         last = self.times.last
         if last == NO_TIMESTAMP_OFFSET:
             if self.offsets:
@@ -142,13 +142,13 @@ class SegmentIndexes:
                 if header.max_timestamp == last.timestamp:
                     return
                 break
-        raise BadDataError(f"{file.path}: no batch is of {last.timestamp}")
+        raise BadDataError(f"{file.path}: no batch has timestamp {last.timestamp}")
 
 
 def find_end(index: Path, base_offset: int, file: LogFile, size: int) -> int | None:
-    """Return the offset after the last batch by a file's last entry; None: the file is unusable.
+    """Return the end offset of a segment, found from the last entry of an index file.
 
-    Raises ``StorageError`` when a file cannot be read.
+    None: the index is unusable. Raises ``StorageError`` if a file cannot be read.
     """
     try:
         with index.open("rb", buffering=0) as entries:
@@ -173,7 +173,7 @@ def find_end(index: Path, base_offset: int, file: LogFile, size: int) -> int | N
 
 
 def last_entry(time_index: Path, base_offset: int) -> TimestampOffset:
-    """Return the last entry of a file; ``NO_TIMESTAMP_OFFSET``: there is none to be believed.
+    """Return the last entry of a file; ``NO_TIMESTAMP_OFFSET``: it has no valid one.
 
     Raises ``StorageError``.
     """
@@ -188,11 +188,11 @@ def last_entry(time_index: Path, base_offset: int) -> TimestampOffset:
         return NO_TIMESTAMP_OFFSET
     except OSError as error:
         raise storage_error(time_index, error) from None
-    return last if last.timestamp > 0 else NO_TIMESTAMP_OFFSET  # zeros never got to the disk
+    return last if last.timestamp > 0 else NO_TIMESTAMP_OFFSET  # zeros: the entry was not flushed
 
 
 def write_index(path: Path, data: bytes = b"") -> None:
-    """Replace the file of an index. Raises ``StorageError``."""
+    """Replace an index file. Raises ``StorageError``."""
     try:
         path.write_bytes(data)
     except OSError as error:
@@ -200,10 +200,7 @@ def write_index(path: Path, data: bytes = b"") -> None:
 
 
 def flush_index(path: Path) -> None:
-    """Wait until an index is on the disk; it may have been deleted meanwhile.
-
-    Raises ``StorageError``.
-    """
+    """Wait until an index is on the disk. No-op if it was deleted. Raises ``StorageError``."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -23,17 +23,17 @@ from regent.storage.missing_segments import check_next_segment
 from regent.storage.unified_log import UnifiedLog
 
 _VERIFIED_FOR_MS = 7 * 24 * 60 * 60 * 1000
-_DAMAGED_FOR_MS = 60 * 1000  # until a damaged segment is looked at again
-_LOOKS = 200  # at logs and segments, in search of one that is due: about a millisecond
-_PREFERRED = 100  # segments at most that come before others
+_DAMAGED_FOR_MS = 60 * 1000  # until a damaged segment is checked again
+_LOOKS = 200  # logs and segments to look at per search for a due one: about a millisecond
+_PREFERRED = 100  # preferred segments to remember at most
 _log = logging.getLogger(__name__)
 
 
 class SegmentScrubber:
-    """Checks the segments that are no longer written; those read without a check come first.
+    """Checks the closed segments; those that were just read come first.
 
-    ``logs`` returns those in use. ``on_damaged`` is told where damage is each time it is met, while
-    no log is locked. One thread at a time verifies, and locks no log while it reads.
+    ``logs`` returns the logs in use. ``on_damaged`` is called each time damage is found, without a
+    lock. Only one thread may call ``run``; it does not lock a log while it reads.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class SegmentScrubber:
         self._known_as_damaged: WeakSet[LogSegment] = WeakSet()
 
     def prefer(self, log: UnifiedLog, segment: LogSegment) -> None:
-        """Check a segment before others. On any thread, whatever locks it holds."""
+        """Check a segment before others. Thread-safe; the caller may hold any lock."""
         if len(self._preferred) < _PREFERRED:
             self._preferred[segment] = log
 
     def run(self, max_bytes: int) -> int:
-        """Check about ``max_bytes`` from where the last call ended; return how many it were."""
+        """Check about ``max_bytes`` from where the last call ended; return how many it checked."""
         checked = 0
         with self._lock:
             self._looks_left = _LOOKS
@@ -75,7 +75,7 @@ class SegmentScrubber:
     # --- inside ---
 
     def _has_ended(self, current: _Pass, max_bytes: int) -> bool:
-        """Check about so many bytes more of a segment; return whether that was all there is."""
+        """Check about ``max_bytes`` more of a segment; return whether its end is reached."""
         damage: CorruptSegmentError | None = None
         try:
             if not current.go_on(max_bytes):
@@ -83,14 +83,14 @@ class SegmentScrubber:
         except CorruptSegmentError as error:
             damage = error
         except StorageError:
-            return True  # the directory has said so
-        with suppress(StorageError):  # or the log is gone
+            return True  # the directory has logged it
+        with suppress(StorageError):  # the log may be closed or deleted
             if self._settle(current, damage) and damage is not None:
                 self._tell(current.log, current.segment, damage)
         return True
 
     def _settle(self, ended: _Pass, damage: CorruptSegmentError | None) -> bool:
-        """Note what a pass found; False: nothing, as somebody changed the segment meanwhile."""
+        """Record the result of a pass; False: discarded, because the segment has changed."""
         now_ms = self._wall_clock_ms()
         with ended.log.exclusively() as contents:
             if not ended.is_of_now(contents):
@@ -106,11 +106,11 @@ class SegmentScrubber:
         topic_partition = log.topic_partition
         if segment not in self._known_as_damaged:
             self._known_as_damaged.add(segment)
-            _log.error("%s: records are not what was written: %s", topic_partition, damage)
+            _log.error("%s: records are damaged: %s", topic_partition, damage)
         self._on_damaged(topic_partition, DamagedRecordsError(str(damage)))
 
     def _begin_next(self) -> _Pass | None:
-        """Begin with a segment that is due; None: there is none, or none is found so soon."""
+        """Begin a segment that is due; None: this search found none."""
         for log, segment in self._due():
             damage: CorruptSegmentError | None = None
             with suppress(StorageError), log.exclusively() as contents:
@@ -130,7 +130,7 @@ class SegmentScrubber:
             segment, log = self._preferred.popitem()
             if segment.verified.due_ms <= now_ms:
                 yield log, segment
-        for _ in range(2):  # the rest of a round, and another one
+        for _ in range(2):  # the rest of this round, and the next round
             for found in islice(self._round, self._looks_left):
                 self._looks_left -= 1
                 if found is not None:
@@ -140,7 +140,7 @@ class SegmentScrubber:
             self._round = self._look_around()
 
     def _look_around(self) -> Iterator[tuple[UnifiedLog, LogSegment] | None]:
-        """Yield each segment of each log that is due, and None for what else was looked at."""
+        """Yield each segment that is due, and None for each that is not."""
         for log in self._logs():
             yield None
             with suppress(StorageError):
@@ -153,13 +153,13 @@ class SegmentScrubber:
 
 
 class _Pass:
-    """A segment that is being checked, through a file of our own, which it may outlive."""
+    """A check of one segment, through its own open file, which stays readable after a deletion."""
 
     def __init__(self, log: UnifiedLog, segment: LogSegment, contents: LogContents) -> None:
-        """Begin; the log is locked. Raises ``StorageError``."""
+        """The caller holds the lock of the log. Raises ``StorageError``."""
         self.log = log
         self.segment = segment
-        self.position = 0  # up to where it is sound
+        self.position = 0  # the segment is sound up to here
         self._next_offset = segment.base_offset
         self._file = LogFile(segment.path)
         self.modified_ns = self._file.modified_ns()
@@ -172,10 +172,10 @@ class _Pass:
         self._batches = check_order(batches, segment.path, segment.base_offset, end_offset)
 
     def go_on(self, max_bytes: int) -> bool:
-        """Check about so many bytes; return whether there are no more.
+        """Check about ``max_bytes``; return whether the end is reached.
 
-        Raises ``CorruptSegmentError`` at the first that are not what was written, and
-        ``StorageError`` when the directory failed.
+        Raises ``CorruptSegmentError`` at the first damaged batch, and ``StorageError`` if the
+        directory failed.
         """
         end = self.position + max_bytes
         with self.log.directory:
@@ -188,7 +188,10 @@ class _Pass:
         return True
 
     def is_of_now(self, contents: LogContents) -> bool:
-        """Whether the segment is what it was; the log is locked. Raises ``StorageError``."""
+        """Whether the segment is unchanged since this check began. Raises ``StorageError``.
+
+        The caller holds the lock of the log.
+        """
         segment = self.segment
         return (
             segment in contents.segments[:-1]

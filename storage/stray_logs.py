@@ -1,9 +1,9 @@
-"""Stray logs: set aside because their topic is gone from ZooKeeper, or assigned to others.
+"""Stray logs: logs on this broker that ZooKeeper does not assign to it.
 
-Their deletion was not requested, so they are kept. A log whose topic comes back with the same id is
-taken into use again. One whose topic is there, but assigned to other brokers, is deleted after
-24 hours; one of an unknown topic stays until a person, or the deletion of that very topic,
-takes it away. Damaged logs are set aside too, and are not taken into use again.
+Nobody requested their deletion, so they are renamed and kept. If the topic returns with the same
+id, its stray log is used again. If the topic exists on other brokers, the stray log is deleted
+after 24 hours. If the topic is unknown, the stray log stays until an operator removes it or that
+topic is deleted. Damaged logs become stray too, but are never used again.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from regent.storage.checkpoints import parse_numbers, read_rows, read_topic_id, 
 from regent.storage.log_names import STRAY, is_moved, is_name_of
 
 STRAY_KEPT_MS = 24 * 60 * 60 * 1000
-"""How long a stray log is kept whose partition other brokers have."""
+"""How long to keep a stray log if other brokers have its partition."""
 
 _CHECKPOINT = "set-aside-checkpoint"
 
 
 class StrayLogCheckpoint(NamedTuple):
-    """The offsets of a log when it was set aside."""
+    """The offsets of a log when it became stray."""
 
     log_start_offset: int = 0
     recovery_point: int = 0
@@ -35,7 +35,7 @@ class StrayLogCheckpoint(NamedTuple):
 
 
 class StrayLogs:
-    """The stray logs of one log directory. Thread-safe; the caller owns a log that it takes out."""
+    """The stray logs of one log directory. Thread-safe. The ``take`` methods also remove them."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -43,7 +43,7 @@ class StrayLogs:
         self._topic_ids: dict[str, TopicId | None] = {}  # by the names of their directories
 
     def load(self) -> None:
-        """Find those that an earlier process set aside. Raises ``OSError``, ``ShortageError``."""
+        """Find the stray logs of earlier processes. Raises ``OSError``, ``ShortageError``."""
         with os.scandir(self._directory) as entries:
             names = [e.name for e in entries if e.name.endswith(STRAY) and is_moved(e.name)]
         for name in names:
@@ -56,7 +56,7 @@ class StrayLogs:
             self.add(self._directory / name, topic_id)
 
     def add(self, path: Path, topic_id: TopicId | None) -> None:
-        """Note one that has been set aside."""
+        """Add a stray log."""
         with self._lock:
             self._topic_ids[path.name] = topic_id
 
@@ -67,7 +67,7 @@ class StrayLogs:
             return sorted(self._topic_ids)
 
     def take_usable(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> Path | None:
-        """Take the one out that was set aside last and can be used again; None: there is none."""
+        """Take the newest stray log that can be used again; None: there is none."""
         with self._lock:
             usable = [
                 path
@@ -81,7 +81,7 @@ class StrayLogs:
             return newest
 
     def take_all(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> list[Path]:
-        """Take all out of a partition of that very topic."""
+        """Take all stray logs of a partition with the same topic id."""
         with self._lock:
             found = self._of(topic_partition, topic_id)
             for path in found:
@@ -89,7 +89,7 @@ class StrayLogs:
             return found
 
     def take_due(self, now_ms: int, is_known: Callable[[TopicId], bool]) -> list[Path]:
-        """Take those out that other brokers have and that were kept for long enough."""
+        """Take the stray logs that were kept long enough and that other brokers have."""
         with self._lock:
             due = [
                 path
@@ -114,22 +114,22 @@ class StrayLogs:
 
 
 def write_checkpoint(path: Path, progress: StrayLogCheckpoint) -> None:
-    """Note in the directory of a log what makes it usable again. Raises ``StorageError``."""
+    """Write the offsets needed to use a log again into its directory. Raises ``StorageError``."""
     write_rows(path / _CHECKPOINT, [" ".join(map(str, progress))])
 
 
 def read_checkpoint(path: Path) -> StrayLogCheckpoint:
-    """Return what was noted. Raises ``StorageError``."""
+    """Return the offsets of a stray log. Raises ``StorageError``."""
     checkpoint = path / _CHECKPOINT
     try:
         [row] = read_rows(checkpoint, columns=len(StrayLogCheckpoint._fields)) or [["0", "0", "0"]]
         return StrayLogCheckpoint(*parse_numbers(checkpoint, row))
     except (BadDataError, ValueError):
-        return StrayLogCheckpoint()  # it costs time, never records
+        return StrayLogCheckpoint()  # recovery takes longer, but loses no records
 
 
 def remove_checkpoint(path: Path) -> None:
-    """Note nothing any more. Raises ``OSError``."""
+    """Remove the offsets of a stray log. Raises ``OSError``."""
     (path / _CHECKPOINT).unlink(missing_ok=True)
 
 
@@ -137,4 +137,4 @@ def _modified_ns(path: Path) -> int:
     try:
         return path.stat().st_mtime_ns
     except FileNotFoundError:
-        return 0  # a person took it away
+        return 0  # an operator removed it

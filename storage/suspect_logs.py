@@ -1,15 +1,15 @@
-"""Which logs of one directory may have lost committed records, and how that is found out.
+"""Finds the logs of one directory that may have lost committed records (suspect logs).
 
 A log is suspect when one of these holds:
 
 * Its machine stopped while the directory was in use: what was not flushed is lost.
 * It ends before its recorded end (``storage.log_end_offset_file``): somebody changed its files.
 * It ends before its checkpointed high watermark.
-* Nothing says how far the cluster had come, although the cluster used the directory: an operator
-  removed the note to accept older ZooKeeper data, whose ISRs may lack replicas with newer records.
+* ``control-plane.properties`` is missing from a used directory: an operator removed it to accept
+  older ZooKeeper data, and the ISRs in such data may lack replicas with newer records.
 
-A directory that is new, or lacks logs that are recorded, had unknown contents. So had one in use
-when its machine stopped: young logs may be gone together with their records in the file.
+The set of earlier logs is unknown if the directory is new, if it lacks recorded logs, or if its
+machine stopped while it was in use: new logs may be lost together with their recorded ends.
 
 The file ``suspect-logs`` keeps the suspects until they are in sync again. Kafka ignores it.
 """
@@ -32,9 +32,9 @@ _COLUMNS = 3
 
 
 def boot_id() -> str:
-    """Return what tells one boot of this machine from the next; empty where nothing does.
+    """Return the id of this boot of the machine; empty if the system has none.
 
-    Raises ``OSError``: where something does, nothing is not to be believed.
+    Raises ``OSError`` if the system has one that cannot be read.
     """
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
@@ -43,10 +43,10 @@ def boot_id() -> str:
 
 
 class FoundLogs(NamedTuple):
-    """What there is in a directory when it is opened.
+    """The logs that a directory contains when it is opened.
 
-    ``ends`` of the logs that can be used, ``unusable`` ones; ``is_new``: nobody used it before;
-    ``is_set_back``: what ZooKeeper says of the cluster may be older than what is here.
+    ``ends``: the log end offsets of the usable logs. ``unusable``: the other logs. ``is_new``: the
+    directory was never used. ``is_set_back``: the ZooKeeper data may be older than the logs.
     """
 
     ends: Mapping[TopicPartition, int]
@@ -61,18 +61,18 @@ class FoundLogs(NamedTuple):
 class SuspectLogs:
     """Belongs to one directory; not thread-safe.
 
-    ``knows_all``: it is known which logs there were. ``names`` may include logs that are gone.
+    ``knows_all``: the set of earlier logs is known. ``names`` may include missing logs.
     """
 
     def __init__(self, directory: Path) -> None:
         self.names: set[TopicPartition] = set()
         self.knows_all = True
         self._path = directory / SUSPECT_LOGS
-        self._used_in = ""  # which boot; empty: unknown
+        self._used_in = ""  # boot id; empty: unknown
         self._is_saved = False
 
     def load(self) -> None:
-        """Read what an earlier process wrote down; nothing if it is torn."""
+        """Read the file of an earlier process; treat an incomplete file as missing."""
         try:
             rows = read_rows(self._path, columns=_COLUMNS)
             if not rows:
@@ -92,11 +92,11 @@ class SuspectLogs:
         return self._used_in not in ("", _CLOSED, boot_id())
 
     def examine(self, found: FoundLogs) -> None:
-        """Find out what is suspect by now."""
+        """Find the suspect logs."""
         boot = boot_id()
         is_same_boot = bool(boot) and self._used_in == boot
         is_new = found.is_new and not self._used_in
-        is_set_back = found.is_set_back and bool(self._used_in)  # Kafka notes nothing of the kind
+        is_set_back = found.is_set_back and bool(self._used_in)  # Kafka does not record it
         for topic_partition, end in found.ends.items():
             noted = None if found.noted is None else found.noted.of(topic_partition)
             is_proven = found.is_clean or (is_same_boot and noted is not None)
@@ -110,17 +110,17 @@ class SuspectLogs:
         self.knows_all = self.knows_all and not is_unknown
 
     def begin(self) -> None:
-        """Write down that the directory is in use. Raises ``StorageError``."""
+        """Record that the directory is in use. Raises ``StorageError``."""
         self._used_in = boot_id() or "unknown"
         self._is_saved = False
         self.save()
 
     def change(self) -> None:
-        """Note that what is written down is not what is so."""
+        """Mark the file as outdated, so that ``save`` writes it."""
         self._is_saved = False
 
     def save(self) -> None:
-        """Write down what changed. Raises ``StorageError``."""
+        """Write the file if anything changed. Raises ``StorageError``."""
         if not self._is_saved:
             known = "all" if self.knows_all else "some"
             rows = [
@@ -131,7 +131,7 @@ class SuspectLogs:
             self._is_saved = True
 
     def close(self) -> None:
-        """Write down that nothing is in use any more. Raises ``StorageError``."""
+        """Record that the directory is no longer in use. Raises ``StorageError``."""
         self._used_in = _CLOSED
         self._is_saved = False
         self.save()

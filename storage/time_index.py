@@ -1,7 +1,7 @@
-"""From which offset on a segment is at least so young.
+"""Sparse index of a segment from timestamps to offsets.
 
 Mirrors ``kafka.log.TimeIndex``. On disk an entry is 12 bytes: a timestamp in milliseconds and the
-relative offset of the record that has it; every record before that one is older.
+relative offset of the record that has it; every earlier record has a smaller timestamp.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class TimeIndex:
 
     @classmethod
     def decode(cls, base_offset: int, data: bytes) -> TimeIndex:
-        """Return the index of a file. Raises ``BadDataError`` when it cannot be one."""
+        """Return the index in a file. Raises ``BadDataError`` if the data is not an index."""
         if len(data) % ENTRY_BYTES:
-            raise BadDataError(f"{len(data)} bytes are no whole number of entries")
+            raise BadDataError(f"{len(data)} bytes are not a whole number of entries")
         words = array("i", data)
         halves = array("i", bytes(8 * (len(words) // 3)))
         halves[0::2], halves[1::2] = words[0::3], words[1::3]
@@ -64,7 +64,7 @@ class TimeIndex:
         return index
 
     def encode(self) -> bytes:
-        """Return what the file holds."""
+        """Return the content of the file."""
         return b"".join(map(_ENTRY.pack, self._timestamps, self._offsets))
 
     def __len__(self) -> int:
@@ -72,24 +72,24 @@ class TimeIndex:
 
     @property
     def last(self) -> TimestampOffset:
-        """The youngest entry; ``NO_TIMESTAMP_OFFSET`` when there is none."""
+        """The last entry; ``NO_TIMESTAMP_OFFSET`` if there is none."""
         if not self._timestamps:
             return NO_TIMESTAMP_OFFSET
         return TimestampOffset(self._timestamps[-1], self.base_offset + self._offsets[-1])
 
     def maybe_append(self, entry: TimestampOffset) -> None:
-        """Add the youngest record so far, if it is younger than the last entry."""
+        """Add an entry if its timestamp is greater than that of the last entry."""
         if entry.timestamp > self.last.timestamp:
             self._timestamps.append(entry.timestamp)
             self._offsets.append(entry.offset - self.base_offset)
 
     def offset_before(self, timestamp: int) -> int:
-        """Return an offset before which every record is older than ``timestamp``."""
+        """Return an offset before which every timestamp is smaller than ``timestamp``."""
         found = bisect_right(self._timestamps, timestamp)
         return self.base_offset + (self._offsets[found - 1] if found else 0)
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the entries of records from ``offset`` on."""
+        """Remove the entries of records from ``offset`` on."""
         keep = bisect_right(self._offsets, offset - self.base_offset - 1)
         del self._timestamps[keep:]
         del self._offsets[keep:]

@@ -1,6 +1,6 @@
-"""Records by their time. Mirrors ``kafka.log.Log.fetchOffsetByTimestamp``.
+"""Finds records by timestamp. Mirrors ``kafka.log.Log.fetchOffsetByTimestamp``.
 
-Batches are not decoded: the first offset of a batch stands for the record that was looked for.
+Batches are not decoded: the result is the first offset of the batch that contains the record.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from regent.storage.record_batch import BatchHeader
 def first_at_or_after(
     segments: Sequence[LogSegment], timestamp_ms: int, start: int, limit: int
 ) -> OffsetOfTimestamp | None:
-    """Return the first record from offset ``start`` on at or after a time; before ``limit``."""
+    """Return the first record at or after a time, with an offset from ``start`` to before
+    ``limit``.
+    """
     for segment in segments:
         if segment.largest.timestamp < timestamp_ms:
             continue
@@ -26,7 +28,7 @@ def first_at_or_after(
 
 
 def greatest(segments: Sequence[LogSegment], start: int, limit: int) -> OffsetOfTimestamp | None:
-    """Return the first record with the greatest time from ``start`` to before ``limit``."""
+    """Return the first record with the greatest timestamp from ``start`` to before ``limit``."""
     best: BatchHeader | None = None
     for segment in sorted(segments, key=lambda segment: -segment.largest.timestamp):
         if best is not None and segment.largest.timestamp <= best.max_timestamp:

@@ -23,7 +23,7 @@ from regent.storage.log_names import (
 def complete_swaps(directory: Path) -> list[int]:
     """Complete the swaps and return the base offsets of the segments, in ascending order.
 
-    Raises ``OSError``, and ``StorageError`` when a file cannot be read.
+    Raises ``OSError``, and ``StorageError`` if a file cannot be read.
     """
     names = os.listdir(directory)
     if any(name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)) for name in names):

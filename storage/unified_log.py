@@ -1,7 +1,7 @@
 """One partition's log on disk. Mirrors ``kafka.log.Log``.
 
-Every method takes the log's own lock, as retention and flushing run on another thread than
-appending. What may take long, waiting for the disk and deleting files, is done outside of it.
+Every method takes the log's own lock, because retention and flushing run on another thread than
+appending. Slow work, which is waiting for the disk and deleting files, is done without the lock.
 """
 
 from __future__ import annotations
@@ -45,14 +45,13 @@ NOT_TAKEN_BACK = -1
 class UnifiedLog:
     """Implements ``core.replica_logs.PartitionLog``.
 
-    ``retention_limit`` is the high watermark as last noted: retention keeps what is beyond it.
-    ``taken_back_to``: this process found it set aside, its high watermark then.
-    ``on_damaged`` is told, once, that the log cannot be used any more: bytes in its middle are
-    not what was written. ``on_unverified_read`` is told of each read of a closed segment that is
-    not known to be sound, while the log is locked. ``on_truncated`` is called when a truncation
-    dropped segments that the directory's checkpoints say are on the disk, or what they say is the
-    start, before anything takes their place. ``note_end`` is told where the log ends: after an
-    append, before any other part hears of it.
+    ``retention_limit`` is the checkpointed high watermark: retention keeps records beyond it.
+    ``taken_back_to``: if this process used a stray log again, its high watermark at that time.
+    ``on_damaged`` is called once, when the log becomes unusable because of damaged records.
+    ``on_unverified_read`` is called, under the lock, for each read of a closed segment that is not
+    verified. ``on_truncated`` is called when a truncation dropped flushed segments or the log start
+    offset of the directory's checkpoints, before new records are appended. ``note_end`` is called
+    with the log end offset after an append, before any other part sees it.
     """
 
     def __init__(
@@ -80,10 +79,10 @@ class UnifiedLog:
         self._on_truncated = on_truncated
         self._note_end = note_end
         self._lock = threading.RLock()
-        self._unusable = ""  # why; while it is in use, nothing
-        self._is_half_cut = False  # a truncation did not get to its end
-        self._truncations = 0  # flushing needs no lock: did what is flushed stay in the log?
-        self._dropped: list[LogSegment] = []  # their files are still there, under other names
+        self._unusable = ""  # the reason; empty: it is usable
+        self._is_half_cut = False  # a truncation was interrupted
+        self._truncations = 0  # count; ``flush``, without lock, detects a truncation by it
+        self._dropped: list[LogSegment] = []  # renamed, not deleted yet
         self._flushed_at_ms = wall_clock_ms()
 
     def __repr__(self) -> str:
@@ -106,7 +105,7 @@ class UnifiedLog:
 
     @property
     def log_start_offset(self) -> int:
-        """The offset of the first record there is."""
+        """The offset of the first record."""
         return self._contents.log_start_offset
 
     @property
@@ -116,29 +115,29 @@ class UnifiedLog:
 
     @property
     def end(self) -> LogEnd:
-        """Where it ends, and in which leader epoch the last record was written."""
+        """The log end offset, and the leader epoch of the last record."""
         with self._lock:
             end = self._contents.log_end_offset
             return LogEnd(self._contents.epochs.epoch_for(end - 1), end)
 
     @property
     def recovery_point(self) -> int:
-        """Up to which offset everything is on the disk."""
+        """The offset up to which everything is flushed."""
         return self._contents.recovery_point
 
     @property
     def why_unusable(self) -> str:
-        """Why it cannot be used, if its directory works; nothing: it can."""
+        """Why it cannot be used although its directory is live; empty: it can."""
         return self._unusable
 
     @property
     def is_usable(self) -> bool:
-        """Whether its directory works, it is not damaged, and nobody closed it."""
+        """Whether its directory is live, and it is neither damaged nor closed."""
         return not self._unusable and not self.directory.is_offline
 
     @property
     def size(self) -> int:
-        """How many bytes its records take."""
+        """The size of its records in bytes."""
         with self._lock:
             return self._contents.size
 
@@ -148,7 +147,7 @@ class UnifiedLog:
             self._contents.configure(config)
 
     def assign_topic_id(self, topic_id: TopicId) -> None:
-        """Note which topic a log is for that nobody noted it of. Raises ``StorageError``."""
+        """Set the topic id of a log that has none. Raises ``StorageError``."""
         with self.exclusively() as contents:
             write_topic_id(self.path, topic_id, is_synced=contents.log_end_offset > 0)
             self._topic_id = topic_id
@@ -158,7 +157,7 @@ class UnifiedLog:
 
     @property
     def latest_epoch(self) -> int:
-        """The newest leader epoch in the log; -1 when there is none."""
+        """The newest leader epoch in the log; -1 if there is none."""
         with self._lock:
             return self._contents.epochs.latest_epoch
 
@@ -168,7 +167,7 @@ class UnifiedLog:
             return contents.epochs.end_offset_for(leader_epoch, contents.log_end_offset)
 
     def assign_epoch(self, leader_epoch: int) -> None:
-        """Note that a leader epoch begins at the end of the log."""
+        """Begin a leader epoch at the log end offset."""
         with self.exclusively() as contents:
             contents.epochs.assign(leader_epoch, contents.log_end_offset)
             contents.epochs.save_or_put_off()
@@ -204,7 +203,7 @@ class UnifiedLog:
         return result
 
     def append_as_follower(self, records: RecordBytes) -> None:
-        """Append batches as a leader has them, all of them or, if one is refused, none."""
+        """Append all batches fetched from a leader, or none if one is refused."""
         with self.exclusively() as contents:
             end = contents.log_end_offset
             is_empty = end == contents.log_start_offset
@@ -213,7 +212,7 @@ class UnifiedLog:
                 return
             now_ms = self._wall_clock_ms()
             if batches[0][1].base_offset < end:
-                # The leader's log starts in a batch: Kafka's UnexpectedAppendOffsetException.
+                # The leader's log starts inside a batch: Kafka's UnexpectedAppendOffsetException.
                 self._drop(lambda: contents.restart_at(batches[0][1].base_offset, now_ms))
             self._flush_topic_id()
             contents.append(records, batches, now_ms)
@@ -221,7 +220,7 @@ class UnifiedLog:
         self._flush_if_many()
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the records from ``offset`` on, and their epochs and sequences."""
+        """Drop the records from ``offset`` on, with their epochs and producer state."""
         with self.exclusively() as contents:
             now_ms = self._wall_clock_ms()
             self._drop(lambda: contents.truncate_to(max(offset, 0), now_ms))
@@ -233,7 +232,7 @@ class UnifiedLog:
             self._drop(lambda: contents.begin_at(offset, self._wall_clock_ms()))
 
     def advance_log_start_offset(self, offset: int) -> None:
-        """Raise the log start offset; lower than it is: nothing happens."""
+        """Raise the log start offset; ignore a lower one."""
         with self.exclusively() as contents:
             if offset > contents.log_start_offset:
                 contents.advance_log_start_offset(min(offset, contents.log_end_offset))
@@ -241,10 +240,10 @@ class UnifiedLog:
     # --- reading ---
 
     def read(self, offset: int, max_bytes: int, limit: int, *, at_least_one: bool) -> Records:
-        """Return the whole batches from the one that holds ``offset`` to before ``limit``."""
+        """Return complete batches from the one that holds ``offset`` to before ``limit``."""
         with self._reading() as contents:
             for segment, end in contents.spans_from(offset):
-                if offset >= contents.log_start_offset:  # retention may have been here
+                if offset >= contents.log_start_offset:  # retention may have raised it
                     check_next_segment(contents, offset, segment)
                 check_to = end if self._is_doubtful(segment, offset) else None
                 records = segment.read(
@@ -268,7 +267,7 @@ class UnifiedLog:
     # --- in the background ---
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Drop the segments that need not be kept, and return how many; let the others rest."""
+        """Apply retention, return how many segments were dropped, and close idle files."""
         with self.exclusively() as contents:
             contents.producers.remove_expired(now_ms)
             count = segments_to_delete(
@@ -287,7 +286,7 @@ class UnifiedLog:
             return count
 
     def delete_dropped_files(self) -> None:
-        """Delete the files of segments that were dropped, however long that takes."""
+        """Delete the files of dropped segments. May take long."""
         with self._lock:
             dropped, self._dropped = self._dropped, []
         with self.directory:
@@ -295,7 +294,7 @@ class UnifiedLog:
                 segment.delete()
 
     def flush_if_due(self, now_ms: int) -> None:
-        """Flush what ``flush.ms`` and complete segments ask for."""
+        """Flush complete segments, and the active one if ``flush.ms`` has passed."""
         contents = self._contents
         if contents.recovery_point >= contents.log_end_offset:
             return
@@ -305,9 +304,9 @@ class UnifiedLog:
             self.flush(is_active_too=False)
 
     def flush(self, *, is_active_too: bool = True) -> None:
-        """Wait until what was appended is on the disk; then raise the recovery point.
+        """Wait until all records are on the disk; then raise the recovery point.
 
-        Only complete segments unless ``is_active_too``. Appending goes on meanwhile.
+        Flush only complete segments unless ``is_active_too``. Appends continue during the wait.
         """
         with self.exclusively() as contents:
             truncations = self._truncations
@@ -331,25 +330,25 @@ class UnifiedLog:
                 contents.recovery_point = max(contents.recovery_point, end)
 
     def close(self) -> None:
-        """Flush, write what makes opening it quick, and let go of the files.
+        """Flush, write indexes and a producer snapshot, and close the files.
 
-        Later calls raise ``StorageError``. Raises ``StorageError``.
+        Raises ``StorageError``, and so do all later calls of any method.
         """
         if self.recovery_point < self.log_end_offset:
             self.flush()
         with self.exclusively() as contents:
             if contents.recovery_point < contents.log_end_offset:
-                self.flush()  # somebody appended meanwhile
+                self.flush()  # for appends during the first flush
             contents.close()
             self._unusable = "closed"
 
     def retire(self) -> None:
-        """Let nobody use it any more: its directory is about to get another name."""
+        """Refuse all later calls: the directory is about to be renamed."""
         with self._lock:
             self._unusable = "deleted"
 
     def mark_damaged(self, reason: str) -> None:
-        """Let nobody use it any more, as it is damaged, and say so."""
+        """Refuse all later calls because the log is damaged, and call ``on_damaged``."""
         with self._lock:
             if not self.is_usable:
                 return
@@ -358,7 +357,7 @@ class UnifiedLog:
 
     @contextmanager
     def exclusively(self) -> Iterator[LogContents]:
-        """Hold the lock, and find out what an error means: for this log, or for its directory."""
+        """Hold the lock, and attribute an error to this log or to its directory."""
         with self._lock:
             if self._unusable:
                 raise StorageError(f"{self.topic_partition}: the log is {self._unusable}")
@@ -375,7 +374,7 @@ class UnifiedLog:
 
     @contextmanager
     def _reading(self) -> Iterator[LogContents]:
-        """Hold the lock; damage concerns only who wants what is damaged."""
+        """Hold the lock; damage fails only the reads of the damaged records."""
         with self.exclusively() as contents:
             try:
                 yield contents
@@ -383,7 +382,7 @@ class UnifiedLog:
                 raise DamagedRecordsError(str(error)) from None
 
     def _is_doubtful(self, segment: LogSegment, offset: int) -> bool:
-        """Whether what is read of a segment from ``offset`` on may be other than was written."""
+        """Whether a read of a segment from ``offset`` on needs a check of the CRCs."""
         contents = self._contents
         if segment is contents.active:
             is_ours = max(offset, segment.base_offset) >= contents.trusted_from
@@ -400,14 +399,13 @@ class UnifiedLog:
             self.flush()
 
     def _drop(self, cut: Callable[[], list[LogSegment]]) -> None:
-        """Let ``cut`` drop records; checkpoints must not speak of what is gone.
+        """Drop records with ``cut``, and remove them from the checkpoints.
 
-        When it stops on the way, for want of a file descriptor, the log is opened again before it
-        is used.
+        If ``cut`` fails because there is no file descriptor, reopen the log before its next use.
         """
         contents = self._contents
         recovery_point, start = contents.recovery_point, contents.log_start_offset
-        self._note_end(0)  # whatever happens now, nothing is missing
+        self._note_end(0)  # until the truncation is done, no record counts as missing
         self._is_half_cut = True
         dropped = cut()
         self._dropped += dropped
@@ -415,7 +413,7 @@ class UnifiedLog:
         self._on_cut(is_noted=is_less_flushed or contents.log_start_offset < start)
 
     def _open_again(self) -> None:
-        """Find out, as after a crash, what a truncation left that did not get to its end."""
+        """Load the log as after a crash, because a truncation was interrupted."""
         stopped = self._contents
         self._contents, _ = load_log(
             self.path,
@@ -429,7 +427,7 @@ class UnifiedLog:
         self._on_cut(is_noted=True)
 
     def _on_cut(self, *, is_noted: bool) -> None:
-        """Go on with what is left; ``is_noted``: the checkpoints speak of what is not."""
+        """Finish a truncation; ``is_noted``: the checkpoints contain dropped offsets."""
         log_end_offset = self._contents.log_end_offset
         self._note_end(log_end_offset)
         self._truncations += 1
@@ -444,7 +442,7 @@ class UnifiedLog:
         except StorageError as error:
             with self._lock:
                 if self._unusable or segment not in self._contents.segments:
-                    return  # its files went meanwhile
+                    return  # its files are deleted
             if isinstance(error, CorruptSegmentError):
                 self.mark_damaged(str(error))
             else:
@@ -452,16 +450,16 @@ class UnifiedLog:
             raise
 
     def _flush_topic_id(self) -> None:
-        """Make the disk know which topic an empty log is for, before there is anything in it.
+        """Flush the topic id of an empty log before the first append.
 
-        Records that a loss of power left without it would pass for those of another topic of that
+        After a power failure, records without it would count as those of a new topic with the same
         name.
         """
         if self._contents.log_end_offset == 0:
             _flush_files(self.path / PARTITION_METADATA, self.path)
 
     def _flush_names(self) -> None:
-        """Make the disk know of new files, of the log itself and which topic it is for."""
+        """Flush the directory entries of new files and of the log, and its topic id."""
         with self.directory:
             _flush_files(self.path / PARTITION_METADATA, self.path, self.path.parent)
 
@@ -471,7 +469,7 @@ def _flush_files(*paths: Path) -> None:
         try:
             file = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
-            continue  # no topic id, or the log was deleted meanwhile
+            continue  # there is no topic id, or the log was deleted
         try:
             sync(file, path)
         finally:

@@ -1,1 +1,1 @@
-"""What a broker does when the controller tells it to lead, follow or drop a replica."""
+"""Replication on a broker: leaders, followers and the control requests that assign these roles."""

@@ -19,13 +19,13 @@ from regent.core.replication.partition import Partition, Role
 log = logging.getLogger("state.change")
 
 FOR_NOW = Errors.NOT_LEADER_OR_FOLLOWER
-"""The answer when file descriptors run out: every client and follower retries after it."""
+"""Error code for a lack of file descriptors: every client and follower retries after it."""
 
 
 class AllPartitions:
-    """Every replica: leaders, followers and others. Not thread-safe.
+    """Every hosted replica: leaders, followers and others. Not thread-safe.
 
-    ``offline`` are those whose logs cannot be used. ``end_role`` stops a replica from leading or
+    ``offline``: the replicas with unusable logs. ``end_role`` stops a replica from leading or
     following.
     """
 
@@ -43,7 +43,7 @@ class AllPartitions:
         self._logs = logs
         self._cache = cache
         self._failures: list[tuple[TopicPartition, StorageError]] = []
-        self._damaged_last_copies: set[TopicPartition] = set()  # that were logged
+        self._damaged_last_copies: set[TopicPartition] = set()  # already logged
 
     def get(self, topic_partition: TopicPartition) -> Partition | None:
         """Return a replica if it is hosted."""
@@ -55,7 +55,7 @@ class AllPartitions:
         leader_epoch: int = NO_EPOCH,
         topic_id: TopicId | None = None,
     ) -> Partition | Errors:
-        """Return the partition if this broker leads it in that leader epoch, or else the error."""
+        """Return the partition if this broker leads it in that leader epoch, else the error."""
         partition = self.by_topic_partition.get(topic_partition)
         if partition is None:
             is_known = topic_partition in self._cache.snapshot.partitions
@@ -120,8 +120,8 @@ class AllPartitions:
         if topic_partition not in self._damaged_last_copies:
             self._damaged_last_copies.add(topic_partition)
             log.error(
-                "[Broker id=%d] %s: nobody else in sync has the records that are damaged here: %s;"
-                " until they are deleted (DeleteRecords) nobody can read or copy them",
+                "[Broker id=%d] %s: no other replica in the ISR has the damaged records: %s;"
+                " they cannot be read or replicated; delete them with DeleteRecords",
                 self._broker_id,
                 topic_partition,
                 error,
@@ -152,9 +152,9 @@ class AllPartitions:
     # --- high watermarks ---
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
-        """Return the high watermarks to checkpoint, also of logs without a LeaderAndIsr so far.
+        """Return the high watermarks to checkpoint, including logs without a LeaderAndIsr so far.
 
-        They would lose theirs otherwise, because the file is replaced (KAFKA-1647).
+        Otherwise these logs would lose theirs, because the file is replaced (KAFKA-1647).
         """
         noted = {
             topic_partition: self._logs.checkpointed_high_watermark(topic_partition)

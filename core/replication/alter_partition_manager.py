@@ -1,7 +1,7 @@
-"""Proposals to the controller on their way: one a partition, one request at a time.
+"""Pending AlterPartition proposals: one per partition, one request in flight at a time.
 
-Mirrors ``kafka.server.DefaultAlterPartitionManager``. An item stays until its answer was read, so
-that nothing is lost when a request or an answer is; a copy of a request is harmless (KAFKA-14144).
+Mirrors ``kafka.server.DefaultAlterPartitionManager``. A proposal is kept until its answer arrives,
+so a lost request or answer loses no proposal. A repeated request is harmless (KAFKA-14144).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from regent.core.protocol.controller import (
 )
 
 MAX_PROPOSALS_AT_ONCE = 10_000
-"""A request must not be larger than the controller's broker takes."""
+"""Limits the request to what the controller's broker accepts."""
 
 
 class AlterPartitionManager:
-    """What leaders of this broker propose. Not thread-safe."""
+    """The proposals of the leaders on this broker. Not thread-safe."""
 
     def __init__(self) -> None:
         self._items: dict[TopicPartition, AlterPartitionRow] = {}
@@ -32,18 +32,18 @@ class AlterPartitionManager:
         return len(self._items)
 
     def submit(self, row: AlterPartitionRow) -> bool:
-        """Queue a proposal; False, and nothing is done, while another of its partition waits."""
+        """Queue a proposal; False: not queued, because the partition has a pending proposal."""
         return self._items.setdefault(row.topic_partition, row) is row
 
     def withdraw(self, topic_partition: TopicPartition) -> None:
-        """Forget the proposal of a leadership that is over.
+        """Remove the proposal of a leadership that has ended.
 
-        If it is in flight already, its answer finds nothing to answer (KAFKA-12686).
+        If it is in flight already, its answer is ignored (KAFKA-12686).
         """
         self._items.pop(topic_partition, None)
 
     def next_request(self, broker_id: BrokerId, broker_epoch: int) -> AlterPartitionRequest | None:
-        """Put what waits in flight; None when nothing waits, or a request is in flight."""
+        """Send the queued proposals; None if there are none, or a request is in flight."""
         if self._in_flight is not None or not self._items:
             return None
         rows = tuple(islice(self._items.values(), MAX_PROPOSALS_AT_ONCE))
@@ -53,9 +53,10 @@ class AlterPartitionManager:
     def on_response(
         self, request: AlterPartitionRequest, response: AlterPartitionResponse | None
     ) -> list[tuple[AlterPartitionRow, AlteredPartition]]:
-        """Remove and return the proposals that were answered; all others wait again.
+        """Remove and return the answered proposals; queue all others again.
 
-        None: no answer came. An answer to anything but the request in flight is a late copy.
+        None: no answer came. An answer to another request than the one in flight is late and
+        ignored.
         """
         if request != self._in_flight:
             return []
@@ -67,7 +68,7 @@ class AlterPartitionManager:
         for row in request.partitions:
             answer = answers.get(row.topic_partition)
             if answer is not None and self._items.get(row.topic_partition) == row:
-                # Before it is acted on: a retry must find the place free (KAFKA-14010).
+                # Remove it before handling the answer, which may submit a retry (KAFKA-14010).
                 del self._items[row.topic_partition]
                 answered.append((row, answer))
         return answered

@@ -1,7 +1,7 @@
-"""Reads for consumers: what is committed, as soon as there is enough of it.
+"""Reads committed records for consumers, and waits until there are enough of them.
 
-Mirrors ``kafka.server.ReplicaManager.fetchMessages`` for consumers and ``DelayedFetch``. What a
-fetch that waits has found it keeps: when something happens to a partition only that is read again.
+Mirrors ``kafka.server.ReplicaManager.fetchMessages`` for consumers and ``DelayedFetch``. A waiting
+fetch keeps what it has read: when a partition changes, only that partition is read again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RespondToConsumer: TypeAlias = Callable[[Mapping[TopicPartition, ConsumedPartiti
 
 
 class DelayedConsumerFetch(DelayedOperation):
-    """Waits for ``min_bytes`` of committed records, or for something a consumer must know."""
+    """Waits for ``min_bytes`` of committed records, an error, or a diverging log."""
 
     def __init__(
         self, partitions: AllPartitions, request: ConsumerFetch, respond: RespondToConsumer
@@ -40,10 +40,10 @@ class DelayedConsumerFetch(DelayedOperation):
         self._respond = respond
         self._answers: dict[TopicPartition, ConsumedPartition] = {}
         self._size = 0
-        self._is_urgent = False  # there is an error, or a log that leaves the leader's
+        self._is_urgent = False  # there is an error or a diverging log
 
     def on_changes(self, topic_partitions: Collection[TopicPartition]) -> bool:
-        """Read partitions, again or for the first time, in this order."""
+        """Read these partitions, for the first time or again, in this order."""
         for topic_partition in topic_partitions:
             before = self._answers.get(topic_partition)
             if before is not None:
@@ -57,7 +57,7 @@ class DelayedConsumerFetch(DelayedOperation):
         return self._is_urgent or self._size >= self._min_bytes
 
     def answer(self) -> Answer:
-        """Tell what was found."""
+        """Answer with what was read."""
         return partial(self._respond, self._answers)
 
     def _read(
@@ -88,7 +88,7 @@ class DelayedConsumerFetch(DelayedOperation):
 
 
 class ConsumerFetches:
-    """Answers consumers, at once or when there is something. Not thread-safe."""
+    """Answers fetches of consumers, at once or after a wait. Not thread-safe."""
 
     def __init__(self, partitions: AllPartitions, delayed: DelayedOperationPurgatory) -> None:
         self._partitions = partitions
@@ -97,7 +97,7 @@ class ConsumerFetches:
     def fetch(
         self, request: ConsumerFetch, respond: RespondToConsumer, *, waits: bool
     ) -> DelayedOperation | None:
-        """Read all partitions in order; return what waits for more, if that was not enough."""
+        """Read all partitions in order; if there are too few records, return the waiting fetch."""
         fetch = DelayedConsumerFetch(self._partitions, request, respond)
         if fetch.on_changes(request.positions) or not waits or not request.positions:
             self._delayed.answer(fetch.answer())

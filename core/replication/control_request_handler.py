@@ -84,7 +84,7 @@ class ControlRequestHandler:
     ) -> None:
         self._early: list[
             tuple[int, Callable[[], None]]
-        ] = []  # news that came before the registration
+        ] = []  # news of suspect replicas received before the registration
         self._broker_epoch = UNKNOWN_BROKER_EPOCH
         self.controller_epoch = (
             logs.seen.controller_epoch
@@ -102,7 +102,7 @@ class ControlRequestHandler:
         self._fetcher = fetcher
         self._replacement = replacement
         self._suspects = suspects
-        self._cause = ""  # of the request in work, for the log
+        self._cause = ""  # event id of the current request, for the log
 
     def handle(
         self, header: ControlHeader, request: ControlRequest, now_ms: int
@@ -218,7 +218,7 @@ class ControlRequestHandler:
     # --- LeaderAndIsr ---
 
     def begins_copying(self, request: LeaderAndIsrRequest) -> bool:
-        """Whether the request adds replicas to a partition that were not known to be added.
+        """Whether the request adds replicas beyond those that are already being added.
 
         The throttles of a reassignment (KIP-73) are set right before it, in ``/config``, and must
         be read first.
@@ -272,7 +272,7 @@ class ControlRequestHandler:
         self._report(f"LeaderAndIsr {request.type.name}: made leader or follower of", errors)
         is_short = any(
             error.error_code is FOR_NOW for error in errors
-        )  # the controller then sends it all again
+        )  # the controller then sends all of it again
         outcome = Errors.UNKNOWN_SERVER_ERROR if is_short else Errors.NONE
         return LeaderAndIsrResponse(outcome, tuple(errors))
 
@@ -292,7 +292,7 @@ class ControlRequestHandler:
         if differ(partition.topic_id, topic_id):
             return Errors.INCONSISTENT_TOPIC_ID
         is_same_epoch = state.leader_epoch == partition.leader_epoch
-        # An id may be given later, without a new epoch (KAFKA-13132).
+        # A topic id may be assigned later, without a new leader epoch (KAFKA-13132).
         gets_id = is_same_epoch and partition.topic_id is None is not topic_id
         # A replica stopped for a controlled shutdown that was abandoned may resume in the same
         # leader epoch, once a newer controller (or a new registration) requests it.
@@ -328,7 +328,7 @@ class ControlRequestHandler:
         return Errors.NONE
 
     def _make_room(self, topic_partition: TopicPartition, state: LeaderAndIsrPartition) -> Errors:
-        """Set a log aside that cannot be used, or take its replica out of service."""
+        """Rename an unusable log as stray, or take its replica out of service."""
         is_registered = self.broker_epoch != UNKNOWN_BROKER_EPOCH
         error = self._replacement.make_room(topic_partition, state, is_registered=is_registered)
         if error is not Errors.NONE:
@@ -402,7 +402,7 @@ class ControlRequestHandler:
                 self._forget(topic_partition)
                 self._logs.set_aside(topic_partition)
             except Exception as error:  # noqa: BLE001 - one failure must not keep the others
-                log.error("%s: the stray log could not be set aside: %r", topic_partition, error)
+                log.error("%s: could not rename the stray log: %r", topic_partition, error)
         if strays:
             log.warning(
                 "[Broker id=%d epoch=%d] set aside %d stray partitions not assigned to it, the"
@@ -446,7 +446,7 @@ class ControlRequestHandler:
         log_id = self._logs.topic_id(topic_partition) if partition is None else partition.topic_id
         if differ(log_id, topic_id):
             return Errors.INCONSISTENT_TOPIC_ID  # meant for an earlier topic of that name
-        # An equal epoch is accepted (KAFKA-13972): the ISR may not have changed on the way out.
+        # An equal epoch is accepted (KAFKA-13972): a shutdown may leave the ISR unchanged.
         if partition is not None and 0 <= stop.leader_epoch < partition.leader_epoch:
             return Errors.FENCED_LEADER_EPOCH
         if not stop.delete_partition:

@@ -59,7 +59,7 @@ class DamagedLogReplacement:
         return found
 
     def forget(self, topic_partition: TopicPartition) -> None:
-        """Forget a replica whose log is gone: a new topic of its name has new epochs."""
+        """Forget a replica whose log was removed: a new topic of this name has new epochs."""
         self._named.pop(topic_partition, None)
 
     def make_room(
@@ -82,11 +82,11 @@ class DamagedLogReplacement:
         try:
             self._logs.set_aside(topic_partition)
         except StorageError:
-            return Errors.KAFKA_STORAGE_ERROR  # a directory that fails says so itself
+            return Errors.KAFKA_STORAGE_ERROR  # the directory has logged its failure
         self._partitions.forget(topic_partition)
         self._named.pop(topic_partition, None)
         log.warning(
-            "[Broker id=%d] %s: the damaged log is set aside, to be fetched again from leader %d",
+            "[Broker id=%d] %s: replacing the damaged log; fetching it again from leader %d",
             self._broker_id,
             topic_partition,
             state.leader,

@@ -1,4 +1,4 @@
-"""DeleteRecords: raises log start offsets and waits until every live replica did so.
+"""DeleteRecords: raises log start offsets and waits until every live replica has done so.
 
 Mirrors ``kafka.server.ReplicaManager.deleteRecords`` and ``DelayedDeleteRecords``.
 """
@@ -25,11 +25,11 @@ from regent.core.replication.partition import Partition
 RespondToDeleteRecords: TypeAlias = Callable[[Mapping[TopicPartition, DeletedRecords]], None]
 
 HIGH_WATERMARK = -1
-"""As an offset: everything that is committed."""
+"""The offset that means: delete all committed records."""
 
 
 class DeleteRecordsPartitionStatus(NamedTuple):
-    """The log start offset a deletion waits for, and since which epoch the leader leads."""
+    """The log start offset a deletion waits for, and the first epoch of this leadership."""
 
     leading_since: int
     offset: int

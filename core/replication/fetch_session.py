@@ -25,7 +25,7 @@ from regent.core.replication.replica import LastFetch
 
 
 class CachedPartition(NamedTuple):
-    """What a follower listed last for one partition."""
+    """What a follower last listed for one partition."""
 
     topic_id: TopicId | None
     row: FetchPartition
@@ -35,9 +35,9 @@ class CachedPartition(NamedTuple):
 class FetchSession:
     """The partitions a follower fetches.
 
-    ``unsettled`` are those to check at the next fetch even if it does not list them, in that order:
-    they changed here, or the follower is not in sync yet, or there was no room for their records.
-    ``held`` is the fetch that waits.
+    ``unsettled``: partitions to check, in this order, at the next fetch even if it does not list
+    them. They changed on the leader, or the follower is not in sync yet, or the last answer had no
+    room for their records. ``held`` is the fetch that waits.
     """
 
     session_id: int
@@ -51,14 +51,14 @@ class FetchSession:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the leader keeps it; if not, every fetch lists everything."""
+        """Whether the leader keeps the session; if not, every fetch lists all partitions."""
         return self.session_id != NO_SESSION_ID
 
     def note(self, request: FetchRequest) -> None:
-        """Note the partitions that a fetch lists; they are checked last.
+        """Record the partitions that a fetch lists; they are checked last.
 
-        A follower whose offset did not advance may have dropped the last answer, because it was in
-        another leader epoch by then: it is told everything again.
+        A follower whose offset did not advance may have dropped the last answer, because its leader
+        epoch had changed: the next answer repeats everything.
         """
         for topic in request.topics:
             for row in topic.partitions:
@@ -76,7 +76,7 @@ class FetchSession:
         self._told.pop(topic_partition, None)
 
     def is_news(self, topic_partition: TopicPartition, answer: FetchedPartition) -> bool:
-        """Whether an answer differs from the last one; note it as the last one."""
+        """Whether an answer differs from the last one; remember it."""
         if answer.error_code is not Errors.NONE or answer.diverging_epoch != NO_EPOCH:
             self._told.pop(topic_partition, None)
             return True
@@ -113,7 +113,7 @@ class FetchSessionCache:
         return session
 
     def resume(self, request: FetchRequest) -> FetchSession | Errors:
-        """Return the session of an incremental fetch, or why there is none."""
+        """Return the session of an incremental fetch, or the error if there is none."""
         session = self._sessions.get(request.replica_id)
         if (
             session is None
@@ -135,7 +135,7 @@ class FetchSessionCache:
         return self._delayed.hold(fetch)
 
     def on_answer(self, session: FetchSession) -> None:
-        """Note that the fetch that waited is answered."""
+        """Forget the waiting fetch, because it was answered."""
         session.held = None
         self._passing.pop(session, None)
 

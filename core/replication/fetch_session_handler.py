@@ -1,4 +1,4 @@
-"""What is fetched from one leader, and what its session holds of that already (KIP-227).
+"""The follower's side of a fetch session with one leader (KIP-227).
 
 Mirrors ``org.apache.kafka.clients.FetchSessionHandler`` and the partition states of
 ``kafka.server.AbstractFetcherThread``.
@@ -25,32 +25,32 @@ from regent.core.replication.partition import Partition
 
 FIRST_BACKOFF_MS = 20
 MAX_LISTED = 10_000
-"""How many partitions a fetch lists: a request must not be larger than the leader takes."""
+"""Most partitions that a fetch lists, so that the leader accepts the size of the request."""
 
 
 class SessionPartition(NamedTuple):
-    """A replica, which is another one after it was deleted, and where it stood when it asked."""
+    """A replica and its position in the last fetch. After a deletion it is another object."""
 
     partition: Partition
     row: FetchPartition
 
 
 class FetchSessionHandler:
-    """The partitions followed of one leader.
+    """The partitions that are fetched from one leader.
 
-    ``position`` says where a replica stands; None: its log cannot be read.
+    ``position`` returns the position of a replica; None: its log cannot be read.
 
-    A fetch is incremental only when the one before was answered: else nobody knows what the leader
-    heard, and everything is listed anew.
+    A fetch is incremental only if the one before was answered. Otherwise it is unknown what the
+    leader received, and the next fetch lists all partitions.
     """
 
     def __init__(self, position: Callable[[Partition], FetchPartition | None]) -> None:
         self._position = position
         self._partitions: dict[TopicPartition, Partition] = {}
         self._delayed_until_ms: dict[TopicPartition, int] = {}
-        self._backoff_ms: dict[TopicPartition, int] = {}  # of those that failed, the next time
+        self._backoff_ms: dict[TopicPartition, int] = {}  # after the next failure
         self._changed: dict[TopicPartition, None] = {}  # since the last request; an ordered set
-        self._held: dict[TopicPartition, SessionPartition] = {}  # by the leader
+        self._held: dict[TopicPartition, SessionPartition] = {}  # in the leader's session
         self._session_id = NO_SESSION_ID
         self._next_epoch = INITIAL_SESSION_EPOCH
         self._in_flight: FetchRequest | None = None
@@ -62,7 +62,7 @@ class FetchSessionHandler:
         """Return the partition if it is fetched from this leader."""
         return self._partitions.get(topic_partition)
 
-    # --- what changes ---
+    # --- changes ---
 
     def add(self, partition: Partition) -> None:
         """Fetch a partition."""
@@ -70,38 +70,38 @@ class FetchSessionHandler:
         self.on_change(partition.topic_partition)
 
     def remove(self, topic_partition: TopicPartition) -> None:
-        """Fetch a partition no longer."""
+        """Stop fetching a partition."""
         del self._partitions[topic_partition]
         self._delayed_until_ms.pop(topic_partition, None)
         self.end_back_off(topic_partition)
         self.on_change(topic_partition)
 
     def back_off(self, topic_partition: TopicPartition, now_ms: int, longest_ms: int) -> None:
-        """Leave a partition out for a while, for longer each time.
+        """Delay a partition after an error, longer each time.
 
-        Mostly the leader has only not been told yet that it is one.
+        Usually the leader has not received its LeaderAndIsr yet.
         """
         backoff_ms = min(self._backoff_ms.get(topic_partition, FIRST_BACKOFF_MS), longest_ms)
         self._backoff_ms[topic_partition] = 2 * backoff_ms
         self.delay(topic_partition, now_ms + backoff_ms)
 
     def end_back_off(self, topic_partition: TopicPartition) -> None:
-        """Begin anew with short delays: a partition was answered."""
+        """Reset the delay, because the partition was answered without error."""
         self._backoff_ms.pop(topic_partition, None)
 
     def delay(self, topic_partition: TopicPartition, until_ms: int) -> None:
-        """Leave a partition out for a while."""
+        """Do not fetch a partition until a time."""
         self._delayed_until_ms[topic_partition] = until_ms
         self.on_change(topic_partition)
 
     def on_change(self, topic_partition: TopicPartition) -> None:
-        """Say where a partition stands in the next fetch, although it has been said before."""
+        """List a partition in the next fetch, because its position changed."""
         self._changed[topic_partition] = None
 
     # --- fetches ---
 
     def delay_ms(self, now_ms: int) -> int | None:
-        """Return how long until a partition is no longer left out; None when none is."""
+        """Return how long until the first delay of a partition ends; None: none is delayed."""
         if not self._delayed_until_ms:
             return None
         return max(min(self._delayed_until_ms.values()) - now_ms, 0)
@@ -109,9 +109,9 @@ class FetchSessionHandler:
     def request(
         self, template: FetchRequest, broker_epoch: int, now_ms: int
     ) -> FetchRequest | None:
-        """Return the next fetch, like ``template``; None when every partition is left out.
+        """Return the next fetch, based on ``template``; None if every partition is delayed.
 
-        The leader may not hold its answer for longer than something is left out.
+        The leader must answer before the first delay ends.
         """
         self._end_delays(now_ms)
         if len(self._delayed_until_ms) == len(self._partitions):
@@ -133,7 +133,7 @@ class FetchSessionHandler:
                 listed.append(partition)
             elif self._held.pop(topic_partition, None) is not None:
                 forgotten.append(topic_partition)
-        if is_full and self._changed:  # the others first, should there be no session again
+        if is_full and self._changed:  # others first, in case there is no session again
             self._partitions = {
                 topic_partition: self._partitions[topic_partition]
                 for topic_partition in (*self._changed, *topic_partitions[:MAX_LISTED])
@@ -154,9 +154,9 @@ class FetchSessionHandler:
     def on_response(
         self, request: FetchRequest, response: FetchResponse
     ) -> Mapping[TopicPartition, SessionPartition]:
-        """Take an answer; return what was asked, silently or not.
+        """Process an answer; return the rows of the fetch, including partitions it did not list.
 
-        An answer to another request than the last tells nothing.
+        Ignore an answer to another request than the last one.
         """
         if request is not self._in_flight:
             return {}

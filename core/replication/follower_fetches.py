@@ -1,4 +1,4 @@
-"""Answers fetches of followers and notes their positions.
+"""Answers fetches of followers and records their positions.
 
 In a session a follower lists only the partitions that changed. The others are not checked until
 they change here.
@@ -138,7 +138,7 @@ class FollowerFetches:
         for topic_partition in unsettled:
             fetch.take(topic_partition, self._fetch(fetch, topic_partition, now_ms))
         session.unsettled = {**fetch.starved, **session.unsettled}
-        session.last_fetch.at_ms = now_ms  # of all the others
+        session.last_fetch.at_ms = now_ms  # for all partitions not listed
         if fetch.is_due or request.max_wait_ms <= 0 or not session.positions:
             self._delayed.answer(partial(respond, _response(fetch.answers, session)))
             return None
@@ -159,7 +159,7 @@ class FollowerFetches:
         return session
 
     def _hear_of(self, topic_partition: TopicPartition, replica: BrokerId) -> Replica | None:
-        """Return a follower's position, and end its silence about the partition."""
+        """Return a follower's position, which from now on needs a listed fetch to advance."""
         partition = self._partitions.get(topic_partition)
         follower = None if partition is None else partition.followers.get(replica)
         if follower is not None:
@@ -216,7 +216,7 @@ class FollowerFetches:
         if isinstance(partition, Errors):
             return _failed(row, partition)
         if follower is None:
-            # Its leader epoch is right, so it may know a newer assignment than we do (KAFKA-13837).
+            # The leader epoch matches, so it may know a newer assignment than we do (KAFKA-13837).
             return _failed(row, Errors.UNKNOWN_LEADER_EPOCH)
         try:
             return self._read(fetch, partition, follower, row, now_ms)

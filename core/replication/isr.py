@@ -1,6 +1,6 @@
-"""Which replicas are in sync and which records are committed: functions of ids and numbers.
+"""Pure functions that decide which replicas are in sync and which records are committed.
 
-Mirrors the ISR rules of ``kafka.cluster.Partition`` and its ``PartitionState``.
+Mirrors the ISR logic of ``kafka.cluster.Partition`` and its ``PartitionState``.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def out_of_sync_members(
 
 
 def is_out_of_sync(follower: Replica, log_end_offset: int, now_ms: int, max_lag_ms: int) -> bool:
-    """Whether a follower lacks records, and has not been caught up for longer than the limit."""
+    """Whether a follower lacks records and was last caught up longer ago than the limit."""
     return (
         follower.log_end_offset != log_end_offset and now_ms - follower.caught_up_ms() > max_lag_ms
     )
 
 
 def has_reached_isr(follower: Replica, high_watermark: int, leader_epoch_start_offset: int) -> bool:
-    """Whether a follower has all that is committed, and all of the earlier epochs (KAFKA-7128)."""
+    """Whether a follower has all committed records, and all of earlier epochs (KAFKA-7128)."""
     return follower.log_end_offset >= max(high_watermark, leader_epoch_start_offset)
 
 

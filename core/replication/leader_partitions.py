@@ -1,4 +1,4 @@
-"""The partitions this broker leads: who is in sync, what is committed, what is proposed.
+"""The partitions this broker leads: their ISRs, high watermarks and AlterPartition proposals.
 
 Mirrors the ISR half of ``kafka.server.ReplicaManager`` and ``kafka.cluster.Partition``. Only the
 shrink timer looks through all of them.
@@ -30,7 +30,7 @@ from regent.core.replication.replica import Replica
 
 log = logging.getLogger("state.change")
 
-# The controller has newer state than this leader. The proposal stays, and with it the maximal ISR,
+# The controller has newer state than this leader. Keep the proposal, and with it the maximal ISR,
 # until the next LeaderAndIsr.
 _SUPERSEDED = frozenset(
     {
@@ -49,7 +49,7 @@ _REJECTED = frozenset({Errors.INELIGIBLE_REPLICA, Errors.OPERATION_NOT_ATTEMPTED
 
 @dataclass(slots=True)
 class IsrCounters:
-    """Outcomes of ISR changes since the start; ``kafka.server:type=ReplicaManager`` has them."""
+    """Outcomes of ISR changes since the start, as in ``kafka.server:type=ReplicaManager``."""
 
     isr_expands: int = 0
     isr_shrinks: int = 0
@@ -59,8 +59,8 @@ class IsrCounters:
 class LeaderPartitions:
     """The partitions this broker leads. Not thread-safe.
 
-    Every change of a partition is passed on: to ``sessions`` what followers must be told, to
-    ``delayed`` that records were committed or deleted, or that the leadership ended.
+    Changes of a partition are passed to ``sessions``, which answer followers, and to ``delayed``
+    when records were committed or deleted, or the leadership ended.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class LeaderPartitions:
         self._advance_high_watermark(partition, now_ms)
 
     def on_log_start(self, partition: Partition) -> None:
-        """Tell followers of the raised log start offset."""
+        """Send the raised log start offset to followers."""
         self._on_leadership(partition.topic_partition)
 
     def on_fetch(
@@ -156,7 +156,7 @@ class LeaderPartitions:
     def advance_high_watermarks(
         self, topic_partitions: Iterable[TopicPartition], now_ms: int
     ) -> None:
-        """Compute high watermarks again: silent followers are awaited for a limited time."""
+        """Compute high watermarks again, because the wait for silent followers is limited."""
         for topic_partition in topic_partitions:
             partition = self._led.get(topic_partition)
             try:
@@ -290,7 +290,7 @@ class LeaderPartitions:
         """Apply the answer to each proposal. Those of ended leaderships were withdrawn."""
         failed: list[AlteredPartition] = []
         for row, answer in self._proposals.on_response(request, response):
-            partition = self._led[row.topic_partition]  # otherwise it was withdrawn
+            partition = self._led[row.topic_partition]
             if answer.error_code is Errors.NONE:
                 self._on_accepted(partition, answer, now_ms)
             else:
@@ -335,5 +335,5 @@ class LeaderPartitions:
     def _commit(self, partition: Partition, answer: AlteredPartition, now_ms: int) -> None:
         partition.commit(answer)
         self._sessions.on_change(partition.topic_partition)  # a follower that left may rejoin
-        # A shrunk ISR may let it (KAFKA-13091).
+        # A smaller ISR may raise the high watermark (KAFKA-13091).
         self.advance_high_watermarks((partition.topic_partition,), now_ms)

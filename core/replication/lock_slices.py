@@ -1,6 +1,6 @@
-"""Work in slices: the lock is released between two of them.
+"""Splits work into slices and releases the lock between them.
 
-So a request for many partitions does not keep other requests waiting. Kafka has a lock for each
+So a request for many partitions does not block other requests for long. Kafka has a lock for each
 partition instead.
 """
 
@@ -15,14 +15,14 @@ from regent.core.model import TopicPartition
 T = TypeVar("T")
 
 BYTES_PER_SLICE = 1024 * 1024
-"""How many bytes one slice appends: a disk takes milliseconds for them."""
+"""How many bytes one slice appends: a disk needs some milliseconds for them."""
 APPEND_BYTES = 16 * 1024
-"""What an append costs besides its bytes, counted as bytes."""
+"""The fixed cost of an append, in bytes."""
 REPLICAS_PER_SLICE = 32
-"""How many replicas one slice creates, deletes, or makes leaders or followers."""
+"""How many replicas one slice creates, deletes, or changes the role of."""
 
 Slices: TypeAlias = Generator[None, None, T]
-"""Yields at the end of each slice but the last, and returns the outcome."""
+"""Yields at the end of each slice except the last, and returns the outcome."""
 
 
 def run_in_slices(slices: Iterable[T], run: Callable[[T], object]) -> Slices[None]:
@@ -36,7 +36,7 @@ def run_in_slices(slices: Iterable[T], run: Callable[[T], object]) -> Slices[Non
 def slices_of_records(
     sizes: Iterable[tuple[TopicPartition, int]],
 ) -> Iterator[Sequence[TopicPartition]]:
-    """Group partitions by the bytes to append to each; 0: nothing is appended."""
+    """Group partitions into slices by the bytes to append to each."""
     group: list[TopicPartition] = []
     cost = 0
     for topic_partition, size in sizes:
@@ -50,7 +50,7 @@ def slices_of_records(
 
 
 def slices_of_replicas(rows: Iterable[T]) -> Iterator[Sequence[T]]:
-    """Group the rows of a control request, one row a replica."""
+    """Group the rows of a control request into slices; each row is one replica."""
     left = iter(rows)
     while group := list(islice(left, REPLICAS_PER_SLICE)):
         yield group

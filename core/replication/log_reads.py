@@ -29,9 +29,9 @@ def check_reader(partition: Partition, leader_epoch: int, topic_id: TopicId | No
 def check_position(
     log: PartitionLog, fetch_offset: int, last_fetched_epoch: int
 ) -> tuple[Errors, EpochEndOffset]:
-    """Return whether a log can be read there, or where the reader's log diverges (KIP-595).
+    """Check a position: return an error, and where the reader's log diverges (KIP-595).
 
-    The epoch of the second is -1 unless it diverges. Raises ``StorageError``.
+    The epoch of the second value is -1 unless it diverges. Raises ``StorageError``.
     """
     start, end = log.log_start_offset, log.log_end_offset
     if last_fetched_epoch != NO_EPOCH:

@@ -1,7 +1,7 @@
-"""What a broker knows of the cluster: live brokers and partition leaders.
+"""The metadata cache of a broker: live brokers and partition leaders.
 
-Mirrors ``kafka.server.metadata.ZkMetadataCache``. One thread updates it, any thread reads it: every
-update replaces an immutable snapshot.
+Mirrors ``kafka.server.metadata.ZkMetadataCache``. One thread updates it, any thread reads it,
+because every update replaces an immutable snapshot.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class MetadataCache:
         self._full = RequestParts()
 
     def is_known_topic(self, topic_id: TopicId) -> bool:
-        """Whether a topic has that id; looks through them all. On any thread."""
+        """Whether a topic has that id; checks all topics. Thread-safe."""
         return topic_id in self.snapshot.topic_ids.values()
 
     def update(self, header: ControlHeader, request: UpdateMetadataRequest) -> None:
-        """Replace the live brokers, and merge the partitions, which come as a delta."""
+        """Replace the live brokers, and merge the partitions: requests list only changes."""
         before = self.snapshot
         partitions, topic_ids = before.partitions, before.topic_ids
         if request.topic_states:
@@ -84,7 +84,7 @@ def _merge(
         for row in topic.partition_states:
             topic_partition = TopicPartition(name, row.partition_index)
             if row.leader == LEADER_DURING_DELETE:
-                if not is_another_topic:  # a late request for an earlier topic of that name
+                if not is_another_topic:  # else the request is for an earlier topic of that name
                     partitions.pop(topic_partition, None)
                     shrunk.add(name)
             elif not _is_older(row, partitions.get(topic_partition)):

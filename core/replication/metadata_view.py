@@ -1,4 +1,4 @@
-"""What the metadata cache tells a client that came through one listener.
+"""The metadata for a client of one listener.
 
 Mirrors ``kafka.server.metadata.ZkMetadataCache.getTopicMetadata``. A broker counts as available to
 a client only if it has an endpoint of the client's own listener (KIP-103).
@@ -16,7 +16,7 @@ from regent.core.replication.metadata_cache import MetadataSnapshot
 
 
 class PartitionView(NamedTuple):
-    """One partition; ``leader`` is -1 when this client cannot reach it."""
+    """One partition; ``leader`` is -1 if this client cannot reach it."""
 
     partition: int
     error_code: Errors
@@ -43,11 +43,11 @@ def topic_metadata(
     error_unavailable_endpoints: bool = False,
     error_unavailable_listeners: bool = False,
 ) -> list[TopicView]:
-    """Return the topics that are known, in the order of ``topics``.
+    """Return the known topics, in the order of ``topics``.
 
-    With ``error_unavailable_endpoints`` (Metadata before version 1) replicas the client cannot
-    reach are left out, and the partition has an error then. With ``error_unavailable_listeners``
-    (from version 6 on) a leader without that listener is told from one that is not there.
+    With ``error_unavailable_endpoints`` (Metadata version 0) replicas that the client cannot reach
+    are omitted, and the partition has an error. With ``error_unavailable_listeners`` (from version
+    6 on) a leader without that listener has its own error, LISTENER_NOT_FOUND.
     """
     wanted = set(topics)
     rows: dict[str, list[UpdateMetadataPartition]] = {}
@@ -77,7 +77,7 @@ def topic_metadata(
 def alive_endpoint(
     snapshot: MetadataSnapshot, broker_id: BrokerId, listener: str
 ) -> UpdateMetadataEndPoint | None:
-    """Return where a client of ``listener`` reaches a broker; None when it cannot."""
+    """Return the endpoint of a broker for clients of ``listener``; None: it has none."""
     broker = snapshot.brokers.get(broker_id)
     endpoints = broker.endpoints if broker is not None else ()
     return next((e for e in endpoints if e.listener == listener), None)

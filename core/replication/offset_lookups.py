@@ -1,4 +1,4 @@
-"""Where something is in a log: its ends, a time, a leader epoch.
+"""Looks up offsets in logs: start, end, by timestamp, by leader epoch.
 
 Mirrors ``kafka.cluster.Partition.fetchOffsetForTimestamp`` and ``lastOffsetForLeaderEpoch``.
 """
@@ -28,7 +28,7 @@ class OffsetLookups:
     def list_offsets(
         self, queries: Mapping[TopicPartition, OffsetQuery]
     ) -> Mapping[TopicPartition, ListedOffset]:
-        """Return, as far as consumers may read, where the logs start and end, and where times are.
+        """Return start offsets, end offsets and offsets of timestamps, among committed records.
 
         OFFSET_NOT_AVAILABLE while a new leader does not know yet what is committed (KIP-207).
         """
@@ -42,7 +42,7 @@ class OffsetLookups:
     def offsets_for_leader_epoch(
         self, queries: Mapping[TopicPartition, EpochQuery]
     ) -> Mapping[TopicPartition, EpochEnd]:
-        """Return where leader epochs end; -1, -1 where that is not known."""
+        """Return the end offsets of leader epochs; -1, -1 if unknown."""
         return {
             topic_partition: self._ask(
                 topic_partition, query.current_leader_epoch, EpochEnd, partial(_epoch_end, query)

@@ -1,20 +1,21 @@
-"""Batches of idempotent producers that arrive before those their producer sent first.
+"""Handles early batches: batches of an idempotent producer that arrive before earlier ones.
 
-A producer has several requests in flight. The first is refused because nobody leads yet, or too few
-are in sync; by the time of the second the leader is ready. Or the leadership moves, and librdkafka
-sends to the new leader the second batch before the first, which the old one has just refused. If
-such a batch hears OUT_OF_ORDER_SEQUENCE_NUMBER, librdkafka believes records to be lost and takes
-a new producer epoch, for all its partitions; under that it sends again whatever was not
-acknowledged, also what an old leader appended but could not answer for any more: it is there twice.
+A producer has several requests in flight. The leader may refuse the first one, because it is not
+leader yet or too few replicas are in sync, and be ready when the second one arrives. Or the leader
+moves, the old leader refuses the first batch, and librdkafka sends the second batch first to the
+new leader. After OUT_OF_ORDER_SEQUENCE_NUMBER librdkafka assumes that records were lost. It begins
+a new producer epoch for all of its partitions and sends again everything that was not acknowledged.
+This includes batches that the old leader had appended but not acknowledged: they are then in the
+log twice.
 
-So an early batch is refused for now, with an error after which its producer sends everything again
-in the order of its sequence numbers. Kafka has no counterpart. Where nothing was refused and the
-leadership has not moved, or when the batches before it do not come, a gap is a gap.
+So an early batch gets a retriable error, after which its producer sends everything again in the
+order of sequence numbers. Kafka has no counterpart. If nothing was refused and the leader did not
+move, or if the earlier batches do not arrive, the batch gets OUT_OF_ORDER_SEQUENCE_NUMBER.
 
-A log that does not know a producer would take any of its batches as the first one (Kafka does). It
-may be an early one, also at the first leader of a partition. It may as well be the next one of a
-producer whose state has expired, or was lost with a snapshot. Nobody can tell, so both are asked to
-send all again, four times; then the first one that comes is taken.
+A log accepts any batch of an unknown producer as its first, as in Kafka. This batch may be an early
+one, even at the first leader of a partition. Or it may be the next one of a producer whose state
+expired, or was lost with a snapshot. The broker cannot distinguish these cases. It asks the
+producer four times to send everything again, and then accepts the first batch that arrives.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from regent.core.records import RecordBytes
 from regent.core.replication.partition import Partition
 
 MAX_PRODUCERS = 10_000  # remembered, over all partitions
-_IN_FLIGHT = 5  # requests of an idempotent producer, at most
+_IN_FLIGHT = 5  # most requests of an idempotent producer
 _ROUNDS = 4  # how often a producer is asked to send everything again
 _PRODUCER = struct.Struct(">qhi")
 _PRODUCER_AT = 43  # in the header, see ``DefaultRecordBatch``
 
 
 class ProducerSequence(NamedTuple):
-    """Where a batch belongs in what its producer sends; producer id -1: it is not idempotent."""
+    """The producer and sequence number of a batch; producer id -1: it is not idempotent."""
 
     producer_id: int
     producer_epoch: int
@@ -44,7 +45,7 @@ class ProducerSequence(NamedTuple):
 
     @classmethod
     def of(cls, batches: RecordBytes) -> ProducerSequence:
-        """Read it from the header of the first batch, if that is there as a whole."""
+        """Read it from the header of the first batch, if the header is complete."""
         if len(batches) < _PRODUCER_AT + _PRODUCER.size:
             return cls(-1, -1, -1)
         return cls._make(_PRODUCER.unpack_from(batches, _PRODUCER_AT))
@@ -52,10 +53,11 @@ class ProducerSequence(NamedTuple):
 
 @dataclass(slots=True)
 class _Awaited:
-    """What a producer has still to send, and what those are told that come before it.
+    """The batch that a producer must send first, and the refusals of those that came before it.
 
-    Nothing up to ``base_sequence`` is early; what is behind, up to ``last_refused``, comes again.
-    A *round* is what is in flight at once: when it is refused, all of it comes again, in order.
+    Batches up to ``base_sequence`` are not early; later ones, up to ``last_refused``, will be sent
+    again. A *round* is the set of batches in flight: the producer repeats all of a refused round,
+    in order.
     """
 
     producer_epoch: int
@@ -72,7 +74,7 @@ class _Awaited:
         return self.rounds_left < _ROUNDS
 
     def refuse(self, base_sequence: int) -> bool:
-        """Count a batch that comes too early; False: its producer was asked often enough."""
+        """Count an early batch; False: its producer has used up all rounds."""
         is_next_round = base_sequence <= self.last_in_round or self.in_round == _IN_FLIGHT
         if is_next_round or not self.has_begun:
             if not self.rounds_left:
@@ -86,7 +88,7 @@ class _Awaited:
 
 
 class OutOfOrderBatches:
-    """What producers have still to send before the rest can be taken. Not thread-safe."""
+    """The batches that producers must send before later ones are accepted. Not thread-safe."""
 
     def __init__(self) -> None:
         self._awaited: dict[tuple[TopicPartition, int], _Awaited] = {}  # by producer id
@@ -94,7 +96,7 @@ class OutOfOrderBatches:
     def on_refused(
         self, topic_partition: TopicPartition, sequence: ProducerSequence, error_code: Errors
     ) -> None:
-        """Await a batch that was refused for now, and nothing behind it before."""
+        """Expect a batch that got a retriable error, and refuse later ones until it is appended."""
         if sequence.producer_id < 0:
             return
         awaited = self._awaited.get((topic_partition, sequence.producer_id))
@@ -108,9 +110,9 @@ class OutOfOrderBatches:
             self._await(topic_partition, sequence, error_code)
 
     def on_appended(self, topic_partition: TopicPartition, sequence: ProducerSequence) -> None:
-        """Await what was refused behind a batch that is there now, or nothing more.
+        """After an append, expect the next batch that was refused, if there is one.
 
-        What its producer sends next may overtake what it has not yet heard to be refused.
+        The producer's next batch may overtake one whose refusal it has not received yet.
         """
         awaited = self._awaited.get((topic_partition, sequence.producer_id))
         if awaited is None:
@@ -122,9 +124,9 @@ class OutOfOrderBatches:
             del self._awaited[topic_partition, sequence.producer_id]
 
     def refusal(self, partition: Partition, sequence: ProducerSequence) -> Errors | None:
-        """Return what to tell a batch that is not the next of its producer; None: it is too late.
+        """Return the error for a batch that is not the next of its producer; None: it is not early.
 
-        ``partition`` is led here.
+        This broker leads ``partition``.
         """
         topic_partition = partition.topic_partition
         awaited = self._awaited.get((topic_partition, sequence.producer_id))
@@ -142,9 +144,9 @@ class OutOfOrderBatches:
     def _await(
         self, topic_partition: TopicPartition, first: ProducerSequence, error_code: Errors
     ) -> _Awaited | None:
-        """Remember a producer; None: more of them than are remembered are being refused.
+        """Remember a producer; None: there are more than ``MAX_PRODUCERS``.
 
-        Then a forgotten producer would begin its rounds again and again.
+        A forgotten producer would begin its rounds again and again.
         """
         self._awaited.pop((topic_partition, first.producer_id), None)
         if len(self._awaited) >= MAX_PRODUCERS:
@@ -158,7 +160,7 @@ class OutOfOrderBatches:
 
 
 def _may_be_early(partition: Partition, sequence: ProducerSequence) -> bool:
-    """Whether what is missing may have been sent to another leader, or be still on its way."""
+    """Whether the missing batches may have gone to another leader, or are still in flight."""
     last = partition.local_log.last_of_producer(sequence.producer_id)
     if last is None:
         return sequence.base_sequence > 0

@@ -1,4 +1,4 @@
-"""One replica on this broker: the role the controller gave it, and what that role needs to know.
+"""One replica on this broker: the role that the controller assigned, and the state of that role.
 
 Mirrors ``kafka.cluster.Partition``.
 """
@@ -25,7 +25,7 @@ from regent.core.replication.replica import Replica
 
 
 class Role(Enum):
-    """What a replica does."""
+    """The role of a replica."""
 
     NONE = "none"  # no request yet, no leader to follow, or stopped
     LEADER = "leader"
@@ -56,7 +56,7 @@ class Partition:
     stopped_in: tuple[int, int] | None = None
     leader_recovery_state: int = LeaderRecoveryState.RECOVERED
     high_watermark: int = 0
-    leading_since: int = -1  # of a leader: in which of its epochs it became one
+    leading_since: int = -1  # of a leader: the first leader epoch of its leadership
     leader_epoch_start_offset: int | None = None  # of a leader
     followers: dict[BrokerId, Replica] = field(default_factory=dict)  # of a leader
     proposal: AlterPartitionRow | None = None  # of a leader
@@ -70,17 +70,17 @@ class Partition:
 
     @property
     def is_all_committed(self) -> bool:
-        """Whether the high watermark is where the log ends."""
+        """Whether the high watermark equals the log end offset."""
         return self.high_watermark >= self.local_log.log_end_offset
 
     @property
     def min_isr(self) -> int:
-        """How many must be in sync for ``acks=all``: ``min.insync.replicas``."""
+        """``min.insync.replicas``: how many replicas must be in sync for ``acks=all``."""
         return self.local_log.config.min_insync_replicas
 
     @property
     def maximal_isr(self) -> tuple[BrokerId, ...]:
-        """Every replica that may be in the ISR by now."""
+        """Every replica that may be in the ISR."""
         return maximal_isr(self.isr, self.proposal and self.proposal.new_isr)
 
     @property
@@ -96,7 +96,7 @@ class Partition:
     # --- the log ---
 
     def open(self, log: PartitionLog, checkpointed_high_watermark: int) -> None:
-        """Use a log; the high watermark is at most its end, should it have lost records."""
+        """Use a log; the high watermark is at most its end, because it may have lost records."""
         self.log = log
         self.high_watermark = checkpointed_high_watermark
         self.on_truncation()
@@ -157,7 +157,7 @@ class Partition:
         self.followers = {}
         self.proposal = None
 
-    # --- what a leader learns ---
+    # --- events of a leader ---
 
     def is_current(self, answer: AlteredPartition) -> bool:
         """Whether an answer is at least as new as the state of this leadership.
@@ -184,10 +184,10 @@ class Partition:
     ) -> bool:
         """Raise the high watermark if every replica it waits for has more records; True if raised.
 
-        It waits for the maximal ISR and for followers about to join it: otherwise it could stay
-        ahead of them for ever. With fewer than ``min.insync.replicas`` in sync, or than are
-        assigned if that is less, nothing is committed (KAFKA-15583). The position of a member that
-        is not assigned is unknown; it leaves the ISR soon (KAFKA-9672).
+        It waits for the maximal ISR, and for followers about to join, which otherwise might never
+        reach it. With fewer replicas in sync than ``min.insync.replicas`` (or than are assigned, if
+        that is less) nothing is committed (KAFKA-15583). A member that is not assigned is ignored:
+        its position is unknown, and it leaves the ISR soon (KAFKA-9672).
         """
         maximal = self.maximal_isr
         if len(self.isr) < min(self.min_isr, len(self.assignment.replicas)) or any(
@@ -215,7 +215,7 @@ class Partition:
         )
         return min([self.local_log.log_start_offset, *starts])
 
-    # --- what a follower learns ---
+    # --- events of a follower ---
 
     def follow_high_watermark(self, leaders: int) -> None:
         """Adopt the leader's high watermark, up to the end of the log."""

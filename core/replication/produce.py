@@ -24,13 +24,13 @@ from regent.core.replication.lock_slices import Slices, run_in_slices, slices_of
 from regent.core.replication.out_of_order_batches import OutOfOrderBatches, ProducerSequence
 from regent.core.replication.partition import Partition, Role
 
-_TOO_EARLY = "earlier batches of this producer may be on their way: send all of them again"
+_TOO_EARLY = "earlier batches of this producer may still arrive: send all of them again"
 
 RespondToProduce: TypeAlias = Callable[[Mapping[TopicPartition, ProducedPartition]], None]
 
 
 class ProducePartitionStatus(NamedTuple):
-    """What an ``acks=all`` waits for: a high watermark of the leader that appended.
+    """The high watermark that an ``acks=all`` waits for, and the leadership that appended.
 
     Leader epochs may advance (ISR shrink) without failing the wait: a continuing leader never
     truncates.
@@ -174,7 +174,7 @@ class Produce:
             if refusal is None:
                 raise
             return ProducedPartition(refusal, message=_TOO_EARLY)
-        if not appended.is_duplicate:  # a duplicate tells nothing about later refusals
+        if not appended.is_duplicate:  # a duplicate says nothing about later refusals
             self._out_of_order.on_appended(topic_partition, sequence)
         self._leaders.on_append(partition, appended, now_ms)
         if is_awaited:

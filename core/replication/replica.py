@@ -1,4 +1,4 @@
-"""What a leader knows of one follower: its position, and when it was last caught up.
+"""A leader's view of one follower: its position, and when it was last caught up.
 
 Mirrors ``kafka.cluster.Replica``.
 """
@@ -27,12 +27,12 @@ class LastFetch:
 class Replica:
     """A follower's position. Times are monotonic milliseconds.
 
-    A follower is *caught up* at a time when it has all the leader had then. It learns of records
-    only by fetching, so a fetch that reaches the end the leader had at the fetch before shows that
-    it was caught up at the time of that earlier fetch.
+    A follower was *caught up* at a time if it has all records that the leader had at that time. So
+    a fetch from the leader's log end offset at the previous fetch shows that the follower was
+    caught up at the time of the previous fetch.
 
-    ``silent_fetch`` is set while the follower stands still in a session: fetches that do not list
-    the partition repeat the last one that did.
+    ``silent_fetch`` is set while fetches of a session do not list the partition: each of them
+    counts as a repetition of the last fetch that did.
     """
 
     log_end_offset: int = UNKNOWN_OFFSET
@@ -44,7 +44,7 @@ class Replica:
     silent_fetch: LastFetch | None = None
 
     def on_leader_epoch(self, leader_end_offset: int, now_ms: int, *, is_in_isr: bool) -> None:
-        """Begin a leader epoch: members of the ISR have a whole lag limit to fetch."""
+        """Begin a leader epoch: members of the ISR get the full lag limit to fetch."""
         self.last_caught_up_ms = now_ms if is_in_isr else NEVER_MS
         self.last_fetch_ms = now_ms
         self.last_fetch_leader_end_offset = leader_end_offset
@@ -59,7 +59,7 @@ class Replica:
         now_ms: int,
         session: LastFetch | None = None,
     ) -> bool:
-        """Take a fetch; ``leader_end_offset`` is the one before the read. True if it moved.
+        """Record a fetch; ``leader_end_offset`` is that before the read. True: position changed.
 
         Until it is listed again, every fetch in ``session`` counts as this one.
         """

@@ -1,7 +1,6 @@
 """The follower's side of replication: the fetches to send to each leader, and their answers.
 
-Mirrors ``kafka.server.AbstractFetcherThread`` and ``ReplicaFetcherThread``. Here the actor asks
-what to fetch, so a leader that is not registered needs no timer.
+Mirrors ``kafka.server.AbstractFetcherThread`` and ``ReplicaFetcherThread``.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class ReplicaFetcher:
 
     @property
     def max_lag(self) -> int:
-        """The lag of the replica furthest behind, in committed records; looks through all."""
+        """The largest lag of a replica, in committed records; checks all replicas."""
         partitions = map(self._partitions.get, self._leaders)
         return max((p.lag for p in partitions if p is not None), default=0)
 
@@ -256,7 +255,7 @@ def _follow(
     answer: FetchedPartition | None,
     moved: list[str],
 ) -> Errors:
-    """Append, truncate or move a log as its leader answers; return the error, if any.
+    """Append to, truncate or restart a log as its leader's answer requires; return the error.
 
     Logs that lose records although no leader epoch says so are listed in ``moved``. Raises
     ``RecordsRefusedError`` and ``StorageError``.
@@ -296,7 +295,7 @@ def _follow(
 
 
 def _go_where_leader_is(partition: Partition, answer: FetchedPartition) -> bool:
-    """Move a log whose end is outside its leader's log; return whether a reason was found."""
+    """Move the end of a log into the offsets of its leader's log; False: it was inside already."""
     replica_log = partition.local_log
     end = replica_log.log_end_offset
     is_of_later_epoch = replica_log.latest_epoch > partition.leader_epoch
@@ -316,15 +315,15 @@ def _go_where_leader_is(partition: Partition, answer: FetchedPartition) -> bool:
 
 
 def _truncate(replica_log: PartitionLog, offset: int, leader_start: int) -> None:
-    """Truncate a follower's log; when nothing of it is left, begin at the leader's start.
+    """Truncate a follower's log; if nothing of it is left, begin at the leader's log start offset.
 
-    At ``offset`` it would be in sync at once, without the leader's earlier records.
-    Raises ``DamagedRecordsError`` for a log that was set aside and would lose committed records.
+    If it began at ``offset``, it would be in sync at once, without the leader's earlier records.
+    Raises ``DamagedRecordsError`` for a stray log that would lose committed records.
     """
     if offset < replica_log.taken_back_to:
         raise DamagedRecordsError(
-            f"its topic was gone, and the leader has no offsets {offset} to"
-            f" {replica_log.taken_back_to - 1}, which were committed: the log is kept aside"
+            f"the log was stray, and the leader lacks the committed offsets {offset} to"
+            f" {replica_log.taken_back_to - 1}: the log is renamed and kept"
         )
     if offset < replica_log.log_start_offset and leader_start >= 0:
         replica_log.truncate_fully_and_start_at(leader_start)
@@ -333,11 +332,11 @@ def _truncate(replica_log: PartitionLog, offset: int, leader_start: int) -> None
 
 
 def truncation_offset(leaders: EpochEndOffset, own: EpochEndOffset, log_end_offset: int) -> int:
-    """Return where a follower's log may still agree with its leader's (KIP-101, KIP-279).
+    """Return the offset to which a follower truncates its log (KIP-101, KIP-279).
 
-    ``leaders`` is where the leader's newest epoch up to the follower's ends, ``own`` is what the
-    follower's log says of that epoch. When the follower does not know it, both must ask again
-    with an older epoch: the next fetch does.
+    ``leaders``: the leader's newest epoch up to the follower's, with its end offset. ``own``: the
+    same from the follower's log. If the follower does not have that epoch, the next fetch repeats
+    the comparison with an older one.
     """
     if own == NO_EPOCH_END_OFFSET:
         return min(leaders.end_offset, log_end_offset)

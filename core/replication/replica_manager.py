@@ -1,6 +1,6 @@
-"""The replicas of a broker: what the controller, clients and other brokers ask of them.
+"""The replicas of a broker: serves requests of the controller, clients and other brokers.
 
-Mirrors ``kafka.server.ReplicaManager``. It takes the one lock and delegates: control requests to
+Mirrors ``kafka.server.ReplicaManager``. It takes the only lock and delegates: control requests to
 ``ControlRequestHandler``, leaders to ``LeaderPartitions``, followers to ``ReplicaFetcher``, and
 requests that wait to ``DelayedOperationPurgatory``.
 """
@@ -71,7 +71,7 @@ class ReplicationSettings:
     replica_fetch_response_max_bytes: int = 10 * 1024 * 1024
 
     def fetch_request(self, broker_id: BrokerId) -> FetchRequest:
-        """Return what the fetches of a follower have in common."""
+        """Return the fields that all fetches of a follower share."""
         return FetchRequest(
             broker_id,
             max_wait_ms=self.replica_fetch_wait_max_ms,
@@ -159,7 +159,7 @@ class ReplicaManager:
         self._partitions.report_failures()
         return self._delayed.take_answers()
 
-    # --- what there is ---
+    # --- state ---
 
     @property
     def broker_epoch(self) -> int:
@@ -172,11 +172,11 @@ class ReplicaManager:
 
     @property
     def controller_epoch(self) -> int:
-        """The highest seen."""
+        """The highest controller epoch seen."""
         return self._control_requests.controller_epoch
 
     def is_known_topic(self, topic_id: TopicId) -> bool:
-        """Whether the cluster has a topic of that id. On any thread."""
+        """Whether the cluster has a topic with that id. Thread-safe."""
         return self._cache.is_known_topic(topic_id)
 
     @property
@@ -204,25 +204,25 @@ class ReplicaManager:
 
     @property
     def under_min_isr_count(self) -> int:
-        """How many of those it leads have fewer in sync than ``min.insync.replicas``."""
+        """How many partitions it leads have fewer than ``min.insync.replicas`` in sync."""
         with self._lock:
             return self._leaders.under_min_isr_count
 
     @property
     def at_min_isr_count(self) -> int:
-        """How many of those it leads have just as many in sync as ``min.insync.replicas``."""
+        """How many partitions it leads have exactly ``min.insync.replicas`` in sync."""
         with self._lock:
             return self._leaders.at_min_isr_count
 
     @property
     def max_lag(self) -> int:
-        """How many committed records the follower that is furthest behind lacks."""
+        """The largest lag of a follower on this broker, in committed records."""
         with self._lock:
             return self._fetcher.max_lag
 
     @property
     def offline_replica_count(self) -> int:
-        """How many replicas have a log that cannot be used."""
+        """How many replicas have an unusable log."""
         with self._lock:
             return len(self._partitions.offline)
 
@@ -247,9 +247,9 @@ class ReplicaManager:
         now_ms: int,
         respond: RespondToProduce,
     ) -> DelayedOperation | None:
-        """Append, each partition for itself; answer when ``acks`` (0, 1, -1: all) is fulfilled.
+        """Append to each partition independently; answer when ``acks`` (0, 1, -1: all) is met.
 
-        Every partition is answered for; REQUEST_TIMED_OUT if it is not committed in time.
+        The answer lists every partition; REQUEST_TIMED_OUT if it is not committed in time.
         """
         request = Produce(
             self._partitions,
@@ -263,7 +263,7 @@ class ReplicaManager:
         return self._in_slices(request.append(now_ms))
 
     def is_compacted(self, topic_partition: TopicPartition) -> bool:
-        """Whether a partition that is hosted here belongs to a compacted topic."""
+        """Whether a hosted partition belongs to a compacted topic."""
         partition = self._partitions.get(topic_partition)
         log = None if partition is None else partition.log
         return log is not None and log.config.is_compacted
@@ -276,9 +276,9 @@ class ReplicaManager:
         *,
         waits: bool = True,
     ) -> DelayedOperation | None:
-        """Read what is committed, in the order of the request, and wait until it is enough.
+        """Read committed records, in the order of the request, and wait until there are enough.
 
-        Every partition is answered for. An error of any of them ends the wait.
+        The answer lists every partition. An error of any of them ends the wait.
         """
         with self._lock:
             self._leaders.advance_high_watermarks(request.positions, now_ms)
@@ -287,10 +287,10 @@ class ReplicaManager:
     def delete_records(
         self, offsets: Mapping[TopicPartition, int], now_ms: int, respond: RespondToDeleteRecords
     ) -> DelayedOperation | None:
-        """Drop what is before these offsets (-1: all that is committed), here and on followers.
+        """Delete the records before these offsets (-1: all committed), here and on followers.
 
-        Answers with the low watermark when the living replicas have done so; REQUEST_TIMED_OUT
-        when they have not in time: they will.
+        Answers with the low watermark when all live replicas have done so; REQUEST_TIMED_OUT if
+        they have not in time, although they will do so later.
         """
         with self._lock:
             self._leaders.advance_high_watermarks(offsets, now_ms)
@@ -299,14 +299,14 @@ class ReplicaManager:
     def list_offsets(
         self, queries: Mapping[TopicPartition, OffsetQuery]
     ) -> Mapping[TopicPartition, ListedOffset]:
-        """Return where logs start and end for consumers, and where times are in them."""
+        """Return start offsets, end offsets and offsets of timestamps, for consumers."""
         with self._lock:
             return self._lookups.list_offsets(queries)
 
     def offsets_for_leader_epoch(
         self, queries: Mapping[TopicPartition, EpochQuery]
     ) -> Mapping[TopicPartition, EpochEnd]:
-        """Return where leader epochs end in logs this broker leads."""
+        """Return the end offsets of leader epochs in logs this broker leads."""
         with self._lock:
             return self._lookups.offsets_for_leader_epoch(queries)
 
@@ -317,16 +317,16 @@ class ReplicaManager:
             self._delayed.settle()
             self._delayed.complete(operation)
 
-    # --- a leader's side ---
+    # --- leader ---
 
     def fetch(
         self, request: FetchRequest, now_ms: int, respond: RespondToFollower
     ) -> DelayedOperation | None:
-        """Note a follower's position, return records from there, and maybe expand the ISR.
+        """Record a follower's position, return records from there, and maybe expand the ISR.
 
         Waits up to ``max_wait_ms`` for records, an error, or a diverging log. A new high watermark
-        alone does not end the wait. The answer is limited to this broker's own
-        ``replica.fetch.response.max.bytes``, whatever the caller asks for.
+        alone does not end the wait. This broker's ``replica.fetch.response.max.bytes`` also limits
+        the answer.
         """
         if request.max_bytes > self._max_answer_bytes:
             request = replace(request, max_bytes=self._max_answer_bytes)
@@ -338,38 +338,38 @@ class ReplicaManager:
         with self._lock:
             self._leaders.shrink_isrs(now_ms)
 
-    # --- a follower's side ---
+    # --- follower ---
 
     def leaders_to_fetch_from(self) -> Mapping[BrokerId, str]:
-        """Return the replication endpoints of the leaders this broker follows that are alive."""
+        """Return the replication endpoints of the live leaders that this broker follows."""
         with self._lock:
             return self._fetcher.leaders()
 
     def fetch_request(self, leader: BrokerId, now_ms: int) -> FetchRequest | None:
-        """Return what to ask a leader for; None when there is nothing to ask right now."""
+        """Return the next fetch from a leader; None: there is nothing to fetch now."""
         with self._lock:
             return self._fetcher.request(leader, self.broker_epoch, now_ms)
 
     def fetch_delay_ms(self, leader: BrokerId, now_ms: int) -> int | None:
-        """Return how long until there is something to ask a leader for; None: unknown."""
+        """Return how long until there is something to fetch from a leader; None: unknown."""
         with self._lock:
             return self._fetcher.delay_ms(leader, now_ms)
 
     def on_fetch_response(
         self, leader: BrokerId, request: FetchRequest, response: FetchResponse, now_ms: int
     ) -> None:
-        """Take the leader's answer to ``request``: append, truncate, or wait a while."""
+        """Process the leader's answer to ``request``: append, truncate, or back off."""
         self._in_slices(self._fetcher.on_response(leader, request, response, now_ms))
 
     # --- throttles (KIP-73) ---
 
     def on_broker_config(self, overrides: Mapping[str, str]) -> None:
-        """Take the broker's own settings: the rates of throttled replication."""
+        """Apply the broker's settings: the rates of throttled replication."""
         with self._lock:
             self._quotas.on_broker_config(overrides)
 
     def on_topic_config(self, topic: str, overrides: Mapping[str, str]) -> None:
-        """Take what a topic overrides: which of its replicas are throttled."""
+        """Apply a topic's overrides: which of its replicas are throttled."""
         with self._lock:
             self._quotas.on_topic_config(topic, overrides)
 
@@ -388,7 +388,7 @@ class ReplicaManager:
     def on_alter_partition_response(
         self, request: AlterPartitionRequest, response: AlterPartitionResponse | None, now_ms: int
     ) -> None:
-        """Take the controller's answer; None when there is none: the proposals wait again."""
+        """Process the controller's answer; None: no answer came, queue the proposals again."""
         with self._lock:
             self._leaders.on_alter_partition_response(request, response, now_ms)
 
@@ -397,13 +397,13 @@ class ReplicaManager:
     def handle(
         self, header: ControlHeader, request: ControlRequest, now_ms: int
     ) -> ControlResponse:
-        """Carry out a request, or refuse it as a whole when its epochs are stale."""
+        """Carry out a request, or refuse all of it if its epochs are stale."""
         return self._in_slices(self._control_requests.handle(header, request, now_ms))
 
     def refuse_unread(
         self, header: ControlHeader, kind: type[ControlRequest]
     ) -> ControlResponse | None:
-        """Return the refusal of a request whose header is stale, else None; on any thread."""
+        """Return the refusal of a request whose header is stale, else None. Thread-safe."""
         return self._control_requests.refuse_unread(header, kind)
 
     def begins_copying(self, request: LeaderAndIsrRequest) -> bool:
@@ -412,19 +412,19 @@ class ReplicaManager:
             return self._control_requests.begins_copying(request)
 
     def on_log_directory_failed(self) -> list[TopicPartition]:
-        """Take out of service what is in a failed log directory; return what was not before."""
+        """Take the replicas of failed directories out of service; return those newly affected."""
         with self._lock:
             return self._partitions.on_log_directory_failed()
 
     def on_records_damaged(
         self, topic_partition: TopicPartition, error: DamagedRecordsError
     ) -> None:
-        """Take a replica out of service whose log was found to be damaged, if others have it."""
+        """Take a replica with a damaged log out of service if other replicas have its records."""
         with self._lock:
             self._partitions.on_damaged(topic_partition, error)
 
     def replaceable_logs(self) -> list[TopicPartition]:
-        """Return the damaged logs that the next LeaderAndIsr would replace, each once a leadership.
+        """Return the damaged logs that the next LeaderAndIsr would replace, once per leadership.
 
         The caller notifies the controller as of a failed directory. Call after every
         UpdateMetadata.
@@ -433,15 +433,15 @@ class ReplicaManager:
             return self._replacement.candidates()
 
     def take_suspect_news(self) -> bool:
-        """Return whether replicas have become suspect, or sound, since the last time.
+        """Return whether the suspect replicas have changed since the last call.
 
-        The caller then saves them and tells the controller. Call after every control request.
+        The caller then saves them and notifies the controller. Call after every control request.
         """
         with self._lock:
             return self._suspects.take_news()
 
     def checkpoint_high_watermarks(self) -> None:
-        """Note the high watermarks of all replicas on disk; one caller at a time."""
+        """Write the high watermarks of all replicas to disk; one caller at a time."""
         with self._lock:
             high_watermarks = self._partitions.high_watermarks()
         self._logs.checkpoint_high_watermarks(high_watermarks)

@@ -1,8 +1,8 @@
-"""Throttled replication: how many bytes a second moved partitions may cost (KIP-73).
+"""Throttled replication: limits the bytes per second that reassignments replicate (KIP-73).
 
 Mirrors ``kafka.server.ReplicationQuotaManager``. ``{leader,follower}.replication.throttled.rate``
-of the broker say how much, ``….throttled.replicas`` of topics say of which replicas. Replicas in
-sync are never throttled: they would fall out of the ISR.
+of the broker are the limits, ``….throttled.replicas`` of topics select the replicas. Replicas in
+sync are never throttled, because they would leave the ISR.
 """
 
 from __future__ import annotations
@@ -64,34 +64,34 @@ class ReplicationQuota:
             self._samples.append((now_ms, size))
 
     def pause_ms(self, now_ms: int) -> int:
-        """Return how long the throttled partitions must wait until the rate is kept; 0: no time."""
+        """Return how long throttled partitions must wait until the rate is below the limit."""
         while self._samples and now_ms - self._samples[0][0] >= WINDOW_MS:
             self._samples.popleft()
         if not self._bytes_per_second or not self._samples:
             return 0
         since_ms = self._samples[0][0]
         counted = sum(size for _, size in self._samples)
-        # The first second of a burst counts as a whole one: it may use up what a second has.
+        # Divide by at least one second, so that a burst may use the bytes of a whole second.
         takes_ms = max(counted * 1_000 // self._bytes_per_second, SAMPLE_MS)
         is_over = counted * 1_000 > self._bytes_per_second * max(now_ms - since_ms, SAMPLE_MS)
         return since_ms + min(takes_ms, WINDOW_MS) - now_ms if is_over else 0
 
 
 class ReplicationQuotas:
-    """What a broker sends as leader and fetches as follower. Not thread-safe."""
+    """The quotas of a broker as leader and as follower. Not thread-safe."""
 
     def __init__(self, broker_id: BrokerId) -> None:
         self.leader = ReplicationQuota(broker_id)
         self.follower = ReplicationQuota(broker_id)
 
     def on_broker_config(self, overrides: Mapping[str, str]) -> None:
-        """Take the broker's settings (``/config/brokers/N``); garbage limits nothing."""
+        """Apply the broker's settings (``/config/brokers/N``); ignore invalid ones."""
         for quota, key in self._keys("rate"):
             rate = overrides.get(key, "").strip()
             quota.limit(int(rate) if rate.isdecimal() else None)
 
     def on_topic_config(self, topic: str, overrides: Mapping[str, str]) -> None:
-        """Take a topic's settings (``/config/topics/T``)."""
+        """Apply a topic's settings (``/config/topics/T``)."""
         for quota, key in self._keys("replicas"):
             quota.throttle(topic, overrides.get(key, ""))
 

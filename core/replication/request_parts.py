@@ -1,4 +1,4 @@
-"""A complete list that comes in several requests, because one body cannot hold it."""
+"""Collects a complete list that is split into several requests because of its size."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class _Term(NamedTuple):
 
 
 class ListedPartitions(NamedTuple):
-    """Partitions with their topic ids: those of one part, or ``is_everything`` there is."""
+    """Partitions with their topic ids: those of one part, or of the complete list."""
 
     partitions: dict[TopicPartition, TopicId | None]
     is_everything: bool
 
 
 class RequestParts:
-    """Gathers what the parts of a complete LeaderAndIsr, or UpdateMetadata, name.
+    """Collects the partitions in the parts of a complete LeaderAndIsr or UpdateMetadata.
 
-    What is not named may be given up only when every part has come: from the first on, one after
-    the other, of one term, each once or repeated at once. Whatever else comes, the list stays
-    incomplete, and nothing is given up until the next one.
+    Partitions that are not listed may be removed only after every part has come, in sequence and
+    from one term. A part may be repeated directly after itself. After any other sequence the list
+    is incomplete, and nothing is removed until the next complete list.
 
-    Where late copies cannot be told (no ``sequence``) only the first complete list of a term
-    counts: another may be a copy of it, which does not name what was created since.
+    Without a ``sequence`` late copies cannot be recognised, so only the first complete list of a
+    term counts: a second one may be a late copy that lacks partitions created since.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class RequestParts:
     def add(
         self, header: ControlHeader, request: LeaderAndIsrRequest | UpdateMetadataRequest
     ) -> ListedPartitions | None:
-        """Add a part and return what is named; None for a copy that came late."""
+        """Add a part and return the listed partitions; None for a late copy."""
         term = _Term(header.controller_epoch, header.broker_epoch)
         if header.sequence == 0 and term <= self._complete:
             return None
@@ -74,7 +74,7 @@ class RequestParts:
 def _named(
     request: LeaderAndIsrRequest | UpdateMetadataRequest,
 ) -> dict[TopicPartition, TopicId | None]:
-    """Return what a part names; what is being deleted is not there any more."""
+    """Return the partitions of a part, without those being deleted."""
     return {
         TopicPartition(topic.topic_name, state.partition_index): topic.topic_id
         for topic in request.topic_states

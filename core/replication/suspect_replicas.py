@@ -1,7 +1,7 @@
-"""Which replicas of this broker may have lost committed records, and until when.
+"""Tracks the replicas of this broker that may have lost committed records.
 
-A replica is suspect until it is back in the ISR by following a leader, or until it is elected
-leader: then no better replica exists, or an operator allowed it. See ``SuspectReplicas``.
+A replica is suspect until it rejoins the ISR as a follower, or until it is elected leader: then no
+better replica exists, or an operator allowed it. See ``SuspectReplicas``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger("state.change")
 
 
 class SuspectTracker:
-    """Learns from control requests. Not thread-safe."""
+    """Updated from control requests. Not thread-safe."""
 
     def __init__(self, broker_id: BrokerId, logs: ReplicaLogs) -> None:
         self._lost: LostReplicas = []
@@ -51,20 +51,20 @@ class SuspectTracker:
         return not is_present or state.leader_epoch <= replica_log.latest_epoch
 
     def note_missing(self, request: LeaderAndIsrRequest) -> None:
-        """Mark replicas as suspect whose logs are missing, before these are created again.
+        """Mark replicas with missing logs as suspect, before their logs are created again.
 
-        The whole loss is known after all parts of a FULL. If the broker stops before that, or none
-        is sent, the empty logs must not pass for sound after a restart.
+        The complete loss is known only after all parts of a FULL request. If the broker stops
+        before that, the new empty logs must not count as sound after the restart.
         """
         missing = _missing(request, self._logs)
         if missing:
             self._logs.note_lost([topic_partition for topic_partition, _ in missing], are_all=False)
 
     def gather_lost(self, request: LeaderAndIsrRequest) -> LostReplicas:
-        """Return what is gone of all that is hosted: of a request's parts up to this one.
+        """Return the replicas with missing logs, in a request's parts up to this one.
 
-        Outside the ISR as well: a replica there may be eligible to lead (KIP-966), which a request
-        does not tell.
+        Include replicas outside the ISR: one of them may be an eligible leader (KIP-966), which
+        the request does not say.
         """
         if request.part == 0:
             self._lost = []
@@ -72,7 +72,7 @@ class SuspectTracker:
         return self._lost
 
     def on_lost(self, lost: LostReplicas) -> None:
-        """Note the logs that a new or emptied log directory lacks."""
+        """Mark the replicas as suspect whose logs a new or emptied log directory lost."""
         if self._logs.knows_all:
             return
         self._logs.note_lost([topic_partition for topic_partition, _ in lost])
@@ -89,15 +89,15 @@ class SuspectTracker:
     def on_leadership(
         self, topic_partition: TopicPartition, row: LeaderAndIsrPartition | UpdateMetadataPartition
     ) -> None:
-        """Take in a leadership of which the controller knows that this replica is suspect.
+        """Process a leadership that the controller decided knowing that this replica is suspect.
 
-        In the ISR after it was out of it, it has fetched whatever is committed.
+        A replica that rejoined the ISR has fetched all committed records.
         """
         if not self._logs.is_suspect(topic_partition):
             return
         version = row.leader_epoch, row.partition_epoch
         if row.leader <= NO_LEADER:
-            self._has_lost_leader = True  # how much there is in its log counts now
+            self._has_lost_leader = True  # from now on its log end counts
         elif self._broker_id not in row.isr:
             self._out_of_sync_in[topic_partition] = max(
                 version, self._out_of_sync_in.get(topic_partition, version)
@@ -112,11 +112,11 @@ class SuspectTracker:
             self._logs.absolve(topic_partition)
 
     def forget(self, topic_partition: TopicPartition) -> None:
-        """Forget a replica whose log is gone: a new topic of its name has new epochs."""
+        """Forget a replica whose log was removed: a new topic of this name has new epochs."""
         self._out_of_sync_in.pop(topic_partition, None)
 
     def take_news(self) -> bool:
-        """Return whether controllers should be told what is suspect now."""
+        """Return whether to notify the controller of changed suspect replicas."""
         has_news = self._has_lost_leader or self._told != self._logs.suspect_changes
         self._has_lost_leader, self._told = False, self._logs.suspect_changes
         return has_news

@@ -153,7 +153,7 @@ def test_how_far_the_cluster_has_come_is_noted_where_kafka_does_not_look(
     assert not caplog.messages
     (path / "control-plane.properties").write_text("controller.epoch=seven")
     assert directory.read_seen() == SeenOfCluster()
-    assert "is ignored" in caplog.text
+    assert "ignoring " in caplog.text
 
 
 # --- failures -------------------------------------------------------------------------------------

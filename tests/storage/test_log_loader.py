@@ -97,7 +97,7 @@ def test_what_follows_a_bad_batch_goes_with_it(
     assert values(restarted(machine)) == numbered(0, 4)
     assert files(path) == [".log", "3.log"]
     assert files(path, ".deleted") == []
-    assert f"of 1 logs were not whole; {4 * BATCH_BYTES} bytes cut off" in caplog.text
+    assert f"1 logs had incomplete ends; cut off {4 * BATCH_BYTES} bytes" in caplog.text
 
 
 def test_lost_committed_records_are_reported(
@@ -108,7 +108,7 @@ def test_lost_committed_records_are_reported(
     os.truncate(segment_file(crashed(machine, disk_log), 6), 1)
     logs = machine.start()
     assert log_of(logs).log_end_offset == logs.checkpointed_high_watermark(T0) == 6
-    assert "1 logs lost committed records that only other replicas have, t-0 first" in caplog.text
+    assert "1 logs lost committed records that only other replicas have, first: t-0" in caplog.text
 
 
 def test_what_is_before_the_recovery_point_is_not_checked(machine: Machine, disk_log: UnifiedLog):

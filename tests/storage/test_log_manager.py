@@ -168,7 +168,7 @@ def test_what_is_no_log_is_left_alone(machine: Machine, caplog: pytest.LogCaptur
     assert set(logs.hosted()) == {TopicPartition("__consumer_offsets", 12)}
     logs.clean_up()
     assert {path.name for path in directory.iterdir() if path.is_dir()} == set(names)
-    assert "3 directories are no logs and left alone, lost+found first" in caplog.text
+    assert "ignoring 3 directories that are not logs, the first is lost+found" in caplog.text
 
 
 def test_logs_of_brokers_that_knew_no_topic_ids_get_one(machine: Machine, logs: LogManager):

@@ -90,7 +90,7 @@ def test_old_segments_go_and_the_log_starts_later(
     assert values(disk_log) == numbered(6, 8)
     assert files(disk_log.path) == ["6.log"]
     assert files(disk_log.path, ".deleted") == []
-    assert "2 segments of 1 logs are no longer kept, t-0 first" in caplog.text
+    assert "retention dropped 2 segments of 1 logs, first: t-0" in caplog.text
     assert values(log_of(machine.restart())) == numbered(6, 8)
 
 

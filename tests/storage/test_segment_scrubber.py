@@ -177,7 +177,7 @@ def test_damage_is_told_of_once_a_minute_and_logged_once(
     [line] = errors(caplog)
     path = segment_file(log.path, 3)
     text = f"{path}: at {BATCH_BYTES}: a corrupt batch: its CRC does not match"
-    assert line == f"t-0: records are not what was written: {text}"
+    assert line == f"t-0: records are damaged: {text}"
 
 
 def test_damage_that_was_repaired_is_forgotten(machine: Machine, logs: LogManager, log: UnifiedLog):

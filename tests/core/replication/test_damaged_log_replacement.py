@@ -63,7 +63,7 @@ def test_the_last_copy_stays_and_is_read_where_it_is_whole(
     broker = filled(isr=(1,))
     for _ in range(2):
         assert broker.consume({T0: 1}).answer[T0].error_code is Errors.CORRUPT_MESSAGE
-    assert caplog.text.count("nobody else in sync has the records") == 1
+    assert caplog.text.count("no other replica in the ISR has the damaged records") == 1
     assert consumed(broker.consume({T0: 2}).answer[T0]) == [b"2"]
     assert broker.produce(b"3", acks=1).answer[T0].error_code is Errors.NONE
     assert not broker.logs.is_damaged(T0)

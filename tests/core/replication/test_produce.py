@@ -337,7 +337,7 @@ def test_a_new_leader_waits_for_what_was_sent_to_the_former_one(
     follower.order(2, 2)
     early = follower.produce_to(sent(known + 1)).answer[T0]
     assert early.error_code is Errors.NOT_LEADER_OR_FOLLOWER
-    assert "may be on their way" in early.message
+    assert "may still arrive" in early.message
     for number in (known, known + 1):
         assert follower.produce_to(sent(number)).is_waiting
     late = follower.produce_to(sent(known + 3)).answer[T0]
