@@ -148,7 +148,7 @@ class Deletions:
     def broker_up(self, step: Fields) -> None:
         """A broker registers anew."""
         before = max(self.office.context.live_broker_epochs.values(), default=0)
-        registration = self.office.register(step.take("broker"), life=2)
+        registration = self.office.register(step.take("broker"), incarnation=2)
         assert step.take("epoch", "+1") == "+1"
         assert registration.broker_epoch > before
         self.office.brokers.on_broker_change()

@@ -313,7 +313,7 @@ def test_rec_09_a_second_broker_of_one_id_fails_and_the_first_stays():
     first = tree.register(0)
     store = ZkControllerStore(FakeZooKeeper(tree.server))
     with pytest.raises(BrokerIdInUseError):
-        store.register_broker(broker_info(0, life=2))
+        store.register_broker(broker_info(0, incarnation=2))
     assert store.read_broker(0) == first
 
 

@@ -269,7 +269,7 @@ def _register(client: Client, given: Fields, expect: Fields) -> None:
         return
     first = epoch = client.store.register_broker(info)
     changed = one_of(given.take("info", "same"), _INFOS, "info")
-    again = broker_info(1, life=2) if changed else info
+    again = broker_info(1, incarnation=2) if changed else info
     if any(word in session for word in ("expire", "former", "previous")):
         client.renew_session()
         epoch = client.store.register_broker(again)
@@ -292,7 +292,7 @@ def _register(client: Client, given: Fields, expect: Fields) -> None:
 
 def _update_info(client: Client, info: BrokerInfo, is_registered: bool, expect: Fields) -> None:
     """Replace what a broker says about itself, where it is registered."""
-    changed = broker_info(1, life=2)
+    changed = broker_info(1, incarnation=2)
     write = SetData(BrokerIdZNode.path(1), BrokerIdZNode.encode(changed), ANY_VERSION)
     if is_registered:
         client.store.register_broker(info)

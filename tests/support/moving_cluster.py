@@ -1,7 +1,7 @@
-"""A cluster whose partitions are moved: controllers, and brokers that do as they are told.
+"""A cluster whose partitions are reassigned: controllers, and brokers that carry out requests.
 
-A broker remembers what LeaderAndIsr and StopReplica tell it, and no more: a follower gets in sync
-only when both it and its leader have heard of it.
+A broker remembers the rows of LeaderAndIsr and StopReplica only. A follower joins the ISR when both
+it and its leader have received the request.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _request_ids = itertools.count(1)
 
 
 class MovingCluster(Tree):
-    """Registered brokers, and one controller after another that rules them."""
+    """Registered brokers, and active controllers one after another."""
 
     def __init__(
         self, brokers: Iterable[BrokerId], settings: ControllerSettings | None = None
@@ -69,45 +69,45 @@ class MovingCluster(Tree):
         self.effects: list[Effect] = []
         for broker_id in brokers:
             self.register(broker_id)
-        self.ruler = self._candidate()
+        self.active = self._candidate()
 
     # --- controllers ---
 
-    def rule(self) -> None:
-        """Let the ruler take over and do all there is to do."""
-        self._obey(self.ruler.start())
+    def start_controller(self) -> None:
+        """Start the active controller and handle all its events."""
+        self._carry_out(self.active.start())
         self.settle()
 
     def succeed(self, hook: Hook | None = None) -> None:
-        """Let the ruler die, and the next one, whose calls are hooked, take over."""
-        self.ruler.session.expire()
-        self.ruler = self._candidate()
-        self.ruler.session.hook = hook
-        self.rule()
+        """Crash the active controller and start the next one, whose calls go through ``hook``."""
+        self.active.session.expire()
+        self.active = self._candidate()
+        self.active.session.hook = hook
+        self.start_controller()
 
     def depose(self) -> None:
-        """Let another one take over while the ruler lives and knows nothing of it."""
+        """Elect another controller without notifying the present one, which goes on running."""
         self.server.remove(ControllerZNode.PATH)
-        self.ruler = self._candidate()
-        self.rule()
+        self.active = self._candidate()
+        self.start_controller()
 
     def handle(self, event: ControllerEvent) -> list[Effect]:
-        """Let the ruler process one event, and the brokers obey."""
-        effects = self.ruler.handle(event)
-        self._obey(effects)
+        """Let the active controller handle one event, and the brokers carry out its requests."""
+        effects = self.active.handle(event)
+        self._carry_out(effects)
         return effects
 
     def settle(self) -> None:
-        """Let the ruler process all its watches trigger."""
-        while self.ruler.inbox:
-            self.handle(self.ruler.inbox.popleft())
+        """Let the active controller handle all events from its watches."""
+        while self.active.inbox:
+            self.handle(self.active.inbox.popleft())
 
-    # --- moving ---
+    # --- reassignments ---
 
     def submit(
         self, targets: dict[TopicPartition, Replicas | None]
     ) -> dict[TopicPartition, Errors]:
-        """Ask by RPC; return the answer, NOT_CONTROLLER for all when the ruler does not rule."""
+        """Send AlterPartitionReassignments; return the error of each partition."""
         rows = tuple(ReassignablePartition(*p, replicas) for p, replicas in targets.items())
         request = AlterPartitionReassignmentsRequest(rows)
         answer = self._ask(ApiPartitionReassignment(next(_request_ids), request))
@@ -118,17 +118,17 @@ class MovingCluster(Tree):
         return {TopicPartition(r.topic, r.partition): r.error_code for r in answer.partitions}
 
     def write_znode(self, targets: dict[TopicPartition, Replicas]) -> None:
-        """Ask as tools do."""
+        """Write a reassignment request to the znode, as tools do."""
         self.server.put(ADMIN, ReassignPartitionsZNode.encode(targets))
         self.settle()
 
     def znode(self) -> dict[TopicPartition, Replicas] | None:
-        """Return what the admin znode says."""
+        """Return the content of the admin znode."""
         node = self.server.snapshot().get(ADMIN)
         return None if node is None else ReassignPartitionsZNode.decode(node.data)
 
     def ongoing(self, *partitions: TopicPartition) -> tuple[OngoingReassignment, ...]:
-        """Return what is being moved, of these partitions or of all."""
+        """Return the ongoing reassignments of these partitions, or of all."""
         request = ListPartitionReassignmentsRequest(partitions or None)
         answer = self._ask(ListPartitionReassignments(next(_request_ids), request))
         assert isinstance(answer, ListPartitionReassignmentsResponse)
@@ -141,20 +141,20 @@ class MovingCluster(Tree):
     # --- brokers ---
 
     def catch_up(self) -> bool:
-        """Let every follower that can get in sync; return whether any did."""
+        """Let every follower that can join the ISR; return whether any did."""
         proposed = [self._propose_isr(p) for p in self.partitions()]
         self.settle()
         return any(proposed)
 
     def catch_up_with_everything(self) -> None:
-        """Let followers get in sync until there is nothing to follow any more."""
+        """Let followers join ISRs until no follower can."""
         for _ in range(MAX_ROUNDS):
             if not self.catch_up():
                 return
         raise AssertionError("ISRs never stop growing")
 
     def _propose_isr(self, partition: TopicPartition) -> bool:
-        """Have the leader ask for everyone who follows it; return whether the ISR grew."""
+        """Let the leader propose an ISR with all its followers; return whether it was accepted."""
         state = self.state(partition)
         if state is None:
             return False
@@ -165,7 +165,7 @@ class MovingCluster(Tree):
         followers = tuple(
             r for r in leading.replicas if r not in now.isr and self._follows(r, partition, leading)
         )
-        epochs = self.ruler.controller.context.live_broker_epochs
+        epochs = self.active.controller.context.live_broker_epochs
         if not followers or now.leader not in epochs:
             return False
         row = AlterPartitionRow(
@@ -192,7 +192,7 @@ class MovingCluster(Tree):
     def _candidate(self) -> Candidate:
         return Candidate(self, next(self._controllers), self._settings)
 
-    def _obey(self, effects: list[Effect]) -> None:
+    def _carry_out(self, effects: list[Effect]) -> None:
         self.effects += effects
         for sent in requests(effects):
             if sent.header.controller_epoch < self._controller_epoch:
@@ -216,11 +216,11 @@ class MovingCluster(Tree):
                             hosted.pop(partition, None)
                     answer = StopReplicaResponse(Errors.NONE)
                     event = response_event(sent.broker_id, sent.header, request, answer)
-                    self.ruler.inbox.extend([] if event is None else [event])
+                    self.active.inbox.extend([] if event is None else [event])
                 case _:
                     pass
 
-    # --- looking ---
+    # --- state ---
 
     def partitions(self) -> list[TopicPartition]:
         """Return every partition of every topic znode."""
@@ -243,7 +243,7 @@ class MovingCluster(Tree):
         return sorted(b for b in self.sessions if partition in self.hosted.get(b, {}))
 
     def assert_at_rest(self) -> None:
-        """Nothing moves, nothing is left over, and all brokers and ZooKeeper agree."""
+        """No reassignment is ongoing or leaves data, and brokers and ZooKeeper agree."""
         assert self.znode() is None
         assert self.ongoing() == ()
         for partition in self.partitions():
@@ -254,11 +254,13 @@ class MovingCluster(Tree):
             assert set(isr) == set(replicas)
             assert self.hosts(partition) == sorted(replicas)
             assert self.hosted[leader][partition].leader_epoch == leader_epoch
-            assert self.ruler.controller.context.partition_replica_assignment(partition) == replicas
+            assert (
+                self.active.controller.context.partition_replica_assignment(partition) == replicas
+            )
         self.assert_sound()
 
     def assert_sound(self) -> None:
-        """No state ever written had an empty ISR, a leader outside it, or an older epoch."""
+        """No written state has an empty ISR, a leader outside the ISR, or an older leader epoch."""
         epochs: dict[str, int] = {}
         for transaction in self.server.transactions:
             for operation in transaction.operations:
@@ -270,7 +272,7 @@ class MovingCluster(Tree):
                     epochs[operation.path] = now.leader_epoch
 
     def writes(self) -> list[str]:
-        """Return the paths written by now, in order, tools' and followers' writes left out."""
+        """Return the written paths in sequence, without the writes of tools and followers."""
         return [
             operation.path
             for transaction in self.server.transactions
@@ -286,9 +288,9 @@ def topic_path(topic: str) -> str:
 
 
 def cluster(*replicas: tuple[int, ...], brokers: int = 6) -> MovingCluster:
-    """Return a ruled cluster: topic t with a partition on each of these, brokers from 1."""
+    """Return a cluster with a controller and topic t: one partition for each tuple of replicas."""
     moving = MovingCluster(range(1, brokers + 1))
     moving.put_topic("t", dict(enumerate(replicas)), topic_id(77))
-    moving.rule()
+    moving.start_controller()
     moving.effects.clear()
     return moving

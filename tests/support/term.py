@@ -122,10 +122,10 @@ class Tree:
         self.server = FakeZooKeeperServer()
         self.sessions: dict[BrokerId, FakeZooKeeper] = {}
 
-    def register(self, broker_id: BrokerId, *, life: int = 1) -> BrokerRegistration:
-        """Register a broker; another ``life`` has another control endpoint."""
+    def register(self, broker_id: BrokerId, *, incarnation: int = 1) -> BrokerRegistration:
+        """Register a broker; another ``incarnation`` has another control endpoint."""
         session = self.sessions[broker_id] = FakeZooKeeper(self.server)
-        info = broker_info(broker_id, life)
+        info = broker_info(broker_id, incarnation)
         return BrokerRegistration(info, ZkControllerStore(session).register_broker(info))
 
     def unregister(self, *broker_ids: BrokerId) -> None:
@@ -144,7 +144,7 @@ class Tree:
         self.server.put(TopicZNode.path(topic), TopicZNode.encode(topic_id, assignments))
 
     def topic(self, topic: str) -> TopicAssignment:
-        """Return what a topic's znode says."""
+        """Return the content of a topic znode."""
         read = topic_assignment(self.server.snapshot()[TopicZNode.path(topic)], topic)
         assert isinstance(read, TopicAssignment)
         return read
@@ -176,7 +176,7 @@ class Tree:
         return None if node is None else ControllerZNode.decode(node.data)
 
     def elect_another_controller(self) -> None:
-        """Do what an election does to everybody who ruled before."""
+        """Raise the controller epoch, as the election of another controller does."""
         epoch = int(self.server.snapshot()["/controller_epoch"].data)
         self.server.put("/controller_epoch", b"%d" % (epoch + 1))
 
@@ -223,13 +223,13 @@ class Office(Tree):
             self.context.add_live_broker(self.register(broker_id))
 
     def effects(self) -> list[Effect]:
-        """Return what has been produced since the last time."""
+        """Return the effects since the last call."""
         self._produced, produced = [], [*self._produced, *self._drain()]
         return produced
 
     @property
     def answers(self) -> dict[RequestId, ActorResponse]:
-        """Every answer so far; looking at them leaves the effects where they are."""
+        """Every answer so far; the effects stay for ``effects``."""
         self._produced += self._drain()
         return dict(self._answers)
 
@@ -241,7 +241,7 @@ class Office(Tree):
         return drained
 
     def sent(self) -> list[SendControlRequest]:
-        """Return the requests that have been produced since the last time."""
+        """Return the control requests since the last call."""
         return requests(self.effects())
 
     def assign(
@@ -293,7 +293,7 @@ class Office(Tree):
 
 
 class Candidate:
-    """One broker's controller and its session; what its watches trigger waits in ``inbox``."""
+    """One broker's controller and its session; events from watches wait in ``inbox``."""
 
     def __init__(
         self, tree: Tree, broker_id: BrokerId, settings: ControllerSettings | None = None
@@ -308,7 +308,7 @@ class Candidate:
         )
 
     def handle(self, event: ControllerEvent) -> list[Effect]:
-        """Process one event; the controller's indexes agree with what they index afterwards."""
+        """Handle one event, then validate the indexes of the context."""
         effects = self.controller.handle(event, self.now_ms)
         self.controller.context.validate()
         return effects
@@ -318,14 +318,14 @@ class Candidate:
         return self.handle(RegisterBrokerAndReelect())
 
     def catch_up(self) -> list[Effect]:
-        """Process all that watches triggered; return what came of it."""
+        """Handle all events from watches; return the effects."""
         effects: list[Effect] = []
         while self.inbox:
             effects += self.handle(self.inbox.popleft())
         return effects
 
     def expire(self) -> list[Effect]:
-        """Lose the session, and have the next one, not used yet."""
+        """End the session and open the next one."""
         self.session.expire()
         self.inbox.clear()
         effects = self.handle(Expire())
@@ -338,13 +338,13 @@ class Candidate:
             self.inbox.append(event)
 
 
-def broker_info(broker_id: BrokerId, life: int = 1) -> BrokerInfo:
-    """Return what a broker says about itself in one of its lives."""
+def broker_info(broker_id: BrokerId, incarnation: int = 1) -> BrokerInfo:
+    """Return what a broker registers with; every incarnation has other control addresses."""
     return BrokerInfo(
         broker_id,
         (EndPoint("PLAINTEXT", f"host-{broker_id}", 9092),),
-        control_endpoint=f"tcp://host-{broker_id}:{19000 + life}",
-        replication_endpoint=f"tcp://host-{broker_id}:{29000 + life}",
+        control_endpoint=f"tcp://host-{broker_id}:{19000 + incarnation}",
+        replication_endpoint=f"tcp://host-{broker_id}:{29000 + incarnation}",
     )
 
 
@@ -391,7 +391,7 @@ def of_type(effects: Iterable[Effect], effect_type: type[T]) -> list[T]:
 
 
 def leader_and_isr_rows(effects: Iterable[Effect]) -> ByBroker[LeaderAndIsrPartition]:
-    """Return what each broker is told last to lead or follow."""
+    """Return the last LeaderAndIsr row of each partition and broker."""
     rows: ByBroker[LeaderAndIsrPartition] = {}
     for sent in requests(effects):
         if isinstance(sent.request, LeaderAndIsrRequest):

@@ -1,4 +1,4 @@
-"""A cluster with two brokers and a topic, and a controller that rules it."""
+"""A cluster with two brokers and a topic, and its active controller."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def tree() -> Tree:
 
 
 @pytest.fixture
-def ruler(tree: Tree) -> Candidate:
-    """Broker 0, which rules, with nothing left to do."""
+def active(tree: Tree) -> Candidate:
+    """The active controller, on broker 0, after it has handled all events."""
     candidate = Candidate(tree, 0)
     candidate.start()
     candidate.catch_up()

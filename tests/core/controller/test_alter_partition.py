@@ -1,4 +1,4 @@
-"""Which ISRs leaders get, what those who do not get them are told, and who hears of it."""
+"""AlterPartition: which ISRs are accepted, the errors of the others, and who is notified."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ RECOVERING = LeaderRecoveryState.RECOVERING
 
 @pytest.fixture
 def office() -> Office:
-    """t-0 is led by 1 with 2 in sync, at leader epoch 4 and partition epoch 2; 3 could join."""
+    """t-0: leader 1, ISR 1 and 2, leader epoch 4, partition epoch 2; 3 is not in sync."""
     office = Office(brokers=(1, 2, 3))
     office.lead(T0, (1, 2, 3), leader=1, isr=(1, 2))
     for _ in range(2):
@@ -56,7 +56,7 @@ def office() -> Office:
 def put(
     office: Office, partition: TopicPartition, leader: int, isr: tuple[int, ...], **more: int
 ) -> None:
-    """Let ZooKeeper and the controller hold a leadership."""
+    """Put a partition state into ZooKeeper and the controller's memory."""
     office.put_state(partition, leader, isr, **more)
     stored = office.state(partition)
     assert stored is not None
@@ -64,7 +64,7 @@ def put(
 
 
 def row(*isr: int, partition: TopicPartition = T0, **fields: object) -> AlterPartitionRow:
-    """Return a proposal that rests on what the fixture holds."""
+    """Return a proposal with the epochs of the fixture."""
     proposal = AlterPartitionRow(*partition, None, 4, isr, (-1,) * len(isr), 0, 2)
     return proposal._replace(**fields)  # type: ignore[arg-type]
 
@@ -80,7 +80,7 @@ def propose(office: Office, *rows: AlterPartitionRow, sender: int = 1) -> list[A
 
 
 def outcome(office: Office, proposal: AlterPartitionRow, sender: int = 1) -> Errors:
-    """Return the error of one proposal, which writes nothing."""
+    """Return the error of one proposal; check that it writes nothing."""
     before = len(office.server.transactions)
     (answer,) = propose(office, proposal, sender=sender)
     assert len(office.server.transactions) == before
@@ -88,7 +88,7 @@ def outcome(office: Office, proposal: AlterPartitionRow, sender: int = 1) -> Err
 
 
 def on_write(office: Office, moment: Moment, act: Callable[[], None]) -> None:
-    """Act once when states are written."""
+    """Call ``act`` once when partition states are written."""
 
     def hook(call: Call) -> None:
         if call.method == "multi_many" and call.moment is moment:
@@ -106,9 +106,7 @@ def lose() -> None:
 
 
 @pytest.mark.parametrize("isr", [(1, 2, 3), (1,), (1, 3), (3, 1)])
-def test_a_leader_gets_its_isr_and_keeps_its_leader_epoch(
-    office: Office, isr: tuple[int, ...]
-) -> None:
+def test_an_accepted_isr_keeps_the_leader_epoch(office: Office, isr: tuple[int, ...]) -> None:
     answers = propose(office, row(*isr))
     assert answers == [AlteredPartition("t", 0, Errors.NONE, 1, 4, isr, 0, 3)]
     stored = office.state(T0)
@@ -116,7 +114,7 @@ def test_a_leader_gets_its_isr_and_keeps_its_leader_epoch(
     assert stored == office.context.partition_leadership_info(T0)
 
 
-def test_everybody_hears_of_it_by_metadata_alone(office: Office) -> None:
+def test_an_accepted_isr_is_sent_to_all_brokers_by_update_metadata_only(office: Office) -> None:
     propose(office, row(1, 2, 3))
     effects = office.effects()
     assert kinds(effects) == [(1, "UpdateMetadata"), (2, "UpdateMetadata"), (3, "UpdateMetadata")]
@@ -125,15 +123,15 @@ def test_everybody_hears_of_it_by_metadata_alone(office: Office) -> None:
     assert "t-0: leader 1, isr [1, 2] → [1, 2, 3]" in repr(effects)
 
 
-def test_those_that_changed_are_handed_on(office: Office) -> None:
+def test_only_changed_partitions_are_returned_as_changed(office: Office) -> None:
     office.lead(T1, (1, 2), leader=1, isr=(1, 2))
-    as_it_is = row(2, 1, partition=T1, leader_epoch=0, partition_epoch=0)
-    response, changed = office.alter_partitions.alter(request(office, as_it_is, row(1)))
+    unchanged = row(2, 1, partition=T1, leader_epoch=0, partition_epoch=0)
+    response, changed = office.alter_partitions.alter(request(office, unchanged, row(1)))
     assert [answer.error_code for answer in response.partitions] == [Errors.NONE, Errors.NONE]
     assert changed == [T0]
 
 
-def test_many_are_written_at_once(office: Office) -> None:
+def test_many_proposals_are_written_in_one_transaction(office: Office) -> None:
     partitions = [TopicPartition("t", n) for n in range(1, 300)]
     for partition in partitions:
         office.lead(partition, (1, 2), leader=1, isr=(1, 2))
@@ -143,35 +141,37 @@ def test_many_are_written_at_once(office: Office) -> None:
     assert len(office.server.transactions) == before + 1
 
 
-def test_a_leader_that_is_shutting_down_may_name_its_successor(office: Office) -> None:
+def test_a_leader_that_is_shutting_down_may_add_a_replica(office: Office) -> None:
     office.context.shutting_down_broker_ids.add(1)
     assert propose(office, row(1, 2, 3))[0].error_code is Errors.NONE
 
 
-def test_a_member_named_in_its_present_life_is_eligible(office: Office) -> None:
+def test_an_isr_member_with_its_current_broker_epoch_is_accepted(office: Office) -> None:
     epochs = office.context.live_broker_epochs
-    lives = tuple(epochs[broker_id] for broker_id in (1, 2, 3))
-    assert propose(office, row(1, 2, 3, isr_broker_epochs=lives))[0].error_code is Errors.NONE
+    broker_epochs = tuple(epochs[broker_id] for broker_id in (1, 2, 3))
+    assert (
+        propose(office, row(1, 2, 3, isr_broker_epochs=broker_epochs))[0].error_code is Errors.NONE
+    )
 
 
-def test_a_member_of_an_unknown_life_stays_suspect(office: Office) -> None:
+def test_an_isr_member_with_an_unknown_broker_epoch_remains_suspect(office: Office) -> None:
     lost = SuspectReplicas({T0: LogEnd(0, 1)})
     office.context.add_live_broker(replace(office.context.registrations[3], suspects=lost))
     assert propose(office, row(1, 2, 3))[0].error_code is Errors.NONE
     assert office.context.suspect_end(3, T0) is not None
 
 
-def test_a_leader_a_broken_move_left_over_may_let_its_successors_join(office: Office) -> None:
+def test_a_leader_outside_the_assignment_may_add_assigned_replicas(office: Office) -> None:
     office.context.update_partition_full_replica_assignment(T0, ReplicaAssignment((2, 3)))
     assert propose(office, row(1, 2, 3))[0].error_code is Errors.NONE
 
 
-# --- the same again -------------------------------------------------------------------------------
+# --- repeated proposals ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("isr", [(1, 2), (2, 1)])
 @pytest.mark.parametrize("partition_epoch", [0, 2])
-def test_ci_36_what_is_so_already_is_a_success_whatever_version_it_rests_on(
+def test_ci_36_the_present_isr_is_accepted_with_any_older_partition_epoch(
     office: Office, isr: tuple[int, ...], partition_epoch: int
 ) -> None:
     proposal = row(*isr, partition_epoch=partition_epoch)
@@ -180,7 +180,7 @@ def test_ci_36_what_is_so_already_is_a_success_whatever_version_it_rests_on(
     assert len(office.server.transactions) == before
 
 
-def test_a_proposal_repeated_because_its_answer_was_lost_gets_the_same_answer(
+def test_a_proposal_repeated_after_a_lost_response_gets_the_same_response(
     office: Office,
 ) -> None:
     assert propose(office, row(1, 2, 3)) == propose(office, row(1, 2, 3))
@@ -188,7 +188,7 @@ def test_a_proposal_repeated_because_its_answer_was_lost_gets_the_same_answer(
 
 
 @pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
-def test_a_write_whose_answer_is_lost_is_a_success(office: Office, moment: Moment) -> None:
+def test_a_write_whose_response_is_lost_succeeds(office: Office, moment: Moment) -> None:
     on_write(office, moment, lose)
     response, changed = office.alter_partitions.alter(request(office, row(1, 2, 3)))
     assert response.partitions == (AlteredPartition("t", 0, Errors.NONE, 1, 4, (1, 2, 3), 0, 3),)
@@ -200,14 +200,16 @@ def test_a_write_whose_answer_is_lost_is_a_success(office: Office, moment: Momen
 
 
 @pytest.mark.parametrize(
-    ("sender", "offset"), [(9, 0), (1, -1), (1, 1)], ids=["unknown", "former life", "later life"]
+    ("sender", "offset"),
+    [(9, 0), (1, -1), (1, 1)],
+    ids=["unknown broker", "earlier epoch", "later epoch"],
 )
-def test_who_is_not_the_registered_broker_is_refused_as_a_whole(
+def test_a_request_without_the_current_broker_epoch_is_refused_as_a_whole(
     office: Office, sender: int, offset: int
 ) -> None:
-    asked = request(office, row(1), sender=sender)
-    asked = AlterPartitionRequest(sender, asked.broker_epoch + offset, asked.partitions)
-    answer = office.alter_partitions.alter(asked)
+    sent = request(office, row(1), sender=sender)
+    sent = AlterPartitionRequest(sender, sent.broker_epoch + offset, sent.partitions)
+    answer = office.alter_partitions.alter(sent)
     assert answer == (AlterPartitionResponse(Errors.STALE_BROKER_EPOCH), [])
     assert office.effects() == []
     assert office.leads(T0) == (1, (1, 2), 4)
@@ -240,75 +242,75 @@ def test_who_is_not_the_registered_broker_is_refused_as_a_whole(
         ({"topic_id": topic_id(8)}, Errors.INCONSISTENT_TOPIC_ID),
     ],
 )
-def test_what_is_wrong_with_a_proposal(
+def test_an_invalid_proposal_gets_the_error_of_kafka(
     office: Office, fields: dict[str, object], error: Errors
 ) -> None:
     office.context.add_topic_id("t", topic_id(7))
     assert outcome(office, row(1, 3)._replace(**fields)) is error  # type: ignore[arg-type]
 
 
-def test_the_right_topic_id_is_accepted(office: Office) -> None:
+def test_a_proposal_with_the_correct_topic_id_is_accepted(office: Office) -> None:
     office.context.add_topic_id("t", topic_id(7))
     (answer,) = propose(office, row(1, topic_id=topic_id(7)))
     assert answer.error_code is Errors.NONE
 
 
-def test_who_does_not_lead_is_fenced_even_by_what_is_so_already(office: Office) -> None:
+def test_a_broker_that_is_not_the_leader_is_fenced_even_for_the_present_isr(office: Office) -> None:
     assert outcome(office, row(1, 2), sender=2) is Errors.FENCED_LEADER_EPOCH
     put(office, T0, -1, (1,), leader_epoch=4)
     assert outcome(office, row(1, partition_epoch=3)) is Errors.FENCED_LEADER_EPOCH
 
 
-def test_a_partition_in_a_newer_controllers_hands_is_not_ours(office: Office) -> None:
+def test_a_state_written_by_a_newer_controller_is_not_changed(office: Office) -> None:
     put(office, T0, 1, (1, 2), leader_epoch=4, controller_epoch=2)
     assert outcome(office, row(1, 2, 3)) is Errors.NOT_CONTROLLER
 
 
-@pytest.mark.parametrize("trouble", ["gone", "shutting down", "log directory failed"])
-def test_who_cannot_be_relied_on_does_not_get_into_the_isr(office: Office, trouble: str) -> None:
-    match trouble:
-        case "gone":
+@pytest.mark.parametrize("reason", ["offline", "shutting down", "log directory failed"])
+def test_an_unavailable_replica_cannot_join_the_isr(office: Office, reason: str) -> None:
+    match reason:
+        case "offline":
             office.context.remove_live_broker(3)
         case "shutting down":
             office.context.shutting_down_broker_ids.add(3)
         case _:
             office.context.replicas_on_offline_dirs[3] = {T0}
     assert outcome(office, row(1, 2, 3)) is Errors.INELIGIBLE_REPLICA
-    assert propose(office, row(1))[0].error_code is Errors.NONE, "others may leave meanwhile"
+    assert propose(office, row(1))[0].error_code is Errors.NONE, "a smaller ISR is accepted"
 
 
-def test_a_topic_that_is_being_deleted_is_unknown(office: Office) -> None:
+def test_a_topic_queued_for_deletion_is_unknown(office: Office) -> None:
     office.context.queue_topic_deletion(["t"])
     assert outcome(office, row(1)) is Errors.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_who_is_refused_hears_what_holds_and_so_does_everybody(office: Office) -> None:
+def test_a_refusal_contains_the_present_state_which_is_also_sent_to_all_brokers(
+    office: Office,
+) -> None:
     (answer,) = propose(office, row(1, 3, partition_epoch=1))
     held = AlteredPartition("t", 0, Errors.INVALID_UPDATE_VERSION, 1, 4, (1, 2), 0, 2)
     assert answer == held
     assert metadata_rows(office.effects())[2][T0].isr == (1, 2)
 
 
-def test_of_what_is_unknown_nobody_hears(office: Office) -> None:
+def test_a_refusal_for_an_unknown_partition_is_not_sent_to_other_brokers(office: Office) -> None:
     assert propose(office, row(1, topic="u")) == [
         AlteredPartition("u", 0, Errors.UNKNOWN_TOPIC_OR_PARTITION)
     ]
     assert office.effects() == []
 
 
-def test_refusals_are_one_line_however_many(
-    office: Office, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_many_refusals_are_one_log_line(office: Office, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     propose(office, *(row(1, partition=TopicPartition("u", n)) for n in range(5)))
     (line,) = caplog.messages
     assert "5 ISRs proposed by broker 1 were refused, the first: u-0 with UNKNOWN_TOPIC" in line
 
 
-# --- recovering (KIP-704) -------------------------------------------------------------------------
+# --- recovery state (KIP-704) ---------------------------------------------------------------------
 
 
-def test_a_leader_that_has_recovered_says_so(office: Office) -> None:
+def test_a_leader_can_report_that_it_has_recovered(office: Office) -> None:
     put(office, T0, 1, (1,), leader_epoch=4, recovery=RECOVERING)
     (answer,) = propose(office, row(1, partition_epoch=3))
     assert (answer.error_code, answer.leader_recovery_state) == (Errors.NONE, 0)
@@ -317,21 +319,22 @@ def test_a_leader_that_has_recovered_says_so(office: Office) -> None:
     assert stored.leader_and_isr.leader_recovery_state is LeaderRecoveryState.RECOVERED
 
 
-def test_while_it_recovers_nobody_joins(office: Office) -> None:
+def test_no_replica_joins_the_isr_of_a_recovering_leader(office: Office) -> None:
     put(office, T0, 1, (1,), leader_epoch=4, recovery=RECOVERING)
     joined = row(1, 2, partition_epoch=3, leader_recovery_state=1)
     assert outcome(office, joined) is Errors.INVALID_REQUEST
     alone = row(1, partition_epoch=3, leader_recovery_state=1)
     assert outcome(office, alone) is Errors.NONE
-    put(office, T0, 1, (1, 2), leader_epoch=4, recovery=RECOVERING)  # as no controller writes it
+    # No controller writes this state.
+    put(office, T0, 1, (1, 2), leader_epoch=4, recovery=RECOVERING)
     assert propose(office, alone._replace(partition_epoch=4))[0].isr == (1,)
     assert propose(office, row(1, 2, partition_epoch=5))[0].isr == (1, 2)
 
 
-# --- races ----------------------------------------------------------------------------------------
+# --- concurrent writes ----------------------------------------------------------------------------
 
 
-def test_a_conflict_answers_with_what_is_there_and_is_not_tried_again(office: Office) -> None:
+def test_a_conflict_answers_with_the_stored_state_and_is_not_retried(office: Office) -> None:
     on_write(office, Moment.BEFORE, lambda: office.put_state(T0, 1, (1,), leader_epoch=4))
     response, changed = office.alter_partitions.alter(request(office, row(1, 2, 3)))
     held = AlteredPartition("t", 0, Errors.INVALID_UPDATE_VERSION, 1, 4, (1,), 0, 3)
@@ -341,7 +344,9 @@ def test_a_conflict_answers_with_what_is_there_and_is_not_tried_again(office: Of
     assert metadata_rows(office.effects())[2][T0].isr == (1,)
 
 
-def test_a_conflict_with_a_newer_controllers_write_is_not_taken_over(office: Office) -> None:
+def test_a_conflicting_write_of_a_newer_controller_is_not_copied_into_memory(
+    office: Office,
+) -> None:
     def write() -> None:
         office.put_state(T0, 2, (2,), leader_epoch=5, controller_epoch=2)
 
@@ -351,7 +356,7 @@ def test_a_conflict_with_a_newer_controllers_write_is_not_taken_over(office: Off
     assert office.known(T0) == (1, (1, 2), 4)
 
 
-def test_a_conflict_with_garbage_fails_alone(office: Office) -> None:
+def test_a_conflict_with_an_unreadable_state_fails_only_that_partition(office: Office) -> None:
     office.lead(T1, (1, 2), leader=1, isr=(1, 2))
     on_write(office, Moment.BEFORE, lambda: office.server.put(STATE % 0, b"garbage"))
     other = row(1, partition=T1, leader_epoch=0, partition_epoch=0)
@@ -360,17 +365,17 @@ def test_a_conflict_with_garbage_fails_alone(office: Office) -> None:
     assert office.leads(T1) == (1, (1,), 0)
 
 
-def test_a_state_that_may_not_be_written_is_asked_for_again(office: Office) -> None:
+def test_a_state_that_cannot_be_written_gets_a_retriable_error(office: Office) -> None:
     office.server.deny_writing(TopicPartitionStateZNode.path(T0))
     assert propose(office, row(1, 2, 3))[0].error_code is Errors.UNKNOWN_SERVER_ERROR
 
 
-def test_a_partition_that_vanishes_is_unknown(office: Office) -> None:
+def test_a_partition_deleted_before_the_write_is_unknown(office: Office) -> None:
     on_write(office, Moment.BEFORE, lambda: office.delete_topic("t"))
     assert propose(office, row(1, 2, 3))[0].error_code is Errors.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_partition_that_vanishes_after_a_conflict_is_unknown(office: Office) -> None:
+def test_a_partition_deleted_after_a_conflict_is_unknown(office: Office) -> None:
     def hook(call: Call) -> None:
         if call == (Moment.BEFORE, "multi_many", call.paths):
             office.put_state(T0, 1, (1,), leader_epoch=4)
@@ -381,21 +386,21 @@ def test_a_partition_that_vanishes_after_a_conflict_is_unknown(office: Office) -
     assert propose(office, row(1, 2, 3))[0].error_code is Errors.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_who_was_deposed_writes_nothing(office: Office) -> None:
+def test_a_deposed_controller_writes_nothing(office: Office) -> None:
     on_write(office, Moment.BEFORE, office.elect_another_controller)
     with pytest.raises(ControllerMovedError):
         office.alter_partitions.alter(request(office, row(1, 2, 3)))
     assert office.leads(T0) == (1, (1, 2), 4)
 
 
-def test_a_deposed_controller_resigns_and_sends_the_leader_elsewhere(
-    tree: Tree, ruler: Candidate
+def test_a_deposed_controller_resigns_and_answers_not_controller(
+    tree: Tree, active: Candidate
 ) -> None:
-    sender = ruler.controller.context.live_broker_epochs[1]
+    sender = active.controller.context.live_broker_epochs[1]
     tree.elect_another_controller()
     proposal = row(1, leader_epoch=0, partition_epoch=0)
-    asked = AlterPartitionRequest(1, sender, (proposal,))
-    effects = ruler.handle(AlterPartitionReceived(7, asked))
+    sent = AlterPartitionRequest(1, sender, (proposal,))
+    effects = active.handle(AlterPartitionReceived(7, sent))
     answers = of_type(effects, Reply)
     assert answers == [Reply(7, AlterPartitionResponse(Errors.NOT_CONTROLLER))]
-    assert not ruler.controller.is_active
+    assert not active.controller.is_active

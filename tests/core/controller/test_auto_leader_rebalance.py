@@ -1,4 +1,4 @@
-"""Leaderships that go back to preferred replicas when the clock says so."""
+"""Automatic preferred leader elections, started by a timer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def office() -> Office:
 
 
 def lead_many(office: Office, broker_id: int, *, led: int, lost: int) -> list[TopicPartition]:
-    """Let a broker lead so many of those it should; return those it does not."""
+    """Let a broker lead ``led`` of the partitions it is preferred for; return the others."""
     partitions = [TopicPartition(f"of-{broker_id}", n) for n in range(led + lost)]
     other = 3 if broker_id != 3 else 1
     for number, partition in enumerate(partitions):
@@ -29,19 +29,21 @@ def lead_many(office: Office, broker_id: int, *, led: int, lost: int) -> list[To
     return partitions[led:]
 
 
-def let_2_lead(tree: Tree, ruler: Candidate) -> None:
-    """Let 2 lead t-0, which 1 should, and the controller know."""
+def let_2_lead(tree: Tree, active: Candidate) -> None:
+    """Let broker 2 lead t-0, whose preferred replica is 1, in ZooKeeper and in memory."""
     tree.put_state(T0, 2, (1, 2), leader_epoch=tree.leads(T0)[2] + 1)
     stored = tree.state(T0)
     assert stored is not None
-    ruler.controller.context.put_partition_leadership_info(T0, stored)
+    active.controller.context.put_partition_leadership_info(T0, stored)
 
 
 def leaders(office: Office, partitions: list[TopicPartition]) -> set[int]:
     return {office.leads(partition)[0] for partition in partitions}
 
 
-def test_more_than_the_percentage_is_given_back_a_broker_at_a_time(office: Office) -> None:
+def test_a_broker_over_the_imbalance_percentage_gets_its_preferred_leaderships(
+    office: Office,
+) -> None:
     just_allowed = lead_many(office, 1, led=9, lost=1)
     too_many = lead_many(office, 2, led=8, lost=1)
     office.balance.rebalance()
@@ -53,7 +55,7 @@ def test_more_than_the_percentage_is_given_back_a_broker_at_a_time(office: Offic
     ("obstacle", "leader"),
     [("none", 1), ("dead", 2), ("shutting down", 2), ("out of sync", 2), ("being deleted", 2)],
 )
-def test_only_what_would_succeed_is_tried(
+def test_an_election_that_cannot_succeed_is_not_tried(
     office: Office, caplog: pytest.LogCaptureFixture, obstacle: str, leader: int
 ) -> None:
     office.lead(T0, (1, 2), leader=2, isr=(2,) if obstacle == "out of sync" else (1, 2))
@@ -73,10 +75,12 @@ def test_only_what_would_succeed_is_tried(
     assert caplog.messages == [], "nothing failed"
 
 
-def test_moves_elsewhere_are_no_obstacle_but_who_is_being_added_waits(office: Office) -> None:
-    in_order = ReplicaAssignment((1, 3, 2), adding_replicas=(3,), removing_replicas=(2,))
+def test_a_reassigned_partition_is_rebalanced_unless_its_preferred_replica_is_being_added(
+    office: Office,
+) -> None:
+    moving = ReplicaAssignment((1, 3, 2), adding_replicas=(3,), removing_replicas=(2,))
     arriving = ReplicaAssignment((3, 1), adding_replicas=(3,))
-    office.lead(T0, in_order, leader=2, isr=(1, 2))
+    office.lead(T0, moving, leader=2, isr=(1, 2))
     office.lead(U0, arriving, leader=1, isr=(1, 3))
     office.context.partitions_being_reassigned.update((T0, U0))
     office.balance.rebalance()
@@ -84,13 +88,13 @@ def test_moves_elsewhere_are_no_obstacle_but_who_is_being_added_waits(office: Of
     assert office.leads(U0)[0] == 1
 
 
-def test_what_nobody_ever_led_is_not_imbalanced(office: Office) -> None:
+def test_a_partition_without_a_first_leader_is_not_imbalanced(office: Office) -> None:
     office.assign(T0, (1, 2))
     office.balance.rebalance()
     assert office.state(T0) is None
 
 
-def test_everything_in_order_costs_nothing(office: Office) -> None:
+def test_a_balanced_cluster_is_not_read_or_written(office: Office) -> None:
     lead_many(office, 1, led=3, lost=0)
     calls: list[Call] = []
     office.zookeeper.hook = calls.append
@@ -99,7 +103,7 @@ def test_everything_in_order_costs_nothing(office: Office) -> None:
     assert kinds(office.effects()) == []
 
 
-def test_the_timer_is_armed_for_this_term_first_soon_and_then_again_and_again() -> None:
+def test_the_timer_starts_after_the_initial_delay_and_repeats_at_the_interval() -> None:
     settings = ControllerSettings(
         first_leader_imbalance_check_ms=5, leader_imbalance_check_interval_seconds=300
     )
@@ -112,26 +116,28 @@ def test_the_timer_is_armed_for_this_term_first_soon_and_then_again_and_again() 
         assert of_type(office.effects(), ScheduleEvent) == [ScheduleEvent(300_000, again)]
 
 
-def test_without_automatic_rebalancing_no_timer_is_armed() -> None:
+def test_no_timer_starts_when_auto_leader_rebalance_is_disabled() -> None:
     office = Office((1, 2), ControllerSettings(auto_leader_rebalance_enable=False))
     office.balance.begin_checks()
     assert office.effects() == []
 
 
-def test_the_timer_of_a_former_term_does_nothing(tree: Tree, ruler: Candidate) -> None:
-    let_2_lead(tree, ruler)
-    epoch = ruler.controller.context.epoch
-    assert ruler.handle(AutoPreferredReplicaLeaderElection(epoch - 1)) == []
-    ruler.handle(AutoPreferredReplicaLeaderElection(epoch))
+def test_a_timer_of_an_earlier_term_does_nothing(tree: Tree, active: Candidate) -> None:
+    let_2_lead(tree, active)
+    epoch = active.controller.context.epoch
+    assert active.handle(AutoPreferredReplicaLeaderElection(epoch - 1)) == []
+    active.handle(AutoPreferredReplicaLeaderElection(epoch))
     assert tree.leads(T0)[0] == 1
 
 
-def test_the_timer_is_void_when_the_rebalancing_shows_that_another_rules(
-    tree: Tree, ruler: Candidate
+def test_the_timer_is_cancelled_when_the_rebalance_finds_another_active_controller(
+    tree: Tree, active: Candidate
 ) -> None:
-    let_2_lead(tree, ruler)
+    let_2_lead(tree, active)
     tree.elect_another_controller()
-    effects = ruler.handle(AutoPreferredReplicaLeaderElection(ruler.controller.context.epoch))
-    assert not ruler.controller.is_active
+    effects = active.handle(AutoPreferredReplicaLeaderElection(active.controller.context.epoch))
+    assert not active.controller.is_active
     timers = [type(e) for e in effects if isinstance(e, ScheduleEvent | CancelScheduledEvents)]
-    assert timers == [ScheduleEvent, CancelScheduledEvents, ScheduleEvent], "the last: Reelect"
+    assert timers == [ScheduleEvent, CancelScheduledEvents, ScheduleEvent], (
+        "the last one is for Reelect"
+    )

@@ -1,4 +1,4 @@
-"""Registered brokers that answer nothing lose their leaderships, until they answer."""
+"""A registered broker that answers no control requests is replaced as leader until it answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TIMEOUT_MS = 4_000
 
 
 class Watched:
-    """Broker 0, which rules brokers 1 and 2 and looks every second whether they answer."""
+    """Broker 0, the active controller, checks every second that brokers 1 and 2 answer."""
 
     def __init__(self, tree: Tree, timeout_ms: int = TIMEOUT_MS) -> None:
         self.tree = tree
@@ -40,7 +40,7 @@ class Watched:
         self.silent: set[BrokerId] = set()
 
     def let_answer(self) -> list[Effect]:
-        """Have everybody who is not silent answer what waits."""
+        """Let every broker that is not silent answer its control requests."""
         effects: list[Effect] = []
         for _ in range(5):
             waiting, self.unanswered = self.unanswered, []
@@ -61,7 +61,7 @@ class Watched:
         return effects
 
     def look(self, times: int) -> None:
-        """Let the timer fire, with time for answers before."""
+        """Let the brokers answer, then let the timer fire."""
         for _ in range(times):
             self.let_answer()
             effects = self.handle(CheckBrokers(self.candidate.controller.context.epoch))
@@ -77,25 +77,27 @@ def watched() -> Watched:
     return Watched(tree)
 
 
-def test_a_broker_that_answers_nothing_is_relieved_in_a_new_leader_epoch(watched: Watched) -> None:
+def test_an_unresponsive_broker_is_replaced_as_leader_in_a_new_leader_epoch(
+    watched: Watched,
+) -> None:
     watched.look(2)
     watched.silent = {1}
     watched.look(3)
-    assert watched.tree.leads(T0) == (1, (1, 2), 0), "it has some time left"
+    assert watched.tree.leads(T0) == (1, (1, 2), 0), "the timeout has not passed"
     watched.look(1)
     assert watched.tree.leads(T0) == (2, (2,), 1)
     assert watched.tree.leads(T1) == (2, (2,), 1)
-    assert watched.tree.leads(ALONE) == (1, (1,), 0), "nobody else can"
+    assert watched.tree.leads(ALONE) == (1, (1,), 0), "it has no other replica"
     controller = watched.candidate.controller
     gauges = take_gauges(controller.context, 0, is_active=True)
     assert (gauges.active_broker_count, gauges.fenced_broker_count) == (2, 1)
     assert sorted(controller.context.registrations) == [0, 1, 2]
     queued = len(watched.unanswered)
     watched.look(20)
-    assert len(watched.unanswered) - queued <= 1, "it is not asked for ever"
+    assert len(watched.unanswered) - queued <= 1, "an unresponsive broker gets no more requests"
 
 
-def test_it_is_used_again_as_soon_as_it_answers(watched: Watched) -> None:
+def test_an_unresponsive_broker_is_used_again_when_it_answers(watched: Watched) -> None:
     watched.silent = {1}
     watched.look(7)
     assert watched.tree.leads(T0) == (2, (2,), 1)
@@ -103,21 +105,23 @@ def test_it_is_used_again_as_soon_as_it_answers(watched: Watched) -> None:
     watched.let_answer()
     context = watched.candidate.controller.context
     assert context.unresponsive_broker_ids == context.shutting_down_broker_ids == set()
-    assert watched.tree.leads(T0) == (2, (2,), 2), "an epoch in which it was never stopped"
+    assert watched.tree.leads(T0) == (2, (2,), 2), "its replica was stopped in the previous epoch"
     proposal = AlterPartitionRow("t", 0, topic_id(77), 2, (2, 1), (-1, -1), 0, 2)
     epoch = context.registrations[2].broker_epoch
     watched.handle(AlterPartitionReceived(9, AlterPartitionRequest(2, epoch, (proposal,))))
     assert watched.tree.leads(T0) == (2, (2, 1), 2)
 
 
-def test_of_two_that_answer_nothing_none_takes_over_from_the_other(watched: Watched) -> None:
+def test_an_unresponsive_broker_is_not_elected_for_another_unresponsive_broker(
+    watched: Watched,
+) -> None:
     watched.silent = {1, 2}
     watched.look(7)
-    assert watched.tree.leads(EVERYWHERE) == (0, (0,), 1), "nobody led in between"
-    assert watched.tree.leads(T0) == (1, (1,), 1), "nobody else can"
+    assert watched.tree.leads(EVERYWHERE) == (0, (0,), 1), "no unresponsive broker led between"
+    assert watched.tree.leads(T0) == (1, (1,), 1), "it has no other replica"
 
 
-def test_meanwhile_it_joins_no_isr(watched: Watched) -> None:
+def test_an_unresponsive_broker_cannot_join_an_isr(watched: Watched) -> None:
     watched.silent = {1}
     watched.look(7)
     proposal = AlterPartitionRow("t", 0, topic_id(77), 1, (2, 1), (-1, -1), 0, 1)
@@ -130,13 +134,13 @@ def test_meanwhile_it_joins_no_isr(watched: Watched) -> None:
     assert answer.partitions[0].error_code is Errors.INELIGIBLE_REPLICA
 
 
-def test_when_nobody_answers_it_is_the_controller_and_nobody_is_relieved(watched: Watched) -> None:
+def test_no_leader_is_replaced_when_all_brokers_are_unresponsive(watched: Watched) -> None:
     watched.silent = {0, 1, 2}
     watched.look(30)
     assert watched.tree.leads(T0) == (1, (1, 2), 0)
 
 
-def test_a_broker_that_dies_or_starts_again_is_not_unresponsive_any_more(watched: Watched) -> None:
+def test_a_broker_that_goes_offline_is_no_longer_unresponsive(watched: Watched) -> None:
     watched.silent = {1}
     watched.look(7)
     watched.tree.unregister(1)
@@ -145,7 +149,7 @@ def test_a_broker_that_dies_or_starts_again_is_not_unresponsive_any_more(watched
     assert context.unresponsive_broker_ids == context.shutting_down_broker_ids == set()
 
 
-def test_one_that_asks_to_shut_down_is_not_used_again(watched: Watched) -> None:
+def test_an_unresponsive_broker_that_is_shutting_down_is_not_used_again(watched: Watched) -> None:
     watched.silent = {1}
     watched.look(7)
     context = watched.candidate.controller.context
@@ -156,7 +160,7 @@ def test_one_that_asks_to_shut_down_is_not_used_again(watched: Watched) -> None:
     assert watched.tree.leads(T0)[0] == 2
 
 
-def test_by_default_nobody_looks() -> None:
+def test_brokers_are_not_checked_by_default() -> None:
     tree = Tree()
     tree.register(1)
     watched = Watched(tree, timeout_ms=0)

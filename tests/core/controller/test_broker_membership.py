@@ -1,4 +1,4 @@
-"""Brokers that come, go, bounce, move and write nonsense."""
+"""Brokers that start, fail, restart, change address or have an unreadable registration."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def scribble(office: Office, broker_id: int, data: bytes = b"not JSON") -> None:
 # --- starting -------------------------------------------------------------------------------------
 
 
-def test_at_the_start_every_broker_gets_a_channel(office: Office) -> None:
+def test_every_registered_broker_gets_a_channel_when_a_term_begins(office: Office) -> None:
     fresh = Office(brokers=())
     registrations = [fresh.register(broker_id) for broker_id in (10, 9)]
     scribble(fresh, 8)
@@ -69,7 +69,7 @@ def test_at_the_start_every_broker_gets_a_channel(office: Office) -> None:
     assert fresh.context.live_or_shutting_down_broker_ids == [9, 10]
 
 
-def test_a_newcomer_hears_everything_and_the_others_only_that_it_lives(office: Office) -> None:
+def test_a_new_broker_gets_the_full_state_and_other_brokers_its_addresses(office: Office) -> None:
     office.lead(T0, (1, 4), leader=1, isr=(1,))
     registration = office.register(4)
     office.context.replicas_on_offline_dirs[4] = {T0}
@@ -88,21 +88,21 @@ def test_a_newcomer_hears_everything_and_the_others_only_that_it_lives(office: O
     assert [b.broker_id for b in first.live_brokers] == [1, 2, 3, 4]
     assert first.topic_states == (), "KAFKA-7537"
     assert sorted(metadata_rows(effects)[4]) == [T0, T1]
-    told = requests(effects)[4].request
-    assert isinstance(told, LeaderAndIsrRequest)
-    assert told.type is FULL
-    assert [partition for partition, _ in told.partitions()] == [T0]
+    full = requests(effects)[4].request
+    assert isinstance(full, LeaderAndIsrRequest)
+    assert full.type is FULL
+    assert [partition for partition, _ in full.partitions()] == [T0]
     assert office.context.replicas_on_offline_dirs == {}
 
 
-def test_a_newcomer_with_nothing_to_host_is_told_that(office: Office) -> None:
+def test_a_new_broker_without_replicas_gets_an_empty_full_request(office: Office) -> None:
     office.register(4)
     office.brokers.on_broker_change()
-    (told,) = [s.request for s in office.sent() if isinstance(s.request, LeaderAndIsrRequest)]
-    assert told == LeaderAndIsrRequest(FULL, (), ())
+    (full,) = [s.request for s in office.sent() if isinstance(s.request, LeaderAndIsrRequest)]
+    assert full == LeaderAndIsrRequest(FULL, (), ())
 
 
-def test_a_newcomer_leads_what_waited_for_it(office: Office) -> None:
+def test_a_new_broker_leads_the_partitions_that_waited_for_it(office: Office) -> None:
     u0, u1 = TopicPartition("u", 0), TopicPartition("u", 1)
     office.lead(u0, (4,), leader=NO_LEADER, isr=(4,), state=PartitionState.OFFLINE)
     office.assign(u1, (4,))
@@ -113,14 +113,14 @@ def test_a_newcomer_leads_what_waited_for_it(office: Office) -> None:
     assert leader_and_isr_rows(office.effects())[4][u1].is_new
 
 
-def test_nothing_changed_nothing_said(office: Office) -> None:
+def test_an_unchanged_broker_list_sends_nothing(office: Office) -> None:
     assert change(office) == []
 
 
 # --- failing --------------------------------------------------------------------------------------
 
 
-def test_a_dead_leader_is_replaced_and_leaves_every_isr(office: Office) -> None:
+def test_a_failed_leader_is_replaced_and_leaves_every_isr(office: Office) -> None:
     office.context.shutting_down_broker_ids.add(1)
     office.context.replicas_on_offline_dirs[1] = {T1}
     office.unregister(1)
@@ -139,13 +139,13 @@ def test_a_dead_leader_is_replaced_and_leaves_every_isr(office: Office) -> None:
     assert metadata_rows(effects)[3][T1].offline_replicas == (1,)
 
 
-def test_a_broker_that_may_have_lost_all_it_had_has_all_of_a_partition_that_is_new(
+def test_a_broker_that_reports_no_sound_replica_may_lead_a_new_partition(
     office: Office,
 ) -> None:
-    knows_nothing = replace(
+    all_suspect = replace(
         office.context.registrations[1], suspects=SuspectReplicas(sound=frozenset())
     )
-    office.context.add_live_broker(knows_nothing)
+    office.context.add_live_broker(all_suspect)
     office.assign(U0, (1, 2))
     office.context.put_partition_state(U0, PartitionState.NEW)
     for replica in (1, 2):
@@ -154,10 +154,10 @@ def test_a_broker_that_may_have_lost_all_it_had_has_all_of_a_partition_that_is_n
     assert office.leads(U0) == (1, (1, 2), 0)
     office.unregister(2)
     office.brokers.on_broker_change()
-    assert office.leads(U0) == (1, (1,), 1), "the dead leave what is led by a sound replica"
+    assert office.leads(U0) == (1, (1,), 1), "an offline replica leaves the ISR of a sound leader"
 
 
-def test_the_last_in_sync_replica_is_waited_for(office: Office) -> None:
+def test_a_partition_waits_for_its_last_isr_member(office: Office) -> None:
     office.lead(T0, (1, 2), leader=1, isr=(1,))
     office.unregister(1)
     office.brokers.on_broker_change()
@@ -170,7 +170,7 @@ def test_the_last_in_sync_replica_is_waited_for(office: Office) -> None:
     assert office.context.offline_partition_count == 0
 
 
-def test_the_death_of_a_broker_that_hosted_nothing_is_told(office: Office) -> None:
+def test_the_failure_of_a_broker_without_replicas_is_sent_to_the_others(office: Office) -> None:
     office.register(4)
     change(office)
     office.unregister(4)
@@ -178,7 +178,7 @@ def test_the_death_of_a_broker_that_hosted_nothing_is_told(office: Office) -> No
     assert metadata_rows(office.effects()) == {1: {}, 2: {}, 3: {}}, "KAFKA-13225"
 
 
-def test_a_whole_cluster_that_dies_leaves_its_last_isr_on_record(office: Office) -> None:
+def test_the_last_isr_is_stored_when_all_brokers_fail(office: Office) -> None:
     office.unregister(1, 2, 3)
     office.brokers.on_broker_change()
     leader, isr, _ = office.leads(T0)
@@ -187,26 +187,26 @@ def test_a_whole_cluster_that_dies_leaves_its_last_isr_on_record(office: Office)
     assert office.sent() == []
 
 
-# --- bouncing -------------------------------------------------------------------------------------
+# --- restarting -----------------------------------------------------------------------------------
 
 
-def test_a_bounce_shows_in_the_epoch_alone_and_is_a_failure_and_a_start(office: Office) -> None:
+def test_a_restart_with_the_same_id_is_handled_as_a_failure_and_a_start(office: Office) -> None:
     office.unregister(1)
-    registration = office.register(1, life=2)
+    registration = office.register(1, incarnation=2)
     office.brokers.on_broker_change()
     effects = office.effects()
     channel = [e for e in effects if isinstance(e, AddBroker | RemoveBroker)]
     assert channel == [RemoveBroker(1), AddBroker(registration)]
     assert office.leads(T0) == (2, (2, 3), 1)
-    to_it = [s for s in requests(effects) if s.broker_id == 1]
-    assert {s.header.broker_epoch for s in to_it} == {registration.broker_epoch}
-    assert effects.index(to_it[0]) > effects.index(channel[1])
+    to_1 = [s for s in requests(effects) if s.broker_id == 1]
+    assert {s.header.broker_epoch for s in to_1} == {registration.broker_epoch}
+    assert effects.index(to_1[0]) > effects.index(channel[1])
     rows = leader_and_isr_rows(effects)[1]
     assert {p: row.leader for p, row in rows.items()} == {T0: 2, T1: 2}
-    assert [s.request.type for s in to_it if isinstance(s.request, LeaderAndIsrRequest)] == [FULL]
+    assert [s.request.type for s in to_1 if isinstance(s.request, LeaderAndIsrRequest)] == [FULL]
 
 
-def test_of_dead_and_bounced_brokers_none_is_elected_for_another(office: Office) -> None:
+def test_failed_and_restarted_brokers_are_not_elected_for_each_other(office: Office) -> None:
     office.lead(T0, (2, 1, 3), leader=2, isr=(2, 1, 3))
     before = len(office.server.transactions)
     office.unregister(1, 2)
@@ -218,7 +218,7 @@ def test_of_dead_and_bounced_brokers_none_is_elected_for_another(office: Office)
     assert '"leader":3,' in written
 
 
-def test_all_brokers_that_bounce_together_lead_again(office: Office) -> None:
+def test_brokers_that_restart_together_lead_again(office: Office) -> None:
     office.unregister(1, 2, 3)
     for broker_id in (1, 2, 3):
         office.register(broker_id)
@@ -228,16 +228,16 @@ def test_all_brokers_that_bounce_together_lead_again(office: Office) -> None:
     assert office.context.partitions_with_offline_leader() == []
 
 
-def test_an_older_registration_than_known_is_no_bounce(office: Office) -> None:
+def test_a_registration_older_than_the_known_one_is_not_a_restart(office: Office) -> None:
     known = office.context.registrations[1]
     office.context.add_live_broker(type(known)(known.info, known.broker_epoch + 1000))
     assert change(office) == []
 
 
-# --- other addresses ------------------------------------------------------------------------------
+# --- changed addresses ----------------------------------------------------------------------------
 
 
-def test_new_client_addresses_are_told_to_everybody(office: Office) -> None:
+def test_new_client_addresses_are_sent_to_all_brokers(office: Office) -> None:
     old = broker_info(2)
     moved = type(old)(
         2,
@@ -255,10 +255,10 @@ def test_new_client_addresses_are_told_to_everybody(office: Office) -> None:
     assert office.context.registrations[2].info.endpoints == moved.endpoints
 
 
-def test_a_new_control_address_gets_a_new_channel_and_all_that_the_old_one_may_have_lost(
+def test_a_new_control_address_gets_a_new_channel_and_the_full_state(
     office: Office,
 ) -> None:
-    scribble(office, 2, BrokerIdZNode.encode(broker_info(2, life=2)))
+    scribble(office, 2, BrokerIdZNode.encode(broker_info(2, incarnation=2)))
     office.brokers.on_broker_modifications(2)
     effects = office.effects()
     (channel,) = of_type(effects, AddBroker)
@@ -269,10 +269,10 @@ def test_a_new_control_address_gets_a_new_channel_and_all_that_the_old_one_may_h
     assert sorted(metadata_rows(after)[2]) == [T0, T1]
 
 
-def test_an_address_that_nobody_told_of_is_learnt_with_the_next_change_of_brokers(
+def test_a_missed_address_change_is_found_at_the_next_broker_change(
     office: Office,
 ) -> None:
-    scribble(office, 2, BrokerIdZNode.encode(broker_info(2, life=2)))
+    scribble(office, 2, BrokerIdZNode.encode(broker_info(2, incarnation=2)))
     office.register(4)
     channels = [e.registration.info for e in change(office) if isinstance(e, AddBroker)]
     assert [(info.broker_id, info.control_endpoint) for info in channels] == [
@@ -281,23 +281,23 @@ def test_an_address_that_nobody_told_of_is_learnt_with_the_next_change_of_broker
     ]
 
 
-def test_a_registration_written_again_unchanged_is_no_news(office: Office) -> None:
+def test_a_registration_rewritten_without_a_change_sends_nothing(office: Office) -> None:
     scribble(office, 2, BrokerIdZNode.encode(broker_info(2)))
     office.brokers.on_broker_modifications(2)
     assert office.effects() == []
 
 
-def test_a_modification_of_a_broker_that_is_gone_is_its_failure(office: Office) -> None:
+def test_a_modification_event_of_a_missing_broker_is_handled_as_its_failure(office: Office) -> None:
     office.unregister(1)
     office.brokers.on_broker_modifications(1)
     assert office.context.live_or_shutting_down_broker_ids == [2, 3]
     assert office.leads(T0)[0] == 2
 
 
-# --- nonsense -------------------------------------------------------------------------------------
+# --- unreadable registrations ---------------------------------------------------------------------
 
 
-def test_a_broker_known_stays_as_it_was_while_its_registration_is_unreadable(
+def test_a_known_broker_keeps_its_state_while_its_registration_is_unreadable(
     office: Office,
 ) -> None:
     scribble(office, 1)
@@ -307,7 +307,7 @@ def test_a_broker_known_stays_as_it_was_while_its_registration_is_unreadable(
     assert office.leads(T0) == (1, (1, 2, 3), 0)
 
 
-def test_a_broker_that_could_not_be_read_when_it_came_is_let_in_when_mended(
+def test_a_new_broker_with_an_unreadable_registration_is_added_when_it_is_readable(
     office: Office,
 ) -> None:
     office.register(4)
@@ -319,10 +319,10 @@ def test_a_broker_that_could_not_be_read_when_it_came_is_let_in_when_mended(
     assert [r.registration.info.broker_id for r in of_type(office.effects(), AddBroker)] == [4]
 
 
-# --- replicas that fail without their broker ------------------------------------------------------
+# --- failed log directories -----------------------------------------------------------------------
 
 
-def test_replicas_in_a_failed_directory_are_replaced(office: Office) -> None:
+def test_replicas_in_a_failed_log_directory_are_replaced(office: Office) -> None:
     office.context.replicas_on_offline_dirs[1] = {T0}
     office.brokers.on_replicas_become_offline([PartitionAndReplica(T0, 1)])
     assert office.leads(T0) == (2, (2, 3), 1)
@@ -332,7 +332,7 @@ def test_replicas_in_a_failed_directory_are_replaced(office: Office) -> None:
     assert metadata_rows(effects)[1][T0].offline_replicas == (1,)
 
 
-def test_replicas_of_a_topic_to_be_deleted_do_not_move(office: Office) -> None:
+def test_no_leader_is_elected_for_a_topic_queued_for_deletion(office: Office) -> None:
     office.context.queue_topic_deletion(["t"])
     office.unregister(1)
     office.brokers.on_broker_change()
@@ -340,7 +340,7 @@ def test_replicas_of_a_topic_to_be_deleted_do_not_move(office: Office) -> None:
     assert office.replica_state(T0, 1) is ReplicaState.ONLINE
 
 
-def test_nobody_is_elected_who_died_while_another_came(office: Office) -> None:
+def test_a_broker_that_failed_since_the_last_look_is_not_elected(office: Office) -> None:
     office.term.settings.unclean_leader_election_enable = True
     office.lead(T0, (1, 2), leader=NO_LEADER, isr=(1,), state=PartitionState.OFFLINE)
     office.context.remove_live_broker(1)
@@ -350,10 +350,10 @@ def test_nobody_is_elected_who_died_while_another_came(office: Office) -> None:
     assert office.leads(T0) == (NO_LEADER, (1,), 0)
 
 
-# --- everything afresh ----------------------------------------------------------------------------
+# --- sending the full state again -----------------------------------------------------------------
 
 
-def test_a_broker_can_be_told_everything_afresh_through_a_new_channel(office: Office) -> None:
+def test_a_broker_can_get_the_full_state_again_through_a_new_channel(office: Office) -> None:
     office.brokers.tell_everything(3)
     effects = office.effects()
     assert effects[:2] == [RemoveBroker(3), AddBroker(office.context.registrations[3])]
@@ -364,21 +364,21 @@ def test_a_broker_can_be_told_everything_afresh_through_a_new_channel(office: Of
     assert sorted(leader_and_isr_rows(effects)[3]) == [T0, T1]
 
 
-def test_what_moves_to_a_broker_is_told_afresh_as_well(office: Office) -> None:
+def test_the_full_state_contains_a_replica_that_is_being_added(office: Office) -> None:
     moving = ReplicaAssignment((3, 1), adding_replicas=(3,), removing_replicas=(1,))
     office.lead(T0, moving, leader=1, isr=(1,))
-    office.put_replica_state(T0, 3, ReplicaState.NEW)  # the order to it was dropped
+    office.put_replica_state(T0, 3, ReplicaState.NEW)  # the first request was dropped
     office.context.partitions_being_reassigned.add(T0)
     office.brokers.tell_everything(3)
     assert leader_and_isr_rows(office.effects())[3][T0].is_new
 
 
-# --- who is told what of a death, and when --------------------------------------------------------
+# --- control requests after a failure -------------------------------------------------------------
 
 
 @pytest.fixture
 def crowd() -> Candidate:
-    """Broker 0 rules three brokers, which lead and follow thirty partitions."""
+    """Broker 0 is the active controller of three brokers with thirty partitions."""
     tree = Tree()
     for broker_id in (1, 2):
         tree.register(broker_id)
@@ -390,17 +390,21 @@ def crowd() -> Candidate:
     return candidate
 
 
-def test_of_a_death_everybody_is_told_each_thing_once(crowd: Candidate) -> None:
+def test_after_a_failure_every_broker_gets_each_partition_once(crowd: Candidate) -> None:
     sent = requests(crowd.catch_up())
     for kind, rows_each in ((LeaderAndIsrRequest, 30), (UpdateMetadataRequest, 30)):
         for broker_id in (0, 2):
-            told = [s.request for s in sent if s.broker_id == broker_id and type(s.request) is kind]
-            rows = [name for request in told for name, _ in request.partitions()]
+            received = [
+                s.request for s in sent if s.broker_id == broker_id and type(s.request) is kind
+            ]
+            rows = [name for request in received for name, _ in request.partitions()]
             assert len(rows) == len(set(rows)) == rows_each
-            assert len(told) == 2, "of elections, and then of the others"
+            assert len(received) == 2, "one of elections, one of the other partitions"
 
 
-def test_new_leaders_are_told_before_the_dead_leave_the_other_isrs(crowd: Candidate) -> None:
+def test_new_leaders_are_sent_before_the_failed_broker_leaves_the_other_isrs(
+    crowd: Candidate,
+) -> None:
     performed: list[Effect] = []
     writes: list[int] = []
 
@@ -419,7 +423,7 @@ def test_new_leaders_are_told_before_the_dead_leave_the_other_isrs(crowd: Candid
     assert len(shrunk[0]) == len(shrunk[2]) == 20
 
 
-def test_who_comes_while_a_leader_goes_is_elected_in_one_epoch() -> None:
+def test_a_broker_that_starts_while_the_leader_fails_is_elected_in_one_epoch() -> None:
     office = Office(brokers=(1,))
     office.lead(T0, (1, 2), leader=1, isr=(1, 2))
     office.unregister(1)

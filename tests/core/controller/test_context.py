@@ -1,4 +1,4 @@
-"""The controller's memory: what it answers is what a scan of everything would answer."""
+"""ControllerContext: its indexes give the same answers as a scan of all entries."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def register(context: ControllerContext, *broker_ids: int, epoch: int = 1) -> No
 # --- assignments ----------------------------------------------------------------------------------
 
 
-def test_what_is_not_known_is_empty(context: ControllerContext) -> None:
+def test_unknown_partitions_have_empty_defaults(context: ControllerContext) -> None:
     assign(context, A0, 1, 2, 3)
     for unknown in (TopicPartition("A", 100), TopicPartition("nothing", 0)):
         assert context.partition_replica_assignment(unknown) == ()
@@ -53,10 +53,10 @@ def test_what_is_not_known_is_empty(context: ControllerContext) -> None:
         replica = PartitionAndReplica(unknown, 1)
         assert context.replica_state(replica) is ReplicaState.NON_EXISTENT
     assert context.partition_assignments("nothing") == {}
-    assert list(context.all_topics) == ["A"], "asking does not make it known"
+    assert list(context.all_topics) == ["A"], "a read does not add a topic"
 
 
-def test_an_assignment_is_replaced_whole(context: ControllerContext) -> None:
+def test_a_new_assignment_replaces_the_old_one(context: ControllerContext) -> None:
     assign(context, A0, 4)
     assert context.partition_full_replica_assignment(A0) == ReplicaAssignment((4,))
     moving = ReplicaAssignment((3,), adding_replicas=(1,), removing_replicas=(2,))
@@ -64,7 +64,7 @@ def test_an_assignment_is_replaced_whole(context: ControllerContext) -> None:
     assert context.partition_full_replica_assignment(A0) == moving
 
 
-def test_the_assignments_of_a_topic_are_its_own(context: ControllerContext) -> None:
+def test_a_topic_has_only_its_own_assignments(context: ControllerContext) -> None:
     assign(context, A0, 1, 2, 3)
     assign(context, A1, 2, 3, 1)
     assign(context, B0, 3, 1, 2)
@@ -76,7 +76,7 @@ def test_the_assignments_of_a_topic_are_its_own(context: ControllerContext) -> N
     assert list(context.all_partitions()) == [A0, A1, B0]
 
 
-def test_replicas_are_found_by_their_broker(context: ControllerContext) -> None:
+def test_replicas_are_found_by_broker(context: ControllerContext) -> None:
     assign(context, A0, 1, 2)
     assign(context, B0, 2, 3)
     assert context.partitions_on_broker(2) == [A0, B0]
@@ -90,7 +90,7 @@ def test_replicas_are_found_by_their_broker(context: ControllerContext) -> None:
 # --- topics ---------------------------------------------------------------------------------------
 
 
-def test_a_topic_keeps_its_id_and_shares_it_with_nobody(context: ControllerContext) -> None:
+def test_a_topic_has_one_id_that_no_other_topic_has(context: ControllerContext) -> None:
     context.add_topic_id("A", topic_id(1))
     context.add_topic_id("A", topic_id(1))
     assert (context.topic_id("A"), context.topic_name(topic_id(1))) == (topic_id(1), "A")
@@ -101,7 +101,7 @@ def test_a_topic_keeps_its_id_and_shares_it_with_nobody(context: ControllerConte
     assert context.topic_id("B") is None
 
 
-def test_a_removed_topic_leaves_nothing(context: ControllerContext) -> None:
+def test_a_removed_topic_leaves_no_entry(context: ControllerContext) -> None:
     pristine = vars(ControllerContext()).keys()
     register(context, 1, 2)
     assign(context, A0, 1, 2)
@@ -110,7 +110,7 @@ def test_a_removed_topic_leaves_nothing(context: ControllerContext) -> None:
     context.put_replica_state(PartitionAndReplica(A0, 1), ReplicaState.ONLINE)
     context.add_topic_id("A", topic_id(1))
     context.topic_created_zxids["A"] = 5
-    context.bad_topics["A"] = "unreadable by now"
+    context.bad_topics["A"] = "unreadable"
     context.unreadable_partitions.add(A0)
     context.partitions_being_reassigned.add(A0)
     context.replicas_on_offline_dirs[1] = {A0}
@@ -127,7 +127,7 @@ def test_a_removed_topic_leaves_nothing(context: ControllerContext) -> None:
     assert "'A'" not in repr({name: getattr(context, name) for name in pristine})
 
 
-def test_a_reset_forgets_everything_but_the_statistics(context: ControllerContext) -> None:
+def test_a_reset_clears_everything_except_the_statistics(context: ControllerContext) -> None:
     register(context, 1)
     context.epoch, context.epoch_zk_version = 7, 8
     context.shutting_down_broker_ids.add(1)
@@ -144,7 +144,9 @@ def test_a_reset_forgets_everything_but_the_statistics(context: ControllerContex
 # --- brokers --------------------------------------------------------------------------------------
 
 
-def test_a_broker_that_shuts_down_is_registered_but_not_live(context: ControllerContext) -> None:
+def test_a_broker_that_is_shutting_down_is_registered_but_not_live(
+    context: ControllerContext,
+) -> None:
     register(context, 3, 1, 2)
     context.shutting_down_broker_ids.add(2)
     assert context.live_or_shutting_down_broker_ids == [1, 2, 3]
@@ -157,7 +159,7 @@ def test_a_broker_that_shuts_down_is_registered_but_not_live(context: Controller
     assert not context.is_replica_online(9, T0, include_shutting_down=True)
 
 
-def test_another_incarnation_replaces_the_earlier_one(context: ControllerContext) -> None:
+def test_a_new_registration_replaces_the_earlier_one(context: ControllerContext) -> None:
     register(context, 1, epoch=5)
     register(context, 1, epoch=9)
     assert context.live_broker_epochs == {1: 9}
@@ -166,14 +168,14 @@ def test_another_incarnation_replaces_the_earlier_one(context: ControllerContext
     assert context.registrations == {}
 
 
-def test_a_replica_in_a_failed_directory_is_offline(context: ControllerContext) -> None:
+def test_a_replica_in_a_failed_log_directory_is_offline(context: ControllerContext) -> None:
     register(context, 1)
     context.replicas_on_offline_dirs[1] = {T0}
     assert not context.is_replica_online(1, T0, include_shutting_down=True)
     assert context.is_replica_online(1, T1)
 
 
-def test_a_leader_is_offline_when_dead_leaving_or_its_directory_failed(
+def test_a_leader_is_offline_when_its_broker_or_log_directory_is_not_available(
     context: ControllerContext,
 ) -> None:
     register(context, 1, 2, 3)
@@ -186,12 +188,14 @@ def test_a_leader_is_offline_when_dead_leaving_or_its_directory_failed(
     context.replicas_on_offline_dirs[3] = {partitions[2], partitions[5]}
     assert context.partitions_with_offline_leader() == partitions[1:5]
     context.replicas_on_offline_dirs[2] = {partitions[1]}
-    assert context.partitions_with_offline_leader() == partitions[1:5], "each once"
+    assert context.partitions_with_offline_leader() == partitions[1:5], "each is listed once"
     context.queue_topic_deletion(["t"])
     assert context.partitions_with_offline_leader() == []
 
 
-def test_a_broker_leads_what_others_could_lead(context: ControllerContext) -> None:
+def test_leaders_on_a_broker_are_listed_only_for_partitions_with_other_replicas(
+    context: ControllerContext,
+) -> None:
     for partition, replicas in ((A1, (1, 2)), (A0, (1,)), (B0, (1, 2))):
         assign(context, partition, *replicas)
         lead(context, partition, 1)
@@ -204,7 +208,7 @@ def test_a_broker_leads_what_others_could_lead(context: ControllerContext) -> No
 # --- counters -------------------------------------------------------------------------------------
 
 
-def test_the_imbalance_follows_leaders_assignments_and_deletions(
+def test_the_imbalance_count_follows_leaders_assignments_and_deletions(
     context: ControllerContext,
 ) -> None:
     def imbalance() -> int:
@@ -212,7 +216,7 @@ def test_the_imbalance_follows_leaders_assignments_and_deletions(
 
     for partition in (A0, A1, B0):
         assign(context, partition, 1, 2, 3)
-    assert imbalance() == 0, "nobody leads"
+    assert imbalance() == 0, "there are no leaders"
     lead(context, A0, 1)
     lead(context, A1, 2)
     lead(context, B0, 3)
@@ -222,7 +226,7 @@ def test_the_imbalance_follows_leaders_assignments_and_deletions(
     assert imbalance() == 2, "one stopped being balanced, one started"
     context.queue_topic_deletion(["B"])
     context.queue_topic_deletion(["B"])
-    assert imbalance() == 1, "counted out once (KAFKA-13572)"
+    assert imbalance() == 1, "subtracted once (KAFKA-13572)"
     lead(context, B0, 1)
     assert imbalance() == 1
     context.remove_topic("A")
@@ -230,7 +234,7 @@ def test_the_imbalance_follows_leaders_assignments_and_deletions(
     assert imbalance() == 0
 
 
-def test_a_preferred_replica_being_added_counts_once_it_could_lead(
+def test_an_added_preferred_replica_counts_as_imbalanced_when_it_is_in_sync(
     context: ControllerContext,
 ) -> None:
     moving = ReplicaAssignment((3, 1), adding_replicas=(3,), removing_replicas=(1,))
@@ -241,7 +245,7 @@ def test_a_preferred_replica_being_added_counts_once_it_could_lead(
     assert context.preferred_replica_imbalance_count == 1
 
 
-def test_offline_partitions_count_until_deletion_starts(context: ControllerContext) -> None:
+def test_offline_partitions_are_counted_until_deletion_starts(context: ControllerContext) -> None:
     for state in (PartitionState.NEW, PartitionState.OFFLINE, PartitionState.OFFLINE):
         context.put_partition_state(A0, state)
     context.put_partition_state(A1, PartitionState.OFFLINE)
@@ -253,12 +257,12 @@ def test_offline_partitions_count_until_deletion_starts(context: ControllerConte
     assert context.offline_partition_count == 1
 
 
-# --- against recomputation ------------------------------------------------------------------------
+# --- comparison with a full scan ------------------------------------------------------------------
 
 
 @dataclass
 class Model:
-    """The same memory without an index."""
+    """The same memory without indexes."""
 
     assignments: dict[TopicPartition, ReplicaAssignment] = field(default_factory=dict)
     leaderships: dict[TopicPartition, LeaderIsrAndControllerEpoch] = field(default_factory=dict)
@@ -349,7 +353,7 @@ def assert_same(context: ControllerContext, model: Model) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_indexes_and_counters_are_what_a_scan_would_find(seed: int) -> None:
+def test_indexes_and_counters_equal_a_full_scan(seed: int) -> None:
     rng, context, model = random.Random(seed), ControllerContext(), Model()
     for _ in range(150):
         random_step(rng, context, model)
@@ -371,7 +375,7 @@ def test_indexes_and_counters_are_what_a_scan_would_find(seed: int) -> None:
         ("_partitions", "partitions"),
     ],
 )
-def test_a_forgotten_entry_of_an_index_is_found(
+def test_validate_finds_a_missing_index_entry(
     context: ControllerContext, index: str, named: str
 ) -> None:
     assign(context, A0, 1, 2)
@@ -388,7 +392,7 @@ def test_a_forgotten_entry_of_an_index_is_found(
 
 
 @pytest.mark.parametrize("count", ["offline_partition_count", "preferred_replica_imbalance_count"])
-def test_a_count_that_is_wrong_is_found(context: ControllerContext, count: str) -> None:
+def test_validate_finds_a_wrong_counter(context: ControllerContext, count: str) -> None:
     setattr(context, count, 1)
 
     with pytest.raises(IllegalStateError, match="has 1 instead of 0"):

@@ -1,4 +1,4 @@
-"""What a broker that is about to stop hands over, and what it is told remains."""
+"""Controlled shutdown: which leaderships move, and which partitions remain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from regent.core.controller.events import (
 from regent.core.controller.states import ReplicaState
 from regent.core.errors import Errors
 from regent.core.model import UNKNOWN_BROKER_EPOCH, ReplicaAssignment, TopicPartition
-from regent.core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrResponse
+from regent.core.protocol.control import (
+    ControlHeader,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+)
 from regent.core.protocol.controller import ControlledShutdownResponse
 from regent.zk.codecs.znodes import TopicPartitionStateZNode
 from tests.support.term import (
@@ -43,7 +47,7 @@ def epoch_of(office: Office, broker_id: int) -> int:
 
 
 def ask(office: Office, event: ControlledShutdown) -> ControlledShutdownResponse:
-    """Return the answer, which new leaders do not delay: they are given up at once."""
+    """Return the response, without waiting for the new leaders to answer."""
     office.shutdowns.shut_down(event)
     office.shutdowns.on_timeout(ControlledShutdownTimeout(event.request_id, office.context.epoch))
     response = office.answers[event.request_id]
@@ -61,18 +65,18 @@ def shut_down(office: Office, broker_id: int, offset: int = 0) -> ControlledShut
     )
 
 
-def test_leaderships_move_to_others_in_sync_and_the_broker_leaves_the_isr(office: Office) -> None:
+def test_leaderships_move_to_isr_members_and_the_broker_leaves_the_isr(office: Office) -> None:
     office.lead(T0, (2, 0, 1), leader=2, isr=(2, 0, 1))
     assert shut_down(office, 2) == DONE
     assert office.leads(T0) == (0, (0, 1), 1)
     assert office.context.shutting_down_broker_ids == {2}
     effects = office.effects()
-    assert sorted(leader_and_isr_rows(effects)) == [0, 1, 2], "it obeys until it stops"
+    assert sorted(leader_and_isr_rows(effects)) == [0, 1, 2], "it follows until it stops"
     assert leader_and_isr_rows(effects)[2][T0].leader == 0
     assert stop_replica_rows(effects) == {}
 
 
-def test_what_it_follows_it_stops_and_leaves_the_isr_of(office: Office) -> None:
+def test_followers_stop_and_leave_the_isr(office: Office) -> None:
     office.lead(T0, (0, 2), leader=0, isr=(0, 2))
     assert shut_down(office, 2) == DONE
     assert office.leads(T0) == (0, (0,), 1)
@@ -84,7 +88,7 @@ def test_what_it_follows_it_stops_and_leaves_the_isr_of(office: Office) -> None:
     assert leader_and_isr_rows(effects)[0][T0].isr == (0,)
 
 
-def test_the_last_in_sync_keeps_leading_and_hears_so(office: Office) -> None:
+def test_the_last_isr_member_keeps_leadership_and_is_reported(office: Office) -> None:
     office.lead(T1, (2, 0), leader=2, isr=(2,))
     office.lead(T0, (2, 0), leader=2, isr=(2,))
     answer = shut_down(office, 2)
@@ -92,43 +96,43 @@ def test_the_last_in_sync_keeps_leading_and_hears_so(office: Office) -> None:
     assert office.leads(T0) == (2, (2,), 0)
 
 
-def test_three_brokers_stopping_one_after_another(office: Office) -> None:
+def test_three_brokers_can_shut_down_one_after_another(office: Office) -> None:
     office.lead(T0, (0, 1, 2), leader=0, isr=(0, 1, 2))
     remaining = [len(shut_down(office, b).remaining_partitions) for b in (2, 1, 0)]
     assert remaining == [0, 0, 1]
     assert office.leads(T0)[:2] == (0, (0,))
 
 
-def test_a_broker_that_leaves_is_not_handed_anything(office: Office) -> None:
+def test_a_broker_that_is_shutting_down_is_not_elected(office: Office) -> None:
     office.lead(T0, (2, 1, 0), leader=2, isr=(2, 1, 0))
     office.context.shutting_down_broker_ids.add(1)
     shut_down(office, 2)
     assert office.leads(T0) == (0, (0,), 1)
 
 
-def test_partitions_without_another_replica_are_neither_moved_nor_named(office: Office) -> None:
+def test_partitions_with_one_replica_are_not_moved_or_reported(office: Office) -> None:
     office.lead(T0, (2,), leader=2, isr=(2,))
     assert shut_down(office, 2) == DONE
     assert office.leads(T0) == (2, (2,), 0)
     assert office.sent() == []
 
 
-def test_partitions_nobody_leads_or_to_be_deleted_are_left_alone(office: Office) -> None:
-    doomed = TopicPartition("u", 0)
+def test_partitions_without_leader_or_queued_for_deletion_are_not_changed(office: Office) -> None:
+    queued = TopicPartition("u", 0)
     office.assign(T0, (2, 0))
-    office.lead(doomed, (2, 0), leader=2, isr=(2, 0))
+    office.lead(queued, (2, 0), leader=2, isr=(2, 0))
     office.context.queue_topic_deletion(["u"])
     assert shut_down(office, 2) == DONE
-    assert office.leads(doomed) == (2, (2, 0), 0)
+    assert office.leads(queued) == (2, (2, 0), 0)
 
 
-def test_a_replica_being_added_counts_as_another_replica(office: Office) -> None:
+def test_an_added_replica_counts_as_another_replica(office: Office) -> None:
     office.lead(T0, ReplicaAssignment((2, 0), (0,)), leader=2, isr=(2,))
     answer = shut_down(office, 2)
     assert answer.remaining_partitions == (T0,)
 
 
-def test_asking_again_gives_the_same_answer_and_moves_nothing_more(office: Office) -> None:
+def test_a_repeated_request_gets_the_same_response_and_moves_nothing(office: Office) -> None:
     office.lead(T0, (2, 0), leader=2, isr=(2,))
     office.lead(T1, (0, 2), leader=0, isr=(0, 2))
     answers = {shut_down(office, 2) for _ in range(3)}
@@ -141,7 +145,7 @@ def test_asking_again_gives_the_same_answer_and_moves_nothing_more(office: Offic
     ("offset", "error"),
     [(-1, Errors.STALE_BROKER_EPOCH), (0, Errors.NONE), (1, Errors.NONE)],
 )
-def test_a_broker_of_an_earlier_life_is_refused(office: Office, offset: int, error: Errors) -> None:
+def test_a_stale_broker_epoch_is_refused(office: Office, offset: int, error: Errors) -> None:
     office.lead(T0, (2, 0), leader=2, isr=(2, 0))
     answer = shut_down(office, 2, offset)
     assert answer.error_code is error
@@ -149,21 +153,23 @@ def test_a_broker_of_an_earlier_life_is_refused(office: Office, offset: int, err
     assert office.leads(T0)[0] == (0 if error is Errors.NONE else 2)
 
 
-def test_a_broker_that_does_not_know_its_epoch_is_believed(office: Office) -> None:
+def test_a_request_without_a_broker_epoch_is_accepted(office: Office) -> None:
     assert ask(office, ControlledShutdown(1, 2, UNKNOWN_BROKER_EPOCH)) == DONE
 
 
 @pytest.mark.parametrize("broker_epoch", [UNKNOWN_BROKER_EPOCH, 5])
-def test_a_broker_that_is_not_registered_is_refused(office: Office, broker_epoch: int) -> None:
+def test_an_unregistered_broker_is_refused(office: Office, broker_epoch: int) -> None:
     answer = ask(office, ControlledShutdown(1, 9, broker_epoch))
     assert answer == ControlledShutdownResponse(Errors.BROKER_NOT_AVAILABLE)
     assert office.context.shutting_down_broker_ids == set()
 
 
-def test_a_broker_is_let_go_when_the_new_leaders_have_had_their_time(office: Office) -> None:
+def test_the_response_is_sent_at_the_timeout_if_the_new_leaders_do_not_answer(
+    office: Office,
+) -> None:
     office.lead(T0, (2, 0, 1), leader=2, isr=(2, 0, 1))
     office.shutdowns.shut_down(ControlledShutdown(5, 2, epoch_of(office, 2)))
-    assert 5 not in office.answers, "nobody has taken over yet"
+    assert 5 not in office.answers, "the new leader has not answered"
     timeout = ControlledShutdownTimeout(5, office.context.epoch)
     assert timeout in [e.event for e in of_type(office.effects(), ScheduleEvent)]
     office.shutdowns.on_timeout(timeout)
@@ -171,78 +177,68 @@ def test_a_broker_is_let_go_when_the_new_leaders_have_had_their_time(office: Off
     office.shutdowns.on_timeout(timeout)
 
 
-@pytest.mark.parametrize(("life", "goes"), [(0, True), (-1, False)])
-def test_a_broker_is_let_go_when_the_new_leader_has_heard_in_its_present_life(
-    office: Office, life: int, goes: bool
+def sent_to_the_new_leader(office: Office) -> tuple[ControlHeader, LeaderAndIsrRequest]:
+    """Shut broker 2 down with request 5; return the request that makes broker 0 the leader."""
+    office.shutdowns.shut_down(ControlledShutdown(5, 2, epoch_of(office, 2)))
+    (sent,) = [
+        (e.header, e.request)
+        for e in of_type(office.effects(), SendControlRequest)
+        if e.broker_id == 0 and isinstance(e.request, LeaderAndIsrRequest)
+    ]
+    return sent
+
+
+def is_answered_after(
+    office: Office, header: ControlHeader, request: LeaderAndIsrRequest, **topic_fields: object
+) -> bool:
+    """Let broker 0 answer a request about one topic, whose fields may be replaced."""
+    (topic,) = request.topic_states
+    changed = replace(topic, **topic_fields)  # type: ignore[arg-type]
+    office.shutdowns.on_leader_and_isr_response(
+        LeaderAndIsrResponseReceived(
+            0, header, replace(request, topic_states=(changed,)), LeaderAndIsrResponse(Errors.NONE)
+        )
+    )
+    return 5 in office.answers
+
+
+@pytest.mark.parametrize(
+    ("field", "offset", "answered"),
+    [("broker_epoch", 0, True), ("broker_epoch", -1, False), ("controller_epoch", -1, False)],
+)
+def test_the_response_is_sent_when_the_new_leader_answers_with_the_current_epochs(
+    office: Office, field: str, offset: int, answered: bool
 ) -> None:
     office.lead(T0, (2, 0, 1), leader=2, isr=(2, 0, 1))
-    office.shutdowns.shut_down(ControlledShutdown(5, 2, epoch_of(office, 2)))
-    sent = of_type(office.effects(), SendControlRequest)
-    (told,) = (e for e in sent if e.broker_id == 0 and isinstance(e.request, LeaderAndIsrRequest))
-    assert isinstance(told.request, LeaderAndIsrRequest)
-    header = told.header._replace(broker_epoch=told.header.broker_epoch + life)
-    response = LeaderAndIsrResponse(Errors.NONE)
-    office.shutdowns.on_leader_and_isr_response(
-        LeaderAndIsrResponseReceived(0, header, told.request, response)
-    )
-    assert (5 in office.answers) is goes
+    header, request = sent_to_the_new_leader(office)
+    header = header._replace(**{field: getattr(header, field) + offset})
+    assert is_answered_after(office, header, request) is answered
 
 
-def test_an_answer_about_an_earlier_topic_of_that_name_does_not_let_a_broker_go(
+def test_an_answer_about_an_earlier_topic_of_the_same_name_does_not_send_the_response(
     office: Office,
 ) -> None:
     office.lead(T0, (2, 0, 1), leader=2, isr=(2, 0, 1))
     office.context.add_topic_id(T0.topic, "later")
-    office.shutdowns.shut_down(ControlledShutdown(5, 2, epoch_of(office, 2)))
-    sent = of_type(office.effects(), SendControlRequest)
-    (told,) = (e for e in sent if e.broker_id == 0 and isinstance(e.request, LeaderAndIsrRequest))
-    assert isinstance(told.request, LeaderAndIsrRequest)
-    (topic,) = told.request.topic_states
-    (state,) = topic.partition_states
-    later = state._replace(leader_epoch=state.leader_epoch + 7)
-    former = replace(topic, topic_id="earlier", partition_states=(later,))
-    for states, goes in ((former, False), (topic, True)):
-        request = replace(told.request, topic_states=(states,))
-        response = LeaderAndIsrResponse(Errors.NONE)
-        office.shutdowns.on_leader_and_isr_response(
-            LeaderAndIsrResponseReceived(0, told.header, request, response)
-        )
-        assert (5 in office.answers) is goes
+    header, request = sent_to_the_new_leader(office)
+    ((_, row),) = request.partitions()
+    later = (row._replace(leader_epoch=row.leader_epoch + 7),)
+    assert not is_answered_after(
+        office, header, request, topic_id="earlier", partition_states=later
+    )
+    assert is_answered_after(office, header, request)
 
 
-def test_an_answer_to_an_earlier_order_does_not_let_a_broker_go(office: Office) -> None:
+def test_an_answer_to_an_earlier_leader_epoch_does_not_send_the_response(office: Office) -> None:
     office.lead(T0, (2, 0, 1), leader=2, isr=(2, 0, 1))
     office.put_state(T0, 2, (2, 0, 1), leader_epoch=4)
-    office.shutdowns.shut_down(ControlledShutdown(5, 2, epoch_of(office, 2)))
-    sent = of_type(office.effects(), SendControlRequest)
-    (told,) = (e for e in sent if e.broker_id == 0 and isinstance(e.request, LeaderAndIsrRequest))
-    assert isinstance(told.request, LeaderAndIsrRequest)
-    (topic,) = told.request.topic_states
-    (row,) = topic.partition_states
-    earlier = replace(topic, partition_states=(row._replace(leader_epoch=row.leader_epoch - 1),))
-    request = replace(told.request, topic_states=(earlier,))
-    response = LeaderAndIsrResponse(Errors.NONE)
-    office.shutdowns.on_leader_and_isr_response(
-        LeaderAndIsrResponseReceived(0, told.header, request, response)
-    )
-    assert 5 not in office.answers
+    header, request = sent_to_the_new_leader(office)
+    ((_, row),) = request.partitions()
+    earlier = (row._replace(leader_epoch=row.leader_epoch - 1),)
+    assert not is_answered_after(office, header, request, partition_states=earlier)
 
 
-def test_an_answer_to_an_earlier_controller_does_not_let_a_broker_go(office: Office) -> None:
-    office.lead(T0, (2, 0, 1), leader=2, isr=(2, 0, 1))
-    office.shutdowns.shut_down(ControlledShutdown(5, 2, epoch_of(office, 2)))
-    sent = of_type(office.effects(), SendControlRequest)
-    (told,) = (e for e in sent if e.broker_id == 0 and isinstance(e.request, LeaderAndIsrRequest))
-    assert isinstance(told.request, LeaderAndIsrRequest)
-    header = told.header._replace(controller_epoch=told.header.controller_epoch - 1)
-    response = LeaderAndIsrResponse(Errors.NONE)
-    office.shutdowns.on_leader_and_isr_response(
-        LeaderAndIsrResponseReceived(0, header, told.request, response)
-    )
-    assert 5 not in office.answers
-
-
-def test_asking_again_does_not_let_a_broker_go_before_the_new_leaders_know(office: Office) -> None:
+def test_a_repeated_request_also_waits_for_the_new_leaders(office: Office) -> None:
     office.lead(T0, (2, 0, 1), leader=2, isr=(2, 0, 1))
     for request_id in (5, 6):
         office.shutdowns.shut_down(ControlledShutdown(request_id, 2, epoch_of(office, 2)))
@@ -252,7 +248,7 @@ def test_asking_again_does_not_let_a_broker_go_before_the_new_leaders_know(offic
     assert (office.answers[5], office.answers[6]) == (DONE, DONE)
 
 
-def test_whoever_waits_is_refused_when_the_controller_resigns(office: Office) -> None:
+def test_waiting_requests_are_refused_when_the_controller_resigns(office: Office) -> None:
     office.lead(T0, (2, 0), leader=2, isr=(2, 0))
     office.shutdowns.shut_down(ControlledShutdown(5, 2, epoch_of(office, 2)))
     office.shutdowns.refuse_all()
@@ -268,29 +264,37 @@ def abandonment(office: Office) -> ControlledShutdownAbandoned:
     )
 
 
-def test_a_broker_that_asked_to_stop_and_stays_is_used_again(office: Office) -> None:
+def test_a_broker_that_does_not_stop_is_used_again(office: Office) -> None:
     office.lead(T0, (2, 0), leader=2, isr=(2, 0))
     shut_down(office, 2)
     abandoned = abandonment(office)
     office.shutdowns.on_abandoned(replace(abandoned, broker_epoch=abandoned.broker_epoch - 1))
     office.shutdowns.on_abandoned(replace(abandoned, controller_epoch=0))
-    assert office.context.shutting_down_broker_ids == {2}, "another life, another term"
+    assert office.context.shutting_down_broker_ids == {2}, (
+        "other broker epoch, other controller epoch"
+    )
     office.shutdowns.on_abandoned(abandoned)
     assert office.context.shutting_down_broker_ids == set()
     assert T0 in leader_and_isr_rows(office.effects())[2]
 
 
-def test_a_broker_that_stays_follows_again_in_a_new_leader_epoch(office: Office) -> None:
-    office.lead(T0, (0, 1, 2), leader=0, isr=(0, 1))  # 2 is not in sync: no epoch ends for it
+def test_a_broker_that_does_not_stop_follows_again_in_a_new_leader_epoch(office: Office) -> None:
+    office.lead(T0, (0, 1, 2), leader=0, isr=(0, 1))  # 2 is not in sync: no new leader epoch
     shut_down(office, 2)
     assert office.leads(T0) == (0, (0, 1), 0)
     office.shutdowns.on_abandoned(abandonment(office))
     assert office.leads(T0) == (0, (0, 1), 1)
-    orders = leader_and_isr_rows(office.effects())
-    assert {broker: rows[T0].leader_epoch for broker, rows in orders.items()} == {0: 1, 1: 1, 2: 1}
+    rows_by_broker = leader_and_isr_rows(office.effects())
+    assert {broker: rows[T0].leader_epoch for broker, rows in rows_by_broker.items()} == {
+        0: 1,
+        1: 1,
+        2: 1,
+    }
 
 
-def test_a_broker_that_stays_follows_again_once_the_state_may_be_written(office: Office) -> None:
+def test_a_broker_that_does_not_stop_follows_again_when_the_state_can_be_written(
+    office: Office,
+) -> None:
     office.lead(T0, (0, 1, 2), leader=0, isr=(0, 1))
     shut_down(office, 2)
     abandoned = abandonment(office)

@@ -177,19 +177,19 @@ def test_the_last_thing_a_takeover_says_is_what_zookeeper_holds(tree: Tree) -> N
             assert (row.leader, row.isr, row.leader_epoch) == tree.leads(partition)
 
 
-def test_only_one_broker_rules(tree: Tree, ruler: Candidate) -> None:
+def test_only_one_broker_rules(tree: Tree, active: Candidate) -> None:
     other = Candidate(tree, 5)
     effects = other.start()
     assert not other.controller.is_active
     assert other.controller.active_controller_id == 0
     assert [type(e) for e in effects] == [BrokerRegistered, RecordChanges]
-    assert ruler.controller.is_active
+    assert active.controller.is_active
 
 
-def test_when_the_controller_dies_the_next_takes_over(tree: Tree, ruler: Candidate) -> None:
+def test_when_the_controller_dies_the_next_takes_over(tree: Tree, active: Candidate) -> None:
     other = Candidate(tree, 5)
     other.start()
-    ruler.session.close()
+    active.session.close()
     effects = other.catch_up()
     assert of_type(effects, ControllerRoleChanged) == [ControllerRoleChanged(True, 2)]
     assert {sent.header.controller_epoch for sent in requests(effects)} == {2}
@@ -223,20 +223,20 @@ def test_a_registration_that_fails_for_whatever_reason_is_tried_again() -> None:
 
 @pytest.mark.parametrize("rules", [True, False])
 def test_a_registration_somebody_deletes_is_made_again_at_once(
-    tree: Tree, ruler: Candidate, rules: bool
+    tree: Tree, active: Candidate, rules: bool
 ) -> None:
     tree.unregister(1)
     follower = Candidate(tree, 1)
     follower.handle(RegisterBrokerAndReelect())
-    broker_id, broker = (0, ruler) if rules else (1, follower)
-    ruler.catch_up()
+    broker_id, broker = (0, active) if rules else (1, follower)
+    active.catch_up()
     tree.server.remove(BrokerIdZNode.path(broker_id))
     effects = broker.catch_up()
     node = tree.server.snapshot()[BrokerIdZNode.path(broker_id)]
     assert BrokerRegistered(node.stat.czxid) in effects
-    ruler.catch_up()
-    assert ruler.controller.context.live_broker_epochs[broker_id] == node.stat.czxid
-    assert ruler.controller.is_active
+    active.catch_up()
+    assert active.controller.context.live_broker_epochs[broker_id] == node.stat.czxid
+    assert active.controller.is_active
     tree.server.put(BrokerIdZNode.path(broker_id), b"")  # what uses up a watch does not end it
     broker.catch_up()
     tree.server.remove(BrokerIdZNode.path(broker_id))
@@ -244,13 +244,13 @@ def test_a_registration_somebody_deletes_is_made_again_at_once(
 
 
 def test_a_registration_that_is_somebody_elses_now_is_said_once_and_tried_again(
-    tree: Tree, ruler: Candidate, caplog: pytest.LogCaptureFixture
+    tree: Tree, active: Candidate, caplog: pytest.LogCaptureFixture
 ) -> None:
     tree.unregister(1)
     follower = Candidate(tree, 1)
     follower.handle(RegisterBrokerAndReelect())
     tree.server.remove(BrokerIdZNode.path(1))
-    tree.register(1, life=2)
+    tree.register(1, incarnation=2)
     for _ in range(5):
         retries = of_type(
             follower.catch_up() or follower.handle(RegisterBrokerAndReelect()), ScheduleEvent
@@ -279,11 +279,11 @@ def test_a_broker_that_meets_the_data_of_another_cluster_must_end(tree: Tree) ->
 
 @pytest.mark.parametrize("request_type", [LeaderAndIsrRequest, UpdateMetadataRequest])
 def test_a_controller_whose_epoch_is_refused_rules_in_a_higher_one(
-    tree: Tree, ruler: Candidate, request_type: type
+    tree: Tree, active: Candidate, request_type: type
 ) -> None:
     tree.put_topic("t", {0: (0,)})
-    ruler.catch_up()
-    header = ControlHeader(0, 1, ruler.controller.context.live_broker_epochs[0])
+    active.catch_up()
+    header = ControlHeader(0, 1, active.controller.context.live_broker_epochs[0])
     stale = Errors.STALE_CONTROLLER_EPOCH
     refused: ControllerEvent
     if request_type is LeaderAndIsrRequest:
@@ -291,23 +291,23 @@ def test_a_controller_whose_epoch_is_refused_rules_in_a_higher_one(
         refused = LeaderAndIsrResponseReceived(0, header, NOTHING, response)
     else:
         refused = UpdateMetadataResponseReceived(0, header, UpdateMetadataResponse(stale, 41))
-    effects = ruler.handle(refused)
-    assert ruler.controller.is_active
-    assert ruler.controller.context.epoch == 42
+    effects = active.handle(refused)
+    assert active.controller.is_active
+    assert active.controller.context.epoch == 42
     assert tree.server.snapshot()["/controller_epoch"].data == b"42"
     assert {sent.header.controller_epoch for sent in requests(effects)} == {42}
-    assert "t" in ruler.controller.context.all_topics
-    assert ruler.handle(refused) == [], "the refusal was of the former epoch"
+    assert "t" in active.controller.context.all_topics
+    assert active.handle(refused) == [], "the refusal was of the former epoch"
 
 
 def test_a_controller_that_is_refused_because_it_was_deposed_resigns(
-    tree: Tree, ruler: Candidate
+    tree: Tree, active: Candidate
 ) -> None:
-    header = ControlHeader(0, 1, ruler.controller.context.live_broker_epochs[0])
+    header = ControlHeader(0, 1, active.controller.context.live_broker_epochs[0])
     tree.elect_another_controller()
     response = UpdateMetadataResponse(Errors.STALE_CONTROLLER_EPOCH, 41)
-    ruler.handle(UpdateMetadataResponseReceived(0, header, response))
-    assert not ruler.controller.is_active
+    active.handle(UpdateMetadataResponseReceived(0, header, response))
+    assert not active.controller.is_active
     assert tree.server.snapshot()["/controller_epoch"].data == b"2"
 
 
@@ -351,44 +351,44 @@ def test_the_settings_reach_the_elections(tree: Tree) -> None:
 # --- while it rules -------------------------------------------------------------------------------
 
 
-def test_watches_of_brokers_and_topics_become_events(tree: Tree, ruler: Candidate) -> None:
+def test_watches_of_brokers_and_topics_become_events(tree: Tree, active: Candidate) -> None:
     tree.register(3)
     tree.put_topic("t", {0: (1, 2), 1: (2, 1), 2: (3,)}, topic_id(77))
     tree.put_topic("u", {0: (3,)})
-    tree.server.put(BrokerIdZNode.path(1), BrokerIdZNode.encode(broker_info(1, life=2)))
-    assert list(ruler.inbox) == [
+    tree.server.put(BrokerIdZNode.path(1), BrokerIdZNode.encode(broker_info(1, incarnation=2)))
+    assert list(active.inbox) == [
         BrokerChange(),
         PartitionModifications("t"),
         TopicChange(),
         BrokerModifications(1),
     ]
-    effects = ruler.catch_up()
+    effects = active.catch_up()
     assert tree.leads(TopicPartition("t", 2)) == tree.leads(TopicPartition("u", 0)) == (3, (3,), 0)
     assert [r.registration.info.broker_id for r in of_type(effects, AddBroker)] == [3, 1]
     tree.unregister(2)
-    ruler.catch_up()
+    active.catch_up()
     assert tree.leads(T1) == (1, (1,), 1)
 
 
 @pytest.mark.parametrize("event", [Startup(), ControllerChange(), Reelect()])
-def test_as_long_as_it_holds_the_node_it_goes_on(ruler: Candidate, event: ControllerEvent) -> None:
-    assert ruler.handle(event) == []
-    assert ruler.controller.is_active
-    assert ruler.controller.context.epoch == 1
+def test_as_long_as_it_holds_the_node_it_goes_on(active: Candidate, event: ControllerEvent) -> None:
+    assert active.handle(event) == []
+    assert active.controller.is_active
+    assert active.controller.context.epoch == 1
 
 
-def test_it_registers_again_without_losing_the_term(ruler: Candidate) -> None:
-    epoch = ruler.controller.context.live_broker_epochs[0]
-    effects = ruler.start()
+def test_it_registers_again_without_losing_the_term(active: Candidate) -> None:
+    epoch = active.controller.context.live_broker_epochs[0]
+    effects = active.start()
     assert of_type(effects, BrokerRegistered) == [BrokerRegistered(epoch)]
     assert of_type(effects, ControllerRoleChanged) == []
 
 
 def test_a_controlled_shutdown_is_answered_when_the_new_leader_has_taken_over(
-    tree: Tree, ruler: Candidate
+    tree: Tree, active: Candidate
 ) -> None:
-    epoch = ruler.controller.context.live_broker_epochs[2]
-    effects = ruler.handle(ControlledShutdown(17, 2, epoch))
+    epoch = active.controller.context.live_broker_epochs[2]
+    effects = active.handle(ControlledShutdown(17, 2, epoch))
     assert tree.leads(T1) == (1, (1,), 1)
     assert of_type(effects, Reply) == [], "the new leader has not taken over yet"
     order = next(
@@ -397,14 +397,14 @@ def test_a_controlled_shutdown_is_answered_when_the_new_leader_has_taken_over(
         if sent.broker_id == 1 and isinstance(sent.request, LeaderAndIsrRequest)
     )
     taken_over = LeaderAndIsrResponse(Errors.NONE, (PartitionError("t", 1, Errors.NONE),))
-    assert answer(ruler, 1, taken_over) == [], "the answer to an earlier order"
-    answered = LeaderAndIsrResponseReceived(1, header(ruler, 1), order, taken_over)
-    assert ruler.handle(answered) == [Reply(17, ControlledShutdownResponse(Errors.NONE))]
+    assert answer(active, 1, taken_over) == [], "the answer to an earlier order"
+    answered = LeaderAndIsrResponseReceived(1, header(active, 1), order, taken_over)
+    assert active.handle(answered) == [Reply(17, ControlledShutdownResponse(Errors.NONE))]
 
 
-def test_what_changed_is_recorded_last_and_in_moderation(tree: Tree, ruler: Candidate) -> None:
+def test_what_changed_is_recorded_last_and_in_moderation(tree: Tree, active: Candidate) -> None:
     tree.put_topic("wide", dict.fromkeys(range(50), (1, 2)), topic_id(5))
-    effects = ruler.catch_up()
+    effects = active.catch_up()
     changes = effects[-1]
     assert isinstance(changes, RecordChanges)
     assert (changes.controller_epoch, len(changes.changes), changes.total) == (1, 20, 51)
@@ -416,156 +416,158 @@ def test_what_changed_is_recorded_last_and_in_moderation(tree: Tree, ruler: Cand
 
 
 def answer(
-    ruler: Candidate, broker_id: int, response: LeaderAndIsrResponse, **changes: int
+    active: Candidate, broker_id: int, response: LeaderAndIsrResponse, **changes: int
 ) -> list[Effect]:
-    asked = header(ruler, broker_id, **changes)
-    return ruler.handle(LeaderAndIsrResponseReceived(broker_id, asked, NOTHING, response))
+    asked = header(active, broker_id, **changes)
+    return active.handle(LeaderAndIsrResponseReceived(broker_id, asked, NOTHING, response))
 
 
-def test_a_replica_whose_directory_failed_is_replaced(tree: Tree, ruler: Candidate) -> None:
-    effects = answer(ruler, 1, storage_error(T0))
+def test_a_replica_whose_directory_failed_is_replaced(tree: Tree, active: Candidate) -> None:
+    effects = answer(active, 1, storage_error(T0))
     assert tree.leads(T0) == (2, (2,), 1)
     assert tree.leads(T1) == (2, (2, 1), 0)
     assert leader_and_isr_rows(effects)[2][T0].leader == 2
-    assert ruler.controller.context.replicas_on_offline_dirs == {1: {T0}}
-    assert answer(ruler, 1, storage_error(T0)) == [], "heard before"
+    assert active.controller.context.replicas_on_offline_dirs == {1: {T0}}
+    assert answer(active, 1, storage_error(T0)) == [], "heard before"
 
 
-def test_a_replica_that_works_again_may_lead_again(tree: Tree, ruler: Candidate) -> None:
-    answer(ruler, 1, storage_error(T0))
+def test_a_replica_that_works_again_may_lead_again(tree: Tree, active: Candidate) -> None:
+    answer(active, 1, storage_error(T0))
     healthy = LeaderAndIsrResponse(Errors.NONE, (PartitionError(*T0, Errors.NONE),))
-    told = metadata_rows(answer(ruler, 1, healthy))
-    assert ruler.controller.context.is_replica_online(1, T0)
+    told = metadata_rows(answer(active, 1, healthy))
+    assert active.controller.context.is_replica_online(1, T0)
     assert {broker: rows[T0].offline_replicas for broker, rows in told.items()} == {
         0: (),
         1: (),
         2: (),
     }
-    assert answer(ruler, 1, healthy) == [], "heard before"
+    assert answer(active, 1, healthy) == [], "heard before"
 
 
 @pytest.mark.parametrize(
     ("controller_epoch", "broker_epoch"), [(0, None), (2, None), (None, 0), (None, 10_000)]
 )
 def test_an_answer_of_another_term_or_another_life_is_dropped(
-    tree: Tree, ruler: Candidate, controller_epoch: int | None, broker_epoch: int | None
+    tree: Tree, active: Candidate, controller_epoch: int | None, broker_epoch: int | None
 ) -> None:
     changes = {"controller_epoch": controller_epoch, "broker_epoch": broker_epoch}
     known = {key: value for key, value in changes.items() if value is not None}
-    assert answer(ruler, 1, storage_error(T0), **known) == []
+    assert answer(active, 1, storage_error(T0), **known) == []
     assert tree.leads(T0) == (1, (1, 2), 0)
 
 
-def test_an_answer_of_a_broker_that_is_gone_is_dropped(tree: Tree, ruler: Candidate) -> None:
-    stale = header(ruler, 1)
+def test_an_answer_of_a_broker_that_is_gone_is_dropped(tree: Tree, active: Candidate) -> None:
+    stale = header(active, 1)
     tree.unregister(1)
-    ruler.catch_up()
+    active.catch_up()
     before = tree.leads(T0)
-    assert ruler.handle(LeaderAndIsrResponseReceived(1, stale, NOTHING, storage_error(T0))) == []
+    assert active.handle(LeaderAndIsrResponseReceived(1, stale, NOTHING, storage_error(T0))) == []
     assert tree.leads(T0) == before
 
 
 def test_an_answer_about_replicas_that_are_not_its_own_is_ignored(
-    tree: Tree, ruler: Candidate
+    tree: Tree, active: Candidate
 ) -> None:
     gone, foreign = TopicPartition("gone", 0), TopicPartition("u", 0)
     tree.put_topic("u", {0: (2,)}, topic_id(5))
-    ruler.catch_up()
-    assert answer(ruler, 1, storage_error(gone, foreign)) == []
-    assert not ruler.controller.context.replicas_on_offline_dirs.get(1)
-    assert "gone" not in ruler.controller.context.all_topics
+    active.catch_up()
+    assert answer(active, 1, storage_error(gone, foreign)) == []
+    assert not active.controller.context.replicas_on_offline_dirs.get(1)
+    assert "gone" not in active.controller.context.all_topics
 
 
 def test_an_answer_about_an_earlier_topic_of_the_same_name_is_ignored(
-    tree: Tree, ruler: Candidate
+    tree: Tree, active: Candidate
 ) -> None:
     earlier = LeaderAndIsrRequest(
         LeaderAndIsrType.INCREMENTAL, (LeaderAndIsrTopic("t", topic_id(9), ()),), ()
     )
-    event = LeaderAndIsrResponseReceived(1, header(ruler, 1), earlier, storage_error(T0))
-    assert ruler.handle(event) == []
+    event = LeaderAndIsrResponseReceived(1, header(active, 1), earlier, storage_error(T0))
+    assert active.handle(event) == []
     assert tree.leads(T0) == (1, (1, 2), 0)
 
 
 @pytest.mark.parametrize("error", [Errors.STALE_BROKER_EPOCH, Errors.STALE_CONTROLLER_EPOCH])
 def test_a_request_refused_as_a_whole_says_nothing_of_its_replicas(
-    tree: Tree, ruler: Candidate, error: Errors
+    tree: Tree, active: Candidate, error: Errors
 ) -> None:
     refused = LeaderAndIsrResponse(error, (PartitionError(*T0, Errors.KAFKA_STORAGE_ERROR),))
-    assert answer(ruler, 1, refused) == []
+    assert answer(active, 1, refused) == []
     assert tree.leads(T0) == (1, (1, 2), 0)
 
 
-def test_refused_metadata_is_only_noted(ruler: Candidate) -> None:
+def test_refused_metadata_is_only_noted(active: Candidate) -> None:
     for error in (Errors.NONE, Errors.STALE_BROKER_EPOCH):
         response = UpdateMetadataResponse(error)
-        event = UpdateMetadataResponseReceived(1, header(ruler, 1), response)
-        assert ruler.handle(event) == []
+        event = UpdateMetadataResponseReceived(1, header(active, 1), response)
+        assert active.handle(event) == []
 
 
-def test_who_is_let_go_is_told_what_it_leads_when_all_is_done(tree: Tree, ruler: Candidate) -> None:
-    told = ruler.handle(ControlledShutdown(1, 1, UNKNOWN_BROKER_EPOCH))
+def test_who_is_let_go_is_told_what_it_leads_when_all_is_done(
+    tree: Tree, active: Candidate
+) -> None:
+    told = active.handle(ControlledShutdown(1, 1, UNKNOWN_BROKER_EPOCH))
     (order,) = (e.request for e in requests(told) if T0 in leader_and_isr_rows([e]).get(2, {}))
     scheduled = [effect.event for effect in of_type(told, ScheduleEvent)]
     (abandoned,) = (e for e in scheduled if isinstance(e, ControlledShutdownAbandoned))
-    ruler.handle(abandoned)
+    active.handle(abandoned)
     assert isinstance(order, LeaderAndIsrRequest)
     tree.put_state(T0, 2, (2, 1), leader_epoch=2)
-    failed = LeaderAndIsrResponseReceived(2, header(ruler, 2), order, storage_error(T0))
-    (reply,) = of_type(ruler.handle(failed), Reply)
+    failed = LeaderAndIsrResponseReceived(2, header(active, 2), order, storage_error(T0))
+    (reply,) = of_type(active.handle(failed), Reply)
     assert tree.leads(T0) == (1, (1,), 3)
     assert reply == Reply(1, ControlledShutdownResponse(Errors.NONE, (T0,)))
 
 
-def test_a_broker_whose_channel_overflowed_is_told_everything_afresh(ruler: Candidate) -> None:
-    effects = ruler.handle(ChannelOverflowed(1, header(ruler, 1)))
-    registration = ruler.controller.context.registrations[1]
+def test_a_broker_whose_channel_overflowed_is_told_everything_afresh(active: Candidate) -> None:
+    effects = active.handle(ChannelOverflowed(1, header(active, 1)))
+    registration = active.controller.context.registrations[1]
     assert effects[:2] == [RemoveBroker(1), AddBroker(registration)]
     assert sorted(metadata_rows(effects)[1]) == [T0, T1]
     assert sorted(leader_and_isr_rows(effects)[1]) == [T0, T1]
 
 
 def test_a_failed_log_is_no_news_when_its_broker_is_told_everything_afresh(
-    tree: Tree, ruler: Candidate
+    tree: Tree, active: Candidate
 ) -> None:
-    answer(ruler, 1, storage_error(T0))
+    answer(active, 1, storage_error(T0))
     before = tree.leads(T0)
-    effects = ruler.handle(ChannelOverflowed(1, header(ruler, 1)))
+    effects = active.handle(ChannelOverflowed(1, header(active, 1)))
     assert sorted(leader_and_isr_rows(effects)[1]) == [T0, T1], "what is not listed is stray"
-    assert answer(ruler, 1, storage_error(T0)) == [], "else it would fill all other channels"
+    assert answer(active, 1, storage_error(T0)) == [], "else it would fill all other channels"
     assert tree.leads(T0) == before
 
 
-def test_a_broker_that_failed_to_obey_is_told_everything_again(ruler: Candidate) -> None:
-    effects = answer(ruler, 1, LeaderAndIsrResponse(Errors.UNKNOWN_SERVER_ERROR))
+def test_a_broker_that_failed_to_obey_is_told_everything_again(active: Candidate) -> None:
+    effects = answer(active, 1, LeaderAndIsrResponse(Errors.UNKNOWN_SERVER_ERROR))
     (again,) = of_type(effects, ScheduleEvent)
-    assert again.event == BrokerFailedToObey(1, header(ruler, 1))
-    effects = ruler.handle(again.event)
+    assert again.event == BrokerFailedToObey(1, header(active, 1))
+    effects = active.handle(again.event)
     assert sorted(leader_and_isr_rows(effects)[1]) == [T0, T1]
 
 
 def test_a_broker_that_obeyed_some_rows_is_believed_what_it_says_of_others(
-    tree: Tree, ruler: Candidate
+    tree: Tree, active: Candidate
 ) -> None:
-    effects = answer(ruler, 1, replace(storage_error(T0), error_code=Errors.UNKNOWN_SERVER_ERROR))
+    effects = answer(active, 1, replace(storage_error(T0), error_code=Errors.UNKNOWN_SERVER_ERROR))
     assert of_type(effects, ScheduleEvent)
     assert tree.leads(T0)[0] != 1
 
 
-def test_a_broker_that_heard_of_a_newer_controller_is_left_to_it(ruler: Candidate) -> None:
-    assert answer(ruler, 1, LeaderAndIsrResponse(Errors.STALE_CONTROLLER_EPOCH)) == []
+def test_a_broker_that_heard_of_a_newer_controller_is_left_to_it(active: Candidate) -> None:
+    assert answer(active, 1, LeaderAndIsrResponse(Errors.STALE_CONTROLLER_EPOCH)) == []
 
 
-def test_the_overflow_of_a_channel_that_is_gone_is_nothing(ruler: Candidate) -> None:
-    for stale in (header(ruler, 1, broker_epoch=0), header(ruler, 1, controller_epoch=0)):
-        assert ruler.handle(ChannelOverflowed(1, stale)) == []
+def test_the_overflow_of_a_channel_that_is_gone_is_nothing(active: Candidate) -> None:
+    for stale in (header(active, 1, broker_epoch=0), header(active, 1, controller_epoch=0)):
+        assert active.handle(ChannelOverflowed(1, stale)) == []
 
 
 # --- while it does not rule -----------------------------------------------------------------------
 
 
 def test_who_does_not_rule_refuses_requests_and_ignores_the_rest(
-    tree: Tree, ruler: Candidate
+    tree: Tree, active: Candidate
 ) -> None:
     other = Candidate(tree, 5)
     other.start()

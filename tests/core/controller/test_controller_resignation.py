@@ -85,18 +85,18 @@ def fire_all_watches(tree: Tree) -> None:
     tree.register(8)
     tree.put_topic("new", {0: (1,)}, topic_id(66))
     tree.put_topic("t", {0: (1, 2), 1: (2, 1), 2: (1,)}, topic_id(77))
-    tree.server.put(BrokerIdZNode.path(1), BrokerIdZNode.encode(broker_info(1, life=7)))
+    tree.server.put(BrokerIdZNode.path(1), BrokerIdZNode.encode(broker_info(1, incarnation=7)))
 
 
 @pytest.mark.parametrize("event", [TopicChange(), BrokerChange(), ControlledShutdown(9, 1, 10_000)])
 def test_a_refused_write_means_another_rules_resign_and_look_again(
-    tree: Tree, ruler: Candidate, event: ControllerEvent
+    tree: Tree, active: Candidate, event: ControllerEvent
 ) -> None:
     tree.put_topic("u", {0: (1,)}, topic_id(5))
     tree.unregister(2)
     tree.elect_another_controller()
-    effects = ruler.handle(event)
-    assert_resigned(ruler, effects)
+    effects = active.handle(event)
+    assert_resigned(active, effects)
     again = ScheduleEvent(1000, Reelect())
     assert effects.index(again) > effects.index(CancelScheduledEvents())
     assert requests(effects) == []
@@ -123,7 +123,7 @@ def test_a_refused_takeover_leaves_nothing_and_is_tried_again(tree: Tree) -> Non
 
 
 @pytest.mark.parametrize("how", ["deleted", "overwritten", "taken"])
-def test_who_finds_the_node_lost_resigns_at_once(tree: Tree, ruler: Candidate, how: str) -> None:
+def test_who_finds_the_node_lost_resigns_at_once(tree: Tree, active: Candidate, how: str) -> None:
     if how == "overwritten":
         tree.server.put(CONTROLLER, ControllerZNode.encode(7, 0))
     else:
@@ -131,33 +131,35 @@ def test_who_finds_the_node_lost_resigns_at_once(tree: Tree, ruler: Candidate, h
     other = Candidate(tree, 5)
     if how == "taken":
         other.handle(Startup())
-    effects = ruler.catch_up()
+    effects = active.catch_up()
     resigned = effects[: effects.index(ControllerRoleChanged(False, 1)) + 1]
     assert {e.broker_id for e in of_type(resigned, RemoveBroker)} == {0, 1, 2}
-    assert ruler.controller.is_active == (how != "taken")
+    assert active.controller.is_active == (how != "taken")
     assert tree.controller() == (5 if how == "taken" else 0)
-    assert ruler.controller.active_controller_id == tree.controller()
+    assert active.controller.active_controller_id == tree.controller()
     if how != "taken":
-        assert ruler.controller.context.epoch == 2, "nobody else wanted it"
+        assert active.controller.context.epoch == 2, "nobody else wanted it"
 
 
-def test_after_resigning_nothing_that_was_watched_is_heard_of(tree: Tree, ruler: Candidate) -> None:
+def test_after_resigning_nothing_that_was_watched_is_heard_of(
+    tree: Tree, active: Candidate
+) -> None:
     delete(FakeZooKeeper(tree.server), CONTROLLER)
     Candidate(tree, 5).handle(Startup())
-    ruler.catch_up()
+    active.catch_up()
     fire_all_watches(tree)
-    assert list(ruler.inbox) == []
+    assert list(active.inbox) == []
     tree.server.put(CONTROLLER, ControllerZNode.encode(5, 1))
-    assert list(ruler.inbox) == [ControllerChange()], "but who rules it still wants to know"
+    assert list(active.inbox) == [ControllerChange()], "but who rules it still wants to know"
 
 
 def test_a_second_term_in_one_process_is_like_the_first_of_another(
-    tree: Tree, ruler: Candidate
+    tree: Tree, active: Candidate
 ) -> None:
-    ruler.expire()
-    again = ruler.start()
+    active.expire()
+    again = active.start()
     assert tree.leads(T0) == (1, (1, 2), 0), "nothing had to be decided again"
-    ruler.session.close()
+    active.session.close()
     fresh = Candidate(tree, 0).start()
     assert [type(e) for e in again] == [type(e) for e in fresh]
     assert kinds(again) == kinds(fresh)
@@ -169,18 +171,18 @@ def test_a_second_term_in_one_process_is_like_the_first_of_another(
 # --- the end of a session -------------------------------------------------------------------------
 
 
-def test_the_end_of_the_session_ends_the_term(tree: Tree, ruler: Candidate) -> None:
-    effects = ruler.expire()
-    assert_resigned(ruler, effects)
-    assert ruler.controller.active_controller_id == -1
+def test_the_end_of_the_session_ends_the_term(tree: Tree, active: Candidate) -> None:
+    effects = active.expire()
+    assert_resigned(active, effects)
+    assert active.controller.active_controller_id == -1
     assert of_type(effects, ScheduleEvent) == [], "the next session brings the next attempt"
-    ruler.start()
-    assert ruler.controller.is_active
-    assert ruler.controller.context.epoch == 2
+    active.start()
+    assert active.controller.is_active
+    assert active.controller.context.epoch == 2
 
 
 def test_the_end_of_a_session_means_nothing_to_who_did_not_rule(
-    tree: Tree, ruler: Candidate
+    tree: Tree, active: Candidate
 ) -> None:
     other = Candidate(tree, 5)
     other.start()
@@ -189,15 +191,15 @@ def test_the_end_of_a_session_means_nothing_to_who_did_not_rule(
 
 
 def test_an_event_that_meets_the_end_of_the_session_waits_for_expire(
-    tree: Tree, ruler: Candidate
+    tree: Tree, active: Candidate
 ) -> None:
-    epoch = ruler.controller.context.live_broker_epochs[1]
-    lose_session_at(ruler, "/brokers/topics/t/partitions/0/state")
-    effects = ruler.handle(ControlledShutdown(9, 1, epoch))
+    epoch = active.controller.context.live_broker_epochs[1]
+    lose_session_at(active, "/brokers/topics/t/partitions/0/state")
+    effects = active.handle(ControlledShutdown(9, 1, epoch))
     refused = Reply(9, ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH))
     assert of_type(effects, Reply) == [refused]
     assert of_type(effects, RemoveBroker) == []
-    assert_resigned(ruler, ruler.expire())
+    assert_resigned(active, active.expire())
 
 
 @pytest.mark.parametrize(
@@ -237,76 +239,76 @@ def test_a_registration_cut_short_by_the_end_of_the_session_is_no_registration(
 # --- standing back --------------------------------------------------------------------------------
 
 
-def test_who_gives_up_frees_the_node_and_stands_back(tree: Tree, ruler: Candidate) -> None:
-    effects = ruler.handle(Resign("TopicChange failed: a defect"))
-    assert_resigned(ruler, effects)
+def test_who_gives_up_frees_the_node_and_stands_back(tree: Tree, active: Candidate) -> None:
+    effects = active.handle(Resign("TopicChange failed: a defect"))
+    assert_resigned(active, effects)
     assert of_type(effects, ScheduleEvent) == [ScheduleEvent(1000, StandAgain())]
     assert tree.controller() is None
-    assert ruler.catch_up() == [], "Reelect comes, but it is not its turn"
+    assert active.catch_up() == [], "Reelect comes, but it is not its turn"
     assert tree.controller() is None
     other = Candidate(tree, 5)
     other.start()
     assert other.controller.is_active
-    assert ruler.handle(ControllerChange()) == []
-    assert ruler.controller.active_controller_id == 5
+    assert active.handle(ControllerChange()) == []
+    assert active.controller.active_controller_id == 5
 
 
-def test_with_nobody_else_it_rules_again_after_the_pause(tree: Tree, ruler: Candidate) -> None:
-    ruler.handle(Resign("a defect"))
-    effects = ruler.handle(StandAgain())
+def test_with_nobody_else_it_rules_again_after_the_pause(tree: Tree, active: Candidate) -> None:
+    active.handle(Resign("a defect"))
+    effects = active.handle(StandAgain())
     assert ControllerRoleChanged(True, 2) in effects
     assert tree.controller() == 0
 
 
-def test_each_pause_is_twice_as_long_up_to_a_minute(ruler: Candidate) -> None:
+def test_each_pause_is_twice_as_long_up_to_a_minute(active: Candidate) -> None:
     pauses = []
     for _ in range(9):
-        (pause,) = of_type(ruler.handle(Resign("a defect")), ScheduleEvent)
+        (pause,) = of_type(active.handle(Resign("a defect")), ScheduleEvent)
         pauses.append(pause.after_ms)
-        ruler.handle(StandAgain())
+        active.handle(StandAgain())
     assert pauses[:3] == [1000, 2000, 4000]
     assert pauses[-1] == MAX_RESIGNATION_BACKOFF_MS
 
 
-def test_a_term_that_went_well_for_long_makes_the_next_pause_short(ruler: Candidate) -> None:
+def test_a_term_that_went_well_for_long_makes_the_next_pause_short(active: Candidate) -> None:
     for _ in range(3):
-        ruler.handle(Resign("a defect"))
-        ruler.handle(StandAgain())
-    late_ms = ruler.now_ms + MAX_RESIGNATION_BACKOFF_MS + 1
-    (pause,) = of_type(ruler.controller.handle(Resign("a defect"), late_ms), ScheduleEvent)
+        active.handle(Resign("a defect"))
+        active.handle(StandAgain())
+    late_ms = active.now_ms + MAX_RESIGNATION_BACKOFF_MS + 1
+    (pause,) = of_type(active.controller.handle(Resign("a defect"), late_ms), ScheduleEvent)
     assert pause.after_ms == 1000
 
 
-def test_the_pause_is_short_when_the_next_term_sets_aside_what_failed(ruler: Candidate) -> None:
+def test_the_pause_is_short_when_the_next_term_sets_aside_what_failed(active: Candidate) -> None:
     for _ in range(3):
-        ruler.handle(Resign("a defect"))
-        ruler.handle(StandAgain())
+        active.handle(Resign("a defect"))
+        active.handle(StandAgain())
     pauses = []
     for _ in range(4):
         resign = Resign("TopicChange failed: a defect", "TopicChange")
-        (pause,) = of_type(ruler.handle(resign), ScheduleEvent)
+        (pause,) = of_type(active.handle(resign), ScheduleEvent)
         pauses.append(pause.after_ms)
-        ruler.handle(StandAgain())
+        active.handle(StandAgain())
     assert pauses == [8000, 1000, 2000, 4000], "setting it aside helps, or it does not"
 
 
 def test_who_gives_up_a_term_it_lost_already_leaves_the_other_alone(
-    tree: Tree, ruler: Candidate
+    tree: Tree, active: Candidate
 ) -> None:
     delete(FakeZooKeeper(tree.server), CONTROLLER)
     other = Candidate(tree, 5)
     other.handle(Startup())
-    effects = ruler.handle(Resign("a defect"))
-    assert_resigned(ruler, effects)
+    effects = active.handle(Resign("a defect"))
+    assert_resigned(active, effects)
     assert tree.controller() == 5
     assert ScheduleEvent(1000, StandAgain()) in effects
 
 
-def test_who_does_not_rule_stands_back_as_well(tree: Tree, ruler: Candidate) -> None:
+def test_who_does_not_rule_stands_back_as_well(tree: Tree, active: Candidate) -> None:
     other = Candidate(tree, 5)
     other.start()
     assert other.handle(Resign("a defect")) == [ScheduleEvent(1000, StandAgain())]
-    ruler.session.close()
+    active.session.close()
     other.catch_up()
     assert tree.controller() is None
     other.handle(StandAgain())

@@ -55,12 +55,12 @@ def ask_through_zookeeper(tree: Tree, *partitions: TopicPartition) -> None:
     tree.server.put(ZNODE, PreferredReplicaElectionZNode.encode(partitions))
 
 
-def move(tree: Tree, ruler: Candidate, partition: TopicPartition, leader: int) -> None:
+def move(tree: Tree, active: Candidate, partition: TopicPartition, leader: int) -> None:
     """Let somebody else lead, and the controller know."""
     tree.put_state(partition, leader, (1, 2), leader_epoch=tree.leads(partition)[2] + 1)
     stored = tree.state(partition)
     assert stored is not None
-    ruler.controller.context.put_partition_leadership_info(partition, stored)
+    active.controller.context.put_partition_leadership_info(partition, stored)
 
 
 # --- preferred, asked for by name -----------------------------------------------------------------
@@ -239,38 +239,38 @@ def test_without_the_node_nothing_is_written(office: Office) -> None:
     [("multi_many", Moment.AFTER), ("get", Moment.BEFORE), ("get", Moment.AFTER)],
 )
 def test_a_node_written_right_after_the_deletion_is_not_missed(
-    tree: Tree, ruler: Candidate, method: str, moment: Moment
+    tree: Tree, active: Candidate, method: str, moment: Moment
 ) -> None:
     def hook(call: Call) -> None:
         is_now = (call.method, call.moment) == (method, moment) and ZNODE in call.paths
         if is_now and asked and ZNODE not in tree.server.snapshot():
             ask_through_zookeeper(tree, asked.pop())
 
-    move(tree, ruler, T0, leader=2)
-    move(tree, ruler, T1, leader=1)
+    move(tree, active, T0, leader=2)
+    move(tree, active, T1, leader=1)
     asked = [T1, T0]
-    ruler.session.hook = hook
+    active.session.hook = hook
     ask_through_zookeeper(tree, asked.pop())
-    ruler.catch_up()
+    active.catch_up()
     assert (tree.leads(T0)[0], tree.leads(T1)[0]) == (1, 2)
     assert ZNODE not in tree.server.snapshot()
-    ruler.session.hook = None
-    move(tree, ruler, T0, leader=2)
+    active.session.hook = None
+    move(tree, active, T0, leader=2)
     ask_through_zookeeper(tree, T0)
-    ruler.catch_up()
+    active.catch_up()
     assert tree.leads(T0)[0] == 1, "and it is still watched"
 
 
-def test_a_lost_answer_to_the_deletion_changes_nothing(tree: Tree, ruler: Candidate) -> None:
+def test_a_lost_answer_to_the_deletion_changes_nothing(tree: Tree, active: Candidate) -> None:
     def hook(call: Call) -> None:
         if call.moment is Moment.AFTER and ZNODE in call.paths and call.method == "multi_many":
-            ruler.session.hook = None
+            active.session.hook = None
             raise ConnectionLossError("lost")
 
-    move(tree, ruler, T0, leader=2)
-    ruler.session.hook = hook
+    move(tree, active, T0, leader=2)
+    active.session.hook = hook
     ask_through_zookeeper(tree, T0)
-    ruler.catch_up()
+    active.catch_up()
     assert tree.leads(T0)[0] == 1
     assert ZNODE not in tree.server.snapshot()
 
@@ -283,11 +283,11 @@ def test_who_was_deposed_leaves_the_node_to_the_next(office: Office) -> None:
     assert ZNODE in office.server.snapshot()
 
 
-def test_ci_25_a_deposed_controller_resigns(tree: Tree, ruler: Candidate) -> None:
+def test_ci_25_a_deposed_controller_resigns(tree: Tree, active: Candidate) -> None:
     tree.elect_another_controller()
     ask_through_zookeeper(tree, T0)
-    ruler.catch_up()
-    assert not ruler.controller.is_active
+    active.catch_up()
+    assert not active.controller.is_active
 
 
 def test_a_new_controller_does_what_its_predecessor_left(tree: Tree) -> None:
@@ -299,13 +299,13 @@ def test_a_new_controller_does_what_its_predecessor_left(tree: Tree) -> None:
     assert ZNODE not in tree.server.snapshot()
 
 
-def test_a_request_is_answered_once(tree: Tree, ruler: Candidate) -> None:
-    move(tree, ruler, T0, leader=2)
+def test_a_request_is_answered_once(tree: Tree, active: Candidate) -> None:
+    move(tree, active, T0, leader=2)
     asked = ReplicaLeaderElection(7, ElectLeadersRequest(PREFERRED, (T0,)))
     elected = ElectedPartition("t", 0, Errors.NONE, leader=1)
-    answers = of_type(ruler.handle(asked), Reply)
+    answers = of_type(active.handle(asked), Reply)
     assert answers == [Reply(7, ElectLeadersResponse(Errors.NONE, (elected,)))]
-    move(tree, ruler, T0, leader=2)
+    move(tree, active, T0, leader=2)
     tree.elect_another_controller()
-    answers = of_type(ruler.handle(asked), Reply)
+    answers = of_type(active.handle(asked), Reply)
     assert answers == [Reply(7, ElectLeadersResponse(Errors.NOT_CONTROLLER))]

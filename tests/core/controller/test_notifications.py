@@ -338,30 +338,30 @@ def test_a_new_controller_drops_what_its_predecessor_left(tree: Tree) -> None:
     assert left_in(tree, ISR_CHANGES) == left_in(tree, LOG_DIR_EVENTS) == []
 
 
-def test_what_comes_after_that_is_heard(tree: Tree, ruler: Candidate) -> None:
+def test_what_comes_after_that_is_heard(tree: Tree, active: Candidate) -> None:
     tree.put_state(T0, 1, (1,), controller_epoch=1)
     notify_isr_change(tree, 0, T0)
     notify_log_dir_failure(tree, 0, 2)
-    effects = ruler.catch_up()
+    effects = active.catch_up()
     assert metadata_rows(effects)[2][T0].isr == (1,)
     assert set(leader_and_isr_rows(effects)[2]) == {T0, T1}
     assert left_in(tree, ISR_CHANGES) == left_in(tree, LOG_DIR_EVENTS) == []
     tree.put_state(T0, 1, (1, 2), controller_epoch=1)
     notify_isr_change(tree, 1, T0)
-    assert metadata_rows(ruler.catch_up())[2][T0].isr == (1, 2), "and still watched"
+    assert metadata_rows(active.catch_up())[2][T0].isr == (1, 2), "and still watched"
 
 
-def test_a_deposed_controller_resigns_at_a_notification(tree: Tree, ruler: Candidate) -> None:
+def test_a_deposed_controller_resigns_at_a_notification(tree: Tree, active: Candidate) -> None:
     tree.elect_another_controller()
     notify_isr_change(tree, 0, T0)
-    ruler.catch_up()
-    assert not ruler.controller.is_active
+    active.catch_up()
+    assert not active.controller.is_active
 
 
 def test_a_topic_created_since_is_known_before_its_isr_is_read(
-    tree: Tree, ruler: Candidate
+    tree: Tree, active: Candidate
 ) -> None:
     tree.put_topic("u", {0: (1, 2)}, topic_id(78))
     notify_isr_change(tree, 0, U0)
-    ruler.catch_up()
+    active.catch_up()
     assert tree.leads(U0) == (1, (1, 2), 0)

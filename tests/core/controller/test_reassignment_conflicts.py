@@ -32,7 +32,7 @@ def on_write_of(moving: MovingCluster, path: str, times: int) -> list[int]:
             counts.append(len(grown))
             moving.put_topic("t", grown)
 
-    moving.ruler.session.hook = hook
+    moving.active.session.hook = hook
     return counts
 
 
@@ -65,7 +65,7 @@ def test_a_topic_that_never_stops_changing_is_not_moved() -> None:
     moving = cluster((1, 2))
     on_write_of(moving, T, times=MAX_ROUNDS)
     assert moving.submit({T0: (3, 4)}) == {T0: Errors.UNKNOWN_SERVER_ERROR}
-    moving.ruler.session.hook = None
+    moving.active.session.hook = None
     assert moving.replicas(T0) == ((1, 2), (), ())
     assert moving.ongoing() == ()
     assert moving.hosts(T0) == [1, 2]
@@ -84,11 +84,11 @@ def test_a_topic_created_again_meanwhile_is_not_moved() -> None:
 
     def recreate(call: Call) -> None:
         if call.moment is Moment.BEFORE and call.method == "get_many" and T in call.paths:
-            moving.ruler.session.hook = None
+            moving.active.session.hook = None
             moving.delete_topic("t")
             moving.put_topic("t", {0: (2, 1)}, topic_id(78))
 
-    moving.ruler.session.hook = recreate
+    moving.active.session.hook = recreate
     assert moving.submit({T0: (3, 4)}) == {T0: Errors.UNKNOWN_SERVER_ERROR}
     assert moving.replicas(T0) == ((2, 1), (), ())
     assert moving.leads(T0) == (2, (2, 1), 0)
@@ -104,10 +104,10 @@ def test_who_a_leader_let_in_while_its_move_was_cancelled_is_not_in_sync() -> No
         is_write = call.moment is Moment.BEFORE and call.method == "multi_many"
         # The first one begins the epoch in which they are deleted.
         if is_write and STATE in call.paths and next(writes) == 2:
-            moving.ruler.session.hook = None
+            moving.active.session.hook = None
             moving.put_state(T0, 1, (1, 2, 3, 4), leader_epoch=2)
 
-    moving.ruler.session.hook = let_in
+    moving.active.session.hook = let_in
     moving.submit({T0: None})
     assert moving.leads(T0) == (1, (1, 2), 3)
     moving.submit({T0: (3, 4)})
@@ -132,8 +132,8 @@ def test_an_end_that_cannot_be_written_is_written_when_it_can() -> None:
     moving.put_state(T0, 1, (1, 2, 3, 4), leader_epoch=1)
     moving.handle(PartitionReassignmentIsrChange(T0))
     assert moving.replicas(T0) == ((3, 4, 1, 2), (3, 4), (1, 2))
-    assert moving.ruler.controller.context.partitions_being_reassigned == {T0}
-    moving.ruler.session.hook = None
+    assert moving.active.controller.context.partitions_being_reassigned == {T0}
+    moving.active.session.hook = None
     moving.settle()
     moving.assert_at_rest()
 
@@ -154,12 +154,12 @@ def test_a_topic_that_cannot_be_read_ends_its_move_when_it_can() -> None:
 def test_an_end_that_cannot_be_written_does_not_trigger_itself() -> None:
     moving = MovingCluster(range(1, 5), ControllerSettings(isr_changes_through_zookeeper=True))
     moving.put_topic("t", {0: (1, 2)}, topic_id(77))
-    moving.rule()
+    moving.start_controller()
     moving.submit({T0: (3, 4)})
     mended = moving.server.snapshot()[T].data
     moving.server.put(T, b"not JSON")
     moving.put_state(T0, 1, (1, 2, 3, 4), leader_epoch=1)
-    inbox = moving.ruler.inbox
+    inbox = moving.active.inbox
     handled = 0
     while inbox and handled < 100:
         moving.handle(inbox.popleft())
@@ -209,11 +209,11 @@ def test_replicas_stay_where_the_leadership_does_not_follow(reads_before: int) -
             if reads == reads_before + 1:
                 moving.server.put(STATE, b"not JSON")
 
-    moving.ruler.session.hook = spoil
+    moving.active.session.hook = spoil
     moving.handle(PartitionReassignmentIsrChange(T0))
-    moving.ruler.session.hook = None
+    moving.active.session.hook = None
     assert moving.replicas(T0) == ((3, 4, 1, 2), (4,), (1, 2)), "neither in ZooKeeper"
-    context = moving.ruler.controller.context
+    context = moving.active.controller.context
     assert context.partition_replica_assignment(T0) == (3, 4, 1, 2), "nor in memory"
     moving.server.put(STATE, good)
     moving.handle(PartitionReassignmentIsrChange(T0))

@@ -31,7 +31,7 @@ def cluster() -> MovingCluster:
     moving = MovingCluster(range(1, 7))
     moving.put_topic("t", {0: ORIGIN[T0], 1: ORIGIN[T1]}, topic_id(1))
     moving.put_topic("u", {0: ORIGIN[U0]}, topic_id(2))
-    moving.rule()
+    moving.start_controller()
     return moving
 
 
@@ -65,7 +65,7 @@ def cancelled(moving: MovingCluster) -> None:
     moving.catch_up()
     moving.unregister(1)
     moving.settle()
-    moving.register(1, life=2)
+    moving.register(1, incarnation=2)
     moving.settle()
     moving.catch_up()
     moving.submit(dict.fromkeys(ORIGIN))
@@ -110,7 +110,7 @@ def crash() -> None:
 def heal(moving: MovingCluster) -> None:
     """Bring every broker back and let everything come to rest."""
     for broker_id in sorted({1, 2, 3, 4, 5, 6} - moving.sessions.keys()):
-        moving.register(broker_id, life=9)
+        moving.register(broker_id, incarnation=9)
     moving.settle()
     moving.catch_up_with_everything()
 
@@ -142,7 +142,7 @@ def test_the_next_controller_ends_what_a_crash_leaves(script: Script, moment: Mo
     crashes = 0
     while True:
         moving = cluster()
-        moving.ruler.session.hook = AtWrite(crashes, moment, crash)
+        moving.active.session.hook = AtWrite(crashes, moment, crash)
         try:
             script(moving)
         except SimulatedCrashError:
@@ -160,7 +160,7 @@ def test_the_next_controller_may_crash_as_well(script: Script) -> None:
     for first in range(0, 40, 3):
         for second in range(1, 20, 4):
             moving = cluster()
-            moving.ruler.session.hook = AtWrite(first, Moment.AFTER, crash)
+            moving.active.session.hook = AtWrite(first, Moment.AFTER, crash)
             try:
                 script(moving)
                 return
@@ -178,7 +178,7 @@ def test_the_next_controller_may_crash_as_well(script: Script) -> None:
 def test_a_controller_that_does_not_know_it_is_deposed_does_no_harm(script: Script) -> None:
     for number in itertools.count():
         moving = cluster()
-        deposed = moving.ruler
+        deposed = moving.active
 
         def depose(moving: MovingCluster = moving) -> None:
             moving.depose()
@@ -201,7 +201,7 @@ def test_a_lost_answer_does_not_stop_a_move(script: Script) -> None:
 
     for number in itertools.count():
         moving = cluster()
-        moving.ruler.session.hook = hook = AtWrite(number, Moment.AFTER, lose)
+        moving.active.session.hook = hook = AtWrite(number, Moment.AFTER, lose)
         script(moving)
         heal(moving)
         assert_ended(moving, [ORIGIN] if script is cancelled else [TARGET])

@@ -35,7 +35,7 @@ class Chance(MovingCluster):
         }
         self.put_topic("t", {0: ORIGIN[T0], 1: ORIGIN[T1]}, topic_id(1))
         self.put_topic("u", {0: ORIGIN[U0]}, topic_id(2))
-        self.rule()
+        self.start_controller()
         self._is_healthy = False
 
     def step(self) -> None:
@@ -69,7 +69,7 @@ class Chance(MovingCluster):
         """Start a dead broker."""
         for broker_id in self._dead()[:1]:
             self._lives += 1
-            self.register(broker_id, life=self._lives)
+            self.register(broker_id, incarnation=self._lives)
             self.settle()
 
     def doom(self) -> None:
@@ -86,12 +86,12 @@ class Chance(MovingCluster):
                 if left == -1:
                     self.depose()
 
-        self.ruler.session.hook = hook
+        self.active.session.hook = hook
 
     def heal(self) -> None:
         """Bring everything back and let it come to rest."""
         self._is_healthy = True
-        self.ruler.session.hook = None
+        self.active.session.hook = None
         while self._dead():
             self.start()
         self.settle()

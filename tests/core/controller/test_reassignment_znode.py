@@ -22,7 +22,7 @@ STATE = f"{topic_path('t')}/partitions/0/state"
 def moving() -> MovingCluster:
     moving = MovingCluster(range(1, 7))
     moving.put_topic("t", {0: (1, 2), 1: (2, 1)}, topic_id(77))
-    moving.rule()
+    moving.start_controller()
     return moving
 
 
@@ -93,7 +93,7 @@ def test_what_cannot_be_done_is_taken_out_and_the_rest_is_done(
 
 
 def test_a_topic_to_be_deleted_is_not_moved(moving: MovingCluster) -> None:
-    moving.ruler.controller.context.queue_topic_deletion(["t"])
+    moving.active.controller.context.queue_topic_deletion(["t"])
     moving.write_znode({T0: (3, 2)})
     assert moving.znode() is None
     assert moving.replicas(T0) == ((1, 2), (), ())
@@ -124,7 +124,7 @@ def test_our_own_change_of_the_node_tells_nobody_anything(moving: MovingCluster)
     moving.write_znode({T0: (3, 2), T1: (4, 5)})
     moving.put_state(T0, 1, (1, 2, 3), leader_epoch=1)
     moving.handle(PartitionReassignmentIsrChange(T0))
-    assert ZkPartitionReassignment() in moving.ruler.inbox
+    assert ZkPartitionReassignment() in moving.active.inbox
     moving.settle()
     assert moving.leads(T1) == (2, (2, 1), 1)
 
@@ -171,11 +171,11 @@ def test_a_node_created_while_the_last_one_is_deleted_is_seen(moving: MovingClus
 
     def create(call: Call) -> None:
         if call.moment is Moment.AFTER and call.method == "multi_many" and ADMIN in call.paths:
-            moving.ruler.session.hook = None
+            moving.active.session.hook = None
             moving.server.put(ADMIN, data)
 
     moving.write_znode({T0: (3, 2)})
-    moving.ruler.session.hook = create
+    moving.active.session.hook = create
     moving.catch_up()
     assert moving.replicas(T1) == ((4, 5, 2, 1), (4, 5), (2, 1))
 
@@ -187,11 +187,11 @@ def test_an_entry_a_tool_changes_while_we_take_out_another_is_not_lost(
 
     def change(call: Call) -> None:
         if call.moment is Moment.BEFORE and call.method == "multi_many" and ADMIN in call.paths:
-            moving.ruler.session.hook = None
+            moving.active.session.hook = None
             moving.server.put(ADMIN, data)
 
     moving.write_znode({T0: (3, 2)})
-    moving.ruler.session.hook = change
+    moving.active.session.hook = change
     moving.catch_up()
     assert moving.replicas(T0) == ((3, 2), (), ())
     assert moving.znode() == {T1: (4, 5)}
@@ -216,7 +216,7 @@ def test_the_rpc_takes_its_partitions_out_of_the_node(moving: MovingCluster) -> 
 
 def test_after_a_failover_the_node_supersedes_what_the_topic_says(moving: MovingCluster) -> None:
     moving.submit({T0: (3, 2)})
-    moving.ruler.session.expire()
+    moving.active.session.expire()
     moving.server.put(
         ADMIN, b'{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[4,2]}]}'
     )

@@ -67,7 +67,7 @@ class Cluster:
         self.settle()
 
     @property
-    def ruler(self) -> Candidate | None:
+    def active(self) -> Candidate | None:
         """Who rules."""
         return next((c for c in self.candidates if c.controller.is_active), None)
 
@@ -97,7 +97,7 @@ class Cluster:
                 for candidate in self.candidates:
                     while candidate.inbox:
                         self.deliver(candidate, candidate.inbox.popleft())
-            if self.ruler is not None or not self.waiting:
+            if self.active is not None or not self.waiting:
                 return
             for candidate in self.candidates:
                 candidate.now_ms += PAUSE_MS
@@ -106,14 +106,14 @@ class Cluster:
     def tell_ruler(self, event: ControllerEvent) -> list[Effect]:
         """Have the ruling controller handle an event."""
         self.settle()
-        ruler = self.ruler
-        assert ruler is not None
+        active = self.active
+        assert active is not None
         if not isinstance(event, events.Expire):
-            return self.deliver(ruler, event)
-        ruler.session.expire()
-        effects = self.deliver(ruler, event)
-        ruler.session.renew(ruler.on_watch)
-        self.deliver(ruler, events.RegisterBrokerAndReelect())
+            return self.deliver(active, event)
+        active.session.expire()
+        effects = self.deliver(active, event)
+        active.session.renew(active.on_watch)
+        self.deliver(active, events.RegisterBrokerAndReelect())
         return effects
 
     def records(self) -> dict[str, int]:
@@ -204,8 +204,8 @@ def test_whichever_handler_raises_the_rest_goes_on(
     for _ in range(12):  # topics first, as many as one event may be about, then the event itself
         cluster.tell_ruler(example(poisoned))
     cluster.settle()
-    ruler = cluster.ruler
-    assert ruler is not None
+    active = cluster.active
+    assert active is not None
     cluster.failures = 0
     if poisoned is events.BrokerChange:  # then nobody hears of deaths, but of topics
         cluster.tree.put_topic("new", {0: (2, 1)}, topic_id(5))
@@ -218,7 +218,7 @@ def test_whichever_handler_raises_the_rest_goes_on(
     elections = (events.Startup, events.ControllerChange, events.Reelect, events.StandAgain)
     others = (events.Expire, events.Resign, events.RegisterBrokerAndReelect)
     if poisoned not in (*elections, *others):
-        assert cluster.ruler is ruler
+        assert cluster.active is active
         assert cluster.failures == 0, "it is left alone"
 
 
@@ -257,21 +257,21 @@ def test_a_topic_that_ends_whoever_loads_it_is_set_aside_by_the_third(
 ) -> None:
     tree = cluster.tree
     monkeypatch.setattr(owner, name, raise_for_evil(getattr(owner, name)))
-    first = cluster.ruler
+    first = cluster.active
     assert first is not None
     delete(FakeZooKeeper(tree.server), "/controller")
     cluster.settle()
     assert cluster.failures == 2
-    ruler = cluster.ruler
-    assert ruler is not None
+    active = cluster.active
+    assert active is not None
     assert cluster.records() == {"topic evil": 2}
-    assert ruler.controller.context.epoch == 4
-    (reason,) = ruler.controller.context.bad_topics.values()
+    assert active.controller.context.epoch == 4
+    (reason,) = active.controller.context.bad_topics.values()
     assert "evil failed" in reason or "about topic evil: PlantedError" in reason
     tree.unregister(1)
     cluster.settle()
     assert tree.leads(T0)[0] == 2
-    assert (cluster.failures, cluster.ruler) == (2, ruler)
+    assert (cluster.failures, cluster.active) == (2, active)
 
 
 @pytest.fixture
@@ -341,8 +341,8 @@ def test_a_request_to_delete_what_is_set_aside_waits_until_it_is_not(
     if fate == "replaced":  # before anybody has looked
         aside.tree.put_topic("evil", {0: (2, 1)}, topic_id(67))
     aside.settle()
-    assert aside.ruler is not None
-    is_to_go = aside.ruler.controller.context.is_topic_queued_for_deletion("evil")
+    assert aside.active is not None
+    is_to_go = aside.active.controller.context.is_topic_queued_for_deletion("evil")
     assert is_to_go == (fate == "mended")
     assert (request in aside.tree.server.snapshot()) == is_to_go, "it was for an earlier topic"
 
@@ -351,8 +351,8 @@ def test_what_is_set_aside_stays_so_for_the_next_controllers(aside: Cluster) -> 
     for _ in range(3):
         delete(FakeZooKeeper(aside.tree.server), "/controller")
         aside.settle()
-    assert aside.ruler is not None
-    assert set(aside.ruler.controller.context.bad_topics) == {"evil"}
+    assert aside.active is not None
+    assert set(aside.active.controller.context.bad_topics) == {"evil"}
     assert aside.records() == {"topic evil": 2}
 
 
@@ -367,8 +367,8 @@ def test_the_automatic_balance_is_looked_at_again_though_it_is_set_aside(
     monkeypatch.setattr(LeaderBalance, "rebalance", fail)
     for _ in range(3):
         cluster.settle()
-        assert cluster.ruler is not None
-        epoch = cluster.ruler.controller.context.epoch
+        assert cluster.active is not None
+        epoch = cluster.active.controller.context.epoch
         event = events.AutoPreferredReplicaLeaderElection(epoch)
         effects = cluster.tell_ruler(event)
     assert cluster.records() == {"AutoPreferredReplicaLeaderElection": 2}
@@ -380,9 +380,9 @@ def test_a_failure_after_the_first_minute_counts_once(
 ) -> None:
     monkeypatch.setattr(Controller, "_read_again", raise_for_evil(lambda *_, **__: 1 / 0))
     for _ in range(4):
-        assert cluster.ruler is not None
-        cluster.ruler.now_ms += FIRST_MINUTE_MS
-        epoch = cluster.ruler.controller.context.epoch
+        assert cluster.active is not None
+        cluster.active.now_ms += FIRST_MINUTE_MS
+        epoch = cluster.active.controller.context.epoch
         cluster.tell_ruler(events.ReadAgain(epoch))
         cluster.settle()
     assert cluster.records() == {"ReadAgain": 1}
@@ -406,17 +406,17 @@ def test_who_asks_for_what_is_set_aside_is_told_that_it_failed(
 def test_a_deposed_controller_writes_nothing_down(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ruler = cluster.ruler
-    assert ruler is not None
+    active = cluster.active
+    assert active is not None
     cluster.tree.elect_another_controller()
-    ruler.handle(resignation(TopicChange(), PlantedError()))
+    active.handle(resignation(TopicChange(), PlantedError()))
     assert RECORDS not in cluster.tree.server.snapshot()
 
 
 def test_a_failure_counts_once_although_the_answer_to_its_write_is_lost(cluster: Cluster) -> None:
-    ruler = cluster.ruler
-    assert ruler is not None
-    session = ruler.session
+    active = cluster.active
+    assert active is not None
+    session = active.session
 
     def lose_the_answer(call: Call) -> None:
         if RECORDS in call.paths and call.moment is Moment.AFTER and "multi" in call.method:
@@ -425,16 +425,16 @@ def test_a_failure_counts_once_although_the_answer_to_its_write_is_lost(cluster:
 
     cluster.tree.server.put(RECORDS, ControllerFailuresZNode.encode(()))
     session.hook = lose_the_answer
-    ruler.handle(resignation(TopicChange(), PlantedError()))
+    active.handle(resignation(TopicChange(), PlantedError()))
     assert cluster.records() == {"TopicChange": 1}
 
 
 def test_the_list_of_failures_is_bounded_and_garbage_in_it_is_forgotten(cluster: Cluster) -> None:
     many = [ControllerFailure(f"event {n}", "e", "x" * 300, 1, 0, 1) for n in range(MAX_FAILURES)]
     cluster.tree.server.put(RECORDS, ControllerFailuresZNode.encode(many))
-    ruler = cluster.ruler
-    assert ruler is not None
-    ruler.handle(resignation(TopicChange(), PlantedError("y" * 10_000)))
+    active = cluster.active
+    assert active is not None
+    active.handle(resignation(TopicChange(), PlantedError("y" * 10_000)))
     records = cluster.records()
     assert len(records) == MAX_FAILURES
     assert "event 0" not in records
@@ -442,7 +442,7 @@ def test_the_list_of_failures_is_bounded_and_garbage_in_it_is_forgotten(cluster:
     assert len(cluster.tree.server.snapshot()[RECORDS].data) < 50_000
     cluster.tree.server.put(RECORDS, b"garbage")
     cluster.settle()
-    assert cluster.ruler is not None
+    assert cluster.active is not None
 
 
 def test_unreadable_records_set_nothing_aside(cluster: Cluster) -> None:
@@ -450,7 +450,7 @@ def test_unreadable_records_set_nothing_aside(cluster: Cluster) -> None:
     cluster.tree.server.deny(RECORDS)
     delete(FakeZooKeeper(cluster.tree.server), "/controller")
     cluster.settle()
-    assert cluster.ruler is not None
+    assert cluster.active is not None
     assert cluster.failures == 0
 
 

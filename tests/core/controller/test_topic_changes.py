@@ -52,7 +52,7 @@ def grown(office: Office) -> Office:
 def full_requests(office: Office, broker_id: int) -> list[LeaderAndIsrRequest]:
     """Bounce a broker; return the FULL requests it gets."""
     office.unregister(broker_id)
-    office.register(broker_id, life=2)
+    office.register(broker_id, incarnation=2)
     office.brokers.on_broker_change()
     return [
         sent.request
@@ -470,7 +470,7 @@ def test_a_broker_that_returns_is_told_of_replicas_of_a_topic_mended_meanwhile(
     office.put_topic("t", {0: (3, 1)}, topic_id(77))
     office.topics.on_partition_modifications("t")
     office.effects()
-    office.register(3, life=2)
+    office.register(3, incarnation=2)
     office.brokers.on_broker_change()
     (full,) = [
         sent.request

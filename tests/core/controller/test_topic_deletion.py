@@ -99,7 +99,7 @@ def fail_broker(office: Office, broker_id: BrokerId) -> None:
 
 
 def return_broker(office: Office, broker_id: BrokerId) -> None:
-    office.register(broker_id, life=2)
+    office.register(broker_id, incarnation=2)
     office.brokers.on_broker_change()
 
 

@@ -46,8 +46,8 @@ class SimulatedCrashError(Exception):
 class Answers:
     """What the brokers answer to what deletes replicas; it waits here until it is delivered."""
 
-    def __init__(self, ruler: Candidate) -> None:
-        self.ruler = ruler
+    def __init__(self, active: Candidate) -> None:
+        self.active = active
         self.waiting: deque[ControllerEvent] = deque()
         self.effects: list[Effect] = []
 
@@ -65,12 +65,12 @@ class Answers:
 
     def settle(self) -> None:
         """Deliver everything, what watches triggered first, until nothing more happens."""
-        while self.ruler.inbox or self.waiting:
-            self.step(self.ruler.inbox or self.waiting)
+        while self.active.inbox or self.waiting:
+            self.step(self.active.inbox or self.waiting)
 
     def step(self, queue: deque[ControllerEvent]) -> None:
         """Deliver the first event of a queue."""
-        self.hear(self.ruler.handle(queue.popleft()))
+        self.hear(self.active.handle(queue.popleft()))
 
 
 @pytest.fixture
@@ -93,9 +93,9 @@ def make_tree() -> Tree:
 def rule(tree: Tree, broker_id: BrokerId) -> Answers:
     """Return a controller that rules, with nothing left to do, and the brokers' answers."""
     answers = Answers(Candidate(tree, broker_id))
-    answers.hear(answers.ruler.start())
+    answers.hear(answers.active.start())
     answers.settle()
-    assert answers.ruler.controller.is_active
+    assert answers.active.controller.is_active
     answers.effects.clear()
     return answers
 
@@ -123,7 +123,7 @@ def crash_at(answers: Answers, number: int) -> None:
         if next(moments) == number:
             raise SimulatedCrashError
 
-    answers.ruler.session.hook = hook
+    answers.active.session.hook = hook
 
 
 def test_a_deletion_survives_a_crash_at_any_moment() -> None:
@@ -135,10 +135,10 @@ def test_a_deletion_survives_a_crash_at_any_moment() -> None:
         try:
             first.settle()
         except SimulatedCrashError:
-            tree.server.expire(first.ruler.session.session_id)
+            tree.server.expire(first.active.session.session_id)
             second = rule(tree, 9)
-            assert not second.ruler.controller.context.all_topics, number
-            assert not second.ruler.controller.context.topics_to_be_deleted
+            assert not second.active.controller.context.all_topics, number
+            assert not second.active.controller.context.topics_to_be_deleted
             assert left(tree) == [], number
         else:
             assert left(tree) == []
@@ -154,7 +154,7 @@ def lose_write(answers: Answers, number: int) -> None:
         if call.method.startswith("multi") and next(moments) == number:
             raise ConnectionLossError("lost")
 
-    answers.ruler.session.hook = hook
+    answers.active.session.hook = hook
 
 
 @pytest.mark.parametrize("number", range(30))
@@ -164,56 +164,56 @@ def test_a_deletion_survives_a_lost_write_or_answer(tree: Tree, number: int) -> 
     wish(tree, *TOPICS)
     answers.settle()
     assert left(tree) == []
-    assert not answers.ruler.controller.context.all_topics
+    assert not answers.active.controller.context.all_topics
 
 
 def test_a_new_controller_goes_on_with_what_it_finds(tree: Tree) -> None:
     first = rule(tree, 0)
     wish(tree, "t")
-    first.ruler.catch_up()
-    tree.server.expire(first.ruler.session.session_id)
+    first.active.catch_up()
+    tree.server.expire(first.active.session.session_id)
     second = rule(tree, 9)
-    assert list(second.ruler.controller.context.all_topics) == ["u"]
+    assert list(second.active.controller.context.all_topics) == ["u"]
     assert [path for path in left(tree) if "t" in path.split("/")] == []
 
 
 def test_answers_to_an_earlier_controller_count_for_nothing(tree: Tree) -> None:
     first = rule(tree, 0)
     wish(tree, "t")
-    while first.ruler.inbox:
-        first.step(first.ruler.inbox)
+    while first.active.inbox:
+        first.step(first.active.inbox)
     early = [*first.waiting]
-    first.ruler.expire()
+    first.active.expire()
     tree.register(7)
-    effects = first.ruler.start()
-    assert first.ruler.controller.is_active
+    effects = first.active.start()
+    assert first.active.controller.is_active
     for event in early:
-        first.ruler.handle(event)
-    assert "t" in first.ruler.controller.context.topics_to_be_deleted
+        first.active.handle(event)
+    assert "t" in first.active.controller.context.topics_to_be_deleted
     assert set(stop_replica_rows(effects)) == {1, 2}, "everybody is asked again"
     first.waiting.clear()
     first.hear(effects)
     first.settle()
-    assert "t" not in first.ruler.controller.context.all_topics
+    assert "t" not in first.active.controller.context.all_topics
 
 
 def test_what_failed_in_one_term_is_tried_again_in_the_next_as_well(tree: Tree) -> None:
     answers = rule(tree, 0)
     wish(tree, "t")
     for _ in range(2):
-        while answers.ruler.inbox:
-            answers.step(answers.ruler.inbox)
+        while answers.active.inbox:
+            answers.step(answers.active.inbox)
         retries = []
         for event in answers.waiting:
             assert isinstance(event, TopicDeletionStopReplicaResponseReceived)
             failed = refusal(event.request, Errors.KAFKA_STORAGE_ERROR)
             assert isinstance(failed, StopReplicaResponse)
-            effects = answers.ruler.handle(replace(event, response=failed))
+            effects = answers.active.handle(replace(event, response=failed))
             retries += [e.event for e in of_type(effects, ScheduleEvent)]
         assert retries == [TopicDeletion()]
         answers.waiting.clear()
-        answers.ruler.expire()
-        answers.hear(answers.ruler.start())
+        answers.active.expire()
+        answers.hear(answers.active.start())
 
 
 def test_del_05_a_topic_that_grew_before_a_failover_goes_whole(tree: Tree) -> None:
@@ -221,12 +221,12 @@ def test_del_05_a_topic_that_grew_before_a_failover_goes_whole(tree: Tree) -> No
     tree.unregister(2)
     wish(tree, "t")
     first.settle()
-    assert first.ruler.controller.context.topics_ineligible_for_deletion == {"t"}
-    tree.server.expire(first.ruler.session.session_id)
+    assert first.active.controller.context.topics_ineligible_for_deletion == {"t"}
+    tree.server.expire(first.active.session.session_id)
     tree.put_topic("t", {0: (1, 2), 1: (2, 1), 2: (1, 2)}, topic_id(70))
     second = rule(tree, 9)
-    assert second.ruler.controller.context.topics_to_be_deleted == {"t"}
-    tree.register(2, life=2)
+    assert second.active.controller.context.topics_to_be_deleted == {"t"}
+    tree.register(2, incarnation=2)
     second.settle()
     assert [path for path in left(tree) if "t" in path.split("/")] == []
 
@@ -235,8 +235,8 @@ def test_an_unreadable_topic_is_gone_before_brokers_are_told_all_they_host(tree:
     tree.server.put("/brokers/topics/u", b"not JSON")
     wish(tree, "u")
     answers = Answers(Candidate(tree, 0))
-    effects = answers.ruler.start()
-    assert answers.ruler.controller.context.bad_topics == {}
+    effects = answers.active.start()
+    assert answers.active.controller.context.bad_topics == {}
     assert set(leader_and_isr_rows(effects)[1]) == {T0, T1}
     assert [path for path in left(tree) if "u" in path.split("/")] == []
 
@@ -251,7 +251,7 @@ def create_again(tree: Tree) -> None:
 
 def assert_is_the_new_one(tree: Tree, answers: Answers) -> None:
     """Check that the topic created again is led, known, and not to be deleted."""
-    context = answers.ruler.controller.context
+    context = answers.active.controller.context
     assert context.topic_id("t") == tree.topic("t").topic_id == topic_id(99)
     assert context.partitions_of("t") == [T0]
     assert tree.leads(T0) == (2, (2,), 0)
@@ -265,7 +265,7 @@ def assert_is_the_new_one(tree: Tree, answers: Answers) -> None:
 def wait_until_gone(tree: Tree, answers: Answers) -> None:
     """Step on until t is gone in ZooKeeper, and no further."""
     while "/brokers/topics/t" in left(tree):
-        answers.step(answers.ruler.inbox or answers.waiting)
+        answers.step(answers.active.inbox or answers.waiting)
 
 
 def test_del_08_a_topic_created_again_is_another(tree: Tree) -> None:
@@ -285,9 +285,9 @@ def test_it_may_be_created_before_the_watches_of_its_deletion_are_looked_into(
     wish(tree, "t")
     wait_until_gone(tree, answers)
     create_again(tree)
-    pending = [*answers.ruler.inbox]
+    pending = [*answers.active.inbox]
     assert len(pending) == 3, pending
-    answers.ruler.inbox = deque(pending[n] for n in order)
+    answers.active.inbox = deque(pending[n] for n in order)
     answers.settle()
     assert_is_the_new_one(tree, answers)
 
@@ -296,12 +296,12 @@ def test_it_may_be_created_inside_the_call_that_deleted_it(tree: Tree) -> None:
     def hook(call: Call) -> None:
         del call
         if "/brokers/topics/t" not in tree.server.snapshot():
-            answers.ruler.session.hook = None
+            answers.active.session.hook = None
             create_again(tree)
 
     answers = rule(tree, 0)
     wish(tree, "t")
-    answers.ruler.session.hook = hook
+    answers.active.session.hook = hook
     answers.settle()
     assert_is_the_new_one(tree, answers)
 
@@ -314,7 +314,7 @@ def test_it_may_be_deleted_again_at_once(tree: Tree) -> None:
     wish(tree, "t")
     answers.settle()
     assert [path for path in left(tree) if "t" in path.split("/")] == []
-    assert "t" not in answers.ruler.controller.context.all_topics
+    assert "t" not in answers.active.controller.context.all_topics
 
 
 def test_a_leftover_wish_does_not_delete_the_next_topic_of_that_name(tree: Tree) -> None:
@@ -322,7 +322,7 @@ def test_a_leftover_wish_does_not_delete_the_next_topic_of_that_name(tree: Tree)
     wish(tree, "t")
     create_again(tree)
     answers = Answers(Candidate(tree, 0))
-    answers.hear(answers.ruler.start())
+    answers.hear(answers.active.start())
     answers.settle()
     assert_is_the_new_one(tree, answers)
 
@@ -337,10 +337,10 @@ def test_a_topic_removed_while_it_waits_is_forgotten_with_its_wish(tree: Tree) -
     answers.settle()
     tree.delete_topic("t")
     answers.settle()
-    context = answers.ruler.controller.context
+    context = answers.active.controller.context
     assert context.topics_to_be_deleted == context.topics_ineligible_for_deletion == set()
     assert f"{WISHES}/t" not in left(tree)
-    tree.register(2, life=2)
+    tree.register(2, incarnation=2)
     answers.settle()
     assert list(context.all_topics) == ["u"]
 
@@ -379,8 +379,8 @@ class Chaos:
                 self.bounce()
             case 6:
                 self.fail_over()
-            case 7 | 8 | 9 if self.answers.ruler.inbox:
-                self.answers.step(self.answers.ruler.inbox)
+            case 7 | 8 | 9 if self.answers.active.inbox:
+                self.answers.step(self.answers.active.inbox)
             case 10 | 11 if self.answers.waiting:
                 self.answers.step(self.answers.waiting)
             case _:
@@ -390,12 +390,12 @@ class Chaos:
         if 2 in self.tree.sessions:
             self.tree.unregister(2)
         else:
-            self.tree.register(2, life=next(self._life))
+            self.tree.register(2, incarnation=next(self._life))
 
     def fail_over(self) -> None:
-        self.tree.server.expire(self.answers.ruler.session.session_id)
+        self.tree.server.expire(self.answers.active.session.session_id)
         self.answers = Answers(Candidate(self.tree, next(self._next_id)))
-        self.answers.hear(self.answers.ruler.start())
+        self.answers.hear(self.answers.active.start())
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -406,7 +406,7 @@ def test_the_last_word_holds_whatever_was_seen_in_between(seed: int) -> None:
     if 2 not in chaos.tree.sessions:
         chaos.bounce()
     chaos.answers.settle()
-    context, tree = chaos.answers.ruler.controller.context, chaos.tree
+    context, tree = chaos.answers.active.controller.context, chaos.tree
     assert not chaos.is_there(f"{WISHES}/t")
     assert context.topics_to_be_deleted == context.topics_ineligible_for_deletion == set()
     assert chaos.is_there("/brokers/topics/t") == ("t" in context.all_topics) == chaos.is_wanted
@@ -421,9 +421,9 @@ def test_the_last_word_holds_whatever_was_seen_in_between(seed: int) -> None:
 def test_the_answer_to_something_else_deletes_no_topic(tree: Tree, of_another: str) -> None:
     answers = rule(tree, 0)
     wish(tree, "t")
-    answers.ruler.catch_up()
+    answers.active.catch_up()
     answers.waiting.clear()
-    answers.hear(answers.ruler.handle(TopicDeletion()))
+    answers.hear(answers.active.handle(TopicDeletion()))
     for sent in requests(answers.effects):
         if not isinstance(sent.request, StopReplicaRequest):
             continue
@@ -444,5 +444,5 @@ def test_the_answer_to_something_else_deletes_no_topic(tree: Tree, of_another: s
         )
         event = response_event(sent.broker_id, sent.header, request, done)
         if event is not None:
-            answers.ruler.handle(event)
-    assert "t" in answers.ruler.controller.context.topics_to_be_deleted
+            answers.active.handle(event)
+    assert "t" in answers.active.controller.context.topics_to_be_deleted

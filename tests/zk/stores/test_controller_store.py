@@ -304,7 +304,7 @@ def test_a_registration_of_our_former_session_that_outlived_it_is_replaced(
 ) -> None:
     first = broker.store.register_broker(broker_info(3))
     broker.zookeeper.renew(broker.watches.append)  # and the server did not end the former one
-    second = broker.store.register_broker(broker_info(3, life=2))
+    second = broker.store.register_broker(broker_info(3, incarnation=2))
     assert second > first
     node = server.snapshot()["/brokers/ids/3"]
     assert node.stat.ephemeral_owner == broker.zookeeper.session_id

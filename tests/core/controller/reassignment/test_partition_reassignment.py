@@ -1,4 +1,4 @@
-"""Partitions that move: what is written and told, in which order and in which epochs."""
+"""Reassignments: the order of writes, the control requests, the leader epochs."""
 
 from __future__ import annotations
 
@@ -37,19 +37,21 @@ def kill(moving: MovingCluster, *broker_ids: int) -> None:
     moving.settle()
 
 
-def test_the_classic_example() -> None:
+def test_a_partition_is_reassigned_to_three_other_brokers() -> None:
     moving = cluster((1, 2, 3))
     assert moving.submit({T0: (4, 5, 6)}) == {T0: Errors.NONE}
     assert moving.replicas(T0) == ((4, 5, 6, 1, 2, 3), (4, 5, 6), (1, 2, 3))
     assert moving.leads(T0) == (1, (1, 2, 3), 1)
     moving.catch_up()
     assert moving.replicas(T0) == ((4, 5, 6), (), ())
-    assert moving.leads(T0) == (4, (4, 5, 6), 5), "one to wait, one to lead, one a removed replica"
+    assert moving.leads(T0) == (4, (4, 5, 6), 5), (
+        "one epoch each: start, election, two removed replicas"
+    )
     assert moving.topic("t").topic_id == topic_id(77)
     moving.assert_at_rest()
 
 
-def test_what_is_moved_is_listed_until_it_has_moved() -> None:
+def test_a_reassignment_is_listed_until_it_is_complete() -> None:
     moving = cluster((1, 2), (2, 1))
     assert moving.ongoing() == ()
     moving.submit({T0: (3, 2), T1: (3, 1)})
@@ -61,25 +63,25 @@ def test_what_is_moved_is_listed_until_it_has_moved() -> None:
     assert moving.ongoing() == ()
 
 
-def test_the_order_of_writes_is_kafkas() -> None:
+def test_the_sequence_of_writes_is_that_of_kafka() -> None:
     moving = cluster((1, 2))
     before = len(moving.writes())
     moving.write_znode({T0: (3, 2)})
     moving.catch_up()
     assert moving.writes()[before:] == [
-        T,  # the union
-        STATE,  # the epoch grows
-        STATE,  # the leader lets 3 into the ISR
+        T,  # replicas: target and origin
+        STATE,  # a new leader epoch
+        STATE,  # the leader adds 3 to the ISR
         STATE,  # 3 leads
         STATE,  # 1 leaves the ISR
-        T,  # the target
+        T,  # replicas: target
         ADMIN,
     ]
     assert moving.leads(T0) == (3, (2, 3), 3)
     moving.assert_at_rest()
 
 
-def test_new_replicas_are_told_as_new_and_old_ones_of_the_epoch() -> None:
+def test_added_replicas_get_is_new_and_all_replicas_the_new_leader_epoch() -> None:
     moving = cluster((1, 2))
     moving.submit({T0: (3, 2)})
     rows = leader_and_isr_rows(moving.effects)
@@ -91,7 +93,7 @@ def test_new_replicas_are_told_as_new_and_old_ones_of_the_epoch() -> None:
     assert stop_replica_rows(moving.effects) == {}
 
 
-def test_removed_replicas_are_deleted_after_the_rest_has_a_new_epoch() -> None:
+def test_removed_replicas_are_deleted_after_the_other_replicas_get_a_new_leader_epoch() -> None:
     moving = cluster((1, 2))
     moving.submit({T0: (3, 2)})
     moving.effects.clear()
@@ -102,13 +104,13 @@ def test_removed_replicas_are_deleted_after_the_rest_has_a_new_epoch() -> None:
     assert rows[2][T0].isr == (2, 3)
     ((broker_id, stopped),) = stop_replica_rows(moving.effects).items()
     assert (broker_id, stopped[T0].delete_partition) == (1, True)
-    context = moving.ruler.controller.context
+    context = moving.active.controller.context
     gone = context.replica_state(PartitionAndReplica(T0, 1))
     assert gone is ReplicaState.NON_EXISTENT
     assert context.replica_state(PartitionAndReplica(T0, 3)) is ReplicaState.ONLINE
 
 
-def test_some_of_the_target_in_sync_is_not_enough() -> None:
+def test_a_reassignment_is_not_complete_before_the_whole_target_is_in_sync() -> None:
     moving = cluster((1, 2))
     moving.submit({T0: (3, 4)})
     moving.put_state(T0, 1, (1, 2, 3), leader_epoch=1)
@@ -118,7 +120,7 @@ def test_some_of_the_target_in_sync_is_not_enough() -> None:
     assert moving.ongoing() != ()
 
 
-def test_who_has_everything_is_not_deleted_while_only_suspect_replicas_would_be_left() -> None:
+def test_a_sound_replica_is_not_deleted_while_the_target_has_only_suspect_replicas() -> None:
     moving = cluster((3, 1))
     store = ZkControllerStore(moving.sessions[3])
     store.publish_suspects(broker_info(3), SuspectReplicas({T0: LogEnd(0, 5)}))
@@ -132,7 +134,7 @@ def test_who_has_everything_is_not_deleted_while_only_suspect_replicas_would_be_
     moving.assert_at_rest()
 
 
-def test_news_of_suspect_replicas_begin_no_leader_epoch() -> None:
+def test_a_notification_about_suspect_replicas_starts_no_leader_epoch() -> None:
     moving = cluster((1, 2))
     moving.submit({T0: (3, 4)})
     moving.settle()
@@ -143,10 +145,10 @@ def test_news_of_suspect_replicas_begin_no_leader_epoch() -> None:
     assert moving.leads(T0) == copied_in
 
 
-def test_news_of_what_is_not_moved_cost_nothing() -> None:
+def test_an_isr_change_of_an_idle_partition_reads_nothing() -> None:
     moving = cluster((1, 2))
     calls: list[Call] = []
-    moving.ruler.session.hook = calls.append
+    moving.active.session.hook = calls.append
     assert moving.handle(PartitionReassignmentIsrChange(T0)) == []
     assert calls == []
 
@@ -166,16 +168,16 @@ def test_a_replica_may_be_removed_without_adding_any() -> None:
     moving.assert_at_rest()
 
 
-def test_another_order_changes_who_is_preferred_and_not_who_leads() -> None:
+def test_a_reordered_assignment_changes_the_preferred_replica_and_not_the_leader() -> None:
     moving = cluster((1, 2, 3))
     moving.write_znode({T0: (3, 1, 2)})
     assert moving.replicas(T0) == ((3, 1, 2), (), ())
     assert moving.leads(T0) == (1, (1, 2, 3), 1)
-    assert moving.ruler.controller.context.preferred_replica_imbalance_count == 1
+    assert moving.active.controller.context.preferred_replica_imbalance_count == 1
     moving.assert_at_rest()
 
 
-def test_where_it_is_already_nothing_moves() -> None:
+def test_a_reassignment_to_the_present_replicas_writes_nothing() -> None:
     moving = cluster((1, 2))
     before = len(moving.writes())
     assert moving.submit({T0: (1, 2)}) == {T0: Errors.NONE}
@@ -183,7 +185,7 @@ def test_where_it_is_already_nothing_moves() -> None:
     assert moving.leads(T0) == (1, (1, 2), 0)
 
 
-def test_a_partition_nobody_could_lead_yet_is_created_where_it_moves_to() -> None:
+def test_a_partition_without_a_first_leader_is_created_on_its_target() -> None:
     moving = cluster((8, 9))
     assert moving.state(T0) is None
     moving.submit({T0: (1, 2)})
@@ -192,29 +194,29 @@ def test_a_partition_nobody_could_lead_yet_is_created_where_it_moves_to() -> Non
     moving.assert_at_rest()
 
 
-def test_a_partition_nobody_can_lead_waits() -> None:
+def test_a_reassignment_waits_while_the_partition_has_no_leader() -> None:
     moving = cluster((1, 2))
     kill(moving, 2)
     kill(moving, 1)
     assert moving.leads(T0) == (-1, (1,), 2)
     moving.submit({T0: (3, 4)})
     assert moving.leads(T0) == (-1, (1,), 3)
-    moving.register(1, life=2)
+    moving.register(1, incarnation=2)
     moving.settle()
     moving.catch_up_with_everything()
     moving.assert_at_rest()
 
 
-# --- targets that are dead ------------------------------------------------------------------------
+# --- offline targets ------------------------------------------------------------------------------
 
 
-def test_a_move_to_a_dead_broker_waits_for_it() -> None:  # CI-13, CI-14
+def test_a_reassignment_to_an_offline_broker_waits_for_it() -> None:  # CI-13, CI-14
     moving = cluster((1,), brokers=2)
     kill(moving, 2)
     moving.write_znode({T0: (2,)})
     assert moving.leads(T0) == (1, (1,), 1)
     assert moving.znode() == {T0: (2,)}
-    moving.register(2, life=2)
+    moving.register(2, incarnation=2)
     moving.settle()
     assert moving.leads(T0) == (1, (1,), 2)
     moving.catch_up()
@@ -222,7 +224,7 @@ def test_a_move_to_a_dead_broker_waits_for_it() -> None:  # CI-13, CI-14
     moving.assert_at_rest()
 
 
-def test_a_live_target_ends_in_the_third_epoch() -> None:  # CI-11
+def test_a_reassignment_to_a_live_broker_ends_in_leader_epoch_3() -> None:  # CI-11
     moving = cluster((1,), brokers=2)
     moving.write_znode({T0: (2,)})
     moving.catch_up()
@@ -230,43 +232,43 @@ def test_a_live_target_ends_in_the_third_epoch() -> None:  # CI-11
     moving.assert_at_rest()
 
 
-def test_a_target_that_dies_on_the_way_goes_on_when_it_returns() -> None:
+def test_a_reassignment_continues_when_a_failed_target_broker_returns() -> None:
     moving = cluster((1, 2))
     moving.submit({T0: (3, 4)})
     kill(moving, 4)
     moving.catch_up()
     assert moving.leads(T0)[1] == (1, 2, 3)
-    moving.register(4, life=2)
+    moving.register(4, incarnation=2)
     moving.settle()
     moving.catch_up_with_everything()
     moving.assert_at_rest()
 
 
-def test_nothing_is_removed_while_nobody_of_the_target_is_alive() -> None:
+def test_no_replica_is_removed_while_all_brokers_of_the_target_are_offline() -> None:
     moving = cluster((1, 2))
     kill(moving, 1)
     kill(moving, 2)
-    moving.register(1, life=2)
+    moving.register(1, incarnation=2)
     moving.settle()
-    assert moving.leads(T0) == (-1, (2,), 2), "only 2 has everything"
+    assert moving.leads(T0) == (-1, (2,), 2), "only 2 is in sync"
     moving.submit({T0: (2,)})
-    assert moving.leads(T0) == (-1, (2,), 3), "it waits"
+    assert moving.leads(T0) == (-1, (2,), 3), "the reassignment waits"
     assert moving.replicas(T0) == ((2, 1), (), (1,))
     assert moving.hosts(T0) == [1]
-    moving.register(2, life=2)
+    moving.register(2, incarnation=2)
     moving.settle()
     assert moving.leads(T0)[:2] == (2, (2,))
     moving.assert_at_rest()
 
 
-def test_a_leader_that_is_in_the_target_but_dead_is_replaced_by_another_of_it() -> None:
+def test_an_offline_leader_in_the_target_is_replaced_by_another_target_replica() -> None:
     moving = cluster((1, 2))
     moving.submit({T0: (1, 3)})
     kill(moving, 1)
     assert moving.leads(T0)[0] == 2
     moving.catch_up()
     assert moving.ongoing() != (), "1 is not in sync"
-    moving.register(1, life=2)
+    moving.register(1, incarnation=2)
     moving.settle()
     moving.catch_up_with_everything()
     assert moving.leads(T0)[0] in (1, 3)
@@ -276,18 +278,20 @@ def test_a_leader_that_is_in_the_target_but_dead_is_replaced_by_another_of_it() 
 # --- superseding and cancelling -------------------------------------------------------------------
 
 
-def test_a_cancelled_move_leaves_nothing_behind() -> None:
+def test_a_cancelled_reassignment_leaves_no_added_replica() -> None:
     moving = cluster((1, 2))
     moving.submit({T0: (3, 2)})
     assert moving.hosts(T0) == [1, 2, 3]
     assert moving.submit({T0: None}) == {T0: Errors.NONE}
-    assert moving.replicas(T0) == ((2, 1), (), ()), "the origin's order is lost where it overlaps"
+    assert moving.replicas(T0) == ((2, 1), (), ()), (
+        "a cancelled move does not restore the order of replicas"
+    )
     assert moving.leads(T0) == (1, (1, 2), 3)
     moving.assert_at_rest()
     assert moving.submit({T0: None}) == {T0: Errors.NO_REASSIGNMENT_IN_PROGRESS}
 
 
-def test_a_replica_that_was_in_sync_leaves_the_isr_when_the_move_is_cancelled() -> None:
+def test_an_added_replica_in_sync_leaves_the_isr_when_the_reassignment_is_cancelled() -> None:
     moving = cluster((1, 2))
     moving.submit({T0: (3, 4)})
     kill(moving, 4)
@@ -298,7 +302,7 @@ def test_a_replica_that_was_in_sync_leaves_the_isr_when_the_move_is_cancelled() 
     moving.assert_at_rest()
 
 
-def test_a_later_target_supersedes_an_earlier_one() -> None:
+def test_a_second_target_replaces_the_first() -> None:
     moving = cluster((1, 2))
     moving.submit({T0: (3, 4)})
     moving.submit({T0: (4, 5)})
@@ -309,7 +313,7 @@ def test_a_later_target_supersedes_an_earlier_one() -> None:
     moving.assert_at_rest()
 
 
-def test_asking_again_for_the_same_tells_the_replicas_again() -> None:
+def test_a_repeated_reassignment_request_sends_the_control_requests_again() -> None:
     moving = cluster((1, 2))
     moving.submit({T0: (3, 4)})
     moving.effects.clear()
@@ -321,25 +325,25 @@ def test_asking_again_for_the_same_tells_the_replicas_again() -> None:
     moving.assert_at_rest()
 
 
-def test_a_replica_being_added_that_comes_back_as_the_last_in_sync_is_not_new() -> None:
+def test_an_added_replica_that_restarts_as_the_last_isr_member_is_not_new() -> None:
     moving = led_by_a_new_replica()
     kill(moving, 2)
     kill(moving, 3)
     moving.effects.clear()
     moving.register(3)
     moving.settle()
-    told = [
+    is_new = [
         row.is_new
         for sent in requests(moving.effects)
         if sent.broker_id == 3 and isinstance(sent.request, LeaderAndIsrRequest)
         for _, row in sent.request.partitions()
     ]
-    assert told
-    assert not any(told), "a log that is gone would count as one that never was"
+    assert is_new
+    assert not any(is_new), "is_new would make a lost log count as a new replica"
 
 
 def led_by_a_new_replica() -> MovingCluster:
-    """3, which is being added, leads; 4 is not in sync."""
+    """Replica 3, which is being added, leads; replica 4 is not in sync."""
     moving = cluster((1, 2))
     moving.submit({T0: (3, 4)})
     kill(moving, 4)
@@ -349,7 +353,7 @@ def led_by_a_new_replica() -> MovingCluster:
     return moving
 
 
-def test_a_leader_that_would_be_stopped_is_replaced_first() -> None:  # KAFKA-14808
+def test_a_leader_that_is_to_be_removed_is_replaced_first() -> None:  # KAFKA-14808
     moving = led_by_a_new_replica()
     before = len(moving.writes())
     assert moving.submit({T0: None}) == {T0: Errors.NONE}
@@ -360,7 +364,7 @@ def test_a_leader_that_would_be_stopped_is_replaced_first() -> None:  # KAFKA-14
     moving.assert_sound()
 
 
-def test_a_move_that_would_stop_the_only_leader_there_can_be_is_refused() -> None:
+def test_a_reassignment_that_would_remove_the_only_possible_leader_is_refused() -> None:
     moving = led_by_a_new_replica()
     kill(moving, 2)
     before = len(moving.writes())
@@ -371,10 +375,10 @@ def test_a_move_that_would_stop_the_only_leader_there_can_be_is_refused() -> Non
     kill(moving, 3)
     assert moving.leads(T0)[:2] == (-1, (3,))
     refused = moving.submit({T0: None})
-    assert refused == {T0: Errors.INVALID_REPLICA_ASSIGNMENT}, "3 has what nobody else has"
+    assert refused == {T0: Errors.INVALID_REPLICA_ASSIGNMENT}, "3 is the last member of the ISR"
 
 
-def test_a_refused_partition_does_not_hold_up_the_others() -> None:
+def test_a_refused_partition_does_not_delay_the_other_partitions() -> None:
     moving = cluster((1, 2), (2, 1))
     answer = moving.submit({T0: (9, 1), T1: (3, 4), TopicPartition("t", 7): (1,)})
     assert answer == {
@@ -388,16 +392,16 @@ def test_a_refused_partition_does_not_hold_up_the_others() -> None:
     moving.assert_at_rest()
 
 
-# --- many -----------------------------------------------------------------------------------------
+# --- many partitions ------------------------------------------------------------------------------
 
 
-def test_five_hundred_partitions_move_in_a_few_bulk_calls() -> None:
+def test_five_hundred_partitions_are_reassigned_in_a_few_bulk_calls() -> None:
     topics = [f"topic-{n:02d}" for n in range(50)]
     partitions = [TopicPartition(topic, p) for topic in topics for p in range(10)]
     moving = MovingCluster(range(1, 6))
     for number, topic in enumerate(topics):
         moving.put_topic(topic, dict.fromkeys(range(10), (1, 2, 3)), topic_id(number + 1))
-    moving.rule()
+    moving.start_controller()
     calls: list[str] = []
 
     def count(call: Call) -> None:
@@ -405,27 +409,27 @@ def test_five_hundred_partitions_move_in_a_few_bulk_calls() -> None:
             calls.append(call.method)
 
     moving.server.put(ADMIN, ReassignPartitionsZNode.encode(dict.fromkeys(partitions, (4, 5, 3))))
-    moving.ruler.session.hook = count
-    moving.handle(moving.ruler.inbox.popleft())
+    moving.active.session.hook = count
+    moving.handle(moving.active.inbox.popleft())
     assert calls == [
-        "get",  # what is wanted
+        "get",  # /admin/reassign_partitions
         *("get_many", "multi_many"),  # topics
-        "get_many",  # who is in sync
-        *("get_many", "multi_many"),  # epochs
+        "get_many",  # partition states
+        *("get_many", "multi_many"),  # leader epochs
     ]
-    moving.ruler.session.hook = None
+    moving.active.session.hook = None
     moving.settle()
     for partition in partitions:
         moving.put_state(partition, 1, (1, 2, 3, 4, 5), leader_epoch=1)
     calls.clear()
-    moving.ruler.session.hook = count
-    moving.ruler.controller._reassignments.on_isr_change(partitions)
+    moving.active.session.hook = count
+    moving.active.controller._reassignments.on_isr_change(partitions)
     assert calls == [
-        "get_many",  # who is in sync
+        "get_many",  # partition states
         *("get_many", "multi_many"),  # new leaders
-        *("get_many", "multi_many") * 2,  # brokers 1 and 2 leave ISRs
+        *("get_many", "multi_many") * 2,  # brokers 1 and 2 leave the ISRs
         *("get_many", "multi_many"),  # topics
-        *("get", "multi_many"),  # what was wanted
+        *("get", "multi_many"),  # /admin/reassign_partitions
     ]
     znodes = moving.server.snapshot()
     assert ADMIN not in znodes

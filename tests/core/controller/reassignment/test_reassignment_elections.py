@@ -1,4 +1,4 @@
-"""Leaders of partitions that are being reassigned: cases that a whole reassignment seldom meets."""
+"""Elections in partitions that are being reassigned: rare cases."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from regent.core.controller.states import ReplicaState
 from tests.support.term import T0, Candidate, Office, Tree
 
 
-def test_an_offline_leader_of_the_target_is_replaced_at_the_end_of_a_reassignment() -> None:
+def test_an_offline_leader_in_the_target_is_replaced_at_the_end_of_a_reassignment() -> None:
     office = Office((1, 3))
     office.lead(T0, (2, 3), leader=2, isr=(2, 3))
     ReassignmentElections(office.term, office.partitions).lead_from_assignment([T0])
     assert office.leads(T0)[:2] == (3, (2, 3))
 
 
-def test_an_unassigned_leader_stays_when_unassigned_replicas_leave_the_isr() -> None:
+def test_a_leader_outside_the_assignment_stays_when_other_unassigned_replicas_leave_the_isr() -> (
+    None
+):
     tree = Tree()
     for broker_id in (1, 2, 4):
         tree.register(broker_id)
@@ -24,7 +26,7 @@ def test_an_unassigned_leader_stays_when_unassigned_replicas_leave_the_isr() -> 
     assert tree.leads(T0) == (4, (4, 1), 5)
 
 
-def test_a_new_epoch_keeps_its_leader_in_sync_although_its_replica_was_deleted() -> None:
+def test_a_new_leader_epoch_keeps_the_leader_in_the_isr_although_its_replica_was_deleted() -> None:
     office = Office((1, 2))
     office.lead(T0, (1, 2), leader=1, isr=(1, 2))
     office.put_replica_state(T0, 1, ReplicaState.NON_EXISTENT)

@@ -1,4 +1,4 @@
-"""Which moves are refused, and what a move begins with."""
+"""Which reassignment requests are refused, and the first assignment of the others."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from regent.core.model import BrokerRegistration, ReplicaAssignment, TopicPartit
 from tests.support.term import T0, T1, broker_info
 
 IDLE = ReplicaAssignment((1, 2, 3))
-ALL_ADDED = TopicPartition("u", 0)  # there is nothing to go back to
+ALL_ADDED = TopicPartition("u", 0)  # there is no assignment to return to
 MOVING = ReplicaAssignment((4, 5, 1, 2), (4, 5), (1, 2))
 
 
 @pytest.fixture
 def context() -> ControllerContext:
-    """Brokers 1 to 5 are alive, 6 shuts down; t-0 is idle and t-1 moves."""
+    """Brokers 1 to 5 are live, 6 is shutting down; t-0 is idle and t-1 is being reassigned."""
     context = ControllerContext()
     for broker_id in range(1, 7):
         context.add_live_broker(BrokerRegistration(broker_info(broker_id), broker_epoch=1))
     context.shutting_down_broker_ids.add(6)
     context.update_partition_full_replica_assignment(T0, IDLE)
     context.update_partition_full_replica_assignment(T1, MOVING)
-    written_by_hand = ReplicaAssignment((1, 2), adding_replicas=(1, 2))
-    context.update_partition_full_replica_assignment(ALL_ADDED, written_by_hand)
+    edited_by_hand = ReplicaAssignment((1, 2), adding_replicas=(1, 2))
+    context.update_partition_full_replica_assignment(ALL_ADDED, edited_by_hand)
     return context
 
 
@@ -43,7 +43,7 @@ def context() -> ControllerContext:
         (ALL_ADDED, None, Errors.INVALID_REPLICA_ASSIGNMENT),
     ],
 )
-def test_what_is_refused(
+def test_invalid_reassignment_requests_are_refused(
     context: ControllerContext,
     partition: TopicPartition,
     target: tuple[int, ...] | None,
@@ -56,7 +56,7 @@ def test_what_is_refused(
 
 
 @pytest.mark.parametrize("target", [(1, 2), None])
-def test_a_topic_to_be_deleted_is_as_good_as_gone(  # DEL-04
+def test_a_reassignment_of_a_topic_queued_for_deletion_is_refused(  # DEL-04
     context: ControllerContext, target: tuple[int, ...] | None
 ) -> None:
     context.queue_topic_deletion(["t"])
@@ -76,7 +76,7 @@ def test_a_topic_to_be_deleted_is_as_good_as_gone(  # DEL-04
         (T1, None, ReplicaAssignment((1, 2))),
     ],
 )
-def test_what_a_move_begins_with(
+def test_an_accepted_request_makes_an_assignment_with_added_and_removed_replicas(
     context: ControllerContext,
     partition: TopicPartition,
     target: tuple[int, ...] | None,
@@ -85,11 +85,13 @@ def test_what_a_move_begins_with(
     assert requested_assignment(context, partition, target) == assignment
 
 
-def test_who_is_there_already_may_be_dead(context: ControllerContext) -> None:
+def test_a_target_may_contain_a_present_replica_that_is_offline(context: ControllerContext) -> None:
     context.remove_live_broker(1)
     assert requested_assignment(context, T0, (1, 2)) == ReplicaAssignment((1, 2, 3), (), (3,))
 
 
-def test_a_tool_may_name_a_dead_target(context: ControllerContext) -> None:
+def test_a_target_written_to_the_znode_may_contain_an_offline_broker(
+    context: ControllerContext,
+) -> None:
     requested = requested_assignment(context, T0, (9, 2), dead_targets_may_wait=True)
     assert requested == ReplicaAssignment((9, 2, 1, 3), (9,), (1, 3))
