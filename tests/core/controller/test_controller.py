@@ -1,4 +1,4 @@
-"""One broker's controller as a whole: events in, effects out."""
+"""The controller of one broker: events in, effects out."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ from tests.support.term import (
 HEADER = ControlHeader(0, 1, 1)
 NOTHING = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (), ())
 
-OF_THE_ACTIVE_ONE: list[ControllerEvent] = [
+EVENTS_OF_THE_ACTIVE_CONTROLLER: list[ControllerEvent] = [
     BrokerChange(),
     BrokerModifications(1),
     TopicChange(),
@@ -92,7 +92,7 @@ OF_THE_ACTIVE_ONE: list[ControllerEvent] = [
 
 
 def header(candidate: Candidate, broker_id: int, **changes: int) -> ControlHeader:
-    """Return the header a request to a broker has now."""
+    """Return the header of a request that is sent to a broker now."""
     context = candidate.controller.context
     epochs = ControlHeader(0, context.epoch, context.live_broker_epochs[broker_id])
     return epochs._replace(**changes)
@@ -106,7 +106,7 @@ def storage_error(*partitions: TopicPartition) -> LeaderAndIsrResponse:
 # --- becoming the controller ----------------------------------------------------------------------
 
 
-def test_the_first_broker_of_a_cluster_registers_and_rules() -> None:
+def test_the_first_broker_of_a_cluster_registers_and_becomes_controller() -> None:
     tree = Tree()
     candidate = Candidate(tree, 0)
     effects = candidate.start()
@@ -123,14 +123,14 @@ def test_the_first_broker_of_a_cluster_registers_and_rules() -> None:
     assert candidate.controller.active_controller_id == 0
 
 
-def test_startup_stands_for_election_without_registering_again(tree: Tree) -> None:
+def test_startup_elects_without_registering_again(tree: Tree) -> None:
     candidate = Candidate(tree, 1)
     effects = candidate.handle(Startup())
     assert candidate.controller.is_active
     assert of_type(effects, BrokerRegistered) == []
 
 
-def test_a_new_controller_reads_everything_before_it_says_anything(tree: Tree) -> None:
+def test_a_new_controller_reads_the_whole_state_before_it_sends_requests(tree: Tree) -> None:
     tree.put_state(T0, 9, (9, 2), leader_epoch=3, controller_epoch=0)
     candidate = Candidate(tree, 0)
     effects = candidate.start()
@@ -142,13 +142,13 @@ def test_a_new_controller_reads_everything_before_it_says_anything(tree: Tree) -
         "AddBroker",
         "AddBroker",
     ]
-    assert shape[-1] == "ScheduleEvent", "to look whether leaderships are balanced"
+    assert shape[-1] == "ScheduleEvent", "the timer of the automatic leader rebalance"
     assert set(shape[5:-1]) == {"SendControlRequest"}
     assert kinds(effects)[:6] == [
-        (0, "UpdateMetadata"),  # who lives, before anybody is told to follow (KAFKA-4443)
+        (0, "UpdateMetadata"),  # live brokers first (KAFKA-4443)
         (1, "UpdateMetadata"),
         (2, "UpdateMetadata"),
-        (0, "LeaderAndIsr"),  # FULL, to everybody
+        (0, "LeaderAndIsr"),  # FULL, to all brokers
         (1, "LeaderAndIsr"),
         (2, "LeaderAndIsr"),
     ]
@@ -159,25 +159,25 @@ def test_a_new_controller_reads_everything_before_it_says_anything(tree: Tree) -
         LeaderAndIsrType.FULL
     ] * 3
     assert [[p for p, _ in r.partitions()] for r in full] == [[], [T0], [T0]]
-    told = [sent.request for sent in requests(effects)[6:9]]
-    assert [r.is_full for r in told if isinstance(r, UpdateMetadataRequest)] == [True] * 3
+    metadata = [sent.request for sent in requests(effects)[6:9]]
+    assert [r.is_full for r in metadata if isinstance(r, UpdateMetadataRequest)] == [True] * 3
     assert tree.leads(T0) == (2, (2,), 4)
     assert tree.leads(T1) == (2, (2, 1), 0)
     assert leader_and_isr_rows(effects)[1][T0].leader == 2
 
 
-def test_the_last_thing_a_takeover_says_is_what_zookeeper_holds(tree: Tree) -> None:
+def test_the_last_requests_of_a_failover_agree_with_zookeeper(tree: Tree) -> None:
     tree.put_state(T0, 9, (9, 1, 2), leader_epoch=3, controller_epoch=0)
     effects = Candidate(tree, 0).start()
-    for orders in leader_and_isr_rows(effects).values():
-        for partition, order in orders.items():
-            assert (order.leader, order.isr, order.leader_epoch) == tree.leads(partition)
-    for rows in metadata_rows(effects).values():
+    for rows in leader_and_isr_rows(effects).values():
         for partition, row in rows.items():
             assert (row.leader, row.isr, row.leader_epoch) == tree.leads(partition)
+    for metadata in metadata_rows(effects).values():
+        for partition, known in metadata.items():
+            assert (known.leader, known.isr, known.leader_epoch) == tree.leads(partition)
 
 
-def test_only_one_broker_rules(tree: Tree, active: Candidate) -> None:
+def test_only_one_broker_is_the_active_controller(tree: Tree, active: Candidate) -> None:
     other = Candidate(tree, 5)
     effects = other.start()
     assert not other.controller.is_active
@@ -186,7 +186,9 @@ def test_only_one_broker_rules(tree: Tree, active: Candidate) -> None:
     assert active.controller.is_active
 
 
-def test_when_the_controller_dies_the_next_takes_over(tree: Tree, active: Candidate) -> None:
+def test_another_broker_becomes_controller_when_the_controller_fails(
+    tree: Tree, active: Candidate
+) -> None:
     other = Candidate(tree, 5)
     other.start()
     active.session.close()
@@ -196,7 +198,7 @@ def test_when_the_controller_dies_the_next_takes_over(tree: Tree, active: Candid
     assert sorted(r.registration.info.broker_id for r in of_type(effects, AddBroker)) == [1, 2, 5]
 
 
-def test_a_broker_id_in_use_is_tried_again_later(tree: Tree) -> None:
+def test_registration_is_retried_while_the_broker_id_is_in_use(tree: Tree) -> None:
     candidate = Candidate(tree, 1)
     assert candidate.start() == [ScheduleEvent(500, RegisterBrokerAndReelect())]
     assert not candidate.controller.is_active
@@ -205,7 +207,7 @@ def test_a_broker_id_in_use_is_tried_again_later(tree: Tree) -> None:
     assert candidate.controller.is_active
 
 
-def test_a_registration_that_fails_for_whatever_reason_is_tried_again() -> None:
+def test_registration_is_retried_after_any_error() -> None:
     tree = Tree()
     candidate = Candidate(tree, 0)
     tool = FakeZooKeeper(tree.server)
@@ -221,14 +223,14 @@ def test_a_registration_that_fails_for_whatever_reason_is_tried_again() -> None:
     assert candidate.controller.is_active
 
 
-@pytest.mark.parametrize("rules", [True, False])
-def test_a_registration_somebody_deletes_is_made_again_at_once(
-    tree: Tree, active: Candidate, rules: bool
+@pytest.mark.parametrize("is_active", [True, False])
+def test_a_deleted_registration_is_created_again_at_once(
+    tree: Tree, active: Candidate, is_active: bool
 ) -> None:
     tree.unregister(1)
     follower = Candidate(tree, 1)
     follower.handle(RegisterBrokerAndReelect())
-    broker_id, broker = (0, active) if rules else (1, follower)
+    broker_id, broker = (0, active) if is_active else (1, follower)
     active.catch_up()
     tree.server.remove(BrokerIdZNode.path(broker_id))
     effects = broker.catch_up()
@@ -237,13 +239,13 @@ def test_a_registration_somebody_deletes_is_made_again_at_once(
     active.catch_up()
     assert active.controller.context.live_broker_epochs[broker_id] == node.stat.czxid
     assert active.controller.is_active
-    tree.server.put(BrokerIdZNode.path(broker_id), b"")  # what uses up a watch does not end it
+    tree.server.put(BrokerIdZNode.path(broker_id), b"")  # uses up the watch
     broker.catch_up()
     tree.server.remove(BrokerIdZNode.path(broker_id))
     assert of_type(broker.catch_up(), BrokerRegistered)
 
 
-def test_a_registration_that_is_somebody_elses_now_is_said_once_and_tried_again(
+def test_a_broker_id_taken_by_another_process_is_logged_once_and_retried(
     tree: Tree, active: Candidate, caplog: pytest.LogCaptureFixture
 ) -> None:
     tree.unregister(1)
@@ -256,13 +258,13 @@ def test_a_registration_that_is_somebody_elses_now_is_said_once_and_tried_again(
             follower.catch_up() or follower.handle(RegisterBrokerAndReelect()), ScheduleEvent
         )
         assert [retry.event for retry in retries] == [RegisterBrokerAndReelect()]
-    said = [m for m in caplog.messages if "is registered by another process (session" in m]
-    assert len(said) == 1
+    logged = [m for m in caplog.messages if "is registered by another process (session" in m]
+    assert len(logged) == 1
     tree.unregister(1)
     assert of_type(follower.catch_up(), BrokerRegistered)
 
 
-def test_a_broker_that_meets_the_data_of_another_cluster_must_end(tree: Tree) -> None:
+def test_a_broker_with_the_data_of_another_cluster_stops(tree: Tree) -> None:
     notes = NotesInMemory()
     notes.cluster_id = "ours"
     before = tree.server.snapshot()
@@ -278,7 +280,7 @@ def test_a_broker_that_meets_the_data_of_another_cluster_must_end(tree: Tree) ->
 
 
 @pytest.mark.parametrize("request_type", [LeaderAndIsrRequest, UpdateMetadataRequest])
-def test_a_controller_whose_epoch_is_refused_rules_in_a_higher_one(
+def test_a_controller_with_a_refused_epoch_is_elected_again_in_a_higher_epoch(
     tree: Tree, active: Candidate, request_type: type
 ) -> None:
     tree.put_topic("t", {0: (0,)})
@@ -297,10 +299,10 @@ def test_a_controller_whose_epoch_is_refused_rules_in_a_higher_one(
     assert tree.server.snapshot()["/controller_epoch"].data == b"42"
     assert {sent.header.controller_epoch for sent in requests(effects)} == {42}
     assert "t" in active.controller.context.all_topics
-    assert active.handle(refused) == [], "the refusal was of the former epoch"
+    assert active.handle(refused) == [], "the refusal is of the previous epoch"
 
 
-def test_a_controller_that_is_refused_because_it_was_deposed_resigns(
+def test_a_deposed_controller_resigns_when_its_epoch_is_refused(
     tree: Tree, active: Candidate
 ) -> None:
     header = ControlHeader(0, 1, active.controller.context.live_broker_epochs[0])
@@ -311,10 +313,10 @@ def test_a_controller_that_is_refused_because_it_was_deposed_resigns(
     assert tree.server.snapshot()["/controller_epoch"].data == b"2"
 
 
-def test_states_of_a_higher_controller_epoch_are_changed_if_they_were_there_before_us(
+def test_a_state_with_a_higher_controller_epoch_is_changed_if_it_is_older_than_the_term(
     tree: Tree,
 ) -> None:
-    """Somebody set ``/controller_epoch`` back, and nobody is left who obeyed the higher one."""
+    """``/controller_epoch`` was set back; no broker remembers the higher epoch."""
     tree.put_topic("t", {0: (1, 2)})
     tree.put_state(T0, 1, (1, 2), controller_epoch=41)
     candidate = Candidate(tree, 0)
@@ -326,10 +328,10 @@ def test_states_of_a_higher_controller_epoch_are_changed_if_they_were_there_befo
     tree.put_state(T0, 2, (2, 1), controller_epoch=42)
     tree.unregister(2)
     candidate.catch_up()
-    assert tree.leads(T0)[0] == 2, "a controller elected after us wrote that"
+    assert tree.leads(T0)[0] == 2, "a later controller wrote the state"
 
 
-def test_that_nobody_can_be_elected_is_said_once_a_minute(
+def test_an_election_that_is_not_possible_is_logged_once_a_minute(
     tree: Tree, caplog: pytest.LogCaptureFixture
 ) -> None:
     tree.server.put("/controller_epoch", b"%d" % MAX_CONTROLLER_EPOCH)
@@ -337,18 +339,18 @@ def test_that_nobody_can_be_elected_is_said_once_a_minute(
     for _ in range(130):
         candidate.handle(RegisterBrokerAndReelect())
         candidate.now_ms += 1000
-    said = [m for m in caplog.messages if "cannot stand for election" in m]
-    assert len(said) == 3
+    logged = [m for m in caplog.messages if "cannot stand for election" in m]
+    assert len(logged) == 3
     assert tree.server.snapshot()["/controller_epoch"].data == b"%d" % MAX_CONTROLLER_EPOCH
 
 
-def test_the_settings_reach_the_elections(tree: Tree) -> None:
+def test_the_controller_settings_are_used_in_elections(tree: Tree) -> None:
     tree.put_state(T0, 9, (9,))
     Candidate(tree, 0, ControllerSettings(unclean_leader_election_enable=True)).start()
     assert tree.leads(T0)[:2] == (1, (1,))
 
 
-# --- while it rules -------------------------------------------------------------------------------
+# --- while active ---------------------------------------------------------------------------------
 
 
 def test_watches_of_brokers_and_topics_become_events(tree: Tree, active: Candidate) -> None:
@@ -371,38 +373,42 @@ def test_watches_of_brokers_and_topics_become_events(tree: Tree, active: Candida
 
 
 @pytest.mark.parametrize("event", [Startup(), ControllerChange(), Reelect()])
-def test_as_long_as_it_holds_the_node_it_goes_on(active: Candidate, event: ControllerEvent) -> None:
+def test_an_active_controller_ignores_further_elections(
+    active: Candidate, event: ControllerEvent
+) -> None:
     assert active.handle(event) == []
     assert active.controller.is_active
     assert active.controller.context.epoch == 1
 
 
-def test_it_registers_again_without_losing_the_term(active: Candidate) -> None:
+def test_a_repeated_registration_does_not_end_the_term(active: Candidate) -> None:
     epoch = active.controller.context.live_broker_epochs[0]
     effects = active.start()
     assert of_type(effects, BrokerRegistered) == [BrokerRegistered(epoch)]
     assert of_type(effects, ControllerRoleChanged) == []
 
 
-def test_a_controlled_shutdown_is_answered_when_the_new_leader_has_taken_over(
+def test_a_controlled_shutdown_is_answered_when_the_new_leader_has_answered(
     tree: Tree, active: Candidate
 ) -> None:
     epoch = active.controller.context.live_broker_epochs[2]
     effects = active.handle(ControlledShutdown(17, 2, epoch))
     assert tree.leads(T1) == (1, (1,), 1)
-    assert of_type(effects, Reply) == [], "the new leader has not taken over yet"
-    order = next(
+    assert of_type(effects, Reply) == [], "the new leader has not answered"
+    request = next(
         sent.request
         for sent in requests(effects)
         if sent.broker_id == 1 and isinstance(sent.request, LeaderAndIsrRequest)
     )
-    taken_over = LeaderAndIsrResponse(Errors.NONE, (PartitionError("t", 1, Errors.NONE),))
-    assert answer(active, 1, taken_over) == [], "the answer to an earlier order"
-    answered = LeaderAndIsrResponseReceived(1, header(active, 1), order, taken_over)
+    response = LeaderAndIsrResponse(Errors.NONE, (PartitionError("t", 1, Errors.NONE),))
+    assert answer(active, 1, response) == [], "the response to an earlier request"
+    answered = LeaderAndIsrResponseReceived(1, header(active, 1), request, response)
     assert active.handle(answered) == [Reply(17, ControlledShutdownResponse(Errors.NONE))]
 
 
-def test_what_changed_is_recorded_last_and_in_moderation(tree: Tree, active: Candidate) -> None:
+def test_recorded_changes_are_the_last_effect_and_are_limited(
+    tree: Tree, active: Candidate
+) -> None:
     tree.put_topic("wide", dict.fromkeys(range(50), (1, 2)), topic_id(5))
     effects = active.catch_up()
     changes = effects[-1]
@@ -412,7 +418,7 @@ def test_what_changed_is_recorded_last_and_in_moderation(tree: Tree, active: Can
     assert changes.changes[1] == "wide-0: created, leader 1, isr [1, 2]"
 
 
-# --- answers --------------------------------------------------------------------------------------
+# --- responses of brokers -------------------------------------------------------------------------
 
 
 def answer(
@@ -422,32 +428,32 @@ def answer(
     return active.handle(LeaderAndIsrResponseReceived(broker_id, asked, NOTHING, response))
 
 
-def test_a_replica_whose_directory_failed_is_replaced(tree: Tree, active: Candidate) -> None:
+def test_a_replica_in_a_failed_log_directory_is_replaced(tree: Tree, active: Candidate) -> None:
     effects = answer(active, 1, storage_error(T0))
     assert tree.leads(T0) == (2, (2,), 1)
     assert tree.leads(T1) == (2, (2, 1), 0)
     assert leader_and_isr_rows(effects)[2][T0].leader == 2
     assert active.controller.context.replicas_on_offline_dirs == {1: {T0}}
-    assert answer(active, 1, storage_error(T0)) == [], "heard before"
+    assert answer(active, 1, storage_error(T0)) == [], "a repeated response changes nothing"
 
 
-def test_a_replica_that_works_again_may_lead_again(tree: Tree, active: Candidate) -> None:
+def test_a_repaired_replica_may_lead_again(tree: Tree, active: Candidate) -> None:
     answer(active, 1, storage_error(T0))
     healthy = LeaderAndIsrResponse(Errors.NONE, (PartitionError(*T0, Errors.NONE),))
-    told = metadata_rows(answer(active, 1, healthy))
+    rows_by_broker = metadata_rows(answer(active, 1, healthy))
     assert active.controller.context.is_replica_online(1, T0)
-    assert {broker: rows[T0].offline_replicas for broker, rows in told.items()} == {
+    assert {broker: rows[T0].offline_replicas for broker, rows in rows_by_broker.items()} == {
         0: (),
         1: (),
         2: (),
     }
-    assert answer(active, 1, healthy) == [], "heard before"
+    assert answer(active, 1, healthy) == [], "a repeated response changes nothing"
 
 
 @pytest.mark.parametrize(
     ("controller_epoch", "broker_epoch"), [(0, None), (2, None), (None, 0), (None, 10_000)]
 )
-def test_an_answer_of_another_term_or_another_life_is_dropped(
+def test_a_response_with_another_controller_or_broker_epoch_is_dropped(
     tree: Tree, active: Candidate, controller_epoch: int | None, broker_epoch: int | None
 ) -> None:
     changes = {"controller_epoch": controller_epoch, "broker_epoch": broker_epoch}
@@ -456,7 +462,7 @@ def test_an_answer_of_another_term_or_another_life_is_dropped(
     assert tree.leads(T0) == (1, (1, 2), 0)
 
 
-def test_an_answer_of_a_broker_that_is_gone_is_dropped(tree: Tree, active: Candidate) -> None:
+def test_a_response_of_an_offline_broker_is_dropped(tree: Tree, active: Candidate) -> None:
     stale = header(active, 1)
     tree.unregister(1)
     active.catch_up()
@@ -465,7 +471,7 @@ def test_an_answer_of_a_broker_that_is_gone_is_dropped(tree: Tree, active: Candi
     assert tree.leads(T0) == before
 
 
-def test_an_answer_about_replicas_that_are_not_its_own_is_ignored(
+def test_a_response_about_replicas_of_other_brokers_is_ignored(
     tree: Tree, active: Candidate
 ) -> None:
     gone, foreign = TopicPartition("gone", 0), TopicPartition("u", 0)
@@ -476,7 +482,7 @@ def test_an_answer_about_replicas_that_are_not_its_own_is_ignored(
     assert "gone" not in active.controller.context.all_topics
 
 
-def test_an_answer_about_an_earlier_topic_of_the_same_name_is_ignored(
+def test_a_response_about_an_earlier_topic_of_the_same_name_is_ignored(
     tree: Tree, active: Candidate
 ) -> None:
     earlier = LeaderAndIsrRequest(
@@ -488,7 +494,7 @@ def test_an_answer_about_an_earlier_topic_of_the_same_name_is_ignored(
 
 
 @pytest.mark.parametrize("error", [Errors.STALE_BROKER_EPOCH, Errors.STALE_CONTROLLER_EPOCH])
-def test_a_request_refused_as_a_whole_says_nothing_of_its_replicas(
+def test_replica_errors_in_a_refused_request_are_ignored(
     tree: Tree, active: Candidate, error: Errors
 ) -> None:
     refused = LeaderAndIsrResponse(error, (PartitionError(*T0, Errors.KAFKA_STORAGE_ERROR),))
@@ -496,30 +502,30 @@ def test_a_request_refused_as_a_whole_says_nothing_of_its_replicas(
     assert tree.leads(T0) == (1, (1, 2), 0)
 
 
-def test_refused_metadata_is_only_noted(active: Candidate) -> None:
+def test_refused_metadata_is_only_logged(active: Candidate) -> None:
     for error in (Errors.NONE, Errors.STALE_BROKER_EPOCH):
         response = UpdateMetadataResponse(error)
         event = UpdateMetadataResponseReceived(1, header(active, 1), response)
         assert active.handle(event) == []
 
 
-def test_who_is_let_go_is_told_what_it_leads_when_all_is_done(
+def test_a_waiting_controlled_shutdown_is_answered_with_the_partitions_led_at_the_end(
     tree: Tree, active: Candidate
 ) -> None:
-    told = active.handle(ControlledShutdown(1, 1, UNKNOWN_BROKER_EPOCH))
-    (order,) = (e.request for e in requests(told) if T0 in leader_and_isr_rows([e]).get(2, {}))
-    scheduled = [effect.event for effect in of_type(told, ScheduleEvent)]
+    effects = active.handle(ControlledShutdown(1, 1, UNKNOWN_BROKER_EPOCH))
+    (request,) = (e.request for e in requests(effects) if T0 in leader_and_isr_rows([e]).get(2, {}))
+    scheduled = [effect.event for effect in of_type(effects, ScheduleEvent)]
     (abandoned,) = (e for e in scheduled if isinstance(e, ControlledShutdownAbandoned))
     active.handle(abandoned)
-    assert isinstance(order, LeaderAndIsrRequest)
+    assert isinstance(request, LeaderAndIsrRequest)
     tree.put_state(T0, 2, (2, 1), leader_epoch=2)
-    failed = LeaderAndIsrResponseReceived(2, header(active, 2), order, storage_error(T0))
+    failed = LeaderAndIsrResponseReceived(2, header(active, 2), request, storage_error(T0))
     (reply,) = of_type(active.handle(failed), Reply)
     assert tree.leads(T0) == (1, (1,), 3)
     assert reply == Reply(1, ControlledShutdownResponse(Errors.NONE, (T0,)))
 
 
-def test_a_broker_whose_channel_overflowed_is_told_everything_afresh(active: Candidate) -> None:
+def test_a_broker_whose_channel_overflowed_gets_the_full_state(active: Candidate) -> None:
     effects = active.handle(ChannelOverflowed(1, header(active, 1)))
     registration = active.controller.context.registrations[1]
     assert effects[:2] == [RemoveBroker(1), AddBroker(registration)]
@@ -527,18 +533,18 @@ def test_a_broker_whose_channel_overflowed_is_told_everything_afresh(active: Can
     assert sorted(leader_and_isr_rows(effects)[1]) == [T0, T1]
 
 
-def test_a_failed_log_is_no_news_when_its_broker_is_told_everything_afresh(
+def test_a_known_failed_log_causes_no_election_when_its_broker_gets_the_full_state(
     tree: Tree, active: Candidate
 ) -> None:
     answer(active, 1, storage_error(T0))
     before = tree.leads(T0)
     effects = active.handle(ChannelOverflowed(1, header(active, 1)))
-    assert sorted(leader_and_isr_rows(effects)[1]) == [T0, T1], "what is not listed is stray"
-    assert answer(active, 1, storage_error(T0)) == [], "else it would fill all other channels"
+    assert sorted(leader_and_isr_rows(effects)[1]) == [T0, T1], "an unlisted replica would be stray"
+    assert answer(active, 1, storage_error(T0)) == [], "the failure is known"
     assert tree.leads(T0) == before
 
 
-def test_a_broker_that_failed_to_obey_is_told_everything_again(active: Candidate) -> None:
+def test_a_broker_that_failed_to_apply_a_request_gets_the_full_state(active: Candidate) -> None:
     effects = answer(active, 1, LeaderAndIsrResponse(Errors.UNKNOWN_SERVER_ERROR))
     (again,) = of_type(effects, ScheduleEvent)
     assert again.event == BrokerFailedToObey(1, header(active, 1))
@@ -546,7 +552,7 @@ def test_a_broker_that_failed_to_obey_is_told_everything_again(active: Candidate
     assert sorted(leader_and_isr_rows(effects)[1]) == [T0, T1]
 
 
-def test_a_broker_that_obeyed_some_rows_is_believed_what_it_says_of_others(
+def test_replica_errors_are_used_although_the_request_failed_in_part(
     tree: Tree, active: Candidate
 ) -> None:
     effects = answer(active, 1, replace(storage_error(T0), error_code=Errors.UNKNOWN_SERVER_ERROR))
@@ -554,19 +560,19 @@ def test_a_broker_that_obeyed_some_rows_is_believed_what_it_says_of_others(
     assert tree.leads(T0)[0] != 1
 
 
-def test_a_broker_that_heard_of_a_newer_controller_is_left_to_it(active: Candidate) -> None:
+def test_a_broker_that_knows_a_newer_controller_gets_no_more_requests(active: Candidate) -> None:
     assert answer(active, 1, LeaderAndIsrResponse(Errors.STALE_CONTROLLER_EPOCH)) == []
 
 
-def test_the_overflow_of_a_channel_that_is_gone_is_nothing(active: Candidate) -> None:
+def test_an_overflow_of_a_closed_channel_is_ignored(active: Candidate) -> None:
     for stale in (header(active, 1, broker_epoch=0), header(active, 1, controller_epoch=0)):
         assert active.handle(ChannelOverflowed(1, stale)) == []
 
 
-# --- while it does not rule -----------------------------------------------------------------------
+# --- while not active -----------------------------------------------------------------------------
 
 
-def test_who_does_not_rule_refuses_requests_and_ignores_the_rest(
+def test_a_broker_that_is_not_the_controller_refuses_requests_and_ignores_other_events(
     tree: Tree, active: Candidate
 ) -> None:
     other = Candidate(tree, 5)
@@ -579,23 +585,27 @@ def test_who_does_not_rule_refuses_requests_and_ignores_the_rest(
     assert other.handle(ListPartitionReassignments(2, ListPartitionReassignmentsRequest())) == [
         Reply(2, ListPartitionReassignmentsResponse(Errors.NOT_CONTROLLER))
     ]
-    for event in OF_THE_ACTIVE_ONE:
+    for event in EVENTS_OF_THE_ACTIVE_CONTROLLER:
         assert other.handle(event) == []
     assert len(tree.server.transactions) == before
 
 
-def test_the_answer_to_what_is_never_processed_is_a_refusal() -> None:
+def test_the_response_to_an_event_that_is_never_handled_is_a_refusal() -> None:
     shutdown = ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH)
     assert refusal(ControlledShutdown(1, 2, 3)) == Reply(1, shutdown)
     question = ListPartitionReassignments(4, ListPartitionReassignmentsRequest())
     refused = ListPartitionReassignmentsResponse(Errors.NOT_CONTROLLER)
     assert refusal(question) == Reply(4, refused)
-    assert all(refusal(event) is None for event in (*OF_THE_ACTIVE_ONE, Expire(), Startup()))
+    assert all(
+        refusal(event) is None for event in (*EVENTS_OF_THE_ACTIVE_CONTROLLER, Expire(), Startup())
+    )
 
 
-def test_only_triggers_that_read_the_present_collapse() -> None:
+def test_only_events_that_read_the_present_state_are_collapsed() -> None:
     collapsing = {
-        type(event) for event in OF_THE_ACTIVE_ONE if events.collapse_key(event) is not None
+        type(event)
+        for event in EVENTS_OF_THE_ACTIVE_CONTROLLER
+        if events.collapse_key(event) is not None
     }
     assert collapsing == {BrokerChange, BrokerModifications, TopicChange, PartitionModifications}
     assert events.collapse_key(Reelect()) is not None

@@ -1,4 +1,4 @@
-"""How a controller loses its term, gives it up, and what is left of it: nothing."""
+"""How a term ends: refused writes, lost sessions and failed events."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ CONTROLLER = "/controller"
 
 
 class UnexpectedError(Exception):
-    """What nobody thought of."""
+    """An error that no handler expects."""
 
 
 def lose_session_at(candidate: Candidate, path: str, method: str | None = None) -> None:
-    """Let the session expire just before a call (of this method, if any) that names ``path``."""
+    """Expire the session just before a call that names ``path`` (of one method, if given)."""
 
     def hook(call: Call) -> None:
         is_this_one = path in call.paths and method in (None, call.method)
@@ -65,11 +65,11 @@ def lose_session_at(candidate: Candidate, path: str, method: str | None = None) 
     candidate.session.hook = hook
 
 
-# --- losing the term ------------------------------------------------------------------------------
+# --- a refused write ------------------------------------------------------------------------------
 
 
 def assert_resigned(candidate: Candidate, effects: list[Effect], epoch: int = 1) -> None:
-    """Check that nothing of the term is left."""
+    """Check that the controller keeps nothing of the term."""
     controller = candidate.controller
     assert not controller.is_active
     assert {e.broker_id for e in of_type(effects, RemoveBroker)} == {0, 1, 2}
@@ -81,7 +81,7 @@ def assert_resigned(candidate: Candidate, effects: list[Effect], epoch: int = 1)
 
 
 def fire_all_watches(tree: Tree) -> None:
-    """Change everything a controller watches."""
+    """Change every znode that a controller watches."""
     tree.register(8)
     tree.put_topic("new", {0: (1,)}, topic_id(66))
     tree.put_topic("t", {0: (1, 2), 1: (2, 1), 2: (1,)}, topic_id(77))
@@ -89,7 +89,7 @@ def fire_all_watches(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("event", [TopicChange(), BrokerChange(), ControlledShutdown(9, 1, 10_000)])
-def test_a_refused_write_means_another_rules_resign_and_look_again(
+def test_a_refused_write_makes_the_controller_resign_and_look_again(
     tree: Tree, active: Candidate, event: ControllerEvent
 ) -> None:
     tree.put_topic("u", {0: (1,)}, topic_id(5))
@@ -106,7 +106,7 @@ def test_a_refused_write_means_another_rules_resign_and_look_again(
         assert of_type(effects, Reply) == [refused]
 
 
-def test_a_refused_takeover_leaves_nothing_and_is_tried_again(tree: Tree) -> None:
+def test_a_refused_failover_leaves_no_state_and_is_tried_again(tree: Tree) -> None:
     def hook(call: Call) -> None:
         if call.method == "multi_many" and call.moment is Moment.BEFORE:
             candidate.session.hook = None
@@ -118,12 +118,14 @@ def test_a_refused_takeover_leaves_nothing_and_is_tried_again(tree: Tree) -> Non
     assert_resigned(candidate, effects)
     assert ScheduleEvent(1000, Reelect()) in effects
     candidate.handle(Reelect())
-    assert candidate.controller.is_active, "its own node, from the refused term, is replaced"
+    assert candidate.controller.is_active, "it replaces its own znode of the refused term"
     assert candidate.controller.context.epoch == 3
 
 
 @pytest.mark.parametrize("how", ["deleted", "overwritten", "taken"])
-def test_who_finds_the_node_lost_resigns_at_once(tree: Tree, active: Candidate, how: str) -> None:
+def test_a_controller_that_finds_its_znode_lost_resigns_at_once(
+    tree: Tree, active: Candidate, how: str
+) -> None:
     if how == "overwritten":
         tree.server.put(CONTROLLER, ControllerZNode.encode(7, 0))
     else:
@@ -138,10 +140,10 @@ def test_who_finds_the_node_lost_resigns_at_once(tree: Tree, active: Candidate, 
     assert tree.controller() == (5 if how == "taken" else 0)
     assert active.controller.active_controller_id == tree.controller()
     if how != "taken":
-        assert active.controller.context.epoch == 2, "nobody else wanted it"
+        assert active.controller.context.epoch == 2, "no other broker stood for election"
 
 
-def test_after_resigning_nothing_that_was_watched_is_heard_of(
+def test_after_a_resignation_only_the_controller_znode_is_watched(
     tree: Tree, active: Candidate
 ) -> None:
     delete(FakeZooKeeper(tree.server), CONTROLLER)
@@ -150,15 +152,15 @@ def test_after_resigning_nothing_that_was_watched_is_heard_of(
     fire_all_watches(tree)
     assert list(active.inbox) == []
     tree.server.put(CONTROLLER, ControllerZNode.encode(5, 1))
-    assert list(active.inbox) == [ControllerChange()], "but who rules it still wants to know"
+    assert list(active.inbox) == [ControllerChange()], "/controller is still watched"
 
 
-def test_a_second_term_in_one_process_is_like_the_first_of_another(
+def test_a_second_term_in_one_process_equals_a_first_term_in_a_new_process(
     tree: Tree, active: Candidate
 ) -> None:
     active.expire()
     again = active.start()
-    assert tree.leads(T0) == (1, (1, 2), 0), "nothing had to be decided again"
+    assert tree.leads(T0) == (1, (1, 2), 0), "no election was necessary"
     active.session.close()
     fresh = Candidate(tree, 0).start()
     assert [type(e) for e in again] == [type(e) for e in fresh]
@@ -168,20 +170,20 @@ def test_a_second_term_in_one_process_is_like_the_first_of_another(
     assert metadata_rows(again) == metadata_rows(fresh)
 
 
-# --- the end of a session -------------------------------------------------------------------------
+# --- session expiry -------------------------------------------------------------------------------
 
 
-def test_the_end_of_the_session_ends_the_term(tree: Tree, active: Candidate) -> None:
+def test_an_expired_session_ends_the_term(tree: Tree, active: Candidate) -> None:
     effects = active.expire()
     assert_resigned(active, effects)
     assert active.controller.active_controller_id == -1
-    assert of_type(effects, ScheduleEvent) == [], "the next session brings the next attempt"
+    assert of_type(effects, ScheduleEvent) == [], "the next session starts the next attempt"
     active.start()
     assert active.controller.is_active
     assert active.controller.context.epoch == 2
 
 
-def test_the_end_of_a_session_means_nothing_to_who_did_not_rule(
+def test_an_expired_session_of_an_inactive_controller_has_no_effect(
     tree: Tree, active: Candidate
 ) -> None:
     other = Candidate(tree, 5)
@@ -190,7 +192,7 @@ def test_the_end_of_a_session_means_nothing_to_who_did_not_rule(
     assert other.controller.active_controller_id == -1
 
 
-def test_an_event_that_meets_the_end_of_the_session_waits_for_expire(
+def test_an_event_interrupted_by_session_expiry_leaves_the_resignation_to_expire(
     tree: Tree, active: Candidate
 ) -> None:
     epoch = active.controller.context.live_broker_epochs[1]
@@ -210,7 +212,7 @@ def test_an_event_that_meets_the_end_of_the_session_waits_for_expire(
         ("/brokers/topics/t/partitions/1/state", None),
     ],
 )
-def test_a_takeover_cut_short_by_the_end_of_the_session_leaves_nothing(
+def test_a_failover_interrupted_by_session_expiry_leaves_no_state(
     tree: Tree, path: str, method: str | None
 ) -> None:
     candidate = Candidate(tree, 0)
@@ -226,7 +228,7 @@ def test_a_takeover_cut_short_by_the_end_of_the_session_leaves_nothing(
     assert tree.leads(T0) == (1, (1, 2), 0)
 
 
-def test_a_registration_cut_short_by_the_end_of_the_session_is_no_registration(
+def test_a_registration_interrupted_by_session_expiry_is_repeated(
     tree: Tree,
 ) -> None:
     candidate = Candidate(tree, 0)
@@ -236,15 +238,15 @@ def test_a_registration_cut_short_by_the_end_of_the_session_is_no_registration(
     assert of_type(candidate.start(), BrokerRegistered) != []
 
 
-# --- standing back --------------------------------------------------------------------------------
+# --- resignation after a failed event -------------------------------------------------------------
 
 
-def test_who_gives_up_frees_the_node_and_stands_back(tree: Tree, active: Candidate) -> None:
+def test_a_resigned_controller_deletes_its_znode_and_waits(tree: Tree, active: Candidate) -> None:
     effects = active.handle(Resign("TopicChange failed: a defect"))
     assert_resigned(active, effects)
     assert of_type(effects, ScheduleEvent) == [ScheduleEvent(1000, StandAgain())]
     assert tree.controller() is None
-    assert active.catch_up() == [], "Reelect comes, but it is not its turn"
+    assert active.catch_up() == [], "Reelect is ignored during the pause"
     assert tree.controller() is None
     other = Candidate(tree, 5)
     other.start()
@@ -253,14 +255,16 @@ def test_who_gives_up_frees_the_node_and_stands_back(tree: Tree, active: Candida
     assert active.controller.active_controller_id == 5
 
 
-def test_with_nobody_else_it_rules_again_after_the_pause(tree: Tree, active: Candidate) -> None:
+def test_a_resigned_controller_is_elected_again_after_the_pause_if_there_is_no_other(
+    tree: Tree, active: Candidate
+) -> None:
     active.handle(Resign("a defect"))
     effects = active.handle(StandAgain())
     assert ControllerRoleChanged(True, 2) in effects
     assert tree.controller() == 0
 
 
-def test_each_pause_is_twice_as_long_up_to_a_minute(active: Candidate) -> None:
+def test_the_pause_doubles_up_to_one_minute(active: Candidate) -> None:
     pauses = []
     for _ in range(9):
         (pause,) = of_type(active.handle(Resign("a defect")), ScheduleEvent)
@@ -270,7 +274,7 @@ def test_each_pause_is_twice_as_long_up_to_a_minute(active: Candidate) -> None:
     assert pauses[-1] == MAX_RESIGNATION_BACKOFF_MS
 
 
-def test_a_term_that_went_well_for_long_makes_the_next_pause_short(active: Candidate) -> None:
+def test_the_pause_is_short_after_a_long_term(active: Candidate) -> None:
     for _ in range(3):
         active.handle(Resign("a defect"))
         active.handle(StandAgain())
@@ -279,7 +283,9 @@ def test_a_term_that_went_well_for_long_makes_the_next_pause_short(active: Candi
     assert pause.after_ms == 1000
 
 
-def test_the_pause_is_short_when_the_next_term_sets_aside_what_failed(active: Candidate) -> None:
+def test_the_pause_is_short_when_the_next_term_sets_the_failed_event_aside(
+    active: Candidate,
+) -> None:
     for _ in range(3):
         active.handle(Resign("a defect"))
         active.handle(StandAgain())
@@ -289,10 +295,10 @@ def test_the_pause_is_short_when_the_next_term_sets_aside_what_failed(active: Ca
         (pause,) = of_type(active.handle(resign), ScheduleEvent)
         pauses.append(pause.after_ms)
         active.handle(StandAgain())
-    assert pauses == [8000, 1000, 2000, 4000], "setting it aside helps, or it does not"
+    assert pauses == [8000, 1000, 2000, 4000], "short once, when the event is first set aside"
 
 
-def test_who_gives_up_a_term_it_lost_already_leaves_the_other_alone(
+def test_a_resignation_after_a_lost_election_does_not_disturb_the_new_controller(
     tree: Tree, active: Candidate
 ) -> None:
     delete(FakeZooKeeper(tree.server), CONTROLLER)
@@ -304,7 +310,9 @@ def test_who_gives_up_a_term_it_lost_already_leaves_the_other_alone(
     assert ScheduleEvent(1000, StandAgain()) in effects
 
 
-def test_who_does_not_rule_stands_back_as_well(tree: Tree, active: Candidate) -> None:
+def test_an_inactive_controller_also_waits_after_a_resignation(
+    tree: Tree, active: Candidate
+) -> None:
     other = Candidate(tree, 5)
     other.start()
     assert other.handle(Resign("a defect")) == [ScheduleEvent(1000, StandAgain())]
@@ -315,7 +323,7 @@ def test_who_does_not_rule_stands_back_as_well(tree: Tree, active: Candidate) ->
     assert tree.controller() == 5
 
 
-def test_what_a_failed_event_had_begun_is_undone_by_the_next(tree: Tree) -> None:
+def test_the_next_event_undoes_what_a_failed_event_began(tree: Tree) -> None:
     def hook(call: Call) -> None:
         if "/brokers/topics/t" in call.paths:
             candidate.session.hook = None
@@ -326,7 +334,7 @@ def test_what_a_failed_event_had_begun_is_undone_by_the_next(tree: Tree) -> None
     with pytest.raises(UnexpectedError):
         candidate.start()
     effects = candidate.handle(Resign("RegisterBrokerAndReelect failed"))
-    assert isinstance(effects[0], BrokerRegistered), "this broker must know its epoch all the same"
+    assert isinstance(effects[0], BrokerRegistered), "the broker still needs its epoch"
     added = {e.registration.info.broker_id for e in of_type(effects, AddBroker)}
     assert added == {e.broker_id for e in of_type(effects, RemoveBroker)} == {0, 1, 2}
     assert_resigned(candidate, effects)
@@ -336,7 +344,7 @@ def test_what_a_failed_event_had_begun_is_undone_by_the_next(tree: Tree) -> None
 
 
 @pytest.mark.parametrize("garbage", [b"seven", b"", b"2147483648"])
-def test_garbage_in_the_place_of_the_epoch_is_written_over(tree: Tree, garbage: bytes) -> None:
+def test_an_unreadable_controller_epoch_is_overwritten(tree: Tree, garbage: bytes) -> None:
     tree.server.put("/controller_epoch", garbage)
     candidate = Candidate(tree, 0)
     candidate.start()

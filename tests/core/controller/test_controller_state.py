@@ -1,4 +1,4 @@
-"""The numbers and names that Kafka gives to what its controller is busy with."""
+"""ControllerState: Kafka's numbers and names."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def test_every_event_has_a_state() -> None:
         ),
     ],
 )
-def test_states_have_kafkas_numbers_and_timers(
+def test_states_have_the_numbers_and_timers_of_kafka(
     event: events.ControllerEvent, state: int, timer: str | None
 ) -> None:
     assert state_of(event) == state
     assert state_of(event).timer == timer
 
 
-def test_states_are_spelled_as_kafka_spells_them() -> None:
+def test_states_are_spelled_as_in_kafka() -> None:
     assert ControllerState.IDLE.label == "Idle"
     assert ControllerState.LEADER_AND_ISR_RESPONSE_RECEIVED.label == "LeaderAndIsrResponseReceived"

@@ -1,7 +1,7 @@
 """Partitions whose ``state`` znode may not be read, or not be written, while brokers start again.
 
-What happened meanwhile is made up for when it may be again; until then nobody is told to lead in a
-leader epoch of which its log may have lost records.
+The controller acts when it may read and write again. Until then no broker is sent a leadership in a
+leader epoch whose records its log may have lost.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Deny = Callable[[FakeZooKeeperServer, str], None]
 
 @pytest.fixture
 def tree() -> Tree:
-    """Broker 1 leads, 2 follows in sync; broker 3 has nothing."""
+    """Broker 1 leads, broker 2 is in sync; broker 3 has no replica."""
     tree = Tree()
     for broker_id in (1, 2):
         tree.register(broker_id)
@@ -73,31 +73,31 @@ def tree() -> Tree:
 
 @pytest.fixture
 def candidate(tree: Tree) -> Candidate:
-    """Broker 3, which rules when it has started."""
+    """Broker 3, which becomes the controller when it starts."""
     return Candidate(tree, 3)
 
 
 def start_again(tree: Tree, broker_id: int, found: SuspectReplicas) -> None:
-    """Have a broker register with what it found in its logs."""
+    """Register a broker with the suspect replicas that it found in its logs."""
     session = tree.sessions[broker_id] = FakeZooKeeper(tree.server)
     ZkControllerStore(session).register_broker(broker_info(broker_id, 2), found)
 
 
 def bounce(tree: Tree, broker_id: int, found: SuspectReplicas) -> None:
-    """End the session of a broker and have it register again before anybody looks."""
+    """End the session of a broker and register it again before the controller looks."""
     tree.unregister(broker_id)
     start_again(tree, broker_id, found)
 
 
 def allow(tree: Tree, candidate: Candidate) -> list[Effect]:
-    """Mend the ACL, and have the timer go off that looks again."""
+    """Repair the ACL, and let the timer that reads again fire."""
     tree.server.allow(PATH)
     effects = candidate.handle(ReadAgain(candidate.controller.context.epoch))
     return [*effects, *candidate.catch_up()]
 
 
 def answer(candidate: Candidate, asked: SendControlRequest, error: Errors) -> list[Effect]:
-    """Have a broker answer for t-0 what it was asked."""
+    """Let a broker answer a request about t-0."""
     assert isinstance(asked.request, LeaderAndIsrRequest)
     response = LeaderAndIsrResponse(Errors.NONE, (PartitionError(*T0, error),))
     return candidate.handle(
@@ -105,8 +105,8 @@ def answer(candidate: Candidate, asked: SendControlRequest, error: Errors) -> li
     )
 
 
-def first_order(effects: list[Effect], broker_id: int) -> SendControlRequest:
-    """Return what a broker is told first to lead or follow."""
+def first_request(effects: list[Effect], broker_id: int) -> SendControlRequest:
+    """Return the first LeaderAndIsr request to a broker."""
     return next(
         sent
         for sent in requests(effects)
@@ -114,8 +114,8 @@ def first_order(effects: list[Effect], broker_id: int) -> SendControlRequest:
     )
 
 
-def told_leaders(effects: list[Effect], broker_id: int) -> set[int]:
-    """Return whom a broker was told to be the leader of t-0."""
+def leaders_sent(effects: list[Effect], broker_id: int) -> set[int]:
+    """Return the leaders of t-0 that were sent to a broker."""
     return {
         row.leader
         for sent in requests(effects)
@@ -126,7 +126,7 @@ def told_leaders(effects: list[Effect], broker_id: int) -> set[int]:
 
 @denials
 @suspects
-def test_a_leader_that_comes_back_suspect_is_not_told_to_lead_on(
+def test_a_suspect_leader_that_restarted_is_not_sent_its_old_leadership(
     tree: Tree, candidate: Candidate, found: SuspectReplicas, deny: Deny
 ) -> None:
     candidate.start()
@@ -134,7 +134,7 @@ def test_a_leader_that_comes_back_suspect_is_not_told_to_lead_on(
     bounce(tree, 1, found)
     effects = candidate.catch_up()
     assert tree.leads(T0) == (1, (1, 2), 5)
-    assert told_leaders(effects, 1) == {NO_LEADER}
+    assert leaders_sent(effects, 1) == {NO_LEADER}
     assert ScheduleEvent(10_000, ReadAgain(1)) in effects
     effects = allow(tree, candidate)
     assert tree.leads(T0) == (2, (2,), 6)
@@ -143,7 +143,7 @@ def test_a_leader_that_comes_back_suspect_is_not_told_to_lead_on(
 
 
 @denials
-def test_a_leader_that_died_and_comes_back_suspect_is_not_told_to_lead_on(
+def test_a_leader_that_failed_and_returns_suspect_is_not_sent_its_old_leadership(
     tree: Tree, candidate: Candidate, deny: Deny
 ) -> None:
     candidate.start()
@@ -151,19 +151,19 @@ def test_a_leader_that_died_and_comes_back_suspect_is_not_told_to_lead_on(
     tree.unregister(1)
     candidate.catch_up()
     start_again(tree, 1, EMPTY)
-    assert told_leaders(candidate.catch_up(), 1) == {NO_LEADER}
+    assert leaders_sent(candidate.catch_up(), 1) == {NO_LEADER}
     allow(tree, candidate)
     assert tree.leads(T0) == (2, (2,), 6)
 
 
 @suspects
-def test_a_suspect_leader_that_a_new_controller_cannot_depose_is_not_told_to_lead_on(
+def test_a_new_controller_that_cannot_replace_a_suspect_leader_does_not_let_it_lead(
     tree: Tree, candidate: Candidate, found: SuspectReplicas
 ) -> None:
     bounce(tree, 1, found)
     tree.server.deny_writing(PATH)
     effects = candidate.start()
-    assert told_leaders(effects, 1) == {NO_LEADER}
+    assert leaders_sent(effects, 1) == {NO_LEADER}
     assert candidate.controller.context.offline_partition_count == 1
     assert ScheduleEvent(10_000, ReadAgain(1)) in effects
     allow(tree, candidate)
@@ -171,7 +171,7 @@ def test_a_suspect_leader_that_a_new_controller_cannot_depose_is_not_told_to_lea
 
 
 @denials
-def test_a_suspect_leader_whose_partition_waits_for_another_is_deposed_when_it_can_be(
+def test_a_suspect_leader_whose_partition_waits_for_another_replica_is_removed_when_possible(
     tree: Tree, candidate: Candidate, deny: Deny
 ) -> None:
     candidate.start()
@@ -180,7 +180,7 @@ def test_a_suspect_leader_whose_partition_waits_for_another_is_deposed_when_it_c
     candidate.catch_up()
     bounce(tree, 1, SHORT)
     candidate.catch_up()
-    assert told_leaders(allow(tree, candidate), 1) == {NO_LEADER}
+    assert leaders_sent(allow(tree, candidate), 1) == {NO_LEADER}
     assert tree.leads(T0)[:2] == (NO_LEADER, (1, 2))
     tree.register(2)
     candidate.catch_up()
@@ -188,7 +188,7 @@ def test_a_suspect_leader_whose_partition_waits_for_another_is_deposed_when_it_c
 
 
 @denials
-def test_a_suspect_leader_stays_deposed_when_the_isr_shrinks_before_anybody_looks(
+def test_a_suspect_leader_stays_removed_when_the_isr_shrinks_before_the_next_read(
     tree: Tree, candidate: Candidate, deny: Deny
 ) -> None:
     candidate.start()
@@ -198,26 +198,26 @@ def test_a_suspect_leader_stays_deposed_when_the_isr_shrinks_before_anybody_look
     tree.server.allow(PATH)
     tree.unregister(2)
     effects += candidate.catch_up()
-    assert told_leaders(effects, 1) == {NO_LEADER}
+    assert leaders_sent(effects, 1) == {NO_LEADER}
     assert tree.leads(T0)[0] == NO_LEADER
 
 
 @denials
-def test_a_suspect_leader_that_asks_for_a_later_epoch_does_not_lead_it(
+def test_a_suspect_leader_that_asks_for_a_later_epoch_does_not_lead_in_it(
     tree: Tree, candidate: Candidate, deny: Deny
 ) -> None:
     candidate.start()
     deny(tree.server, PATH)
     bounce(tree, 1, SHORT)
-    asked = first_order(candidate.catch_up(), 1)
+    asked = first_request(candidate.catch_up(), 1)
     tree.server.allow(PATH)
     effects = answer(candidate, asked, Errors.CORRUPT_MESSAGE)
-    assert told_leaders(effects, 1) <= {NO_LEADER, 2}
+    assert leaders_sent(effects, 1) <= {NO_LEADER, 2}
     assert tree.leads(T0)[0] != 1 or tree.leads(T0)[2] == 5
 
 
 @denials
-def test_a_dead_leader_is_replaced_when_it_can_be(
+def test_an_offline_leader_is_replaced_when_the_state_can_be_written(
     tree: Tree, candidate: Candidate, deny: Deny
 ) -> None:
     candidate.start()
@@ -232,7 +232,7 @@ def test_a_dead_leader_is_replaced_when_it_can_be(
 
 
 @denials
-def test_a_dead_follower_leaves_the_isr_when_it_can(
+def test_an_offline_follower_leaves_the_isr_when_the_state_can_be_written(
     tree: Tree, candidate: Candidate, deny: Deny
 ) -> None:
     candidate.start()
@@ -246,7 +246,7 @@ def test_a_dead_follower_leaves_the_isr_when_it_can(
 
 @denials
 @suspects
-def test_a_follower_that_comes_back_suspect_leaves_the_isr_when_it_can(
+def test_a_restarted_suspect_follower_leaves_the_isr_when_the_state_can_be_written(
     tree: Tree, candidate: Candidate, found: SuspectReplicas, deny: Deny
 ) -> None:
     candidate.start()
@@ -261,7 +261,7 @@ def test_a_follower_that_comes_back_suspect_leaves_the_isr_when_it_can(
         assert (row.leader, row.isr, row.leader_epoch) == (1, (1,), 6)
 
 
-def test_a_suspect_follower_that_a_new_controller_cannot_remove_leaves_the_isr_when_it_can(
+def test_a_new_controller_removes_a_suspect_follower_when_the_state_can_be_written(
     tree: Tree, candidate: Candidate
 ) -> None:
     bounce(tree, 2, SHORT)
@@ -273,7 +273,7 @@ def test_a_suspect_follower_that_a_new_controller_cannot_remove_leaves_the_isr_w
     assert leader_and_isr_rows(effects)[2][T0].isr == (1,)
 
 
-def test_a_suspect_leader_is_not_told_to_lead_on_when_its_state_can_be_read_but_not_written(
+def test_a_suspect_leader_does_not_lead_while_its_state_can_be_read_but_not_written(
     tree: Tree, candidate: Candidate
 ) -> None:
     bounce(tree, 1, EMPTY)
@@ -281,12 +281,12 @@ def test_a_suspect_leader_is_not_told_to_lead_on_when_its_state_can_be_read_but_
     candidate.start()
     tree.server.allow(PATH)
     tree.server.deny_writing(PATH)
-    assert told_leaders(candidate.handle(ReadAgain(1)), 1) == {NO_LEADER}
+    assert leaders_sent(candidate.handle(ReadAgain(1)), 1) == {NO_LEADER}
     allow(tree, candidate)
     assert tree.leads(T0) == (2, (2,), 6)
 
 
-def test_a_suspect_replica_that_was_elected_is_told_to_lead_whenever_it_is_told(
+def test_an_elected_suspect_replica_is_sent_its_leadership_again(
     tree: Tree, candidate: Candidate
 ) -> None:
     tree.unregister(2)
@@ -297,7 +297,7 @@ def test_a_suspect_replica_that_was_elected_is_told_to_lead_whenever_it_is_told(
     tree.server.deny(PATH)
     epoch = candidate.controller.context.registrations[1].broker_epoch
     again = candidate.handle(BrokerFailedToObey(1, ControlHeader(3, 1, epoch)))
-    assert told_leaders(again, 1) == {1}
+    assert leaders_sent(again, 1) == {1}
     assert tree.leads(T0) == (1, (1,), 6)
 
 
@@ -310,7 +310,7 @@ def test_a_suspect_replica_that_was_elected_is_told_to_lead_whenever_it_is_told(
         (ReplicaState.OFFLINE, None),
     ],
 )
-def test_a_replica_is_told_late_what_its_state_allows(
+def test_a_late_request_to_a_replica_depends_on_its_state(
     state: ReplicaState, is_new: bool | None
 ) -> None:
     office = Office((1, 2, 4))
@@ -325,7 +325,7 @@ def test_a_replica_is_told_late_what_its_state_allows(
     assert told == {1: False, 2: False} | ({} if is_new is None else {4: is_new})
 
 
-def test_a_move_whose_last_step_could_not_be_written_is_finished_when_it_can_be(
+def test_the_last_step_of_a_reassignment_is_written_when_possible(
     tree: Tree, candidate: Candidate
 ) -> None:
     tree.put_topic("t", {0: ReplicaAssignment((2, 1), (2,), (1,))})
@@ -337,7 +337,7 @@ def test_a_move_whose_last_step_could_not_be_written_is_finished_when_it_can_be(
     assert tree.topic("t").partitions == {0: ReplicaAssignment((2,))}
 
 
-def test_a_partition_whose_state_may_not_be_created_is_led_when_it_may(
+def test_a_partition_gets_its_first_leader_when_its_state_can_be_created(
     tree: Tree, candidate: Candidate
 ) -> None:
     path = TopicPartitionsZNode.path("t")
@@ -350,8 +350,8 @@ def test_a_partition_whose_state_may_not_be_created_is_led_when_it_may(
     assert tree.leads(T1) == (1, (1, 2), 0)
 
 
-def test_a_leader_of_a_topic_that_is_being_deleted_is_told_to_lead_all_the_same() -> None:
-    """Else a move that the deletion waits for would not be finished."""
+def test_a_suspect_leader_of_a_topic_queued_for_deletion_may_lead() -> None:
+    """A reassignment that the deletion waits for could not finish otherwise."""
     office = Office((1, 2))
     office.lead(T0, (1, 2), leader=1, isr=(1, 2))
     office.context.add_live_broker(replace(office.context.registrations[1], suspects=SHORT))
@@ -361,7 +361,7 @@ def test_a_leader_of_a_topic_that_is_being_deleted_is_told_to_lead_all_the_same(
     assert not office.context.must_not_lead(1, T0)
 
 
-def test_a_suspect_leader_that_was_elected_leads_on_while_it_waits_to_shut_down() -> None:
+def test_an_elected_suspect_leader_leads_on_while_it_is_shutting_down() -> None:
     office = Office((1, 2))
     office.lead(T0, (1, 2), leader=1, isr=(1,))
     office.context.add_live_broker(replace(office.context.registrations[1], suspects=SHORT))
@@ -369,12 +369,10 @@ def test_a_suspect_leader_that_was_elected_leads_on_while_it_waits_to_shut_down(
     office.brokers.on_replicas_become_offline([PartitionAndReplica(T0, 2)])
     assert office.context.partition_state(T0) is PartitionState.OFFLINE
     office.brokers.tell_everything(1)
-    assert told_leaders(office.effects(), 1) == {1}
+    assert leaders_sent(office.effects(), 1) == {1}
 
 
-def test_an_isr_that_a_leader_wrote_is_learnt_when_it_can_be_read(
-    tree: Tree, candidate: Candidate
-) -> None:
+def test_an_isr_written_by_a_leader_is_read_when_possible(tree: Tree, candidate: Candidate) -> None:
     candidate.start()
     tree.server.deny(PATH)
     tree.put_state(T0, 1, (1,), leader_epoch=5)
@@ -387,7 +385,9 @@ def test_an_isr_that_a_leader_wrote_is_learnt_when_it_can_be_read(
     assert known.leader_and_isr.isr == (1,)
 
 
-def test_a_suspect_leader_that_shuts_down_is_deposed_when_its_partition_is_known_at_last() -> None:
+def test_a_suspect_leader_that_is_shutting_down_is_removed_when_its_partition_is_first_read() -> (
+    None
+):
     office = Office((1,))
     office.lead(T0, (1, 2), leader=1, isr=(1, 2), state=PartitionState.NEW)
     office.context.add_live_broker(replace(office.context.registrations[1], suspects=EMPTY))
@@ -396,7 +396,7 @@ def test_a_suspect_leader_that_shuts_down_is_deposed_when_its_partition_is_known
     assert office.leads(T0)[0] == NO_LEADER
 
 
-def test_a_replica_elected_before_its_move_could_begin_is_told_that_it_leads() -> None:
+def test_a_replica_elected_before_its_reassignment_could_start_is_sent_its_leadership() -> None:
     """A suspect leader shuts down: the election is unclean."""
     office = Office((1, 2))
     office.lead(T0, (1,), leader=1, isr=(1,))
@@ -407,14 +407,14 @@ def test_a_replica_elected_before_its_move_could_begin_is_told_that_it_leads() -
     office.term.settings.unclean_leader_election_enable = True
     office.partitions.settle_late([T0])
     assert office.leads(T0)[0] == 2
-    assert told_leaders(office.effects(), 2) == {2}
+    assert leaders_sent(office.effects(), 2) == {2}
 
 
 @denials
-def test_a_replica_that_is_back_is_used_when_a_leader_epoch_can_be_begun(
+def test_a_repaired_replica_is_used_when_a_new_leader_epoch_can_be_written(
     tree: Tree, candidate: Candidate, deny: Deny
 ) -> None:
-    asked = first_order(candidate.start(), 2)
+    asked = first_request(candidate.start(), 2)
     answer(candidate, asked, Errors.KAFKA_STORAGE_ERROR)
     deny(tree.server, PATH)
     answer(candidate, asked, Errors.NONE)
@@ -427,24 +427,24 @@ def test_a_replica_that_is_back_is_used_when_a_leader_epoch_can_be_begun(
     state = candidate.controller.context.replica_state(PartitionAndReplica(T0, 2))
     assert state is ReplicaState.ONLINE
     candidate.handle(ReadAgain(1))
-    assert tree.leads(T0) == (1, (1,), 7), "once is enough"
+    assert tree.leads(T0) == (1, (1,), 7), "no second new epoch"
 
 
 @denials
-def test_a_log_is_given_a_later_epoch_to_be_replaced_in_when_that_can_be_begun(
+def test_a_damaged_log_gets_a_later_leader_epoch_when_it_can_be_written(
     tree: Tree, candidate: Candidate, deny: Deny
 ) -> None:
-    asked = first_order(candidate.start(), 2)
+    asked = first_request(candidate.start(), 2)
     deny(tree.server, PATH)
     answer(candidate, asked, Errors.CORRUPT_MESSAGE)
     assert leader_and_isr_rows(allow(tree, candidate))[2][T0].leader_epoch == 6
 
 
 @denials
-def test_a_replica_that_was_to_be_used_again_and_died_meanwhile_is_not(
+def test_a_repaired_replica_whose_broker_failed_meanwhile_is_not_used(
     tree: Tree, candidate: Candidate, deny: Deny
 ) -> None:
-    asked = first_order(candidate.start(), 2)
+    asked = first_request(candidate.start(), 2)
     answer(candidate, asked, Errors.KAFKA_STORAGE_ERROR)
     deny(tree.server, PATH)
     answer(candidate, asked, Errors.NONE)
@@ -456,10 +456,10 @@ def test_a_replica_that_was_to_be_used_again_and_died_meanwhile_is_not(
     assert tree.leads(T0) == (1, (1,), 6)
 
 
-def test_a_replica_of_a_topic_that_is_gone_does_not_wait_to_be_used_again(
+def test_a_replica_of_a_removed_topic_does_not_wait_to_be_used(
     tree: Tree, candidate: Candidate
 ) -> None:
-    asked = first_order(candidate.start(), 2)
+    asked = first_request(candidate.start(), 2)
     tree.server.deny(PATH)
     answer(candidate, asked, Errors.CORRUPT_MESSAGE)
     assert candidate.controller.context.waiting_to_restart == {PartitionAndReplica(T0, 2)}
@@ -467,25 +467,25 @@ def test_a_replica_of_a_topic_that_is_gone_does_not_wait_to_be_used_again(
     assert not candidate.controller.context.waiting_to_restart
 
 
-def test_a_replica_that_is_back_is_used_when_another_leader_has_been_sought(
+def test_a_repaired_replica_is_used_after_the_next_election(
     tree: Tree, candidate: Candidate
 ) -> None:
-    asked = first_order(candidate.start(), 2)
+    asked = first_request(candidate.start(), 2)
     answer(candidate, asked, Errors.KAFKA_STORAGE_ERROR)
     tree.server.deny(PATH)
     bounce(tree, 1, SHORT)
     candidate.catch_up()
     tree.server.allow(PATH)
-    answer(candidate, asked, Errors.NONE)  # until now 1 must not lead
+    answer(candidate, asked, Errors.NONE)  # broker 1 must not lead before this answer
     leadership = candidate.controller.context.partition_leadership_info(T0)
     assert leadership is not None
-    assert leadership.leader_and_isr.leader_epoch == 7, "all in sync lost records: 1 is elected"
+    assert leadership.leader_and_isr.leader_epoch == 7, "all ISR members are suspect: 1 is elected"
     candidate.handle(ReadAgain(1))
     state = candidate.controller.context.replica_state(PartitionAndReplica(T0, 2))
     assert state is ReplicaState.ONLINE
 
 
-def test_a_replica_that_was_to_be_used_again_and_moved_away_is_not() -> None:
+def test_a_waiting_replica_that_is_no_longer_assigned_is_not_used() -> None:
     office = Office((1, 2, 4))
     office.lead(T0, (1, 2), leader=1, isr=(1, 2))
     office.context.waiting_to_restart.add(PartitionAndReplica(T0, 4))

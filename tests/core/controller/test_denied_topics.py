@@ -1,4 +1,4 @@
-"""Topics whose znodes may not be read, or not be written, when they are to get their ids."""
+"""Topics whose znodes may not be read, or not be written, when they need topic ids or moves."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ NOTED = TopicPartitionsZNode.path("t")
 
 @pytest.fixture
 def tree() -> Tree:
-    """Broker 1 leads, 2 follows in sync."""
+    """Brokers 1 and 2 are registered."""
     tree = Tree()
     for broker_id in (1, 2):
         tree.register(broker_id)
@@ -60,37 +60,37 @@ def tree() -> Tree:
 
 @pytest.fixture
 def candidate(tree: Tree) -> Candidate:
-    """Broker 3, which rules when it has started."""
+    """Broker 3, which becomes the controller when it starts."""
     return Candidate(tree, 3)
 
 
 def move(partition: TopicPartition, *target: int) -> ApiPartitionReassignment:
-    """Return a request to move a partition."""
+    """Return a request to reassign a partition."""
     row = ReassignablePartition(*partition, target)
     return ApiPartitionReassignment(1, AlterPartitionReassignmentsRequest((row,)))
 
 
 def proposal(candidate: Candidate, *isr: BrokerId) -> AlterPartitionReceived:
-    """Return a request of broker 1, which leads t-0, for an ISR."""
+    """Return an AlterPartition request of broker 1, the leader of t-0."""
     context = candidate.controller.context
     state = context.partition_leadership_info(T0)
     assert state is not None
     now = state.leader_and_isr
     unknown = (UNKNOWN_BROKER_EPOCH,) * len(isr)
     row = AlterPartitionRow(*T0, None, now.leader_epoch, isr, unknown, 0, now.partition_epoch)
-    life = context.live_broker_epochs[1]
-    return AlterPartitionReceived(1, AlterPartitionRequest(1, life, (row,)))
+    broker_epoch = context.live_broker_epochs[1]
+    return AlterPartitionReceived(1, AlterPartitionRequest(1, broker_epoch, (row,)))
 
 
 def stopped(effects: Iterable[Effect]) -> list[BrokerId]:
-    """Return whom requests tell to stop replicas."""
+    """Return the brokers that are sent StopReplica."""
     return [
         sent.broker_id for sent in requests(effects) if isinstance(sent.request, StopReplicaRequest)
     ]
 
 
 def deleted_in(effects: Iterable[Effect]) -> set[tuple[BrokerId, int]]:
-    """Return who is told to delete replicas, and in which leader epoch."""
+    """Return the brokers that are to delete replicas, with the leader epochs."""
     return {
         (sent.broker_id, row.leader_epoch)
         for sent in requests(effects)
@@ -101,7 +101,9 @@ def deleted_in(effects: Iterable[Effect]) -> set[tuple[BrokerId, int]]:
     }
 
 
-def test_a_topic_that_gets_its_id_late_is_led_with_it(tree: Tree, candidate: Candidate) -> None:
+def test_a_topic_gets_its_id_and_leaders_when_it_can_be_written(
+    tree: Tree, candidate: Candidate
+) -> None:
     candidate.start()
     tree.put_topic("t", {0: (1, 2)})
     tree.server.deny_writing(TOPIC)
@@ -114,7 +116,7 @@ def test_a_topic_that_gets_its_id_late_is_led_with_it(tree: Tree, candidate: Can
     assert leader_and_isr_rows(effects)[1][T0].leader == 1
 
 
-def test_a_known_topic_rewritten_without_its_id_gets_it_back_when_it_may_be_written(
+def test_a_topic_rewritten_without_its_id_gets_it_back_when_it_can_be_written(
     tree: Tree, candidate: Candidate
 ) -> None:
     tree.put_topic("t", {0: (1, 2)}, topic_id(7))
@@ -129,7 +131,7 @@ def test_a_known_topic_rewritten_without_its_id_gets_it_back_when_it_may_be_writ
     assert tree.leads(T1) == (1, (1, 2), 0)
 
 
-def test_a_topic_gets_no_other_id_while_the_one_it_had_cannot_be_read(
+def test_a_topic_gets_no_new_id_while_its_earlier_id_cannot_be_read(
     tree: Tree, candidate: Candidate
 ) -> None:
     tree.put_topic("t", {0: (1, 2)}, topic_id(7))
@@ -147,7 +149,7 @@ def test_a_topic_gets_no_other_id_while_the_one_it_had_cannot_be_read(
 @pytest.mark.parametrize(
     "deny", [FakeZooKeeperServer.deny, FakeZooKeeperServer.deny_writing], ids=["read", "write"]
 )
-def test_a_move_whose_topic_could_not_be_written_is_finished_when_it_can_be(
+def test_a_reassignment_is_finished_when_the_topic_can_be_written(
     tree: Tree, candidate: Candidate, deny: Callable[[FakeZooKeeperServer, str], None]
 ) -> None:
     tree.put_topic("t", {0: ReplicaAssignment((2, 1), (2,), (1,))}, topic_id(7))
@@ -166,10 +168,10 @@ def test_a_move_whose_topic_could_not_be_written_is_finished_when_it_can_be(
     assert tree.topic("t").partitions == {0: ReplicaAssignment((2,))}
 
 
-def test_a_move_is_not_over_while_a_removed_replica_cannot_leave_the_isr(
+def test_a_reassignment_is_not_finished_while_a_removed_replica_cannot_leave_the_isr(
     tree: Tree, candidate: Candidate
 ) -> None:
-    """Else the next controller knows of no move, and nobody deletes the replica's log."""
+    """The next controller would not know the reassignment and would not delete the log."""
     moving = ReplicaAssignment((2, 1), (2,), (1,))
     tree.put_topic("t", {0: moving}, topic_id(7))
     tree.put_state(T0, 1, (1, 2), leader_epoch=5)
@@ -191,14 +193,14 @@ def test_a_move_is_not_over_while_a_removed_replica_cannot_leave_the_isr(
 
 
 def elect_and_deny_the_state(tree: Tree, candidate: Candidate) -> None:
-    """Have the candidate elected, and then deny it the state of t-0, led by 1 in epoch 5."""
+    """Start the controller, then deny writes to the state of t-0, led by 1 in epoch 5."""
     tree.put_topic("t", {0: (1, 2)}, topic_id(7))
     tree.put_state(T0, 1, (1, 2), leader_epoch=5)
     candidate.start()
     tree.server.deny_writing(STATE)
 
 
-def test_a_move_whose_first_leader_epoch_could_not_be_written_begins_when_it_can_be(
+def test_a_reassignment_starts_when_its_first_leader_epoch_can_be_written(
     tree: Tree, candidate: Candidate
 ) -> None:
     elect_and_deny_the_state(tree, candidate)
@@ -210,10 +212,10 @@ def test_a_move_whose_first_leader_epoch_could_not_be_written_begins_when_it_can
     assert told[1][T0].adding_replicas == told[3][T0].adding_replicas == (3,)
 
 
-def test_nobody_joins_by_a_move_whose_first_leader_epoch_could_not_be_written(
+def test_no_replica_joins_the_isr_before_the_first_leader_epoch_of_its_reassignment(
     tree: Tree, candidate: Candidate
 ) -> None:
-    """What the leader has seen of a replica in an earlier epoch may be deleted since."""
+    """The leader may have seen an earlier replica, which was deleted since."""
     elect_and_deny_the_state(tree, candidate)
     assert 3 not in leader_and_isr_rows(candidate.handle(move(T0, 1, 2, 3)))
     tree.server.allow(STATE)
@@ -225,7 +227,7 @@ def test_nobody_joins_by_a_move_whose_first_leader_epoch_could_not_be_written(
     assert tree.leads(T0)[:2] == (1, (1, 2, 3))
 
 
-def test_a_replica_that_no_move_needs_any_more_is_stopped_when_it_can_leave_the_isr(
+def test_an_unneeded_replica_is_stopped_when_it_can_leave_the_isr(
     tree: Tree, candidate: Candidate
 ) -> None:
     tree.put_topic("t", {0: ReplicaAssignment((1, 2, 3), (3,), (2,))}, topic_id(7))
@@ -240,7 +242,7 @@ def test_a_replica_that_no_move_needs_any_more_is_stopped_when_it_can_leave_the_
     assert 3 in stopped(effects)
 
 
-def test_a_replica_that_cannot_leave_the_isr_is_not_stopped_when_another_move_begins(
+def test_an_unneeded_replica_in_the_isr_is_not_stopped_when_another_reassignment_starts(
     tree: Tree, candidate: Candidate
 ) -> None:
     moving = ReplicaAssignment((1, 2, 3), (3,), (2,))
@@ -255,7 +257,7 @@ def test_a_replica_that_cannot_leave_the_isr_is_not_stopped_when_another_move_be
     assert tree.leads(T1)[:2] == (1, (1,))
 
 
-def test_a_replica_that_no_move_needs_any_more_is_deleted_after_the_leader_epoch_it_copied_in(
+def test_an_unneeded_replica_is_deleted_in_a_later_leader_epoch_than_it_copied_in(
     tree: Tree, candidate: Candidate
 ) -> None:
     tree.put_topic("t", {0: ReplicaAssignment((1, 2, 3), (3,))}, topic_id(7))
@@ -263,14 +265,16 @@ def test_a_replica_that_no_move_needs_any_more_is_deleted_after_the_leader_epoch
     candidate.start()
     epoch = tree.leads(T0)[2]
     tree.server.deny_writing(STATE)
-    # Its leader may still propose it by what it copied, and another move may want it again.
+    # The leader may still propose the replica, and another reassignment may need it again.
     assert not stopped(candidate.handle(move(T0, 1, 2)))
     tree.server.allow(STATE)
     assert deleted_in(candidate.handle(ReadAgain(1))) == {(3, epoch + 1)}
 
 
-def test_a_replica_elected_before_its_move_could_begin_is_told_of_the_move(tree: Tree) -> None:
-    """An unclean election chose it while an ACL kept the leader epoch of the move away."""
+def test_a_replica_elected_before_its_reassignment_could_start_gets_its_leader_epoch(
+    tree: Tree,
+) -> None:
+    """An ACL blocked the first epoch of the move, then an unclean election chose the replica."""
     candidate = Candidate(tree, 3, ControllerSettings(unclean_leader_election_enable=True))
     tree.put_topic("t", {0: (1,)}, topic_id(7))
     tree.put_state(T0, 1, (1,), leader_epoch=5)
@@ -286,10 +290,10 @@ def test_a_replica_elected_before_its_move_could_begin_is_told_of_the_move(tree:
     assert told[2][T0].leader_epoch == tree.leads(T0)[2] == epoch + 1
 
 
-def test_a_replica_that_no_move_needs_is_stopped_though_moves_were_set_aside(
+def test_an_unneeded_replica_is_stopped_although_reassignments_are_set_aside(
     tree: Tree, candidate: Candidate
 ) -> None:
-    """To go on with them is also how a term begins: what this term found is not forgotten."""
+    """The start of a term and a reassignment continue with the same code; both must remember it."""
     moves = ZkPartitionReassignment.__name__
     record = ControllerFailure(moves, moves, "planted", FAILURES_TO_SET_ASIDE, 9, 1)
     tree.server.put(ControllerFailuresZNode.PATH, ControllerFailuresZNode.encode([record]))

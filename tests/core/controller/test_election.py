@@ -1,4 +1,4 @@
-"""The election rules: every case of four brokers for what always holds, and Kafka's examples."""
+"""Elections: every case of four brokers, and the examples of Kafka."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CASES = [
     for isr in subsets(tuple(sorted(assignment)))
     for live in subsets(BROKERS)
 ]
-ASCENDING = [case for case in CASES if case[0] == tuple(sorted(case[0]))]  # all, but for renaming
+ASCENDING = [case for case in CASES if case[0] == tuple(sorted(case[0]))]  # others rename brokers
 
 
 def run(
@@ -52,7 +52,7 @@ def run(
     *,
     leader_epoch: int = 5,
 ) -> PartitionChange | None:
-    """Hold an election; brokers in ``live`` are registered."""
+    """Run an election; the brokers in ``live`` are registered."""
     if not isinstance(assignment, ReplicaAssignment):
         assignment = ReplicaAssignment(assignment)
     outcome = elect(
@@ -75,7 +75,7 @@ def result(elected: PartitionChange | None) -> tuple[int, Ids, Ids] | None:
     return elected.leader_and_isr.leader, elected.leader_and_isr.isr, elected.recipients
 
 
-# --- what always holds ----------------------------------------------------------------------------
+# --- all cases ------------------------------------------------------------------------------------
 
 
 def test_a_clean_election_takes_the_first_assigned_replica_that_is_live_and_in_sync() -> None:
@@ -94,7 +94,7 @@ def test_a_clean_election_takes_the_first_assigned_replica_that_is_live_and_in_s
         )
 
 
-def test_an_unclean_election_differs_only_where_a_clean_one_finds_nobody() -> None:
+def test_an_unclean_election_differs_only_where_a_clean_election_finds_no_leader() -> None:
     for assignment, isr, live in CASES:
         clean, outcome = run(CLEAN, assignment, isr, live), run(UNCLEAN, assignment, isr, live)
         candidates = [r for r in assignment if r in live]
@@ -109,7 +109,7 @@ def test_an_unclean_election_differs_only_where_a_clean_one_finds_nobody() -> No
             assert outcome.leader_and_isr.leader_recovery_state is LeaderRecoveryState.RECOVERING
 
 
-def test_the_preferred_replica_or_nobody() -> None:
+def test_a_preferred_election_elects_the_preferred_replica_or_fails() -> None:
     for assignment, isr, live in CASES:
         head = assignment[0]
         expected = (head, isr, assignment) if head in isr and head in live else None
@@ -131,15 +131,15 @@ def test_a_reassignment_elects_among_the_target_replicas_and_keeps_the_isr() -> 
             assert result(outcome) == expected
 
 
-def test_a_shutdown_elects_somebody_who_stays_and_tells_those_who_go_as_well() -> None:
+def test_a_controlled_shutdown_elects_a_remaining_replica_and_notifies_all_live_replicas() -> None:
     for assignment, isr, live in ASCENDING:
         for shutting_down in subsets(live):
-            staying = tuple(r for r in isr if r not in shutting_down)
-            candidates = [r for r in assignment if r in staying and r in live]
+            remaining = tuple(r for r in isr if r not in shutting_down)
+            candidates = [r for r in assignment if r in remaining and r in live]
             outcome = run(ControlledShutdownElection(), assignment, isr, live, shutting_down)
             if candidates:
-                told = tuple(r for r in assignment if r in live)
-                assert result(outcome) == (candidates[0], staying, told)
+                recipients = tuple(r for r in assignment if r in live)
+                assert result(outcome) == (candidates[0], remaining, recipients)
             else:
                 assert outcome is None
 
@@ -148,7 +148,7 @@ def test_a_shutdown_elects_somebody_who_stays_and_tells_those_who_go_as_well() -
     "strategy",
     [CLEAN, UNCLEAN, PreferredElection(), ReassignElection(), ControlledShutdownElection()],
 )
-def test_every_election_is_one_leader_epoch_later_and_leads_from_the_isr(
+def test_every_election_adds_one_leader_epoch_and_elects_a_member_of_the_isr(
     strategy: ElectionStrategy,
 ) -> None:
     for assignment, isr, live in CASES:
@@ -165,12 +165,12 @@ def test_every_election_is_one_leader_epoch_later_and_leads_from_the_isr(
 # --- examples -------------------------------------------------------------------------------------
 
 
-def test_the_first_live_member_of_the_isr_leads_and_dead_members_leave_it() -> None:
+def test_the_first_live_member_of_the_isr_leads_and_offline_members_leave_it() -> None:
     outcome = run(CLEAN, (1, 2, 3, 4, 5), isr=(1, 2, 3), live=(2, 3, 5))
     assert result(outcome) == (2, (2, 3), (2, 3, 5))
 
 
-def test_with_the_whole_isr_dead_somebody_leads_only_if_losing_records_is_allowed() -> None:
+def test_without_a_live_isr_member_only_an_unclean_election_finds_a_leader() -> None:
     assert run(CLEAN, (1, 2, 3, 4, 5), isr=(1, 2, 3), live=(4, 6, 7)) is None
     outcome = run(UNCLEAN, (1, 2, 3, 4, 5), isr=(1, 2, 3), live=(4, 6, 7))
     assert outcome == PartitionChange(
@@ -178,11 +178,11 @@ def test_with_the_whole_isr_dead_somebody_leads_only_if_losing_records_is_allowe
     )
 
 
-def test_nobody_leads_uncleanly_when_no_replica_lives() -> None:
+def test_an_unclean_election_without_live_replicas_fails() -> None:
     assert run(UNCLEAN, (2, 4), isr=(2,), live=()) is None
 
 
-def test_the_order_of_the_assignment_counts_and_not_that_of_the_isr() -> None:
+def test_the_assignment_and_not_the_isr_decides_the_sequence_of_candidates() -> None:
     assert result(run(CLEAN, (2, 4, 1), isr=(1, 4), live=(1, 4))) == (4, (1, 4), (4, 1))
     shutdown = run(
         ControlledShutdownElection(), (3, 1, 2), (2, 1, 3), (1, 2, 3), shutting_down=(3,)
@@ -190,29 +190,29 @@ def test_the_order_of_the_assignment_counts_and_not_that_of_the_isr() -> None:
     assert result(shutdown) == (1, (2, 1), (3, 1, 2))
 
 
-def test_a_reassignment_passes_over_a_target_replica_that_is_not_in_sync() -> None:
+def test_a_reassignment_does_not_elect_a_target_replica_that_is_not_in_sync() -> None:
     moving = ReplicaAssignment((4, 5, 6, 1), adding_replicas=(4, 5, 6), removing_replicas=(1,))
     outcome = run(ReassignElection(), moving, isr=(1, 5, 6), live=(1, 4, 5, 6))
     assert result(outcome) == (5, (1, 5, 6), (4, 5, 6))
 
 
-def test_the_preferred_election_does_not_fall_through_to_the_next_replica() -> None:
+def test_a_preferred_election_does_not_try_the_next_replica() -> None:
     assert run(PreferredElection(), (2, 4), isr=(4,), live=(2, 4)) is None
     assert run(PreferredElection(), (), isr=(), live=()) is None
 
 
-def test_the_last_member_of_the_isr_keeps_leading_while_it_shuts_down() -> None:
+def test_a_controlled_shutdown_does_not_replace_the_last_isr_member() -> None:
     assert run(ControlledShutdownElection(), (2, 4), (2,), (2, 4), shutting_down=(2,)) is None
     assert run(ControlledShutdownElection(), (2, 4), (2, 4), (2, 4), shutting_down=(2, 4)) is None
 
 
-def test_a_broker_that_shuts_down_does_not_win_other_elections() -> None:
+def test_a_broker_that_is_shutting_down_does_not_win_other_elections() -> None:
     for strategy in (CLEAN, PreferredElection(), ReassignElection()):
         outcome = run(strategy, (2, 4), isr=(2, 4), live=(2, 4), shutting_down=(2,))
         assert outcome is None or outcome.leader_and_isr.leader == 4
 
 
-def test_a_recovering_partition_stays_so_through_a_clean_election() -> None:
+def test_a_clean_election_keeps_the_recovering_state() -> None:
     recovering = LeaderAndIsr(2, (2,), 5, 9, LeaderRecoveryState.RECOVERING)
     candidates = PartitionReplicas(
         ReplicaAssignment((2, 4)),
@@ -235,11 +235,11 @@ def test_a_recovering_partition_stays_so_through_a_clean_election() -> None:
         (ControlledShutdownElection(), "no replica in isr [2] is online and stays"),
     ],
 )
-def test_that_nobody_is_found_is_said_in_words(strategy: ElectionStrategy, reason: str) -> None:
-    nobody = PartitionReplicas(
+def test_a_failed_election_has_a_reason(strategy: ElectionStrategy, reason: str) -> None:
+    offline = PartitionReplicas(
         ReplicaAssignment((3, 2), (3,), (2,)),
         is_online=lambda r: False,
         is_reachable=lambda r: False,
         is_shutting_down=lambda r: False,
     )
-    assert elect(strategy, LeaderAndIsr(NO_LEADER, (2,)), nobody) == ChangeRefused(reason)
+    assert elect(strategy, LeaderAndIsr(NO_LEADER, (2,)), offline) == ChangeRefused(reason)

@@ -1,4 +1,4 @@
-"""Who becomes the controller, whatever ``/controller`` holds and whichever answers are lost."""
+"""The election of the controller: contents of ``/controller``, lost responses, epochs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Broker:
         return self.elector.elect(now_ms=1)
 
     def on_election(self, moment: Moment, act: Callable[[], object], *, times: int = 1) -> None:
-        """Act at a moment of the next elections' transactions."""
+        """Call ``act`` at one moment of the transactions of the next elections."""
         left = times
 
         def hook(call: Call) -> None:
@@ -70,7 +70,7 @@ def two(server: FakeZooKeeperServer) -> Broker:
 
 
 def holder(server: FakeZooKeeperServer) -> tuple[int, int] | None:
-    """Return which broker ``/controller`` names and whose session holds it."""
+    """Return the broker that ``/controller`` names and the session that owns the znode."""
     node = server.snapshot().get(CONTROLLER)
     return node and (ControllerZNode.decode(node.data), node.stat.ephemeral_owner)
 
@@ -84,10 +84,10 @@ def lose() -> None:
     raise ConnectionLossError("lost")
 
 
-# --- who wins -------------------------------------------------------------------------------------
+# --- elections ------------------------------------------------------------------------------------
 
 
-def test_the_first_controller_ever_has_epoch_one(server: FakeZooKeeperServer, one: Broker) -> None:
+def test_the_first_controller_has_epoch_1(server: FakeZooKeeperServer, one: Broker) -> None:
     assert one.elect() == ControllerEpoch(1, 1)
     assert holder(server) == (1, one.zookeeper.session_id)
     assert epoch(server) == (b"1", 1)
@@ -95,7 +95,7 @@ def test_the_first_controller_ever_has_epoch_one(server: FakeZooKeeperServer, on
     assert one.elector.holds_controller_znode()
 
 
-def test_taking_the_node_raising_the_epoch_and_beginning_a_term_are_one_transaction(
+def test_an_election_is_one_transaction_of_znode_epoch_and_term(
     server: FakeZooKeeperServer, one: Broker
 ) -> None:
     one.elect()
@@ -119,7 +119,9 @@ def test_the_next_controller_has_the_next_epoch(
     assert epoch(server) == (b"2", 2)
 
 
-def test_a_held_node_is_respected(server: FakeZooKeeperServer, one: Broker, two: Broker) -> None:
+def test_an_existing_controller_znode_is_not_replaced(
+    server: FakeZooKeeperServer, one: Broker, two: Broker
+) -> None:
     one.elect()
     before = len(server.transactions)
     assert two.elect() is None
@@ -128,23 +130,27 @@ def test_a_held_node_is_respected(server: FakeZooKeeperServer, one: Broker, two:
     assert len(server.transactions) == before
 
 
-def test_who_looks_learns_without_standing(server: FakeZooKeeperServer, one: Broker) -> None:
+def test_look_reads_the_active_controller_without_an_election(
+    server: FakeZooKeeperServer, one: Broker
+) -> None:
     one.elector.look()
     assert one.elector.active_controller_id == NO_CONTROLLER
     assert server.snapshot() == {}
 
 
-def test_who_loses_hears_when_the_node_is_free_again(one: Broker, two: Broker) -> None:
+def test_a_broker_that_lost_the_election_is_notified_when_the_znode_is_deleted(
+    one: Broker, two: Broker
+) -> None:
     one.elect()
     two.elect()
     one.zookeeper.close()
     assert two.watches == [WatchEvent(WatchKind.DELETED, CONTROLLER)]
 
 
-# --- somebody is faster ---------------------------------------------------------------------------
+# --- concurrent elections -------------------------------------------------------------------------
 
 
-def test_a_node_taken_meanwhile_is_respected(
+def test_a_znode_created_meanwhile_is_not_replaced(
     server: FakeZooKeeperServer, one: Broker, two: Broker
 ) -> None:
     one.on_election(Moment.BEFORE, two.elect)
@@ -153,34 +159,34 @@ def test_a_node_taken_meanwhile_is_respected(
     assert epoch(server) == (b"1", 1)
 
 
-def test_a_node_taken_and_freed_meanwhile_is_taken_with_the_epoch_after(
+def test_a_znode_created_and_deleted_meanwhile_is_taken_in_the_next_epoch(
     server: FakeZooKeeperServer, one: Broker, two: Broker
 ) -> None:
-    def rule_briefly() -> None:
+    def elect_and_close() -> None:
         two.elect()
         two.zookeeper.close()
 
-    one.on_election(Moment.BEFORE, rule_briefly)
+    one.on_election(Moment.BEFORE, elect_and_close)
     assert one.elect() == ControllerEpoch(2, 2)
     assert holder(server) == (1, one.zookeeper.session_id)
 
 
-def test_a_node_that_keeps_changing_hands_is_left_for_a_while(
+def test_an_election_gives_up_when_the_znode_changes_in_every_round(
     server: FakeZooKeeperServer, one: Broker
 ) -> None:
-    def rule_briefly() -> None:
+    def elect_and_close() -> None:
         other = Broker(server, 3)
         other.elect()
         other.zookeeper.close()
 
-    one.on_election(Moment.BEFORE, rule_briefly, times=100)
+    one.on_election(Moment.BEFORE, elect_and_close, times=100)
     with pytest.raises(ControllerMovedError):
         one.elect()
     assert holder(server) is None
-    assert one.watches, "something fired since, so that there will be another attempt"
+    assert one.watches, "a watch fired, which starts another attempt"
 
 
-def test_two_brokers_may_create_the_epoch_at_once(one: Broker, two: Broker) -> None:
+def test_two_brokers_may_create_the_epoch_znode_at_the_same_time(one: Broker, two: Broker) -> None:
     def hook(call: Call) -> None:
         if call.paths == (EPOCH,) and call.method == "multi":
             one.zookeeper.hook = None
@@ -191,18 +197,18 @@ def test_two_brokers_may_create_the_epoch_at_once(one: Broker, two: Broker) -> N
     assert one.elector.active_controller_id == 2
 
 
-# --- answers that are lost ------------------------------------------------------------------------
+# --- lost responses -------------------------------------------------------------------------------
 
 
-def test_an_election_whose_answer_is_lost_is_won_all_the_same(
+def test_an_election_whose_response_is_lost_is_won(
     server: FakeZooKeeperServer, one: Broker
 ) -> None:
     one.on_election(Moment.AFTER, lose)
     assert one.elect() == ControllerEpoch(1, 1)
-    assert epoch(server) == (b"1", 1), "and the epoch was raised once"
+    assert epoch(server) == (b"1", 1), "the epoch is raised once"
 
 
-def test_an_election_whose_request_is_lost_is_asked_for_again(
+def test_an_election_whose_request_is_lost_is_repeated(
     server: FakeZooKeeperServer, one: Broker
 ) -> None:
     one.on_election(Moment.BEFORE, lose)
@@ -210,7 +216,7 @@ def test_an_election_whose_request_is_lost_is_asked_for_again(
     assert epoch(server) == (b"1", 1)
 
 
-def test_a_lost_answer_followed_by_the_end_of_the_session_is_no_victory(
+def test_a_lost_response_followed_by_session_expiry_is_not_a_won_election(
     server: FakeZooKeeperServer, one: Broker, two: Broker
 ) -> None:
     def expire() -> None:
@@ -225,7 +231,7 @@ def test_a_lost_answer_followed_by_the_end_of_the_session_is_no_victory(
     assert epoch(server) == (b"2", 2)
 
 
-def test_a_lost_answer_is_no_victory_when_an_admin_removed_the_node(
+def test_a_lost_response_is_not_a_won_election_if_an_admin_deleted_the_znode(
     server: FakeZooKeeperServer, one: Broker, two: Broker
 ) -> None:
     def remove() -> None:
@@ -239,10 +245,10 @@ def test_a_lost_answer_is_no_victory_when_an_admin_removed_the_node(
     assert epoch(server) == (b"2", 2)
 
 
-# --- nodes that are in the way --------------------------------------------------------------------
+# --- unexpected znodes ----------------------------------------------------------------------------
 
 
-def test_a_node_of_our_own_session_that_we_know_nothing_of_is_replaced(
+def test_an_unknown_znode_of_the_own_session_is_replaced(
     server: FakeZooKeeperServer, one: Broker
 ) -> None:
     one.elect()
@@ -251,7 +257,7 @@ def test_a_node_of_our_own_session_that_we_know_nothing_of_is_replaced(
     assert holder(server) == (1, one.zookeeper.session_id)
 
 
-def test_a_node_of_our_session_that_somebody_gave_another_name_is_replaced(
+def test_a_znode_of_the_own_session_with_another_broker_id_is_replaced(
     server: FakeZooKeeperServer, one: Broker
 ) -> None:
     one.elect()
@@ -261,7 +267,7 @@ def test_a_node_of_our_session_that_somebody_gave_another_name_is_replaced(
     assert holder(server) == (1, one.zookeeper.session_id)
 
 
-def test_a_node_of_our_session_is_not_deleted_once_the_epoch_has_moved_on(
+def test_a_znode_of_the_own_session_is_not_deleted_after_the_epoch_changed(
     server: FakeZooKeeperServer, one: Broker
 ) -> None:
     one.elect()
@@ -272,10 +278,10 @@ def test_a_node_of_our_session_is_not_deleted_once_the_epoch_has_moved_on(
             server.put(EPOCH, b"5")
 
     one.zookeeper.hook = hook
-    assert one.elect() == ControllerEpoch(6, 3), "the second round fences with the epoch it read"
+    assert one.elect() == ControllerEpoch(6, 3), "the second round checks the epoch that it read"
 
 
-def test_a_node_of_a_former_life_of_ours_blocks_until_it_expires_and_makes_nobody_active(
+def test_a_znode_of_an_earlier_session_of_this_broker_blocks_until_it_expires(
     server: FakeZooKeeperServer, one: Broker
 ) -> None:
     former = Broker(server, 1)
@@ -287,7 +293,7 @@ def test_a_node_of_a_former_life_of_ours_blocks_until_it_expires_and_makes_nobod
     assert one.elect() == ControllerEpoch(2, 2)
 
 
-def test_a_node_with_garbage_is_respected_while_somebody_holds_it(
+def test_an_unreadable_znode_is_replaced_only_by_the_session_that_owns_it(
     server: FakeZooKeeperServer, one: Broker, two: Broker
 ) -> None:
     two.elect()
@@ -295,11 +301,11 @@ def test_a_node_with_garbage_is_respected_while_somebody_holds_it(
     assert one.elect() is None
     assert one.elector.active_controller_id == NO_CONTROLLER
     assert not two.elector.holds_controller_znode()
-    assert two.elect() == ControllerEpoch(2, 2), "only its own session may clear it away"
+    assert two.elect() == ControllerEpoch(2, 2), "only the owning session may replace it"
 
 
 @pytest.mark.parametrize("data", [ControllerZNode.encode(2, 0), b"", b"nonsense"])
-def test_a_node_no_session_holds_is_cleared_away(
+def test_a_znode_without_a_session_is_replaced(
     server: FakeZooKeeperServer, one: Broker, data: bytes
 ) -> None:
     server.put(CONTROLLER, data)
@@ -309,17 +315,17 @@ def test_a_node_no_session_holds_is_cleared_away(
     assert holder(server) == (1, one.zookeeper.session_id)
 
 
-# --- the end of a session -------------------------------------------------------------------------
+# --- session expiry -------------------------------------------------------------------------------
 
 
-def test_without_a_session_nobody_is_known_to_rule(one: Broker, two: Broker) -> None:
+def test_the_active_controller_is_unknown_without_a_session(one: Broker, two: Broker) -> None:
     two.elect()
     one.elect()
     one.elector.forget()
     assert one.elector.active_controller_id == NO_CONTROLLER
 
 
-def test_an_expired_session_wins_nothing(server: FakeZooKeeperServer, one: Broker) -> None:
+def test_an_expired_session_wins_no_election(server: FakeZooKeeperServer, one: Broker) -> None:
     one.zookeeper.close()
     with pytest.raises(SessionExpiredError):
         one.elect()
@@ -331,14 +337,14 @@ def test_an_expired_session_wins_nothing(server: FakeZooKeeperServer, one: Broke
 
 @pytest.fixture
 def veteran(server: FakeZooKeeperServer) -> Broker:
-    """A broker that has obeyed controller epoch 41."""
+    """A broker that has received controller epoch 41."""
     broker = Broker(server, 3)
     broker.elector = Elector(3, ZkControllerStore(broker.zookeeper), lambda: 41)
     return broker
 
 
 @pytest.mark.parametrize("stored", [None, b"1", b"41"])
-def test_who_has_obeyed_a_higher_epoch_is_elected_above_it(
+def test_a_broker_that_received_a_higher_epoch_is_elected_above_it(
     server: FakeZooKeeperServer, veteran: Broker, stored: bytes | None
 ) -> None:
     if stored is not None:
@@ -348,14 +354,14 @@ def test_who_has_obeyed_a_higher_epoch_is_elected_above_it(
     assert won.epoch == 42
 
 
-def test_an_epoch_that_somebody_raised_is_taken_up(
+def test_a_raised_controller_epoch_is_continued(
     server: FakeZooKeeperServer, veteran: Broker
 ) -> None:
     server.put(EPOCH, b"1000")
     assert veteran.elect() == ControllerEpoch(1001, 1)
 
 
-def test_after_the_highest_epoch_nobody_is_elected_and_the_remedy_is_said(
+def test_the_highest_controller_epoch_refuses_elections_and_names_the_remedy(
     server: FakeZooKeeperServer, veteran: Broker
 ) -> None:
     server.put(EPOCH, b"%d" % MAX_CONTROLLER_EPOCH)
@@ -367,7 +373,7 @@ def test_after_the_highest_epoch_nobody_is_elected_and_the_remedy_is_said(
     assert veteran.elect() == ControllerEpoch(42, 2)
 
 
-def test_when_brokers_have_obeyed_the_highest_epoch_the_remedy_is_another(
+def test_the_remedy_differs_when_brokers_have_received_the_highest_epoch(
     server: FakeZooKeeperServer, one: Broker
 ) -> None:
     server.put(EPOCH, b"3")

@@ -1,4 +1,4 @@
-"""Elections people ask for, by a request or through ZooKeeper."""
+"""Elections by request or through the preferred election znode."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def office() -> Office:
 def elect(
     office: Office, *partitions: TopicPartition, by: ElectionType = PREFERRED
 ) -> dict[TopicPartition, tuple[Errors, int]]:
-    """Ask for elections; return error and leader of each."""
+    """Request elections; return error and leader of each partition."""
     response = office.balance.elect(ElectLeadersRequest(by, partitions))
     assert response.error_code is Errors.NONE
     return {
@@ -51,29 +51,29 @@ def elect(
     }
 
 
-def ask_through_zookeeper(tree: Tree, *partitions: TopicPartition) -> None:
+def write_znode(tree: Tree, *partitions: TopicPartition) -> None:
     tree.server.put(ZNODE, PreferredReplicaElectionZNode.encode(partitions))
 
 
 def move(tree: Tree, active: Candidate, partition: TopicPartition, leader: int) -> None:
-    """Let somebody else lead, and the controller know."""
+    """Change the leader in ZooKeeper and in the controller's memory."""
     tree.put_state(partition, leader, (1, 2), leader_epoch=tree.leads(partition)[2] + 1)
     stored = tree.state(partition)
     assert stored is not None
     active.controller.context.put_partition_leadership_info(partition, stored)
 
 
-# --- preferred, asked for by name -----------------------------------------------------------------
+# --- preferred elections by request ---------------------------------------------------------------
 
 
-def test_leadership_goes_back_to_the_first_assigned_replica(office: Office) -> None:
+def test_a_preferred_election_elects_the_first_assigned_replica(office: Office) -> None:
     office.lead(T0, (1, 2, 3), leader=2, isr=(2, 1))
     assert elect(office, T0) == {T0: (Errors.NONE, 1)}
     assert office.leads(T0) == (1, (2, 1), 1)
     assert sorted(leader_and_isr_rows(office.effects())) == [1, 2, 3]
 
 
-def test_each_partition_has_an_answer_of_its_own_in_the_order_asked(office: Office) -> None:
+def test_each_partition_has_its_own_result_in_the_sequence_of_the_request(office: Office) -> None:
     office.lead(T0, (1, 2), leader=2, isr=(1, 2))
     office.lead(T1, (1, 2), leader=1, isr=(1, 2))
     office.lead(U0, (3, 1), leader=1, isr=(1,))
@@ -96,14 +96,14 @@ def test_each_partition_has_an_answer_of_its_own_in_the_order_asked(office: Offi
     assert office.leads(T1) == (1, (1, 2), 0)
 
 
-def test_el_16_a_preferred_replica_that_is_down_is_not_elected(office: Office) -> None:
+def test_el_16_an_offline_preferred_replica_is_not_elected(office: Office) -> None:
     office.lead(T0, (1, 2, 3), leader=2, isr=(1, 2, 3))
     office.context.remove_live_broker(1)
     assert elect(office, T0) == {T0: (Errors.PREFERRED_LEADER_NOT_AVAILABLE, -1)}
     assert office.leads(T0) == (2, (1, 2, 3), 0)
 
 
-def test_what_is_being_deleted_gets_no_leader(office: Office) -> None:
+def test_a_topic_queued_for_deletion_gets_no_leader(office: Office) -> None:
     office.lead(T0, (1, 2), leader=2, isr=(1, 2))
     office.context.queue_topic_deletion(["t"])
     assert elect(office, T0) == {T0: (Errors.INVALID_TOPIC_EXCEPTION, -1)}
@@ -119,7 +119,7 @@ def test_a_new_partition_gets_its_first_leader(office: Office, by: ElectionType)
     assert leader_and_isr_rows(office.effects())[2][T0].is_new
 
 
-def test_a_first_leader_other_than_the_preferred_replica_is_no_preferred_election(
+def test_a_first_leader_that_is_not_the_preferred_replica_is_reported_as_an_error(
     office: Office,
 ) -> None:
     office.assign(T0, (9, 2, 3))
@@ -127,18 +127,20 @@ def test_a_first_leader_other_than_the_preferred_replica_is_no_preferred_electio
     assert office.leads(T0) == (2, (2, 3), 0)
 
 
-def test_a_partition_without_a_leader_gets_its_preferred_one(office: Office) -> None:
+def test_a_partition_without_a_leader_gets_its_preferred_leader(office: Office) -> None:
     office.lead(T0, (1, 2), leader=-1, isr=(1,), state=PartitionState.OFFLINE)
     assert elect(office, T0) == {T0: (Errors.NONE, 1)}
     assert office.context.partition_state(T0) is PartitionState.ONLINE
 
 
-def test_el_02_el_04_who_asks_for_all_hears_only_of_what_was_not_in_order(office: Office) -> None:
+def test_el_02_el_04_a_request_for_all_partitions_returns_only_imbalanced_ones(
+    office: Office,
+) -> None:
     office.lead(T0, (1, 2), leader=2, isr=(1, 2))
     office.lead(T1, (1, 2), leader=1, isr=(1, 2))
     office.lead(U0, (3, 1), leader=1, isr=(1,))
-    everything = ElectLeadersRequest(PREFERRED, None)
-    first, again = office.balance.elect(everything), office.balance.elect(everything)
+    all_partitions = ElectLeadersRequest(PREFERRED, None)
+    first, again = office.balance.elect(all_partitions), office.balance.elect(all_partitions)
     assert [(a.topic, a.error_code) for a in first.partitions] == [
         ("t", Errors.NONE),
         ("u", Errors.PREFERRED_LEADER_NOT_AVAILABLE),
@@ -157,10 +159,10 @@ def test_many_elections_are_one_read_and_one_write(office: Office) -> None:
     assert calls == ["get_many", "multi_many"]
 
 
-# --- unclean --------------------------------------------------------------------------------------
+# --- unclean elections by request -----------------------------------------------------------------
 
 
-def test_el_09_an_unclean_election_takes_who_is_alive_whatever_the_topic_says(
+def test_el_09_a_requested_unclean_election_ignores_the_setting_of_the_topic(
     office: Office,
 ) -> None:
     office.lead(T0, (9, 2), leader=-1, isr=(9,), state=PartitionState.OFFLINE)
@@ -171,54 +173,58 @@ def test_el_09_an_unclean_election_takes_who_is_alive_whatever_the_topic_says(
     assert stored.leader_and_isr.leader_recovery_state is LeaderRecoveryState.RECOVERING
 
 
-def test_an_unclean_election_is_clean_where_it_can_be(office: Office) -> None:
+def test_an_unclean_election_is_clean_when_possible(office: Office) -> None:
     office.lead(T0, (3, 2), leader=-1, isr=(2,), state=PartitionState.OFFLINE)
     assert elect(office, T0, by=UNCLEAN) == {T0: (Errors.NONE, 2)}
     assert office.context.stats.unclean_leader_elections == 0
 
 
-def test_el_13_nobody_alive_is_nobody_eligible(office: Office) -> None:
+def test_el_13_an_election_without_live_replicas_fails(office: Office) -> None:
     office.lead(T0, (8, 9), leader=-1, isr=(9,), state=PartitionState.OFFLINE)
     assert elect(office, T0, by=UNCLEAN) == {T0: (Errors.ELIGIBLE_LEADERS_NOT_AVAILABLE, -1)}
 
 
-def test_el_14_a_leader_that_lives_stays(office: Office) -> None:
+def test_el_14_an_online_leader_keeps_leadership(office: Office) -> None:
     office.lead(T0, (1, 2), leader=2, isr=(2,))
     assert elect(office, T0, by=UNCLEAN) == {T0: (Errors.ELECTION_NOT_NEEDED, -1)}
     office.context.shutting_down_broker_ids.add(2)
     assert elect(office, T0, by=UNCLEAN) == {T0: (Errors.NONE, 1)}
 
 
-def test_el_12_what_is_unknown_is_said_to_be(office: Office) -> None:
+def test_el_12_unknown_partitions_get_an_error(office: Office) -> None:
     office.lead(T0, (1, 2), leader=2, isr=(2,))
     answers = elect(office, T1, U0, by=UNCLEAN)
     unknown = (Errors.UNKNOWN_TOPIC_OR_PARTITION, -1)
     assert answers == {T1: unknown, U0: unknown}
-    assert office.context.all_topics == {"t"}, "asking does not make it known"
+    assert office.context.all_topics == {"t"}, "a request does not add a topic"
 
 
-# --- asked for through ZooKeeper ------------------------------------------------------------------
+# --- elections through ZooKeeper ------------------------------------------------------------------
 
 
-def test_the_node_is_obeyed_once_and_deleted(office: Office) -> None:
+def test_the_elections_in_the_znode_are_run_and_the_znode_is_deleted(office: Office) -> None:
     office.lead(T0, (1, 2), leader=2, isr=(1, 2))
     office.lead(T1, (3, 2), leader=2, isr=(2,))
-    ask_through_zookeeper(office, T0, T1, TopicPartition("nothing", 0))
+    write_znode(office, T0, T1, TopicPartition("nothing", 0))
     office.balance.on_preferred_replica_election()
     assert office.leads(T0) == (1, (1, 2), 1)
     assert office.leads(T1) == (2, (2,), 0)
     assert ZNODE not in office.server.snapshot()
 
 
-def test_failures_are_one_line(office: Office, caplog: pytest.LogCaptureFixture) -> None:
-    ask_through_zookeeper(office, T0, T1)
+def test_failed_elections_are_one_log_line(
+    office: Office, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_znode(office, T0, T1)
     office.balance.on_preferred_replica_election()
     (line,) = caplog.messages
     assert "2 of 2 preferred elections" in line
     assert "t-0: there is no such partition" in line
 
 
-def test_garbage_is_named_and_deleted(office: Office, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_znode_is_logged_and_deleted(
+    office: Office, caplog: pytest.LogCaptureFixture
+) -> None:
     office.server.put(ZNODE, b"{")
     office.balance.on_preferred_replica_election()
     (line,) = caplog.messages
@@ -226,42 +232,42 @@ def test_garbage_is_named_and_deleted(office: Office, caplog: pytest.LogCaptureF
     assert ZNODE not in office.server.snapshot()
 
 
-def test_without_the_node_nothing_is_written(office: Office) -> None:
+def test_without_the_znode_nothing_is_written(office: Office) -> None:
     before = len(office.server.transactions)
     office.balance.on_preferred_replica_election()
     assert len(office.server.transactions) == before
-    ask_through_zookeeper(office, T0)
-    assert office.watches[-1].path == ZNODE, "it is watched all the same"
+    write_znode(office, T0)
+    assert office.watches[-1].path == ZNODE, "the znode is watched"
 
 
 @pytest.mark.parametrize(
     ("method", "moment"),
     [("multi_many", Moment.AFTER), ("get", Moment.BEFORE), ("get", Moment.AFTER)],
 )
-def test_a_node_written_right_after_the_deletion_is_not_missed(
+def test_a_znode_created_right_after_the_deletion_is_read(
     tree: Tree, active: Candidate, method: str, moment: Moment
 ) -> None:
     def hook(call: Call) -> None:
         is_now = (call.method, call.moment) == (method, moment) and ZNODE in call.paths
         if is_now and asked and ZNODE not in tree.server.snapshot():
-            ask_through_zookeeper(tree, asked.pop())
+            write_znode(tree, asked.pop())
 
     move(tree, active, T0, leader=2)
     move(tree, active, T1, leader=1)
     asked = [T1, T0]
     active.session.hook = hook
-    ask_through_zookeeper(tree, asked.pop())
+    write_znode(tree, asked.pop())
     active.catch_up()
     assert (tree.leads(T0)[0], tree.leads(T1)[0]) == (1, 2)
     assert ZNODE not in tree.server.snapshot()
     active.session.hook = None
     move(tree, active, T0, leader=2)
-    ask_through_zookeeper(tree, T0)
+    write_znode(tree, T0)
     active.catch_up()
-    assert tree.leads(T0)[0] == 1, "and it is still watched"
+    assert tree.leads(T0)[0] == 1, "the znode is still watched"
 
 
-def test_a_lost_answer_to_the_deletion_changes_nothing(tree: Tree, active: Candidate) -> None:
+def test_a_lost_response_to_the_deletion_changes_nothing(tree: Tree, active: Candidate) -> None:
     def hook(call: Call) -> None:
         if call.moment is Moment.AFTER and ZNODE in call.paths and call.method == "multi_many":
             active.session.hook = None
@@ -269,14 +275,14 @@ def test_a_lost_answer_to_the_deletion_changes_nothing(tree: Tree, active: Candi
 
     move(tree, active, T0, leader=2)
     active.session.hook = hook
-    ask_through_zookeeper(tree, T0)
+    write_znode(tree, T0)
     active.catch_up()
     assert tree.leads(T0)[0] == 1
     assert ZNODE not in tree.server.snapshot()
 
 
-def test_who_was_deposed_leaves_the_node_to_the_next(office: Office) -> None:
-    ask_through_zookeeper(office, T0)
+def test_a_deposed_controller_does_not_delete_the_znode(office: Office) -> None:
+    write_znode(office, T0)
     office.elect_another_controller()
     with pytest.raises(ControllerMovedError):
         office.balance.on_preferred_replica_election()
@@ -285,21 +291,21 @@ def test_who_was_deposed_leaves_the_node_to_the_next(office: Office) -> None:
 
 def test_ci_25_a_deposed_controller_resigns(tree: Tree, active: Candidate) -> None:
     tree.elect_another_controller()
-    ask_through_zookeeper(tree, T0)
+    write_znode(tree, T0)
     active.catch_up()
     assert not active.controller.is_active
 
 
-def test_a_new_controller_does_what_its_predecessor_left(tree: Tree) -> None:
+def test_a_new_controller_runs_the_elections_of_the_znode(tree: Tree) -> None:
     tree.put_state(T0, 2, (1, 2), leader_epoch=5, controller_epoch=0)
-    ask_through_zookeeper(tree, T0, T1)
+    write_znode(tree, T0, T1)
     Candidate(tree, 0).start()
     assert tree.leads(T0) == (1, (1, 2), 6)
-    assert tree.leads(T1) == (2, (2, 1), 0), "just created, its preferred replica leads"
+    assert tree.leads(T1) == (2, (2, 1), 0), "a new partition is led by its preferred replica"
     assert ZNODE not in tree.server.snapshot()
 
 
-def test_a_request_is_answered_once(tree: Tree, active: Candidate) -> None:
+def test_a_request_gets_one_response(tree: Tree, active: Candidate) -> None:
     move(tree, active, T0, leader=2)
     asked = ReplicaLeaderElection(7, ElectLeadersRequest(PREFERRED, (T0,)))
     elected = ElectedPartition("t", 0, Errors.NONE, leader=1)

@@ -1,4 +1,4 @@
-"""What the controller does when leaders and brokers tell it something through ZooKeeper."""
+"""Notifications through ZooKeeper: ISR changes and failed log directories."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ U0 = TopicPartition("u", 0)
 
 @pytest.fixture
 def office() -> Office:
-    """1 leads t-0 and t-1, with 2 in sync."""
+    """Broker 1 leads t-0 and t-1, broker 2 is in sync."""
     office = Office(brokers=(1, 2, 3))
     for partition in (T0, T1):
         office.lead(partition, (1, 2, 3), leader=1, isr=(1, 2))
@@ -58,14 +58,14 @@ def notify_log_dir_failure(tree: Tree, number: int, broker_id: BrokerId) -> None
 
 
 def left_in(tree: Tree, path: str) -> list[str]:
-    """Return the notifications that are there."""
+    """Return the notifications that are left."""
     return [node for node in tree.server.snapshot() if node.startswith(path + "/")]
 
 
 # --- ISR changes ----------------------------------------------------------------------------------
 
 
-def test_an_isr_a_leader_wrote_is_learnt_and_told_to_everybody(office: Office) -> None:
+def test_a_notified_isr_is_read_and_sent_to_all_brokers(office: Office) -> None:
     office.put_state(T0, 1, (1, 2, 3))
     notify_isr_change(office, 0, T0)
     office.notifications.on_isr_change_notification()
@@ -89,7 +89,7 @@ def test_many_notifications_are_read_and_deleted_together(office: Office) -> Non
     assert {tuple(rows) for rows in metadata_rows(office.effects()).values()} == {(T0, T1)}
 
 
-def test_what_nobody_knows_is_not_read(office: Office) -> None:
+def test_an_unknown_partition_is_not_read(office: Office) -> None:
     office.put_state(U0, 1, (1,))
     notify_isr_change(office, 0, U0)
     office.notifications.on_isr_change_notification()
@@ -100,7 +100,7 @@ def test_what_nobody_knows_is_not_read(office: Office) -> None:
 
 
 @pytest.mark.parametrize("data", [b"garbage", b'{"partitions": 1}', b""])
-def test_a_notification_that_says_nothing_is_deleted_with_the_others(
+def test_an_unreadable_notification_is_deleted_with_the_others(
     office: Office, caplog: pytest.LogCaptureFixture, data: bytes
 ) -> None:
     office.put_state(T0, 1, (1,))
@@ -114,7 +114,7 @@ def test_a_notification_that_says_nothing_is_deleted_with_the_others(
     assert line.startswith("3 notifications say nothing, the first: /isr_change_notification")
 
 
-def test_states_that_cannot_be_used_leave_what_is_known(
+def test_unusable_states_do_not_change_the_memory(
     office: Office, caplog: pytest.LogCaptureFixture
 ) -> None:
     office.server.put(STATE % 0, b"garbage")
@@ -127,7 +127,7 @@ def test_states_that_cannot_be_used_leave_what_is_known(
     assert "2 ISR changes are not taken over, the first: t-0" in line
 
 
-def test_a_notification_written_meanwhile_is_kept_and_told_by_the_watch(office: Office) -> None:
+def test_a_notification_written_meanwhile_is_kept_and_watched(office: Office) -> None:
     def hook(call: Call) -> None:
         if (call.method, call.moment) == ("multi_many", Moment.BEFORE):
             office.zookeeper.hook = None
@@ -140,7 +140,7 @@ def test_a_notification_written_meanwhile_is_kept_and_told_by_the_watch(office: 
     assert office.watches[-1] == WatchEvent(WatchKind.CHILDREN, ISR_CHANGES)
 
 
-def test_a_move_is_complete_when_a_leader_writes_that_its_target_is_in_sync() -> None:
+def test_a_reassignment_is_complete_when_the_leader_writes_its_target_into_the_isr() -> None:
     office = Office((1, 2, 3))
     office.lead(T0, ReplicaAssignment((3, 1), (3,), (1,)), leader=1, isr=(1,))
     office.context.partitions_being_reassigned.add(T0)
@@ -152,21 +152,21 @@ def test_a_move_is_complete_when_a_leader_writes_that_its_target_is_in_sync() ->
     assert left_in(office, ISR_CHANGES) == []
 
 
-@pytest.mark.parametrize("is_to_be_deleted", [False, True])
-def test_a_move_of_a_topic_to_be_deleted_waits_for_no_broker_to_call_its_replica_sound(
-    is_to_be_deleted: bool,
+@pytest.mark.parametrize("is_queued", [False, True])
+def test_a_reassignment_in_a_queued_topic_does_not_wait_for_a_sound_replica(
+    is_queued: bool,
 ) -> None:
     office = Office((1, 2, 3))
     suspect = SuspectReplicas({T0: LogEnd(0, 0)})
     office.context.add_live_broker(replace(office.context.registrations[3], suspects=suspect))
     office.lead(T0, ReplicaAssignment((3, 1), (3,), (1,)), leader=1, isr=(1,))
     office.context.partitions_being_reassigned.add(T0)
-    if is_to_be_deleted:
+    if is_queued:
         office.context.queue_topic_deletion(["t"])
     office.put_state(T0, 1, (1, 3))
     notify_isr_change(office, 0, T0)
     office.notifications.on_isr_change_notification()
-    assert (T0 in office.context.partitions_being_reassigned) != is_to_be_deleted
+    assert (T0 in office.context.partitions_being_reassigned) != is_queued
 
 
 def test_without_notifications_nothing_is_written(office: Office) -> None:
@@ -177,7 +177,7 @@ def test_without_notifications_nothing_is_written(office: Office) -> None:
     assert office.effects() == []
 
 
-def test_who_was_deposed_deletes_nothing(office: Office) -> None:
+def test_a_deposed_controller_deletes_no_notification(office: Office) -> None:
     notify_isr_change(office, 0, T0)
     notify_log_dir_failure(office, 0, 2)
     office.elect_another_controller()
@@ -191,21 +191,21 @@ def test_who_was_deposed_deletes_nothing(office: Office) -> None:
 # --- log directories ------------------------------------------------------------------------------
 
 
-def test_a_broker_whose_log_directory_failed_is_asked_what_it_has_lost(office: Office) -> None:
+def test_a_broker_with_a_failed_log_directory_is_asked_for_its_replicas(office: Office) -> None:
     for number, broker_id in enumerate((2, 2, 9)):
         notify_log_dir_failure(office, number, broker_id)
     office.notifications.on_log_dir_event_notification()
     effects = office.effects()
     assert {b: set(rows) for b, rows in leader_and_isr_rows(effects).items()} == {2: {T0, T1}}
     assert not leader_and_isr_rows(effects)[2][T0].is_new
-    assert office.leads(T0) == (1, (1, 2), 0), "nothing is known yet"
+    assert office.leads(T0) == (1, (1, 2), 0), "the broker has not answered"
     assert left_in(office, LOG_DIR_EVENTS) == []
 
 
 def answer_probe(office: Office, broker_id: int, t0: Errors, t1: Errors, *, times: int = 1) -> None:
-    """Let a broker answer what it was told last."""
-    told = [sent for sent in office.sent() if sent.broker_id == broker_id]
-    probe = [sent for sent in told if isinstance(sent.request, LeaderAndIsrRequest)][-1]
+    """Let a broker answer the last LeaderAndIsr request."""
+    to_it = [sent for sent in office.sent() if sent.broker_id == broker_id]
+    probe = [sent for sent in to_it if isinstance(sent.request, LeaderAndIsrRequest)][-1]
     assert isinstance(probe.request, LeaderAndIsrRequest)
     response = LeaderAndIsrResponse(Errors.NONE, (PartitionError(*T0, t0), PartitionError(*T1, t1)))
     for _ in range(times):
@@ -215,20 +215,20 @@ def answer_probe(office: Office, broker_id: int, t0: Errors, t1: Errors, *, time
 
 
 def lose_t0(office: Office) -> None:
-    """Have broker 1 say that it has lost one of its two replicas."""
+    """Let broker 1 report that one of its two replicas is lost."""
     notify_log_dir_failure(office, 0, 1)
     office.notifications.on_log_dir_event_notification()
     answer_probe(office, 1, Errors.KAFKA_STORAGE_ERROR, Errors.STALE_CONTROLLER_EPOCH)
 
 
-def test_what_it_has_lost_goes_offline(office: Office) -> None:
+def test_a_lost_replica_goes_offline(office: Office) -> None:
     lose_t0(office)
     assert office.leads(T0) == (2, (2,), 1)
     assert office.leads(T1) == (1, (1, 2), 0)
     assert office.replica_state(T0, 1) is ReplicaState.OFFLINE
 
 
-def test_what_it_lost_before_is_asked_for_again_and_may_be_back(office: Office) -> None:
+def test_a_lost_replica_is_asked_about_again_after_the_next_failure(office: Office) -> None:
     lose_t0(office)
     office.effects()
     notify_log_dir_failure(office, 1, 1)
@@ -236,27 +236,27 @@ def test_what_it_lost_before_is_asked_for_again_and_may_be_back(office: Office) 
     asked = leader_and_isr_rows(office.effects())
     assert {broker: set(rows) for broker, rows in asked.items()} == {1: {T0, T1}}
     assert asked[1][T0].leader == 2
-    assert not office.context.is_replica_online(1, T0), "it has not answered yet"
+    assert not office.context.is_replica_online(1, T0), "the broker has not answered"
 
 
-def test_what_is_replaced_is_back_and_everybody_is_told(office: Office) -> None:
+def test_a_repaired_replica_goes_online_and_all_brokers_are_notified(office: Office) -> None:
     lose_t0(office)
     notify_log_dir_failure(office, 1, 1)
     office.notifications.on_log_dir_event_notification()
     answer_probe(office, 1, Errors.NONE, Errors.STALE_CONTROLLER_EPOCH)
     assert office.context.is_replica_online(1, T0)
     assert office.replica_state(T0, 1) is ReplicaState.ONLINE
-    assert office.leads(T0) == (2, (2,), 2), "it has caught up with nobody yet"
+    assert office.leads(T0) == (2, (2,), 2), "it has not caught up"
     effects = office.effects()
-    orders = leader_and_isr_rows(effects)
-    assert {b: rows[T0].leader_epoch for b, rows in orders.items()} == {1: 2, 2: 2, 3: 2}, (
-        "it may still have to obey, in the epoch before, what told it to stop"
+    rows_by_broker = leader_and_isr_rows(effects)
+    assert {b: rows[T0].leader_epoch for b, rows in rows_by_broker.items()} == {1: 2, 2: 2, 3: 2}, (
+        "a StopReplica of the previous epoch may still arrive"
     )
-    told = metadata_rows(effects)
-    assert {b: rows[T0].offline_replicas for b, rows in told.items()} == {1: (), 2: (), 3: ()}
+    metadata = metadata_rows(effects)
+    assert {b: rows[T0].offline_replicas for b, rows in metadata.items()} == {1: (), 2: (), 3: ()}
 
 
-def test_what_is_replaced_leads_when_nobody_else_can(office: Office) -> None:
+def test_a_repaired_replica_leads_when_no_other_replica_can(office: Office) -> None:
     office.lead(T0, (1, 2), leader=1, isr=(1,))
     lose_t0(office)
     assert office.leads(T0)[:2] == (NO_LEADER, (1,))
@@ -266,17 +266,17 @@ def test_what_is_replaced_leads_when_nobody_else_can(office: Office) -> None:
     assert office.leads(T0)[:2] == (1, (1,))
 
 
-def test_a_log_that_can_be_replaced_in_a_later_epoch_is_given_one(office: Office) -> None:
+def test_a_log_that_needs_a_later_leader_epoch_to_be_replaced_gets_one(office: Office) -> None:
     notify_log_dir_failure(office, 0, 2)
     office.notifications.on_log_dir_event_notification()
-    # The second answer is of the same epoch, which is over by then.
+    # The second answer is of the same leader epoch, which has ended.
     answer_probe(office, 2, Errors.CORRUPT_MESSAGE, Errors.STALE_CONTROLLER_EPOCH, times=2)
     assert office.leads(T0) == (1, (1, 2), 1)
-    orders = leader_and_isr_rows(office.effects())
-    assert {b: rows[T0].leader_epoch for b, rows in orders.items()} == {1: 1, 2: 1, 3: 1}
+    rows_by_broker = leader_and_isr_rows(office.effects())
+    assert {b: rows[T0].leader_epoch for b, rows in rows_by_broker.items()} == {1: 1, 2: 1, 3: 1}
 
 
-def test_a_damaged_log_that_a_move_of_a_topic_to_be_deleted_waits_for_is_asked_about_again(
+def test_a_damaged_log_is_asked_about_again_when_the_deletion_waits_for_its_reassignment(
     office: Office,
 ) -> None:
     office.context.queue_topic_deletion([T0.topic])
@@ -291,18 +291,20 @@ def test_a_damaged_log_that_a_move_of_a_topic_to_be_deleted_waits_for_is_asked_a
     assert {broker: set(rows) for broker, rows in asked.items()} == {1: {T0}}
 
 
-def test_a_move_of_a_topic_to_be_deleted_goes_on_without_what_is_lost(office: Office) -> None:
+def test_a_reassignment_in_a_queued_topic_continues_without_a_lost_replica(office: Office) -> None:
     office.context.queue_topic_deletion([T0.topic])
     office.deletions.mark_ineligible([T0.topic], "being moved")
     office.context.partitions_being_reassigned.add(T0)
     lose_t0(office)
     assert office.leads(T0) == (2, (2,), 2)
-    assert leader_and_isr_rows(office.effects())[1][T0].leader_epoch == 2, "it cannot notify us"
+    assert leader_and_isr_rows(office.effects())[1][T0].leader_epoch == 2, (
+        "brokers do not know leaders of queued topics"
+    )
     office.deletions.resume()
     assert leader_and_isr_rows(office.effects()) == {}
 
 
-def test_what_is_still_lost_stays_offline(office: Office) -> None:
+def test_a_replica_that_is_still_lost_stays_offline(office: Office) -> None:
     lose_t0(office)
     notify_log_dir_failure(office, 1, 1)
     office.notifications.on_log_dir_event_notification()
@@ -311,7 +313,7 @@ def test_what_is_still_lost_stays_offline(office: Office) -> None:
     assert office.leads(T0) == (2, (2,), 1)
 
 
-def test_who_was_told_to_stop_is_not_asked(office: Office) -> None:
+def test_a_stopped_replica_is_not_asked_about(office: Office) -> None:
     office.replicas.handle_state_changes([PartitionAndReplica(T0, 1)], ReplicaState.OFFLINE)
     office.effects()
     notify_log_dir_failure(office, 0, 1)
@@ -319,7 +321,7 @@ def test_who_was_told_to_stop_is_not_asked(office: Office) -> None:
     assert set(leader_and_isr_rows(office.effects())[1]) == {T1}
 
 
-def test_a_failure_of_a_broker_that_is_gone_or_of_nobody_is_deleted(office: Office) -> None:
+def test_an_unreadable_failure_or_one_of_an_unknown_broker_is_deleted(office: Office) -> None:
     notify_log_dir_failure(office, 0, 9)
     office.server.put(f"{LogDirEvent.PATH_PREFIX}0000000001", b"garbage")
     office.notifications.on_log_dir_event_notification()
@@ -330,7 +332,7 @@ def test_a_failure_of_a_broker_that_is_gone_or_of_nobody_is_deleted(office: Offi
 # --- a new controller -----------------------------------------------------------------------------
 
 
-def test_a_new_controller_drops_what_its_predecessor_left(tree: Tree) -> None:
+def test_a_new_controller_deletes_the_notifications_of_its_predecessor(tree: Tree) -> None:
     tree.put_state(T0, 1, (1, 2), controller_epoch=0)
     notify_isr_change(tree, 0, T0)
     notify_log_dir_failure(tree, 0, 1)
@@ -338,7 +340,7 @@ def test_a_new_controller_drops_what_its_predecessor_left(tree: Tree) -> None:
     assert left_in(tree, ISR_CHANGES) == left_in(tree, LOG_DIR_EVENTS) == []
 
 
-def test_what_comes_after_that_is_heard(tree: Tree, active: Candidate) -> None:
+def test_notifications_after_the_start_of_a_term_are_handled(tree: Tree, active: Candidate) -> None:
     tree.put_state(T0, 1, (1,), controller_epoch=1)
     notify_isr_change(tree, 0, T0)
     notify_log_dir_failure(tree, 0, 2)
@@ -348,7 +350,7 @@ def test_what_comes_after_that_is_heard(tree: Tree, active: Candidate) -> None:
     assert left_in(tree, ISR_CHANGES) == left_in(tree, LOG_DIR_EVENTS) == []
     tree.put_state(T0, 1, (1, 2), controller_epoch=1)
     notify_isr_change(tree, 1, T0)
-    assert metadata_rows(active.catch_up())[2][T0].isr == (1, 2), "and still watched"
+    assert metadata_rows(active.catch_up())[2][T0].isr == (1, 2), "the path is still watched"
 
 
 def test_a_deposed_controller_resigns_at_a_notification(tree: Tree, active: Candidate) -> None:
@@ -358,9 +360,7 @@ def test_a_deposed_controller_resigns_at_a_notification(tree: Tree, active: Cand
     assert not active.controller.is_active
 
 
-def test_a_topic_created_since_is_known_before_its_isr_is_read(
-    tree: Tree, active: Candidate
-) -> None:
+def test_a_topic_created_meanwhile_is_read_before_its_isr(tree: Tree, active: Candidate) -> None:
     tree.put_topic("u", {0: (1, 2)}, topic_id(78))
     notify_isr_change(tree, 0, U0)
     active.catch_up()

@@ -1,4 +1,4 @@
-"""Moves while others write the same znodes, or what cannot be understood."""
+"""Reassignments while others write the same znodes, or write unreadable data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATE = f"{T}/partitions/0/state"
 
 
 def on_write_of(moving: MovingCluster, path: str, times: int) -> list[int]:
-    """Have a tool add a partition just before we write ``path``; return the counts so far."""
+    """Let a tool add a partition before each write of ``path``; return the partition counts."""
     counts: list[int] = []
 
     def hook(call: Call) -> None:
@@ -36,7 +36,7 @@ def on_write_of(moving: MovingCluster, path: str, times: int) -> list[int]:
     return counts
 
 
-def test_partitions_that_a_tool_adds_meanwhile_are_not_lost() -> None:
+def test_partitions_added_by_a_tool_meanwhile_are_kept() -> None:
     moving = cluster((1, 2))
     counts = on_write_of(moving, T, times=3)
     moving.submit({T0: (3, 4)})
@@ -44,11 +44,11 @@ def test_partitions_that_a_tool_adds_meanwhile_are_not_lost() -> None:
     assert counts == [2, 3, 4]
     assert moving.replicas(T0) == ((3, 4), (), ())
     assert moving.leads(TopicPartition("t", 3)) == (1, (1, 2), 0)
-    assert moving.topic("t").topic_id == topic_id(77), "the tool dropped it"
+    assert moving.topic("t").topic_id == topic_id(77), "the controller adds the topic id again"
     moving.assert_at_rest()
 
 
-def test_a_tool_that_knows_of_no_moves_does_not_end_them() -> None:
+def test_a_tool_that_does_not_know_reassignments_does_not_end_them() -> None:
     moving = cluster((1, 2))
     moving.submit({T0: (3, 4)})
     moving.put_topic("t", {0: (3, 4, 1, 2), 1: (5, 6)})
@@ -61,7 +61,7 @@ def test_a_tool_that_knows_of_no_moves_does_not_end_them() -> None:
     moving.assert_at_rest()
 
 
-def test_a_topic_that_never_stops_changing_is_not_moved() -> None:
+def test_a_topic_that_changes_in_every_round_is_not_reassigned() -> None:
     moving = cluster((1, 2))
     on_write_of(moving, T, times=MAX_ROUNDS)
     assert moving.submit({T0: (3, 4)}) == {T0: Errors.UNKNOWN_SERVER_ERROR}
@@ -71,7 +71,7 @@ def test_a_topic_that_never_stops_changing_is_not_moved() -> None:
     assert moving.hosts(T0) == [1, 2]
 
 
-def test_a_topic_too_large_to_be_written_is_not_moved() -> None:
+def test_a_topic_too_large_to_write_is_not_reassigned() -> None:
     moving = cluster((1, 2))
     moving.server.max_request_bytes = 200 + BYTES_OF_FENCE
     assert moving.submit({T0: (3, 4)}) == {T0: Errors.UNKNOWN_SERVER_ERROR}
@@ -79,7 +79,7 @@ def test_a_topic_too_large_to_be_written_is_not_moved() -> None:
     assert moving.ongoing() == ()
 
 
-def test_a_topic_created_again_meanwhile_is_not_moved() -> None:
+def test_a_topic_recreated_meanwhile_is_not_reassigned() -> None:
     moving = cluster((1, 2))
 
     def recreate(call: Call) -> None:
@@ -94,30 +94,30 @@ def test_a_topic_created_again_meanwhile_is_not_moved() -> None:
     assert moving.leads(T0) == (2, (2, 1), 0)
 
 
-def test_who_a_leader_let_in_while_its_move_was_cancelled_is_not_in_sync() -> None:
+def test_a_replica_added_to_the_isr_during_cancellation_is_removed_again() -> None:
     moving = cluster((1, 2))
     moving.submit({T0: (3, 4)})
 
     writes = itertools.count(1)
 
-    def let_in(call: Call) -> None:
+    def add_to_isr(call: Call) -> None:
         is_write = call.moment is Moment.BEFORE and call.method == "multi_many"
-        # The first one begins the epoch in which they are deleted.
+        # The first write starts the epoch in which the replicas are deleted.
         if is_write and STATE in call.paths and next(writes) == 2:
             moving.active.session.hook = None
             moving.put_state(T0, 1, (1, 2, 3, 4), leader_epoch=2)
 
-    moving.active.session.hook = let_in
+    moving.active.session.hook = add_to_isr
     moving.submit({T0: None})
     assert moving.leads(T0) == (1, (1, 2), 3)
     moving.submit({T0: (3, 4)})
-    assert moving.replicas(T0) == ((3, 4, 1, 2), (3, 4), (1, 2)), "they have to copy anew"
+    assert moving.replicas(T0) == ((3, 4, 1, 2), (3, 4), (1, 2)), "the replicas copy again"
     moving.succeed()
     moving.catch_up()
     moving.assert_at_rest()
 
 
-def test_who_was_deleted_has_not_caught_up_whatever_the_isr_says() -> None:
+def test_a_deleted_replica_in_the_isr_is_not_in_sync() -> None:
     moving = cluster((1, 2))
     moving.put_state(T0, 1, (1, 2, 3), leader_epoch=0)
     moving.submit({T0: (3,)})
@@ -125,7 +125,7 @@ def test_who_was_deleted_has_not_caught_up_whatever_the_isr_says() -> None:
     assert moving.leads(T0) == (1, (1, 2), 1)
 
 
-def test_an_end_that_cannot_be_written_is_written_when_it_can() -> None:
+def test_the_end_of_a_reassignment_is_written_when_possible() -> None:
     moving = cluster((1, 2))
     moving.submit({T0: (3, 4)})
     on_write_of(moving, T, times=MAX_ROUNDS)
@@ -138,14 +138,14 @@ def test_an_end_that_cannot_be_written_is_written_when_it_can() -> None:
     moving.assert_at_rest()
 
 
-def test_a_topic_that_cannot_be_read_ends_its_move_when_it_can() -> None:
+def test_a_reassignment_ends_when_its_topic_can_be_read_again() -> None:
     moving = cluster((1, 2))
     moving.submit({T0: (3, 4)})
-    mended = moving.server.snapshot()[T].data
+    readable = moving.server.snapshot()[T].data
     moving.put_state(T0, 1, (1, 2, 3, 4), leader_epoch=1)
     moving.server.put(T, b"not JSON")
     moving.handle(PartitionReassignmentIsrChange(T0))
-    moving.server.put(T, mended)
+    moving.server.put(T, readable)
     assert moving.replicas(T0) == ((3, 4, 1, 2), (3, 4), (1, 2))
     moving.settle()
     moving.assert_at_rest()
@@ -156,7 +156,7 @@ def test_an_end_that_cannot_be_written_does_not_trigger_itself() -> None:
     moving.put_topic("t", {0: (1, 2)}, topic_id(77))
     moving.start_controller()
     moving.submit({T0: (3, 4)})
-    mended = moving.server.snapshot()[T].data
+    readable = moving.server.snapshot()[T].data
     moving.server.put(T, b"not JSON")
     moving.put_state(T0, 1, (1, 2, 3, 4), leader_epoch=1)
     inbox = moving.active.inbox
@@ -165,24 +165,24 @@ def test_an_end_that_cannot_be_written_does_not_trigger_itself() -> None:
         moving.handle(inbox.popleft())
         handled += 1
     assert handled < 10
-    moving.server.put(T, mended)
+    moving.server.put(T, readable)
     moving.settle()
     moving.assert_at_rest()
 
 
-def test_a_topic_that_cannot_be_read_when_a_term_begins_goes_on_when_it_can() -> None:
+def test_a_new_controller_continues_a_reassignment_when_its_topic_can_be_read() -> None:
     moving = cluster((1, 2))
     moving.submit({T0: (3, 4)})
-    mended = moving.server.snapshot()[T].data
+    readable = moving.server.snapshot()[T].data
     moving.put_state(T0, 1, (1, 2, 3, 4), leader_epoch=1)
     moving.server.put(T, b"not JSON")
     moving.succeed()
-    moving.server.put(T, mended)
+    moving.server.put(T, readable)
     moving.settle()
     moving.assert_at_rest()
 
 
-def test_a_state_that_cannot_be_read_keeps_its_replicas() -> None:
+def test_no_replica_is_removed_while_the_state_cannot_be_read() -> None:
     moving = cluster((1, 2))
     moving.server.put(STATE, b"not JSON")
     moving.submit({T0: (2,)})
@@ -195,7 +195,7 @@ def test_a_state_that_cannot_be_read_keeps_its_replicas() -> None:
 
 
 @pytest.mark.parametrize("reads_before", [1, 2])
-def test_replicas_stay_where_the_leadership_does_not_follow(reads_before: int) -> None:
+def test_the_assignment_does_not_change_when_the_isr_cannot_be_changed(reads_before: int) -> None:
     moving = cluster((1, 2, 3))
     moving.submit({T0: (3, 4)})
     moving.put_state(T0, 1, (1, 2, 3, 4), leader_epoch=1)
@@ -212,9 +212,9 @@ def test_replicas_stay_where_the_leadership_does_not_follow(reads_before: int) -
     moving.active.session.hook = spoil
     moving.handle(PartitionReassignmentIsrChange(T0))
     moving.active.session.hook = None
-    assert moving.replicas(T0) == ((3, 4, 1, 2), (4,), (1, 2)), "neither in ZooKeeper"
+    assert moving.replicas(T0) == ((3, 4, 1, 2), (4,), (1, 2)), "unchanged in ZooKeeper"
     context = moving.active.controller.context
-    assert context.partition_replica_assignment(T0) == (3, 4, 1, 2), "nor in memory"
+    assert context.partition_replica_assignment(T0) == (3, 4, 1, 2), "unchanged in memory"
     moving.server.put(STATE, good)
     moving.handle(PartitionReassignmentIsrChange(T0))
     moving.settle()
@@ -223,7 +223,7 @@ def test_replicas_stay_where_the_leadership_does_not_follow(reads_before: int) -
     assert moving.hosts(T0) == [3, 4]
 
 
-def test_a_topic_is_deleted_when_its_partitions_have_moved() -> None:
+def test_a_topic_is_deleted_when_its_partitions_are_reassigned() -> None:
     moving = cluster((1, 2), (2, 1))
     moving.submit({T0: (3, 2), T1: (3, 1)})
     moving.server.put("/admin/delete_topics/t")
