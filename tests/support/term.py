@@ -72,10 +72,10 @@ T1 = TopicPartition("t", 1)
 
 
 class KnownTopicIds:
-    """Ids that count from 1; ``heard_of`` is what the broker remembers of topics."""
+    """Ids that count from 1; ``last_known_ids`` are those the broker remembers."""
 
     def __init__(self) -> None:
-        self.heard_of: dict[str, str] = {}
+        self.last_known_ids: dict[str, str] = {}
         self._count = 0
 
     def new_topic_id(self) -> str:
@@ -84,8 +84,8 @@ class KnownTopicIds:
         return topic_id(self._count)
 
     def last_known(self, topic: str) -> str | None:
-        """Return the id the broker heard of."""
-        return self.heard_of.get(topic)
+        """Return the id that the broker remembers."""
+        return self.last_known_ids.get(topic)
 
 
 def topic_id(number: int) -> str:

@@ -321,8 +321,8 @@ def test_a_late_request_to_a_replica_depends_on_its_state(
     office.partitions.settle_late([T0])
     assert office.leads(T0)[:2] == (1, (1,))
     rows = leader_and_isr_rows(office.effects())
-    told = {replica: rows[replica][T0].is_new for replica in rows}
-    assert told == {1: False, 2: False} | ({} if is_new is None else {4: is_new})
+    is_new_by_replica = {replica: rows[replica][T0].is_new for replica in rows}
+    assert is_new_by_replica == {1: False, 2: False} | ({} if is_new is None else {4: is_new})
 
 
 def test_the_last_step_of_a_reassignment_is_written_when_possible(

@@ -207,9 +207,9 @@ def test_a_reassignment_starts_when_its_first_leader_epoch_can_be_written(
     candidate.handle(move(T0, 1, 3))
     assert tree.leads(T0) == (1, (1, 2), 5)
     tree.server.allow(STATE)
-    told = leader_and_isr_rows(candidate.handle(ReadAgain(1)))
+    rows_sent = leader_and_isr_rows(candidate.handle(ReadAgain(1)))
     assert tree.leads(T0) == (1, (1, 2), 6)
-    assert told[1][T0].adding_replicas == told[3][T0].adding_replicas == (3,)
+    assert rows_sent[1][T0].adding_replicas == rows_sent[3][T0].adding_replicas == (3,)
 
 
 def test_no_replica_joins_the_isr_before_the_first_leader_epoch_of_its_reassignment(
@@ -221,8 +221,8 @@ def test_no_replica_joins_the_isr_before_the_first_leader_epoch_of_its_reassignm
     tree.server.allow(STATE)
     candidate.handle(proposal(candidate, 1, 2, 3))
     assert tree.leads(T0) == (1, (1, 2), 5)
-    told = leader_and_isr_rows(candidate.handle(ReadAgain(1)))
-    assert told[3][T0].is_new
+    rows_sent = leader_and_isr_rows(candidate.handle(ReadAgain(1)))
+    assert rows_sent[3][T0].is_new
     candidate.handle(proposal(candidate, 1, 2, 3))
     assert tree.leads(T0)[:2] == (1, (1, 2, 3))
 
@@ -286,8 +286,8 @@ def test_a_replica_elected_before_its_reassignment_could_start_gets_its_leader_e
     candidate.catch_up()
     leader, isr, epoch = tree.leads(T0)
     assert (leader, isr) == (2, (2,))
-    told = leader_and_isr_rows(candidate.handle(ReadAgain(1)))
-    assert told[2][T0].leader_epoch == tree.leads(T0)[2] == epoch + 1
+    rows_sent = leader_and_isr_rows(candidate.handle(ReadAgain(1)))
+    assert rows_sent[2][T0].leader_epoch == tree.leads(T0)[2] == epoch + 1
 
 
 def test_an_unneeded_replica_is_stopped_although_reassignments_are_set_aside(

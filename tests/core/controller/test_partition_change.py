@@ -1,4 +1,4 @@
-"""Every cause of a partition change, one line a case: what it makes of a leadership."""
+"""Partition changes: one row for each case, from the present leadership to the next."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ RECOVERED, RECOVERING = LeaderRecoveryState
 
 @dataclass(frozen=True)
 class Brokers:
-    """The condition of brokers 1 to 4: all are online and sound unless named here."""
+    """The condition of brokers 1 to 4: those not listed here are online and sound."""
 
     down: Ids = ()
     shutting_down: Ids = ()
@@ -86,14 +86,14 @@ def change(
 
 
 CHANGES: list[tuple[Cause, tuple[int, Ids], Brokers, tuple[int, Ids]]] = [
-    # ReplicasRestarted: they count as failed
+    # ReplicasRestarted: restarted replicas are handled as failed
     (ReplicasRestarted(), (1, (1, 2, 3)), Brokers(restarted=(2,)), (1, (1, 3))),
     (ReplicasRestarted(), (1, (1, 2, 3)), Brokers(suspect=(3,)), (1, (1, 2))),
     (ReplicasRestarted(), (1, (1, 2, 3)), Brokers(restarted=(1,)), (2, (2, 3))),
     (ReplicasRestarted(), (1, (1, 2, 3)), Brokers(suspect=(1,), down=(2,)), (3, (3,))),
     (ReplicasRestarted(), (1, (1, 2)), Brokers(suspect=(1,), down=(2,)), (NO_LEADER, (1, 2))),
     (ReplicasRestarted(), (1, (1,)), Brokers(restarted=(1,)), (1, (1,))),
-    # RemoveReplica: the last member stays (KAFKA-708)
+    # RemoveReplica: the last ISR member stays (KAFKA-708)
     (RemoveReplica(2), (1, (1, 2, 3)), Brokers(down=(2,)), (1, (1, 3))),
     (RemoveReplica(1), (1, (1, 2, 3)), Brokers(down=(1,)), (NO_LEADER, (2, 3))),
     (RemoveReplica(1), (1, (1,)), Brokers(down=(1,)), (NO_LEADER, (1,))),
@@ -109,11 +109,11 @@ CHANGES: list[tuple[Cause, tuple[int, Ids], Brokers, tuple[int, Ids]]] = [
     # NewLeaderEpoch
     (NewLeaderEpoch(), (1, (1, 2)), Brokers(), (1, (1, 2))),
     (NewLeaderEpoch(), (NO_LEADER, (2,)), Brokers(), (NO_LEADER, (2,))),
-    # ReassignmentEpoch: deleted replicas leave the ISR, the leader and the last member do not
+    # ReassignmentEpoch: deleted replicas leave the ISR, except the leader and the last member
     (ReassignmentEpoch(), (1, (1, 2)), Brokers(deleted=(2,)), (1, (1,))),
     (ReassignmentEpoch(), (1, (1, 2)), Brokers(deleted=(1,)), (1, (1, 2))),
     (ReassignmentEpoch(), (NO_LEADER, (2,)), Brokers(deleted=(2,)), (NO_LEADER, (2,))),
-    # LeaderLeavesAssignment: the first of the new assignment that is in sync and sound
+    # LeaderLeavesAssignment: the first new replica that is in sync and sound leads
     (LeaderLeavesAssignment((2, 3)), (1, (1, 3, 2)), Brokers(), (2, (1, 3, 2))),
     (LeaderLeavesAssignment((2, 3)), (1, (1, 2, 3)), Brokers(down=(2,)), (3, (1, 2, 3))),
     (LeaderLeavesAssignment((2, 3)), (1, (1, 2, 3)), Brokers(suspect=(2,)), (3, (1, 2, 3))),
@@ -134,7 +134,7 @@ CHANGES: list[tuple[Cause, tuple[int, Ids], Brokers, tuple[int, Ids]]] = [
 
 
 @pytest.mark.parametrize(("cause", "before", "brokers", "after"), CHANGES)
-def test_a_change_begins_a_leader_epoch_and_keeps_the_partition_epoch(
+def test_a_change_starts_a_leader_epoch_and_keeps_the_partition_epoch(
     cause: Cause, before: tuple[int, Ids], brokers: Brokers, after: tuple[int, Ids]
 ) -> None:
     changed = change(cause, *before, brokers)
@@ -153,7 +153,7 @@ REFUSALS: list[tuple[Cause, tuple[int, Ids], Brokers, str]] = [
 
 
 @pytest.mark.parametrize(("cause", "before", "brokers", "reason"), REFUSALS)
-def test_a_refused_change_says_why(
+def test_a_refused_change_has_a_reason(
     cause: Cause, before: tuple[int, Ids], brokers: Brokers, reason: str
 ) -> None:
     refused = change(cause, *before, brokers)
@@ -161,7 +161,7 @@ def test_a_refused_change_says_why(
     assert reason in refused.reason
 
 
-def test_a_replica_that_is_not_in_sync_is_removed_without_a_write_and_the_others_are_told() -> None:
+def test_a_replica_outside_the_isr_is_removed_without_a_write_but_with_recipients() -> None:
     unchanged = LeaderAndIsr(1, (1, 2), EPOCH, VERSION)
     assert change(RemoveReplica(3), 1, (1, 2)) == PartitionChange(unchanged, recipients=(1, 2))
 
@@ -169,7 +169,7 @@ def test_a_replica_that_is_not_in_sync_is_removed_without_a_write_and_the_others
 @pytest.mark.parametrize(
     "cause", [ReassignmentEpoch(), LeaderLeavesAssignment((2,)), RemoveUnassignedReplicas()]
 )
-def test_a_reassignment_leaves_no_replica_eligible_because_it_deletes_logs(cause: Cause) -> None:
+def test_a_reassignment_clears_the_eligible_replicas_because_it_deletes_logs(cause: Cause) -> None:
     changed = change(cause, 1, (1, 2), eligible=(3,))
     assert isinstance(changed, PartitionChange)
     assert changed.leader_and_isr.eligible_leader_replicas == ()
@@ -192,13 +192,13 @@ def proposal(
     return AlterIsr(sender, leader_epoch, partition_epoch, isr, known, recovery)
 
 
-def test_a_leader_shrinks_and_grows_its_isr_in_its_leader_epoch() -> None:
+def test_a_leader_changes_its_isr_without_a_new_leader_epoch() -> None:
     for isr in ((1,), (1, 2, 3), (3, 1)):
         expected = LeaderAndIsr(1, isr, EPOCH, VERSION)
         assert change(proposal(isr), 1, (1, 2)) == PartitionChange(expected)
 
 
-def test_a_proposal_of_what_is_so_already_changes_nothing() -> None:
+def test_a_proposal_of_the_present_isr_changes_nothing() -> None:
     known = LeaderAndIsr(1, (1, 2), EPOCH, VERSION)
     stale = proposal((2, 1), partition_epoch=VERSION - 1)
     assert change(stale, 1, (1, 2)) == PartitionChange(known)
@@ -223,7 +223,7 @@ ANSWERS: list[tuple[AlterIsr, Brokers, Errors]] = [
 
 
 @pytest.mark.parametrize(("proposed", "brokers", "error"), ANSWERS)
-def test_a_proposal_is_refused_with_the_error_of_kafka(
+def test_a_refused_proposal_gets_the_error_of_kafka(
     proposed: AlterIsr, brokers: Brokers, error: Errors
 ) -> None:
     refused = change(proposed, 1, (1, 2), brokers)
@@ -231,7 +231,7 @@ def test_a_proposal_is_refused_with_the_error_of_kafka(
     assert refused.error_code is error
 
 
-def test_a_leader_that_shuts_down_may_let_in_the_replica_that_replaces_it() -> None:
+def test_a_leader_that_is_shutting_down_may_add_a_replica() -> None:
     changed = change(proposal((1, 3)), 1, (1, 2), Brokers(shutting_down=(1,)))
     assert isinstance(changed, PartitionChange)
 
@@ -239,7 +239,7 @@ def test_a_leader_that_shuts_down_may_let_in_the_replica_that_replaces_it() -> N
 # --- first leaders, reassignments, unclean elections ----------------------------------------------
 
 
-def test_the_first_replica_online_is_the_first_leader_of_those_online() -> None:
+def test_the_first_leader_is_the_first_online_replica() -> None:
     first = first_leadership(Brokers(down=(1,)).replicas(ReplicaAssignment((1, 2, 3))))
     assert first == PartitionChange(LeaderAndIsr(2, (2, 3)), (2, 3))
     none_online = Brokers(down=(1,)).replicas(ReplicaAssignment((1,)))
@@ -278,7 +278,7 @@ def test_a_reassignment_is_complete_when_its_target_is_in_sync_and_can_lead(
         (RemoveReplica(1), Brokers(down=(1, 2)), False),
     ],
 )
-def test_the_setting_for_unclean_elections_is_needed_only_without_a_clean_candidate(
+def test_the_unclean_election_setting_is_needed_only_without_a_clean_candidate(
     cause: Cause, brokers: Brokers, is_needed: bool
 ) -> None:
     replicas = brokers.replicas(ReplicaAssignment((1, 2, 3)))
@@ -286,7 +286,7 @@ def test_the_setting_for_unclean_elections_is_needed_only_without_a_clean_candid
     assert may_need_unclean_election(now, replicas, cause) is is_needed
 
 
-def test_an_unreadable_setting_for_unclean_elections_is_the_reason_of_a_refusal() -> None:
+def test_an_unreadable_unclean_election_setting_is_the_reason_of_the_refusal() -> None:
     replicas = Brokers(down=(1,)).replicas(ReplicaAssignment((1, 2)))
     replicas.unclean_election_error = "not JSON"
     now = LeaderAndIsr(1, (1,), EPOCH, VERSION)

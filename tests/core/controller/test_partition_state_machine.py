@@ -1,4 +1,4 @@
-"""What each move of a partition writes, remembers and announces."""
+"""Partition state changes: what they write, remember and send."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def allow_unclean(office: Office, topic: str, value: str = "true") -> None:
     office.server.put(ConfigEntityZNode.path("topics", topic), config)
 
 
-# --- legal and illegal moves ----------------------------------------------------------------------
+# --- valid and invalid transitions ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def allow_unclean(office: Office, topic: str, value: str = "true") -> None:
         (OFFLINE, NON_EXISTENT),
     ],
 )
-def test_moves_that_only_change_memory(
+def test_transitions_that_only_change_memory(
     office: Office, source: PartitionState, target: PartitionState
 ) -> None:
     office.assign(T0, (5,), source)
@@ -76,7 +76,7 @@ def test_moves_that_only_change_memory(
         if source not in allowed
     ],
 )
-def test_an_illegal_move_changes_nothing_and_holds_up_nobody(
+def test_an_invalid_transition_changes_nothing_and_does_not_stop_the_others(
     office: Office, source: PartitionState, target: PartitionState
 ) -> None:
     office.assign(T0, (5,), source)
@@ -93,7 +93,7 @@ def test_an_illegal_move_changes_nothing_and_holds_up_nobody(
 # --- the first leader -----------------------------------------------------------------------------
 
 
-def test_the_first_leader_is_the_first_replica_alive_and_the_isr_all_that_are(
+def test_the_first_leader_is_the_first_live_replica_and_the_isr_has_all_live_replicas(
     office: Office,
 ) -> None:
     office.assign(T0, (8, 6, 5))
@@ -110,7 +110,7 @@ def test_the_first_leader_is_the_first_replica_alive_and_the_isr_all_that_are(
     assert metadata_rows(effects)[7][T0].offline_replicas == (8,)
 
 
-def test_without_a_replica_alive_a_partition_stays_new_and_nothing_is_written(
+def test_without_a_live_replica_a_partition_stays_new_and_nothing_is_written(
     office: Office,
 ) -> None:
     office.assign(T0, (8, 9))
@@ -124,7 +124,7 @@ def test_without_a_replica_alive_a_partition_stays_new_and_nothing_is_written(
     assert office.effects() == []
 
 
-def test_a_partition_whose_topic_is_gone_stays_new(office: Office) -> None:
+def test_a_partition_of_a_removed_topic_stays_new(office: Office) -> None:
     office.assign(T0, (5,))
     office.delete_topic("t")
     failures = office.partitions.handle_state_changes([T0], ONLINE, OfflineElection())
@@ -133,7 +133,7 @@ def test_a_partition_whose_topic_is_gone_stays_new(office: Office) -> None:
     assert office.context.partition_leadership_info(T0) is None
 
 
-def test_a_state_created_by_an_attempt_whose_answer_was_lost_is_ours(office: Office) -> None:
+def test_a_state_created_by_an_attempt_with_a_lost_response_is_accepted(office: Office) -> None:
     def lose_answer(call: Call) -> None:
         if STATE in call.paths and call.moment is Moment.AFTER:
             office.zookeeper.hook = None
@@ -146,7 +146,7 @@ def test_a_state_created_by_an_attempt_whose_answer_was_lost_is_ours(office: Off
     assert leader_and_isr_rows(office.effects())[6][T0].is_new
 
 
-def test_a_partition_that_turns_out_to_have_a_leadership_is_elected_from_it(
+def test_a_new_partition_that_has_a_state_is_elected_from_that_state(
     office: Office,
 ) -> None:
     office.assign(T0, (5, 6))
@@ -156,7 +156,7 @@ def test_a_partition_that_turns_out_to_have_a_leadership_is_elected_from_it(
     assert not leader_and_isr_rows(office.effects())[5][T0].is_new
 
 
-def test_a_new_partition_never_overrules_a_state_that_cannot_be_read(office: Office) -> None:
+def test_a_new_partition_does_not_overwrite_an_unreadable_state(office: Office) -> None:
     office.assign(T0, (5, 6))
     office.server.put(STATE, b"not JSON")
     failures = office.partitions.handle_state_changes([T0], ONLINE, OfflineElection())
@@ -175,7 +175,7 @@ def test_many_partitions_are_created_in_a_few_transactions(office: Office) -> No
         office.context.put_partition_state(partition, NEW)
     before = len(office.server.transactions)
     assert office.partitions.handle_state_changes(partitions, ONLINE, OfflineElection()) == {}
-    assert len(office.server.transactions) - before == 3, "parents, then two multis of a thousand"
+    assert len(office.server.transactions) - before == 3, "one for parents, two for states"
     effects = office.effects()
     assert len(leader_and_isr_rows(effects)[5]) == 900
     assert len(kinds(effects)) == 5
@@ -184,7 +184,7 @@ def test_many_partitions_are_created_in_a_few_transactions(office: Office) -> No
 # --- elections ------------------------------------------------------------------------------------
 
 
-def test_a_dead_leader_is_replaced_from_what_zookeeper_says_not_from_memory(
+def test_an_offline_leader_is_replaced_according_to_zookeeper_and_not_memory(
     office: Office,
 ) -> None:
     office.lead(T0, (8, 5, 6), leader=8, isr=(8, 5, 6), state=OFFLINE)
@@ -193,14 +193,14 @@ def test_a_dead_leader_is_replaced_from_what_zookeeper_says_not_from_memory(
     assert office.leads(T0) == (6, (6,), 4)
     assert office.known(T0) == (6, (6,), 4)
     rows = leader_and_isr_rows(office.effects())
-    assert list(rows) == [5, 6], "every live replica, in the ISR or not"
+    assert list(rows) == [5, 6], "all live replicas, also outside the ISR"
     stored = office.state(T0)
     assert stored is not None
     assert rows[5][T0].partition_epoch == stored.leader_and_isr.partition_epoch
     assert not rows[5][T0].is_new
 
 
-def test_without_a_live_member_of_the_isr_a_partition_stays_offline_and_as_it_was(
+def test_without_a_live_isr_member_a_partition_stays_offline_and_unchanged(
     office: Office,
 ) -> None:
     office.lead(T0, (8, 5), leader=8, isr=(8,), state=OFFLINE)
@@ -212,7 +212,9 @@ def test_without_a_live_member_of_the_isr_a_partition_stays_offline_and_as_it_wa
     assert office.sent() == []
 
 
-def test_an_unclean_election_the_caller_allows_does_not_ask_the_topic(office: Office) -> None:
+def test_an_unclean_election_allowed_by_the_caller_does_not_read_the_topic_setting(
+    office: Office,
+) -> None:
     reads: list[str] = []
     office.zookeeper.hook = lambda call: reads.extend(call.paths)
     office.lead(T0, (6, 5), leader=8, isr=(8,), state=OFFLINE)
@@ -238,7 +240,7 @@ def test_an_unclean_election_the_caller_allows_does_not_ask_the_topic(office: Of
         (True, "nonsense", False),
     ],
 )
-def test_a_topic_overrides_whether_unclean_elections_are_allowed(
+def test_the_topic_setting_overrides_the_broker_setting_of_unclean_elections(
     broker_default: bool, topic_value: str | None, is_elected: bool
 ) -> None:
     office = Office((5, 6), ControllerSettings(unclean_leader_election_enable=broker_default))
@@ -249,7 +251,7 @@ def test_a_topic_overrides_whether_unclean_elections_are_allowed(
     assert (failures == {}) == is_elected
 
 
-def test_the_topic_is_asked_only_where_nobody_in_sync_lives(office: Office) -> None:
+def test_the_topic_setting_is_read_only_without_a_live_isr_member(office: Office) -> None:
     reads: list[str] = []
     office.zookeeper.hook = lambda call: reads.extend(call.paths)
     u0 = TopicPartition("u", 0)
@@ -261,7 +263,7 @@ def test_the_topic_is_asked_only_where_nobody_in_sync_lives(office: Office) -> N
     assert "/config/topics/t" not in reads
 
 
-def test_what_one_topic_allows_the_others_do_not(office: Office) -> None:
+def test_the_setting_of_one_topic_does_not_apply_to_others(office: Office) -> None:
     u0 = TopicPartition("u", 0)
     for partition in (T0, u0):
         office.lead(partition, (8, 5), leader=8, isr=(8,), state=OFFLINE)
@@ -272,7 +274,7 @@ def test_what_one_topic_allows_the_others_do_not(office: Office) -> None:
     assert office.context.stats.unclean_leader_elections == 1
 
 
-def test_an_unreadable_topic_setting_leaves_that_topic_alone_offline(office: Office) -> None:
+def test_an_unreadable_topic_setting_leaves_only_that_topic_offline(office: Office) -> None:
     u0 = TopicPartition("u", 0)
     for partition in (T0, u0):
         office.lead(partition, (8, 5), leader=8, isr=(8,), state=OFFLINE)
@@ -284,14 +286,14 @@ def test_an_unreadable_topic_setting_leaves_that_topic_alone_offline(office: Off
     assert office.leads(T0) == (5, (5,), 1)
 
 
-def test_the_preferred_election_writes_even_what_does_not_change(office: Office) -> None:
+def test_a_preferred_election_writes_an_unchanged_leadership(office: Office) -> None:
     office.lead(T0, (5,), leader=5, isr=(5,))
     assert office.partitions.handle_state_changes([T0], ONLINE, PreferredElection()) == {}
     assert office.leads(T0) == (5, (5,), 1)
     assert leader_and_isr_rows(office.effects())[5][T0].leader_epoch == 1
 
 
-def test_a_leader_that_shuts_down_is_replaced_and_told_so(office: Office) -> None:
+def test_a_leader_that_is_shutting_down_is_replaced_and_notified(office: Office) -> None:
     office.lead(T0, (5, 6), leader=5, isr=(5, 6))
     office.context.shutting_down_broker_ids.add(5)
     strategy = ControlledShutdownElection()
@@ -302,7 +304,7 @@ def test_a_leader_that_shuts_down_is_replaced_and_told_so(office: Office) -> Non
     assert (rows[5][T0].leader, rows[5][T0].isr, rows[5][T0].is_new) == (6, (6,), False)
 
 
-def test_a_reassignment_elects_from_its_target(office: Office) -> None:
+def test_a_reassignment_elects_a_target_replica(office: Office) -> None:
     moving = ReplicaAssignment((6, 7, 5), adding_replicas=(6, 7), removing_replicas=(5,))
     office.lead(T0, moving, leader=5, isr=(5, 7))
     assert office.partitions.handle_state_changes([T0], ONLINE, ReassignElection()) == {}
@@ -319,7 +321,7 @@ def test_a_failed_election_leaves_an_online_partition_online(office: Office) -> 
 
 
 @pytest.mark.parametrize("damage", ["missing", "unreadable", "newer controller"])
-def test_one_damaged_partition_does_not_hold_up_the_others(office: Office, damage: str) -> None:
+def test_a_damaged_partition_does_not_stop_the_others(office: Office, damage: str) -> None:
     office.lead(T0, (8, 5), leader=8, isr=(8, 5), state=OFFLINE)
     office.lead(T1, (8, 5), leader=8, isr=(8, 5), state=OFFLINE)
     if damage == "missing":
@@ -336,7 +338,7 @@ def test_one_damaged_partition_does_not_hold_up_the_others(office: Office, damag
     assert list(leader_and_isr_rows(office.effects())[5]) == [T1]
 
 
-def test_a_deposed_controller_neither_writes_nor_announces(office: Office) -> None:
+def test_a_deposed_controller_writes_and_sends_nothing(office: Office) -> None:
     office.lead(T0, (8, 5), leader=8, isr=(8, 5), state=OFFLINE)
     office.assign(T1, (5,))
     before = office.state(T0)
@@ -350,10 +352,10 @@ def test_a_deposed_controller_neither_writes_nor_announces(office: Office) -> No
     assert office.sent() == []
 
 
-# --- startup and trigger --------------------------------------------------------------------------
+# --- startup and the trigger of elections ---------------------------------------------------------
 
 
-def test_at_startup_partitions_are_new_online_or_offline_and_then_led(office: Office) -> None:
+def test_at_startup_partitions_get_their_state_and_then_a_leader(office: Office) -> None:
     partitions = [TopicPartition("t", number) for number in range(5)]
     for partition in partitions[:4]:
         office.lead(partition, (8, 5), leader=5, isr=(8, 5), state=NON_EXISTENT)
@@ -374,7 +376,7 @@ def test_at_startup_partitions_are_new_online_or_offline_and_then_led(office: Of
     assert office.context.offline_partition_count == 1
 
 
-def test_the_trigger_leaves_topics_to_be_deleted_alone(office: Office) -> None:
+def test_the_trigger_ignores_topics_queued_for_deletion(office: Office) -> None:
     u0 = TopicPartition("u", 0)
     for partition in (T0, u0):
         office.lead(partition, (8, 5), leader=8, isr=(8, 5), state=OFFLINE)
@@ -384,7 +386,7 @@ def test_the_trigger_leaves_topics_to_be_deleted_alone(office: Office) -> None:
     assert office.context.partition_state(u0) is OFFLINE
 
 
-def test_the_trigger_finds_leaders_for_what_must_move_before_its_topic_is_deleted(
+def test_the_trigger_elects_leaders_of_queued_partitions_that_are_being_reassigned(
     office: Office,
 ) -> None:
     moving = ReplicaAssignment((8, 5, 6), adding_replicas=(6,))
@@ -395,7 +397,7 @@ def test_the_trigger_finds_leaders_for_what_must_move_before_its_topic_is_delete
     assert office.leads(T0) == (5, (5,), 1)
 
 
-def test_the_trigger_can_be_confined_to_a_topic(office: Office) -> None:
+def test_the_trigger_can_be_limited_to_one_topic(office: Office) -> None:
     u0 = TopicPartition("u", 0)
     for partition in (T0, u0):
         office.lead(partition, (8, 5), leader=8, isr=(8, 5), state=OFFLINE)
@@ -404,7 +406,7 @@ def test_the_trigger_can_be_confined_to_a_topic(office: Office) -> None:
     assert office.context.partition_state(u0) is ONLINE
 
 
-def test_partitions_of_a_topic_whose_deletion_started_are_not_counted_offline(
+def test_partitions_are_not_counted_offline_after_their_deletion_started(
     office: Office,
 ) -> None:
     office.assign(T0, (5,), NON_EXISTENT)

@@ -1,4 +1,4 @@
-"""Moves whose controller dies, at every write there is: they end, or they never began."""
+"""Reassignments with a failover at each write: each ends or never starts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def superseded_by_rpc(moving: MovingCluster) -> None:
 
 
 def cancelled(moving: MovingCluster) -> None:
-    """Cancelled by a tool's RPC while 4, which is being added, leads."""
+    """Cancelled by RPC while replica 4, which is being added, leads."""
     moving.submit(dict.fromkeys(ORIGIN, (4, 5)))
     moving.unregister(5)
     moving.settle()
@@ -83,7 +83,7 @@ Script = Callable[[MovingCluster], None]
 
 
 class AtWrite:
-    """A hook that acts once, at a moment of write number ``number``."""
+    """A hook that acts once, at one moment of write number ``number``."""
 
     def __init__(self, number: int, moment: Moment, act: Callable[[], None]) -> None:
         self._left = number
@@ -92,11 +92,11 @@ class AtWrite:
 
     @property
     def has_acted(self) -> bool:
-        """Whether there was such a write."""
+        """Whether the write has happened."""
         return self._left < 0
 
     def __call__(self, call: Call) -> None:
-        """Count writes."""
+        """Count the writes."""
         if call.method in ("multi", "multi_many") and call.moment is self._moment:
             self._left -= 1
             if self._left == -1:
@@ -108,7 +108,7 @@ def crash() -> None:
 
 
 def heal(moving: MovingCluster) -> None:
-    """Bring every broker back and let everything come to rest."""
+    """Start all brokers and wait until nothing changes."""
     for broker_id in sorted({1, 2, 3, 4, 5, 6} - moving.sessions.keys()):
         moving.register(broker_id, incarnation=9)
     moving.settle()
@@ -116,7 +116,7 @@ def heal(moving: MovingCluster) -> None:
 
 
 def allowed_ends(moving: MovingCluster, script: Script) -> list[dict[TopicPartition, Replicas]]:
-    """Return where partitions may be in the end; nobody repeats a request, but a znode stays."""
+    """Return the possible final assignments; requests are not repeated, but a znode stays."""
     asked_by_znode = any(
         operation.path == ADMIN
         for transaction in moving.server.transactions
@@ -138,7 +138,9 @@ def assert_ended(moving: MovingCluster, ends: list[dict[TopicPartition, Replicas
 
 @pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_the_next_controller_ends_what_a_crash_leaves(script: Script, moment: Moment) -> None:
+def test_the_next_controller_finishes_the_reassignment_after_a_crash(
+    script: Script, moment: Moment
+) -> None:
     crashes = 0
     while True:
         moving = cluster()
@@ -152,7 +154,7 @@ def test_the_next_controller_ends_what_a_crash_leaves(script: Script, moment: Mo
         moving.succeed()
         heal(moving)
         assert_ended(moving, allowed_ends(moving, script))
-    assert crashes >= MIN_WRITES, "each write was the last one once"
+    assert crashes >= MIN_WRITES, "a crash at each write"
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -175,7 +177,7 @@ def test_the_next_controller_may_crash_as_well(script: Script) -> None:
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_controller_that_does_not_know_it_is_deposed_does_no_harm(script: Script) -> None:
+def test_a_controller_that_does_not_know_that_it_is_deposed_changes_nothing(script: Script) -> None:
     for number in itertools.count():
         moving = cluster()
         deposed = moving.active
@@ -195,7 +197,7 @@ def test_a_controller_that_does_not_know_it_is_deposed_does_no_harm(script: Scri
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_lost_answer_does_not_stop_a_move(script: Script) -> None:
+def test_a_lost_response_does_not_stop_a_reassignment(script: Script) -> None:
     def lose() -> None:
         raise ConnectionLossError("the answer is lost")
 

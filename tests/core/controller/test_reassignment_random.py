@@ -1,4 +1,4 @@
-"""Requests, deaths and returns at random: in the end everything is where somebody wanted it."""
+"""Random requests, failures and restarts: each partition ends at one of its targets."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class SimulatedCrashError(Exception):
     """The controller's process ends here."""
 
 
-class Chance(MovingCluster):
-    """A cluster to which things happen; every other follower of a moment is too slow."""
+class RandomCluster(MovingCluster):
+    """A cluster with random events; a follower catches up in half of the attempts."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(BROKERS)
         self._random = random.Random(seed)
-        self._lives = 1
+        self._incarnations = 1
         self._is_healthy = True
         self.wanted: dict[TopicPartition, list[frozenset[int]]] = {
             p: [frozenset(replicas)] for p, replicas in ORIGIN.items()
@@ -39,41 +39,51 @@ class Chance(MovingCluster):
         self._is_healthy = False
 
     def step(self) -> None:
-        """Let one thing happen."""
-        steps = [self.ask, self.cancel, self.write, self.kill, self.start, self.doom, self.succeed]
+        """Run one random step."""
+        steps = [
+            self.request,
+            self.cancel,
+            self.write,
+            self.kill,
+            self.start,
+            self.break_controller,
+            self.succeed,
+        ]
         try:
-            self._random.choice([*steps, self.ask, self.start, self.doom, *[self.catch_up] * 3])()
+            self._random.choice(
+                [*steps, self.request, self.start, self.break_controller, *[self.catch_up] * 3]
+            )()
         except SimulatedCrashError:
             self.succeed()
 
-    def ask(self) -> None:
-        """Ask by RPC."""
+    def request(self) -> None:
+        """Request a reassignment by RPC."""
         self.submit({**self._targets()})
 
     def cancel(self) -> None:
-        """Cancel by RPC."""
+        """Cancel reassignments by RPC."""
         self.submit(dict.fromkeys(self._partitions()))
 
     def write(self) -> None:
-        """Ask as tools do, which wait for each other most of the time."""
+        """Request by znode; as most tools do, usually wait until the znode is gone."""
         if self.znode() is None or self._random.random() < 0.3:
             self.write_znode(self._targets())
 
     def kill(self) -> None:
-        """Kill a broker while there are more than three."""
+        """Stop a broker while there are more than three."""
         if len(self.sessions) > 3:
             self.unregister(self._random.choice(sorted(self.sessions)))
             self.settle()
 
     def start(self) -> None:
-        """Start a dead broker."""
-        for broker_id in self._dead()[:1]:
-            self._lives += 1
-            self.register(broker_id, incarnation=self._lives)
+        """Start an offline broker."""
+        for broker_id in self._offline()[:1]:
+            self._incarnations += 1
+            self.register(broker_id, incarnation=self._incarnations)
             self.settle()
 
-    def doom(self) -> None:
-        """Have the controller crash, or be deposed unknowingly, at one of its next writes."""
+    def break_controller(self) -> None:
+        """Let the controller crash, or be deposed without notice, at one of its next writes."""
         left, moment = self._random.randrange(10), self._random.choice(list(Moment))
         is_crash = self._random.random() < 0.5
 
@@ -89,10 +99,10 @@ class Chance(MovingCluster):
         self.active.session.hook = hook
 
     def heal(self) -> None:
-        """Bring everything back and let it come to rest."""
+        """Start all brokers and wait until nothing changes."""
         self._is_healthy = True
         self.active.session.hook = None
-        while self._dead():
+        while self._offline():
             self.start()
         self.settle()
         self.catch_up_with_everything()
@@ -115,14 +125,14 @@ class Chance(MovingCluster):
     def _partitions(self) -> list[TopicPartition]:
         return self._random.sample(list(ORIGIN), self._random.randint(1, 3))
 
-    def _dead(self) -> list[int]:
-        dead = [b for b in BROKERS if b not in self.sessions]
-        return self._random.sample(dead, len(dead))
+    def _offline(self) -> list[int]:
+        offline = [b for b in BROKERS if b not in self.sessions]
+        return self._random.sample(offline, len(offline))
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_everything_ends_where_somebody_wanted_it(seed: int) -> None:
-    cluster = Chance(seed)
+def test_every_partition_ends_at_one_of_its_targets(seed: int) -> None:
+    cluster = RandomCluster(seed)
     for _ in range(STEPS):
         cluster.step()
         cluster.assert_sound()

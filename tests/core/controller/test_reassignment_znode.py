@@ -1,4 +1,4 @@
-"""``/admin/reassign_partitions`` as an inbox: what tools write into it, and what becomes of it."""
+"""``/admin/reassign_partitions``: what tools write, and how the controller changes it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write(moving: MovingCluster, data: bytes) -> None:
     moving.settle()
 
 
-# --- what is written ------------------------------------------------------------------------------
+# --- contents of the znode ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def write(moving: MovingCluster, data: bytes) -> None:
     ],
     ids=["kafka-utils", "bubuku", "kafka"],
 )
-def test_every_dialect_is_understood(moving: MovingCluster, data: bytes) -> None:
+def test_the_formats_of_all_tools_are_accepted(moving: MovingCluster, data: bytes) -> None:
     write(moving, data)
     moving.catch_up()
     assert moving.replicas(T0) == ((3, 2), (), ())
@@ -61,7 +61,7 @@ def test_every_dialect_is_understood(moving: MovingCluster, data: bytes) -> None
         b'{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[-3]}]}',
     ],
 )
-def test_what_cannot_be_understood_is_deleted_with_one_line(
+def test_an_unreadable_znode_is_logged_and_deleted(
     moving: MovingCluster, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -70,15 +70,15 @@ def test_what_cannot_be_understood_is_deleted_with_one_line(
     assert ADMIN in caplog.text
     moving.assert_at_rest()
     moving.write_znode({T0: (3, 2)})
-    assert moving.ongoing() != (), "the next one is seen"
+    assert moving.ongoing() != (), "the next znode is read"
 
 
-def test_nothing_to_do_is_deleted(moving: MovingCluster) -> None:
+def test_an_empty_request_is_deleted(moving: MovingCluster) -> None:
     write(moving, b'{"version":1,"partitions":[]}')
     moving.assert_at_rest()
 
 
-def test_what_cannot_be_done_is_taken_out_and_the_rest_is_done(
+def test_refused_partitions_are_removed_from_the_znode_and_the_others_are_reassigned(
     moving: MovingCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -92,7 +92,7 @@ def test_what_cannot_be_done_is_taken_out_and_the_rest_is_done(
     moving.assert_at_rest()
 
 
-def test_a_topic_to_be_deleted_is_not_moved(moving: MovingCluster) -> None:
+def test_a_topic_queued_for_deletion_is_not_reassigned(moving: MovingCluster) -> None:
     moving.active.controller.context.queue_topic_deletion(["t"])
     moving.write_znode({T0: (3, 2)})
     assert moving.znode() is None
@@ -100,27 +100,27 @@ def test_a_topic_to_be_deleted_is_not_moved(moving: MovingCluster) -> None:
     assert moving.submit({T0: (3, 2)}) == {T0: Errors.UNKNOWN_TOPIC_OR_PARTITION}
 
 
-def test_where_it_is_already_nothing_moves(moving: MovingCluster) -> None:
+def test_a_target_equal_to_the_present_replicas_changes_nothing(moving: MovingCluster) -> None:
     moving.write_znode({T0: (1, 2)})
     assert moving.leads(T0) == (1, (1, 2), 0)
     moving.assert_at_rest()
 
 
-def test_the_node_stays_until_the_last_partition_has_moved(moving: MovingCluster) -> None:
+def test_the_znode_exists_until_the_last_partition_is_reassigned(moving: MovingCluster) -> None:
     moving.write_znode({T0: (3, 2), T1: (9, 2)})
     moving.catch_up()
     assert moving.replicas(T0) == ((3, 2), (), ())
-    assert moving.znode() == {T1: (9, 2)}, "tools refuse to work while it is there"
+    assert moving.znode() == {T1: (9, 2)}, "tools wait until the znode is gone"
     moving.register(9)
     moving.settle()
     moving.catch_up_with_everything()
     moving.assert_at_rest()
 
 
-# --- what is changed ------------------------------------------------------------------------------
+# --- changes of the znode -------------------------------------------------------------------------
 
 
-def test_our_own_change_of_the_node_tells_nobody_anything(moving: MovingCluster) -> None:
+def test_the_controllers_own_change_of_the_znode_sends_nothing(moving: MovingCluster) -> None:
     moving.write_znode({T0: (3, 2), T1: (4, 5)})
     moving.put_state(T0, 1, (1, 2, 3), leader_epoch=1)
     moving.handle(PartitionReassignmentIsrChange(T0))
@@ -129,7 +129,7 @@ def test_our_own_change_of_the_node_tells_nobody_anything(moving: MovingCluster)
     assert moving.leads(T1) == (2, (2, 1), 1)
 
 
-def test_partitions_a_tool_adds_are_started_and_the_others_go_on(moving: MovingCluster) -> None:
+def test_added_partitions_are_started_and_the_others_continue(moving: MovingCluster) -> None:
     moving.write_znode({T0: (3, 4)})
     moving.write_znode({T0: (3, 4), T1: (4, 5)})
     assert moving.leads(T0) == (1, (1, 2), 1)
@@ -138,7 +138,7 @@ def test_partitions_a_tool_adds_are_started_and_the_others_go_on(moving: MovingC
     moving.assert_at_rest()
 
 
-def test_another_target_supersedes_the_first(moving: MovingCluster) -> None:
+def test_a_second_target_replaces_the_first(moving: MovingCluster) -> None:
     moving.write_znode({T0: (3, 4)})
     moving.write_znode({T0: (4, 5)})
     assert moving.hosts(T0) == [1, 2, 4, 5]
@@ -147,14 +147,14 @@ def test_another_target_supersedes_the_first(moving: MovingCluster) -> None:
     moving.assert_at_rest()
 
 
-def test_a_target_back_to_where_it_was_ends_the_move(moving: MovingCluster) -> None:
+def test_the_original_replicas_as_target_end_the_reassignment(moving: MovingCluster) -> None:
     moving.write_znode({T0: (3, 4)})
     moving.write_znode({T0: (1, 2)})
     assert moving.replicas(T0) == ((1, 2), (), ())
     moving.assert_at_rest()
 
 
-def test_a_deleted_node_stops_nothing_and_the_next_is_seen(moving: MovingCluster) -> None:
+def test_a_deleted_znode_stops_nothing_and_the_next_znode_is_read(moving: MovingCluster) -> None:
     moving.write_znode({T0: (3, 4)})
     moving.server.remove(ADMIN)
     moving.settle()
@@ -166,7 +166,7 @@ def test_a_deleted_node_stops_nothing_and_the_next_is_seen(moving: MovingCluster
     moving.assert_at_rest()
 
 
-def test_a_node_created_while_the_last_one_is_deleted_is_seen(moving: MovingCluster) -> None:
+def test_a_znode_created_during_the_deletion_is_read(moving: MovingCluster) -> None:
     data = b'{"version":1,"partitions":[{"topic":"t","partition":1,"replicas":[4,5]}]}'
 
     def create(call: Call) -> None:
@@ -180,7 +180,7 @@ def test_a_node_created_while_the_last_one_is_deleted_is_seen(moving: MovingClus
     assert moving.replicas(T1) == ((4, 5, 2, 1), (4, 5), (2, 1))
 
 
-def test_an_entry_a_tool_changes_while_we_take_out_another_is_not_lost(
+def test_an_entry_changed_while_another_is_removed_is_kept(
     moving: MovingCluster,
 ) -> None:
     data = b'{"version":1,"partitions":[{"topic":"t","partition":1,"replicas":[4,5]}]}'
@@ -199,10 +199,10 @@ def test_an_entry_a_tool_changes_while_we_take_out_another_is_not_lost(
     moving.assert_at_rest()
 
 
-# --- beside the RPC -------------------------------------------------------------------------------
+# --- requests by RPC ------------------------------------------------------------------------------
 
 
-def test_the_rpc_takes_its_partitions_out_of_the_node(moving: MovingCluster) -> None:
+def test_a_request_by_rpc_removes_its_partitions_from_the_znode(moving: MovingCluster) -> None:
     moving.write_znode({T0: (3, 2), T1: (4, 5)})
     moving.submit({T0: (6, 2)})
     assert moving.znode() == {T1: (4, 5)}
@@ -214,7 +214,7 @@ def test_the_rpc_takes_its_partitions_out_of_the_node(moving: MovingCluster) -> 
     moving.assert_at_rest()
 
 
-def test_after_a_failover_the_node_supersedes_what_the_topic_says(moving: MovingCluster) -> None:
+def test_after_a_failover_the_znode_overrides_the_topic(moving: MovingCluster) -> None:
     moving.submit({T0: (3, 2)})
     moving.active.session.expire()
     moving.server.put(
@@ -226,7 +226,9 @@ def test_after_a_failover_the_node_supersedes_what_the_topic_says(moving: Moving
     moving.assert_at_rest()
 
 
-def test_after_a_failover_what_waited_for_a_dead_broker_waits_on(moving: MovingCluster) -> None:
+def test_after_a_failover_a_reassignment_still_waits_for_an_offline_broker(
+    moving: MovingCluster,
+) -> None:
     moving.write_znode({T0: (9, 2)})
     moving.succeed()
     assert moving.znode() == {T0: (9, 2)}
@@ -250,9 +252,11 @@ def office() -> Office:
     return office
 
 
-def test_states_are_watched_while_leaders_write_them(office: Office) -> None:
+def test_states_are_watched_when_leaders_write_isr_changes(office: Office) -> None:
     office.reassignments.on_zk_reassignment()
-    assert STATE in [w.path for w in office.watches], "our own change of the epoch is told, too"
+    assert STATE in [w.path for w in office.watches], (
+        "the watch also sees the controller's own write"
+    )
     office.reassignments.on_isr_change([T0])
     office.watches.clear()
     for isr in ((1,), (1, 3)):
@@ -266,10 +270,10 @@ def test_states_are_watched_while_leaders_write_them(office: Office) -> None:
     assert office.topic("t").partitions[0] == ReplicaAssignment((3, 2))
     office.watches.clear()
     office.put_state(T0, 3, (3,), leader_epoch=4)
-    assert [w for w in office.watches if w.path == STATE] == [], "it has moved"
+    assert [w for w in office.watches if w.path == STATE] == [], "the reassignment is complete"
 
 
-def test_states_are_not_watched_when_leaders_ask_the_controller() -> None:
+def test_states_are_not_watched_when_leaders_use_alter_partition() -> None:
     office = Office((1, 2, 3))
     office.lead(T0, (1, 2), leader=1, isr=(1, 2))
     office.server.put(
@@ -281,7 +285,7 @@ def test_states_are_not_watched_when_leaders_ask_the_controller() -> None:
     assert [w for w in office.watches if w.path == STATE] == []
 
 
-def test_what_moves_is_in_the_journal(office: Office) -> None:
+def test_reassignments_are_recorded_for_the_journal(office: Office) -> None:
     office.reassignments.on_zk_reassignment()
     assert "t-0: moving [1, 2] → [3, 2]" in repr(office.effects())
     office.put_state(T0, 1, (1, 2, 3), leader_epoch=1)

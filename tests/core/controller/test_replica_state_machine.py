@@ -1,4 +1,4 @@
-"""What each move of a replica writes, remembers and announces."""
+"""Replica state changes: what they write, remember and send."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def office() -> Office:
 
 
 def move(office: Office, target: ReplicaState, *replicas: int) -> None:
-    """Move these replicas of t-0."""
+    """Change the state of these replicas of t-0."""
     office.replicas.handle_state_changes(
         [PartitionAndReplica(T0, replica) for replica in replicas or (5,)], target
     )
 
 
-# --- legal and illegal moves ----------------------------------------------------------------------
+# --- valid and invalid transitions ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,13 @@ def move(office: Office, target: ReplicaState, *replicas: int) -> None:
         if source not in allowed
     ],
 )
-def test_an_illegal_move_changes_nothing_and_holds_up_nobody(
+def test_an_invalid_transition_changes_nothing_and_does_not_stop_the_others(
     office: Office, source: ReplicaState, target: ReplicaState
 ) -> None:
     office.lead(T0, (5, 6), leader=5, isr=(5, 6))
     office.put_replica_state(T0, 5, source)
-    legal = next(state for state in R if state in VALID_PREVIOUS_REPLICA_STATES[target])
-    office.put_replica_state(T0, 6, legal)
+    valid = next(state for state in R if state in VALID_PREVIOUS_REPLICA_STATES[target])
+    office.put_replica_state(T0, 6, valid)
     before = office.state(T0)
     move(office, target, 5)
     assert office.replica_state(T0, 5) is source
@@ -89,7 +89,7 @@ def test_an_illegal_move_changes_nothing_and_holds_up_nobody(
         (R.DELETION_STARTED, R.DELETION_INELIGIBLE),
     ],
 )
-def test_moves_that_only_change_memory(
+def test_transitions_that_only_change_memory(
     office: Office, source: ReplicaState, target: ReplicaState
 ) -> None:
     office.assign(T0, (5,))
@@ -99,10 +99,10 @@ def test_moves_that_only_change_memory(
     assert office.effects() == []
 
 
-# --- towards online -------------------------------------------------------------------------------
+# --- to online ------------------------------------------------------------------------------------
 
 
-def test_a_new_replica_of_a_led_partition_is_told_that_it_is_new(office: Office) -> None:
+def test_a_new_replica_of_a_partition_with_a_leader_gets_is_new(office: Office) -> None:
     office.lead(T0, (6, 5), leader=6, isr=(6,))
     office.put_replica_state(T0, 5, R.NON_EXISTENT)
     move(office, R.NEW)
@@ -122,7 +122,7 @@ def test_a_leader_cannot_be_a_new_replica(office: Office) -> None:
     assert office.sent() == []
 
 
-def test_a_new_replica_goes_online_without_a_word(office: Office) -> None:
+def test_a_new_replica_goes_online_without_a_request(office: Office) -> None:
     office.lead(T0, (6, 5), leader=6, isr=(6,))
     office.put_replica_state(T0, 5, R.NEW)
     move(office, R.ONLINE)
@@ -130,7 +130,7 @@ def test_a_new_replica_goes_online_without_a_word(office: Office) -> None:
     assert office.effects() == []
 
 
-def test_a_new_replica_that_is_not_assigned_is_assigned(office: Office) -> None:
+def test_a_new_replica_outside_the_assignment_is_added_to_it(office: Office) -> None:
     office.assign(T0, ReplicaAssignment((6, 7), adding_replicas=(7,)))
     office.put_replica_state(T0, 5, R.NEW)
     move(office, R.ONLINE)
@@ -140,7 +140,7 @@ def test_a_new_replica_that_is_not_assigned_is_assigned(office: Office) -> None:
 
 
 @pytest.mark.parametrize("source", [R.ONLINE, R.OFFLINE, R.DELETION_INELIGIBLE])
-def test_a_known_replica_that_goes_online_hears_its_leadership_unchanged(
+def test_a_known_replica_that_goes_online_gets_its_unchanged_leadership(
     office: Office, source: ReplicaState
 ) -> None:
     office.lead(T0, (5,), leader=5, isr=(5,))
@@ -153,7 +153,7 @@ def test_a_known_replica_that_goes_online_hears_its_leadership_unchanged(
     assert len(office.server.transactions) == before
 
 
-def test_a_replica_nobody_leads_goes_online_without_a_word(office: Office) -> None:
+def test_a_replica_without_a_leader_goes_online_without_a_request(office: Office) -> None:
     office.assign(T0, (5,))
     office.put_replica_state(T0, 5, R.OFFLINE)
     move(office, R.ONLINE)
@@ -164,7 +164,9 @@ def test_a_replica_nobody_leads_goes_online_without_a_word(office: Office) -> No
 # --- offline --------------------------------------------------------------------------------------
 
 
-def test_an_offline_follower_leaves_the_isr_and_the_others_are_told(office: Office) -> None:
+def test_an_offline_follower_leaves_the_isr_and_the_other_replicas_are_notified(
+    office: Office,
+) -> None:
     office.lead(T0, (5, 6, 7), leader=6, isr=(5, 6))
     move(office, R.OFFLINE)
     effects = office.effects()
@@ -178,13 +180,13 @@ def test_an_offline_follower_leaves_the_isr_and_the_others_are_told(office: Offi
     assert stops == {5: {T0: StopReplicaPartition(0, leader_epoch=0, delete_partition=False)}}
 
 
-def test_an_offline_leader_leaves_the_partition_without_one(office: Office) -> None:
+def test_an_offline_leader_leaves_the_partition_without_a_leader(office: Office) -> None:
     office.lead(T0, (5, 6), leader=5, isr=(5, 6))
     move(office, R.OFFLINE)
     assert office.leads(T0) == (NO_LEADER, (6,), 1)
 
 
-def test_a_leader_that_asked_to_shut_down_leads_on_while_only_suspect_replicas_could_follow(
+def test_a_leader_that_is_shutting_down_leads_on_while_all_others_are_suspect(
     office: Office,
 ) -> None:
     office.lead(T0, (5, 6, 7), leader=6, isr=(5, 6, 7))
@@ -196,10 +198,10 @@ def test_a_leader_that_asked_to_shut_down_leads_on_while_only_suspect_replicas_c
     assert office.leads(T0) == (6, (6, 7), 1)
     office.unregister(6)
     office.brokers.on_broker_change()
-    assert office.leads(T0) == (NO_LEADER, (6, 7), 2), "6 may come back with everything"
+    assert office.leads(T0) == (NO_LEADER, (6, 7), 2), "6 may return with all records"
 
 
-def test_the_last_member_stays_in_the_isr_and_alone_may_lead_again(office: Office) -> None:
+def test_the_last_isr_member_stays_in_the_isr(office: Office) -> None:
     office.lead(T0, (5, 6), leader=5, isr=(5,))
     move(office, R.OFFLINE)
     assert office.leads(T0) == (NO_LEADER, (5,), 1)
@@ -207,7 +209,9 @@ def test_the_last_member_stays_in_the_isr_and_alone_may_lead_again(office: Offic
     assert office.leads(T0) == (NO_LEADER, (5,), 2)
 
 
-def test_a_replica_outside_the_isr_costs_no_write_and_memory_is_refreshed(office: Office) -> None:
+def test_a_replica_outside_the_isr_needs_no_write_and_the_memory_is_refreshed(
+    office: Office,
+) -> None:
     office.lead(T0, (5, 6), leader=6, isr=(5, 6))
     office.put_state(T0, 6, (6,), leader_epoch=3, controller_epoch=0)
     before = office.state(T0)
@@ -216,11 +220,13 @@ def test_a_replica_outside_the_isr_costs_no_write_and_memory_is_refreshed(office
     assert office.known(T0) == (6, (6,), 3)
     known = office.context.partition_leadership_info(T0)
     assert known is not None
-    assert known.controller_epoch == 1, "decided anew by this controller"
+    assert known.controller_epoch == 1, "this controller has confirmed the state"
     assert leader_and_isr_rows(office.effects())[6][T0].leader_epoch == 3
 
 
-def test_an_offline_replica_nobody_leads_is_stopped_and_everybody_told(office: Office) -> None:
+def test_an_offline_replica_without_a_leader_is_stopped_and_all_brokers_are_notified(
+    office: Office,
+) -> None:
     office.assign(T0, (5, 6))
     office.put_replica_state(T0, 5, R.ONLINE)
     move(office, R.OFFLINE)
@@ -231,9 +237,7 @@ def test_an_offline_replica_nobody_leads_is_stopped_and_everybody_told(office: O
 
 
 @pytest.mark.parametrize("damage", ["missing", "unreadable", "newer controller"])
-def test_a_replica_whose_state_cannot_be_changed_stays_as_it_was(
-    office: Office, damage: str
-) -> None:
+def test_a_replica_whose_state_cannot_be_written_stays_online(office: Office, damage: str) -> None:
     office.lead(T0, (5, 6), leader=5, isr=(5, 6))
     office.lead(T1, (5, 6), leader=5, isr=(5, 6))
     if damage == "missing":
@@ -251,7 +255,7 @@ def test_a_replica_whose_state_cannot_be_changed_stays_as_it_was(
     assert sorted(stop_replica_rows(effects)[5]) == [T0, T1]
 
 
-def test_replicas_of_a_topic_to_be_deleted_stop_whatever_their_epoch(office: Office) -> None:
+def test_replicas_of_a_topic_queued_for_deletion_stop_in_any_epoch(office: Office) -> None:
     office.lead(T0, (5, 6), leader=6, isr=(5, 6))
     office.lead(U0, (5, 6), leader=6, isr=(5, 6))
     office.context.queue_topic_deletion(["t", "u"])
@@ -259,14 +263,14 @@ def test_replicas_of_a_topic_to_be_deleted_stop_whatever_their_epoch(office: Off
     office.replicas.handle_state_changes([REPLICA, PartitionAndReplica(U0, 5)], R.OFFLINE)
     effects = office.effects()
     assert office.leads(T0) == (6, (6,), 1)
-    assert leader_and_isr_rows(effects) == {}, "the topic gets no leaderships any more"
+    assert leader_and_isr_rows(effects) == {}, "a queued topic gets no LeaderAndIsr"
     stop = StopReplicaPartition(0, EPOCH_DURING_DELETE, delete_partition=False)
     assert stop_replica_rows(effects) == {5: {T0: stop, U0: stop}}
     assert office.replica_state(T0, 5) is R.OFFLINE
-    assert office.replica_state(U0, 5) is R.OFFLINE, "that its znode is gone is no failure"
+    assert office.replica_state(U0, 5) is R.OFFLINE, "a missing znode is not a failure"
 
 
-def test_two_dead_brokers_leave_the_isr_in_one_announcement(office: Office) -> None:
+def test_two_failed_brokers_leave_the_isr_in_one_request(office: Office) -> None:
     office.lead(T0, (5, 6, 7), leader=7, isr=(5, 6, 7))
     move(office, R.OFFLINE, 6, 5)
     effects = office.effects()
@@ -278,7 +282,7 @@ def test_two_dead_brokers_leave_the_isr_in_one_announcement(office: Office) -> N
     assert leader_and_isr_rows(effects)[7][T0].isr == (7,)
 
 
-def test_a_deposed_controller_takes_nobody_out_of_the_isr(office: Office) -> None:
+def test_a_deposed_controller_does_not_change_the_isr(office: Office) -> None:
     office.lead(T0, (5, 6), leader=5, isr=(5, 6))
     office.elect_another_controller()
     with pytest.raises(ControllerMovedError):
@@ -290,7 +294,7 @@ def test_a_deposed_controller_takes_nobody_out_of_the_isr(office: Office) -> Non
 # --- deletion -------------------------------------------------------------------------------------
 
 
-def test_deletion_starts_with_a_stop_that_deletes(office: Office) -> None:
+def test_deletion_starts_with_a_stop_replica_that_deletes(office: Office) -> None:
     office.lead(T0, (5, 6), leader=6, isr=(6,))
     office.put_replica_state(T0, 5, R.OFFLINE)
     move(office, R.DELETION_STARTED)
@@ -298,7 +302,7 @@ def test_deletion_starts_with_a_stop_that_deletes(office: Office) -> None:
     assert stop_replica_rows(office.effects()) == {5: {T0: StopReplicaPartition(0, 0, True)}}
 
 
-def test_a_deleted_replica_is_forgotten_and_not_assigned_any_more(office: Office) -> None:
+def test_a_deleted_replica_leaves_the_assignment(office: Office) -> None:
     moving = ReplicaAssignment((6, 5), adding_replicas=(6,), removing_replicas=(5,))
     office.assign(T0, moving, PartitionState.ONLINE)
     office.put_replica_state(T0, 5, R.DELETION_SUCCESSFUL)
@@ -312,7 +316,7 @@ def test_a_deleted_replica_is_forgotten_and_not_assigned_any_more(office: Office
 # --- startup --------------------------------------------------------------------------------------
 
 
-def test_at_startup_every_broker_hears_all_it_hosts_and_the_dead_leave_the_isr(
+def test_at_startup_every_broker_gets_the_full_state_and_offline_replicas_leave_the_isr(
     office: Office,
 ) -> None:
     office.lead(T0, (5, 8), leader=8, isr=(5, 8))
@@ -331,10 +335,10 @@ def test_at_startup_every_broker_hears_all_it_hosts_and_the_dead_leave_the_isr(
     assert full == {5: [T0, T1], 6: [T1], 7: []}
     rows = leader_and_isr_rows(effects)
     assert (rows[5][T0].leader, rows[5][T0].leader_epoch) == (NO_LEADER, 1)
-    assert kinds(effects)[0] == (5, "LeaderAndIsr"), "FULL comes before anything else"
+    assert kinds(effects)[0] == (5, "LeaderAndIsr"), "FULL is the first request"
 
 
-def test_at_startup_the_replica_of_an_unknown_broker_is_offline(office: Office) -> None:
+def test_at_startup_a_replica_of_an_unknown_broker_is_offline(office: Office) -> None:
     office.assign(T0, (100,))
     office.replicas.startup()
     assert office.replica_state(T0, 100) is R.OFFLINE

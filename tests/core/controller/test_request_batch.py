@@ -1,4 +1,4 @@
-"""Which broker is told what, in which order, with which epochs."""
+"""Control requests of one event: receivers, sequence and epochs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ REPLICAS = ReplicaAssignment((1, 2, 3))
 
 @pytest.fixture
 def context() -> ControllerContext:
-    """Brokers 1 to 3 and the topics foo and bar; nobody leads bar-0."""
+    """Brokers 1 to 3 and topics foo and bar; bar-0 has no leader."""
     context = ControllerContext()
     context.epoch = 7
     for broker_id in (3, 1, 2):
@@ -84,7 +84,9 @@ def leader_and_isr(effects: list[SendControlRequest], broker_id: int) -> LeaderA
 # --- all three kinds ------------------------------------------------------------------------------
 
 
-def test_leaderships_come_first_then_metadata_then_stops(batch: ControlRequestBatch) -> None:
+def test_leader_and_isr_comes_first_then_update_metadata_then_stop_replica(
+    batch: ControlRequestBatch,
+) -> None:
     batch.add_stop_replica(3, BAR1, delete=False)
     batch.add_stop_replica(1, BAR1, delete=False)
     add(batch, FOO1, 3, 2)
@@ -101,7 +103,7 @@ def test_leaderships_come_first_then_metadata_then_stops(batch: ControlRequestBa
     ]
 
 
-def test_headers_name_the_controller_and_the_life_of_the_receiver(
+def test_headers_have_the_controller_epoch_and_the_receivers_broker_epoch(
     batch: ControlRequestBatch,
 ) -> None:
     add(batch, FOO0, 2)
@@ -110,7 +112,7 @@ def test_headers_name_the_controller_and_the_life_of_the_receiver(
     assert headers == {(b, ControlHeader(1, 7, 100 + b)) for b in (1, 2, 3)}
 
 
-def test_epochs_and_liveness_are_those_of_the_moment_of_sending(
+def test_epochs_and_live_brokers_are_those_at_the_time_of_sending(
     context: ControllerContext, batch: ControlRequestBatch
 ) -> None:
     add(batch, FOO0, 2, 3)
@@ -125,7 +127,7 @@ def test_epochs_and_liveness_are_those_of_the_moment_of_sending(
     assert not [sent for sent in effects if sent.broker_id == 3]
 
 
-def test_dead_brokers_are_passed_over_and_leaving_ones_are_not(
+def test_brokers_that_are_shutting_down_get_requests_and_offline_ones_do_not(
     context: ControllerContext, batch: ControlRequestBatch
 ) -> None:
     context.shutting_down_broker_ids.add(2)
@@ -142,14 +144,14 @@ def test_dead_brokers_are_passed_over_and_leaving_ones_are_not(
     ]
 
 
-def test_an_empty_batch_says_nothing(batch: ControlRequestBatch) -> None:
+def test_an_empty_batch_sends_nothing(batch: ControlRequestBatch) -> None:
     assert batch.effects() == []
 
 
 # --- LeaderAndIsr ---------------------------------------------------------------------------------
 
 
-def test_a_leadership_travels_with_assignment_topic_id_and_where_leaders_are(
+def test_a_leader_and_isr_row_has_assignment_topic_id_and_leader_address(
     context: ControllerContext,
 ) -> None:
     batch = ControlRequestBatch(1, context)
@@ -189,7 +191,7 @@ def test_a_broker_gets_one_request_sorted_by_topic_and_partition(
     assert [leader.broker_id for leader in request.live_leaders] == [1, 2, 3]
 
 
-def test_a_leader_that_is_dead_or_missing_is_not_listed_as_live(
+def test_an_offline_or_missing_leader_is_not_in_live_leaders(
     context: ControllerContext, batch: ControlRequestBatch
 ) -> None:
     context.remove_live_broker(1)
@@ -199,23 +201,23 @@ def test_a_leader_that_is_dead_or_missing_is_not_listed_as_live(
     assert leader_and_isr(batch.effects(), 2).live_leaders == ()
 
 
-@pytest.mark.parametrize("order", [(True, False), (False, True), (True, True)])
-def test_once_new_in_a_batch_always_new(
-    batch: ControlRequestBatch, order: tuple[bool, bool]
+@pytest.mark.parametrize("values", [(True, False), (False, True), (True, True)])
+def test_is_new_stays_set_for_the_whole_batch(
+    batch: ControlRequestBatch, values: tuple[bool, bool]
 ) -> None:
-    for is_new in order:
+    for is_new in values:
         add(batch, FOO0, 2, is_new=is_new)
     assert leader_and_isr_rows(batch.effects())[2][FOO0].is_new
 
 
-def test_newness_is_of_one_replica_alone(batch: ControlRequestBatch) -> None:
+def test_is_new_is_set_for_one_replica_only(batch: ControlRequestBatch) -> None:
     add(batch, FOO0, 2, is_new=True)
     add(batch, FOO0, 2, 3)
     rows = leader_and_isr_rows(batch.effects())
     assert (rows[2][FOO0].is_new, rows[3][FOO0].is_new) == (True, False)
 
 
-def test_the_later_leadership_of_a_partition_replaces_the_earlier(
+def test_a_later_leadership_replaces_the_earlier_one(
     context: ControllerContext, batch: ControlRequestBatch
 ) -> None:
     add(batch, FOO0, 2)
@@ -224,7 +226,7 @@ def test_the_later_leadership_of_a_partition_replaces_the_earlier(
     assert leader_and_isr_rows(batch.effects())[2][FOO0].leader == 3
 
 
-def test_a_leadership_is_metadata_for_everybody(
+def test_a_leadership_is_sent_as_metadata_to_all_brokers(
     context: ControllerContext, batch: ControlRequestBatch
 ) -> None:
     context.shutting_down_broker_ids.add(3)
@@ -239,7 +241,7 @@ def test_a_leadership_is_metadata_for_everybody(
 # --- FULL -----------------------------------------------------------------------------------------
 
 
-def test_full_requests_go_to_those_asked_for_even_if_empty(batch: ControlRequestBatch) -> None:
+def test_full_requests_are_sent_even_if_empty(batch: ControlRequestBatch) -> None:
     batch.make_full((1, 2, 9))
     add(batch, FOO0, 2, 3)
     effects = batch.effects()
@@ -249,7 +251,7 @@ def test_full_requests_go_to_those_asked_for_even_if_empty(batch: ControlRequest
     assert not [sent for sent in effects if sent.broker_id == 9]
 
 
-def test_nothing_is_full_while_a_topic_is_unreadable(
+def test_no_request_is_full_while_a_topic_is_unreadable(
     context: ControllerContext, batch: ControlRequestBatch
 ) -> None:
     context.bad_topics["baz"] = "not JSON"
@@ -260,7 +262,7 @@ def test_nothing_is_full_while_a_topic_is_unreadable(
     assert 1 not in leader_and_isr_rows(effects)
 
 
-def test_nothing_is_full_while_the_leader_of_a_partition_cannot_be_read(
+def test_no_request_is_full_while_a_partition_state_is_unreadable(
     context: ControllerContext, batch: ControlRequestBatch
 ) -> None:
     context.unreadable_partitions.add(BAR0)
@@ -272,7 +274,7 @@ def test_nothing_is_full_while_the_leader_of_a_partition_cannot_be_read(
 # --- UpdateMetadata -------------------------------------------------------------------------------
 
 
-def test_all_brokers_share_one_metadata_request(batch: ControlRequestBatch) -> None:
+def test_all_brokers_share_one_update_metadata_request(batch: ControlRequestBatch) -> None:
     add(batch, FOO0, 2)
     batch.add_update_metadata((BAR1,), (1,))
     shared = [s.request for s in batch.effects() if isinstance(s.request, UpdateMetadataRequest)]
@@ -281,7 +283,7 @@ def test_all_brokers_share_one_metadata_request(batch: ControlRequestBatch) -> N
     assert [partition for partition, _ in shared[0].partitions()] == [BAR1, FOO0]
 
 
-def test_metadata_lists_every_registered_broker_and_its_addresses(
+def test_update_metadata_lists_every_registered_broker_with_its_addresses(
     context: ControllerContext, batch: ControlRequestBatch
 ) -> None:
     context.shutting_down_broker_ids.add(3)
@@ -296,7 +298,7 @@ def test_metadata_lists_every_registered_broker_and_its_addresses(
     assert second.replication_endpoint == "tcp://host-2:29001"
 
 
-def test_a_metadata_row_says_which_replicas_are_offline(
+def test_an_update_metadata_row_lists_the_offline_replicas(
     context: ControllerContext, batch: ControlRequestBatch
 ) -> None:
     context.remove_live_broker(3)
@@ -314,14 +316,14 @@ def test_a_metadata_row_says_which_replicas_are_offline(
     )
 
 
-def test_partitions_nobody_ever_led_have_no_row_but_the_request_goes_out(
+def test_partitions_without_a_first_leader_have_no_row_but_the_request_is_sent(
     batch: ControlRequestBatch,
 ) -> None:
     batch.add_update_metadata((BAR0, TopicPartition("unknown", 0)), (2,))
     assert metadata_rows(batch.effects()) == {2: {}}
 
 
-def test_partitions_of_a_topic_to_be_deleted_are_marked_to_be_forgotten(
+def test_partitions_of_a_topic_queued_for_deletion_get_the_leader_of_deletion(
     context: ControllerContext, batch: ControlRequestBatch
 ) -> None:
     known = leadership(1, (1, 2), leader_epoch=4, partition_epoch=6)
@@ -329,17 +331,17 @@ def test_partitions_of_a_topic_to_be_deleted_are_marked_to_be_forgotten(
     context.queue_topic_deletion(["foo"])
     batch.add_update_metadata((FOO0, BAR1), (2,))
     rows = metadata_rows(batch.effects())[2]
-    forgotten = rows[FOO0]
-    assert forgotten.leader == LEADER_DURING_DELETE
-    assert (forgotten.leader_epoch, forgotten.partition_epoch) == (0, 0)
-    assert forgotten.isr == (1, 2)
+    queued = rows[FOO0]
+    assert queued.leader == LEADER_DURING_DELETE
+    assert (queued.leader_epoch, queued.partition_epoch) == (0, 0)
+    assert queued.isr == (1, 2)
     assert rows[BAR1].leader == 3
 
 
 # --- StopReplica ----------------------------------------------------------------------------------
 
 
-def test_a_stop_carries_the_leader_epoch_known_when_it_was_added(
+def test_a_stop_replica_row_has_the_leader_epoch_at_the_time_it_was_added(
     context: ControllerContext, batch: ControlRequestBatch
 ) -> None:
     context.queue_topic_deletion(["bar"])
@@ -353,7 +355,7 @@ def test_a_stop_carries_the_leader_epoch_known_when_it_was_added(
     }
 
 
-def test_a_stop_of_a_partition_nobody_ever_led_is_not_checked_by_epoch(
+def test_a_stop_replica_row_without_a_leader_has_no_leader_epoch(
     batch: ControlRequestBatch,
 ) -> None:
     batch.add_stop_replica(2, BAR0, delete=False)
@@ -362,16 +364,16 @@ def test_a_stop_of_a_partition_nobody_ever_led_is_not_checked_by_epoch(
     }
 
 
-@pytest.mark.parametrize("order", [(True, False), (False, True)])
-def test_once_to_be_deleted_in_a_batch_always_to_be_deleted(
-    batch: ControlRequestBatch, order: tuple[bool, bool]
+@pytest.mark.parametrize("values", [(True, False), (False, True)])
+def test_delete_partition_stays_set_for_the_whole_batch(
+    batch: ControlRequestBatch, values: tuple[bool, bool]
 ) -> None:
-    for delete in order:
+    for delete in values:
         batch.add_stop_replica(2, FOO0, delete=delete)
     assert stop_replica_rows(batch.effects())[2][FOO0].delete_partition
 
 
-def test_stops_with_and_without_deletion_travel_in_one_request(
+def test_rows_with_and_without_deletion_are_in_one_request(
     batch: ControlRequestBatch,
 ) -> None:
     for partition in (FOO0, FOO1):

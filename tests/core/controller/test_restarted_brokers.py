@@ -1,4 +1,4 @@
-"""A controller takes over and finds brokers that started again since the last decision."""
+"""A new controller finds brokers that restarted since the last decision."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ unreadable_at_first = pytest.mark.parametrize(
 
 @pytest.fixture
 def tree() -> Tree:
-    """Broker 1 leads; 2 follows in sync; 3 has nothing and is about to rule."""
+    """Broker 1 leads; 2 is in sync; 3 has no replica and becomes the controller."""
     tree = Tree()
     for broker_id in (1, 2):
         tree.register(broker_id)
@@ -38,28 +38,28 @@ def tree() -> Tree:
 
 
 def bounce(tree: Tree, broker_id: int, suspects: SuspectReplicas | None = None) -> None:
-    """End the session of a broker and have it register again before anybody looks."""
+    """End the session of a broker and register it again before the controller looks."""
     tree.unregister(broker_id)
     session = tree.sessions[broker_id] = FakeZooKeeper(tree.server)
     info = broker_info(broker_id, 2)
     ZkControllerStore(session).register_broker(info, suspects or SuspectReplicas())
 
 
-def test_who_went_on_takes_over_from_a_leader_that_restarted(tree: Tree) -> None:
+def test_a_replica_that_did_not_restart_replaces_a_restarted_leader(tree: Tree) -> None:
     bounce(tree, 1)
     effects = Candidate(tree, 3).start()
     assert tree.leads(T0) == (2, (2,), 6)
-    told = leader_and_isr_rows(effects)[1][T0]
-    assert (told.leader, told.leader_epoch) == (2, 6), "it never heard of epoch 5 in this life"
+    row = leader_and_isr_rows(effects)[1][T0]
+    assert (row.leader, row.leader_epoch) == (2, 6), "it has not received epoch 5 since its restart"
 
 
-def test_a_follower_that_restarted_leaves_the_isr_in_a_new_epoch(tree: Tree) -> None:
+def test_a_restarted_follower_leaves_the_isr_in_a_new_epoch(tree: Tree) -> None:
     bounce(tree, 2)
     Candidate(tree, 3).start()
     assert tree.leads(T0) == (1, (1,), 6)
 
 
-def test_when_all_restarted_the_first_leads_again_at_once_in_a_new_epoch(tree: Tree) -> None:
+def test_when_all_replicas_restarted_the_first_leads_in_a_new_epoch(tree: Tree) -> None:
     bounce(tree, 1)
     bounce(tree, 2)
     Candidate(tree, 3).start()
@@ -67,7 +67,7 @@ def test_when_all_restarted_the_first_leads_again_at_once_in_a_new_epoch(tree: T
 
 
 @unreadable_at_first
-def test_a_leader_that_restarted_is_replaced_in_one_epoch_once_its_partition_can_be_read(
+def test_a_restarted_leader_is_replaced_in_one_epoch_when_its_partition_can_be_read(
     tree: Tree, path: str
 ) -> None:
     bounce(tree, 1)
@@ -79,12 +79,12 @@ def test_a_leader_that_restarted_is_replaced_in_one_epoch_once_its_partition_can
     assert tree.leads(T0) == (2, (2,), 6)
 
 
-def test_who_did_not_restart_leads_on_in_the_same_epoch(tree: Tree) -> None:
+def test_a_leader_that_did_not_restart_leads_on_in_the_same_epoch(tree: Tree) -> None:
     Candidate(tree, 3).start()
     assert tree.leads(T0) == (1, (1, 2), 5)
 
 
-def test_a_leader_that_lost_records_is_deposed_and_the_one_that_is_missing_waited_for(
+def test_a_leader_that_lost_records_is_removed_and_the_partition_waits_for_the_offline_replica(
     tree: Tree,
 ) -> None:
     tree.unregister(2)
@@ -92,15 +92,15 @@ def test_a_leader_that_lost_records_is_deposed_and_the_one_that_is_missing_waite
     candidate = Candidate(tree, 3)
     candidate.start()
     leader, isr, _ = tree.leads(T0)
-    assert (leader, isr) == (-1, (1, 2)), "2 stays: only who lost records would remain"
-    bounce_back = tree.register(2)
-    assert bounce_back.suspects == SuspectReplicas()
+    assert (leader, isr) == (-1, (1, 2)), "2 stays in the ISR, because 1 is suspect"
+    registration = tree.register(2)
+    assert registration.suspects == SuspectReplicas()
     candidate.catch_up()
     assert tree.leads(T0)[:2] == (2, (2,))
 
 
 @unreadable_at_first
-def test_a_leader_that_lost_records_is_deposed_once_its_partition_can_be_read(
+def test_a_leader_that_lost_records_is_removed_when_its_partition_can_be_read(
     tree: Tree, path: str
 ) -> None:
     tree.unregister(2)
@@ -109,18 +109,18 @@ def test_a_leader_that_lost_records_is_deposed_once_its_partition_can_be_read(
     candidate = Candidate(tree, 3)
     candidate.start()
     tree.server.allow(path)
-    told = requests(candidate.handle(ReadAgain(1)))
+    sent_requests = requests(candidate.handle(ReadAgain(1)))
     assert tree.leads(T0)[:2] == (-1, (1, 2))
     leaders = {
         row.leader
-        for sent in told
+        for sent in sent_requests
         if isinstance(sent.request, LeaderAndIsrRequest | UpdateMetadataRequest)
         for _, row in sent.request.partitions()
     }
-    assert leaders == {-1}, "nobody hears of the former leader"
+    assert leaders == {-1}, "no broker is sent the old leader"
 
 
-def test_when_the_last_comes_back_suspect_too_who_has_most_leads(tree: Tree) -> None:
+def test_when_all_replicas_are_suspect_the_longest_log_leads(tree: Tree) -> None:
     tree.unregister(2)
     bounce(tree, 1, SuspectReplicas(LOST))
     candidate = Candidate(tree, 3)
@@ -132,7 +132,7 @@ def test_when_the_last_comes_back_suspect_too_who_has_most_leads(tree: Tree) -> 
     assert candidate.controller.context.stats.unclean_leader_elections == 1
 
 
-def test_who_died_with_the_leader_is_eligible_when_only_a_suspect_replica_is_left(
+def test_a_replica_that_failed_with_the_leader_is_eligible_when_only_a_suspect_one_is_left(
     tree: Tree,
 ) -> None:
     tree.register(0)
@@ -146,11 +146,11 @@ def test_who_died_with_the_leader_is_eligible_when_only_a_suspect_replica_is_lef
     assert tree.leads(U0)[:2] == (-1, (1, 2))
     tree.register(0)
     candidate.catch_up()
-    assert tree.leads(U0)[:2] == (0, (0,)), "it has all that was committed; 2 need not come back"
+    assert tree.leads(U0)[:2] == (0, (0,)), "0 has all committed records, 2 is not needed"
     assert candidate.controller.context.stats.unclean_leader_elections == 0
 
 
-def test_a_replica_that_its_broker_relies_on_again_is_elected(tree: Tree) -> None:
+def test_a_replica_that_is_no_longer_suspect_is_elected(tree: Tree) -> None:
     tree.unregister(2)
     bounce(tree, 1, SuspectReplicas(LOST))
     candidate = Candidate(tree, 3)

@@ -1,4 +1,4 @@
-"""What ends one controller after another is set aside by the third, and the rest goes on."""
+"""Handlers that raise: after two failed controllers the third sets the event or topic aside."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ PAUSE_MS = 60_000
 
 
 class PlantedError(Exception):
-    """What nobody thought of."""
+    """An error that no handler expects."""
 
 
 class Cluster:
-    """Brokers 0, 8 and 9 with controllers that are told what the shell tells them."""
+    """Brokers 0, 8 and 9 with controllers; it handles errors as the event manager does."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
@@ -68,14 +68,14 @@ class Cluster:
 
     @property
     def active(self) -> Candidate | None:
-        """Who rules."""
+        """The active controller, if there is one."""
         return next((c for c in self.candidates if c.controller.is_active), None)
 
     def deliver(self, candidate: Candidate, event: ControllerEvent) -> list[Effect]:
-        """Have an event handled; who fails is told to resign, and stands again later."""
+        """Let a controller handle an event; after an error it resigns and stands again later."""
         try:
             effects = candidate.handle(event)
-        except Exception as error:  # noqa: BLE001 - as the shell does
+        except Exception as error:  # noqa: BLE001 - as the event manager does
             self.failures += 1
             effects = self._resign(candidate, resignation(event, error))
         for timer in of_type(effects, ScheduleEvent):
@@ -91,7 +91,7 @@ class Cluster:
             return candidate.handle(events.Expire())
 
     def settle(self, *, pauses: int = 30) -> None:
-        """Handle what watches trigger; while nobody rules let pauses end."""
+        """Handle all events of watches; while there is no active controller, end pauses."""
         for _ in range(pauses):
             while any(c.inbox for c in self.candidates):
                 for candidate in self.candidates:
@@ -103,8 +103,8 @@ class Cluster:
                 candidate.now_ms += PAUSE_MS
             self.deliver(*self.waiting.popleft())
 
-    def tell_ruler(self, event: ControllerEvent) -> list[Effect]:
-        """Have the ruling controller handle an event."""
+    def tell_active(self, event: ControllerEvent) -> list[Effect]:
+        """Let the active controller handle an event."""
         self.settle()
         active = self.active
         assert active is not None
@@ -117,7 +117,7 @@ class Cluster:
         return effects
 
     def records(self) -> dict[str, int]:
-        """What ended how many controllers."""
+        """Return how many controllers each failed event or topic has ended."""
         node = self.tree.server.snapshot().get(RECORDS)
         failures = () if node is None else ControllerFailuresZNode.decode(node.data)
         return {f.what: f.controllers for f in failures}
@@ -163,7 +163,7 @@ EVENTS: tuple[type[ControllerEvent], ...] = get_args(ControllerEvent)
 
 
 def example(kind: type[ControllerEvent]) -> ControllerEvent:
-    """Return an event of a kind; a new kind needs no more than names for its fields here."""
+    """Return an event of a type; the fields of a new type need only values in ``VALUES``."""
     values = VALUES | REQUESTS.get(kind, {})
     return kind(**{field.name: values[field.name] for field in fields(kind)})
 
@@ -172,7 +172,7 @@ def example(kind: type[ControllerEvent]) -> ControllerEvent:
 def poisoned(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> type[ControllerEvent]:
-    """A kind of event whose every handling raises, before or after it has done its work."""
+    """An event type whose handling always raises, before or after its work."""
     kind: type[ControllerEvent] = request.param[0]
     moment: str = request.param[1]
     dispatch = Controller._dispatch
@@ -198,16 +198,16 @@ def poisoned(
     indirect=True,
     ids=lambda param: f"{param[0].__name__}-{param[1]}",
 )
-def test_whichever_handler_raises_the_rest_goes_on(
+def test_the_cluster_continues_whichever_handler_raises(
     cluster: Cluster, poisoned: type[ControllerEvent]
 ) -> None:
-    for _ in range(12):  # topics first, as many as one event may be about, then the event itself
-        cluster.tell_ruler(example(poisoned))
+    for _ in range(12):  # topics are set aside first, as many as one event may name, then the event
+        cluster.tell_active(example(poisoned))
     cluster.settle()
     active = cluster.active
     assert active is not None
     cluster.failures = 0
-    if poisoned is events.BrokerChange:  # then nobody hears of deaths, but of topics
+    if poisoned is events.BrokerChange:  # without broker changes, only new topics can be seen
         cluster.tree.put_topic("new", {0: (2, 1)}, topic_id(5))
         cluster.settle()
         assert cluster.tree.leads(TopicPartition("new", 0))[0] == 2
@@ -219,16 +219,16 @@ def test_whichever_handler_raises_the_rest_goes_on(
     others = (events.Expire, events.Resign, events.RegisterBrokerAndReelect)
     if poisoned not in (*elections, *others):
         assert cluster.active is active
-        assert cluster.failures == 0, "it is left alone"
+        assert cluster.failures == 0, "the event is set aside"
 
 
 def raise_planted(*_: Any) -> None:
-    """Fail in a way that nobody thought of."""
+    """Raise an unexpected error."""
     raise PlantedError
 
 
 def raise_for_evil(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that raises when it is about the topic ``evil``."""
+    """Return a function that raises when an argument is about the topic ``evil``."""
 
     def poisoned(*args: Any, **kwargs: Any) -> Any:
         for value in (*args, *kwargs.values()):
@@ -252,7 +252,7 @@ def raise_for_evil(function: Callable[..., Any]) -> Callable[..., Any]:
         (request_batch, "_leader_and_isr_row"),
     ],
 )
-def test_a_topic_that_ends_whoever_loads_it_is_set_aside_by_the_third(
+def test_a_topic_that_ends_two_controllers_is_set_aside_by_the_third(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
     tree = cluster.tree
@@ -276,14 +276,14 @@ def test_a_topic_that_ends_whoever_loads_it_is_set_aside_by_the_third(
 
 @pytest.fixture
 def aside(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """A cluster whose third controller has set ``evil`` aside, which is harmless by now."""
+    """A cluster whose third controller has set ``evil`` aside; the cause is repaired."""
     with monkeypatch.context() as patched:
         patched.setattr(ControllerContext, "add_topic", raise_for_evil(ControllerContext.add_topic))
         delete(FakeZooKeeper(cluster.tree.server), "/controller")
         cluster.settle()
     cluster.tree.unregister(1)
     cluster.settle()
-    assert cluster.tree.leads(EVIL)[0] == 1, "nobody sees to it"
+    assert cluster.tree.leads(EVIL)[0] == 1, "a topic that is set aside gets no new leader"
     return cluster
 
 
@@ -294,16 +294,16 @@ def test_a_topic_is_tried_again_when_its_znode_changes(aside: Cluster) -> None:
     assert aside.records() == {}
 
 
-def test_what_is_set_aside_is_tried_again_when_the_record_is_deleted(aside: Cluster) -> None:
+def test_a_topic_is_tried_again_when_the_record_is_deleted(aside: Cluster) -> None:
     delete(FakeZooKeeper(aside.tree.server), RECORDS)
     aside.settle()
     assert aside.tree.leads(EVIL)[0] == 2
 
 
-def test_moves_that_were_set_aside_go_on_when_the_record_is_deleted(
+def test_reassignments_set_aside_continue_when_the_record_is_deleted(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was moved is in the topic's znode: the request itself asks for nothing new."""
+    """The assignment in the topic's znode says what to continue."""
     moving = ReplicaAssignment((8, 1, 2), adding_replicas=(8,), removing_replicas=(1, 2))
     with monkeypatch.context() as patched:
         patched.setattr(Reassignments, "resume", raise_planted)
@@ -314,10 +314,10 @@ def test_moves_that_were_set_aside_go_on_when_the_record_is_deleted(
     leader, isr, epoch = cluster.tree.leads(T0)
     delete(FakeZooKeeper(cluster.tree.server), RECORDS)
     cluster.settle()
-    assert cluster.tree.leads(T0) == (leader, isr, epoch + 1), "the epoch in which 8 copies"
+    assert cluster.tree.leads(T0) == (leader, isr, epoch + 1), "the first epoch of the reassignment"
 
 
-def test_a_new_topic_of_that_name_is_not_set_aside(aside: Cluster) -> None:
+def test_a_new_topic_of_the_same_name_is_not_set_aside(aside: Cluster) -> None:
     aside.tree.delete_topic("evil")
     aside.settle()
     assert aside.records() == {}
@@ -326,28 +326,28 @@ def test_a_new_topic_of_that_name_is_not_set_aside(aside: Cluster) -> None:
     assert aside.tree.leads(EVIL)[0] == 2
 
 
-@pytest.mark.parametrize("fate", ["mended", "removed", "replaced"])
-def test_a_request_to_delete_what_is_set_aside_waits_until_it_is_not(
-    aside: Cluster, fate: str
-) -> None:
+@pytest.mark.parametrize("fate", ["repaired", "removed", "replaced"])
+def test_a_deletion_of_a_topic_that_is_set_aside_waits(aside: Cluster, fate: str) -> None:
     request = DeleteTopicsTopicZNode.path("evil")
     aside.tree.server.put(request)
     aside.settle()
     assert request in aside.tree.server.snapshot()
-    if fate == "mended":
+    if fate == "repaired":
         aside.tree.put_topic("evil", {0: (1, 2), 1: (2, 1)}, topic_id(66))
     else:
         aside.tree.delete_topic("evil")
-    if fate == "replaced":  # before anybody has looked
+    if fate == "replaced":  # before the controller looks
         aside.tree.put_topic("evil", {0: (2, 1)}, topic_id(67))
     aside.settle()
     assert aside.active is not None
     is_to_go = aside.active.controller.context.is_topic_queued_for_deletion("evil")
-    assert is_to_go == (fate == "mended")
-    assert (request in aside.tree.server.snapshot()) == is_to_go, "it was for an earlier topic"
+    assert is_to_go == (fate == "repaired")
+    assert (request in aside.tree.server.snapshot()) == is_to_go, (
+        "the request was for an earlier topic"
+    )
 
 
-def test_what_is_set_aside_stays_so_for_the_next_controllers(aside: Cluster) -> None:
+def test_later_controllers_also_set_the_topic_aside(aside: Cluster) -> None:
     for _ in range(3):
         delete(FakeZooKeeper(aside.tree.server), "/controller")
         aside.settle()
@@ -356,10 +356,10 @@ def test_what_is_set_aside_stays_so_for_the_next_controllers(aside: Cluster) -> 
     assert aside.records() == {"topic evil": 2}
 
 
-def test_the_automatic_balance_is_looked_at_again_though_it_is_set_aside(
+def test_the_rebalance_timer_is_scheduled_again_although_it_is_set_aside(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it would not go on in the same term, when what ended controllers is mended."""
+    """The rebalance continues in the same term when the cause is repaired."""
 
     def fail(*_: object) -> None:
         raise PlantedError
@@ -370,12 +370,12 @@ def test_the_automatic_balance_is_looked_at_again_though_it_is_set_aside(
         assert cluster.active is not None
         epoch = cluster.active.controller.context.epoch
         event = events.AutoPreferredReplicaLeaderElection(epoch)
-        effects = cluster.tell_ruler(event)
+        effects = cluster.tell_active(event)
     assert cluster.records() == {"AutoPreferredReplicaLeaderElection": 2}
     assert event in [effect.event for effect in of_type(effects, ScheduleEvent)]
 
 
-def test_a_failure_after_the_first_minute_counts_once(
+def test_failures_after_the_first_minute_of_a_term_count_once(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Controller, "_read_again", raise_for_evil(lambda *_, **__: 1 / 0))
@@ -383,12 +383,12 @@ def test_a_failure_after_the_first_minute_counts_once(
         assert cluster.active is not None
         cluster.active.now_ms += FIRST_MINUTE_MS
         epoch = cluster.active.controller.context.epoch
-        cluster.tell_ruler(events.ReadAgain(epoch))
+        cluster.tell_active(events.ReadAgain(epoch))
         cluster.settle()
     assert cluster.records() == {"ReadAgain": 1}
 
 
-def test_who_asks_for_what_is_set_aside_is_told_that_it_failed(
+def test_a_request_that_is_set_aside_gets_an_error(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -396,14 +396,14 @@ def test_who_asks_for_what_is_set_aside_is_told_that_it_failed(
 
     monkeypatch.setattr(Reassignments, "ongoing", fail)
     request = events.ListPartitionReassignments(7, ListPartitionReassignmentsRequest())
-    cluster.tell_ruler(request)
-    cluster.tell_ruler(request)
-    (reply,) = of_type(cluster.tell_ruler(request), Reply)
+    cluster.tell_active(request)
+    cluster.tell_active(request)
+    (reply,) = of_type(cluster.tell_active(request), Reply)
     assert reply.request_id == 7
     assert reply.response == ListPartitionReassignmentsResponse(Errors.UNKNOWN_SERVER_ERROR)
 
 
-def test_a_deposed_controller_writes_nothing_down(
+def test_a_deposed_controller_records_no_failure(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     active = cluster.active
@@ -413,7 +413,7 @@ def test_a_deposed_controller_writes_nothing_down(
     assert RECORDS not in cluster.tree.server.snapshot()
 
 
-def test_a_failure_counts_once_although_the_answer_to_its_write_is_lost(cluster: Cluster) -> None:
+def test_a_failure_counts_once_although_the_response_to_its_write_is_lost(cluster: Cluster) -> None:
     active = cluster.active
     assert active is not None
     session = active.session
@@ -429,7 +429,9 @@ def test_a_failure_counts_once_although_the_answer_to_its_write_is_lost(cluster:
     assert cluster.records() == {"TopicChange": 1}
 
 
-def test_the_list_of_failures_is_bounded_and_garbage_in_it_is_forgotten(cluster: Cluster) -> None:
+def test_the_failure_records_are_bounded_and_unreadable_records_are_dropped(
+    cluster: Cluster,
+) -> None:
     many = [ControllerFailure(f"event {n}", "e", "x" * 300, 1, 0, 1) for n in range(MAX_FAILURES)]
     cluster.tree.server.put(RECORDS, ControllerFailuresZNode.encode(many))
     active = cluster.active
@@ -445,7 +447,7 @@ def test_the_list_of_failures_is_bounded_and_garbage_in_it_is_forgotten(cluster:
     assert cluster.active is not None
 
 
-def test_unreadable_records_set_nothing_aside(cluster: Cluster) -> None:
+def test_hidden_failure_records_set_nothing_aside(cluster: Cluster) -> None:
     cluster.tree.server.put(RECORDS, ControllerFailuresZNode.encode([]))
     cluster.tree.server.deny(RECORDS)
     delete(FakeZooKeeper(cluster.tree.server), "/controller")

@@ -1,4 +1,4 @@
-"""The transition tables, spelled out."""
+"""The tables of valid transitions, written in full."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from regent.core.controller.states import (
     ReplicaState,
 )
 
-# A row per state: where a partition, or a replica, may go from there.
+# One row for each state: the valid next states.
 PARTITION_MOVES = {
     "NON_EXISTENT": "NEW",
     "NEW": "ONLINE OFFLINE",
@@ -31,13 +31,13 @@ REPLICA_MOVES = {
 
 @pytest.mark.parametrize("source", PartitionState)
 @pytest.mark.parametrize("target", PartitionState)
-def test_partition_moves(source: PartitionState, target: PartitionState) -> None:
+def test_valid_partition_transitions(source: PartitionState, target: PartitionState) -> None:
     is_allowed = source in VALID_PREVIOUS_PARTITION_STATES[target]
     assert is_allowed == (target.name in PARTITION_MOVES[source.name].split())
 
 
 @pytest.mark.parametrize("source", ReplicaState)
 @pytest.mark.parametrize("target", ReplicaState)
-def test_replica_moves(source: ReplicaState, target: ReplicaState) -> None:
+def test_valid_replica_transitions(source: ReplicaState, target: ReplicaState) -> None:
     is_allowed = source in VALID_PREVIOUS_REPLICA_STATES[target]
     assert is_allowed == (target.name in REPLICA_MOVES[source.name].split())

@@ -1,4 +1,4 @@
-"""Topics that appear, grow, vanish and are written by tools of all ages."""
+"""Topics that are created, extended, removed and rewritten by tools of all versions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def office() -> Office:
 
 @pytest.fixture
 def grown(office: Office) -> Office:
-    """A topic t of two partitions that the controller brought up, with nothing left to say."""
+    """A topic t with two partitions, created by the controller, without pending effects."""
     office.put_topic("t", {0: (1, 2), 1: (2, 3)}, topic_id(77))
     office.topics.on_topic_change()
     office.effects()
@@ -50,7 +50,7 @@ def grown(office: Office) -> Office:
 
 
 def full_requests(office: Office, broker_id: int) -> list[LeaderAndIsrRequest]:
-    """Bounce a broker; return the FULL requests it gets."""
+    """Restart a broker; return the FULL requests sent to it."""
     office.unregister(broker_id)
     office.register(broker_id, incarnation=2)
     office.brokers.on_broker_change()
@@ -66,7 +66,7 @@ def full_requests(office: Office, broker_id: int) -> list[LeaderAndIsrRequest]:
 # --- new topics -----------------------------------------------------------------------------------
 
 
-def test_a_new_topic_is_led_and_its_replicas_told(office: Office) -> None:
+def test_a_new_topic_gets_leaders_and_its_replicas_are_notified(office: Office) -> None:
     office.put_topic("t", {0: (1, 2), 1: (2, 9)}, topic_id(77))
     office.topics.on_topic_change()
     assert office.leads(T0) == (1, (1, 2), 0)
@@ -87,21 +87,21 @@ def test_a_new_topic_is_led_and_its_replicas_told(office: Office) -> None:
     assert ids == {topic_id(77)}
 
 
-def test_a_new_topic_nobody_can_lead_waits(office: Office) -> None:
+def test_a_new_topic_without_live_replicas_waits(office: Office) -> None:
     office.put_topic("t", {0: (9,)}, topic_id(77))
     office.topics.on_topic_change()
     assert office.context.partition_state(T0) is PartitionState.NEW
     assert office.state(T0) is None
 
 
-def test_a_topic_without_partitions_is_a_topic(office: Office) -> None:
+def test_a_topic_may_have_no_partitions(office: Office) -> None:
     office.put_topic("t", {}, topic_id(77))
     office.topics.on_topic_change()
     assert list(office.context.all_topics) == ["t"]
     assert office.sent() == []
 
 
-def test_topics_that_are_known_already_are_not_read_again(grown: Office) -> None:
+def test_known_topics_are_not_read_again(grown: Office) -> None:
     paths: list[str] = []
     grown.zookeeper.hook = lambda call: paths.extend(call.paths)
     grown.put_topic("u", {0: (3,)}, topic_id(78))
@@ -111,7 +111,7 @@ def test_topics_that_are_known_already_are_not_read_again(grown: Office) -> None
     assert list(grown.context.all_topics) == ["t", "u"]
 
 
-def test_reading_a_topic_watches_it(office: Office) -> None:
+def test_reading_a_topic_sets_a_watch(office: Office) -> None:
     office.put_topic("t", {0: (1,)}, topic_id(77))
     office.topics.on_topic_change()
     office.watches.clear()
@@ -126,7 +126,7 @@ def test_reading_a_topic_watches_it(office: Office) -> None:
 # --- topic ids ------------------------------------------------------------------------------------
 
 
-def test_a_topic_written_without_an_id_is_given_one(office: Office) -> None:
+def test_a_topic_without_an_id_gets_one(office: Office) -> None:
     moving = ReplicaAssignment((1, 2), adding_replicas=(2,))
     office.put_topic("t", {0: moving, 1: (2,)})
     office.topics.on_topic_change()
@@ -136,14 +136,14 @@ def test_a_topic_written_without_an_id_is_given_one(office: Office) -> None:
     assert office.context.topic_name(topic_id(1)) == "t"
 
 
-def test_topics_get_ids_of_their_own(office: Office) -> None:
+def test_each_topic_gets_its_own_id(office: Office) -> None:
     for topic in ("t", "u", "v"):
         office.put_topic(topic, {0: (1,)})
     office.topics.on_topic_change()
     assert len({office.topic(topic).topic_id for topic in ("t", "u", "v")}) == 3
 
 
-def test_an_old_tool_that_rewrites_the_topic_does_not_lose_its_id(grown: Office) -> None:
+def test_a_topic_rewritten_by_an_old_tool_keeps_its_id(grown: Office) -> None:
     grown.server.put(T, b'{"version":1,"partitions":{"0":[1,2],"1":[2,3],"2":[3,1]}}')
     grown.topics.on_partition_modifications("t")
     assert grown.topic("t").topic_id == topic_id(77), "KAFKA-12835"
@@ -151,44 +151,44 @@ def test_an_old_tool_that_rewrites_the_topic_does_not_lose_its_id(grown: Office)
     assert grown.leads(TopicPartition("t", 2)) == (3, (3, 1), 0)
 
 
-def test_a_tool_cannot_give_a_topic_another_id(grown: Office) -> None:
+def test_a_tool_cannot_change_a_topic_id(grown: Office) -> None:
     grown.put_topic("t", {0: (1, 2), 1: (2, 3)}, topic_id(99))
     grown.topics.on_partition_modifications("t")
     assert grown.topic("t").topic_id == topic_id(77)
 
 
-def test_an_id_lost_before_this_term_is_the_one_the_broker_has_heard_of(office: Office) -> None:
+def test_an_id_lost_before_the_term_is_restored_from_the_broker(office: Office) -> None:
     office.put_topic("t", {0: (1,)}, topic_id(77))
     office.put_state(T0, 1, (1,))
     office.put_topic("t", {0: (1,), 1: (2,)})
     office.put_topic("u", {0: (1,)})
-    office.topic_ids.heard_of = {"t": topic_id(77), "u": topic_id(78)}
+    office.topic_ids.last_known_ids = {"t": topic_id(77), "u": topic_id(78)}
     office.topics.load()
     assert office.topic("t").topic_id == topic_id(77)
-    assert office.topic("u").topic_id == topic_id(1), "never rewritten: another topic of that name"
+    assert office.topic("u").topic_id == topic_id(1), "never rewritten, so it is another topic"
 
 
-def test_an_id_lost_before_this_term_is_not_that_of_an_earlier_topic_of_that_name(
+def test_a_lost_id_is_not_restored_from_an_earlier_topic_of_the_same_name(
     grown: Office,
 ) -> None:
     grown.put_topic("t", {0: (1, 2), 1: (2, 3)})
-    grown.context.remove_topic("t")  # another controller, which has heard of no other topic yet
-    grown.topic_ids.heard_of = {"t": topic_id(66)}
+    grown.context.remove_topic("t")  # another controller, whose broker remembers the earlier topic
+    grown.topic_ids.last_known_ids = {"t": topic_id(66)}
     grown.topics.load()
     assert grown.topic("t").topic_id == grown.context.topic_id("t") == topic_id(77)
 
 
-def test_a_topic_that_grew_before_it_got_an_id_has_not_that_of_a_deleted_one(
+def test_a_topic_extended_before_it_has_an_id_does_not_get_that_of_a_deleted_topic(
     office: Office,
 ) -> None:
-    office.topic_ids.heard_of = {"t": topic_id(77)}  # its deletion has not reached the broker
+    office.topic_ids.last_known_ids = {"t": topic_id(77)}  # its deletion has not reached the broker
     office.put_topic("t", {0: (1,)})
     office.put_topic("t", {0: (1,), 1: (2,)})
     office.topics.on_topic_change()
     assert office.topic("t").topic_id == topic_id(1)
 
 
-def test_an_id_is_given_again_when_somebody_writes_meanwhile(office: Office) -> None:
+def test_the_id_is_written_again_after_a_concurrent_write(office: Office) -> None:
     def hook(call: Call) -> None:
         if T in call.paths and call.method == "multi_many" and call.moment is Moment.BEFORE:
             office.zookeeper.hook = None
@@ -198,12 +198,14 @@ def test_an_id_is_given_again_when_somebody_writes_meanwhile(office: Office) -> 
     office.zookeeper.hook = hook
     office.topics.on_topic_change()
     stored = office.topic("t")
-    assert sorted(stored.partitions) == [0, 1], "the other's write is not undone"
+    assert sorted(stored.partitions) == [0, 1], "the concurrent write is kept"
     assert stored.topic_id == office.context.topic_id("t") is not None
     assert office.leads(T1) == (2, (2,), 0)
 
 
-def test_a_topic_that_is_never_left_in_peace_is_left_to_its_watch(office: Office) -> None:
+def test_a_topic_that_changes_in_every_round_is_set_aside_until_its_watch_fires(
+    office: Office,
+) -> None:
     def hook(call: Call) -> None:
         if T in call.paths and call.method == "multi_many" and call.moment is Moment.BEFORE:
             office.put_topic("t", {0: (1,)})
@@ -214,17 +216,17 @@ def test_a_topic_that_is_never_left_in_peace_is_left_to_its_watch(office: Office
     office.topics.on_topic_change()
     assert list(office.context.all_topics) == []
     assert (WatchKind.CHANGED, T) in office.watches
-    assert full_requests(office, 1) == [], "its logs would be taken for those of a deleted topic"
+    assert full_requests(office, 1) == [], "a FULL request would delete its logs"
     office.server.put("/admin/delete_topics/t")
     office.deletions.on_topic_deletion()
-    assert T in office.server.snapshot(), "brokers that nobody asked may have logs of it"
+    assert T in office.server.snapshot(), "brokers may still have its logs"
     office.zookeeper.hook = None
     office.topics.on_partition_modifications("t")
     assert office.context.bad_topics == {}
     assert office.leads(T0) == (1, (1,), 0)
 
 
-def test_a_topic_with_the_id_of_another_is_set_aside(grown: Office) -> None:
+def test_a_topic_with_the_id_of_another_topic_is_set_aside(grown: Office) -> None:
     grown.put_topic("copy", {0: (1,)}, topic_id(77))
     grown.put_topic("fine", {0: (1,)}, topic_id(78))
     grown.topics.on_topic_change()
@@ -237,7 +239,7 @@ def test_a_topic_with_the_id_of_another_is_set_aside(grown: Office) -> None:
     assert grown.context.bad_topics == {}
 
 
-def test_a_copied_topic_is_let_in_when_the_original_is_gone(grown: Office) -> None:
+def test_a_copied_topic_is_accepted_when_the_original_is_removed(grown: Office) -> None:
     grown.put_topic("copy", {0: (1,)}, topic_id(77))
     grown.topics.on_topic_change()
     grown.delete_topic("t")
@@ -246,10 +248,10 @@ def test_a_copied_topic_is_let_in_when_the_original_is_gone(grown: Office) -> No
     assert grown.context.bad_topics == {}
 
 
-# --- growing --------------------------------------------------------------------------------------
+# --- added partitions -----------------------------------------------------------------------------
 
 
-def test_added_partitions_are_led_and_the_old_ones_left_alone(grown: Office) -> None:
+def test_added_partitions_get_leaders_and_the_others_do_not_change(grown: Office) -> None:
     grown.put_topic("t", {0: (1, 2), 1: (2, 3), 2: (3, 1)}, topic_id(77))
     grown.topics.on_partition_modifications("t")
     assert grown.leads(TopicPartition("t", 2)) == (3, (3, 1), 0)
@@ -260,7 +262,7 @@ def test_added_partitions_are_led_and_the_old_ones_left_alone(grown: Office) -> 
     }
 
 
-def test_replicas_edited_by_hand_and_partitions_left_out_change_nothing(grown: Office) -> None:
+def test_edited_replicas_and_missing_partitions_change_nothing(grown: Office) -> None:
     grown.put_topic("t", {0: (3,)}, topic_id(77))
     grown.topics.on_partition_modifications("t")
     assert grown.context.partition_replica_assignment(T0) == (1, 2)
@@ -268,12 +270,12 @@ def test_replicas_edited_by_hand_and_partitions_left_out_change_nothing(grown: O
     assert grown.effects() == []
 
 
-def test_the_controllers_own_write_triggers_nothing(grown: Office) -> None:
+def test_the_controllers_own_write_sends_nothing(grown: Office) -> None:
     grown.topics.on_partition_modifications("t")
     assert grown.effects() == []
 
 
-def test_a_topic_heard_of_first_by_its_change_is_created(office: Office) -> None:
+def test_a_topic_first_seen_by_its_change_is_created(office: Office) -> None:
     office.put_topic("t", {0: (1, 2)}, topic_id(77))
     office.topics.on_partition_modifications("t")
     assert office.leads(T0) == (1, (1, 2), 0)
@@ -282,7 +284,7 @@ def test_a_topic_heard_of_first_by_its_change_is_created(office: Office) -> None
     assert office.effects() == []
 
 
-def test_a_topic_to_be_deleted_does_not_grow(grown: Office) -> None:
+def test_a_topic_queued_for_deletion_gets_no_partitions(grown: Office) -> None:
     grown.context.queue_topic_deletion(["t"])
     grown.put_topic("t", {0: (1, 2), 1: (2, 3), 2: (3, 1)}, topic_id(77))
     grown.topics.on_partition_modifications("t")
@@ -291,10 +293,10 @@ def test_a_topic_to_be_deleted_does_not_grow(grown: Office) -> None:
     assert grown.sent() == []
 
 
-# --- vanishing ------------------------------------------------------------------------------------
+# --- removed topics -------------------------------------------------------------------------------
 
 
-def test_a_topic_removed_behind_our_back_is_forgotten_by_everybody(grown: Office) -> None:
+def test_a_topic_removed_by_a_tool_is_removed_from_all_brokers(grown: Office) -> None:
     grown.delete_topic("t")
     grown.topics.on_topic_change()
     effects = grown.effects()
@@ -310,7 +312,7 @@ def test_a_topic_removed_behind_our_back_is_forgotten_by_everybody(grown: Office
         2: [T0, T1],
         3: [T1],
     }
-    assert stops[2][T1] == (1, EPOCH_OF_LOST_TOPIC, True), "nobody asked for its deletion"
+    assert stops[2][T1] == (1, EPOCH_OF_LOST_TOPIC, True), "deletion was not requested"
     assert {
         topic.topic_id
         for sent in requests(effects)
@@ -319,7 +321,9 @@ def test_a_topic_removed_behind_our_back_is_forgotten_by_everybody(grown: Office
     } == {topic_id(77)}
 
 
-def test_what_tools_wait_for_of_a_topic_removed_behind_our_back_is_withdrawn(grown: Office) -> None:
+def test_reassignments_of_a_topic_removed_by_a_tool_are_removed_from_the_znode(
+    grown: Office,
+) -> None:
     elsewhere = TopicPartition("u", 0)
     grown.context.update_partition_full_replica_assignment(
         T0, ReplicaAssignment((3, 1, 2), (3,), (1, 2))
@@ -334,10 +338,10 @@ def test_what_tools_wait_for_of_a_topic_removed_behind_our_back_is_withdrawn(gro
     assert grown.context.partitions_being_reassigned == set()
 
 
-def test_a_topic_deleted_and_created_again_between_two_looks_is_another(grown: Office) -> None:
+def test_a_topic_recreated_between_two_reads_is_a_new_topic(grown: Office) -> None:
     grown.delete_topic("t")
     grown.put_topic("t", {0: (3, 1)}, topic_id(78))
-    assert (WatchKind.DELETED, T) in grown.watches, "its names are the same, its watch tells"
+    assert (WatchKind.DELETED, T) in grown.watches, "the name is the same, but the watch fired"
     grown.topics.on_topic_change()
     assert grown.effects() == []
     grown.topics.on_partition_modifications("t")
@@ -348,10 +352,10 @@ def test_a_topic_deleted_and_created_again_between_two_looks_is_another(grown: O
     to_1 = [sent.request for sent in grown.sent() if sent.broker_id == 1]
     stop = next(i for i, request in enumerate(to_1) if isinstance(request, StopReplicaRequest))
     lead = next(i for i, request in enumerate(to_1) if isinstance(request, LeaderAndIsrRequest))
-    assert stop < lead, "the old replica goes before the new one comes"
+    assert stop < lead, "the old replica is stopped first"
 
 
-def test_a_topic_created_again_between_two_watches_is_another(grown: Office) -> None:
+def test_a_topic_recreated_between_two_watches_is_a_new_topic(grown: Office) -> None:
     grown.delete_topic("t")
     grown.topics.on_partition_modifications("t")
     grown.put_topic("t", {0: (3, 1)}, topic_id(78))
@@ -362,7 +366,7 @@ def test_a_topic_created_again_between_two_watches_is_another(grown: Office) -> 
     assert stop_replica_rows(grown.effects())[2][T1].delete_partition
 
 
-def test_a_topic_created_again_without_an_id_does_not_inherit_the_old_one(grown: Office) -> None:
+def test_a_topic_recreated_without_an_id_does_not_get_the_old_one(grown: Office) -> None:
     grown.delete_topic("t")
     grown.put_topic("t", {0: (1,)})
     grown.topics.on_partition_modifications("t")
@@ -388,7 +392,7 @@ def test_an_unreadable_topic_is_set_aside_and_the_others_are_not(
     assert office.server.snapshot()["/brokers/topics/bad"].data == data
 
 
-def test_a_topic_too_large_to_be_given_an_id_does_without(office: Office) -> None:
+def test_a_topic_too_large_to_get_an_id_has_none(office: Office) -> None:
     office.server.max_request_bytes = 400 + BYTES_OF_FENCE
     office.put_topic("large", dict.fromkeys(range(20), (1, 2, 3)))
     office.put_topic("t", {0: (1, 2)})
@@ -398,7 +402,7 @@ def test_a_topic_too_large_to_be_given_an_id_does_without(office: Office) -> Non
     assert office.context.topic_id("t") is not None
 
 
-def test_an_ephemeral_topic_has_no_leaders_and_holds_up_nobody(office: Office) -> None:
+def test_an_ephemeral_topic_has_no_leaders_and_does_not_stop_the_others(office: Office) -> None:
     tool = FakeZooKeeper(office.server)
     data = TopicZNode.encode(topic_id(5), {0: ReplicaAssignment((1, 2))})
     assert isinstance(tool.multi([Create(T, data, ephemeral=True)]), Committed)
@@ -409,7 +413,7 @@ def test_an_ephemeral_topic_has_no_leaders_and_holds_up_nobody(office: Office) -
     assert office.leads(TopicPartition("u", 0)) == (1, (1, 2), 0)
 
 
-def test_a_mended_topic_is_led(office: Office) -> None:
+def test_a_repaired_topic_gets_leaders(office: Office) -> None:
     office.server.put(T, b"not JSON")
     office.topics.on_topic_change()
     office.watches.clear()
@@ -420,7 +424,7 @@ def test_a_mended_topic_is_led(office: Office) -> None:
     assert office.leads(T0) == (1, (1, 2), 0)
 
 
-def test_a_topic_that_becomes_unreadable_stays_as_it_was(grown: Office) -> None:
+def test_a_topic_that_becomes_unreadable_keeps_its_state(grown: Office) -> None:
     grown.server.put(T, b"not JSON")
     grown.topics.on_partition_modifications("t")
     assert list(grown.context.bad_topics) == ["t"]
@@ -431,7 +435,7 @@ def test_a_topic_that_becomes_unreadable_stays_as_it_was(grown: Office) -> None:
     assert grown.context.bad_topics == {}
 
 
-def test_an_unreadable_topic_that_is_removed_is_forgotten(grown: Office) -> None:
+def test_an_unreadable_topic_that_is_removed_leaves_no_entry(grown: Office) -> None:
     grown.server.put(T, b"not JSON")
     grown.server.put("/brokers/topics/bad", b"not JSON")
     grown.topics.on_partition_modifications("t")
@@ -443,7 +447,7 @@ def test_an_unreadable_topic_that_is_removed_is_forgotten(grown: Office) -> None
     assert list(grown.context.all_topics) == []
 
 
-def test_a_mended_topic_goes_on_from_the_leaderships_it_has(office: Office) -> None:
+def test_a_repaired_topic_continues_with_its_stored_leaderships(office: Office) -> None:
     office.put_topic("t", {0: (1, 2), 1: (9, 8)}, topic_id(77))
     office.put_state(T0, 9, (9, 2), leader_epoch=4)
     office.put_state(T1, 9, (9,), leader_epoch=4)
@@ -452,13 +456,13 @@ def test_a_mended_topic_goes_on_from_the_leaderships_it_has(office: Office) -> N
     office.put_topic("t", {0: (1, 2), 1: (9, 8)}, topic_id(77))
     office.topics.on_partition_modifications("t")
     assert office.leads(T0) == (2, (2,), 5)
-    assert office.known(T1) == (-1, (9,), 5), "known although nobody can lead it"
+    assert office.known(T1) == (-1, (9,), 5), "known without a leader"
 
 
-# --- what must never be taken for stray -----------------------------------------------------------
+# --- replicas that must not be treated as stray ---------------------------------------------------
 
 
-def test_a_broker_that_returns_is_told_of_replicas_of_a_topic_mended_meanwhile(
+def test_a_returning_broker_gets_the_replicas_of_a_topic_repaired_meanwhile(
     office: Office,
 ) -> None:
     office.put_topic("t", {0: (3, 1)}, topic_id(77))
@@ -479,16 +483,16 @@ def test_a_broker_that_returns_is_told_of_replicas_of_a_topic_mended_meanwhile(
         and isinstance(sent.request, LeaderAndIsrRequest)
         and sent.request.type is LeaderAndIsrType.FULL
     ]
-    assert [partition for partition, _ in full.partitions()] == [T0], "its only copy is there"
+    assert [partition for partition, _ in full.partitions()] == [T0], "the broker has the only copy"
 
 
-def test_nothing_is_called_full_while_a_topic_is_unreadable(grown: Office) -> None:
+def test_no_request_is_full_while_a_topic_is_unreadable(grown: Office) -> None:
     grown.server.put("/brokers/topics/bad", b"not JSON")
     grown.topics.on_topic_change()
     assert full_requests(grown, 2) == []
 
 
-def test_nothing_is_called_full_while_a_state_is_unreadable(office: Office) -> None:
+def test_no_request_is_full_while_a_state_is_unreadable(office: Office) -> None:
     office.put_topic("t", {0: (1, 2)}, topic_id(77))
     state = TopicPartitionStateZNode.path(T0)
     office.server.put(state, b"not JSON")
@@ -515,10 +519,10 @@ def test_a_term_starts_with_all_topics_and_leaderships(office: Office) -> None:
     assert office.known(T1) is None
     assert office.context.partitions_being_reassigned == {T1}
     assert office.topic("u").topic_id is not None
-    assert office.sent() == [], "nothing is said before everything is read"
+    assert office.sent() == [], "nothing is sent before everything is read"
 
 
-def test_one_unreadable_state_does_not_keep_a_term_from_starting(office: Office) -> None:
+def test_an_unreadable_state_does_not_prevent_the_start_of_a_term(office: Office) -> None:
     office.put_topic("t", {0: (1, 2), 1: (2, 3)}, topic_id(77))
     office.server.put(TopicPartitionStateZNode.path(T0), b"not JSON")
     office.put_state(T1, 2, (2,), leader_epoch=4)
@@ -528,7 +532,7 @@ def test_one_unreadable_state_does_not_keep_a_term_from_starting(office: Office)
     assert office.context.unreadable_partitions == {T0}
 
 
-def test_a_deposed_controller_gives_no_ids_and_creates_nothing(office: Office) -> None:
+def test_a_deposed_controller_writes_no_ids_and_creates_nothing(office: Office) -> None:
     office.put_topic("t", {0: (1,)})
     office.elect_another_controller()
     with pytest.raises(ControllerMovedError):
@@ -538,7 +542,7 @@ def test_a_deposed_controller_gives_no_ids_and_creates_nothing(office: Office) -
     assert kinds(office.effects()) == []
 
 
-def test_leaderships_of_an_earlier_term_are_not_rewritten_by_reading_them(office: Office) -> None:
+def test_reading_leaderships_of_an_earlier_term_does_not_rewrite_them(office: Office) -> None:
     office.put_topic("t", {0: (1, 2)}, topic_id(77))
     office.put_state(T0, 1, (1, 2), leader_epoch=4, controller_epoch=0)
     before = len(office.server.transactions)
@@ -549,7 +553,7 @@ def test_leaderships_of_an_earlier_term_are_not_rewritten_by_reading_them(office
     )
 
 
-def test_a_tool_that_knows_no_moves_drops_neither_the_id_nor_the_move(office: Office) -> None:
+def test_a_topic_rewritten_by_an_old_tool_keeps_its_id_and_reassignment(office: Office) -> None:
     moving = ReplicaAssignment((3, 1, 2), (3,), (2,))
     office.put_topic("t", {0: moving}, topic_id(77))
     office.topics.load()
@@ -560,7 +564,7 @@ def test_a_tool_that_knows_no_moves_drops_neither_the_id_nor_the_move(office: Of
     assert stored.partitions == {0: moving, 1: ReplicaAssignment((1, 2))}
 
 
-def test_a_topic_that_is_gone_is_forgotten_also_by_a_replica_that_was_to_go(office: Office) -> None:
+def test_a_replica_being_removed_is_also_stopped_when_its_topic_is_removed(office: Office) -> None:
     office.lead(T0, (1, 2), leader=1, isr=(1, 2))
     office.put_replica_state(T0, 3, ReplicaState.ONLINE)  # it could not be stopped
     office.delete_topic("t")

@@ -1,4 +1,4 @@
-"""Znodes that ZooKeeper refuses to show: each is bad data of its own path, and all else goes on."""
+"""Znodes that ZooKeeper refuses to show: only the things they describe are affected."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ E0 = TopicPartition("evil", 0)
 
 @pytest.fixture
 def candidate(tree: Tree) -> Candidate:
-    """Broker 0, which stands for election in a cluster with one more topic, ``evil``."""
+    """Broker 0, before its start, in a cluster with one more topic, ``evil``."""
     tree.put_topic("evil", {0: (1, 2)}, topic_id(66))
     return Candidate(tree, 0)
 
 
 def read_again(candidate: Candidate) -> None:
-    """Do what the timer that was armed does."""
+    """Let the timer of the next read fire."""
     candidate.handle(ReadAgain(candidate.controller.context.epoch))
     candidate.catch_up()
 
 
-def assert_deaths_are_handled(tree: Tree, candidate: Candidate) -> None:
-    """Let broker 1, which leads t-0, die: another leads, in the first term."""
+def assert_failures_are_handled(tree: Tree, candidate: Candidate) -> None:
+    """Let broker 1, the leader of t-0, fail: another broker leads, in the first term."""
     assert tree.leads(T0)[0] == 1
     tree.unregister(1)
     candidate.catch_up()
@@ -58,7 +58,9 @@ def assert_deaths_are_handled(tree: Tree, candidate: Candidate) -> None:
     assert candidate.controller.context.epoch == 1
 
 
-def test_an_unreadable_topic_is_set_aside_when_loading(tree: Tree, candidate: Candidate) -> None:
+def test_an_unreadable_topic_is_set_aside_at_the_start_of_a_term(
+    tree: Tree, candidate: Candidate
+) -> None:
     tree.server.deny(TopicZNode.path("evil"))
     effects = candidate.start()
     bad = candidate.controller.context.bad_topics
@@ -67,10 +69,10 @@ def test_an_unreadable_topic_is_set_aside_when_loading(tree: Tree, candidate: Ca
         " to allow it: setAcl /brokers/topics/evil world:anyone:cdrwa"
     )
     assert ScheduleEvent(10_000, ReadAgain(1)) in effects
-    assert_deaths_are_handled(tree, candidate)
+    assert_failures_are_handled(tree, candidate)
 
 
-def test_a_topic_that_can_be_read_again_is_led(tree: Tree, candidate: Candidate) -> None:
+def test_a_topic_gets_leaders_when_it_can_be_read_again(tree: Tree, candidate: Candidate) -> None:
     tree.server.deny(TopicZNode.path("evil"))
     candidate.start()
     again = candidate.handle(ReadAgain(1))
@@ -82,22 +84,22 @@ def test_a_topic_that_can_be_read_again_is_led(tree: Tree, candidate: Candidate)
     assert candidate.controller.context.bad_topics == {}
 
 
-def test_a_topic_that_cannot_be_read_any_more_stays_as_it_was(
-    tree: Tree, candidate: Candidate
-) -> None:
+def test_a_topic_that_becomes_unreadable_keeps_its_state(tree: Tree, candidate: Candidate) -> None:
     candidate.start()
     tree.server.deny(TopicZNode.path("evil"))
     candidate.handle(PartitionModifications("evil"))
     assert "evil" in candidate.controller.context.bad_topics
-    assert_deaths_are_handled(tree, candidate)
-    assert tree.leads(E0)[0] == 2, "its leaders are replaced as well"
+    assert_failures_are_handled(tree, candidate)
+    assert tree.leads(E0)[0] == 2, "its leaders are replaced too"
 
 
-def test_an_unreadable_state_waits_and_all_else_goes_on(tree: Tree, candidate: Candidate) -> None:
+def test_an_unreadable_state_waits_and_everything_else_continues(
+    tree: Tree, candidate: Candidate
+) -> None:
     tree.put_state(E0, 1, (1, 2))
     tree.server.deny(TopicPartitionStateZNode.path(E0))
     candidate.start()
-    assert_deaths_are_handled(tree, candidate)
+    assert_failures_are_handled(tree, candidate)
     assert tree.leads(E0) == (1, (1, 2), 0)
     tree.server.allow(TopicPartitionStateZNode.path(E0))
     effects = candidate.handle(ReadAgain(1))
@@ -106,7 +108,7 @@ def test_an_unreadable_state_waits_and_all_else_goes_on(tree: Tree, candidate: C
 
 
 @pytest.mark.parametrize("path", [TopicZNode.path("evil"), TopicPartitionStateZNode.path(E0)])
-def test_a_move_that_could_not_be_read_is_finished_when_it_can_be(
+def test_a_reassignment_that_could_not_be_read_is_finished_when_possible(
     tree: Tree, candidate: Candidate, path: str
 ) -> None:
     tree.put_topic("evil", {0: ReplicaAssignment((2, 1), (2,), (1,))}, topic_id(66))
@@ -120,20 +122,20 @@ def test_a_move_that_could_not_be_read_is_finished_when_it_can_be(
     assert tree.topic("evil").partitions == {0: ReplicaAssignment((2,))}
 
 
-def test_a_state_that_became_unreadable_is_changed_when_it_can_be(
+def test_a_state_that_became_unreadable_is_changed_when_possible(
     tree: Tree, candidate: Candidate
 ) -> None:
     tree.put_topic("evil", {0: (2, 1)}, topic_id(66))
     candidate.start()
     tree.server.deny(TopicPartitionStateZNode.path(E0))
-    assert_deaths_are_handled(tree, candidate)
-    assert tree.leads(E0) == (2, (2, 1), 0), "the dead stay in the ISR while it cannot be read"
+    assert_failures_are_handled(tree, candidate)
+    assert tree.leads(E0) == (2, (2, 1), 0), "offline replicas stay in the ISR meanwhile"
     tree.server.allow(TopicPartitionStateZNode.path(E0))
     read_again(candidate)
     assert tree.leads(E0) == (2, (2,), 1)
 
 
-def test_a_registration_that_cannot_be_read_is_left_out_until_it_can_be(
+def test_an_unreadable_registration_is_ignored_until_it_can_be_read(
     tree: Tree, candidate: Candidate
 ) -> None:
     tree.server.deny(BrokerIdZNode.path(2))
@@ -145,12 +147,12 @@ def test_a_registration_that_cannot_be_read_is_left_out_until_it_can_be(
     assert candidate.controller.context.epoch == 1
 
 
-def test_a_registration_that_cannot_be_read_any_more_is_as_it_was(
+def test_a_registration_that_becomes_unreadable_keeps_its_state(
     tree: Tree, candidate: Candidate
 ) -> None:
     candidate.start()
     tree.server.deny(BrokerIdZNode.path(2))
-    assert_deaths_are_handled(tree, candidate)
+    assert_failures_are_handled(tree, candidate)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,7 @@ def test_a_registration_that_cannot_be_read_any_more_is_as_it_was(
         PreferredReplicaElectionZNode.PATH,
     ],
 )
-def test_requests_that_cannot_be_read_are_not_seen_until_they_can_be(
+def test_unreadable_requests_are_handled_when_they_can_be_read(
     tree: Tree, candidate: Candidate, path: str
 ) -> None:
     if path not in tree.server.snapshot():
@@ -171,7 +173,7 @@ def test_requests_that_cannot_be_read_are_not_seen_until_they_can_be(
     tree.server.deny(path)
     effects = candidate.start()
     assert ScheduleEvent(10_000, ReadAgain(1)) in effects
-    assert_deaths_are_handled(tree, candidate)
+    assert_failures_are_handled(tree, candidate)
     tree.server.allow(path)
     tree.server.put("/admin/delete_topics/evil")
     read_again(candidate)
@@ -181,7 +183,7 @@ def test_requests_that_cannot_be_read_are_not_seen_until_they_can_be(
 
 
 @pytest.mark.parametrize("path", [BrokerIdsZNode.PATH, TopicsZNode.PATH])
-def test_a_list_that_is_not_shown_any_more_is_not_an_empty_one(
+def test_a_list_that_becomes_unreadable_is_not_treated_as_empty(
     tree: Tree, candidate: Candidate, path: str
 ) -> None:
     candidate.start()
@@ -200,7 +202,7 @@ def test_a_list_that_is_not_shown_any_more_is_not_an_empty_one(
 
 
 @pytest.mark.parametrize("path", [BrokerIdsZNode.PATH, TopicsZNode.PATH])
-def test_who_cannot_read_the_lists_uses_up_no_epochs(
+def test_a_broker_that_cannot_read_the_lists_uses_no_controller_epochs(
     tree: Tree, candidate: Candidate, caplog: pytest.LogCaptureFixture, path: str
 ) -> None:
     tree.server.deny(path)
@@ -215,12 +217,12 @@ def test_who_cannot_read_the_lists_uses_up_no_epochs(
     assert candidate.controller.context.epoch == 1
 
 
-def test_deaths_are_seen_while_registrations_cannot_be_listed(
+def test_failures_are_seen_while_registrations_cannot_be_listed(
     tree: Tree, candidate: Candidate
 ) -> None:
     candidate.start()
     tree.server.deny(BrokerIdsZNode.PATH)
-    assert_deaths_are_handled(tree, candidate)
+    assert_failures_are_handled(tree, candidate)
     tree.register(1)
     tree.server.allow(BrokerIdsZNode.PATH)
     read_again(candidate)
@@ -228,7 +230,7 @@ def test_deaths_are_seen_while_registrations_cannot_be_listed(
     assert sorted(candidate.controller.context.registrations) == [0, 1, 2]
 
 
-def test_the_end_of_a_controller_whose_znode_is_not_shown_is_noticed_by_looking(
+def test_the_failure_of_a_controller_whose_znode_is_hidden_is_found_by_polling(
     tree: Tree, candidate: Candidate
 ) -> None:
     other = Candidate(tree, 5)
@@ -236,21 +238,21 @@ def test_the_end_of_a_controller_whose_znode_is_not_shown_is_noticed_by_looking(
     candidate.start()
     tree.server.deny(ControllerZNode.PATH)
     assert of_type(candidate.handle(LookAgain()), ScheduleEvent) == [ScheduleEvent(1000, Reelect())]
-    assert candidate.handle(LookAgain()) == [], "one attempt a second, however often it looks"
+    assert candidate.handle(LookAgain()) == [], "at most one attempt a second"
     other.expire()
-    assert candidate.catch_up() == [], "nobody is told"
+    assert candidate.catch_up() == [], "no watch fires"
     candidate.handle(LookAgain())
     assert candidate.controller.is_active
 
 
-def test_what_was_asked_for_while_it_was_not_shown_is_found_by_looking(
+def test_a_change_made_while_a_znode_was_hidden_is_found_by_polling(
     tree: Tree, candidate: Candidate
 ) -> None:
     candidate.start()
     tree.server.deny(TopicsZNode.PATH)
     tree.put_topic("late", {0: (1, 2)}, topic_id(67))
     tree.server.allow(TopicsZNode.PATH)
-    assert candidate.catch_up() == [], "nobody is told"
+    assert candidate.catch_up() == [], "no watch fires"
     candidate.handle(LookAgain())
     assert tree.leads(TopicPartition("late", 0)) == (1, (1, 2), 0)
     assert candidate.controller.context.epoch == 1

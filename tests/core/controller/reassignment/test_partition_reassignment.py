@@ -1,4 +1,4 @@
-"""Reassignments: the order of writes, the control requests, the leader epochs."""
+"""Reassignments: the sequence of writes, the control requests, the leader epochs."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ def test_a_cancelled_reassignment_leaves_no_added_replica() -> None:
     assert moving.hosts(T0) == [1, 2, 3]
     assert moving.submit({T0: None}) == {T0: Errors.NONE}
     assert moving.replicas(T0) == ((2, 1), (), ()), (
-        "a cancelled move does not restore the order of replicas"
+        "a cancelled move does not restore the sequence of replicas"
     )
     assert moving.leads(T0) == (1, (1, 2), 3)
     moving.assert_at_rest()
