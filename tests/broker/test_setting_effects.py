@@ -178,7 +178,7 @@ def append_time(settings: Settings, place: Place) -> int:
 def acknowledged_by_one(settings: Settings, _: Place) -> bool:
     """Whether a leader alone in the ISR takes records with acks=all."""
     leader = RecordBroker(logs=MemoryLogs(defaults=log_defaults(settings)))
-    leader.order(1, 0, isr=(1,))
+    leader.apply(1, 0, isr=(1,))
     return leader.produce(b"record").answer[T0].error_code is Errors.NONE
 
 
@@ -492,7 +492,7 @@ def shutdown_requests(settings: Settings, place: Place) -> tuple[list[float], li
 
 def shrinks_after_20_s(settings: Settings, _: Place) -> bool:
     leader = RecordBroker(settings=replication_settings(settings))
-    leader.order(1, 0)
+    leader.apply(1, 0)
     leader.produce(b"record", acks=1)
     leader.manager.shrink_isrs(20_000)
     return leader.manager.has_proposals
@@ -500,7 +500,7 @@ def shrinks_after_20_s(settings: Settings, _: Place) -> bool:
 
 def fetch_request(settings: Settings, _: Place) -> tuple[int, int, int, int]:
     follower = RecordBroker(2, settings=replication_settings(settings))
-    follower.order(1, 0)
+    follower.apply(1, 0)
     request, _asked = follower.fetch_from(led_by_1())
     return (
         request.max_wait_ms,
@@ -512,7 +512,7 @@ def fetch_request(settings: Settings, _: Place) -> tuple[int, int, int, int]:
 
 def longest_pause_after_failed_fetches(settings: Settings, _: Place) -> int:
     follower, leader = RecordBroker(2, settings=replication_settings(settings)), RecordBroker()
-    follower.order(1, 0)
+    follower.apply(1, 0)
     pauses = []
     for _attempt in range(10):
         follower.follow(leader)  # it has not been told that it leads
@@ -524,7 +524,7 @@ def longest_pause_after_failed_fetches(settings: Settings, _: Place) -> int:
 
 def led_by_1() -> RecordBroker:
     leader = RecordBroker()
-    leader.order(1, 0)
+    leader.apply(1, 0)
     return leader
 
 

@@ -305,7 +305,7 @@ def test_del_13_what_is_noted_of_a_topic_vanishes_with_it(tmp_path: Path):
 def leader() -> RecordBroker:
     """Leads a partition that clients know of, with a follower that does not fetch."""
     leader = RecordBroker(1)
-    leader.order(1, 1)
+    leader.apply(1, 1)
     row = UpdateMetadataPartition(0, 7, 1, 1, (1, 2), 3, (1, 2), ())
     topic = UpdateMetadataTopic(T0.topic, A, (row,))
     alive = tuple(leader.cache.snapshot.brokers.values())

@@ -1,4 +1,4 @@
-"""Logs without records, of which the test says where they start and end and which of them fail."""
+"""Logs without records: a test sets their start and end offsets and which of them fail."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.support.cluster_notes import NotesInMemory
 class NumberedLogs(NotesInMemory):
     """Implements ``core.replica_logs.ReplicaLogs``.
 
-    ``aside`` are those that were set aside, in order; ``epochs`` are pairs of an epoch and where it
-    starts; ``checkpointed`` the high watermarks.
+    ``aside`` lists the logs that were set aside; ``epochs`` has pairs of an epoch and its start
+    offset; ``checkpointed`` has the high watermarks.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class NumberedLogs(NotesInMemory):
 
     @property
     def knows_all(self) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
     @property
@@ -70,7 +70,7 @@ class NumberedLogs(NotesInMemory):
         raise NotImplementedError("it knows all")
 
     def absolve(self, topic_partition: TopicPartition) -> None:
-        """Suspect a replica no longer."""
+        """Mark a replica as no longer suspect."""
         self.suspect.discard(topic_partition)
         self.suspect_changes += 1
 
@@ -88,7 +88,7 @@ class NumberedLogs(NotesInMemory):
     def get_or_create(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
     ) -> PartitionLog:
-        """Fail where the log may be in a failed directory, unless it is new."""
+        """Raise if the log may be in a failed directory, unless it is new."""
         if topic_partition in self.failing and not is_new:
             raise StorageError("the log may be in a failed directory")
         log = self._logs.get(topic_partition)
@@ -100,13 +100,13 @@ class NumberedLogs(NotesInMemory):
     def delete(
         self, topic_partition: TopicPartition, *, deleted_topic: TopicId | None = None
     ) -> None:
-        """Fail where the disk does."""
+        """Raise if the disk fails."""
         if topic_partition in self.failing:
             raise StorageError("the disk failed")
         self._logs.pop(topic_partition, None)
 
     def set_aside(self, topic_partition: TopicPartition) -> None:
-        """Remember what is stray; fail where the disk does."""
+        """Remember a stray log; raise if the disk fails."""
         if topic_partition in self.failing:
             raise StorageError("the disk failed")
         self.aside.append(topic_partition)
@@ -125,7 +125,7 @@ class NumberedLogs(NotesInMemory):
         return False
 
     def may_be_offline(self, topic_partition: TopicPartition) -> bool:
-        """Whether a directory failed before the log was looked at."""
+        """Whether a directory failed before this log was loaded."""
         return topic_partition in self.out_of_sight
 
     def topic_id(self, topic_partition: TopicPartition) -> TopicId | None:
@@ -134,11 +134,11 @@ class NumberedLogs(NotesInMemory):
         return None if log is None else log.topic_id
 
     def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
-        """Return what was noted."""
+        """Return the stored values."""
         return self.checkpointed.get(topic_partition, 0)
 
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Note them."""
+        """Store the values."""
         self.checkpointed = dict(high_watermarks)
 
 
@@ -161,7 +161,7 @@ class NumberedLog:
 
     @property
     def log_end_offset(self) -> int:
-        """Return what the test says."""
+        """Return the offset set by the test."""
         return self._logs.ends.get(self._name, 0)
 
     @property
@@ -184,12 +184,12 @@ class NumberedLog:
         return EpochEndOffset(found, later[0] if later else self.log_end_offset)
 
     def assign_epoch(self, leader_epoch: int) -> None:
-        """Remember where the epoch begins."""
+        """Remember the start offset of the epoch."""
         self._check()
         self._epochs.append((leader_epoch, self.log_end_offset))
 
     def last_of_producer(self, producer_id: int) -> None:
-        """Return None: it has no records."""
+        """Return None, because there are no records."""
 
     def append_as_leader(self, records: RecordBytes, leader_epoch: int) -> AppendedRecords:
         """Raise."""
@@ -206,13 +206,13 @@ class NumberedLog:
         self._logs.epochs[self._name] = [(e, start) for e, start in self._epochs if start < offset]
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Begin anew."""
+        """Start again at an offset."""
         self._check()
         self._logs.starts[self._name] = self._logs.ends[self._name] = offset
         self._logs.epochs[self._name] = []
 
     def advance_log_start_offset(self, offset: int) -> None:
-        """Drop what is before."""
+        """Delete records before an offset."""
         self._check()
         self._logs.starts[self._name] = max(offset, self.log_start_offset)
 
@@ -221,7 +221,7 @@ class NumberedLog:
         return NO_RECORDS
 
     def offset_of_timestamp(self, timestamp_ms: int, limit: int) -> OffsetOfTimestamp | None:
-        """Return that there is none."""
+        """Return None."""
         return None
 
     def _check(self) -> None:

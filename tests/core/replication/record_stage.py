@@ -1,4 +1,4 @@
-"""Brokers with logs of real batches on a stage: they follow each other as the test says."""
+"""Brokers with logs of real batches, which fetch from each other when a test says so."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TWO_IN_SYNC = LogConfig(min_insync_replicas=2)
 
 
 class Asked(Generic[T]):
-    """A request, what waits for it if it does, and its answer once it is there."""
+    """A request that may wait, and its answer when there is one."""
 
     def __init__(
         self, manager: ReplicaManager, ask: Callable[[Callable[[T], None]], DelayedOperation | None]
@@ -58,19 +58,19 @@ class Asked(Generic[T]):
 
     @property
     def answer(self) -> T:
-        """The answer, of which there must be one."""
+        """The answer, of which there is exactly one."""
         (answer,) = self._answers
         return answer
 
     def expire(self, now_ms: int = 0) -> T:
-        """Let its time be up."""
+        """Let the request expire."""
         if self._operation is not None:
             self._manager.expire(self._operation, now_ms)
         return self.answer
 
 
 class RecordBroker:
-    """One broker, with epoch 100, at a time the test sets."""
+    """One broker with broker epoch 100; the test sets the time."""
 
     def __init__(
         self,
@@ -95,11 +95,11 @@ class RecordBroker:
         self.meet(1, 2, 3)
 
     def meet(self, *brokers: BrokerId) -> None:
-        """Tell which brokers live."""
+        """Set the live brokers."""
         request = UpdateMetadataRequest((), tuple(live(b, 100) for b in brokers))
         self.manager.handle(HEADER, request, self.now_ms)
 
-    def order(
+    def apply(
         self,
         leader: BrokerId,
         leader_epoch: int,
@@ -107,7 +107,7 @@ class RecordBroker:
         isr: tuple[BrokerId, ...] = (1, 2),
         replicas: tuple[BrokerId, ...] = (1, 2),
     ) -> dict[TopicPartition, Errors]:
-        """Say who leads partitions, T0 if none are named; return what is answered."""
+        """Set the leader of partitions, T0 by default; return the errors."""
         topics: dict[str, list[int]] = {}
         for topic, number in partitions or (T0,):
             topics.setdefault(topic, []).append(number)
@@ -137,7 +137,7 @@ class RecordBroker:
         return self.logs.log(topic_partition)
 
     def values(self, topic_partition: TopicPartition = T0) -> list[bytes | None]:
-        """Return what the records of a log say."""
+        """Return the values of the records in a log."""
         return [record.value for record in self.log(topic_partition).records()]
 
     # --- clients ---
@@ -162,7 +162,7 @@ class RecordBroker:
         max_bytes: int = 2**31 - 1,
         waits: bool = True,
     ) -> Asked[Mapping[TopicPartition, ConsumedPartition]]:
-        """Consume from some offsets on."""
+        """Consume from these offsets."""
         request = ConsumerFetch(
             {
                 topic_partition: ConsumerPosition(at, 2**20) if isinstance(at, int) else at
@@ -185,21 +185,21 @@ class RecordBroker:
     # --- replication ---
 
     def fetch_from(self, leader: RecordBroker) -> tuple[FetchRequest, Asked[FetchResponse]]:
-        """Send a fetch, and leave it waiting if it waits."""
+        """Send a fetch, which may wait."""
         request = self.manager.fetch_request(leader.broker_id, self.now_ms)
         assert request is not None
         return request, leader.serve(request)
 
     def serve(self, request: FetchRequest) -> Asked[FetchResponse]:
-        """Take a follower's fetch."""
+        """Handle a follower's fetch."""
         return Asked(self.manager, lambda r: self.manager.fetch(request, self.now_ms, r))
 
     def take(self, leader: RecordBroker, request: FetchRequest, response: FetchResponse) -> None:
-        """Take a leader's answer."""
+        """Handle a leader's answer."""
         self.manager.on_fetch_response(leader.broker_id, request, response, self.now_ms)
 
     def follow(self, leader: RecordBroker, times: int = 1) -> FetchResponse:
-        """Fetch, and take the answer; what would wait is answered at once."""
+        """Fetch and handle the answer; a fetch that would wait is answered at once."""
         for _ in range(times):
             request, asked = self.fetch_from(leader)
             response = asked.expire(leader.now_ms)
@@ -207,7 +207,7 @@ class RecordBroker:
         return response
 
     def commit_isr(self) -> None:
-        """Let the controller accept what is proposed."""
+        """Let the controller accept the proposed ISR."""
         request = self.manager.alter_partition_request()
         assert request is not None
         answers = tuple(accepted(row, leader=self.broker_id) for row in request.partitions)
@@ -221,7 +221,7 @@ def rows(response: FetchResponse) -> dict[TopicPartition, FetchedPartition]:
 
 
 def fetched_values(response: FetchResponse) -> dict[TopicPartition, list[bytes | None]]:
-    """Return what the records in an answer say."""
+    """Return the values of the records in an answer."""
     return {
         topic_partition: values_of(row.records)
         for topic_partition, row in response.partitions()
@@ -230,5 +230,5 @@ def fetched_values(response: FetchResponse) -> dict[TopicPartition, list[bytes |
 
 
 def consumed(answer: ConsumedPartition) -> list[bytes | None]:
-    """Return what the records for a consumer say."""
+    """Return the values of the records for a consumer."""
     return values_of(answer.records.read())

@@ -1,4 +1,4 @@
-"""A broker's replicas on a stage, and short ways to order about."""
+"""A replica manager without an actor, and short ways to send it control requests."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ class Broker:
         self.now_ms = 0
 
     def handle(self, request: ControlRequest, **epochs: int) -> object:
-        """Have a request of the controller obeyed."""
+        """Handle a request of the controller; return the response."""
         return self.manager.handle(HEADER._replace(**epochs), request, self.now_ms)
 
-    def order(
+    def apply(
         self,
         rows: Mapping[TopicPartition, LeaderAndIsrPartition],
         *,
@@ -95,19 +95,19 @@ class Broker:
         return error.error_code
 
     def hosted(self, topic_partition: TopicPartition = T0) -> Partition:
-        """Return a partition that must be there."""
+        """Return a hosted partition."""
         return self.manager.partitions[topic_partition]
 
     def role(self, topic_partition: TopicPartition) -> Role | None:
-        """Return the role of a partition that may be there."""
+        """Return the role of a partition, or None if it is not hosted."""
         hosted = self.manager.partitions.get(topic_partition)
         return None if hosted is None else hosted.role
 
     def meet(self, brokers: Mapping[int, int]) -> None:
-        """Tell which brokers live, with their broker epochs."""
+        """Set the live brokers with their broker epochs."""
         self.handle(UpdateMetadataRequest((), tuple(live(*broker) for broker in brokers.items())))
 
-    # --- a follower fetches from it ---
+    # --- fetches of a follower --------------------------------------------------------------------
 
     def fetched_by(
         self, replica: int, offset: int = 0, *, replica_epoch: int = 100, leader_epoch: int = 1
@@ -121,7 +121,7 @@ class Broker:
         return answer
 
     def fetched(self, request: FetchRequest) -> FetchResponse:
-        """Answer a follower at once, whether there is something to tell or not."""
+        """Answer a follower at once, even if there is nothing new."""
         responses: list[FetchResponse] = []
         held = self.manager.fetch(request, self.now_ms, responses.append)
         if held is not None:
@@ -130,7 +130,7 @@ class Broker:
         return response
 
     def proposals(self) -> list[AlterPartitionRow]:
-        """Return what is proposed now, as after a request that was not answered."""
+        """Return the present proposals; they stay pending."""
         request = self.manager.alter_partition_request()
         if request is None:
             return []
@@ -138,7 +138,7 @@ class Broker:
         return list(request.partitions)
 
     def send(self) -> AlterPartitionRequest:
-        """Put what is proposed in flight."""
+        """Return the request with the present proposals, which is then in flight."""
         request = self.manager.alter_partition_request()
         assert request is not None
         return request
@@ -149,13 +149,13 @@ class Broker:
         *answers: AlteredPartition,
         error: Errors = Errors.NONE,
     ) -> None:
-        """Answer a request."""
+        """Answer an AlterPartition request."""
         response = AlterPartitionResponse(error, answers)
         self.manager.on_alter_partition_response(request, response, self.now_ms)
 
 
 def live(broker_id: int, broker_epoch: int) -> UpdateMetadataBroker:
-    """Return a live broker as UpdateMetadata tells it."""
+    """Return a live broker of an UpdateMetadata request."""
     return UpdateMetadataBroker(broker_id, broker_epoch, (), None, None, f"tcp://{broker_id}")
 
 
@@ -169,7 +169,7 @@ def state(
     is_new: bool = False,
     recovery: LeaderRecoveryState = LeaderRecoveryState.RECOVERED,
 ) -> LeaderAndIsrPartition:
-    """Return orders for a replica at partition epoch 3."""
+    """Return a LeaderAndIsr row at partition epoch 3."""
     return LeaderAndIsrPartition(
         0, 7, leader, leader_epoch, isr, 3, replicas, adding, (), is_new, recovery
     )
@@ -180,15 +180,15 @@ def leader_and_isr(
     id: TopicId | None = A,
     type: LeaderAndIsrType = INCREMENTAL,
 ) -> LeaderAndIsrRequest:
-    """Return orders for partitions."""
+    """Return a LeaderAndIsr request for partitions."""
     states: dict[str, tuple[LeaderAndIsrPartition, ...]] = {}
     for topic_partition, row in rows.items():
-        orders = states.get(topic_partition.topic, ())
+        partitions = states.get(topic_partition.topic, ())
         states[topic_partition.topic] = (
-            *orders,
+            *partitions,
             row._replace(partition_index=topic_partition.partition),
         )
-    topics = tuple(LeaderAndIsrTopic(topic, id, orders) for topic, orders in states.items())
+    topics = tuple(LeaderAndIsrTopic(topic, id, partitions) for topic, partitions in states.items())
     return LeaderAndIsrRequest(type, topics, ())
 
 
@@ -203,7 +203,7 @@ def stop_replica(
 def position(
     leader_epoch: int, offset: int, last_fetched_epoch: int = NO_EPOCH, partition: int = 0
 ) -> FetchPartition:
-    """Return where a follower stands."""
+    """Return a row of a follower's fetch."""
     return FetchPartition(partition, leader_epoch, offset, last_fetched_epoch, 0)
 
 
@@ -214,7 +214,7 @@ def fetch(
     topic: str = "t",
     id: TopicId | None = A,
 ) -> FetchRequest:
-    """Return a follower's request."""
+    """Return a follower's fetch."""
     return FetchRequest(replica, replica_epoch, 500, (FetchTopic(topic, id, rows),))
 
 
@@ -225,7 +225,7 @@ def no_answer(response: FetchResponse) -> Errors:
 
 
 def accepted(row: AlterPartitionRow, *, leader: int = ME) -> AlteredPartition:
-    """Return the answer to a proposal that was accepted."""
+    """Return the answer to an accepted proposal."""
     return AlteredPartition(
         row.topic,
         row.partition,
@@ -239,5 +239,5 @@ def accepted(row: AlterPartitionRow, *, leader: int = ME) -> AlteredPartition:
 
 
 def refused(row: AlterPartitionRow, error: Errors) -> AlteredPartition:
-    """Return the answer to a proposal that was refused; it tells no state."""
+    """Return the answer to a refused proposal, without a state."""
     return AlteredPartition(row.topic, row.partition, error)

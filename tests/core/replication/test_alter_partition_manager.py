@@ -1,4 +1,4 @@
-"""Proposals on their way: none is lost, none is sent twice at once, late answers do nothing."""
+"""Pending ISR proposals: none is lost or sent twice at once; late answers are ignored."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def send(manager: AlterPartitionManager) -> AlterPartitionRequest:
     return request
 
 
-def test_nothing_is_sent_when_nothing_is_proposed(manager: AlterPartitionManager) -> None:
+def test_no_request_is_sent_without_proposals(manager: AlterPartitionManager) -> None:
     assert manager.next_request(1, 100) is None
 
 
-def test_a_request_says_which_life_of_the_broker_sends_it(manager: AlterPartitionManager) -> None:
+def test_a_request_has_the_broker_epoch_of_the_sender(manager: AlterPartitionManager) -> None:
     manager.submit(row(0))
     assert manager.next_request(1, 100) == AlterPartitionRequest(1, 100, (row(0),))
 
@@ -52,7 +52,7 @@ def test_a_second_proposal_for_a_partition_is_refused(manager: AlterPartitionMan
     assert not manager.submit(row(0, (1, 3))), "in flight is waiting, too"
 
 
-def test_no_more_is_proposed_at_once_than_the_controller_takes(
+def test_a_request_has_at_most_as_many_proposals_as_the_controller_accepts(
     manager: AlterPartitionManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(alter_partition_manager, "MAX_PROPOSALS_AT_ONCE", 2)
@@ -64,7 +64,7 @@ def test_no_more_is_proposed_at_once_than_the_controller_takes(
     assert send(manager).partitions == (row(2),)
 
 
-def test_what_is_proposed_meanwhile_is_sent_after_the_answer(  # ISR-19
+def test_a_proposal_made_meanwhile_is_sent_after_the_answer(  # ISR-19
     manager: AlterPartitionManager,
 ) -> None:
     manager.submit(row(0))
@@ -72,7 +72,7 @@ def test_what_is_proposed_meanwhile_is_sent_after_the_answer(  # ISR-19
     for partition in range(1, 10):
         assert manager.submit(row(partition))
     assert manager.next_request(1, 100) is None
-    assert manager.on_response(first, respond()) == []  # says nothing of partition 0
+    assert manager.on_response(first, respond()) == []  # no answer for partition 0
     assert len(send(manager).partitions) == 10
 
 
@@ -86,7 +86,7 @@ def test_what_is_proposed_meanwhile_is_sent_after_the_answer(  # ISR-19
         respond(error=Errors.UNKNOWN_SERVER_ERROR),
     ],
 )
-def test_everything_waits_again_when_nothing_was_looked_at(  # ISR-16
+def test_all_proposals_are_sent_again_after_a_refused_request(  # ISR-16
     manager: AlterPartitionManager, response: AlterPartitionResponse | None
 ) -> None:
     manager.submit(row(0))
@@ -103,14 +103,16 @@ def test_everything_waits_again_when_nothing_was_looked_at(  # ISR-16
 @pytest.mark.parametrize(
     "error", [Errors.INVALID_UPDATE_VERSION, Errors.NOT_LEADER_OR_FOLLOWER, Errors.NONE]
 )
-def test_an_answered_proposal_makes_room(manager: AlterPartitionManager, error: Errors) -> None:
+def test_an_answered_partition_may_be_proposed_again(
+    manager: AlterPartitionManager, error: Errors
+) -> None:
     manager.submit(row(0))  # ISR-17
     answer = refused(row(0), error)
     assert manager.on_response(send(manager), respond(answer)) == [(row(0), answer)]
     assert manager.submit(row(0))
 
 
-def test_a_second_copy_of_an_answer_says_nothing(manager: AlterPartitionManager) -> None:
+def test_a_duplicate_of_an_answer_is_ignored(manager: AlterPartitionManager) -> None:
     manager.submit(row(0))
     request = send(manager)
     assert manager.on_response(request, respond(accepted(row(0))))
@@ -122,7 +124,7 @@ def test_a_second_copy_of_an_answer_says_nothing(manager: AlterPartitionManager)
     assert manager.on_response(second, respond(accepted(row(1))))
 
 
-def test_an_answer_to_a_withdrawn_proposal_finds_nothing(manager: AlterPartitionManager) -> None:
+def test_an_answer_to_a_withdrawn_proposal_is_ignored(manager: AlterPartitionManager) -> None:
     manager.submit(row(0))
     request = send(manager)
     manager.withdraw(T0)
@@ -133,7 +135,7 @@ def test_an_answer_to_a_withdrawn_proposal_finds_nothing(manager: AlterPartition
     assert send(manager).partitions == (newer,)
 
 
-def test_a_partition_the_answer_invents_is_ignored(manager: AlterPartitionManager) -> None:
+def test_an_answer_for_an_unknown_partition_is_ignored(manager: AlterPartitionManager) -> None:
     manager.submit(row(0))
     assert manager.on_response(send(manager), respond(accepted(row(5)))) == []
     assert send(manager).partitions == (row(0),)

@@ -1,4 +1,4 @@
-"""What consumers read, and how long they wait for it."""
+"""Fetches of consumers: what they read and how long they wait."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ EPOCH = 5
 
 @pytest.fixture
 def leader() -> RecordBroker:
-    """Leads t-0 with records 0 to 3, of which broker 2 has 0 and 1, and t-1 and t-2 alone."""
+    """Leads t-0 with records 0 to 3, broker 2 has 0 and 1; leads t-1 and t-2 alone."""
     leader = RecordBroker()
-    leader.order(1, EPOCH)
-    leader.order(1, EPOCH, T1, T2, isr=(1,), replicas=(1,))
+    leader.apply(1, EPOCH)
+    leader.apply(1, EPOCH, T1, T2, isr=(1,), replicas=(1,))
     leader.produce(b"a", b"b", acks=1)
     follower = RecordBroker(2)
-    follower.order(1, EPOCH)
+    follower.apply(1, EPOCH)
     follower.follow(leader, times=2)
     leader.produce(b"c", b"d", acks=1)
     return leader
 
 
 def commit(leader: RecordBroker) -> None:
-    """Let broker 2 have everything of t-0."""
+    """Let broker 2 fetch all of t-0."""
     follower = RecordBroker(2)
-    follower.order(1, EPOCH)
+    follower.apply(1, EPOCH)
     follower.follow(leader, times=2)
 
 
-# --- what is committed ----------------------------------------------------------------------------
+# --- committed records ----------------------------------------------------------------------------
 
 
-def test_only_what_is_committed_is_read(leader: RecordBroker) -> None:
+def test_only_committed_records_are_read(leader: RecordBroker) -> None:
     answer = leader.consume({T0: 0}).answer[T0]
     assert answer == ConsumedPartition(Errors.NONE, 2, 0, answer.records)
     assert consumed(answer) == [b"a", b"b"]
@@ -48,7 +48,7 @@ def test_only_what_is_committed_is_read(leader: RecordBroker) -> None:
 
 
 @pytest.mark.parametrize("offset", [2, 3, 4])
-def test_from_the_high_watermark_to_the_end_there_is_nothing_yet(
+def test_between_the_high_watermark_and_the_log_end_a_fetch_is_empty(
     leader: RecordBroker, offset: int
 ) -> None:
     answer = leader.consume({T0: offset}, waits=False).answer[T0]
@@ -56,7 +56,7 @@ def test_from_the_high_watermark_to_the_end_there_is_nothing_yet(
 
 
 @pytest.mark.parametrize("offset", [-1, 0, 5])
-def test_outside_of_the_log_nothing_is_read(leader: RecordBroker, offset: int) -> None:
+def test_an_offset_outside_the_log_is_out_of_range(leader: RecordBroker, offset: int) -> None:
     leader.log().advance_log_start_offset(1)
     assert leader.consume({T0: offset}).answer[T0].error_code is Errors.OFFSET_OUT_OF_RANGE
 
@@ -73,16 +73,16 @@ def test_outside_of_the_log_nothing_is_read(leader: RecordBroker, offset: int) -
         (6, Errors.UNKNOWN_LEADER_EPOCH),
     ],
 )
-def test_who_says_an_epoch_must_say_the_right_one(
+def test_a_fetch_with_another_leader_epoch_is_refused(
     leader: RecordBroker, epoch: int, error: Errors
 ) -> None:
     answer = leader.consume({T0: ConsumerPosition(0, 2**20, epoch)}).answer
     assert answer[T0].error_code is error
 
 
-def test_a_consumer_whose_log_leaves_the_leaders_is_told_where(leader: RecordBroker) -> None:
+def test_a_consumer_with_a_diverging_log_gets_the_diverging_epoch(leader: RecordBroker) -> None:
     leader.produce(b"a", topic_partition=T1)
-    leader.order(1, EPOCH + 2, T1, isr=(1,), replicas=(1,))
+    leader.apply(1, EPOCH + 2, T1, isr=(1,), replicas=(1,))
     leader.produce(b"b", topic_partition=T1)
     position = ConsumerPosition(2, 2**20, -1, last_fetched_epoch=EPOCH + 1)
     answer = leader.consume({T1: position}).answer[T1]
@@ -90,9 +90,9 @@ def test_a_consumer_whose_log_leaves_the_leaders_is_told_where(leader: RecordBro
     assert consumed(answer) == []
 
 
-def test_who_does_not_lead_says_so(leader: RecordBroker) -> None:
-    leader.order(2, 6)
-    leader.order(NO_LEADER, 6, T1)
+def test_a_broker_that_is_not_the_leader_refuses_fetches(leader: RecordBroker) -> None:
+    leader.apply(2, 6)
+    leader.apply(NO_LEADER, 6, T1)
     unknown = TopicPartition("u", 0)
     answer = leader.consume({T0: 0, T1: 0, unknown: 0}).answer
     assert {topic_partition: a.error_code for topic_partition, a in answer.items()} == {
@@ -102,33 +102,33 @@ def test_who_does_not_lead_says_so(leader: RecordBroker) -> None:
     }
 
 
-# --- how much -------------------------------------------------------------------------------------
+# --- size limits ----------------------------------------------------------------------------------
 
 
 def fill(leader: RecordBroker, *partitions: TopicPartition) -> int:
-    """Write three batches to each; return the size of one."""
+    """Produce three batches to each partition; return the size of one."""
     for topic_partition in partitions:
         for _ in range(3):
             leader.produce(b"x" * 100, topic_partition=topic_partition)
     return len(batch(b"x" * 100))
 
 
-def test_the_first_batch_comes_however_large_it_is(leader: RecordBroker) -> None:
+def test_the_first_batch_is_returned_whatever_its_size(leader: RecordBroker) -> None:
     fill(leader, T1, T2)
     answer = leader.consume({T0: 2, T1: ConsumerPosition(0, 1), T2: 0}, max_bytes=1).answer
     assert [len(consumed(answer[topic_partition])) for topic_partition in (T0, T1, T2)] == [0, 1, 0]
 
 
-def test_what_there_is_room_for_is_shared_in_the_order_of_the_request(
+def test_the_response_limit_is_used_in_the_sequence_of_the_request(
     leader: RecordBroker,
 ) -> None:
     size = fill(leader, T1, T2)
-    for order in ((T1, T2), (T2, T1)):
-        answer = leader.consume(dict.fromkeys(order, 0), max_bytes=4 * size).answer
-        assert [len(consumed(answer[topic_partition])) for topic_partition in order] == [3, 1]
+    for partitions in ((T1, T2), (T2, T1)):
+        answer = leader.consume(dict.fromkeys(partitions, 0), max_bytes=4 * size).answer
+        assert [len(consumed(answer[topic_partition])) for topic_partition in partitions] == [3, 1]
 
 
-def test_one_partition_has_no_more_than_its_own_limit(leader: RecordBroker) -> None:
+def test_a_partition_returns_at_most_its_own_limit(leader: RecordBroker) -> None:
     size = fill(leader, T1, T2)
     answer = leader.consume({T1: ConsumerPosition(0, 2 * size), T2: 0}).answer
     assert [len(consumed(answer[topic_partition])) for topic_partition in (T1, T2)] == [2, 3]
@@ -137,7 +137,7 @@ def test_one_partition_has_no_more_than_its_own_limit(leader: RecordBroker) -> N
 # --- waiting --------------------------------------------------------------------------------------
 
 
-def test_who_has_everything_waits_for_the_next_record(leader: RecordBroker) -> None:
+def test_a_consumer_at_the_high_watermark_waits_for_the_next_record(leader: RecordBroker) -> None:
     asked = leader.consume({T0: 2, T1: 0})
     assert asked.is_waiting
     leader.produce(b"x", acks=1)
@@ -147,13 +147,13 @@ def test_who_has_everything_waits_for_the_next_record(leader: RecordBroker) -> N
     assert asked.answer[T1].high_watermark == 1
 
 
-def test_a_high_watermark_that_moves_wakes_who_waits(leader: RecordBroker) -> None:
+def test_a_new_high_watermark_completes_a_waiting_fetch(leader: RecordBroker) -> None:
     asked = leader.consume({T0: 2})
     commit(leader)
     assert consumed(asked.answer[T0]) == [b"c", b"d"]
 
 
-def test_who_wants_more_waits_for_more(leader: RecordBroker) -> None:
+def test_a_fetch_with_min_bytes_waits_for_more_records(leader: RecordBroker) -> None:
     size = len(batch(b"x"))
     asked = leader.consume({T1: 0, T2: 0}, min_bytes=3 * size)
     leader.produce(b"x", topic_partition=T1)
@@ -166,7 +166,7 @@ def test_who_wants_more_waits_for_more(leader: RecordBroker) -> None:
     ]
 
 
-def test_what_one_request_appends_to_many_is_read_at_once(leader: RecordBroker) -> None:
+def test_records_appended_by_one_request_are_returned_together(leader: RecordBroker) -> None:
     asked = leader.consume({T1: 0, T2: 0})
     leader.produce_to({T1: batch(b"x"), T2: batch(b"y")})
     assert [consumed(asked.answer[topic_partition]) for topic_partition in (T1, T2)] == [
@@ -175,7 +175,7 @@ def test_what_one_request_appends_to_many_is_read_at_once(leader: RecordBroker) 
     ]
 
 
-def test_when_time_is_up_there_is_what_there_is(leader: RecordBroker) -> None:
+def test_a_waiting_fetch_returns_the_present_records_when_it_expires(leader: RecordBroker) -> None:
     asked = leader.consume({T0: 0, T1: 0}, min_bytes=10_000)
     leader.produce(b"x", topic_partition=T1)
     answer = asked.expire()
@@ -185,16 +185,16 @@ def test_when_time_is_up_there_is_what_there_is(leader: RecordBroker) -> None:
     ]
 
 
-def test_nobody_waits_for_more_than_fits(leader: RecordBroker) -> None:
+def test_a_fetch_does_not_wait_for_more_bytes_than_its_limit(leader: RecordBroker) -> None:
     assert not leader.consume({T0: 0}, min_bytes=10_000, max_bytes=10).is_waiting
 
 
-def test_who_asks_for_nothing_or_does_not_wait_is_answered_at_once(leader: RecordBroker) -> None:
+def test_a_fetch_without_partitions_or_wait_time_is_answered_at_once(leader: RecordBroker) -> None:
     assert leader.consume({}).answer == {}
     assert consumed(leader.consume({T1: 0}, waits=False).answer[T1]) == []
 
 
-def test_an_error_ends_the_wait_of_all(leader: RecordBroker) -> None:
+def test_an_error_in_one_partition_ends_the_wait(leader: RecordBroker) -> None:
     answer = leader.consume({T1: 0, TopicPartition("u", 0): 0}).answer
     assert answer[T1].error_code is Errors.NONE
 
@@ -202,24 +202,24 @@ def test_an_error_ends_the_wait_of_all(leader: RecordBroker) -> None:
 @pytest.mark.parametrize(
     ("next_leader", "error"), [(2, Errors.NOT_LEADER_OR_FOLLOWER), (1, Errors.FENCED_LEADER_EPOCH)]
 )
-def test_a_leadership_that_ends_ends_the_wait(
+def test_a_lost_leadership_ends_the_wait(
     leader: RecordBroker, next_leader: int, error: Errors
 ) -> None:
     position = ConsumerPosition(2, 2**20, EPOCH if next_leader == 1 else -1)
     asked = leader.consume({T0: position})
-    leader.order(next_leader, EPOCH + 1)
+    leader.apply(next_leader, EPOCH + 1)
     assert asked.answer[T0].error_code is error
 
 
-def test_who_says_no_epoch_waits_on_with_the_same_leader(leader: RecordBroker) -> None:
+def test_a_fetch_without_a_leader_epoch_waits_on_with_the_same_leader(leader: RecordBroker) -> None:
     asked = leader.consume({T1: 0})
-    leader.order(1, EPOCH + 1, T1, isr=(1,), replicas=(1,))
+    leader.apply(1, EPOCH + 1, T1, isr=(1,), replicas=(1,))
     assert asked.is_waiting
     leader.produce(b"x", topic_partition=T1)
     assert consumed(asked.answer[T1]) == [b"x"]
 
 
-def test_what_is_deleted_from_under_a_waiting_consumer_is_out_of_range(
+def test_a_fetch_of_records_deleted_while_it_waits_is_out_of_range(
     leader: RecordBroker,
 ) -> None:
     leader.produce(b"x", topic_partition=T1)
@@ -232,7 +232,7 @@ def test_what_is_deleted_from_under_a_waiting_consumer_is_out_of_range(
 # --- disks ----------------------------------------------------------------------------------------
 
 
-def test_a_log_that_cannot_be_read_is_out_of_service(leader: RecordBroker) -> None:
+def test_a_log_that_cannot_be_read_goes_offline(leader: RecordBroker) -> None:
     waiting = leader.consume({T1: 0, T0: 2})
     leader.log().is_offline = True
     answer = leader.consume({T0: 0, T1: 0}).answer
@@ -244,7 +244,7 @@ def test_a_log_that_cannot_be_read_is_out_of_service(leader: RecordBroker) -> No
     assert waiting.answer[T0].error_code is Errors.KAFKA_STORAGE_ERROR
 
 
-def test_a_log_without_a_file_descriptor_is_asked_for_again(leader: RecordBroker) -> None:
+def test_a_log_without_a_file_descriptor_gets_a_retriable_error(leader: RecordBroker) -> None:
     leader.log(T0).is_short = True
     asked = leader.consume({T0: 0}).answer
     assert asked[T0].error_code is Errors.NOT_LEADER_OR_FOLLOWER

@@ -1,4 +1,4 @@
-"""What waits is answered exactly once, after the lock is free, however it comes about."""
+"""Waiting operations are completed exactly once and answered without the lock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.record_batches import batch
 
 
 class Countdown(DelayedOperation):
-    """Waits for a number of changes; notes what it looked at and how often it was answered."""
+    """Waits for a number of changes; counts its checks and answers."""
 
     def __init__(self, count: int, *partitions: TopicPartition) -> None:
         super().__init__(partitions)
@@ -45,7 +45,7 @@ def settle(delayed: DelayedOperationPurgatory) -> None:
         answer()
 
 
-def test_it_looks_once_at_everything_that_happened() -> None:
+def test_an_operation_is_checked_once_for_all_changes() -> None:
     delayed, waiting, other = (
         DelayedOperationPurgatory(),
         Countdown(3, T0, T1, T2),
@@ -62,7 +62,7 @@ def test_it_looks_once_at_everything_that_happened() -> None:
     assert (waiting.answers, other.answers, len(delayed)) == (1, 1, 0)
 
 
-def test_what_was_answered_is_answered_no_more() -> None:
+def test_a_completed_operation_is_not_answered_again() -> None:
     delayed, waiting = DelayedOperationPurgatory(), Countdown(1, T0)
     delayed.hold(waiting)
     delayed.on_change(T0)
@@ -75,7 +75,7 @@ def test_what_was_answered_is_answered_no_more() -> None:
     assert (waiting.answers, waiting.looks, len(delayed)) == (1, [], 0)
 
 
-def test_nothing_is_remembered_of_what_was_answered() -> None:
+def test_a_completed_operation_leaves_no_watch() -> None:
     delayed = DelayedOperationPurgatory()
     for _ in range(3):
         waiting = Countdown(1, T0, T1)
@@ -85,7 +85,7 @@ def test_nothing_is_remembered_of_what_was_answered() -> None:
     assert (delayed._watching, delayed._woken, delayed.take_answers()) == ({}, {}, [])
 
 
-def test_more_than_the_limit_do_not_wait() -> None:
+def test_operations_over_the_limit_do_not_wait() -> None:
     delayed = DelayedOperationPurgatory(limit=2)
     waiting = [Countdown(1, T0) for _ in range(3)]
     held = [delayed.hold(operation) for operation in waiting]
@@ -131,7 +131,7 @@ def test_answers_are_given_without_the_lock_and_may_take_it_again() -> None:
     assert given == ["nested", "first", "second"]
 
 
-def test_an_answer_that_raises_does_not_keep_the_others_from_being_given() -> None:
+def test_an_answer_that_raises_does_not_stop_other_answers() -> None:
     given: list[str] = []
 
     def fail() -> None:
@@ -144,7 +144,7 @@ def test_an_answer_that_raises_does_not_keep_the_others_from_being_given() -> No
     assert (given, lock.is_held) == (["second"], False)
 
 
-def test_a_call_that_fails_gives_the_lock_and_the_answers_all_the_same() -> None:
+def test_a_failed_call_releases_the_lock_and_gives_the_answers() -> None:
     given: list[str] = []
     lock = Lock()
 
@@ -160,30 +160,30 @@ def test_a_call_that_fails_gives_the_lock_and_the_answers_all_the_same() -> None
 # --- with a replica manager -----------------------------------------------------------------------
 
 
-def test_an_answer_may_lead_to_the_next_call_on_the_same_thread() -> None:
+def test_an_answer_may_cause_the_next_call_on_the_same_thread() -> None:
     leader = RecordBroker()
-    leader.order(1, 1, isr=(1,))
-    order: list[str] = []
+    leader.apply(1, 1, isr=(1,))
+    answers: list[str] = []
     asked = leader.consume({T0: 0})
 
     def produce_again(left: int) -> Callable[[object], None]:
         def respond(answer: object) -> None:
-            order.append(f"answer {left}")
+            answers.append(f"answer {left}")
             if left:
                 leader.manager.produce(-1, {T0: batch(b"x")}, 0, produce_again(left - 1))
 
         return respond
 
     leader.manager.produce(-1, {T0: batch(b"x")}, 0, produce_again(2))
-    assert order == ["answer 2", "answer 1", "answer 0"]
+    assert answers == ["answer 2", "answer 1", "answer 0"]
     assert consumed(asked.answer[T0]) == [b"x"], "of the first call, which was over by then"
     assert leader.log().log_end_offset == 3
 
 
-def test_one_follower_answers_all_who_wait() -> None:
+def test_one_fetch_of_a_follower_completes_all_waiting_requests() -> None:
     leader, follower = RecordBroker(1), RecordBroker(2)
     for broker in (leader, follower):
-        broker.order(1, 1, T0, T1)
+        broker.apply(1, 1, T0, T1)
     producers = [leader.produce_to({T0: batch(b"x"), T1: batch(b"y")}) for _ in range(10)]
     consumers = [leader.consume({T0: 0, T1: 0}) for _ in range(10)]
     assert leader.manager.delayed_count == 20

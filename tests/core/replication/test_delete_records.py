@@ -1,4 +1,4 @@
-"""Records that are deleted: on the leader at once, and on everybody who lives before it is told."""
+"""DeleteRecords: the leader deletes at once and answers when all live followers have deleted."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.core.replication.stage import T0, T1
 
 @pytest.fixture
 def leader() -> RecordBroker:
-    """Leads t-0 with records 0 to 4, of which 0 to 3 are committed."""
+    """Leads t-0 with records 0 to 4; 0 to 3 are committed."""
     leader = RecordBroker()
-    leader.order(1, 1)
+    leader.apply(1, 1)
     for value in (b"a", b"b", b"c", b"d"):
         leader.produce(value, acks=1)
     return leader
@@ -24,15 +24,15 @@ def leader() -> RecordBroker:
 
 @pytest.fixture
 def follower(leader: RecordBroker) -> RecordBroker:
-    """Has everything but the last record."""
+    """Has all records but the last."""
     follower = RecordBroker(2)
-    follower.order(1, 1)
+    follower.apply(1, 1)
     follower.follow(leader, times=2)
     leader.produce(b"e", acks=1)
     return follower
 
 
-def test_records_are_gone_when_every_living_replica_dropped_them(
+def test_the_answer_waits_until_every_live_replica_has_deleted_the_records(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     asked = leader.delete_records({T0: 3})
@@ -45,7 +45,7 @@ def test_records_are_gone_when_every_living_replica_dropped_them(
     assert asked.answer == {T0: DeletedRecords(Errors.NONE, 3)}
 
 
-def test_a_follower_whose_fetch_waits_is_told_at_once(
+def test_a_waiting_fetch_of_a_follower_gets_the_new_log_start_at_once(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     follower.follow(leader, times=3)
@@ -58,7 +58,7 @@ def test_a_follower_whose_fetch_waits_is_told_at_once(
     assert asked.answer == {T0: DeletedRecords(Errors.NONE, 5)}
 
 
-def test_everything_is_everything_that_is_committed(
+def test_offset_minus_1_deletes_all_committed_records(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     asked = leader.delete_records({T0: -1})
@@ -68,7 +68,7 @@ def test_everything_is_everything_that_is_committed(
 
 
 @pytest.mark.parametrize("offset", [-2, 5, 6])
-def test_what_is_not_committed_is_not_deleted(
+def test_uncommitted_records_are_not_deleted(
     leader: RecordBroker, follower: RecordBroker, offset: int
 ) -> None:
     answer = leader.delete_records({T0: offset}).answer
@@ -77,45 +77,45 @@ def test_what_is_not_committed_is_not_deleted(
     assert follower.log().log_start_offset == 0
 
 
-def test_who_is_dead_is_not_waited_for(leader: RecordBroker, follower: RecordBroker) -> None:
+def test_an_offline_follower_is_not_waited_for(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
     asked = leader.delete_records({T0: 2})
     leader.meet(1, 3)
     assert leader.delete_records({T0: 2}).answer == {T0: DeletedRecords(Errors.NONE, 2)}
     assert asked.expire() == {T0: DeletedRecords(Errors.NONE, 2)}
-    assert follower.log().log_start_offset == 0, "it will hear of it"
+    assert follower.log().log_start_offset == 0, "it deletes them at its next fetch"
 
 
-def test_who_does_not_hear_of_it_in_time_keeps_people_waiting_no_longer(
+def test_a_slow_follower_lets_the_request_time_out(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     asked = leader.delete_records({T0: 2})
     assert asked.expire() == {T0: DeletedRecords(Errors.REQUEST_TIMED_OUT, 0)}
     follower.follow(leader, times=2)
-    assert asked.answer[T0].error_code is Errors.REQUEST_TIMED_OUT, "answered once"
+    assert asked.answer[T0].error_code is Errors.REQUEST_TIMED_OUT, "there is one answer"
 
 
-def test_what_is_gone_already_may_be_deleted_again(
-    leader: RecordBroker, follower: RecordBroker
-) -> None:
+def test_deleted_records_may_be_deleted_again(leader: RecordBroker, follower: RecordBroker) -> None:
     leader.delete_records({T0: 3})
     follower.follow(leader, times=2)
     assert leader.delete_records({T0: 1}).answer == {T0: DeletedRecords(Errors.NONE, 3)}
 
 
 @pytest.mark.parametrize("next_leader", [2, -1])
-def test_a_leadership_that_ends_tells_those_who_wait(
+def test_a_lost_leadership_answers_waiting_requests(
     leader: RecordBroker, follower: RecordBroker, next_leader: int
 ) -> None:
     asked = leader.delete_records({T0: 2})
-    leader.order(next_leader, 2)
+    leader.apply(next_leader, 2)
     assert asked.answer[T0].error_code is Errors.NOT_LEADER_OR_FOLLOWER
 
 
-def test_each_partition_is_answered_for_itself(leader: RecordBroker) -> None:
-    leader.order(2, 1, T1)
+def test_each_partition_has_its_own_error(leader: RecordBroker) -> None:
+    leader.apply(2, 1, T1)
     leader.logs.configure({"u": LogConfig(cleanup_policy="compact")})
     compacted = TopicPartition("u", 0)
-    leader.order(1, 1, compacted)
+    leader.apply(1, 1, compacted)
     unknown = TopicPartition("v", 0)
     answer = leader.delete_records({T1: 0, compacted: 0, unknown: 0}).answer
     assert {topic_partition: a.error_code for topic_partition, a in answer.items()} == {
@@ -125,7 +125,7 @@ def test_each_partition_is_answered_for_itself(leader: RecordBroker) -> None:
     }
 
 
-def test_a_disk_that_fails_is_a_storage_error(leader: RecordBroker, follower: RecordBroker) -> None:
+def test_a_failed_disk_is_a_storage_error(leader: RecordBroker, follower: RecordBroker) -> None:
     leader.log().is_unwritable = True
     answer = leader.delete_records({T0: 2}).answer
     assert answer == {T0: DeletedRecords(Errors.KAFKA_STORAGE_ERROR)}

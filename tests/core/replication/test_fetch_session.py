@@ -1,4 +1,4 @@
-"""Followers that fetch in sessions: what is not said again, and what must be heard all the same."""
+"""Fetch sessions of followers: what is listed once, and what must be repeated."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ BACKOFF_MS = SETTINGS.replica_fetch_backoff_ms
 
 
 class Pair:
-    """Broker 1, and broker 2 that follows it."""
+    """Broker 1, and its follower broker 2."""
 
     def __init__(self) -> None:
         self.leader, self.follower = Broker(1), Broker(2)
         for broker in (self.leader, self.follower):
             broker.meet(EVERYBODY)
 
-    def order(self, leader_epoch: int, *partitions: TopicPartition, leader: int = 1) -> None:
-        """Let both know a leader."""
+    def apply(self, leader_epoch: int, *partitions: TopicPartition, leader: int = 1) -> None:
+        """Set the leader on both brokers."""
         for broker in (self.leader, self.follower):
-            broker.order(
+            broker.apply(
                 {
                     topic_partition: state(leader, leader_epoch, isr=(1, 2))
                     for topic_partition in partitions
@@ -39,17 +39,17 @@ class Pair:
         self.follower.now_ms += ms
 
     def ask(self) -> FetchRequest:
-        """Return what the follower asks."""
+        """Return the follower's next fetch."""
         request = self.follower.manager.fetch_request(1, self.follower.now_ms)
         assert request is not None
         return request
 
     def answer(self, request: FetchRequest) -> FetchResponse:
-        """Return what the leader answers."""
+        """Return the leader's answer."""
         return self.leader.fetched(request)
 
     def take(self, request: FetchRequest, response: FetchResponse) -> None:
-        """Give the follower an answer."""
+        """Let the follower handle an answer."""
         self.follower.manager.on_fetch_response(1, request, response, self.follower.now_ms)
 
     def fetch(self) -> tuple[FetchRequest, FetchResponse]:
@@ -62,9 +62,9 @@ class Pair:
 
 @pytest.fixture
 def pair() -> Pair:
-    """Three partitions, in a session that has nothing more to say."""
+    """Three partitions in a session without changes."""
     pair = Pair()
-    pair.order(1, T0, T1, T2)
+    pair.apply(1, T0, T1, T2)
     pair.fetch()
     pair.fetch()
     return pair
@@ -78,12 +78,12 @@ def errors(response: FetchResponse) -> dict[TopicPartition, Errors]:
     return {topic_partition: row.error_code for topic_partition, row in response.partitions()}
 
 
-# --- what is said ---------------------------------------------------------------------------------
+# --- contents of requests and answers -------------------------------------------------------------
 
 
-def test_the_first_fetch_lists_everything_and_the_next_nothing() -> None:
+def test_the_first_fetch_lists_all_partitions_and_the_next_none() -> None:
     pair = Pair()
-    pair.order(1, T0, T1)
+    pair.apply(1, T0, T1)
     request, response = pair.fetch()
     assert listed(request) == listed(response) == [T0, T1]
     assert response.session_id != 0
@@ -93,12 +93,12 @@ def test_the_first_fetch_lists_everything_and_the_next_nothing() -> None:
         assert listed(request) == listed(response) == []
 
 
-def test_a_fetch_lists_no_more_than_a_leader_takes_and_the_next_the_others(
+def test_a_fetch_lists_at_most_as_many_partitions_as_the_leader_accepts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fetch_session_handler, "MAX_LISTED", 2)
     pair = Pair()
-    pair.order(1, T0, T1, T2)
+    pair.apply(1, T0, T1, T2)
     first, _ = pair.fetch()
     assert (listed(first), first.max_wait_ms) == ([T0, T1], 0)
     second, response = pair.fetch()
@@ -108,22 +108,24 @@ def test_a_fetch_lists_no_more_than_a_leader_takes_and_the_next_the_others(
     assert listed(pair.fetch()[0]) == []
 
 
-def test_without_a_session_all_partitions_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_session_all_partitions_are_listed_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(fetch_session_handler, "MAX_LISTED", 2)
     pair = Pair()
-    pair.order(1, T0, T1, T2)
-    pair.leader.meet({1: 100})  # whom it does not know it gives no session
+    pair.apply(1, T0, T1, T2)
+    pair.leader.meet({1: 100})  # an unknown follower gets no session
     assert [listed(pair.fetch()[0]) for _ in range(3)] == [[T0, T1], [T2, T0], [T1, T2]]
 
 
-def test_who_asks_for_no_session_gets_none(pair: Pair) -> None:
+def test_a_fetch_without_a_session_id_gets_no_session(pair: Pair) -> None:
     assert pair.answer(FetchRequest(2, 100)).session_id == 0
-    assert pair.fetch()[1].error_code is Errors.NONE, "nor does it end the one there is"
+    assert pair.fetch()[1].error_code is Errors.NONE, "the present session continues"
 
 
-def test_who_is_not_known_alive_gets_no_session_and_says_everything_again() -> None:
+def test_an_unknown_follower_gets_no_session_and_lists_all_partitions_again() -> None:
     pair = Pair()
-    pair.order(1, T0)
+    pair.apply(1, T0)
     pair.leader.meet({1: 100})
     for _ in range(2):
         request, response = pair.fetch()
@@ -133,10 +135,10 @@ def test_who_is_not_known_alive_gets_no_session_and_says_everything_again() -> N
     assert listed(pair.fetch()[0]) == []
 
 
-def test_a_position_that_changed_is_listed(pair: Pair) -> None:
+def test_a_changed_fetch_offset_is_listed(pair: Pair) -> None:
     pair.follower.logs.ends[T1] = 8
     pair.follower.logs.epochs[T1] = [(0, 0)]
-    pair.order(2, T1)
+    pair.apply(2, T1)
     pair.leader.logs.epochs[T1] = [(0, 0), (2, 5)]
     request, response = pair.fetch()
     assert listed(request) == listed(response) == [T1], "the leader's log ends its epoch earlier"
@@ -145,19 +147,19 @@ def test_a_position_that_changed_is_listed(pair: Pair) -> None:
     assert [row.fetch_offset for _, row in request.partitions()] == [5]
 
 
-def test_what_is_followed_no_longer_is_forgotten(pair: Pair) -> None:
+def test_a_partition_that_is_no_longer_followed_is_forgotten(pair: Pair) -> None:
     pair.follower.stop(T1, 1, delete=True)
     request, response = pair.fetch()
     assert list(request.forgotten()) == [T1]
     assert listed(request) == listed(response) == []
     assert list(pair.fetch()[0].forgotten()) == []
-    pair.leader.order({T1: state(1, 2)})
-    assert listed(pair.fetch()[1]) == [], "it is not told of what it forgot"
+    pair.leader.apply({T1: state(1, 2)})
+    assert listed(pair.fetch()[1]) == [], "a forgotten partition is not returned"
 
 
-def test_a_new_high_watermark_is_told_once(pair: Pair) -> None:
-    pair.leader.order({T0: state(1, 2, isr=(1, 2, 3), replicas=(1, 2, 3))})
-    pair.follower.order({T0: state(1, 2, isr=(1, 2, 3), replicas=(1, 2, 3))})
+def test_a_new_high_watermark_is_returned_once(pair: Pair) -> None:
+    pair.leader.apply({T0: state(1, 2, isr=(1, 2, 3), replicas=(1, 2, 3))})
+    pair.follower.apply({T0: state(1, 2, isr=(1, 2, 3), replicas=(1, 2, 3))})
     pair.leader.logs.ends[T0] = pair.follower.logs.ends[T0] = 9
     assert listed(pair.fetch()[0]) == [T0]
     assert listed(pair.fetch()[1]) == []
@@ -170,11 +172,11 @@ def test_a_new_high_watermark_is_told_once(pair: Pair) -> None:
     assert listed(pair.fetch()[1]) == []
 
 
-def test_a_high_watermark_is_told_again_when_the_answer_finds_a_later_leader_epoch(
+def test_a_high_watermark_is_returned_again_after_an_answer_of_an_earlier_epoch(
     pair: Pair,
 ) -> None:
     for broker in (pair.leader, pair.follower):
-        broker.order({T0: state(1, 2, isr=(1, 2, 3), replicas=(1, 2, 3))})
+        broker.apply({T0: state(1, 2, isr=(1, 2, 3), replicas=(1, 2, 3))})
         broker.logs.ends[T0] = 9
     pair.fetch()
     pair.leader.fetched_by(3, 9, leader_epoch=2)
@@ -182,18 +184,18 @@ def test_a_high_watermark_is_told_again_when_the_answer_finds_a_later_leader_epo
     response = pair.answer(request)
     assert [row.high_watermark for _, row in response.partitions()] == [9]
     for broker in (pair.leader, pair.follower):
-        broker.order({T0: state(1, 3, isr=(1, 2, 3), replicas=(1, 2, 3))})
+        broker.apply({T0: state(1, 3, isr=(1, 2, 3), replicas=(1, 2, 3))})
     pair.take(request, response)
     assert pair.follower.hosted(T0).high_watermark == 0
     pair.fetch()
     assert pair.follower.hosted(T0).high_watermark == 9
 
 
-# --- leaders that are none any more ---------------------------------------------------------------
+# --- lost leaderships -----------------------------------------------------------------------------
 
 
-def test_a_leader_that_was_deposed_says_so_unasked_and_once(pair: Pair) -> None:
-    pair.leader.order({T1: state(3, 2)})
+def test_a_deposed_leader_returns_an_error_once_without_a_request(pair: Pair) -> None:
+    pair.leader.apply({T1: state(3, 2)})
     request, response = pair.fetch()
     assert listed(request) == []
     assert errors(response) == {T1: Errors.FENCED_LEADER_EPOCH}
@@ -202,7 +204,7 @@ def test_a_leader_that_was_deposed_says_so_unasked_and_once(pair: Pair) -> None:
     assert listed(response) == []
 
 
-def test_what_the_leader_deleted_is_told_waits_and_is_listed_again(pair: Pair) -> None:
+def test_a_partition_deleted_by_the_leader_waits_and_is_listed_again(pair: Pair) -> None:
     pair.leader.stop(T1, 1, delete=True)
     assert errors(pair.fetch()[1]) == {T1: Errors.UNKNOWN_TOPIC_OR_PARTITION}
     assert list(pair.fetch()[0].forgotten()) == [T1]
@@ -212,25 +214,25 @@ def test_what_the_leader_deleted_is_told_waits_and_is_listed_again(pair: Pair) -
     assert errors(response) == {T1: Errors.UNKNOWN_TOPIC_OR_PARTITION}
 
 
-def test_a_new_leader_epoch_of_the_same_leader_fences_the_silent_follower(pair: Pair) -> None:
-    pair.leader.order({T1: state(1, 2)})
+def test_a_new_leader_epoch_fences_a_follower_that_lists_nothing(pair: Pair) -> None:
+    pair.leader.apply({T1: state(1, 2)})
     assert errors(pair.fetch()[1]) == {T1: Errors.FENCED_LEADER_EPOCH}
-    pair.follower.order({T1: state(1, 2)})
+    pair.follower.apply({T1: state(1, 2)})
     request, response = pair.fetch()
     assert listed(request) == [T1]
     assert errors(response) == {T1: Errors.NONE}
 
 
-def test_a_follower_that_knows_a_newer_epoch_is_told_that_the_leader_does_not(pair: Pair) -> None:
-    pair.follower.order({T1: state(1, 2)})
+def test_a_follower_with_a_newer_epoch_gets_unknown_leader_epoch(pair: Pair) -> None:
+    pair.follower.apply({T1: state(1, 2)})
     assert errors(pair.fetch()[1]) == {T1: Errors.UNKNOWN_LEADER_EPOCH}
 
 
-def test_an_error_that_is_out_of_date_is_not_the_last_word(pair: Pair) -> None:
-    pair.leader.order({T1: state(1, 2)})
+def test_an_outdated_error_is_ignored(pair: Pair) -> None:
+    pair.leader.apply({T1: state(1, 2)})
     request = pair.ask()
     response = pair.answer(request)
-    pair.follower.order({T1: state(1, 2)})
+    pair.follower.apply({T1: state(1, 2)})
     pair.take(request, response)
     assert listed(pair.fetch()[0]) == [T1]
     assert pair.follower.role(T1) is Role.FOLLOWER
@@ -239,7 +241,7 @@ def test_an_error_that_is_out_of_date_is_not_the_last_word(pair: Pair) -> None:
 # --- lost, late and repeated ----------------------------------------------------------------------
 
 
-def test_after_a_fetch_without_an_answer_everything_is_listed(pair: Pair) -> None:
+def test_after_a_lost_answer_all_partitions_are_listed(pair: Pair) -> None:
     lost = pair.ask()
     assert (listed(lost), lost.session_epoch) == ([], 2)
     request = pair.ask()
@@ -248,19 +250,19 @@ def test_after_a_fetch_without_an_answer_everything_is_listed(pair: Pair) -> Non
     assert listed(pair.fetch()[0]) == []
 
 
-def test_an_error_whose_answer_was_lost_is_told_again(pair: Pair) -> None:
-    pair.leader.order({T1: state(3, 2)})
+def test_an_error_in_a_lost_answer_is_returned_again(pair: Pair) -> None:
+    pair.leader.apply({T1: state(3, 2)})
     assert errors(pair.answer(pair.ask())) == {T1: Errors.FENCED_LEADER_EPOCH}
     assert errors(pair.fetch()[1])[T1] is Errors.FENCED_LEADER_EPOCH
 
 
-def test_a_repeated_fetch_is_refused_and_the_session_goes_on(pair: Pair) -> None:
+def test_a_duplicate_fetch_is_refused_and_the_session_continues(pair: Pair) -> None:
     request, _ = pair.fetch()
     assert pair.answer(request) == FetchResponse(Errors.INVALID_FETCH_SESSION_EPOCH)
     assert pair.fetch()[1].error_code is Errors.NONE
 
 
-def test_a_late_fetch_that_began_a_session_ends_the_newer_one(pair: Pair) -> None:
+def test_a_late_fetch_that_starts_a_session_ends_the_newer_one(pair: Pair) -> None:
     pair.ask()  # is lost
     full = pair.ask()
     pair.take(full, pair.answer(full))
@@ -271,7 +273,7 @@ def test_a_late_fetch_that_began_a_session_ends_the_newer_one(pair: Pair) -> Non
     assert (listed(request), response.error_code) == ([T0, T1, T2], Errors.NONE)
 
 
-def test_the_answer_to_an_earlier_fetch_is_none_to_the_last(pair: Pair) -> None:
+def test_an_answer_to_an_earlier_fetch_is_ignored(pair: Pair) -> None:
     early = pair.ask()
     response = pair.answer(early)
     pair.ask()
@@ -279,10 +281,10 @@ def test_the_answer_to_an_earlier_fetch_is_none_to_the_last(pair: Pair) -> None:
     assert pair.ask().session_epoch == 0
 
 
-def test_a_leader_that_started_again_knows_no_session(pair: Pair) -> None:
+def test_a_restarted_leader_knows_no_session(pair: Pair) -> None:
     pair.leader = Broker(1)
     pair.leader.meet(EVERYBODY)
-    pair.leader.order(
+    pair.leader.apply(
         {topic_partition: state(1, 1, isr=(1, 2)) for topic_partition in (T0, T1, T2)}
     )
     assert pair.fetch()[1].error_code is Errors.FETCH_SESSION_ID_NOT_FOUND
@@ -290,7 +292,7 @@ def test_a_leader_that_started_again_knows_no_session(pair: Pair) -> None:
     assert listed(request) == listed(response) == [T0, T1, T2]
 
 
-def test_a_follower_that_registered_anew_begins_a_new_session(pair: Pair) -> None:
+def test_a_follower_that_registered_again_starts_a_new_session(pair: Pair) -> None:
     pair.follower.manager.broker_epoch = 101
     assert pair.fetch()[1].error_code is Errors.FETCH_SESSION_ID_NOT_FOUND
     request, _ = pair.fetch()
@@ -298,12 +300,12 @@ def test_a_follower_that_registered_anew_begins_a_new_session(pair: Pair) -> Non
     assert {p.followers[2].broker_epoch for p in pair.leader.manager.partitions.values()} == {101}
 
 
-def test_an_earlier_life_does_not_continue_a_session(pair: Pair) -> None:
+def test_an_earlier_broker_epoch_does_not_continue_a_session(pair: Pair) -> None:
     pair.leader.meet({1: 100, 2: 101})
     assert pair.fetch()[1].error_code is Errors.STALE_BROKER_EPOCH
 
 
-def test_when_a_fetch_is_refused_everything_waits(pair: Pair) -> None:
+def test_after_a_refused_fetch_all_partitions_wait(pair: Pair) -> None:
     pair.take(pair.ask(), FetchResponse(Errors.BROKER_NOT_AVAILABLE))
     assert pair.follower.manager.fetch_request(1, pair.follower.now_ms) is None
     pair.pass_ms(BACKOFF_MS)
@@ -313,7 +315,7 @@ def test_when_a_fetch_is_refused_everything_waits(pair: Pair) -> None:
 # --- the ISR --------------------------------------------------------------------------------------
 
 
-def test_silent_fetches_keep_a_follower_in_the_isr_when_records_come(pair: Pair) -> None:
+def test_empty_fetches_keep_a_follower_in_the_isr_when_records_arrive(pair: Pair) -> None:
     pair.pass_ms(10 * LAG_MS)
     pair.fetch()
     pair.leader.logs.ends[T0] = 5
@@ -325,9 +327,9 @@ def test_silent_fetches_keep_a_follower_in_the_isr_when_records_come(pair: Pair)
     assert [row.new_isr for row in pair.leader.proposals()] == [(1,)]
 
 
-def test_what_is_forgotten_or_fails_is_not_caught_up_by_further_fetches(pair: Pair) -> None:
+def test_forgotten_and_failed_partitions_are_not_caught_up_by_empty_fetches(pair: Pair) -> None:
     pair.follower.stop(T0, 1, delete=True)
-    pair.follower.order({T1: state(1, 2)})
+    pair.follower.apply({T1: state(1, 2)})
     pair.fetch()
     pair.pass_ms(2 * LAG_MS)
     pair.fetch()
@@ -342,11 +344,11 @@ def test_what_is_forgotten_or_fails_is_not_caught_up_by_further_fetches(pair: Pa
     }
 
 
-def test_a_follower_that_stands_at_the_end_joins_the_isr_without_being_listed() -> None:
+def test_a_follower_at_the_log_end_joins_the_isr_without_being_listed() -> None:
     pair = Pair()
-    pair.leader.meet({1: 100, 2: 99})  # its registration has not been heard of yet
+    pair.leader.meet({1: 100, 2: 99})  # the leader does not know its registration yet
     for broker in (pair.leader, pair.follower):
-        broker.order({T0: state(1, 1, isr=(1,))})
+        broker.apply({T0: state(1, 1, isr=(1,))})
     pair.fetch()
     assert pair.leader.proposals() == []
     pair.leader.meet(EVERYBODY)
@@ -355,7 +357,7 @@ def test_a_follower_that_stands_at_the_end_joins_the_isr_without_being_listed() 
     assert [row.new_isr for row in pair.leader.proposals()] == [(1, 2)]
 
 
-def test_a_follower_that_was_shrunk_away_comes_back_without_being_listed(pair: Pair) -> None:
+def test_a_follower_removed_from_the_isr_returns_without_being_listed(pair: Pair) -> None:
     pair.leader.logs.ends[T0] = 5
     pair.pass_ms(LAG_MS + 1)
     pair.leader.manager.shrink_isrs(pair.leader.now_ms)

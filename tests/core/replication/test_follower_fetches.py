@@ -1,4 +1,4 @@
-"""What a leader answers to a follower's Fetch."""
+"""Answers of a leader to fetches of followers."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.core.replication.stage import (
 
 @pytest.fixture
 def leader() -> Broker:
-    """Leads t-0 in leader epoch 5 with epochs 2 from 0, 4 from 6 and 5 from 10 on, end 12."""
+    """Leads t-0 in leader epoch 5: epoch 2 from 0, 4 from 6, 5 from 10, log end 12."""
     broker = Broker()
     broker.meet({1: 100, 2: 100})
     broker.logs.epochs[T0] = [(2, 0), (4, 6)]
     broker.logs.ends[T0] = 10
-    broker.order({T0: state(leader_epoch=5)})
+    broker.apply({T0: state(leader_epoch=5)})
     broker.logs.ends[T0] = 12
     return broker
 
@@ -46,7 +46,7 @@ def ask(broker: Broker, row: FetchPartition, *, replica: int = 2, id: str = A) -
 
 
 def leo(broker: Broker) -> int:
-    """Return how far the leader believes broker 2 to be."""
+    """Return the log end of broker 2 as the leader knows it."""
     return broker.hosted().followers[2].log_end_offset
 
 
@@ -58,20 +58,22 @@ def leo(broker: Broker) -> int:
         (6, Errors.UNKNOWN_LEADER_EPOCH),
     ],
 )
-def test_the_epochs_of_both_must_agree(leader: Broker, leader_epoch: int, error: Errors) -> None:
+def test_the_leader_epochs_must_be_equal(leader: Broker, leader_epoch: int, error: Errors) -> None:
     assert ask(leader, position(leader_epoch, 12)).error_code is error
     assert leo(leader) == (12 if error is Errors.NONE else -1)
 
 
 @pytest.mark.parametrize("named", [2, NO_LEADER])
-def test_who_does_not_lead_says_so_after_the_epochs(leader: Broker, named: int) -> None:
-    leader.order({T0: state(named, leader_epoch=6)})
+def test_a_broker_that_is_not_the_leader_checks_the_epoch_first(leader: Broker, named: int) -> None:
+    leader.apply({T0: state(named, leader_epoch=6)})
     assert ask(leader, position(5, 0)).error_code is Errors.FENCED_LEADER_EPOCH
     assert ask(leader, position(6, 0)).error_code is Errors.NOT_LEADER_OR_FOLLOWER
     assert ask(leader, position(7, 0)).error_code is Errors.UNKNOWN_LEADER_EPOCH
 
 
-def test_what_is_not_hosted_may_still_be_known(leader: Broker) -> None:
+def test_a_known_partition_that_is_not_hosted_has_another_error_than_an_unknown_one(
+    leader: Broker,
+) -> None:
     row = position(0, 0, partition=1)
     assert ask(leader, row).error_code is Errors.UNKNOWN_TOPIC_OR_PARTITION
     known = UpdateMetadataPartition(1, 7, 2, 0, (2,), 0, (2,), ())
@@ -81,16 +83,18 @@ def test_what_is_not_hosted_may_still_be_known(leader: Broker) -> None:
 
 def test_a_failed_directory_is_a_storage_error(leader: Broker) -> None:
     leader.logs.offline.add(T0)
-    leader.order({T0: state(leader_epoch=6)})
+    leader.apply({T0: state(leader_epoch=6)})
     assert ask(leader, position(5, 0)).error_code is Errors.KAFKA_STORAGE_ERROR
 
 
-def test_who_is_not_assigned_is_told_to_ask_again(leader: Broker) -> None:  # KAFKA-13837
+def test_a_follower_that_is_not_assigned_gets_unknown_leader_epoch(
+    leader: Broker,
+) -> None:  # KAFKA-13837
     assert ask(leader, position(5, 0), replica=9).error_code is Errors.UNKNOWN_LEADER_EPOCH
     assert 9 not in leader.hosted().followers
 
 
-def test_an_earlier_topic_of_that_name_is_another_one(leader: Broker) -> None:
+def test_a_fetch_of_an_earlier_topic_of_the_same_name_is_refused(leader: Broker) -> None:
     answer = ask(leader, position(5, 12), id=B)
     assert answer.error_code is Errors.INCONSISTENT_TOPIC_ID
     assert leo(leader) == -1
@@ -108,7 +112,7 @@ def test_an_earlier_topic_of_that_name_is_another_one(leader: Broker) -> None:
         (1, 1, (1, 0)),
     ],
 )
-def test_a_log_that_leaves_the_leaders_is_told_where(
+def test_a_diverging_log_gets_the_diverging_epoch_and_its_end(
     leader: Broker, last_fetched_epoch: int, offset: int, diverging: tuple[int, int] | None
 ) -> None:
     answer = ask(leader, position(5, offset, last_fetched_epoch))
@@ -120,7 +124,7 @@ def test_a_log_that_leaves_the_leaders_is_told_where(
 @pytest.mark.parametrize(
     ("last_fetched_epoch", "offset"), [(-1, 13), (-1, 2), (2, 2), (1, 2), (7, 12)]
 )
-def test_what_the_leader_does_not_have_is_out_of_range(
+def test_an_offset_outside_the_leaders_log_is_out_of_range(
     leader: Broker, last_fetched_epoch: int, offset: int
 ) -> None:
     leader.logs.starts[T0] = 3
@@ -129,7 +133,7 @@ def test_what_the_leader_does_not_have_is_out_of_range(
     assert leo(leader) == -1
 
 
-def test_each_partition_is_answered_for_itself(leader: Broker) -> None:
+def test_each_partition_has_its_own_error(leader: Broker) -> None:
     leader.handle(leader_and_isr({T1: state(2)}))
     rows = (position(5, 12), position(0, 0, partition=1), position(0, 0, partition=2))
     response = leader.fetched(fetch(2, *rows))
@@ -143,14 +147,16 @@ def test_each_partition_is_answered_for_itself(leader: Broker) -> None:
     ]
 
 
-def test_an_empty_request_has_an_empty_answer(leader: Broker) -> None:
+def test_an_empty_fetch_has_an_empty_answer(leader: Broker) -> None:
     assert leader.fetched(FetchRequest(2)).error_code is Errors.NONE
 
 
-# --- which life of the follower -------------------------------------------------------------------
+# --- broker epoch of the follower -----------------------------------------------------------------
 
 
-def test_an_earlier_life_is_refused_once_a_newer_one_fetched(leader: Broker) -> None:  # KIP-903
+def test_an_earlier_broker_epoch_is_refused_after_a_fetch_of_a_newer_one(
+    leader: Broker,
+) -> None:  # KIP-903
     leader.fetched_by(2, 3, replica_epoch=150, leader_epoch=5)
     late = fetch(2, position(5, 12), replica_epoch=100)
     assert no_answer(leader.fetched(late)) is Errors.STALE_BROKER_EPOCH
@@ -158,7 +164,7 @@ def test_an_earlier_life_is_refused_once_a_newer_one_fetched(leader: Broker) -> 
     assert leader.hosted().followers[2].broker_epoch == 150
 
 
-def test_an_earlier_life_is_refused_as_often_as_it_fetches(leader: Broker) -> None:
+def test_an_earlier_broker_epoch_is_refused_at_every_fetch(leader: Broker) -> None:
     leader.fetched_by(2, 3, replica_epoch=150, leader_epoch=5)
     late = fetch(2, position(5, 12), replica_epoch=120)
     for _ in range(2):
@@ -166,7 +172,7 @@ def test_an_earlier_life_is_refused_as_often_as_it_fetches(leader: Broker) -> No
     assert leo(leader) == 3
 
 
-def test_an_earlier_life_is_refused_once_a_newer_one_is_registered(leader: Broker) -> None:
+def test_an_earlier_broker_epoch_is_refused_after_a_newer_registration(leader: Broker) -> None:
     leader.meet({2: 200})
     late = fetch(2, position(5, 12), replica_epoch=100)
     assert no_answer(leader.fetched(late)) is Errors.STALE_BROKER_EPOCH
@@ -174,19 +180,21 @@ def test_an_earlier_life_is_refused_once_a_newer_one_is_registered(leader: Broke
     assert leader.fetched_by(2, 12, replica_epoch=201, leader_epoch=5).error_code is Errors.NONE
 
 
-def test_lives_of_brokers_that_do_not_exist_are_not_remembered(leader: Broker) -> None:
+def test_broker_epochs_of_unknown_brokers_are_not_remembered(leader: Broker) -> None:
     for replica in range(1000, 1100):
         leader.fetched(fetch(replica, position(5, 12), replica_epoch=7))
     leader.fetched(fetch(2, position(5, 12), replica_epoch=100))
     assert leader.manager._fetches._fetching_epochs == {2: 100}
 
 
-def test_a_life_nobody_knows_is_not_checked(leader: Broker) -> None:
+def test_an_unknown_broker_epoch_is_not_checked(leader: Broker) -> None:
     answer = leader.fetched_by(2, 12, replica_epoch=UNKNOWN_BROKER_EPOCH, leader_epoch=5)
     assert answer.error_code is Errors.NONE
     assert leo(leader) == 12
 
 
-def test_who_follows_an_earlier_topic_of_that_name_fences_nobody(leader: Broker) -> None:
-    leader.order({T0: state(2, leader_epoch=6)})
+def test_a_fetch_of_an_earlier_topic_is_refused_before_the_leader_epoch_is_checked(
+    leader: Broker,
+) -> None:
+    leader.apply({T0: state(2, leader_epoch=6)})
     assert ask(leader, position(0, 0), id=B).error_code is Errors.INCONSISTENT_TOPIC_ID

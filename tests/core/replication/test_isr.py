@@ -1,4 +1,4 @@
-"""Who is in sync, by numbers alone."""
+"""Membership in the ISR, by offsets and times only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LAG_MS = 100
 
 
 def follower(*, in_isr: bool = True, leader_end: int = 20) -> Replica:
-    """Return what a leader knows of a follower when its leadership begins at 0."""
+    """Return the leader's state of a follower when the leadership begins at time 0."""
     replica = Replica()
     replica.on_leader_epoch(leader_end, 0, is_in_isr=in_isr)
     return replica
@@ -29,13 +29,13 @@ def fetch(replica: Replica, offset: int, now_ms: int, leader_end: int = 20) -> b
     return replica.on_fetch(offset, 0, 100, leader_end, now_ms)
 
 
-def test_who_never_fetches_is_out_of_sync_after_the_limit() -> None:  # ISR-02
+def test_a_follower_that_does_not_fetch_is_out_of_sync_after_the_limit() -> None:  # ISR-02
     replica = follower()
     assert not is_out_of_sync(replica, 20, 100, LAG_MS)
     assert is_out_of_sync(replica, 20, 101, LAG_MS)
 
 
-def test_a_slow_follower_leaves_and_comes_back_when_it_reaches_the_end() -> None:  # ISR-03
+def test_a_slow_follower_is_in_sync_again_when_it_reaches_the_log_end() -> None:  # ISR-03
     replica = follower()
     fetch(replica, 5, 0)
     fetch(replica, 15, 75)
@@ -44,19 +44,19 @@ def test_a_slow_follower_leaves_and_comes_back_when_it_reaches_the_end() -> None
     assert not is_out_of_sync(replica, 20, 150, LAG_MS)
 
 
-def test_who_has_everything_may_be_idle() -> None:  # ISR-04, ISR-09
+def test_a_follower_at_the_log_end_need_not_fetch() -> None:  # ISR-04, ISR-09
     replica = follower()
     fetch(replica, 20, 0)
     assert not is_out_of_sync(replica, 20, 10**9, LAG_MS)
 
 
-def test_who_stands_beyond_the_end_and_is_silent_is_out_of_sync() -> None:
+def test_a_follower_beyond_the_log_end_that_does_not_fetch_is_out_of_sync() -> None:
     replica = follower()
     fetch(replica, 25, 0)
     assert is_out_of_sync(replica, 20, 101, LAG_MS)
 
 
-def test_reaching_the_end_of_the_fetch_before_counts_as_of_then() -> None:  # ISR-08
+def test_a_follower_at_the_previous_log_end_was_caught_up_at_the_previous_fetch() -> None:  # ISR-08
     replica = follower(leader_end=5)
     fetch(replica, 5, 5_000, leader_end=10)
     fetch(replica, 10, 10_000, leader_end=15)
@@ -65,20 +65,20 @@ def test_reaching_the_end_of_the_fetch_before_counts_as_of_then() -> None:  # IS
     assert replica.last_caught_up_ms == 5_000
 
 
-def test_only_a_new_position_is_news() -> None:
+def test_only_a_changed_position_is_reported() -> None:
     replica = follower()
     assert fetch(replica, 3, 1)
     assert not fetch(replica, 3, 2)
     assert fetch(replica, 2, 3), "a follower that truncated"
 
 
-def test_a_clock_that_starts_at_zero_makes_nobody_look_caught_up() -> None:
+def test_a_new_follower_is_not_caught_up_at_time_zero() -> None:
     replica = follower(in_isr=False)
     assert replica.last_caught_up_ms == NEVER_MS
     assert is_out_of_sync(replica, 20, 1, LAG_MS)
 
 
-def test_the_leader_stays_and_who_is_not_assigned_any_more_leaves_at_once() -> None:  # KAFKA-9672
+def test_the_leader_stays_and_an_unassigned_member_leaves_at_once() -> None:  # KAFKA-9672
     followers = {2: follower(), 3: follower()}
     fetch(followers[3], 20, 0)
     gone = out_of_sync_members((4, 1, 2, 3), 1, followers, 20, 50, LAG_MS)
@@ -90,20 +90,20 @@ def test_the_leader_stays_and_who_is_not_assigned_any_more_leaves_at_once() -> N
     ("end", "high_watermark", "epoch_start", "reached"),
     [(5, 5, 5, True), (4, 5, 0, False), (5, 0, 6, False), (-1, 0, 0, False)],
 )
-def test_joining_needs_what_is_committed_and_what_earlier_epochs_wrote(
+def test_a_follower_joins_at_the_high_watermark_and_the_start_of_the_epoch(
     end: int, high_watermark: int, epoch_start: int, reached: bool
 ) -> None:  # KAFKA-7128
     replica = Replica(log_end_offset=end)
     assert has_reached_isr(replica, high_watermark, epoch_start) is reached
 
 
-def test_the_maximal_isr_has_the_newcomer_and_keeps_who_is_to_leave() -> None:  # ISR-05, ISR-07
+def test_the_maximal_isr_has_added_and_removed_members() -> None:  # ISR-05, ISR-07
     assert maximal_isr((1, 2), None) == (1, 2)
     assert maximal_isr((1, 2), (1, 2, 3)) == (1, 2, 3)
     assert maximal_isr((1, 2), (1,)) == (1, 2)
 
 
-def test_what_the_slowest_has_is_committed() -> None:
+def test_the_slowest_member_decides_the_high_watermark() -> None:
     followers = [Replica(log_end_offset=7), Replica(log_end_offset=9)]
     assert high_watermark_candidate(8, followers) == 7
     assert high_watermark_candidate(8, []) == 8
@@ -120,7 +120,7 @@ def test_what_the_slowest_has_is_committed() -> None:
         ((0, 1), (0, 1, 2, 3), (3,), (), True),
     ],
 )
-def test_replicas_still_being_added_are_not_missed(  # ISR-15
+def test_replicas_being_added_do_not_make_a_partition_under_replicated(  # ISR-15
     isr: tuple[int, ...],
     replicas: tuple[int, ...],
     adding: tuple[int, ...],

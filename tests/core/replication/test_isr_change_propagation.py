@@ -1,4 +1,4 @@
-"""Changes of ISRs are told of once they are over, but not later than after a minute."""
+"""ISR changes are notified after a quiet period, or after one minute at the latest."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ FIRST, SECOND = TopicPartition("payments", 0), TopicPartition("payments", 1)
 START = 1_000_000
 
 
-def test_without_a_change_there_is_nothing_to_tell():
+def test_without_a_change_there_is_no_notification():
     propagation = IsrChangePropagation(START)
     propagation.record([], START)
     assert propagation.due(START + 10 * MAX_DELAY_MS) == ()
 
 
-def test_a_change_is_told_of_when_it_was_the_last_for_a_while():
+def test_the_last_change_is_notified_after_the_quiet_period():
     propagation = IsrChangePropagation(START)
     propagation.record([FIRST], START)
     assert propagation.due(START + LINGER_MS) == ()
     assert propagation.due(START + LINGER_MS + 1) == (FIRST,)
 
 
-def test_another_change_starts_the_wait_anew():
+def test_another_change_restarts_the_quiet_period():
     propagation = IsrChangePropagation(START)
     propagation.record([FIRST], START)
     propagation.record([SECOND], START + LINGER_MS)
@@ -34,14 +34,14 @@ def test_another_change_starts_the_wait_anew():
     assert propagation.due(START + 2 * LINGER_MS + 1) == (FIRST, SECOND)
 
 
-def test_a_partition_that_changed_twice_is_named_once():
+def test_a_partition_with_two_changes_is_named_once():
     propagation = IsrChangePropagation(START)
     propagation.record([FIRST, SECOND], START)
     propagation.record([FIRST], START + 1)
     assert propagation.due(START + LINGER_MS + 2) == (FIRST, SECOND)
 
 
-def test_changes_that_never_end_are_told_of_after_a_minute():
+def test_continuous_changes_are_notified_after_one_minute():
     propagation = IsrChangePropagation(START)
     for at in range(START, START + MAX_DELAY_MS + 1, 1000):
         propagation.record([FIRST], at)
@@ -49,7 +49,7 @@ def test_changes_that_never_end_are_told_of_after_a_minute():
     assert propagation.due(START + MAX_DELAY_MS + 1) == (FIRST,)
 
 
-def test_what_was_told_of_is_forgotten_and_the_minute_begins_again():
+def test_after_a_notification_the_minute_starts_again():
     propagation = IsrChangePropagation(START)
     propagation.record([FIRST], START)
     now = START + MAX_DELAY_MS + 1
@@ -60,17 +60,17 @@ def test_what_was_told_of_is_forgotten_and_the_minute_begins_again():
     assert propagation.due(now + LINGER_MS + 2) == (SECOND,)
 
 
-def test_what_changed_while_it_was_told_of_waits_for_the_next_time():
+def test_a_change_during_a_notification_waits_for_the_next():
     propagation = IsrChangePropagation(START)
     propagation.record([FIRST], START)
     now = START + LINGER_MS + 1
-    told = propagation.due(now)
+    due = propagation.due(now)
     propagation.record([SECOND], now)
-    propagation.propagated(told, now)
+    propagation.propagated(due, now)
     assert propagation.due(now + LINGER_MS + 1) == (SECOND,)
 
 
-def test_what_could_not_be_told_of_is_due_still():
+def test_changes_of_a_failed_notification_are_notified_again():
     propagation = IsrChangePropagation(START)
     propagation.record([FIRST], START)
     now = START + LINGER_MS + 1

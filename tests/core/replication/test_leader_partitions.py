@@ -1,4 +1,4 @@
-"""Leaders and their ISRs: proposals, their answers, and everything that may come between."""
+"""Leaders and their ISRs: proposals, answers, and events between them."""
 
 from __future__ import annotations
 
@@ -42,25 +42,25 @@ REJECTED = [Errors.INELIGIBLE_REPLICA, Errors.OPERATION_NOT_ATTEMPTED]
 
 @pytest.fixture
 def leader() -> Broker:
-    """A broker that leads t-0 in leader epoch 1 with ISR [1], knowing that 2 and 3 live."""
+    """A broker that leads t-0 in leader epoch 1 with ISR [1]; brokers 2 and 3 are live."""
     broker = Broker()
     broker.meet({1: 100, 2: 100, 3: 100})
-    broker.order({T0: state(leader_epoch=1, isr=(1,), replicas=(1, 2, 3))})
+    broker.apply({T0: state(leader_epoch=1, isr=(1,), replicas=(1, 2, 3))})
     return broker
 
 
 @pytest.fixture
 def full(leader: Broker) -> Broker:
-    """The same with ISR [1, 2, 3] in leader epoch 2 and records up to 10; nobody fetched yet."""
+    """The same with ISR [1, 2, 3], leader epoch 2 and log end 10; no follower has fetched."""
     leader.logs.ends[T0] = 10
-    leader.order({T0: state(leader_epoch=2, isr=(1, 2, 3), replicas=(1, 2, 3))})
+    leader.apply({T0: state(leader_epoch=2, isr=(1, 2, 3), replicas=(1, 2, 3))})
     return leader
 
 
 # --- expansion ------------------------------------------------------------------------------------
 
 
-def test_who_reaches_the_end_is_proposed_and_joins_when_the_controller_says_so(
+def test_a_follower_at_the_log_end_is_proposed_and_joins_when_accepted(
     leader: Broker,
 ) -> None:  # ISR-05
     leader.fetched_by(2)
@@ -77,7 +77,7 @@ def test_who_reaches_the_end_is_proposed_and_joins_when_the_controller_says_so(
     assert leader.proposals() == []
 
 
-def test_one_change_at_a_time_and_the_newcomer_comes_last(leader: Broker) -> None:  # ISR-12
+def test_there_is_one_proposal_at_a_time_and_new_members_are_last(leader: Broker) -> None:  # ISR-12
     leader.fetched_by(3)
     leader.fetched_by(2)
     (row,) = leader.proposals()
@@ -91,9 +91,11 @@ def test_one_change_at_a_time_and_the_newcomer_comes_last(leader: Broker) -> Non
     assert (row.new_isr, row.partition_epoch) == ((1, 3, 2), 4)
 
 
-def test_who_is_behind_does_not_join(leader: Broker) -> None:  # ISR-13, KAFKA-7128
+def test_a_follower_behind_the_start_of_the_epoch_does_not_join(
+    leader: Broker,
+) -> None:  # ISR-13, KAFKA-7128
     leader.logs.ends[T0] = 10
-    leader.order({T0: state(leader_epoch=2, isr=(1,), replicas=(1, 2, 3))})
+    leader.apply({T0: state(leader_epoch=2, isr=(1,), replicas=(1, 2, 3))})
     assert leader.hosted().leader_epoch_start_offset == 10
     leader.fetched_by(2, 9, leader_epoch=2)
     assert leader.proposals() == []
@@ -102,7 +104,7 @@ def test_who_is_behind_does_not_join(leader: Broker) -> None:  # ISR-13, KAFKA-7
     assert [row.new_isr for row in leader.proposals()] == [(1, 2)]
 
 
-def test_who_is_not_known_to_live_does_not_join(leader: Broker) -> None:  # KAFKA-14140
+def test_a_follower_that_is_not_live_does_not_join(leader: Broker) -> None:  # KAFKA-14140
     leader.meet({1: 100, 3: 100})
     leader.fetched_by(2)
     assert leader.proposals() == []
@@ -111,8 +113,10 @@ def test_who_is_not_known_to_live_does_not_join(leader: Broker) -> None:  # KAFK
     assert [row.new_isr for row in leader.proposals()] == [(1, 2)]
 
 
-def test_the_life_that_fetched_must_be_the_one_that_lives(leader: Broker) -> None:  # KIP-903
-    leader.fetched_by(2, replica_epoch=150)  # started again; the controller has not told yet
+def test_the_broker_epoch_of_the_fetch_must_be_the_registered_one(
+    leader: Broker,
+) -> None:  # KIP-903
+    leader.fetched_by(2, replica_epoch=150)  # restarted; the leader does not know it yet
     assert leader.proposals() == []
     leader.meet({1: 100, 2: 150, 3: 100})
     leader.fetched_by(2, replica_epoch=150)
@@ -120,7 +124,7 @@ def test_the_life_that_fetched_must_be_the_one_that_lives(leader: Broker) -> Non
     assert row.isr_broker_epochs == (UNKNOWN_BROKER_EPOCH, 150)
 
 
-def test_a_follower_that_restarts_is_proposed_with_its_new_life(leader: Broker) -> None:
+def test_a_restarted_follower_is_proposed_with_its_new_broker_epoch(leader: Broker) -> None:
     leader.fetched_by(2)
     request = leader.send()
     leader.meet({1: 100, 2: 150, 3: 100})
@@ -135,7 +139,7 @@ def test_a_follower_that_restarts_is_proposed_with_its_new_life(leader: Broker) 
 # --- shrinking ------------------------------------------------------------------------------------
 
 
-def test_who_lags_for_too_long_is_proposed_to_leave(full: Broker) -> None:  # ISR-07
+def test_a_lagging_follower_is_proposed_for_removal(full: Broker) -> None:  # ISR-07
     full.fetched_by(3, 10, leader_epoch=2)
     full.manager.shrink_isrs(LAG_MS)
     assert full.proposals() == []
@@ -153,22 +157,22 @@ def test_who_lags_for_too_long_is_proposed_to_leave(full: Broker) -> None:  # IS
     assert full.manager.counters.isr_shrinks == 1
 
 
-def test_all_who_lag_leave_together_and_the_leader_never(full: Broker) -> None:
+def test_lagging_followers_leave_together_and_the_leader_stays(full: Broker) -> None:
     full.manager.shrink_isrs(LAG_MS + 1)
     assert [row.new_isr for row in full.proposals()] == [(1,)]
 
 
-def test_who_is_not_assigned_any_more_leaves_at_once(leader: Broker) -> None:
-    leader.order({T0: state(leader_epoch=2, isr=(1, 4, 2), replicas=(1, 2))})
+def test_an_unassigned_member_leaves_at_once(leader: Broker) -> None:
+    leader.apply({T0: state(leader_epoch=2, isr=(1, 4, 2), replicas=(1, 2))})
     leader.fetched_by(2, leader_epoch=2)
     leader.manager.shrink_isrs(0)
     assert [row.new_isr for row in leader.proposals()] == [(1, 2)]
 
 
-def test_nothing_is_committed_before_who_is_not_assigned_any_more_has_left(full: Broker) -> None:
-    full.order({T0: state(leader_epoch=3, isr=(1, 3, 2), replicas=(1, 2))})
+def test_nothing_is_committed_before_an_unassigned_member_has_left(full: Broker) -> None:
+    full.apply({T0: state(leader_epoch=3, isr=(1, 3, 2), replicas=(1, 2))})
     full.fetched_by(2, 10, leader_epoch=3)
-    assert full.hosted().high_watermark == 0, "3 does not have it, and could be elected"
+    assert full.hosted().high_watermark == 0, "3 does not have the records and could be elected"
     full.manager.shrink_isrs(0)
     request = full.send()
     full.answer(request, accepted(request.partitions[0]))
@@ -176,7 +180,7 @@ def test_nothing_is_committed_before_who_is_not_assigned_any_more_has_left(full:
     assert full.hosted().high_watermark == 10
 
 
-def test_who_died_with_all_there_is_leaves_after_the_limit(full: Broker) -> None:
+def test_an_offline_follower_leaves_after_the_limit_even_at_the_log_end(full: Broker) -> None:
     for replica in (2, 3):
         full.fetched_by(replica, 10, leader_epoch=2)
     full.meet({1: 100, 3: 100})
@@ -186,8 +190,8 @@ def test_who_died_with_all_there_is_leaves_after_the_limit(full: Broker) -> None
     assert [row.new_isr for row in full.proposals()] == [(1, 3)]
 
 
-def test_only_what_is_led_is_looked_through(full: Broker) -> None:
-    full.order({T1: state(2, isr=(1, 2)), T2: state(ME, isr=(1, 2))})
+def test_only_led_partitions_are_checked(full: Broker) -> None:
+    full.apply({T1: state(2, isr=(1, 2)), T2: state(ME, isr=(1, 2))})
     full.logs.ends.update({T1: 5, T2: 5})
     full.stop(T0, EPOCH_DURING_DELETE, delete=True)
     full.manager.shrink_isrs(LAG_MS + 1)
@@ -198,7 +202,7 @@ def test_only_what_is_led_is_looked_through(full: Broker) -> None:
 
 
 @pytest.mark.parametrize("error", GIVEN_UP)
-def test_a_leader_that_is_outdated_waits_for_its_next_orders(
+def test_a_leader_with_an_outdated_epoch_waits_for_the_next_leader_and_isr(
     leader: Broker, error: Errors
 ) -> None:  # ISR-10, ISR-11
     leader.fetched_by(2)
@@ -210,13 +214,13 @@ def test_a_leader_that_is_outdated_waits_for_its_next_orders(
     assert leader.hosted().isr == (1,)
     assert leader.hosted().maximal_isr == (1, 2), "it may have been accepted"
     assert leader.manager.counters.failed_isr_updates == 1
-    leader.order({T0: state(leader_epoch=2, isr=(1,), replicas=(1, 2, 3))})
+    leader.apply({T0: state(leader_epoch=2, isr=(1,), replicas=(1, 2, 3))})
     assert leader.hosted().maximal_isr == (1,)
     leader.fetched_by(3, leader_epoch=2)
     assert [row.new_isr for row in leader.proposals()] == [(1, 3)]
 
 
-def test_a_shrink_the_leader_gave_up_is_not_proposed_again(full: Broker) -> None:  # ISR-10
+def test_a_refused_removal_is_not_proposed_again(full: Broker) -> None:  # ISR-10
     full.manager.shrink_isrs(LAG_MS + 1)
     request = full.send()
     full.answer(request, refused(request.partitions[0], Errors.INVALID_UPDATE_VERSION))
@@ -227,7 +231,9 @@ def test_a_shrink_the_leader_gave_up_is_not_proposed_again(full: Broker) -> None
 
 
 @pytest.mark.parametrize("error", RETRIED)
-def test_what_failed_for_another_reason_is_sent_again(leader: Broker, error: Errors) -> None:
+def test_a_proposal_that_failed_for_another_reason_is_sent_again(
+    leader: Broker, error: Errors
+) -> None:
     leader.fetched_by(2)  # ISR-11, KAFKA-14010
     request = leader.send()
     leader.answer(request, refused(request.partitions[0], error))
@@ -236,7 +242,7 @@ def test_what_failed_for_another_reason_is_sent_again(leader: Broker, error: Err
 
 
 @pytest.mark.parametrize("error", REJECTED)
-def test_a_rejected_change_is_undone_and_may_be_proposed_anew(
+def test_a_rejected_change_is_withdrawn_and_may_be_proposed_again(
     leader: Broker, error: Errors
 ) -> None:
     leader.fetched_by(2)
@@ -248,7 +254,7 @@ def test_a_rejected_change_is_undone_and_may_be_proposed_anew(
     assert leader.proposals() == list(request.partitions)
 
 
-def test_an_outdated_partition_epoch_is_replaced_by_what_the_controller_holds(
+def test_an_outdated_partition_epoch_is_replaced_by_the_controllers_state(
     leader: Broker,
 ) -> None:
     leader.fetched_by(2)
@@ -264,7 +270,7 @@ def test_an_outdated_partition_epoch_is_replaced_by_what_the_controller_holds(
 
 @pytest.mark.parametrize(("leader_epoch", "partition_epoch"), [(2, 8), (1, 2)])
 @pytest.mark.parametrize("error", [Errors.NONE, Errors.INVALID_UPDATE_VERSION])
-def test_a_state_of_another_epoch_is_not_taken_over(
+def test_a_state_of_another_epoch_is_ignored(
     leader: Broker, error: Errors, leader_epoch: int, partition_epoch: int
 ) -> None:
     leader.fetched_by(2)
@@ -275,7 +281,7 @@ def test_a_state_of_another_epoch_is_not_taken_over(
     assert leader.proposals() == []
 
 
-def test_a_change_that_was_accepted_before_is_committed_with_an_equal_epoch(
+def test_a_change_that_was_accepted_before_is_committed_at_an_equal_epoch(
     leader: Broker,
 ) -> None:  # KAFKA-12751
     leader.fetched_by(2)
@@ -285,7 +291,7 @@ def test_a_change_that_was_accepted_before_is_committed_with_an_equal_epoch(
     assert (leader.hosted().isr, leader.hosted().partition_epoch) == ((1, 2), 3)
 
 
-def test_a_lost_answer_is_asked_for_again(leader: Broker) -> None:
+def test_a_proposal_with_a_lost_answer_is_sent_again(leader: Broker) -> None:
     leader.fetched_by(2)
     first = leader.send()
     assert leader.manager.alter_partition_request() is None, "one in flight"
@@ -297,7 +303,7 @@ def test_a_lost_answer_is_asked_for_again(leader: Broker) -> None:
     assert leader.hosted().isr == (1, 2)
 
 
-def test_each_request_carries_the_broker_epoch_of_now(leader: Broker) -> None:
+def test_each_request_has_the_present_broker_epoch(leader: Broker) -> None:
     leader.fetched_by(2)
     first = leader.send()
     leader.answer(first, error=Errors.STALE_BROKER_EPOCH)
@@ -305,16 +311,16 @@ def test_each_request_carries_the_broker_epoch_of_now(leader: Broker) -> None:
     assert (first.broker_epoch, leader.send().broker_epoch) == (100, 200)
 
 
-# --- orders while a proposal is under way ---------------------------------------------------------
+# --- LeaderAndIsr while a proposal is pending -----------------------------------------------------
 
 
 @pytest.mark.parametrize("error", [Errors.NONE, *GIVEN_UP, *RETRIED, *REJECTED])
-def test_an_answer_of_an_earlier_leadership_does_nothing(leader: Broker, error: Errors) -> None:
+def test_an_answer_of_an_earlier_leader_epoch_is_ignored(leader: Broker, error: Errors) -> None:
     leader.fetched_by(2)
     request = leader.send()
-    leader.order({T0: state(leader_epoch=2, isr=(1, 3), replicas=(1, 2, 3))})
+    leader.apply({T0: state(leader_epoch=2, isr=(1, 3), replicas=(1, 2, 3))})
     before = (leader.hosted().isr, leader.hosted().partition_epoch)
-    leader.fetched_by(2, leader_epoch=2)  # proposes, while the old request is in flight
+    leader.fetched_by(2, leader_epoch=2)  # proposes while the old request is in flight
     newer = leader.hosted().proposal
     assert newer is not None
     assert newer.leader_epoch == 2
@@ -326,67 +332,67 @@ def test_an_answer_of_an_earlier_leadership_does_nothing(leader: Broker, error: 
 
 def test_a_deposed_leader_proposes_nothing(leader: Broker) -> None:
     leader.fetched_by(2)
-    leader.order({T0: state(2, leader_epoch=2)})
+    leader.apply({T0: state(2, leader_epoch=2)})
     assert leader.proposals() == []
     assert leader.hosted().proposal is None
     assert leader.hosted().followers == {}
 
 
-def test_what_is_deleted_is_not_proposed_and_its_answer_is_lost_on_it(leader: Broker) -> None:
+def test_a_deleted_partition_is_not_proposed_and_its_answer_is_ignored(leader: Broker) -> None:
     leader.fetched_by(2)
     request = leader.send()
     assert leader.stop(T0, EPOCH_DURING_DELETE, delete=True) is Errors.NONE
-    leader.order({T0: state(leader_epoch=1, isr=(1,), is_new=True)}, id=B)
+    leader.apply({T0: state(leader_epoch=1, isr=(1,), is_new=True)}, id=B)
     leader.answer(request, accepted(request.partitions[0]))
     assert leader.hosted().isr == (1,)
     assert leader.proposals() == []
 
 
-def test_what_is_set_aside_or_offline_is_not_proposed(leader: Broker) -> None:
-    leader.order({T1: state(isr=(1,), replicas=(1, 2))})
+def test_a_stray_or_offline_partition_is_not_proposed(leader: Broker) -> None:
+    leader.apply({T1: state(isr=(1,), replicas=(1, 2))})
     leader.fetched_by(2)
     leader.logs.offline.add(T0)
-    leader.order({T0: state(leader_epoch=2)})
+    leader.apply({T0: state(leader_epoch=2)})
     assert leader.proposals() == []
-    leader.order({T1: state(isr=(1,))}, type=FULL)
+    leader.apply({T1: state(isr=(1,))}, type=FULL)
     assert leader.manager.leader_count == 1
     assert leader.manager.offline_replica_count == 0
 
 
-def test_a_stop_that_keeps_the_log_keeps_the_leader_and_its_proposal(leader: Broker) -> None:
+def test_a_stop_without_deletion_keeps_the_leader_and_its_proposal(leader: Broker) -> None:
     leader.fetched_by(2)
     assert leader.stop(T0, 1, delete=False) is Errors.NONE
     assert leader.role(T0) is Role.LEADER
     assert len(leader.proposals()) == 1
 
 
-def test_an_epoch_that_cannot_be_stored_is_not_led(leader: Broker) -> None:  # KAFKA-9769
+def test_a_leader_epoch_that_cannot_be_stored_is_not_led(leader: Broker) -> None:  # KAFKA-9769
     leader.logs.unwritable.add(T0)
-    errors = leader.order({T0: state(leader_epoch=2)})
+    errors = leader.apply({T0: state(leader_epoch=2)})
     assert errors == {T0: Errors.KAFKA_STORAGE_ERROR}
     assert (leader.role(T0), leader.hosted().leader_epoch) == (Role.OFFLINE, 1)
     assert (leader.manager.leader_count, leader.manager.offline_replica_count) == (0, 1)
 
 
-def test_a_leader_that_goes_on_leading_remembers_how_far_the_others_are(full: Broker) -> None:
+def test_a_leader_in_a_new_epoch_remembers_the_followers_positions(full: Broker) -> None:
     full.fetched_by(2, 8, leader_epoch=2)
     full.now_ms = 5
-    full.order({T0: state(leader_epoch=3, isr=(1, 2), replicas=(1, 2, 3))})
+    full.apply({T0: state(leader_epoch=3, isr=(1, 2), replicas=(1, 2, 3))})
     known = full.hosted().followers
     assert (known[2].log_end_offset, known[2].last_caught_up_ms) == (8, 5)
-    full.order({T0: state(2, leader_epoch=4)})
-    full.order({T0: state(leader_epoch=5, isr=(1, 2))})
+    full.apply({T0: state(2, leader_epoch=4)})
+    full.apply({T0: state(leader_epoch=5, isr=(1, 2))})
     assert {r: f.log_end_offset for r, f in full.hosted().followers.items()} == {2: -1}
 
 
 # --- recovery after an unclean election -----------------------------------------------------------
 
 
-def test_an_unclean_leader_says_that_it_recovered_before_anybody_joins() -> None:  # KIP-704
+def test_an_unclean_leader_reports_its_recovery_before_a_replica_joins() -> None:  # KIP-704
     leader = Broker()
     leader.meet({1: 100, 2: 100})
     unclean = state(leader_epoch=1, isr=(1,), recovery=LeaderRecoveryState.RECOVERING)
-    leader.order({T0: unclean})
+    leader.apply({T0: unclean})
     (row,) = leader.proposals()
     assert (row.new_isr, row.leader_recovery_state) == ((1,), LeaderRecoveryState.RECOVERED)
     request = leader.send()
@@ -404,7 +410,7 @@ def test_an_unclean_leader_says_that_it_recovered_before_anybody_joins() -> None
 # --- high watermark -------------------------------------------------------------------------------
 
 
-def test_what_all_members_have_is_committed_and_stays_so(full: Broker) -> None:
+def test_records_of_all_members_are_committed_and_stay_committed(full: Broker) -> None:
     full.fetched_by(2, 10, leader_epoch=2)
     assert full.hosted().high_watermark == 0, "3 never fetched"
     assert full.fetched_by(3, 6, leader_epoch=2).high_watermark == 6
@@ -412,7 +418,7 @@ def test_what_all_members_have_is_committed_and_stays_so(full: Broker) -> None:
     assert full.hosted().high_watermark == 6
 
 
-def test_a_newcomer_counts_as_soon_as_it_is_proposed(leader: Broker) -> None:
+def test_a_proposed_member_counts_for_the_high_watermark(leader: Broker) -> None:
     leader.fetched_by(2)
     leader.logs.ends[T0] = 5
     leader.now_ms = LAG_MS + 1
@@ -422,18 +428,18 @@ def test_a_newcomer_counts_as_soon_as_it_is_proposed(leader: Broker) -> None:
     assert leader.hosted().high_watermark == 5
 
 
-def test_a_lonely_leader_commits_what_it_has(leader: Broker) -> None:
+def test_a_leader_alone_in_the_isr_commits_at_once(leader: Broker) -> None:
     leader.logs.ends[T0] = 7
-    leader.order({T0: state(leader_epoch=2, isr=(1,), replicas=(1, 2, 3))})
+    leader.apply({T0: state(leader_epoch=2, isr=(1,), replicas=(1, 2, 3))})
     assert leader.hosted().high_watermark == 7
 
 
 @pytest.mark.parametrize(("live", "high_watermark"), [({2, 3}, 0), ({2}, 5)])
-def test_who_is_about_to_join_is_waited_for_unless_it_cannot(
+def test_a_replica_about_to_join_is_waited_for_unless_it_cannot(
     leader: Broker, live: set[int], high_watermark: int
 ) -> None:
     leader.meet(dict.fromkeys(live, 100))
-    leader.fetched_by(2)  # proposed; so nobody else is
+    leader.fetched_by(2)  # proposed; so no other replica is
     leader.fetched_by(3)
     leader.logs.ends[T0] = 5
     leader.fetched_by(2, 5)
@@ -447,9 +453,9 @@ def test_who_is_about_to_join_is_waited_for_unless_it_cannot(
 # --- what is counted ------------------------------------------------------------------------------
 
 
-def test_leaders_and_what_they_miss_are_counted(leader: Broker) -> None:
+def test_leaders_and_under_replicated_partitions_are_counted(leader: Broker) -> None:
     assert (leader.manager.leader_count, leader.manager.under_replicated_count) == (1, 1)
-    leader.order(
+    leader.apply(
         {
             T0: state(leader_epoch=2, isr=(1, 2), replicas=(1, 2, 3), adding=(3,)),
             T1: state(2, isr=(2,)),

@@ -1,4 +1,4 @@
-"""What takes long is done in turns, between which others have theirs."""
+"""Long work releases the lock between slices."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from tests.core.replication.stage import HEADER, T0, T1, T2, A, state
 from tests.support.record_batches import batch
 
 OK = Errors.NONE
-MANY = 2 * BYTES_PER_SLICE // APPEND_BYTES + 1  # small records, to be appended in three turns
+MANY = 2 * BYTES_PER_SLICE // APPEND_BYTES + 1  # small records, appended in three slices
 
 
 def partitions(count: int) -> list[TopicPartition]:
-    """Return so many partitions."""
+    """Return ``count`` partitions."""
     return [TopicPartition("t", number) for number in range(count)]
 
 
 class InterruptedLock:
-    """A lock that lets somebody else do something when it is given back for the first time."""
+    """A lock that calls a function when it is first released."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -55,45 +55,45 @@ class InterruptedLock:
 # --- portions -------------------------------------------------------------------------------------
 
 
-def test_a_portion_of_records_ends_when_its_bytes_are_enough_for_a_turn() -> None:
+def test_a_portion_of_records_ends_at_the_bytes_of_one_slice() -> None:
     sizes = [(T0, BYTES_PER_SLICE), (T1, BYTES_PER_SLICE // 2), (T2, BYTES_PER_SLICE)]
     assert list(slices_of_records(sizes)) == [[T0], [T1, T2]]
 
 
-def test_small_records_count_for_more_than_their_bytes_and_none_for_nothing() -> None:
+def test_small_records_count_for_more_than_their_bytes() -> None:
     few, many = partitions(MANY - 1), partitions(10 * MANY)
     portions = list(slices_of_records((topic_partition, 1) for topic_partition in few))
     assert portions == [few[: MANY // 2], few[MANY // 2 :]]
     assert list(slices_of_records((topic_partition, 0) for topic_partition in many)) == [many]
 
 
-def test_there_is_no_portion_of_nothing() -> None:
+def test_there_is_no_portion_of_an_empty_request() -> None:
     assert list(slices_of_records([])) == []
     assert list(slices_of_replicas([])) == []
 
 
-def test_orders_are_shared_out_by_their_number() -> None:
+def test_control_request_rows_are_divided_by_their_number() -> None:
     assert list(slices_of_replicas(range(REPLICAS_PER_SLICE + 1))) == [
         list(range(REPLICAS_PER_SLICE)),
         [REPLICAS_PER_SLICE],
     ]
 
 
-# --- turns ----------------------------------------------------------------------------------------
+# --- slices ---------------------------------------------------------------------------------------
 
 
-def test_others_have_their_turn_while_many_partitions_are_appended_to() -> None:
+def test_other_threads_get_the_lock_while_many_partitions_are_appended_to() -> None:
     lock = InterruptedLock()
     topic_partitions = partitions(MANY)
     leader = RecordBroker(lock=lock)
-    leader.order(1, 1, *topic_partitions)
-    lock.count, lock.interrupt = 0, lambda: leader.order(2, 2, T0, topic_partitions[-1])
+    leader.apply(1, 1, *topic_partitions)
+    lock.count, lock.interrupt = 0, lambda: leader.apply(2, 2, T0, topic_partitions[-1])
     produced = leader.produce_to(
         {topic_partition: batch(b"a") for topic_partition in topic_partitions}
     )
-    assert lock.count == 4, "three turns, and the controller's order after the first"
+    assert lock.count == 4, "three slices, and the control request after the first"
     follower = RecordBroker(2)
-    follower.order(1, 1, *topic_partitions[1:-1])
+    follower.apply(1, 1, *topic_partitions[1:-1])
     follower.follow(leader, times=2)
     refused = {
         topic_partition for topic_partition, a in produced.answer.items() if a.error_code is not OK
@@ -106,16 +106,16 @@ def test_others_have_their_turn_while_many_partitions_are_appended_to() -> None:
     assert leader.values(topic_partitions[-1]) == []
 
 
-def test_a_leader_deposed_and_elected_again_acknowledges_nothing_of_its_former_leadership() -> None:
-    """What it appended then was truncated, and another record is in its place."""
+def test_a_leader_elected_again_does_not_acknowledge_records_of_its_earlier_leadership() -> None:
+    """The records were truncated, and another record is at that offset."""
     lock, topic_partitions = InterruptedLock(), partitions(MANY)
     leader = RecordBroker(lock=lock)
-    leader.order(1, 1, *topic_partitions)
+    leader.apply(1, 1, *topic_partitions)
 
     def lose_and_win() -> None:
-        leader.order(2, 2, T0)
+        leader.apply(2, 2, T0)
         leader.log(T0).truncate_to(0)
-        leader.order(1, 3, T0, isr=(1,), replicas=(1,))
+        leader.apply(1, 3, T0, isr=(1,), replicas=(1,))
         assert leader.produce(b"b").answer[T0].error_code is OK
 
     lock.interrupt = lose_and_win
@@ -126,7 +126,7 @@ def test_a_leader_deposed_and_elected_again_acknowledges_nothing_of_its_former_l
     assert leader.values(T0) == [b"b"]
 
 
-def test_a_request_without_partitions_takes_one_turn_and_is_answered() -> None:
+def test_a_request_without_partitions_takes_one_slice() -> None:
     lock = InterruptedLock()
     leader = RecordBroker(lock=lock)
     lock.count = 0
@@ -134,16 +134,16 @@ def test_a_request_without_partitions_takes_one_turn_and_is_answered() -> None:
     assert lock.count == 1
 
 
-def test_what_is_led_by_now_is_not_appended_when_its_turn_in_an_answer_comes() -> None:
+def test_a_partition_led_meanwhile_is_not_appended_to_as_a_follower() -> None:
     topic_partitions, lock = partitions(MANY), InterruptedLock()
     leader, follower = RecordBroker(1), RecordBroker(2, lock=lock)
     for broker in (leader, follower):
-        broker.order(1, 1, *topic_partitions)
+        broker.apply(1, 1, *topic_partitions)
     leader.produce_to({topic_partition: batch(b"a") for topic_partition in topic_partitions})
     request, asked = follower.fetch_from(leader)
-    lock.count, lock.interrupt = 0, lambda: follower.order(2, 2, T0, topic_partitions[-1])
+    lock.count, lock.interrupt = 0, lambda: follower.apply(2, 2, T0, topic_partitions[-1])
     follower.take(leader, request, asked.answer)
-    assert lock.count == 4, "three turns, and the controller's order after the first"
+    assert lock.count == 4, "three slices, and the control request after the first"
     assert follower.values(T0) == follower.values(topic_partitions[-2]) == [b"a"]
     assert follower.values(topic_partitions[-1]) == [], "it leads the partition now"
     assert (
@@ -154,12 +154,12 @@ def test_what_is_led_by_now_is_not_appended_when_its_turn_in_an_answer_comes() -
     )
 
 
-def test_producers_have_their_turn_while_many_replicas_are_given_roles() -> None:
+def test_producers_get_the_lock_while_many_replicas_change_roles() -> None:
     topic_partitions, lock = partitions(2 * REPLICAS_PER_SLICE + 1), InterruptedLock()
     broker = RecordBroker(lock=lock)
     around = topic_partitions[
         REPLICAS_PER_SLICE - 1 : REPLICAS_PER_SLICE + 1
-    ]  # the end of the first turn
+    ]  # the end of the first slice
     answers: dict[TopicPartition, Errors] = {}
 
     def produce() -> None:
@@ -189,13 +189,13 @@ def test_producers_have_their_turn_while_many_replicas_are_given_roles() -> None
     ]
 
 
-def test_producers_have_their_turn_while_many_replicas_are_deleted() -> None:
+def test_producers_get_the_lock_while_many_replicas_are_deleted() -> None:
     topic_partitions, lock = partitions(2 * REPLICAS_PER_SLICE + 1), InterruptedLock()
     broker = RecordBroker(lock=lock)
     around = topic_partitions[
         REPLICAS_PER_SLICE - 1 : REPLICAS_PER_SLICE + 1
-    ]  # the end of the first turn
-    broker.order(1, 1, *topic_partitions)
+    ]  # the end of the first slice
+    broker.apply(1, 1, *topic_partitions)
     answers: dict[TopicPartition, Errors] = {}
 
     def produce() -> None:

@@ -1,4 +1,4 @@
-"""What a broker knows of the cluster after requests in and out of order."""
+"""The metadata cache after requests in and out of sequence."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def update(
     return cache.snapshot
 
 
-def test_at_first_nothing_is_known(cache: MetadataCache) -> None:
+def test_the_cache_is_empty_at_first(cache: MetadataCache) -> None:
     assert cache.snapshot.controller_id == NO_CONTROLLER
     assert cache.snapshot.controller is None
     assert not cache.snapshot.brokers
@@ -80,7 +80,7 @@ def test_brokers_are_replaced_and_partitions_merged(cache: MetadataCache) -> Non
     assert after.topic_ids == {"t": OLD}
 
 
-def test_news_of_brokers_alone_leave_the_partitions_untouched(cache: MetadataCache) -> None:
+def test_an_update_of_brokers_only_keeps_the_partitions(cache: MetadataCache) -> None:
     before = update(cache, row(0))
     after = update(cache, brokers=(1,))
     assert after.partitions is before.partitions
@@ -93,48 +93,48 @@ def test_the_sender_is_the_controller(cache: MetadataCache) -> None:
     assert snapshot.controller == broker(3)
     dead = update(cache, brokers=(1, 2))
     assert (dead.controller_id, dead.controller) == (3, None)
-    nobody = update(cache, header=ControlHeader(-7, 8, 100))
-    assert (nobody.controller_id, nobody.controller_epoch) == (NO_CONTROLLER, 8)
+    unknown = update(cache, header=ControlHeader(-7, 8, 100))
+    assert (unknown.controller_id, unknown.controller_epoch) == (NO_CONTROLLER, 8)
 
 
-def test_a_snapshot_does_not_change_under_its_reader(cache: MetadataCache) -> None:
+def test_a_snapshot_does_not_change(cache: MetadataCache) -> None:
     before = update(cache, row(0))
     update(cache, row(0, leader=2, leader_epoch=1), row(1), brokers=(2,))
     assert sorted(before.brokers) == [1, 2, 3]
     assert dict(before.partitions) == {T0: row(0)}
 
 
-# --- order ----------------------------------------------------------------------------------------
+# --- sequence -------------------------------------------------------------------------------------
 
 
-def test_in_whatever_order_rows_arrive_the_newest_stays() -> None:
+def test_the_newest_row_remains_whatever_the_sequence() -> None:
     rows = [
         row(leader=1, leader_epoch=4, partition_epoch=9),
         row(leader=2, leader_epoch=5, partition_epoch=10),
         row(leader=2, leader_epoch=5, partition_epoch=11, isr=(2,)),
     ]
-    for order in permutations(rows):
+    for sequence in permutations(rows):
         cache = MetadataCache()
-        for each in order:
+        for each in sequence:
             update(cache, each)
         assert cache.snapshot.partitions[T0] == rows[2]
 
 
-def test_a_row_of_the_same_epochs_is_taken(cache: MetadataCache) -> None:
+def test_a_row_with_equal_epochs_is_applied(cache: MetadataCache) -> None:
     update(cache, row(0))
     fresh = row(0)._replace(offline_replicas=(2,))
     assert update(cache, fresh).partitions[T0] == fresh
 
 
-def test_repeating_a_request_changes_nothing(cache: MetadataCache) -> None:
+def test_a_repeated_request_changes_nothing(cache: MetadataCache) -> None:
     before = update(cache, row(0, leader_epoch=3), row(1))
     assert update(cache, row(0, leader_epoch=3), row(1)) == before
 
 
-# --- topics that go and come ----------------------------------------------------------------------
+# --- deleted and recreated topics -----------------------------------------------------------------
 
 
-def test_a_topic_goes_with_its_last_partition(cache: MetadataCache) -> None:
+def test_a_topic_is_removed_with_its_last_partition(cache: MetadataCache) -> None:
     update(cache, row(0), row(1))
     update(cache, row(0), topic="u", topic_id=NEW)
     one_left = update(cache, gone(0))
@@ -144,26 +144,26 @@ def test_a_topic_goes_with_its_last_partition(cache: MetadataCache) -> None:
     assert none_left.topic_ids == {"u": NEW}
 
 
-def test_forgetting_what_is_not_known_is_no_news(cache: MetadataCache) -> None:
+def test_removing_an_unknown_partition_is_not_a_change(cache: MetadataCache) -> None:
     snapshot = update(cache, gone(0))
     assert not snapshot.partitions
     assert not snapshot.topic_ids
 
 
-def test_another_topic_of_the_same_name_begins_at_epoch_0(cache: MetadataCache) -> None:
+def test_a_recreated_topic_begins_at_epoch_0(cache: MetadataCache) -> None:
     update(cache, row(0, leader_epoch=8, partition_epoch=9))
     snapshot = update(cache, row(0, leader=2), topic_id=NEW)
     assert snapshot.partitions[T0] == row(0, leader=2)
     assert snapshot.topic_ids == {"t": NEW}
 
 
-def test_nothing_is_left_of_an_earlier_topic_of_the_same_name(cache: MetadataCache) -> None:
+def test_a_recreated_topic_keeps_nothing_of_the_earlier_one(cache: MetadataCache) -> None:
     update(cache, row(0, leader_epoch=4), row(1, leader_epoch=4))
     assert set(update(cache, row(1), topic_id=NEW).partitions) == {T1}
     assert update(cache, row(0), topic_id=NEW).partitions[T0].leader_epoch == 0
 
 
-def test_a_late_goodbye_to_an_earlier_topic_does_not_hit_the_present_one(
+def test_a_late_removal_of_an_earlier_topic_does_not_remove_the_present_one(
     cache: MetadataCache,
 ) -> None:
     update(cache, row(0), topic_id=NEW)
@@ -172,7 +172,7 @@ def test_a_late_goodbye_to_an_earlier_topic_does_not_hit_the_present_one(
     assert snapshot.topic_ids == {"t": NEW}
 
 
-def test_who_does_not_say_which_topic_means_the_present_one(cache: MetadataCache) -> None:
+def test_a_removal_without_a_topic_id_is_about_the_present_topic(cache: MetadataCache) -> None:
     update(cache, row(0, leader_epoch=5))
     snapshot = update(cache, row(0, leader_epoch=4), row(1), topic_id=None)
     assert snapshot.partitions[T0].leader_epoch == 5
@@ -180,10 +180,10 @@ def test_who_does_not_say_which_topic_means_the_present_one(cache: MetadataCache
     assert not update(cache, gone(0), gone(1), topic_id=None).partitions
 
 
-# --- complete updates -----------------------------------------------------------------------------
+# --- full updates ---------------------------------------------------------------------------------
 
 
-def test_a_complete_update_makes_the_cache_forget_what_it_does_not_name(
+def test_a_full_update_removes_everything_it_does_not_list(
     cache: MetadataCache,
 ) -> None:
     update(cache, row(0), topic="gone", topic_id=NEW)
@@ -193,7 +193,7 @@ def test_a_complete_update_makes_the_cache_forget_what_it_does_not_name(
     assert set(snapshot.topic_ids) == {"t"}
 
 
-def test_a_complete_update_says_goodbye_to_whatever_topic_has_the_name(
+def test_a_full_update_removes_any_topic_of_the_name(
     cache: MetadataCache,
 ) -> None:
     update(cache, row(0), row(1), topic_id=OLD)
@@ -202,7 +202,7 @@ def test_a_complete_update_says_goodbye_to_whatever_topic_has_the_name(
     assert snapshot.topic_ids == {"t": NEW}
 
 
-def test_a_late_copy_of_a_complete_update_does_not_undo_what_came_after_it(
+def test_a_late_duplicate_of_a_full_update_does_not_undo_later_changes(
     cache: MetadataCache,
 ) -> None:
     update(cache, row(0), is_full=True)
@@ -211,9 +211,7 @@ def test_a_late_copy_of_a_complete_update_does_not_undo_what_came_after_it(
 
 
 @pytest.mark.parametrize("changed", ["controller_epoch", "broker_epoch"])
-def test_the_complete_update_of_the_next_term_or_life_counts_again(
-    cache: MetadataCache, changed: str
-) -> None:
+def test_a_full_update_with_newer_epochs_is_applied(cache: MetadataCache, changed: str) -> None:
     update(cache, row(0), is_full=True)
     update(cache, row(1))
     next_term = HEADER._replace(**{changed: getattr(HEADER, changed) + 1})

@@ -17,7 +17,7 @@ PLAIN, SSL = "PLAINTEXT", "SSL"
 
 
 def cluster(*alive: BrokerId, leader: BrokerId = 0, ssl: tuple[BrokerId, ...] = ()):
-    """Return partition t-1 and t-0, led by ``leader``, replicas 0 and 1, both in sync."""
+    """Return t-1 and t-0, led by ``leader``, replicas 0 and 1, both in sync."""
     cache = MetadataCache()
     brokers = tuple(
         UpdateMetadataBroker(
@@ -46,7 +46,7 @@ def first(snapshot: MetadataSnapshot, listener: str = PLAIN, **flags: bool) -> P
     return topic_metadata(snapshot, ["t"], listener, **flags)[0].partitions[0]
 
 
-def test_partitions_are_told_in_order_with_the_topic_id():
+def test_partitions_are_listed_by_number_with_the_topic_id():
     views = topic_metadata(cluster(0, 1), ["other", "t"], PLAIN)
     assert [(view.topic, view.topic_id) for view in views] == [("t", "t" * 22)]
     assert views[0].partitions == tuple(
@@ -54,20 +54,20 @@ def test_partitions_are_told_in_order_with_the_topic_id():
     )
 
 
-def test_met_07_without_its_leader_a_partition_keeps_its_lists():
+def test_met_07_a_partition_without_a_leader_keeps_its_replicas_and_isr():
     view = first(cluster(1))
     assert view.error_code is Errors.LEADER_NOT_AVAILABLE
     assert (view.leader, view.replicas, view.isr) == (-1, (0, 1), (0, 1))
 
 
-def test_met_08_old_clients_are_not_shown_replicas_they_cannot_reach():
+def test_met_08_old_clients_do_not_get_unavailable_replicas():
     view = first(cluster(0), error_unavailable_endpoints=True)
     assert view.error_code is Errors.REPLICA_NOT_AVAILABLE
     assert (view.leader, view.replicas, view.isr) == (0, (0,), (0,))
     assert first(cluster(0)).error_code is Errors.NONE
 
 
-def test_met_10_a_leader_without_the_listener_is_out_of_reach():
+def test_met_10_a_leader_without_the_listener_is_not_available():
     snapshot = cluster(0, 1, ssl=(1,))
     assert first(snapshot, SSL).error_code is Errors.LEADER_NOT_AVAILABLE
     view = first(snapshot, SSL, error_unavailable_listeners=True)

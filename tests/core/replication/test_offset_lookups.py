@@ -1,4 +1,4 @@
-"""Where logs start and end for consumers, where times are in them, and where epochs end."""
+"""ListOffsets and OffsetsForLeaderEpoch."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ EPOCHS = [(4, Errors.FENCED_LEADER_EPOCH), (6, Errors.UNKNOWN_LEADER_EPOCH)]
 
 @pytest.fixture
 def leader() -> RecordBroker:
-    """Leads t-0 in epoch 5 with records at 100, 200 and 300 ms, of which two are committed."""
+    """Leads t-0 in epoch 5 with records at 100, 200 and 300 ms; two are committed."""
     leader = RecordBroker()
-    leader.order(1, 3)
+    leader.apply(1, 3)
     follower = RecordBroker(2)
-    follower.order(1, 3)
+    follower.apply(1, 3)
     leader.produce_to({T0: batch(b"a", timestamp_ms=100)}, acks=1)
-    leader.order(1, 5)
-    follower.order(1, 5)
+    leader.apply(1, 5)
+    follower.apply(1, 5)
     leader.produce_to({T0: batch(b"b", timestamp_ms=200)}, acks=1)
     follower.follow(leader, times=2)
     leader.produce_to({T0: batch(b"c", timestamp_ms=300)}, acks=1)
@@ -35,11 +35,11 @@ def listed(leader: RecordBroker, timestamp_ms: int, leader_epoch: int = -1) -> L
     return leader.manager.list_offsets({T0: OffsetQuery(timestamp_ms, leader_epoch)})[T0]
 
 
-def test_a_log_ends_for_consumers_where_it_is_committed(leader: RecordBroker) -> None:
+def test_the_latest_offset_is_the_high_watermark(leader: RecordBroker) -> None:
     assert listed(leader, LATEST_TIMESTAMP) == ListedOffset(Errors.NONE, -1, 2, 5)
 
 
-def test_a_log_starts_where_its_first_record_is(leader: RecordBroker) -> None:
+def test_the_earliest_offset_is_the_log_start(leader: RecordBroker) -> None:
     assert listed(leader, EARLIEST_TIMESTAMP)[:3] == (Errors.NONE, -1, 0)
     leader.delete_records({T0: 1})
     assert listed(leader, EARLIEST_TIMESTAMP)[:3] == (Errors.NONE, -1, 1)
@@ -55,30 +55,30 @@ def test_a_log_starts_where_its_first_record_is(leader: RecordBroker) -> None:
         (MAX_TIMESTAMP, ListedOffset(Errors.NONE, 200, 1, 5)),
     ],
 )
-def test_a_time_is_looked_for_in_what_is_committed(
+def test_a_timestamp_is_searched_in_committed_records(
     leader: RecordBroker, timestamp_ms: int, found: ListedOffset
 ) -> None:
     assert listed(leader, timestamp_ms) == found
 
 
-def test_a_new_leader_does_not_know_yet_where_the_log_ends() -> None:  # KIP-207
+def test_a_new_leader_does_not_know_the_latest_offset_yet() -> None:  # KIP-207
     leader = RecordBroker(2)
-    leader.order(1, 3)
+    leader.apply(1, 3)
     former = RecordBroker(1)
-    former.order(1, 3)
+    former.apply(1, 3)
     former.produce(b"a", acks=1)
     leader.follow(former)
-    leader.order(2, 4)
+    leader.apply(2, 4)
     assert listed(leader, LATEST_TIMESTAMP).error_code is Errors.OFFSET_NOT_AVAILABLE
     assert listed(leader, 0).error_code is Errors.OFFSET_NOT_AVAILABLE
     assert listed(leader, EARLIEST_TIMESTAMP).error_code is Errors.NONE
-    former.order(2, 4)
+    former.apply(2, 4)
     former.follow(leader)
     assert listed(leader, LATEST_TIMESTAMP) == ListedOffset(Errors.NONE, -1, 1, 4)
 
 
 @pytest.mark.parametrize(("epoch", "error"), EPOCHS)
-def test_who_says_an_epoch_must_say_the_right_one(
+def test_a_request_with_another_leader_epoch_is_refused(
     leader: RecordBroker, epoch: int, error: Errors
 ) -> None:
     assert listed(leader, LATEST_TIMESTAMP, epoch).error_code is error
@@ -97,8 +97,8 @@ def test_an_epoch_ends_where_the_next_begins(
     assert answer == {T0: EpochEnd(Errors.NONE, *end)}
 
 
-def test_only_leaders_know(leader: RecordBroker) -> None:
-    leader.order(2, 1, T1)
+def test_only_leaders_answer(leader: RecordBroker) -> None:
+    leader.apply(2, 1, T1)
     unknown = TopicPartition("u", 0)
     errors = {T1: Errors.NOT_LEADER_OR_FOLLOWER, unknown: Errors.UNKNOWN_TOPIC_OR_PARTITION}
     offsets = leader.manager.list_offsets(dict.fromkeys(errors, OffsetQuery(LATEST_TIMESTAMP)))
@@ -108,7 +108,7 @@ def test_only_leaders_know(leader: RecordBroker) -> None:
 
 
 def test_a_failed_disk_is_a_storage_error(leader: RecordBroker) -> None:
-    leader.order(1, 1, T2)
+    leader.apply(1, 1, T2)
     leader.log().is_offline = leader.log(T2).is_offline = True
     assert listed(leader, 0).error_code is Errors.KAFKA_STORAGE_ERROR
     answer = leader.manager.offsets_for_leader_epoch({T2: EpochQuery(1)})

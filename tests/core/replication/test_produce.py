@@ -1,4 +1,4 @@
-"""What producers are told, and when: acks, high watermarks, ISRs that are too small."""
+"""Produce: acks, the high watermark, min.insync.replicas, idempotent producers."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ OK = Errors.NONE
 
 @pytest.fixture
 def leader() -> RecordBroker:
-    """Leads t-0 in leader epoch 1 with broker 2 in sync; two must be."""
+    """Leads t-0 in leader epoch 1 with broker 2 in sync; min.insync.replicas is 2."""
     leader = RecordBroker(1, TWO_IN_SYNC)
-    leader.order(1, 1)
+    leader.apply(1, 1)
     return leader
 
 
 @pytest.fixture
 def follower() -> RecordBroker:
-    """Follows it."""
+    """Follows ``leader``."""
     follower = RecordBroker(2, TWO_IN_SYNC)
-    follower.order(1, 1)
+    follower.apply(1, 1)
     return follower
 
 
@@ -38,9 +38,7 @@ def follower() -> RecordBroker:
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-def test_who_does_not_wait_for_replicas_is_answered_at_once(
-    leader: RecordBroker, acks: int
-) -> None:
+def test_acks_0_and_1_are_answered_at_once(leader: RecordBroker, acks: int) -> None:
     leader.produce(b"a", b"b", acks=acks)
     answer = leader.produce(b"c", acks=acks).answer
     assert answer == {T0: ProducedPartition(OK, 2, -1, 0)}
@@ -48,7 +46,7 @@ def test_who_does_not_wait_for_replicas_is_answered_at_once(
     assert {record.leader_epoch for record in leader.log().records()} == {1}
 
 
-def test_acks_all_waits_until_every_member_of_the_isr_has_it(
+def test_acks_all_waits_until_every_isr_member_has_the_records(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     produced = leader.produce(b"a", b"b")
@@ -60,9 +58,9 @@ def test_acks_all_waits_until_every_member_of_the_isr_has_it(
     assert leader.hosted().high_watermark == 2
 
 
-def test_alone_in_the_isr_a_leader_commits_at_once() -> None:
+def test_a_leader_alone_in_the_isr_commits_at_once() -> None:
     leader = RecordBroker()
-    leader.order(1, 1, isr=(1,))
+    leader.apply(1, 1, isr=(1,))
     assert leader.produce(b"a").answer[T0].error_code is OK
     assert leader.hosted().high_watermark == 1
 
@@ -75,7 +73,7 @@ def test_other_acks_are_refused(leader: RecordBroker, acks: int) -> None:
     assert leader.values() == []
 
 
-def test_records_that_come_later_do_not_keep_earlier_ones_waiting(
+def test_later_records_do_not_delay_the_answer_to_earlier_ones(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     first = leader.produce(b"a")
@@ -85,12 +83,10 @@ def test_records_that_come_later_do_not_keep_earlier_ones_waiting(
     assert (first.is_waiting, second.is_waiting) == (False, True)
 
 
-def test_each_partition_is_answered_for_itself(
-    leader: RecordBroker, follower: RecordBroker
-) -> None:
-    leader.order(2, 1, T1)
-    leader.order(1, 1, T2, isr=(1, 2), replicas=(1, 2))
-    follower.order(1, 1, T2)
+def test_each_partition_has_its_own_error(leader: RecordBroker, follower: RecordBroker) -> None:
+    leader.apply(2, 1, T1)
+    leader.apply(1, 1, T2, isr=(1, 2), replicas=(1, 2))
+    follower.apply(1, 1, T2)
     unknown = TopicPartition("u", 0)
     produced = leader.produce_to(
         {topic_partition: batch(b"a") for topic_partition in (T0, T1, T2, unknown)}
@@ -104,33 +100,33 @@ def test_each_partition_is_answered_for_itself(
     }
 
 
-def test_nothing_is_produced_to_nothing(leader: RecordBroker) -> None:
+def test_an_empty_request_has_an_empty_answer(leader: RecordBroker) -> None:
     assert leader.produce_to({}).answer == {}
 
 
-def test_where_the_leader_stamps_the_time_the_producer_is_told_it() -> None:
+def test_the_producer_gets_the_timestamp_set_by_the_leader() -> None:
     leader = RecordBroker(1, LogConfig(message_timestamp_type="LogAppendTime"))
-    leader.order(1, 1, isr=(1,))
+    leader.apply(1, 1, isr=(1,))
     assert leader.produce(b"a").answer[T0].log_append_time_ms == TIMESTAMP_MS
 
 
-# --- too few in sync ------------------------------------------------------------------------------
+# --- too few replicas in sync ---------------------------------------------------------------------
 
 
-def test_with_too_few_in_sync_nothing_is_appended_for_all_but_for_one(
+def test_with_too_few_in_sync_acks_all_appends_nothing_and_acks_1_does(
     leader: RecordBroker,
 ) -> None:
-    leader.order(1, 2, isr=(1,))
+    leader.apply(1, 2, isr=(1,))
     assert leader.produce(b"a").answer == {T0: ProducedPartition(Errors.NOT_ENOUGH_REPLICAS)}
     assert leader.values() == []
     assert leader.produce(b"a", acks=1).answer[T0].error_code is OK
 
 
-def test_a_proposed_member_does_not_count_for_admission(
+def test_a_proposed_member_does_not_count_for_min_insync_replicas(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
-    leader.order(1, 2, isr=(1,))
-    follower.order(1, 2)
+    leader.apply(1, 2, isr=(1,))
+    follower.apply(1, 2)
     follower.follow(leader)
     assert leader.hosted().maximal_isr == (1, 2)
     assert leader.produce(b"a").answer[T0].error_code is Errors.NOT_ENOUGH_REPLICAS
@@ -138,7 +134,7 @@ def test_a_proposed_member_does_not_count_for_admission(
     assert leader.produce(b"a").is_waiting
 
 
-def test_records_of_too_few_replicas_are_not_committed(leader: RecordBroker) -> None:
+def test_records_on_too_few_replicas_are_not_committed(leader: RecordBroker) -> None:
     produced = leader.produce(b"a")  # KAFKA-15583
     leader.now_ms = LAG_MS + 1
     leader.manager.shrink_isrs(leader.now_ms)
@@ -148,7 +144,7 @@ def test_records_of_too_few_replicas_are_not_committed(leader: RecordBroker) -> 
     assert produced.expire(leader.now_ms)[T0].error_code is Errors.REQUEST_TIMED_OUT
 
 
-def test_records_of_too_few_replicas_are_committed_when_there_are_enough_again(
+def test_records_on_too_few_replicas_are_committed_when_enough_are_in_sync_again(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     produced = leader.produce(b"a")
@@ -161,61 +157,59 @@ def test_records_of_too_few_replicas_are_committed_when_there_are_enough_again(
     assert produced.answer[T0].error_code is OK
 
 
-def test_where_fewer_are_assigned_than_must_be_in_sync_all_of_them_commit() -> None:
+def test_with_fewer_replicas_than_min_insync_all_of_them_commit() -> None:
     leader = RecordBroker(1, TWO_IN_SYNC)
-    leader.order(1, 1, isr=(1,), replicas=(1,))
+    leader.apply(1, 1, isr=(1,), replicas=(1,))
     leader.produce(b"a", acks=1)
     assert leader.hosted().high_watermark == 1
     assert leader.produce(b"a").answer[T0].error_code is Errors.NOT_ENOUGH_REPLICAS
 
 
-def test_when_more_must_be_in_sync_by_the_time_of_the_commit_the_producer_hears_it() -> None:
+def test_a_higher_min_insync_replicas_at_commit_is_an_error() -> None:
     leader = RecordBroker(1, LogConfig())
-    leader.order(1, 1, isr=(1, 2), replicas=(1, 2))
+    leader.apply(1, 1, isr=(1, 2), replicas=(1, 2))
     follower = RecordBroker(2)
-    follower.order(1, 1)
+    follower.apply(1, 1)
     produced = leader.produce(b"a")
     leader.logs.configure({"t": LogConfig(min_insync_replicas=3)})
     follower.follow(leader, times=2)
     assert produced.answer[T0].error_code is Errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
-# --- leaders that are none any more ---------------------------------------------------------------
+# --- lost leaderships -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("next_leader", [2, -1])
-def test_a_leadership_that_ends_tells_those_who_wait(
-    leader: RecordBroker, next_leader: int
-) -> None:
+def test_a_lost_leadership_answers_waiting_requests(leader: RecordBroker, next_leader: int) -> None:
     produced = leader.produce(b"a")
-    leader.order(next_leader, 2)
+    leader.apply(next_leader, 2)
     assert produced.answer[T0].error_code is Errors.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_leader_of_a_new_epoch_goes_on_waiting_for_those_in_sync(
+def test_a_leader_in_a_new_epoch_still_waits_for_the_isr(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
-    """Somebody else left the ISR: nothing that was appended is in doubt."""
+    """Another member left the ISR; the appended records remain."""
     produced = leader.produce(b"a")
     for broker in (leader, follower):
-        broker.order(1, 2)
+        broker.apply(1, 2)
     assert produced.is_waiting
     follower.follow(leader, times=2)
     assert produced.answer == {T0: ProducedPartition(OK, 0, -1, 0)}
 
 
-def test_a_partition_that_is_deleted_tells_those_who_wait(leader: RecordBroker) -> None:
+def test_a_deleted_partition_answers_waiting_requests(leader: RecordBroker) -> None:
     produced = leader.produce(b"a")
     leader.manager.handle(HEADER, stop_replica(T0, 1, delete=True), 0)
-    leader.order(1, 1)
+    leader.apply(1, 1)
     assert produced.answer[T0].error_code is Errors.NOT_LEADER_OR_FOLLOWER
     assert leader.values() == []
 
 
-# --- what a log does not take ---------------------------------------------------------------------
+# --- records the log refuses ----------------------------------------------------------------------
 
 
-def test_records_a_log_refuses_are_their_producers_business(leader: RecordBroker) -> None:
+def test_records_refused_by_the_log_are_an_error_of_the_producer(leader: RecordBroker) -> None:
     torn = batch(b"a")[:-1]
     produced = leader.produce_to({T0: torn}).answer[T0]
     assert produced.error_code is Errors.CORRUPT_MESSAGE
@@ -223,7 +217,7 @@ def test_records_a_log_refuses_are_their_producers_business(leader: RecordBroker
     assert leader.hosted().role is Role.LEADER
 
 
-def test_a_disk_that_fails_takes_the_replica_out_of_service(leader: RecordBroker) -> None:
+def test_a_failed_disk_takes_the_replica_offline(leader: RecordBroker) -> None:
     waiting = leader.produce(b"a")
     leader.log().is_unwritable = True
     assert leader.produce(b"b").answer[T0].error_code is Errors.KAFKA_STORAGE_ERROR
@@ -233,7 +227,9 @@ def test_a_disk_that_fails_takes_the_replica_out_of_service(leader: RecordBroker
     assert (leader.manager.leader_count, leader.manager.offline_replica_count) == (0, 1)
 
 
-def test_who_finds_no_file_descriptor_is_asked_to_come_again(leader: RecordBroker) -> None:
+def test_without_a_file_descriptor_the_producer_gets_a_retriable_error(
+    leader: RecordBroker,
+) -> None:
     waiting = leader.produce(b"a")
     leader.log().is_short = True
     assert leader.produce(b"b").answer[T0].error_code is Errors.NOT_LEADER_OR_FOLLOWER
@@ -243,7 +239,7 @@ def test_who_finds_no_file_descriptor_is_asked_to_come_again(leader: RecordBroke
     assert leader.produce(b"b", acks=1).answer == {T0: ProducedPartition(OK, 1, -1, 0)}
 
 
-def test_what_is_in_flight_behind_a_batch_that_found_no_file_descriptor_waits_for_it(
+def test_a_batch_after_one_without_a_file_descriptor_is_refused_too(
     leader: RecordBroker,
 ) -> None:
     first, second = (
@@ -262,7 +258,7 @@ def test_what_is_in_flight_behind_a_batch_that_found_no_file_descriptor_waits_fo
 # --- idempotent producers -------------------------------------------------------------------------
 
 
-def test_a_duplicate_waits_for_what_was_appended_first(
+def test_a_duplicate_waits_for_the_first_append(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     records = batch(b"a", b"b", producer_id=7, producer_epoch=0, base_sequence=0)
@@ -279,35 +275,35 @@ def test_a_duplicate_waits_for_what_was_appended_first(
     follower.follow(leader)
     assert first.answer == again.answer == {T0: ProducedPartition(OK, 0, -1, 0)}
     assert later.answer[T0].base_offset == 2
-    assert leader.values() == [b"a", b"b", b"c"], "once"
+    assert leader.values() == [b"a", b"b", b"c"], "appended once"
     assert leader.manager.records_in == 3
 
 
 def sent(number: int) -> dict[TopicPartition, bytes]:
-    """Return one of the batches that a producer sends one after the other."""
+    """Return batch number ``number`` of one producer."""
     value = b"%d" % number
     return {T0: batch(value, producer_id=7, producer_epoch=0, base_sequence=number)}
 
 
 def refuse_for_now(leader: RecordBroker, error: Errors) -> None:
-    """Have a leader take nothing, for a reason that will pass."""
+    """Let a leader refuse batches for a temporary reason."""
     if error is Errors.NOT_ENOUGH_REPLICAS:
-        leader.order(1, 2, isr=(1,))
+        leader.apply(1, 2, isr=(1,))
     else:
-        leader.order(2, 2)
+        leader.apply(2, 2)
 
 
 @pytest.mark.parametrize("known", [0, 1])
 @pytest.mark.parametrize("error", [Errors.NOT_ENOUGH_REPLICAS, Errors.NOT_LEADER_OR_FOLLOWER])
-def test_what_is_in_flight_behind_a_refused_batch_is_refused_like_it(
+def test_a_batch_after_a_refused_batch_gets_the_same_error(
     leader: RecordBroker, error: Errors, known: int
 ) -> None:
-    """Not as out of order: librdkafka would take a new epoch, and write other batches twice."""
+    """After OUT_OF_ORDER librdkafka would start a new epoch and write batches twice."""
     for number in range(known):
         leader.produce_to(sent(number))
     refuse_for_now(leader, error)
     assert leader.produce_to(sent(known)).answer[T0].error_code is error
-    leader.order(1, 3)
+    leader.apply(1, 3)
     behind = range(known + 1, known + 5)
     assert [leader.produce_to(sent(n)).answer[T0].error_code for n in behind] == [error] * 4
     for number in (known, *behind):
@@ -315,41 +311,43 @@ def test_what_is_in_flight_behind_a_refused_batch_is_refused_like_it(
     assert leader.values() == [b"%d" % number for number in range(known + 5)]
 
 
-def test_a_producer_that_never_sends_what_was_refused_hears_that_it_is_missing(
+def test_a_producer_that_never_repeats_a_refused_batch_gets_out_of_order(
     leader: RecordBroker,
 ) -> None:
     leader.produce_to(sent(0))
     refuse_for_now(leader, Errors.NOT_ENOUGH_REPLICAS)
     leader.produce_to(sent(1))
-    leader.order(1, 3)
-    assert told(leader, 2, 2, 2, 2) == [Errors.NOT_ENOUGH_REPLICAS] * 4
-    assert told(leader, 2, 2) == [Errors.OUT_OF_ORDER_SEQUENCE_NUMBER] * 2
+    leader.apply(1, 3)
+    assert errors_of(leader, 2, 2, 2, 2) == [Errors.NOT_ENOUGH_REPLICAS] * 4
+    assert errors_of(leader, 2, 2) == [Errors.OUT_OF_ORDER_SEQUENCE_NUMBER] * 2
 
 
 @pytest.mark.parametrize("known", [0, 1])
-def test_a_new_leader_waits_for_what_was_sent_to_the_former_one(
+def test_a_new_leader_waits_for_a_batch_sent_to_the_former_leader(
     leader: RecordBroker, follower: RecordBroker, known: int
 ) -> None:
-    """By librdkafka, what comes next may be sent before what the former leader has just refused."""
+    """A producer may send the next batch before the one that the former leader has refused."""
     for number in range(known):
         leader.produce_to(sent(number))
     follower.follow(leader)
-    follower.order(2, 2)
+    follower.apply(2, 2)
     early = follower.produce_to(sent(known + 1)).answer[T0]
     assert early.error_code is Errors.NOT_LEADER_OR_FOLLOWER
     assert "may still arrive" in early.message
     for number in (known, known + 1):
         assert follower.produce_to(sent(number)).is_waiting
     late = follower.produce_to(sent(known + 3)).answer[T0]
-    assert late.error_code is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, "it knows this leader by now"
+    assert late.error_code is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, (
+        "the producer has an acknowledged batch of this leader"
+    )
 
 
-def test_what_overtakes_a_refused_batch_is_refused_until_that_is_there(
+def test_a_batch_that_overtakes_a_refused_one_is_refused_until_that_one_is_appended(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
-    """Its producer has heard of the first one, and not yet of the second, when it sends more."""
+    """The producer has the first refusal and not the second when it sends more."""
     follower.follow(leader)
-    follower.order(2, 2)
+    follower.apply(2, 2)
     error = Errors.NOT_LEADER_OR_FOLLOWER
     assert [follower.produce_to(sent(n)).answer[T0].error_code for n in (1, 2)] == [error] * 2
     assert follower.produce_to(sent(0)).is_waiting
@@ -359,58 +357,58 @@ def test_what_overtakes_a_refused_batch_is_refused_until_that_is_there(
     assert follower.values() == [b"%d" % number for number in range(5)]
 
 
-def test_a_duplicate_does_not_stand_for_what_was_refused_after_it(leader: RecordBroker) -> None:
+def test_a_duplicate_does_not_replace_a_batch_refused_after_it(leader: RecordBroker) -> None:
     leader.produce_to(sent(0))
     refuse_for_now(leader, Errors.NOT_ENOUGH_REPLICAS)
     leader.produce_to(sent(1))
-    leader.order(1, 3)
-    assert leader.produce_to(sent(0)).is_waiting, "it was not acknowledged in time"
+    leader.apply(1, 3)
+    assert leader.produce_to(sent(0)).is_waiting, "the producer repeats it"
     early = leader.produce_to(sent(2)).answer[T0]
     assert early.error_code is Errors.NOT_ENOUGH_REPLICAS
 
 
-def test_a_gap_where_nothing_was_refused_is_told_at_once(leader: RecordBroker) -> None:
+def test_a_gap_without_a_refused_batch_is_out_of_order_at_once(leader: RecordBroker) -> None:
     leader.produce_to(sent(0))
     gap = leader.produce_to(sent(2)).answer[T0]
     assert gap.error_code is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def told(leader: RecordBroker, *numbers: int) -> list[Errors]:
-    """Send batches, and return what their producer hears at once, which is a refusal."""
+def errors_of(leader: RecordBroker, *numbers: int) -> list[Errors]:
+    """Send batches that are refused; return their errors."""
     return [leader.produce_to(sent(number)).answer[T0].error_code for number in numbers]
 
 
 def test_a_first_leader_waits_for_the_first_batch_of_a_producer() -> None:
-    """The first batch went to a broker that does not lead; the second one arrives before it."""
+    """The first batch went to a broker that is not the leader; the second arrives earlier."""
     leader = RecordBroker(1, TWO_IN_SYNC)
-    leader.order(1, 0)
-    assert told(leader, 1) == [Errors.NOT_LEADER_OR_FOLLOWER]
+    leader.apply(1, 0)
+    assert errors_of(leader, 1) == [Errors.NOT_LEADER_OR_FOLLOWER]
     for number in (0, 1):
         assert leader.produce_to(sent(number)).is_waiting
     assert leader.values() == [b"0", b"1"]
 
 
 @pytest.mark.parametrize("leader_epoch", [0, 2])
-def test_a_producer_whose_state_expired_is_asked_a_few_times_and_taken_in_its_order(
+def test_a_producer_with_an_expired_state_is_refused_a_few_times_and_then_accepted(
     leader_epoch: int,
 ) -> None:
     leader = RecordBroker(1, TWO_IN_SYNC)
-    leader.order(1, leader_epoch)
+    leader.apply(1, leader_epoch)
     in_flight = range(5, 10)
     for _ in range(4):
-        assert set(told(leader, *in_flight)) == {Errors.NOT_LEADER_OR_FOLLOWER}
+        assert set(errors_of(leader, *in_flight)) == {Errors.NOT_LEADER_OR_FOLLOWER}
     for number in in_flight:
         assert leader.produce_to(sent(number)).is_waiting
     assert leader.values() == [b"%d" % number for number in in_flight]
 
 
-def test_more_producers_than_are_remembered_are_not_refused_for_ever(
+def test_more_producers_than_are_remembered_are_accepted_at_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each of them would be forgotten before it comes again."""
+    """Each producer would be removed before it tries again."""
     monkeypatch.setattr(out_of_order_batches, "MAX_PRODUCERS", 10)
     leader = RecordBroker(1, TWO_IN_SYNC)
-    leader.order(1, 0)
+    leader.apply(1, 0)
     left = set(range(30))
     for _ in range(20):
         for producer_id in sorted(left):
@@ -420,20 +418,20 @@ def test_more_producers_than_are_remembered_are_not_refused_for_ever(
     assert not left
 
 
-def test_what_was_refused_and_sent_elsewhere_keeps_no_later_batch_out(
+def test_a_batch_refused_here_and_appended_elsewhere_does_not_block_later_batches(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     refuse_for_now(leader, Errors.NOT_LEADER_OR_FOLLOWER)
-    follower.order(2, 2)
+    follower.apply(2, 2)
     leader.produce_to(sent(0))
     follower.produce_to(sent(0))
     leader.follow(follower)
-    leader.order(1, 3)
+    leader.apply(1, 3)
     assert leader.produce_to(sent(1)).is_waiting
     assert leader.values() == [b"0", b"1"]
 
 
-def test_a_duplicate_of_what_is_committed_is_answered_at_once(
+def test_a_duplicate_of_a_committed_batch_is_answered_at_once(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     records = batch(b"a", producer_id=7, producer_epoch=0, base_sequence=0)
@@ -445,11 +443,11 @@ def test_a_duplicate_of_what_is_committed_is_answered_at_once(
 # --- time -----------------------------------------------------------------------------------------
 
 
-def test_what_is_not_committed_in_time_has_timed_out(
+def test_a_request_that_is_not_committed_in_time_times_out(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
-    leader.order(1, 1, T1, isr=(1, 2, 3), replicas=(1, 2, 3))
-    follower.order(1, 1, T1, isr=(1, 2, 3), replicas=(1, 2, 3))
+    leader.apply(1, 1, T1, isr=(1, 2, 3), replicas=(1, 2, 3))
+    follower.apply(1, 1, T1, isr=(1, 2, 3), replicas=(1, 2, 3))
     produced = leader.produce_to({T0: batch(b"a"), T1: batch(b"a")})
     follower.follow(leader, times=2)
     assert produced.is_waiting, "broker 3 has not fetched t-1"
@@ -461,29 +459,29 @@ def test_what_is_not_committed_in_time_has_timed_out(
     produced.expire()
 
 
-def test_a_follower_that_falls_silent_before_it_joins_is_waited_for_no_longer() -> None:
+def test_a_follower_that_stops_fetching_before_it_joins_is_not_waited_for() -> None:
     leader = RecordBroker()
-    leader.order(1, 1, isr=(1,))
+    leader.apply(1, 1, isr=(1,))
     follower = RecordBroker(2)
-    follower.order(1, 1)
+    follower.apply(1, 1)
     follower.follow(leader)
-    leader.order(1, 2, isr=(1,))  # what was proposed is void, and it does not ask again
+    leader.apply(1, 2, isr=(1,))  # the proposal is void, and the follower does not fetch
     leader.hosted().followers[2].last_caught_up_ms = 0
     produced = leader.produce(b"a")
-    assert produced.is_waiting, "it could be in the ISR at any time"
+    assert produced.is_waiting, "it may join the ISR"
     leader.now_ms = LAG_MS + 1
     leader.manager.shrink_isrs(leader.now_ms)
     assert produced.answer[T0].error_code is OK
 
 
-def test_a_follower_that_is_not_let_into_the_isr_is_waited_for_no_longer() -> None:
+def test_a_follower_refused_for_the_isr_is_not_waited_for() -> None:
     leader = RecordBroker()
-    leader.order(1, 1, isr=(1,))
+    leader.apply(1, 1, isr=(1,))
     follower = RecordBroker(2)
-    follower.order(1, 1)
+    follower.apply(1, 1)
     follower.follow(leader)
     produced = leader.produce(b"a")
-    assert produced.is_waiting, "it may be in the ISR by now"
+    assert produced.is_waiting, "it may be in the ISR"
     request = leader.manager.alter_partition_request()
     assert request is not None
     leader.meet(1, 3)
@@ -494,8 +492,8 @@ def test_a_follower_that_is_not_let_into_the_isr_is_waited_for_no_longer() -> No
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete"])
-def test_which_partitions_take_no_records_without_a_key_is_known(policy: str) -> None:
+def test_partitions_that_need_keys_are_known_by_their_cleanup_policy(policy: str) -> None:
     broker = RecordBroker(1, LogConfig(cleanup_policy=policy))
-    assert not broker.manager.is_compacted(T0), "it is not hosted"
-    broker.order(1, 0, isr=(1,))
+    assert not broker.manager.is_compacted(T0), "not hosted yet"
+    broker.apply(1, 0, isr=(1,))
     assert broker.manager.is_compacted(T0) is (policy != "delete")

@@ -1,4 +1,4 @@
-"""Records on their way to followers: what a leader gives, what a follower does with it."""
+"""Replication of records: what a leader returns and what a follower does with it."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ SIZE = len(batch(b"x" * 100))
 def leader() -> RecordBroker:
     """Leads three partitions with brokers 1 and 2 in sync."""
     leader = RecordBroker(1)
-    leader.order(1, 1, T0, T1, T2)
+    leader.apply(1, 1, T0, T1, T2)
     return leader
 
 
 @pytest.fixture
 def follower() -> RecordBroker:
-    """Follows it."""
+    """Follows ``leader``."""
     follower = RecordBroker(2)
-    follower.order(1, 1, T0, T1, T2)
+    follower.apply(1, 1, T0, T1, T2)
     return follower
 
 
 def limited(max_bytes: int, partition_max_bytes: int = 2**20, min_bytes: int = 1) -> RecordBroker:
-    """Return a follower that takes no more than that."""
+    """Return a follower with these fetch limits."""
     settings = ReplicationSettings(
         replica_fetch_min_bytes=min_bytes,
         replica_fetch_max_bytes=partition_max_bytes,
         replica_fetch_response_max_bytes=max_bytes,
     )
     follower = RecordBroker(2, settings=settings)
-    follower.order(1, 1, T0, T1, T2)
+    follower.apply(1, 1, T0, T1, T2)
     return follower
 
 
@@ -55,12 +55,10 @@ def fill(leader: RecordBroker, count: int, *partitions: TopicPartition) -> None:
             leader.produce(b"x" * 100, acks=1, topic_partition=topic_partition)
 
 
-# --- what a leader gives --------------------------------------------------------------------------
+# --- answers of the leader ------------------------------------------------------------------------
 
 
-def test_a_follower_reads_to_the_end_although_nothing_is_committed(
-    leader: RecordBroker, follower: RecordBroker
-) -> None:
+def test_a_follower_reads_uncommitted_records(leader: RecordBroker, follower: RecordBroker) -> None:
     leader.produce(b"a", b"b", acks=1)
     leader.produce(b"c", acks=1, topic_partition=T2)
     response = follower.follow(leader)
@@ -69,19 +67,17 @@ def test_a_follower_reads_to_the_end_although_nothing_is_committed(
     assert follower.log().epochs == leader.log().epochs
 
 
-def test_records_are_given_once_and_then_asked_for_no_more(
-    leader: RecordBroker, follower: RecordBroker
-) -> None:
+def test_records_are_returned_once(leader: RecordBroker, follower: RecordBroker) -> None:
     leader.produce(b"a", acks=1)
     follower.follow(leader)
     request, asked = follower.fetch_from(leader)
     assert [topic_partition for topic_partition, _ in request.partitions()] == [T0], (
-        "its position moved"
+        "only a changed position is listed"
     )
     assert fetched_values(asked.expire()) == {}
 
 
-def test_a_follower_has_the_leaders_high_watermark_as_far_as_its_log_goes(
+def test_a_followers_high_watermark_is_at_most_its_log_end(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     leader.produce(b"a", acks=1)
@@ -91,10 +87,10 @@ def test_a_follower_has_the_leaders_high_watermark_as_far_as_its_log_goes(
     assert (leader.hosted().high_watermark, follower.hosted().high_watermark) == (1, 1)
 
 
-# --- how much -------------------------------------------------------------------------------------
+# --- size limits ----------------------------------------------------------------------------------
 
 
-def test_an_answer_has_no_more_than_the_follower_takes(leader: RecordBroker) -> None:
+def test_an_answer_respects_the_limits_of_the_follower(leader: RecordBroker) -> None:
     follower = limited(4 * SIZE, partition_max_bytes=3 * SIZE)
     fill(leader, 5, T0, T1)
     assert {
@@ -103,22 +99,22 @@ def test_an_answer_has_no_more_than_the_follower_takes(leader: RecordBroker) -> 
     } == {T0: 3, T1: 1}
 
 
-def test_an_answer_has_no_more_than_the_leader_would_take_itself(follower: RecordBroker) -> None:
+def test_an_answer_respects_the_limit_of_the_leader(follower: RecordBroker) -> None:
     settings = ReplicationSettings(replica_fetch_response_max_bytes=2 * SIZE)
     leader = RecordBroker(1, settings=settings)
-    leader.order(1, 1, T0, T1, T2)
+    leader.apply(1, 1, T0, T1, T2)
     fill(leader, 5, T0)
     assert [len(v) for v in fetched_values(follower.follow(leader)).values()] == [2]
 
 
-def test_a_batch_that_is_too_large_comes_all_the_same(leader: RecordBroker) -> None:
+def test_a_batch_larger_than_the_limit_is_returned(leader: RecordBroker) -> None:
     follower = limited(1, partition_max_bytes=1)
     fill(leader, 1, T0, T1)
     assert list(fetched_values(follower.follow(leader))) == [T0]
-    assert list(fetched_values(follower.follow(leader))) == [T1], "what had no room is not lost"
+    assert list(fetched_values(follower.follow(leader))) == [T1], "the other partition is first"
 
 
-def test_a_busy_partition_keeps_no_other_waiting(leader: RecordBroker) -> None:
+def test_a_busy_partition_does_not_delay_others(leader: RecordBroker) -> None:
     follower = limited(2 * SIZE, partition_max_bytes=2 * SIZE)
     follower.follow(leader, times=2)
     fill(leader, 2, T1, T2)
@@ -132,10 +128,10 @@ def test_a_busy_partition_keeps_no_other_waiting(leader: RecordBroker) -> None:
     ]
 
 
-def test_who_is_not_in_sync_starves_nobody_either(leader: RecordBroker) -> None:
-    leader.order(1, 2, T0, T1, T2, isr=(1,))
+def test_partitions_out_of_sync_are_served_equally(leader: RecordBroker) -> None:
+    leader.apply(1, 2, T0, T1, T2, isr=(1,))
     follower = limited(SIZE, partition_max_bytes=SIZE)
-    follower.order(1, 2, T0, T1, T2)
+    follower.apply(1, 2, T0, T1, T2)
     fill(leader, 4, T0, T1, T2)
     follower.follow(leader, times=6)
     assert [follower.log(topic_partition).log_end_offset for topic_partition in (T0, T1, T2)] == [
@@ -145,7 +141,7 @@ def test_who_is_not_in_sync_starves_nobody_either(leader: RecordBroker) -> None:
     ]
 
 
-def test_what_has_no_room_counts_all_the_same(leader: RecordBroker) -> None:
+def test_a_fetch_counts_for_partitions_without_room_in_the_answer(leader: RecordBroker) -> None:
     follower = limited(1)
     follower.follow(leader)
     fill(leader, 3, T0, T1)
@@ -167,7 +163,7 @@ def test_a_fetch_waits_for_records(leader: RecordBroker, follower: RecordBroker)
     assert follower.values(T1) == [b"a"]
 
 
-def test_what_one_request_appends_to_many_is_given_at_once(
+def test_records_appended_by_one_request_are_returned_together(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     follower.follow(leader)
@@ -176,10 +172,10 @@ def test_what_one_request_appends_to_many_is_given_at_once(
     assert fetched_values(asked.answer) == {T0: [b"a"], T2: [b"b"]}
 
 
-def test_a_high_watermark_alone_wakes_nobody_and_is_told_when_time_is_up() -> None:
+def test_a_new_high_watermark_alone_does_not_complete_a_fetch() -> None:
     leader, second, third = (RecordBroker(number) for number in (1, 2, 3))
     for broker in (leader, second, third):
-        broker.order(1, 1, isr=(1, 2, 3), replicas=(1, 2, 3))
+        broker.apply(1, 1, isr=(1, 2, 3), replicas=(1, 2, 3))
     leader.produce(b"a", acks=1)
     second.follow(leader)
     third.follow(leader)
@@ -193,7 +189,7 @@ def test_a_high_watermark_alone_wakes_nobody_and_is_told_when_time_is_up() -> No
     assert second.hosted().high_watermark == 1
 
 
-def test_a_follower_that_wants_more_waits_for_more(leader: RecordBroker) -> None:
+def test_a_fetch_with_min_bytes_waits_for_more_records(leader: RecordBroker) -> None:
     follower = limited(2**20, min_bytes=2 * SIZE)
     follower.follow(leader)
     _, asked = follower.fetch_from(leader)
@@ -206,18 +202,18 @@ def test_a_follower_that_wants_more_waits_for_more(leader: RecordBroker) -> None
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
-def test_a_leadership_that_ends_is_told_at_once(
+def test_a_lost_leadership_completes_a_waiting_fetch(
     leader: RecordBroker, follower: RecordBroker, is_deleted: bool
 ) -> None:
     follower.follow(leader)
     _, asked = follower.fetch_from(leader)
-    leader.order(1 if is_deleted else 2, 2, T1)
+    leader.apply(1 if is_deleted else 2, 2, T1)
     assert {topic_partition: r.error_code for topic_partition, r in rows(asked.answer).items()} == {
         T1: Errors.FENCED_LEADER_EPOCH
     }
 
 
-def test_a_follower_that_fetches_again_waits_no_longer(
+def test_a_new_fetch_of_the_same_follower_completes_the_waiting_one(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     follower.follow(leader)
@@ -228,7 +224,9 @@ def test_a_follower_that_fetches_again_waits_no_longer(
     assert leader.manager.delayed_count == 1
 
 
-def test_who_is_not_known_alive_waits_too(leader: RecordBroker, follower: RecordBroker) -> None:
+def test_a_fetch_of_an_unknown_follower_waits_too(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
     leader.meet(1)
     follower.follow(leader)
     request, asked = follower.fetch_from(leader)
@@ -238,14 +236,14 @@ def test_who_is_not_known_alive_waits_too(leader: RecordBroker, follower: Record
     assert asked.answer.session_id == 0
 
 
-def test_who_does_not_wait_is_answered_at_once(leader: RecordBroker) -> None:
+def test_a_fetch_without_wait_time_is_answered_at_once(leader: RecordBroker) -> None:
     assert leader.serve(FetchRequest(2)).answer.error_code is Errors.NONE
     follower = RecordBroker(2, settings=ReplicationSettings(replica_fetch_wait_max_ms=0))
-    follower.order(1, 1)
+    follower.apply(1, 1)
     assert not follower.fetch_from(leader)[1].is_waiting
 
 
-def test_being_answered_late_is_no_sign_of_life(
+def test_a_late_answer_does_not_count_as_a_fetch(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     follower.follow(leader)
@@ -259,7 +257,7 @@ def test_being_answered_late_is_no_sign_of_life(
 # --- what a follower does -------------------------------------------------------------------------
 
 
-def test_records_that_are_corrupt_are_fetched_again_after_a_while(
+def test_corrupt_records_are_fetched_again_after_a_pause(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     leader.produce(b"a", acks=1)
@@ -277,24 +275,22 @@ def test_records_that_are_corrupt_are_fetched_again_after_a_while(
     assert follower.values() == [b"a"]
 
 
-def test_records_of_an_answer_that_comes_too_late_are_not_appended(
+def test_records_of_a_late_answer_are_not_appended(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     leader.produce(b"a", acks=1)
     request, asked = follower.fetch_from(leader)
-    follower.order(1, 2)
+    follower.apply(1, 2)
     follower.take(leader, request, asked.answer)
     assert follower.values() == []
     request, asked = follower.fetch_from(leader)
-    leader.order(1, 2)
+    leader.apply(1, 2)
     follower.follow(leader, times=2)
     follower.take(leader, request, asked.answer)
     assert follower.values() == [b"a"]
 
 
-def test_an_answer_that_comes_twice_is_appended_once(
-    leader: RecordBroker, follower: RecordBroker
-) -> None:
+def test_a_duplicate_answer_is_appended_once(leader: RecordBroker, follower: RecordBroker) -> None:
     leader.produce(b"a", acks=1)
     request, asked = follower.fetch_from(leader)
     follower.take(leader, request, asked.answer)
@@ -302,7 +298,7 @@ def test_an_answer_that_comes_twice_is_appended_once(
     assert follower.values() == [b"a"]
 
 
-def test_a_follower_whose_disk_fails_is_out_of_service_and_the_others_go_on(
+def test_a_follower_with_a_failed_disk_goes_offline_and_other_partitions_continue(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     leader.produce_to({T0: batch(b"a"), T1: batch(b"b")}, acks=1)
@@ -311,20 +307,20 @@ def test_a_follower_whose_disk_fails_is_out_of_service_and_the_others_go_on(
     assert (follower.hosted().role, follower.values(T1)) == (Role.OFFLINE, [b"b"])
 
 
-def test_a_leader_that_finds_no_file_descriptor_for_an_epoch_leads_on_in_the_one_before(
+def test_a_leader_without_a_file_descriptor_for_a_new_epoch_leads_in_the_previous_one(
     follower: RecordBroker,
 ) -> None:
     leader = RecordBroker(1)
-    leader.order(1, 1, isr=(1,))
+    leader.apply(1, 1, isr=(1,))
     leader.log().is_short = True
-    leader.order(1, 2, isr=(1,))
+    leader.apply(1, 2, isr=(1,))
     leader.log().is_short = False
     follower.follow(leader)
     leader.commit_isr()
     assert (leader.hosted().leader_epoch, leader.hosted().isr) == (1, (1, 2))
 
 
-def test_a_follower_without_a_file_descriptor_asks_again_after_a_while(
+def test_a_follower_without_a_file_descriptor_fetches_again_after_a_pause(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     leader.produce_to({T0: batch(b"a"), T1: batch(b"b")}, acks=1)
@@ -339,7 +335,7 @@ def test_a_follower_without_a_file_descriptor_asks_again_after_a_while(
     assert follower.values() == [b"a"]
 
 
-def test_a_follower_whose_disk_failed_unseen_asks_for_the_others(
+def test_a_follower_whose_disk_failed_unnoticed_fetches_the_other_partitions(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     follower.log(T1).is_offline = True
@@ -348,10 +344,10 @@ def test_a_follower_whose_disk_failed_unseen_asks_for_the_others(
     assert follower.hosted(T1).role is Role.OFFLINE
 
 
-def test_a_follower_knows_how_far_it_is_behind(leader: RecordBroker) -> None:
+def test_a_follower_knows_its_lag(leader: RecordBroker) -> None:
     follower = limited(SIZE, partition_max_bytes=SIZE)
-    leader.order(1, 2, isr=(1,))
-    follower.order(1, 2)
+    leader.apply(1, 2, isr=(1,))
+    follower.apply(1, 2)
     fill(leader, 5, T0)
     leader.now_ms = LAG_MS + 1
     leader.manager.shrink_isrs(leader.now_ms)
@@ -361,17 +357,17 @@ def test_a_follower_knows_how_far_it_is_behind(leader: RecordBroker) -> None:
         assert follower.manager.max_lag == lag
 
 
-# --- logs that are not where the leader's is ------------------------------------------------------
+# --- diverging logs -------------------------------------------------------------------------------
 
 
-def test_records_only_a_former_leader_has_are_cut_off(
+def test_records_only_on_a_former_leader_are_truncated(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     leader.produce(b"a", acks=1)
     follower.follow(leader, times=2)
     leader.produce(b"lost", acks=1)
     for broker in (leader, follower):
-        broker.order(2, 2)
+        broker.apply(2, 2)
     follower.produce(b"b", acks=1)
     leader.follow(follower, times=3)
     assert leader.values() == follower.values() == [b"a", b"b"]
@@ -379,33 +375,33 @@ def test_records_only_a_former_leader_has_are_cut_off(
     assert leader.hosted().high_watermark == 2
 
 
-def test_fast_elections_of_both_leave_equal_logs(
+def test_alternating_elections_leave_equal_logs(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:  # KIP-279
     leader.produce(b"a", acks=1)
     follower.follow(leader, times=2)
-    for leader_epoch, who in ((2, follower), (3, leader), (4, follower), (5, leader)):
-        who.order(who.broker_id, leader_epoch, isr=(who.broker_id,))
-        who.produce(b"of %d" % leader_epoch, acks=1)
+    for leader_epoch, broker in ((2, follower), (3, leader), (4, follower), (5, leader)):
+        broker.apply(broker.broker_id, leader_epoch, isr=(broker.broker_id,))
+        broker.produce(b"of %d" % leader_epoch, acks=1)
     for broker in (leader, follower):
-        broker.order(1, 6)
+        broker.apply(1, 6)
     leader.produce(b"of 6", acks=1)
     follower.follow(leader, times=6)
     assert leader.log().batches == follower.log().batches
     assert leader.log().epochs == follower.log().epochs
 
 
-def test_a_follower_that_is_behind_the_leaders_start_begins_anew_there(
+def test_a_follower_before_the_leaders_log_start_starts_again_there(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     leader.produce(b"a", acks=1)
     follower.follow(leader)
-    leader.order(1, 2, isr=(1,), replicas=(1,))
+    leader.apply(1, 2, isr=(1,), replicas=(1,))
     for value in (b"b", b"c", b"d"):
         leader.produce(value)
     leader.delete_records({T0: 3})
     for broker in (leader, follower):
-        broker.order(1, 3, isr=(1,))
+        broker.apply(1, 3, isr=(1,))
     follower.follow(leader)
     log = follower.log()
     assert (log.log_start_offset, log.log_end_offset, follower.hosted().high_watermark) == (3, 3, 3)
@@ -413,28 +409,28 @@ def test_a_follower_that_is_behind_the_leaders_start_begins_anew_there(
     assert follower.values() == leader.values() == [b"d"]
 
 
-def test_a_leader_that_starts_in_a_batch_is_followed_by_who_ends_there_in_another_epoch() -> None:
+def test_a_leader_that_starts_inside_a_batch_can_be_followed_from_another_epoch() -> None:
     leader, follower = RecordBroker(1), RecordBroker(2)
-    leader.order(1, 0, isr=(1,))
-    follower.order(2, 0, isr=(2,))
+    leader.apply(1, 0, isr=(1,))
+    follower.apply(2, 0, isr=(2,))
     for broker in (leader, follower):
         broker.produce(b"0", acks=1)
     follower.produce(b"lost", acks=1)
-    leader.order(1, 2, isr=(1,))
+    leader.apply(1, 2, isr=(1,))
     leader.produce(b"1", b"2", acks=1)
     leader.delete_records({T0: 2})
-    follower.order(1, 2, isr=(1,))
+    follower.apply(1, 2, isr=(1,))
     follower.follow(leader)
     assert follower.log().log_end_offset == leader.log().log_end_offset == 3
     assert follower.values() == leader.values() == [b"2"]
 
 
-def test_a_follower_that_is_beyond_the_leaders_end_goes_back_to_it() -> None:
+def test_a_follower_beyond_the_leaders_log_end_truncates_to_it() -> None:
     follower = RecordBroker(2)
-    follower.order(2, 1, isr=(2,), replicas=(2,))
+    follower.apply(2, 1, isr=(2,), replicas=(2,))
     for value in (b"a", b"b", b"c"):
         follower.produce(value)
-    follower.order(1, 2)
+    follower.apply(1, 2)
     request = follower.manager.fetch_request(1, 0)
     assert request is not None
     far = FetchedPartition(0, Errors.OFFSET_OUT_OF_RANGE, -1, 0, log_end_offset=2)
@@ -448,7 +444,7 @@ def test_a_follower_that_is_beyond_the_leaders_end_goes_back_to_it() -> None:
 
 
 @pytest.mark.parametrize("has_records", [False, True])
-def test_a_follower_whose_log_begins_beyond_the_leaders_end_gets_all_of_it(
+def test_a_follower_that_starts_beyond_the_leaders_log_end_copies_the_whole_log(
     leader: RecordBroker, follower: RecordBroker, has_records: bool
 ) -> None:
     for value in (b"a", b"b", b"c"):
@@ -461,10 +457,10 @@ def test_a_follower_whose_log_begins_beyond_the_leaders_end_gets_all_of_it(
 
 
 @pytest.mark.parametrize("lost", [2, 1, 0])
-def test_records_of_epochs_that_come_after_the_leaders_are_cut_off(
+def test_records_of_epochs_newer_than_the_leaders_are_truncated(
     leader: RecordBroker, follower: RecordBroker, lost: int
 ) -> None:
-    """ZooKeeper was set back. An epoch may have begun without a record."""
+    """ZooKeeper was restored from a backup. An epoch may have no records."""
     for value in (b"a", b"b"):
         leader.produce(value, acks=1)
     follower.follow(leader)
@@ -476,7 +472,7 @@ def test_records_of_epochs_that_come_after_the_leaders_are_cut_off(
     assert follower.values() == leader.values() == [b"a", b"b", b"c"]
 
 
-def test_a_log_whose_topic_came_back_is_not_cut_below_what_was_committed(
+def test_a_log_of_a_restored_topic_is_not_truncated_below_the_high_watermark(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     for value in (b"a", b"b"):
@@ -485,34 +481,34 @@ def test_a_log_whose_topic_came_back_is_not_cut_below_what_was_committed(
         follower.log().append_as_follower(batch(b"kept", base_offset=offset, leader_epoch=0))
     follower.log().taken_back_to = 3
     for broker in (leader, follower):
-        broker.order(1, 4, isr=(1, 2))
+        broker.apply(1, 4, isr=(1, 2))
     follower.follow(leader, times=2)
     assert follower.hosted().role is Role.OFFLINE
-    assert follower.logs.is_damaged(T0), "so it is set aside, and not used again, and replaced"
+    assert follower.logs.is_damaged(T0), "the log is set aside and replaced"
     assert len(follower.logs.log(T0).batches) == 3
 
 
-def test_a_leader_says_what_it_has_to_whom_it_has_nothing_for(
+def test_an_out_of_range_answer_has_the_leaders_log_start_and_end(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
-    leader.order(1, 2, isr=(1,), replicas=(1,))
+    leader.apply(1, 2, isr=(1,), replicas=(1,))
     for value in (b"b", b"c", b"d"):
         leader.produce(value)
     leader.delete_records({T0: 2})
     for broker in (leader, follower):
-        broker.order(1, 3, isr=(1,))
+        broker.apply(1, 3, isr=(1,))
     row = rows(follower.fetch_from(leader)[1].answer)[T0]
     assert row.error_code is Errors.OFFSET_OUT_OF_RANGE
     assert (row.log_start_offset, row.log_end_offset) == (2, 3)
 
 
-def test_a_follower_starts_where_its_leader_does_as_far_as_is_committed(
+def test_a_follower_deletes_up_to_the_leaders_log_start_if_committed(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     for value in (b"a", b"b", b"c"):
         leader.produce(value, acks=1)
     follower.follow(leader, times=2)
-    leader.log().advance_log_start_offset(2)  # retention tells nobody
+    leader.log().advance_log_start_offset(2)  # retention notifies no follower
     leader.produce(b"d", acks=1)
     follower.follow(leader)
     assert follower.log().log_start_offset == 2
@@ -522,14 +518,14 @@ def test_a_follower_starts_where_its_leader_does_as_far_as_is_committed(
 
 
 def restarted(broker: RecordBroker) -> RecordBroker:
-    """Return the broker as it comes back with its logs."""
+    """Return the broker after a restart with its logs."""
     again = RecordBroker(broker.broker_id, TWO_IN_SYNC)
     again.logs._logs = broker.logs._logs
     again.logs.high_watermarks = broker.logs.high_watermarks
     return again
 
 
-def test_a_high_watermark_survives_when_it_was_noted(
+def test_a_checkpointed_high_watermark_survives_a_restart(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     for value in (b"a", b"b"):
@@ -538,43 +534,45 @@ def test_a_high_watermark_survives_when_it_was_noted(
     follower.manager.checkpoint_high_watermarks()
     assert follower.logs.high_watermarks == {T0: 2, T1: 0, T2: 0}
     again = restarted(follower)
-    again.order(1, 2)
+    again.apply(1, 2)
     assert again.hosted().high_watermark == 2
     again.manager.checkpoint_high_watermarks()
-    assert again.logs.high_watermarks == {T0: 2, T1: 0, T2: 0}, "of T1 it has not heard yet"
+    assert again.logs.high_watermarks == {T0: 2, T1: 0, T2: 0}, "T1 is not hosted yet"
 
 
-@pytest.mark.parametrize(("noted", "expected"), [(9, 2), (0, 1), (2, 2)])
-def test_a_high_watermark_is_in_the_log(leader: RecordBroker, noted: int, expected: int) -> None:
+@pytest.mark.parametrize(("stored", "expected"), [(9, 2), (0, 1), (2, 2)])
+def test_a_high_watermark_is_between_log_start_and_log_end(
+    leader: RecordBroker, stored: int, expected: int
+) -> None:
     for value in (b"a", b"b"):
         leader.produce(value, acks=1)
     leader.log().advance_log_start_offset(1)
-    leader.logs.high_watermarks = {T0: noted}
+    leader.logs.high_watermarks = {T0: stored}
     again = restarted(leader)
-    again.order(2, 2)
+    again.apply(2, 2)
     assert again.hosted().high_watermark == expected
 
 
-def test_a_leader_that_starts_again_commits_what_all_have(
+def test_a_restarted_leader_commits_records_of_all_members(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     leader.produce(b"a", acks=1)
     follower.follow(leader)
     again = restarted(leader)
-    again.order(1, 2)
-    follower.order(1, 2)
+    again.apply(1, 2)
+    follower.apply(1, 2)
     assert again.hosted().high_watermark == 0
-    follower.follow(again, times=2)  # the first time it finds no session
+    follower.follow(again, times=2)  # the first fetch finds no session
     assert again.hosted().high_watermark == 1
 
 
-def test_records_of_a_topic_that_was_deleted_are_not_those_of_its_successor(
+def test_records_of_a_deleted_topic_are_not_appended_to_its_successor(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     leader.produce(b"a")
     request, asked = follower.fetch_from(leader)
     follower.manager.handle(HEADER, stop_replica(T0, 1, delete=True), 0)
-    follower.order(1, 1)  # in the same leader epoch, with a log that ends at 0 as well
+    follower.apply(1, 1)  # the same leader epoch, and a log that also ends at 0
     follower.take(leader, request, asked.answer)
     assert follower.values() == []
 
@@ -582,7 +580,7 @@ def test_records_of_a_topic_that_was_deleted_are_not_those_of_its_successor(
 # --- log directories ------------------------------------------------------------------------------
 
 
-def test_what_is_in_a_failed_directory_goes_out_of_service_once(
+def test_replicas_in_a_failed_directory_go_offline_once(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     produced = leader.produce(b"a")
@@ -600,7 +598,7 @@ def test_what_is_in_a_failed_directory_goes_out_of_service_once(
     ] == [T0, T1]
 
 
-def test_a_disk_that_fails_unseen_does_not_stop_the_timers(leader: RecordBroker) -> None:
+def test_an_unnoticed_disk_failure_does_not_stop_the_timers(leader: RecordBroker) -> None:
     leader.produce(b"a", acks=1, topic_partition=T1)
     leader.log(T1).is_offline = True
     leader.now_ms = LAG_MS + 1
@@ -609,16 +607,16 @@ def test_a_disk_that_fails_unseen_does_not_stop_the_timers(leader: RecordBroker)
     assert leader.hosted(T0).role is Role.LEADER
 
 
-def test_how_many_are_in_sync_is_counted_against_how_many_must_be() -> None:
+def test_partitions_under_and_at_min_isr_are_counted() -> None:
     leader = RecordBroker(1, TWO_IN_SYNC)
-    leader.order(1, 1, T0, isr=(1,))
-    leader.order(1, 1, T1, isr=(1, 2))
-    leader.order(1, 1, T2, isr=(1, 2, 3), replicas=(1, 2, 3))
+    leader.apply(1, 1, T0, isr=(1,))
+    leader.apply(1, 1, T1, isr=(1, 2))
+    leader.apply(1, 1, T2, isr=(1, 2, 3), replicas=(1, 2, 3))
     assert (leader.manager.under_min_isr_count, leader.manager.at_min_isr_count) == (1, 1)
 
 
 def answer_with(response: FetchResponse, row: FetchedPartition) -> FetchResponse:
-    """Return an answer in which one row is another."""
+    """Return an answer with one row replaced."""
     (topic,) = response.topics
     others = tuple(r for r in topic.partitions if r.partition_index != row.partition_index)
     return FetchResponse(

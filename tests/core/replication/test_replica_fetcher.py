@@ -1,4 +1,4 @@
-"""The follower's side: whom it asks for what, and what it does with answers, late ones included."""
+"""Followers: which leaders they fetch from, and how they handle answers, including late ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def follower() -> Broker:
     """Follows broker 2 in t-0 and t-1 (leader epoch 5) and leads t-2."""
     broker = Broker()
     broker.meet({1: 100, 2: 100, 3: 100})
-    broker.order({T0: state(2, 5), T1: state(2, 5), T2: state(ME, 5)})
+    broker.apply({T0: state(2, 5), T1: state(2, 5), T2: state(ME, 5)})
     return broker
 
 
@@ -71,10 +71,10 @@ def take(broker: Broker, request: FetchRequest, response: FetchResponse, leader:
     broker.manager.on_fetch_response(leader, request, response, broker.now_ms)
 
 
-# --- whom it asks for what ------------------------------------------------------------------------
+# --- targets of fetches ---------------------------------------------------------------------------
 
 
-def test_every_followed_partition_is_asked_for_in_one_request(follower: Broker) -> None:
+def test_all_partitions_with_one_leader_are_in_one_fetch(follower: Broker) -> None:
     follower.logs.ends[T1] = 7
     follower.logs.starts[T1] = 2
     follower.logs.epochs[T1] = [(4, 2)]
@@ -85,15 +85,15 @@ def test_every_followed_partition_is_asked_for_in_one_request(follower: Broker) 
     assert topic.partitions == (FetchPartition(0, 5, 0, -1, 0), FetchPartition(1, 5, 7, 4, 2))
 
 
-def test_leaders_are_where_the_metadata_says(follower: Broker) -> None:
+def test_leader_addresses_come_from_the_metadata(follower: Broker) -> None:
     assert follower.manager.leaders_to_fetch_from() == {2: "tcp://2"}
-    follower.order({T1: state(3, 6)})
+    follower.apply({T1: state(3, 6)})
     assert follower.manager.leaders_to_fetch_from() == {2: "tcp://2", 3: "tcp://3"}
     assert (asked(follower, 2), asked(follower, 3)) == ([T0], [T1])
 
 
-def test_a_leader_that_is_not_known_alive_is_fetched_from_when_it_is(follower: Broker) -> None:
-    follower.order({T0: state(9, 6), T1: state(9, 6)})  # KAFKA-1647, 11.6
+def test_an_offline_leader_is_fetched_from_when_it_is_live(follower: Broker) -> None:
+    follower.apply({T0: state(9, 6), T1: state(9, 6)})  # KAFKA-1647, 11.6
     assert follower.hosted(T0).leader_epoch == 6
     assert follower.manager.leaders_to_fetch_from() == {}
     assert asked(follower, 2) == []
@@ -103,42 +103,42 @@ def test_a_leader_that_is_not_known_alive_is_fetched_from_when_it_is(follower: B
     assert asked(follower, 9) == [T0, T1]
 
 
-def test_a_deposed_leader_fetches_from_its_successor_even_if_it_does_not_know_it(
+def test_a_deposed_leader_fetches_from_its_successor_even_if_that_does_not_know_it_yet(
     follower: Broker,
 ) -> None:
-    follower.order({T2: state(9, 6)})
+    follower.apply({T2: state(9, 6)})
     assert follower.role(T2) is Role.FOLLOWER
     assert follower.manager.leader_count == 0
 
 
-def test_what_has_no_leader_is_not_fetched(follower: Broker) -> None:
-    follower.order({T0: state(NO_LEADER, 6)})
+def test_a_partition_without_a_leader_is_not_fetched(follower: Broker) -> None:
+    follower.apply({T0: state(NO_LEADER, 6)})
     assert asked(follower) == [T1]
 
 
-def test_who_leads_does_not_fetch(follower: Broker) -> None:
-    follower.order({T0: state(ME, 6), T1: state(ME, 6)})
+def test_a_leader_does_not_fetch(follower: Broker) -> None:
+    follower.apply({T0: state(ME, 6), T1: state(ME, 6)})
     assert follower.manager.leaders_to_fetch_from() == {}
     assert asked(follower) == []
 
 
 @pytest.mark.parametrize("delete", [False, True])
-def test_what_is_stopped_is_not_fetched_until_it_is_ordered_anew(
+def test_a_stopped_replica_is_not_fetched_until_the_next_leader_and_isr(
     follower: Broker, delete: bool
 ) -> None:
     follower.stop(T0, 5, delete=delete)
     assert asked(follower) == [T1]
-    follower.order({T0: state(2, 6)})
+    follower.apply({T0: state(2, 6)})
     assert asked(follower) == [T1, T0]
 
 
-def test_what_is_set_aside_or_offline_is_not_fetched(follower: Broker) -> None:
+def test_a_stray_or_offline_replica_is_not_fetched(follower: Broker) -> None:
     follower.logs.offline.add(T0)
-    follower.order({T0: state(2, 6)}, type=FULL)
+    follower.apply({T0: state(2, 6)}, type=FULL)
     assert asked(follower) == []
 
 
-def test_a_failed_deletion_is_not_fetched(follower: Broker) -> None:
+def test_a_replica_whose_deletion_failed_is_not_fetched(follower: Broker) -> None:
     follower.logs.failing.add(T0)
     follower.stop(T0, 5, delete=True)
     assert asked(follower) == [T1]
@@ -158,7 +158,7 @@ def test_a_failed_deletion_is_not_fetched(follower: Broker) -> None:
         Errors.OFFSET_OUT_OF_RANGE,
     ],
 )
-def test_what_failed_waits_a_while_and_the_others_do_not(follower: Broker, error: Errors) -> None:
+def test_a_failed_partition_waits_and_the_others_do_not(follower: Broker, error: Errors) -> None:
     take(follower, ask(follower), answer(row(0, error), row(1)))
     assert asked(follower) == [T1]
     follower.now_ms += FIRST_BACKOFF_MS - 1
@@ -167,7 +167,7 @@ def test_what_failed_waits_a_while_and_the_others_do_not(follower: Broker, error
     assert asked(follower) == [T0, T1]
 
 
-def test_what_fails_again_and_again_waits_for_longer_each_time(follower: Broker) -> None:
+def test_repeated_failures_wait_longer_each_time(follower: Broker) -> None:
     waits = []
     for _ in range(8):
         take(follower, ask(follower), answer(row(0, Errors.UNKNOWN_LEADER_EPOCH), row(1)))
@@ -182,7 +182,7 @@ def test_what_fails_again_and_again_waits_for_longer_each_time(follower: Broker)
     assert follower.manager.fetch_delay_ms(2, follower.now_ms) == FIRST_BACKOFF_MS
 
 
-def test_a_leader_does_not_hold_its_answer_while_something_waits_to_be_asked(
+def test_a_fetch_does_not_wait_at_the_leader_while_a_partition_is_in_its_pause(
     follower: Broker,
 ) -> None:
     before = ask(follower)
@@ -192,25 +192,25 @@ def test_a_leader_does_not_hold_its_answer_while_something_waits_to_be_asked(
     assert request.max_wait_ms == FIRST_BACKOFF_MS
 
 
-def test_a_fenced_follower_waits_for_its_next_orders(follower: Broker) -> None:
+def test_a_fenced_follower_waits_for_the_next_leader_and_isr(follower: Broker) -> None:
     take(follower, ask(follower), answer(row(0, Errors.FENCED_LEADER_EPOCH), row(1)))
     follower.now_ms += 10 * BACKOFF_MS
     assert asked(follower) == [T1]
     assert follower.role(T0) is Role.FOLLOWER
-    follower.order({T0: state(2, 6)})
+    follower.apply({T0: state(2, 6)})
     assert asked(follower) == [T1, T0]
 
 
-def test_new_orders_end_the_wait(follower: Broker) -> None:
+def test_a_new_leader_and_isr_ends_the_pause(follower: Broker) -> None:
     take(follower, ask(follower), answer(row(0, Errors.UNKNOWN_LEADER_EPOCH), row(1)))
-    follower.order({T0: state(3, 6)})
+    follower.apply({T0: state(3, 6)})
     assert asked(follower, 3) == [T0]
 
 
 @pytest.mark.parametrize(
     "response", [FetchResponse(Errors.STALE_BROKER_EPOCH), FetchResponse(Errors.NONE)]
 )
-def test_without_an_answer_everything_waits(follower: Broker, response: FetchResponse) -> None:
+def test_after_a_lost_answer_all_partitions_wait(follower: Broker, response: FetchResponse) -> None:
     take(follower, ask(follower), response)
     assert follower.manager.fetch_request(2, follower.now_ms) is None
     follower.now_ms += BACKOFF_MS
@@ -224,12 +224,12 @@ def test_without_an_answer_everything_waits(follower: Broker, response: FetchRes
     "error", [Errors.FENCED_LEADER_EPOCH, Errors.NOT_LEADER_OR_FOLLOWER, Errors.NONE]
 )
 @pytest.mark.parametrize("leader", [2, 3])
-def test_an_answer_of_an_earlier_leader_epoch_does_nothing(
+def test_an_answer_of_an_earlier_leader_epoch_is_ignored(
     follower: Broker, error: Errors, leader: int
 ) -> None:
     request = ask(follower)
     follower.logs.ends[T0] = 8
-    follower.order({T0: state(leader, 6)})
+    follower.apply({T0: state(leader, 6)})
     late = row(0, error, high_watermark=4, diverging=(3, 2))
     take(follower, request, answer(late))
     assert T0 in asked(follower, leader)
@@ -237,7 +237,7 @@ def test_an_answer_of_an_earlier_leader_epoch_does_nothing(
     assert follower.hosted(T0).high_watermark == 0
 
 
-def test_an_answer_to_an_earlier_offset_does_nothing(follower: Broker) -> None:
+def test_an_answer_to_an_earlier_offset_is_ignored(follower: Broker) -> None:
     follower.logs.ends[T0] = 8
     request = ask(follower)
     follower.logs.ends[T0] = 6
@@ -246,10 +246,10 @@ def test_an_answer_to_an_earlier_offset_does_nothing(follower: Broker) -> None:
     assert follower.hosted(T0).high_watermark == 0
 
 
-def test_an_answer_for_what_is_gone_or_led_by_now_does_nothing(follower: Broker) -> None:
+def test_an_answer_for_a_partition_deleted_or_led_meanwhile_is_ignored(follower: Broker) -> None:
     request = ask(follower)
     follower.stop(T0, 5, delete=True)
-    follower.order({T1: state(ME, 6)})
+    follower.apply({T1: state(ME, 6)})
     take(follower, request, answer(row(0, high_watermark=4), row(1, Errors.FENCED_LEADER_EPOCH)))
     assert (follower.role(T0), follower.role(T1)) == (None, Role.LEADER)
 
@@ -258,7 +258,7 @@ def test_an_answer_for_what_is_gone_or_led_by_now_does_nothing(follower: Broker)
 
 
 @pytest.mark.parametrize(("leaders", "expected"), [(3, 3), (20, 8), (1, 2)])
-def test_the_leaders_high_watermark_holds_as_far_as_the_log_goes(
+def test_the_leaders_high_watermark_is_used_up_to_the_log_end(
     follower: Broker, leaders: int, expected: int
 ) -> None:
     follower.logs.starts[T0], follower.logs.ends[T0] = 2, 8
@@ -266,7 +266,7 @@ def test_the_leaders_high_watermark_holds_as_far_as_the_log_goes(
     assert follower.hosted(T0).high_watermark == expected
 
 
-def test_a_log_that_left_the_leaders_is_cut_where_they_agree(follower: Broker) -> None:
+def test_a_diverging_log_is_truncated_to_the_common_end(follower: Broker) -> None:
     follower.logs.ends[T0] = 8
     follower.logs.epochs[T0] = [(2, 0), (4, 6)]
     take(follower, ask(follower), answer(row(0, high_watermark=7, diverging=(3, 5)), row(1)))
@@ -278,7 +278,7 @@ def test_a_log_that_left_the_leaders_is_cut_where_they_agree(follower: Broker) -
     assert follower.logs.ends[T0] == 5
 
 
-def test_what_was_cut_off_is_not_committed(follower: Broker) -> None:  # KAFKA-9491
+def test_truncated_records_are_not_committed(follower: Broker) -> None:  # KAFKA-9491
     follower.logs.ends[T0] = 8
     take(follower, ask(follower), answer(row(0, high_watermark=7), row(1)))
     follower.logs.ends[T0] = 9
@@ -298,13 +298,13 @@ def test_what_was_cut_off_is_not_committed(follower: Broker) -> None:  # KAFKA-9
         ((3, 20), (3, 20), 8),
     ],
 )
-def test_a_log_is_cut_to_what_both_may_have(
+def test_a_log_is_truncated_to_the_smaller_end_of_the_epoch(
     leaders: tuple[int, int], own: tuple[int, int], expected: int
 ) -> None:
     assert truncation_offset(EpochEndOffset(*leaders), EpochEndOffset(*own), 8) == expected
 
 
-def test_a_log_that_cannot_be_cut_is_out_of_service(follower: Broker) -> None:
+def test_a_log_that_cannot_be_truncated_goes_offline(follower: Broker) -> None:
     follower.logs.ends[T0] = 8
     follower.logs.unwritable.add(T0)
     take(follower, ask(follower), answer(row(0, diverging=(2, 5)), row(1)))

@@ -1,4 +1,4 @@
-"""What a broker obeys: every epoch check, every role, every order given twice or too late."""
+"""Control requests on a broker: epoch checks, roles, duplicates and late requests."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def broker() -> Broker:
 @pytest.fixture
 def leader(broker: Broker) -> Broker:
     """A broker that leads t-0 in leader epoch 1."""
-    assert broker.order({T0: state(leader_epoch=1)}) == {T0: Errors.NONE}
+    assert broker.apply({T0: state(leader_epoch=1)}) == {T0: Errors.NONE}
     return broker
 
 
-# --- whose requests are obeyed --------------------------------------------------------------------
+# --- epoch checks ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
@@ -83,11 +83,11 @@ def leader(broker: Broker) -> Broker:
     [
         (99, Errors.STALE_BROKER_EPOCH),
         (100, Errors.NONE),
-        (101, Errors.NONE),  # the controller may know of our registration before we do
+        (101, Errors.NONE),  # the controller may know a registration earlier than the broker
         (UNKNOWN_BROKER_EPOCH, Errors.NONE),
     ],
 )
-def test_a_request_for_an_earlier_life_is_refused(
+def test_a_request_for_an_earlier_broker_epoch_is_refused(
     broker: Broker, kind: str, broker_epoch: int, error: Errors
 ) -> None:
     response = broker.handle(REQUESTS[kind], broker_epoch=broker_epoch)
@@ -103,11 +103,11 @@ def test_a_request_for_an_earlier_life_is_refused(
     ("controller_epoch", "error"),
     [(6, Errors.STALE_CONTROLLER_EPOCH), (7, Errors.NONE), (8, Errors.NONE)],
 )
-@pytest.mark.parametrize("learnt_by", REQUESTS)
-def test_a_deposed_controller_is_refused(
-    broker: Broker, kind: str, controller_epoch: int, error: Errors, learnt_by: str
+@pytest.mark.parametrize("first", REQUESTS)
+def test_a_request_of_a_deposed_controller_is_refused(
+    broker: Broker, kind: str, controller_epoch: int, error: Errors, first: str
 ) -> None:
-    broker.handle(REQUESTS[learnt_by])
+    broker.handle(REQUESTS[first])
     before = dict(broker.manager.partitions)
     response = broker.handle(REQUESTS[kind], controller_epoch=controller_epoch)
     assert isinstance(response, LeaderAndIsrResponse | StopReplicaResponse | UpdateMetadataResponse)
@@ -118,7 +118,7 @@ def test_a_deposed_controller_is_refused(
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
-def test_a_request_that_is_too_old_can_be_refused_unread(broker: Broker, kind: str) -> None:
+def test_an_outdated_request_can_be_refused_by_its_header(broker: Broker, kind: str) -> None:
     broker.handle(REQUESTS[kind], controller_epoch=7, broker_epoch=-1)
     broker.manager.broker_epoch = 100
 
@@ -132,7 +132,7 @@ def test_a_request_that_is_too_old_can_be_refused_unread(broker: Broker, kind: s
     assert refused(7, 99) is Errors.STALE_BROKER_EPOCH
 
 
-def test_a_refused_leader_and_isr_repeats_the_error_for_every_partition() -> None:
+def test_a_refused_leader_and_isr_has_the_error_for_every_partition() -> None:
     request = leader_and_isr({T0: state(), T1: state()})
     answer = refusal(request, Errors.STALE_BROKER_EPOCH)
     assert isinstance(answer, LeaderAndIsrResponse)
@@ -143,7 +143,7 @@ def test_a_refused_leader_and_isr_repeats_the_error_for_every_partition() -> Non
     assert stop == StopReplicaResponse(Errors.STALE_CONTROLLER_EPOCH)
 
 
-def test_metadata_reaches_the_cache(broker: Broker) -> None:
+def test_update_metadata_updates_the_cache(broker: Broker) -> None:
     broker.handle(UpdateMetadataRequest((), ()), controller_id=5)
     assert broker.cache.snapshot.controller_id == 5
     broker.handle(UpdateMetadataRequest((), ()), controller_id=6, controller_epoch=6)
@@ -153,9 +153,9 @@ def test_metadata_reaches_the_cache(broker: Broker) -> None:
 # --- roles ----------------------------------------------------------------------------------------
 
 
-def test_an_order_is_taken_over_whole(broker: Broker) -> None:
+def test_a_leader_and_isr_row_is_applied_completely(broker: Broker) -> None:
     row = LeaderAndIsrPartition(0, 6, 2, 4, (2,), 9, (3, 1, 2), (3,), (2,), False, 0)
-    assert broker.order({T0: row}) == {T0: Errors.NONE}
+    assert broker.apply({T0: row}) == {T0: Errors.NONE}
     assert broker.hosted(T0) == Partition(
         T0,
         topic_id=A,
@@ -174,25 +174,27 @@ def test_an_order_is_taken_over_whole(broker: Broker) -> None:
 @pytest.mark.parametrize(
     ("named", "role"), [(ME, Role.LEADER), (2, Role.FOLLOWER), (NO_LEADER, Role.NONE)]
 )
-def test_the_leader_named_decides_the_role(leader: Broker, named: int, role: Role) -> None:
-    assert leader.order({T0: state(named, leader_epoch=2)}) == {T0: Errors.NONE}
+def test_the_leader_in_the_row_decides_the_role(leader: Broker, named: int, role: Role) -> None:
+    assert leader.apply({T0: state(named, leader_epoch=2)}) == {T0: Errors.NONE}
     assert leader.role(T0) is role
 
 
 @pytest.mark.parametrize("leader_epoch", [0, 1])
-def test_an_order_that_is_not_newer_is_not_obeyed(leader: Broker, leader_epoch: int) -> None:
-    errors = leader.order({T0: state(2, leader_epoch)})
+def test_a_row_with_an_old_or_equal_leader_epoch_is_refused(
+    leader: Broker, leader_epoch: int
+) -> None:
+    errors = leader.apply({T0: state(2, leader_epoch)})
     assert errors == {T0: Errors.STALE_CONTROLLER_EPOCH}
     assert leader.role(T0) is Role.LEADER
 
 
-def test_epochs_may_be_skipped(leader: Broker) -> None:
-    assert leader.order({T0: state(2, leader_epoch=9)}) == {T0: Errors.NONE}
+def test_leader_epochs_may_be_skipped(leader: Broker) -> None:
+    assert leader.apply({T0: state(2, leader_epoch=9)}) == {T0: Errors.NONE}
     assert leader.role(T0) is Role.FOLLOWER
 
 
-def test_what_is_not_assigned_to_it_is_not_hosted(broker: Broker) -> None:
-    errors = broker.order({T0: state(2, replicas=(2, 3)), T1: state()})
+def test_a_partition_that_is_not_assigned_to_the_broker_is_not_hosted(broker: Broker) -> None:
+    errors = broker.apply({T0: state(2, replicas=(2, 3)), T1: state()})
     assert errors == {T0: Errors.UNKNOWN_TOPIC_OR_PARTITION, T1: Errors.NONE}
     assert list(broker.manager.partitions) == [T1]
     assert list(broker.logs.hosted()) == [T1]
@@ -212,132 +214,132 @@ def test_what_is_not_assigned_to_it_is_not_hosted(broker: Broker) -> None:
         TopicPartition("t", 2**31),
     ],
 )
-def test_a_partition_that_cannot_be_is_refused_and_the_others_are_hosted(
+def test_an_invalid_partition_is_refused_and_the_others_are_hosted(
     broker: Broker, topic_partition: TopicPartition
 ) -> None:
-    errors = broker.order({topic_partition: state(), T0: state()}, type=FULL)
+    errors = broker.apply({topic_partition: state(), T0: state()}, type=FULL)
     assert errors == {topic_partition: Errors.INVALID_TOPIC_EXCEPTION, T0: Errors.NONE}
     assert list(broker.manager.partitions) == [T0]
     assert list(broker.logs.hosted()) == [T0]
 
 
-def test_a_leader_epoch_that_no_log_has_room_for_is_refused(broker: Broker) -> None:
-    assert broker.order({T0: state(leader_epoch=2**31)}) == {T0: Errors.INVALID_TOPIC_EXCEPTION}
-    assert broker.order({T0: state(leader_epoch=2**31 - 1)}) == {T0: Errors.NONE}
+def test_a_leader_epoch_over_32_bits_is_refused(broker: Broker) -> None:
+    assert broker.apply({T0: state(leader_epoch=2**31)}) == {T0: Errors.INVALID_TOPIC_EXCEPTION}
+    assert broker.apply({T0: state(leader_epoch=2**31 - 1)}) == {T0: Errors.NONE}
 
 
-def test_an_order_for_another_topic_of_that_name_is_refused(broker: Broker) -> None:
-    assert broker.order({T0: state(leader_epoch=0)}, id=A) == {T0: Errors.NONE}
-    assert broker.order({T0: state(leader_epoch=1)}, id=A) == {T0: Errors.NONE}
+def test_a_row_for_another_topic_of_the_same_name_is_refused(broker: Broker) -> None:
+    assert broker.apply({T0: state(leader_epoch=0)}, id=A) == {T0: Errors.NONE}
+    assert broker.apply({T0: state(leader_epoch=1)}, id=A) == {T0: Errors.NONE}
     for leader_epoch in (1, 2):
-        errors = broker.order({T0: state(leader_epoch=leader_epoch)}, id=B)
+        errors = broker.apply({T0: state(leader_epoch=leader_epoch)}, id=B)
         assert errors == {T0: Errors.INCONSISTENT_TOPIC_ID}
     assert broker.hosted(T0).leader_epoch == 1
 
 
-def test_a_log_of_another_topic_of_that_name_is_not_taken_over(broker: Broker) -> None:
+def test_a_log_of_another_topic_of_the_same_name_is_not_used(broker: Broker) -> None:
     broker.logs.get_or_create(T0, A, is_new=True)
-    assert broker.order({T0: state()}, id=B) == {T0: Errors.INCONSISTENT_TOPIC_ID}
+    assert broker.apply({T0: state()}, id=B) == {T0: Errors.INCONSISTENT_TOPIC_ID}
     assert broker.manager.partitions == {}
     assert broker.logs.hosted() == {T0: A}
 
 
-def test_an_id_given_later_reaches_the_log_without_a_new_epoch(broker: Broker) -> None:
-    broker.order({T0: state()}, id=None)
+def test_a_topic_id_added_later_reaches_the_log_without_a_new_epoch(broker: Broker) -> None:
+    broker.apply({T0: state()}, id=None)
     assert broker.logs.hosted() == {T0: None}
-    assert broker.order({T0: state()}, id=A) == {T0: Errors.NONE}, "KAFKA-13132"
+    assert broker.apply({T0: state()}, id=A) == {T0: Errors.NONE}, "KAFKA-13132"
     assert broker.hosted(T0).topic_id == A
     assert broker.logs.hosted() == {T0: A}
-    assert broker.order({T0: state()}, id=A) == {T0: Errors.STALE_CONTROLLER_EPOCH}
+    assert broker.apply({T0: state()}, id=A) == {T0: Errors.STALE_CONTROLLER_EPOCH}
 
 
-def test_an_id_given_later_with_an_old_epoch_is_not_taken(leader: Broker) -> None:
-    leader.order({T1: state(leader_epoch=1)}, id=None)
-    assert leader.order({T1: state()}, id=A) == {T1: Errors.STALE_CONTROLLER_EPOCH}
+def test_a_topic_id_added_later_with_an_old_epoch_is_ignored(leader: Broker) -> None:
+    leader.apply({T1: state(leader_epoch=1)}, id=None)
+    assert leader.apply({T1: state()}, id=A) == {T1: Errors.STALE_CONTROLLER_EPOCH}
     assert leader.hosted(T1).topic_id is None
 
 
-# --- directories that fail ------------------------------------------------------------------------
+# --- failed directories ---------------------------------------------------------------------------
 
 
-def test_a_failed_directory_is_reported_before_any_epoch(leader: Broker) -> None:
+def test_a_failed_directory_is_reported_before_epochs_are_checked(leader: Broker) -> None:
     leader.logs.offline.add(T0)
-    assert leader.order({T0: state(leader_epoch=0)}) == {T0: Errors.KAFKA_STORAGE_ERROR}
+    assert leader.apply({T0: state(leader_epoch=0)}) == {T0: Errors.KAFKA_STORAGE_ERROR}
     assert leader.role(T0) is Role.OFFLINE
 
 
-def test_a_log_that_may_be_in_a_failed_directory_is_not_created_anew(broker: Broker) -> None:
+def test_a_log_that_may_be_in_a_failed_directory_is_not_created(broker: Broker) -> None:
     broker.logs.failing.update((T0, T1))
-    errors = broker.order({T0: state(), T1: state(is_new=True), T2: state()})
+    errors = broker.apply({T0: state(), T1: state(is_new=True), T2: state()})
     assert errors == {T0: Errors.KAFKA_STORAGE_ERROR, T1: Errors.NONE, T2: Errors.NONE}
     assert broker.role(T0) is Role.OFFLINE
     assert broker.role(T1) is Role.LEADER
 
 
-def test_a_directory_that_works_again_is_used_by_the_next_order(broker: Broker) -> None:
+def test_a_repaired_directory_is_used_by_the_next_request(broker: Broker) -> None:
     broker.logs.failing.add(T0)
-    broker.order({T0: state()})
+    broker.apply({T0: state()})
     broker.logs.failing.clear()
-    assert broker.order({T0: state()}) == {T0: Errors.NONE}, "the failed order was not obeyed"
+    assert broker.apply({T0: state()}) == {T0: Errors.NONE}, "the failed request was not applied"
     assert broker.role(T0) is Role.LEADER
 
 
 # --- FULL -----------------------------------------------------------------------------------------
 
 
-def test_what_a_full_request_does_not_list_is_set_aside(broker: Broker) -> None:
-    broker.order({T0: state(), T1: state()})
+def test_logs_that_a_full_request_does_not_list_are_set_aside(broker: Broker) -> None:
+    broker.apply({T0: state(), T1: state()})
     stray = TopicPartition("stray", 0)
     broker.logs.get_or_create(stray, B, is_new=True)
-    assert broker.order({T1: state()}, type=FULL) == {T1: Errors.STALE_CONTROLLER_EPOCH}
+    assert broker.apply({T1: state()}, type=FULL) == {T1: Errors.STALE_CONTROLLER_EPOCH}
     assert broker.logs.aside == [stray, T0]
     assert list(broker.manager.partitions) == [T1]
 
 
-def test_a_stray_whose_disk_fails_stays_and_the_others_go(broker: Broker) -> None:
-    broker.order({T0: state(), T1: state(), T2: state()})
+def test_a_stray_log_on_a_failed_disk_stays_and_others_are_set_aside(broker: Broker) -> None:
+    broker.apply({T0: state(), T1: state(), T2: state()})
     broker.logs.failing.add(T0)
-    broker.order({T2: state()}, type=FULL)
+    broker.apply({T2: state()}, type=FULL)
     assert broker.logs.aside == [T1]
     assert list(broker.manager.partitions) == [T2]
 
 
-def test_an_empty_full_request_leaves_nothing(leader: Broker) -> None:
-    assert leader.order({}, type=FULL) == {}
+def test_an_empty_full_request_sets_all_logs_aside(leader: Broker) -> None:
+    assert leader.apply({}, type=FULL) == {}
     assert leader.logs.aside == [T0]
     assert leader.manager.partitions == {}
 
 
 def test_an_incremental_request_sets_nothing_aside(leader: Broker) -> None:
-    leader.order({T1: state()})
-    leader.order({})
+    leader.apply({T1: state()})
+    leader.apply({})
     assert leader.logs.aside == []
 
 
-def test_a_replica_a_full_request_lists_is_no_stray_even_if_it_fails(leader: Broker) -> None:
+def test_a_listed_replica_is_not_stray_even_if_it_fails(leader: Broker) -> None:
     leader.logs.offline.add(T0)
     leader.logs.failing.add(T1)
-    leader.order({T0: state(), T1: state(), T2: state(2, replicas=(2,))}, type=FULL)
+    leader.apply({T0: state(), T1: state(), T2: state(2, replicas=(2,))}, type=FULL)
     assert leader.logs.aside == []
 
 
-def test_a_copy_of_a_full_request_that_comes_late_does_not_undo_what_came_after(
+def test_a_late_duplicate_of_a_full_request_does_not_undo_later_requests(
     broker: Broker,
 ) -> None:
-    broker.order({T0: state()}, type=FULL)
-    broker.order({T1: state(is_new=True)})
-    broker.order({T0: state()}, type=FULL)
-    broker.order({T0: state()}, type=FULL, broker_epoch=UNKNOWN_BROKER_EPOCH)
+    broker.apply({T0: state()}, type=FULL)
+    broker.apply({T1: state(is_new=True)})
+    broker.apply({T0: state()}, type=FULL)
+    broker.apply({T0: state()}, type=FULL, broker_epoch=UNKNOWN_BROKER_EPOCH)
     assert broker.logs.aside == []
     assert sorted(broker.manager.partitions) == [T0, T1]
 
 
 @pytest.mark.parametrize("epochs", [{"controller_epoch": 8}, {"broker_epoch": 101}])
-def test_the_full_request_of_another_term_or_life_counts_again(
+def test_a_full_request_with_newer_epochs_is_applied(
     broker: Broker, epochs: dict[str, int]
 ) -> None:
-    broker.order({T0: state()}, type=FULL)
-    broker.order({T1: state(is_new=True)})
+    broker.apply({T0: state()}, type=FULL)
+    broker.apply({T1: state(is_new=True)})
     response = broker.handle(leader_and_isr({T0: state()}, type=FULL), **epochs)
     assert isinstance(response, LeaderAndIsrResponse)
     assert broker.logs.aside == [T1]
@@ -349,8 +351,8 @@ def test_a_full_request_of_a_deposed_controller_sets_nothing_aside(leader: Broke
     assert leader.logs.aside == []
 
 
-def test_an_epoch_belongs_to_one_controller(broker: Broker) -> None:
-    """Somebody set ``/controller_epoch`` back, and another was elected in the same epoch again."""
+def test_a_controller_epoch_belongs_to_one_controller(broker: Broker) -> None:
+    """``/controller_epoch`` was set back, and another controller was elected in the same epoch."""
     broker.handle(leader_and_isr({T0: state(leader_epoch=1)}), controller_id=0)
     again = leader_and_isr({T1: state(leader_epoch=1)}, type=FULL)
     response = broker.handle(again, controller_id=2)
@@ -360,7 +362,7 @@ def test_an_epoch_belongs_to_one_controller(broker: Broker) -> None:
     assert broker.hosted(T1).leader_epoch == 1
 
 
-def test_a_restart_does_not_make_a_broker_obey_a_deposed_controller(broker: Broker) -> None:
+def test_a_restarted_broker_refuses_a_deposed_controller(broker: Broker) -> None:
     broker.handle(leader_and_isr({T0: state(leader_epoch=1)}), controller_epoch=9)
     again = ReplicaManager(broker.manager.broker_id, broker.logs, MetadataCache())
     stale = again.handle(HEADER._replace(controller_epoch=8), leader_and_isr({}, type=FULL), 0)
@@ -368,17 +370,17 @@ def test_a_restart_does_not_make_a_broker_obey_a_deposed_controller(broker: Brok
     assert broker.logs.aside == []
 
 
-def test_how_far_the_cluster_has_come_is_noted_before_anything_is_obeyed(broker: Broker) -> None:
+def test_the_highest_epochs_are_stored_before_a_request_is_applied(broker: Broker) -> None:
     broker.manager.broker_epoch = 300
-    broker.manager.broker_epoch = 200  # an answer that came late
+    broker.manager.broker_epoch = 200  # a late answer
     broker.handle(leader_and_isr({}), controller_epoch=9, broker_epoch=200)
     assert broker.logs.seen == SeenOfCluster(controller_epoch=9, zxid=300)
 
 
-def test_the_log_of_an_earlier_topic_makes_room_for_the_present_one(leader: Broker) -> None:
+def test_a_log_of_an_earlier_topic_is_set_aside_for_the_present_one(leader: Broker) -> None:
     leader.logs.get_or_create(T1, A, is_new=True)  # left on disk
-    leader.order({T2: state(leader_epoch=5)})
-    errors = leader.order({T0: state(2), T1: state(), T2: state()}, id=B, type=FULL)
+    leader.apply({T2: state(leader_epoch=5)})
+    errors = leader.apply({T0: state(2), T1: state(), T2: state()}, id=B, type=FULL)
     assert errors == dict.fromkeys((T0, T1, T2), Errors.NONE)
     assert leader.logs.aside == [T0, T1, T2]
     assert leader.logs.hosted() == dict.fromkeys((T0, T1, T2), B)
@@ -386,17 +388,19 @@ def test_the_log_of_an_earlier_topic_makes_room_for_the_present_one(leader: Brok
     assert leader.manager.leader_count == 2
 
 
-def test_a_topic_without_an_id_makes_nobody_give_up_a_log(leader: Broker) -> None:
-    leader.order({T1: state()}, id=None)
-    assert leader.order({T0: state(), T1: state()}, id=None, type=FULL)
+def test_a_topic_without_an_id_sets_no_log_aside(leader: Broker) -> None:
+    leader.apply({T1: state()}, id=None)
+    assert leader.apply({T0: state(), T1: state()}, id=None, type=FULL)
     assert leader.logs.aside == []
 
 
-def test_only_the_first_full_request_of_a_term_makes_room(leader: Broker) -> None:
-    leader.order({T0: state(leader_epoch=1)}, type=FULL)
-    late = leader.order({T0: state(leader_epoch=9)}, id=B, type=FULL)
+def test_only_the_first_full_request_of_a_term_sets_logs_of_other_topics_aside(
+    leader: Broker,
+) -> None:
+    leader.apply({T0: state(leader_epoch=1)}, type=FULL)
+    late = leader.apply({T0: state(leader_epoch=9)}, id=B, type=FULL)
     assert late == {T0: Errors.INCONSISTENT_TOPIC_ID}
-    assert leader.order({T0: state(leader_epoch=9)}, id=B, type=INCREMENTAL) == late
+    assert leader.apply({T0: state(leader_epoch=9)}, id=B, type=INCREMENTAL) == late
     assert leader.logs.aside == []
     assert leader.hosted(T0).topic_id == A
 
@@ -415,7 +419,7 @@ def test_only_the_first_full_request_of_a_term_makes_room(leader: Broker) -> Non
     ],
 )
 @pytest.mark.parametrize("delete", [False, True])
-def test_a_stop_is_obeyed_unless_a_newer_order_came(
+def test_a_stop_is_applied_unless_its_leader_epoch_is_old(
     leader: Broker, leader_epoch: int, error: Errors, delete: bool
 ) -> None:
     assert leader.stop(T0, leader_epoch, delete=delete) is error
@@ -424,31 +428,31 @@ def test_a_stop_is_obeyed_unless_a_newer_order_came(
     assert (T0 not in leader.logs.hosted()) == is_gone
 
 
-def test_a_stop_ends_following_and_does_not_end_leading(leader: Broker) -> None:
-    leader.order({T1: state(2, leader_epoch=1)})
+def test_a_stop_ends_following_but_not_leading(leader: Broker) -> None:
+    leader.apply({T1: state(2, leader_epoch=1)})
     for topic_partition in (T0, T1):
         assert leader.stop(topic_partition, 1, delete=False) is Errors.NONE
     assert leader.role(T0) is Role.LEADER
     assert leader.role(T1) is Role.NONE
-    assert leader.order({T1: state(2, leader_epoch=1)}) == {T1: Errors.STALE_CONTROLLER_EPOCH}
+    assert leader.apply({T1: state(2, leader_epoch=1)}) == {T1: Errors.STALE_CONTROLLER_EPOCH}
 
 
-def test_who_was_stopped_follows_again_when_the_next_controller_says_so(broker: Broker) -> None:
-    broker.order({T1: state(2, leader_epoch=1)})
+def test_a_stopped_replica_follows_again_in_the_next_controller_epoch(broker: Broker) -> None:
+    broker.apply({T1: state(2, leader_epoch=1)})
     broker.stop(T1, 1, delete=False)
     next_term = HEADER.controller_epoch + 1
-    order = {T1: state(2, leader_epoch=1)}
-    assert broker.order(order, controller_epoch=next_term) == {T1: Errors.NONE}
+    row = {T1: state(2, leader_epoch=1)}
+    assert broker.apply(row, controller_epoch=next_term) == {T1: Errors.NONE}
     assert broker.role(T1) is Role.FOLLOWER
 
 
-def test_a_stop_repeated_changes_nothing(leader: Broker) -> None:
+def test_a_repeated_stop_changes_nothing(leader: Broker) -> None:
     for delete in (False, True, True, False):
         assert leader.stop(T0, 1, delete=delete) is Errors.NONE
     assert leader.manager.partitions == {}
 
 
-def test_deleting_what_is_not_hosted_removes_the_log_that_is_left(broker: Broker) -> None:
+def test_the_deletion_of_a_partition_that_is_not_hosted_deletes_its_log(broker: Broker) -> None:
     broker.logs.get_or_create(T0, A, is_new=True)
     assert broker.stop(T0, NO_EPOCH, delete=False) is Errors.NONE
     assert broker.logs.hosted() == {T0: A}
@@ -458,11 +462,11 @@ def test_deleting_what_is_not_hosted_removes_the_log_that_is_left(broker: Broker
 
 def test_a_deleted_partition_may_be_created_again(leader: Broker) -> None:
     leader.stop(T0, EPOCH_DURING_DELETE, delete=True)
-    assert leader.order({T0: state(is_new=True)}, id=B) == {T0: Errors.NONE}
+    assert leader.apply({T0: state(is_new=True)}, id=B) == {T0: Errors.NONE}
     assert leader.hosted(T0).topic_id == B
 
 
-def test_a_late_stop_for_an_earlier_topic_does_not_hit_the_present_one(leader: Broker) -> None:
+def test_a_late_stop_for_an_earlier_topic_is_refused(leader: Broker) -> None:
     for delete in (False, True):
         late = leader.stop(T0, EPOCH_DURING_DELETE, delete=delete, id=B)
         assert late is Errors.INCONSISTENT_TOPIC_ID
@@ -471,7 +475,7 @@ def test_a_late_stop_for_an_earlier_topic_does_not_hit_the_present_one(leader: B
 
 
 @pytest.mark.parametrize("epoch", [NO_EPOCH, EPOCH_DURING_DELETE])
-def test_a_stop_for_another_topic_does_not_delete_a_log_that_is_not_hosted_yet(
+def test_a_stop_for_another_topic_does_not_delete_a_log_that_is_not_hosted(
     broker: Broker, epoch: int
 ) -> None:
     broker.logs.get_or_create(T0, B, is_new=True)
@@ -481,7 +485,7 @@ def test_a_stop_for_another_topic_does_not_delete_a_log_that_is_not_hosted_yet(
     assert broker.logs.hosted() == {}
 
 
-def test_a_log_that_may_be_in_a_failed_directory_is_not_said_to_be_deleted(broker: Broker) -> None:
+def test_a_log_that_may_be_in_a_failed_directory_is_not_reported_as_deleted(broker: Broker) -> None:
     broker.logs.out_of_sight.add(T0)
     assert broker.stop(T0, EPOCH_DURING_DELETE, delete=True) is Errors.KAFKA_STORAGE_ERROR
     assert broker.role(T0) is None
@@ -490,7 +494,7 @@ def test_a_log_that_may_be_in_a_failed_directory_is_not_said_to_be_deleted(broke
     assert broker.stop(T0, EPOCH_DURING_DELETE, delete=True) is Errors.NONE
 
 
-def test_the_log_of_a_topic_whose_znode_is_gone_is_set_aside(leader: Broker) -> None:
+def test_a_log_of_a_topic_whose_znode_is_missing_is_set_aside(leader: Broker) -> None:
     assert leader.stop(T0, EPOCH_OF_LOST_TOPIC, delete=True, id=B) is Errors.INCONSISTENT_TOPIC_ID
     for _ in range(2):
         assert leader.stop(T0, EPOCH_OF_LOST_TOPIC, delete=True) is Errors.NONE
@@ -498,20 +502,18 @@ def test_the_log_of_a_topic_whose_znode_is_gone_is_set_aside(leader: Broker) -> 
     assert T0 in leader.logs.aside
 
 
-def test_a_log_whose_topic_came_back_asks_for_a_later_epoch_than_it_knows(broker: Broker) -> None:
+def test_a_log_of_a_restored_topic_needs_a_later_leader_epoch(broker: Broker) -> None:
     log = broker.logs.get_or_create(T0, A, is_new=True)
     broker.logs.epochs[T0] = [(2, 0)]
     log.taken_back_to = 0  # type: ignore[misc]
     for leader in (ME, 2):
-        asked = broker.order({T0: state(leader, 2, is_new=True)})
+        asked = broker.apply({T0: state(leader, 2, is_new=True)})
         assert asked == {T0: Errors.CORRUPT_MESSAGE}
-    assert broker.order({T0: state(ME, 3, is_new=True)}) == {T0: Errors.NONE}
+    assert broker.apply({T0: state(ME, 3, is_new=True)}) == {T0: Errors.NONE}
 
 
 @pytest.mark.parametrize("leader_epoch", [1, EPOCH_DURING_DELETE])
-def test_a_deletion_that_fails_takes_the_replica_out_of_service(
-    leader: Broker, leader_epoch: int
-) -> None:
+def test_a_failed_deletion_takes_the_replica_offline(leader: Broker, leader_epoch: int) -> None:
     leader.logs.failing.add(T0)
     assert leader.stop(T0, leader_epoch, delete=True) is Errors.KAFKA_STORAGE_ERROR
     assert leader.role(T0) is Role.OFFLINE
@@ -519,7 +521,7 @@ def test_a_deletion_that_fails_takes_the_replica_out_of_service(
 
 
 @pytest.mark.parametrize("delete", [False, True])
-def test_a_stop_in_a_failed_directory_is_a_storage_error_whatever_its_epoch(
+def test_a_stop_in_a_failed_directory_is_a_storage_error_in_any_epoch(
     leader: Broker, delete: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="state.change")
@@ -528,23 +530,23 @@ def test_a_stop_in_a_failed_directory_is_a_storage_error_whatever_its_epoch(
     assert caplog.messages[-1].endswith(f"stopped 0 of 1 partitions, not {T0}: KAFKA_STORAGE_ERROR")
 
 
-# --- requests given twice or out of order ---------------------------------------------------------
+# --- duplicate and late requests ------------------------------------------------------------------
 
 
-def test_every_order_given_again_or_late_changes_nothing() -> None:
-    orders: list[ControlRequest] = [
+def test_a_duplicate_or_late_request_changes_nothing() -> None:
+    control_requests: list[ControlRequest] = [
         leader_and_isr({T0: state(2, 0), T1: state(2, 0)}, type=FULL),
         leader_and_isr({T0: state(ME, 1), T2: state(ME, 0, is_new=True)}),
         stop_replica(T1, 0, delete=False),
         leader_and_isr({T1: state(ME, 1), T0: state(NO_LEADER, 2)}),
     ]
     expected = Broker()
-    for order in orders:
-        expected.handle(order)
-    for late in orders:
+    for request in control_requests:
+        expected.handle(request)
+    for late in control_requests:
         broker = Broker()
-        for order in orders:
-            broker.handle(order)
+        for request in control_requests:
+            broker.handle(request)
         broker.handle(late)
         assert broker.manager.partitions == expected.manager.partitions
         assert broker.logs.hosted() == expected.logs.hosted()
@@ -554,7 +556,7 @@ def test_every_order_given_again_or_late_changes_nothing() -> None:
 
 
 class CountedLock:
-    """A lock that cannot be taken twice; counts how often it was."""
+    """A lock that cannot be taken twice; counts how often it is taken."""
 
     def __init__(self) -> None:
         self.is_held = False
@@ -569,7 +571,7 @@ class CountedLock:
         self.is_held = False
 
 
-def test_every_method_takes_the_lock_once_and_gives_it_back() -> None:
+def test_every_method_takes_the_lock_once_and_releases_it() -> None:
     lock = CountedLock()
     manager = ReplicaManager(ME, NumberedLogs(), MetadataCache(), SETTINGS, lock)
     fetch = FetchRequest(2)
@@ -608,10 +610,10 @@ def test_every_method_takes_the_lock_once_and_gives_it_back() -> None:
         assert (lock.count, lock.is_held) == (count, False)
 
 
-# --- late copies within a term --------------------------------------------------------------------
+# --- late duplicates within a term ----------------------------------------------------------------
 
 
-def test_a_late_copy_of_an_order_that_others_followed_changes_nothing(broker: Broker) -> None:
+def test_a_late_duplicate_of_an_earlier_request_changes_nothing(broker: Broker) -> None:
     host, drop = leader_and_isr({T0: state(leader_epoch=1)}), stop_replica(T0, 1, delete=True)
     broker.handle(host, sequence=3)
     broker.handle(drop, sequence=4)
@@ -620,17 +622,19 @@ def test_a_late_copy_of_an_order_that_others_followed_changes_nothing(broker: Br
     assert broker.manager.partitions == {}, "a deleted replica does not come back"
 
 
-def test_an_order_that_comes_twice_is_answered_twice(broker: Broker) -> None:
+def test_a_duplicate_request_gets_the_same_response(broker: Broker) -> None:
     drop = stop_replica(T0, 1, delete=True)
     assert broker.handle(drop, sequence=4) == broker.handle(drop, sequence=4)
 
 
-def test_the_next_controller_counts_anew_and_who_does_not_count_is_heard(broker: Broker) -> None:
+def test_sequence_numbers_restart_with_the_controller_epoch_and_may_be_missing(
+    broker: Broker,
+) -> None:
     host = leader_and_isr({T0: state(leader_epoch=1)})
     broker.handle(host, sequence=9)
-    uncounted = broker.handle(leader_and_isr({T1: state(leader_epoch=1)}))
-    assert isinstance(uncounted, LeaderAndIsrResponse)
-    assert uncounted.error_code is Errors.NONE
+    unnumbered = broker.handle(leader_and_isr({T1: state(leader_epoch=1)}))
+    assert isinstance(unnumbered, LeaderAndIsrResponse)
+    assert unnumbered.error_code is Errors.NONE
     first = broker.handle(
         leader_and_isr({T2: state(leader_epoch=1)}), sequence=1, controller_epoch=8
     )
@@ -639,7 +643,7 @@ def test_the_next_controller_counts_anew_and_who_does_not_count_is_heard(broker:
     assert set(broker.manager.partitions) == {T0, T1, T2}
 
 
-def test_a_second_full_request_of_a_term_counts_when_it_is_no_copy(broker: Broker) -> None:
+def test_a_second_full_request_of_a_term_is_applied_if_it_is_no_duplicate(broker: Broker) -> None:
     broker.handle(leader_and_isr({T0: state()}, type=FULL), sequence=1)
     broker.handle(leader_and_isr({T1: state()}), sequence=2)
     broker.handle(leader_and_isr({T1: state()}, type=FULL), sequence=3)
@@ -647,39 +651,41 @@ def test_a_second_full_request_of_a_term_counts_when_it_is_no_copy(broker: Broke
 
 
 @pytest.mark.parametrize("newer", ["controller_epoch", "broker_epoch"])
-def test_who_was_stopped_to_shut_down_and_stays_follows_again(broker: Broker, newer: str) -> None:
+def test_a_replica_stopped_for_a_shutdown_follows_again_in_newer_epochs(
+    broker: Broker, newer: str
+) -> None:
     follow = leader_and_isr({T0: state(2, leader_epoch=1)}, type=FULL)
     broker.handle(follow)
     broker.handle(stop_replica(T0, 1, delete=False))
     broker.handle(follow)
-    assert broker.manager.partitions[T0].role is Role.NONE, "a late copy of the order to follow"
+    assert broker.manager.partitions[T0].role is Role.NONE, "a late duplicate"
     broker.handle(follow, **{newer: getattr(HEADER, newer) + 1})
     assert broker.manager.partitions[T0].role is Role.FOLLOWER
 
 
-# --- rows that raise what nobody thought of -------------------------------------------------------
+# --- unexpected errors ----------------------------------------------------------------------------
 
 
 class PoisonedLogs(NumberedLogs):
-    """Logs of which one raises what no log should."""
+    """Logs of which one raises an unexpected error."""
 
     poisoned: TopicPartition | None = T1
 
     def get_or_create(self, topic_partition: TopicPartition, *args: Any, **kwargs: Any) -> Any:
         """Return a log, or raise."""
         if topic_partition == self.poisoned:
-            raise LookupError("nobody thought of this")
+            raise LookupError("unexpected")
         return super().get_or_create(topic_partition, *args, **kwargs)
 
     def delete(self, topic_partition: TopicPartition, **options: Any) -> None:
         """Delete a log, or raise."""
         if topic_partition == self.poisoned:
-            raise LookupError("nobody thought of this")
+            raise LookupError("unexpected")
         super().delete(topic_partition, **options)
 
 
 class ShortOfDescriptors(NumberedLogs):
-    """Logs of which one finds no file descriptor."""
+    """Logs of which one gets no file descriptor."""
 
     short: TopicPartition | None = T1
 
@@ -696,7 +702,7 @@ class ShortOfDescriptors(NumberedLogs):
         super().set_aside(topic_partition)
 
 
-def test_an_order_that_finds_no_file_descriptor_has_everything_ordered_again() -> None:
+def test_a_row_without_a_file_descriptor_fails_the_request_so_that_it_is_repeated() -> None:
     broker, logs = Broker(), ShortOfDescriptors()
     broker.manager = ReplicaManager(ME, logs, broker.cache, SETTINGS)
     broker.manager.broker_epoch = 100
@@ -716,13 +722,13 @@ def test_an_order_that_finds_no_file_descriptor_has_everything_ordered_again() -
     ]
 
 
-def test_a_leader_whose_log_finds_no_file_descriptor_to_be_set_aside_leads_on() -> None:
+def test_a_leader_whose_log_cannot_be_set_aside_for_lack_of_descriptors_leads_on() -> None:
     broker, logs = Broker(), ShortOfDescriptors()
     logs.short = None
     broker.manager = ReplicaManager(ME, logs, broker.cache, SETTINGS)
     broker.manager.broker_epoch = 100
     broker.meet({1: 100, 2: 100})
-    broker.order({T0: state(leader_epoch=1, isr=(1,))})
+    broker.apply({T0: state(leader_epoch=1, isr=(1,))})
     logs.short = T0
     broker.stop(T0, EPOCH_OF_LOST_TOPIC, delete=True)
     assert broker.role(T0) is Role.LEADER
@@ -745,50 +751,50 @@ def poisoned() -> Broker:
 def test_a_row_that_raises_fails_alone(poisoned: Broker, type: LeaderAndIsrType) -> None:
     rows = {topic_partition: state() for topic_partition in (T0, T1, T2)}
     for _ in range(2):
-        errors = poisoned.order(rows, type=type)
+        errors = poisoned.apply(rows, type=type)
         assert errors[T1] is Errors.KAFKA_STORAGE_ERROR
         assert Errors.KAFKA_STORAGE_ERROR not in (errors[T0], errors[T2])
     assert [poisoned.role(t) for t in (T0, T1, T2)] == [Role.LEADER, Role.OFFLINE, Role.LEADER]
 
 
-def test_a_row_that_raised_is_obeyed_when_it_comes_again(poisoned: Broker) -> None:
-    poisoned.order({T1: state()})
+def test_a_row_that_raised_is_applied_when_it_is_repeated(poisoned: Broker) -> None:
+    poisoned.apply({T1: state()})
     assert isinstance(poisoned.logs, PoisonedLogs)
     poisoned.logs.poisoned = None
-    assert poisoned.order({T1: state()}) == {T1: Errors.NONE}
+    assert poisoned.apply({T1: state()}) == {T1: Errors.NONE}
     assert poisoned.role(T1) is Role.LEADER
     assert poisoned.manager.offline_replica_count == 0
 
 
-def test_a_role_that_raises_half_taken_is_taken_again_in_the_same_epoch(
+def test_a_role_change_that_raised_is_repeated_in_the_same_epoch(
     poisoned: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def raise_after(partition: Partition, *args: Any) -> None:
         make_leader(partition, *args)
-        raise LookupError("nobody thought of this")
+        raise LookupError("unexpected")
 
     make_leader = Partition.make_leader
     with monkeypatch.context() as patched:
         patched.setattr(Partition, "make_leader", raise_after)
-        assert poisoned.order({T0: state()}) == {T0: Errors.KAFKA_STORAGE_ERROR}
-    assert poisoned.order({T0: state()}) == {T0: Errors.NONE}
+        assert poisoned.apply({T0: state()}) == {T0: Errors.KAFKA_STORAGE_ERROR}
+    assert poisoned.apply({T0: state()}) == {T0: Errors.NONE}
     assert poisoned.role(T0) is Role.LEADER
 
 
-def test_a_replica_that_cannot_be_stopped_is_answered_for_alone(poisoned: Broker) -> None:
-    poisoned.order({T0: state()})
+def test_a_replica_that_cannot_be_stopped_fails_alone(poisoned: Broker) -> None:
+    poisoned.apply({T0: state()})
     assert poisoned.stop(T1, EPOCH_DURING_DELETE, delete=True) is Errors.KAFKA_STORAGE_ERROR
     assert poisoned.stop(T0, EPOCH_DURING_DELETE, delete=True) is Errors.NONE
 
 
-def test_a_stray_that_raises_keeps_no_row_from_being_obeyed(
+def test_a_stray_log_that_raises_does_not_stop_other_rows(
     poisoned: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    poisoned.order({T0: state()})
+    poisoned.apply({T0: state()})
 
     def set_aside(topic_partition: TopicPartition) -> None:
-        raise LookupError("nobody thought of this")
+        raise LookupError("unexpected")
 
     monkeypatch.setattr(poisoned.logs, "set_aside", set_aside)
-    assert poisoned.order({T2: state()}, type=FULL) == {T2: Errors.NONE}
+    assert poisoned.apply({T2: state()}, type=FULL) == {T2: Errors.NONE}
     assert poisoned.role(T2) is Role.LEADER

@@ -1,4 +1,4 @@
-"""Three brokers and a controller that loses, repeats and delays: every ISR grows whole again."""
+"""Three brokers and a controller that loses, repeats and delays messages: ISRs become complete."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REPLICAS: tuple[BrokerId, ...] = (1, 2, 3)
 
 
 class Authority:
-    """Holds leaders and ISRs as the controller does, without a ZooKeeper."""
+    """Holds leaders and ISRs as the controller does, without ZooKeeper."""
 
     def __init__(self, brokers: dict[BrokerId, Broker]) -> None:
         self.brokers = brokers
@@ -31,7 +31,7 @@ class Authority:
             self.elect(topic_partition, 1)
 
     def elect(self, topic_partition: TopicPartition, leader: BrokerId) -> None:
-        """Give a partition another leader, alone in the ISR."""
+        """Elect another leader, alone in the ISR."""
         _, leader_epoch, partition_epoch, _ = self.held[topic_partition]
         self.held[topic_partition] = (leader, leader_epoch + 1, partition_epoch + 1, (leader,))
         row = state(leader, leader_epoch + 1, isr=(leader,), replicas=REPLICAS)
@@ -40,7 +40,7 @@ class Authority:
             broker.handle(leader_and_isr({topic_partition: row}))
 
     def alter(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        """Accept what is neither late nor from somebody deposed."""
+        """Accept proposals that have the present epochs."""
         rows = tuple(self._alter(request.broker_id, row) for row in request.partitions)
         return AlterPartitionResponse(Errors.NONE, rows)
 
@@ -63,7 +63,7 @@ class Authority:
 
 
 class Net:
-    """Everything that is under way, and a coin."""
+    """Messages in transit, in random sequence."""
 
     def __init__(self, seed: int) -> None:
         self.coin = random.Random(seed)
@@ -74,7 +74,7 @@ class Net:
         self.late: list[tuple[Broker, AlterPartitionRequest, AlterPartitionResponse]] = []
 
     def round(self, loss: float) -> None:
-        """Let a second pass in which everybody fetches and proposes."""
+        """Let one second pass in which all brokers fetch and propose."""
         for broker_id, broker in self.brokers.items():
             broker.now_ms += 1_000
             broker.manager.shrink_isrs(broker.now_ms)
@@ -102,7 +102,7 @@ class Net:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_isrs_grow_whole_again_whatever_is_lost_or_late(seed: int) -> None:
+def test_isrs_become_complete_although_messages_are_lost_or_late(seed: int) -> None:
     net = Net(seed)
     for _ in range(30):
         if net.coin.random() < 0.2:

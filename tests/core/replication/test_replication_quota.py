@@ -11,13 +11,13 @@ T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u",
 
 @pytest.fixture
 def quota() -> ReplicationQuota:
-    """A hundred bytes a second."""
+    """Return a quota of a hundred bytes a second."""
     quota = ReplicationQuota(ME)
     quota.limit(100)
     return quota
 
 
-def test_only_the_replicas_that_are_named_are_throttled(quota: ReplicationQuota):
+def test_only_the_listed_replicas_are_throttled(quota: ReplicationQuota):
     quota.throttle("t", "0:1, 1:2,0:3")
     assert [quota.is_throttled(topic_partition) for topic_partition in (T0, T1, U0)] == [
         True,
@@ -26,7 +26,7 @@ def test_only_the_replicas_that_are_named_are_throttled(quota: ReplicationQuota)
     ]
 
 
-def test_a_star_names_all_replicas_of_a_topic(quota: ReplicationQuota):
+def test_a_star_lists_all_replicas_of_a_topic(quota: ReplicationQuota):
     quota.throttle("t", "*")
     assert [quota.is_throttled(topic_partition) for topic_partition in (T0, T1, U0)] == [
         True,
@@ -36,7 +36,7 @@ def test_a_star_names_all_replicas_of_a_topic(quota: ReplicationQuota):
 
 
 @pytest.mark.parametrize("replicas", ["", "none", "0", "x:1", "0:2"])
-def test_what_names_no_replica_of_this_broker_ends_the_throttle(
+def test_a_list_without_replicas_of_this_broker_ends_the_throttle(
     quota: ReplicationQuota, replicas: str
 ):
     quota.throttle("t", "0:1")
@@ -54,7 +54,7 @@ def test_without_a_rate_nothing_is_throttled(rate: int | None):
     assert quota.pause_ms(0) == 0
 
 
-def test_a_burst_waits_until_the_rate_is_kept(quota: ReplicationQuota):
+def test_after_a_burst_the_replica_waits_until_the_rate_is_met(quota: ReplicationQuota):
     quota.record(100, now_ms=0)
     assert quota.pause_ms(0) == 0
     quota.record(200, now_ms=10)
@@ -63,9 +63,9 @@ def test_a_burst_waits_until_the_rate_is_kept(quota: ReplicationQuota):
     assert quota.pause_ms(3_000) == 0
 
 
-def test_the_rate_is_that_of_the_last_seconds(quota: ReplicationQuota):
+def test_the_rate_is_measured_over_the_last_seconds(quota: ReplicationQuota):
     quota.record(1_000_000, now_ms=0)
-    assert quota.pause_ms(1_000) == 10_000  # and not for hours
+    assert quota.pause_ms(1_000) == 10_000  # and not over hours
     assert quota.pause_ms(11_000) == 0
     quota.record(200, now_ms=11_000)
     assert quota.pause_ms(11_000) == 2_000
@@ -80,7 +80,7 @@ def test_a_steady_stream_keeps_the_rate(quota: ReplicationQuota):
     assert 95 <= sent * 1_000 / now_ms <= 120
 
 
-def test_settings_of_the_broker_and_of_topics_are_taken():
+def test_settings_of_the_broker_and_of_topics_are_used():
     quotas = ReplicationQuotas(ME)
     quotas.on_topic_config("t", {"leader.replication.throttled.replicas": "0:1"})
     quotas.on_topic_config("u", {"follower.replication.throttled.replicas": "*"})

@@ -1,4 +1,4 @@
-"""A complete list in parts: nothing is given up before all of it has come."""
+"""FULL requests in parts: nothing is set aside before the last part has arrived."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def part(
 
 @pytest.fixture
 def broker() -> Broker:
-    """A broker that hosts a partition nobody will name, and one that is named last."""
+    """A broker that hosts a partition which no part lists, and one in the last part."""
     broker = Broker()
-    broker.order({STRAY: state(), T2: state()}, sequence=1)
+    broker.apply({STRAY: state(), T2: state()}, sequence=1)
     return broker
 
 
 def give(broker: Broker, parts: Iterable[int], *, of: int = 3, sequence: int = 2) -> None:
-    """Have parts of a FULL that names ``ALL`` obeyed, in controller epoch 8."""
+    """Apply parts of a FULL request that lists ``ALL``, in controller epoch 8."""
     for step, number in enumerate(parts):
         broker.handle(
             part(number, of, {ALL[number]: state(leader_epoch=1)}),
@@ -64,27 +64,27 @@ def give(broker: Broker, parts: Iterable[int], *, of: int = 3, sequence: int = 2
 
 
 @pytest.mark.parametrize("sequence", [0, 2])
-@pytest.mark.parametrize("order", [(0, 1, 2), (0, 0, 1, 1, 2, 2), (0, 1, 0, 1, 2)])
-def test_strays_go_when_the_last_part_has_come(
-    broker: Broker, order: tuple[int, ...], sequence: int
+@pytest.mark.parametrize("parts", [(0, 1, 2), (0, 0, 1, 1, 2, 2), (0, 1, 0, 1, 2)])
+def test_stray_logs_are_set_aside_after_the_last_part(
+    broker: Broker, parts: tuple[int, ...], sequence: int
 ) -> None:
-    give(broker, order[:-1] if order[-2:] != (2, 2) else order[:-2], sequence=sequence)
+    give(broker, parts[:-1] if parts[-2:] != (2, 2) else parts[:-2], sequence=sequence)
     assert {STRAY, T2} < set(broker.manager.partitions)
     give(broker, [2], sequence=sequence and 20)
     assert set(broker.manager.partitions) == set(ALL)
 
 
-@pytest.mark.parametrize("order", [(1, 2), (0, 2), (2, 1, 0), (0, 2, 1), (0, 1)])
-def test_an_incomplete_list_makes_nothing_stray_but_its_rows_are_obeyed(
-    broker: Broker, order: tuple[int, ...]
+@pytest.mark.parametrize("parts", [(1, 2), (0, 2), (2, 1, 0), (0, 2, 1), (0, 1)])
+def test_an_incomplete_list_sets_nothing_aside_but_its_rows_are_applied(
+    broker: Broker, parts: tuple[int, ...]
 ) -> None:
-    give(broker, order)
+    give(broker, parts)
     assert STRAY in broker.manager.partitions
-    for number in order:
+    for number in parts:
         assert broker.hosted(ALL[number]).leader_epoch == 1
 
 
-def test_a_new_controller_in_between_begins_afresh(broker: Broker) -> None:
+def test_a_new_controller_in_between_starts_again(broker: Broker) -> None:
     give(broker, [0, 1])
     broker.handle(part(2, 3, {T2: state(leader_epoch=2)}), controller_epoch=9, sequence=9)
     assert STRAY in broker.manager.partitions
@@ -101,13 +101,13 @@ def test_two_lists_of_one_controller_are_not_mixed(broker: Broker) -> None:
     assert STRAY in broker.manager.partitions
 
 
-def test_a_log_of_an_earlier_topic_makes_room_in_its_own_part(broker: Broker) -> None:
+def test_a_log_of_an_earlier_topic_is_set_aside_by_its_own_part(broker: Broker) -> None:
     broker.handle(part(0, 2, {T2: state()}, id=B), controller_epoch=8, sequence=2)
     assert broker.hosted(T2).topic_id == B
     assert STRAY in broker.manager.partitions
 
 
-def test_metadata_is_given_up_when_the_last_part_has_come(broker: Broker) -> None:
+def test_metadata_is_removed_after_the_last_part(broker: Broker) -> None:
     def update(number: int, parts: int, *topic_partitions: TopicPartition) -> None:
         row = UpdateMetadataPartition(0, 7, 1, 0, (1,), 0, (1,), ())
         topics = tuple(
@@ -126,10 +126,10 @@ def test_metadata_is_given_up_when_the_last_part_has_come(broker: Broker) -> Non
     assert set(broker.cache.snapshot.partitions) == {T0, T1}
 
 
-# --- what the controller sends --------------------------------------------------------------------
+# --- parts sent by the controller -----------------------------------------------------------------
 
 
-def test_rows_are_shared_out_in_order_and_none_is_lost() -> None:
+def test_rows_are_divided_in_sequence_and_none_is_lost() -> None:
     topics = [(f"t{n}", (StopReplicaPartition(n, 0, True),) * (n % 7 + 1)) for n in range(50)]
     parts = split_by_size(topics, 500)
     assert len(parts) > 10
@@ -140,7 +140,7 @@ def test_rows_are_shared_out_in_order_and_none_is_lost() -> None:
     assert [len(part) for part in split_by_size(topics[:3], 1)] == [1] * 6, "a row at least"
 
 
-def test_no_request_is_larger_than_asked_for() -> None:
+def test_no_request_is_larger_than_the_limit() -> None:
     context = ControllerContext()
     context.epoch = 1
     context.add_live_broker(BrokerRegistration(broker_info(1), 5))
@@ -167,7 +167,7 @@ def test_no_request_is_larger_than_asked_for() -> None:
             numbers = [(r.part, r.parts) for r in of_kind]  # type: ignore[union-attr]
             assert numbers == [(n, len(of_kind)) for n in range(len(of_kind))]
     sizes = [sum(map(len, encode_request(request).frames)) for request in sent]
-    assert max(sizes) < 20_000 + 1_000, "beside who lives"
+    assert max(sizes) < 20_000 + 1_000, "without the live brokers"
     assert sent == sorted(
         sent,
         key=lambda r: (LeaderAndIsrRequest, UpdateMetadataRequest, StopReplicaRequest).index(
@@ -176,7 +176,7 @@ def test_no_request_is_larger_than_asked_for() -> None:
     )
 
 
-def test_the_errors_of_a_part_are_of_its_rows(broker: Broker) -> None:
+def test_errors_of_a_part_are_about_its_rows(broker: Broker) -> None:
     answer = broker.handle(part(0, 2, {T0: state()}), controller_epoch=8, sequence=2)
     errors = answer.partition_errors  # type: ignore[attr-defined]
     assert [(e.topic_partition, e.error_code) for e in errors] == [(T0, Errors.NONE)]

@@ -1,4 +1,4 @@
-"""What a broker finds lost after a log directory was replaced, and when it has it again."""
+"""Suspect replicas: what a broker finds lost after a log directory was replaced."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def row(
 
 
 def found_lost(*rows: LeaderAndIsrPartition) -> tuple[SuspectTracker, MemoryLogs]:
-    """Tell a broker with a new directory, one request part a row, what it hosts."""
+    """Send a broker with a new directory a FULL request, one part for each row."""
     logs = MemoryLogs()
     logs.is_new = True
     tracker = SuspectTracker(ME, logs)
@@ -51,17 +51,17 @@ def found_lost(*rows: LeaderAndIsrPartition) -> tuple[SuspectTracker, MemoryLogs
     return tracker, logs
 
 
-def test_a_lost_log_is_suspect_outside_the_isr_too_where_it_may_be_eligible() -> None:
+def test_a_lost_log_outside_the_isr_is_suspect_if_it_may_be_eligible() -> None:
     _, logs = found_lost(row(NO_LEADER, (OTHER,), 2), row(NO_LEADER, BOTH, 2))
     assert logs.suspect == {NAME, TopicPartition("t", 1)}
 
 
-def test_a_new_replica_has_lost_nothing() -> None:
+def test_a_new_replica_is_not_suspect() -> None:
     _, logs = found_lost(row(OTHER, (OTHER,), 2, is_new=True))
     assert not logs.suspect
 
 
-def test_what_is_created_again_before_all_is_named_is_suspect_already() -> None:
+def test_a_log_created_again_before_the_list_is_complete_is_suspect() -> None:
     logs = MemoryLogs()
     logs.is_new = True
     manager = ReplicaManager(ME, logs, MetadataCache())
@@ -74,70 +74,72 @@ def test_what_is_created_again_before_all_is_named_is_suspect_already() -> None:
     assert not logs.knows_all
 
 
-def test_what_was_lost_outside_the_isr_is_relied_on_when_it_is_in_it_again() -> None:
+def test_a_lost_replica_is_sound_when_it_is_in_the_isr_again() -> None:
     tracker, logs = found_lost(row(OTHER, (OTHER,), 2), row(OTHER, (OTHER,), 2))
     tracker.on_leadership(NAME, row(OTHER, BOTH, 2))
-    assert NAME in logs.suspect, "that was the state in which it was not"
+    assert NAME in logs.suspect, "this epoch began without it in the ISR"
     tracker.on_leadership(NAME, row(OTHER, BOTH, 3))
     assert logs.suspect == {TopicPartition("t", 1)}
 
 
-def test_what_was_known_of_a_deleted_topic_says_nothing_of_its_successor() -> None:
+def test_a_suspect_replica_of_a_deleted_topic_does_not_make_its_successor_suspect() -> None:
     logs = MemoryLogs()
     logs.is_new = True
     manager = ReplicaManager(ME, logs, MetadataCache())
     manager.broker_epoch = 7
 
-    def order(topic_id: str, state: LeaderAndIsrPartition) -> None:
+    def apply(topic_id: str, state: LeaderAndIsrPartition) -> None:
         topics = (LeaderAndIsrTopic("t", topic_id, (state,)),)
         request = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, topics, ())
         manager.handle(ControlHeader(OTHER, 1, 7), request, 0)
 
-    order("former", row(OTHER, (OTHER,), 9))
+    apply("former", row(OTHER, (OTHER,), 9))
     assert logs.suspect == {NAME}
     deletion = StopReplicaPartition(0, EPOCH_DURING_DELETE, delete_partition=True)
     topics = (StopReplicaTopic("t", "former", (deletion,)),)
     manager.handle(ControlHeader(OTHER, 1, 7), StopReplicaRequest(topics), 0)
     assert not logs.suspect
 
-    order("present", row(OTHER, (OTHER,), 1))
-    assert logs.suspect == {NAME}, "a log that was not new is missing"
-    order("present", row(OTHER, BOTH, 2))
+    apply("present", row(OTHER, (OTHER,), 1))
+    assert logs.suspect == {NAME}, "a log is missing and is not new"
+    apply("present", row(OTHER, BOTH, 2))
     assert not logs.suspect, "it is in sync again"
 
 
-def bounced(*values: bytes, last_epoch: int) -> RecordBroker:
-    """Return a broker that has these records of several epochs, knows it lost some, and started."""
+def restarted(*values: bytes, last_epoch: int) -> RecordBroker:
+    """Return a restarted broker with records of several epochs, which lost some of them."""
     before = RecordBroker()
     for leader_epoch, value in enumerate(values, start=last_epoch + 1 - len(values)):
-        before.order(1, leader_epoch, isr=(1,))
+        before.apply(1, leader_epoch, isr=(1,))
         before.produce(value, acks=1)
     if not values:
-        before.order(2, last_epoch)
+        before.apply(2, last_epoch)
     before.logs.suspect.add(T0)
     return RecordBroker(logs=before.logs)
 
 
-def test_a_suspect_leader_does_not_go_on_in_an_epoch_of_its_log() -> None:
-    broker = bounced(b"0", b"1", last_epoch=5)
+def test_a_suspect_leader_does_not_lead_in_an_epoch_of_its_log() -> None:
+    broker = restarted(b"0", b"1", last_epoch=5)
     for leader_epoch in (4, 5):
-        assert broker.order(1, leader_epoch) == {T0: Errors.CORRUPT_MESSAGE}
+        assert broker.apply(1, leader_epoch) == {T0: Errors.CORRUPT_MESSAGE}
         assert T0 not in broker.manager.partitions
     assert broker.logs.is_suspect(T0)
-    assert broker.order(1, 6) == {T0: Errors.NONE}
+    assert broker.apply(1, 6) == {T0: Errors.NONE}
     assert not broker.logs.is_suspect(T0)
 
 
 @pytest.mark.parametrize("values", [(), (b"0",)], ids=["empty", "short"])
-def test_a_log_does_not_tell_all_epochs_it_was_used_in_so_controllers_must(
+def test_a_suspect_log_does_not_know_all_its_epochs_so_the_controller_must_send_no_leader(
     values: tuple[bytes, ...],
 ) -> None:
-    """What it lost may be all of an epoch, with the note of it: it hears that nobody leads."""
-    broker = bounced(*values, last_epoch=4)
-    assert broker.order(NO_LEADER, 5) == {T0: Errors.NONE}
+    """A whole epoch may be lost with its record in the log: the broker is sent "no leader"."""
+    broker = restarted(*values, last_epoch=4)
+    assert broker.apply(NO_LEADER, 5) == {T0: Errors.NONE}
     assert broker.hosted().role is Role.NONE
     assert broker.logs.is_suspect(T0)
-    assert broker.order(1, 5) == {T0: Errors.STALE_CONTROLLER_EPOCH}
-    assert broker.order(2, 6) == {T0: Errors.NONE}
+    assert broker.apply(1, 5) == {T0: Errors.STALE_CONTROLLER_EPOCH}
+    assert broker.apply(2, 6) == {T0: Errors.NONE}
     assert broker.hosted().role is Role.FOLLOWER
-    assert bounced(*values, last_epoch=4).order(1, 5) == {T0: Errors.NONE}, "it cannot know better"
+    assert restarted(*values, last_epoch=4).apply(1, 5) == {T0: Errors.NONE}, (
+        "it cannot know better"
+    )

@@ -1,4 +1,4 @@
-"""Replicas that are moved wait for those that are not (KIP-73)."""
+"""Replication throttles: throttled replicas wait, others do not (KIP-73)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ ONE_BATCH_A_FETCH = ReplicationSettings(
 
 @pytest.fixture
 def leader() -> RecordBroker:
-    """Leads two partitions with ten records each; only it is in sync."""
+    """Leads two partitions with ten records each, alone in the ISR."""
     leader = RecordBroker(1)
-    leader.order(1, 1, T0, T1, isr=(1,))
+    leader.apply(1, 1, T0, T1, isr=(1,))
     for topic_partition in (T0, T1):
         for _ in range(10):
             leader.produce(b"x" * 100, acks=1, topic_partition=topic_partition)
@@ -28,9 +28,9 @@ def leader() -> RecordBroker:
 
 @pytest.fixture
 def follower() -> RecordBroker:
-    """Follows it, and fetches one batch of a partition at a time."""
+    """Follows ``leader``, and fetches one batch of a partition at a time."""
     follower = RecordBroker(2, settings=ONE_BATCH_A_FETCH)
-    follower.order(1, 1, T0, T1, isr=(1,))
+    follower.apply(1, 1, T0, T1, isr=(1,))
     return follower
 
 
@@ -50,7 +50,7 @@ def pass_time(leader: RecordBroker, follower: RecordBroker, ms: int) -> None:
     follower.now_ms += ms
 
 
-def test_a_follower_leaves_out_what_has_had_its_share(
+def test_a_follower_does_not_fetch_a_partition_over_its_quota(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     throttle(follower, "follower", 2)
@@ -65,7 +65,7 @@ def test_a_follower_leaves_out_what_has_had_its_share(
     assert ends(follower) == (4, 10), "two a second"
 
 
-def test_a_leader_gives_nothing_of_what_has_had_its_share(
+def test_a_leader_returns_nothing_of_a_partition_over_its_quota(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     throttle(leader, "leader", 2)
@@ -81,7 +81,7 @@ def test_a_leader_gives_nothing_of_what_has_had_its_share(
     assert ends(follower) == (4, 10)
 
 
-def test_who_is_in_sync_is_not_throttled(leader: RecordBroker, follower: RecordBroker) -> None:
+def test_a_replica_in_sync_is_not_throttled(leader: RecordBroker, follower: RecordBroker) -> None:
     follower.follow(leader, times=11)
     leader.commit_isr()
     throttle(leader, "leader", 1)
@@ -93,7 +93,7 @@ def test_who_is_in_sync_is_not_throttled(leader: RecordBroker, follower: RecordB
     assert follower.log().log_end_offset == 15
 
 
-def test_without_a_throttle_everything_goes_as_fast_as_it_can(
+def test_without_a_throttle_replication_has_full_speed(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     throttle(leader, "leader", 1)
