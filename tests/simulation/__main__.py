@@ -1,4 +1,4 @@
-"""Many seeds on all cores: ``python -m tests.simulation --seeds 20000``, or ``make simulate``."""
+"""Run many seeds on all cores: ``python -m tests.simulation --seeds 20000``, ``make simulate``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-from tests.simulation.history import live
+from tests.simulation.history import run_seed
 from tests.simulation.situations import Situation
 
 CHUNK = 10
@@ -21,18 +21,18 @@ LOGGED_EVERY_S = 60  # elsewhere
 
 
 def main() -> int:
-    """Return the exit code: 0 when every history held, 1 when one failed, 130 after Ctrl-C."""
+    """Return the exit code: 0 when all histories hold, 1 when one fails, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1000, help="how many (default: 1000)")
-    parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="default: all cores")
+    parser.add_argument("--seeds", type=int, default=1000, help="Number of seeds (default: 1000).")
+    parser.add_argument("--first", type=int, default=0, help="The first seed (default: 0).")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="Default: all cores.")
     options = parser.parse_args()
     seeds = range(options.first, options.first + options.seeds)
     failed: list[int] = []
     met: Counter[Situation] = Counter()
     progress = _Progress(len(seeds))
     try:
-        for seed, failure, situations in _live(seeds, options.jobs):
+        for seed, failure, situations in _run_seeds(seeds, options.jobs):
             met.update(situations)
             if failure is not None:
                 failed.append(seed)
@@ -47,12 +47,12 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _live(seeds: range, jobs: int) -> Iterator[tuple[int, str | None, frozenset[Situation]]]:
-    # The terminal sends Ctrl-C to every process of the group: only the parent shall hear it.
+def _run_seeds(seeds: range, jobs: int) -> Iterator[tuple[int, str | None, frozenset[Situation]]]:
+    # The terminal sends Ctrl-C to every process of the group: only the parent handles it.
     context = multiprocessing.get_context("spawn")
     pool = context.Pool(jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN))
     try:
-        yield from pool.imap_unordered(live, seeds, chunksize=CHUNK)
+        yield from pool.imap_unordered(run_seed, seeds, chunksize=CHUNK)
     finally:
         pool.terminate()
         pool.join()
@@ -67,7 +67,7 @@ def _print_situations(met: Counter[Situation], histories: int) -> None:
 
 
 class _Progress:
-    """A line that is rewritten on a terminal, and a line a minute elsewhere; the sum at the end."""
+    """A progress line, rewritten on a terminal and printed once a minute elsewhere; a summary."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -76,7 +76,7 @@ class _Progress:
         self._is_terminal = sys.stderr.isatty()
 
     def step(self, failed: int) -> None:
-        """Count a history."""
+        """Count one finished history."""
         self._done += 1
         now = time.monotonic()
         if now - self._shown >= (SHOWN_EVERY_S if self._is_terminal else LOGGED_EVERY_S):
@@ -86,13 +86,13 @@ class _Progress:
             sys.stderr.flush()
 
     def clear(self) -> None:
-        """Make room for something else to be printed."""
+        """Clear the progress line, so that something else can be printed."""
         if self._is_terminal:
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()
 
     def end(self, failed: list[int]) -> None:
-        """Write the sum, and which seeds failed."""
+        """Write the summary and the seeds that failed."""
         self.clear()
         sys.stderr.write(f"{self._sum(len(failed))}\n")
         if failed:

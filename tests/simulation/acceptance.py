@@ -1,7 +1,7 @@
-"""What a controller accepts of what leaders propose, judged by rules of its own.
+"""Check which AlterPartition proposals a controller accepts, with a second set of the rules.
 
-The rules are written down a second time, from KIP-497, KIP-704, KIP-841 and KIP-903: a proposal is
-judged by what the controller knows when it handles it, and what it then decided must be the same.
+The rules follow KIP-497, KIP-704, KIP-841 and KIP-903. This module decides from what the
+controller knows before it handles a proposal; the controller's decision must be the same.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ UNKNOWN_EPOCH = -1
 
 
 class Acceptance:
-    """Stands beside every controller that handles a proposal; raises ``AssertionError``."""
+    """Checks every proposal that a controller handles; raises ``AssertionError``."""
 
     def __init__(
         self, cluster: Cluster, history: LeadershipHistory, situations: Situations
@@ -50,7 +50,7 @@ class Acceptance:
         self._situations = situations
 
     def handle(self, broker: SimulatedBroker, event: events.ControllerEvent) -> list[fx.Effect]:
-        """Have a controller handle an event, and compare what it decided."""
+        """Let a controller handle an event and compare its decision."""
         if isinstance(event, ANSWERS):
             return self._handle_answer(broker, event)
         if not isinstance(event, events.AlterPartitionReceived) or not broker.controller.is_active:
@@ -70,7 +70,7 @@ class Acceptance:
         effects = broker.handle(event)
         written = zookeeper.transactions[zxid - zookeeper.zxid :] if zookeeper.zxid > zxid else []
         is_alone = all(t.session_id == broker.session.session_id for t in written)
-        is_same_term = context.epoch == epoch  # a context is empty once its term is over
+        is_same_term = context.epoch == epoch  # the context is empty after the term
         response = _answer(effects, event.request_id)
         if response is None or not is_same_term:
             return effects
@@ -87,45 +87,49 @@ class Acceptance:
                 is_written = _is_changed_to(row, before[topic_partition], _now(context, row))
                 assert not is_written or not is_alone, f"ProposalRefusedAndWritten: {where}"
             elif self._cluster.zookeeper.is_denied(TopicPartitionStateZNode.path(topic_partition)):
-                pass  # it may have been written before it was denied, or not
+                pass  # the write may have succeeded before access was denied
             elif is_alone and current[topic_partition] == before[topic_partition]:
                 assert error is Errors.NONE, f"ProposalRefused without a reason: {where}"
         return effects
 
     def _handle_answer(self, broker: SimulatedBroker, event: AnswerEvent) -> list[fx.Effect]:
-        """What a broker answered in an earlier life, or to an earlier term, changes nothing."""
+        """An answer to another broker epoch or controller epoch must change nothing."""
         context = broker.controller.context
-        is_of_life = context.live_broker_epochs.get(event.broker_id) == event.header.broker_epoch
+        is_of_broker_epoch = (
+            context.live_broker_epochs.get(event.broker_id) == event.header.broker_epoch
+        )
         is_of_term = context.epoch == event.header.controller_epoch
-        self._situations.meet_if(not is_of_life and is_of_term, Situation.ANSWER_OF_EARLIER_LIFE)
+        self._situations.meet_if(
+            not is_of_broker_epoch and is_of_term, Situation.ANSWER_OF_FORMER_BROKER_EPOCH
+        )
         zxid = self._cluster.zookeeper.zxid
         effects = broker.handle(event)
-        if not (is_of_life and is_of_term):
+        if not (is_of_broker_epoch and is_of_term):
             is_nothing = not effects and self._cluster.zookeeper.zxid == zxid
-            assert is_nothing, f"an answer of an earlier life or term counts: {event}: {effects}"
+            assert is_nothing, f"a stale answer has an effect: {event}: {effects}"
         return effects
 
     def _objection(
         self, context: ControllerContext, request: AlterPartitionRequest, row: AlterPartitionRow
     ) -> str:
-        """Return why a proposal must be refused; empty: it must be accepted."""
+        """Return why a proposal must be refused; an empty string: it must be accepted."""
         meet_if, epochs = self._situations.meet_if, context.live_broker_epochs
         if epochs.get(request.broker_id) != request.broker_epoch:
-            meet_if(True, Situation.PROPOSAL_OF_EARLIER_LIFE)
-            return "its sender lives in another epoch"
+            meet_if(True, Situation.PROPOSAL_OF_FORMER_BROKER_EPOCH)
+            return "the broker epoch of its sender is stale"
         topic_partition, now = row.topic_partition, _now(context, row)
         if now is None or row.topic_id not in (None, context.topic_id(row.topic)):
             return "the partition is unknown"
         is_moved = topic_partition in context.partitions_being_reassigned
         if context.is_topic_queued_for_deletion(row.topic) and not is_moved:
-            return "the topic is to be deleted"
+            return "the topic is queued for deletion"
         if row.leader_epoch != now.leader_epoch:
             is_stale = row.leader_epoch < now.leader_epoch
             meet_if(is_stale, Situation.PROPOSAL_WITH_STALE_LEADER_EPOCH)
-            meet_if(not is_stale, Situation.PROPOSAL_FROM_THE_FUTURE)
-            return "its leader epoch is another"
+            meet_if(not is_stale, Situation.PROPOSAL_WITH_UNKNOWN_EPOCHS)
+            return "its leader epoch differs"
         if now.leader != request.broker_id:
-            meet_if(True, Situation.PROPOSAL_OF_A_STRANGER)
+            meet_if(True, Situation.PROPOSAL_OF_NON_LEADER)
             return "another leads"
         is_done = set(row.new_isr) == set(now.isr)
         is_done = is_done and row.leader_recovery_state == now.leader_recovery_state
@@ -135,7 +139,7 @@ class Acceptance:
         if row.partition_epoch != now.partition_epoch:
             is_stale = row.partition_epoch < now.partition_epoch
             meet_if(is_stale, Situation.PROPOSAL_WITH_STALE_PARTITION_EPOCH)
-            return "its partition epoch is another"
+            return "its partition epoch differs"
         return self._objection_to_members(context, request, row, now)
 
     def _objection_to_members(
@@ -150,35 +154,35 @@ class Acceptance:
         meet_if(is_recovering, Situation.PROPOSAL_BY_RECOVERING_LEADER)
         if row.leader_recovery_state == RECOVERING:
             if not is_recovering or members != (now.leader,):
-                return "it recovers, and is not in sync alone"
+                return "it is recovering, and the leader is not the only member"
         elif row.leader_recovery_state != RECOVERED:
             return "there is no such recovery state"
         assigned = context.partition_replica_assignment(row.topic_partition)
         if len(set(members)) != len(members) or len(members) != len(row.isr_broker_epochs):
-            return "members are named twice, or without an epoch"
+            return "a member is listed twice, or has no broker epoch"
         if now.leader not in members or not set(members) <= {*assigned, *now.isr}:
-            return "the leader is missing, or a stranger is a member"
+            return "the leader is missing, or a member is not a replica"
         for member, epoch in zip(members, row.isr_broker_epochs, strict=True):
-            life = context.live_broker_epochs.get(member)
+            broker_epoch = context.live_broker_epochs.get(member)
             is_leaving = member in context.shutting_down_broker_ids and member != now.leader
-            meet_if(life is None, Situation.PROPOSED_MEMBER_IS_DEAD)
+            meet_if(broker_epoch is None, Situation.PROPOSED_MEMBER_IS_DEAD)
             meet_if(is_leaving, Situation.PROPOSED_MEMBER_IS_LEAVING)
-            is_another = life is not None and epoch not in (UNKNOWN_EPOCH, life)
+            is_another = broker_epoch is not None and epoch not in (UNKNOWN_EPOCH, broker_epoch)
             meet_if(is_another, Situation.PROPOSED_MEMBER_BOUNCED)
             offline = context.replicas_on_offline_dirs.get(member, ())
-            if life is None or is_leaving or is_another or row.topic_partition in offline:
-                return f"member {member} is dead, leaving, another or offline"
+            if broker_epoch is None or is_leaving or is_another or row.topic_partition in offline:
+                return f"member {member} is dead, shutting down, restarted or offline"
             replica = PartitionAndReplica(row.topic_partition, member)
             is_unknown = context.replica_state(replica) is ReplicaState.NON_EXISTENT
             if is_unknown and member not in now.isr:
-                return f"member {member} was never told that it is a replica"
+                return f"member {member} has never been sent a LeaderAndIsr request"
         return ""
 
 
 def _is_changed_to(
     row: AlterPartitionRow, before: LeaderAndIsr | None, now: LeaderAndIsr | None
 ) -> bool:
-    """Whether an ISR became the proposed one; with a new leader epoch something else did it."""
+    """Whether the ISR became the proposed one; a new leader epoch means another cause."""
     if before is None or now is None or before.leader_epoch != now.leader_epoch:
         return False
     return set(before.isr) != set(now.isr) == set(row.new_isr)

@@ -14,7 +14,7 @@ Defect: TypeAlias = Callable[[], Any]
 
 
 def changed_addresses_overlooked() -> Any:
-    """Only another life of a broker has other addresses."""
+    """The controller ignores new addresses of a broker that keeps its broker epoch."""
     take_over = BrokerMembership._take_over
 
     def but_addresses(
@@ -26,18 +26,18 @@ def changed_addresses_overlooked() -> Any:
 
 
 def channels_stay_at_former_addresses() -> Any:
-    """Others are told where a broker is now, and the controller goes on where it was."""
+    """Brokers learn the new address of a broker; the controller keeps using the former one."""
     take_over = BrokerMembership._take_over
 
-    def told_only(self: BrokerMembership, *registrations: BrokerRegistration) -> None:
+    def only_brokers(self: BrokerMembership, *registrations: BrokerRegistration) -> None:
         with patch.object(self, "tell_everything", lambda broker_id: None):
             take_over(self, *registrations)
 
-    return patch.object(BrokerMembership, "_take_over", told_only)
+    return patch.object(BrokerMembership, "_take_over", only_brokers)
 
 
-def addresses_of_earlier_lives_kept() -> Any:
-    """A controller that has known a broker looks for it where it was in its first life."""
+def first_addresses_kept() -> Any:
+    """A controller keeps using the first address that it knew of a broker."""
     connect = BrokerMembership._connect
     first: dict[tuple[int, BrokerId], BrokerInfo] = {}
 
@@ -51,5 +51,5 @@ def addresses_of_earlier_lives_kept() -> Any:
 ADDRESS_DEFECTS: tuple[Defect, ...] = (
     changed_addresses_overlooked,
     channels_stay_at_former_addresses,
-    addresses_of_earlier_lives_kept,
+    first_addresses_kept,
 )

@@ -1,4 +1,4 @@
-"""Brokers whose addresses change while they run, and that everybody then talks to the new ones."""
+"""Brokers whose addresses change while they run; the others must follow to the new ones."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ FIRST_PORT = 40_000
 
 
 class Addresses:
-    """Moves brokers; a broker can be reached where its registration says, and nowhere else.
+    """Moves brokers; a broker can only be reached at the addresses of its registration.
 
-    Its dice are its own, so that histories without it are as they would be.
+    It has random numbers of its own: histories without it do not change.
     """
 
     def __init__(
@@ -36,14 +36,14 @@ class Addresses:
         self._is_on = self._random.random() < CHANGING_PROBABILITY
 
     def act(self) -> None:
-        """Have a broker move now and then."""
+        """Sometimes give a broker new addresses."""
         brokers = list(self._cluster.brokers.values())
         if self._is_on and brokers and self._random.random() < ACTION_PROBABILITY:
             self._move(self._random.choice(brokers))
         self.follow()
 
     def follow(self) -> None:
-        """Have brokers listen where they are registered."""
+        """Let brokers listen at the addresses of their registrations."""
         zxid = self._cluster.zookeeper.zxid
         if not self._is_on or zxid == self._followed_zxid:
             return
@@ -55,7 +55,7 @@ class Addresses:
             try:
                 info = BrokerIdZNode.decode(node.data, broker.broker_id)
             except BadDataError:
-                continue  # overwritten by somebody
+                continue  # an admin has overwritten it
             assert info.control_endpoint is not None
             assert info.replication_endpoint is not None
             broker.listen_at(info.control_endpoint, info.replication_endpoint)

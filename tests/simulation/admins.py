@@ -1,4 +1,4 @@
-"""What admins and their tools do, at random: topics, moves, elections, settings, mistakes."""
+"""Random actions of admins and tools: topics, moves, elections, settings, mistakes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GARBAGE = b'{"version":3,"partitions":'
 
 
 class Admins:
-    """Everything they can do; ``note`` writes the history."""
+    """All actions of admins; ``note`` writes the history."""
 
     def __init__(
         self,
@@ -50,12 +50,13 @@ class Admins:
         self._history = history
         self._note = note
         self._broken: dict[str, tuple[int, bytes]] = {}  # topic -> its czxid and what it held
-        # With few of them, or many replicas each, much happens to the same one.
+        # Few topics, or many replicas each, so that many actions concern the same topic.
         self._names = dice.sample(NAMES, dice.choice(NAMES_OF_A_HISTORY))
         self._fewest_replicas = dice.choice(FEWEST_REPLICAS)
-        # Whoever takes a name from which a topic was removed by hand takes care: a controller that
-        # still has the former topic in mind, or finds the new one written twice and without an id,
-        # cannot tell them apart.
+        # An admin creates a topic with the name of one that was removed by hand only when no
+        # controller still knows the former one: a controller cannot tell the two apart when the
+        # new topic is written twice and has no id.
+        # written twice and has no id.
         self._removed: set[str] = set()
         self.menu = Menu(dice)
         self.menu.add(self.create_topic, 4, is_remedy=True)
@@ -87,7 +88,7 @@ class Admins:
     # --- topics ---
 
     def _topics(self) -> dict[str, TopicZNodeData]:
-        """Return the topics whose znodes are whole."""
+        """Return the topics whose znodes are readable."""
         topics: dict[str, TopicZNodeData] = {}
         for topic in self._cluster.zookeeper.children_of("/brokers/topics"):
             node = self._cluster.zookeeper.node(TopicZNode.path(topic))
@@ -112,7 +113,7 @@ class Admins:
         return tuple(self._random.sample(self._brokers, count))
 
     def create_topic(self) -> None:
-        """Create a topic, if there is none of the name that comes to mind."""
+        """Create a topic with a random name, unless the name is taken."""
         topic = self._random.choice(self._names)
         if self._cluster.zookeeper.node(TopicZNode.path(topic)):
             return
@@ -123,8 +124,8 @@ class Admins:
         self._cluster.put_topic(topic, partitions)
 
     def _may_be_remembered(self, topic: str) -> bool:
-        rulers = self._cluster.active_controllers
-        known = any(topic in broker.controller.context.all_topics for broker in rulers)
+        active = self._cluster.active_controllers
+        known = any(topic in broker.controller.context.all_topics for broker in active)
         return known or bool(self._cluster.in_call)
 
     def _expand_topic(self) -> None:
@@ -140,7 +141,7 @@ class Admins:
         self._put_topic(topic, stored.topic_id, grown)
 
     def _rewrite_without_id(self) -> None:
-        """Do as a tool does that knows neither topic ids nor reassignments that are under way."""
+        """Write a topic as a tool that knows neither topic ids nor pending reassignments."""
         topic = self._a_topic()
         if topic is None:
             return
@@ -157,7 +158,7 @@ class Admins:
             self._cluster.zookeeper.put(path, TopicZNode.encode(topic_id, partitions))
 
     def delete_topic(self, out_of_reach: Collection[str] = ()) -> None:
-        """Ask for the deletion of a topic, if there is one of those of which replicas are."""
+        """Request the deletion of a topic, if possible one with replicas on these brokers."""
         disturbed = sorted(self._topics().keys() & out_of_reach)
         topic = self._random.choice(disturbed) if disturbed else self._a_topic()
         if topic is not None:
@@ -165,7 +166,7 @@ class Admins:
             self._cluster.zookeeper.put(DeleteTopicsTopicZNode.path(topic))
 
     def remove_topic_by_hand(self) -> None:
-        """Remove a topic as ``zookeeper-shell rmr`` does, asking nobody."""
+        """Remove a topic as ``zookeeper-shell rmr`` does."""
         topic = self._a_topic()
         if topic is not None:
             self._note("remove %s by hand", topic)
@@ -188,15 +189,17 @@ class Admins:
             self._cluster.zookeeper.put(path, GARBAGE)
 
     def _is_busy(self, topic: str) -> bool:
-        """Whether what the znode held would be out of date by the time it is mended."""
-        is_wished = self._cluster.zookeeper.node(DeleteTopicsTopicZNode.path(topic)) is not None
+        """Whether the saved content of the znode could be out of date when it is restored."""
+        is_being_deleted = (
+            self._cluster.zookeeper.node(DeleteTopicsTopicZNode.path(topic)) is not None
+        )
         moving = [a.is_being_reassigned for a in self._topics()[topic].partitions.values()]
-        return any(moving) or topic in self._removed or is_wished
+        return any(moving) or topic in self._removed or is_being_deleted
 
     def write_first(self, paths: Collection[str]) -> bool:
-        """Write one of these znodes, between somebody's reading it and writing it.
+        """Write one of these znodes between a broker's read and write of it.
 
-        Return whether it was one of a topic.
+        Return whether it was the znode of a topic.
         """
         topics = [t for t in sorted(self._topics()) if TopicZNode.path(t) in paths]
         if topics:
@@ -213,7 +216,7 @@ class Admins:
         return bool(topics)
 
     def mend_all(self) -> None:
-        """Write back what broken znodes held."""
+        """Write back the former content of broken znodes."""
         while self._broken:
             self._mend_a_topic()
 
@@ -246,7 +249,7 @@ class Admins:
         partitions = self._some_partitions()
         path = ReassignPartitionsZNode.PATH
         if not partitions or self._cluster.zookeeper.node(path):
-            return  # tools wait until the last one is done
+            return  # tools wait until the former reassignment is done
         targets = {topic_partition: self._replicas() for topic_partition in partitions}
         is_garbage = self._random.random() < 0.1
         self._note("write %s %s", path, "garbage" if is_garbage else targets)
@@ -294,14 +297,14 @@ class Admins:
         )
 
     def _ask(self, request: ControllerRequest) -> None:
-        """Ask a controller, or somebody who is none any more."""
+        """Send a request to a broker that is, or was, the active controller."""
         brokers = self._cluster.active_controllers or list(self._cluster.brokers.values())
         if brokers:
             asked = self._random.choice(brokers)
             self._cluster.network.ask(None, asked.control_endpoint, request, lambda answer: None)
 
     def delete_controller_znode(self) -> None:
-        """Have another controller elected."""
+        """Let a controller be elected."""
         self._note("delete /controller")
         self._cluster.zookeeper.remove(ControllerZNode.PATH)
 

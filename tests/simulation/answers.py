@@ -1,4 +1,4 @@
-"""Answers of controllers: they are true, and nobody is let go too early."""
+"""Check the answers of controllers: they are true, and no broker may stop too early."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import Belief, LeadershipHistory
 from tests.simulation.network import AnswerBody, Exchange
 
-# Some time after the first request the mark is taken back, should the broker not have stopped.
+# The controller unmarks a broker that does not stop for some time after its first request.
 MARKED_FOR_MS = 6_000
 
 
 class Answers:
-    """Compares what rulers answer with what ZooKeeper holds then; raises ``AssertionError``."""
+    """Compares the answers of controllers with ZooKeeper's content; raises ``AssertionError``."""
 
     def __init__(self, cluster: Cluster, history: LeadershipHistory) -> None:
         self._cluster = cluster
         self._history = history
 
     def check(self, exchange: Exchange, answer: AnswerBody) -> None:
-        """Check an answer as it is sent."""
+        """Check an answer when it is sent."""
         asked = self._cluster.network.listeners.get(exchange.endpoint)
         self._history.check()
-        if not isinstance(asked, SimulatedBroker) or not self._history.is_ruling(asked):
+        if not isinstance(asked, SimulatedBroker) or not self._history.is_active_controller(asked):
             return
         match exchange.request, answer:
             case AlterPartitionRequest() as request, AlterPartitionResponse():
@@ -61,9 +61,11 @@ class Answers:
                 continue
             belief = Belief(row.leader, row.leader_epoch, row.isr, row.partition_epoch)
             held = self._history.ever_held.get(row.topic_partition, ())
-            assert belief in held, f"an answer ZooKeeper never held: {row}"
+            assert belief in held, f"an answer with a state that ZooKeeper never had: {row}"
             is_done = set(row.isr) == wanted[row.topic_partition]
-            assert is_done or row.error_code is not Errors.NONE, f"not as proposed: {row}"
+            assert is_done or row.error_code is not Errors.NONE, (
+                f"the state differs from the proposed one: {row}"
+            )
 
     def _check_elected(self, kind: ElectionType, response: ElectLeadersResponse) -> None:
         for row in response.partitions:
@@ -72,9 +74,9 @@ class Answers:
             now = self._history.current.get(topic_partition)
             if row.error_code is not Errors.NONE or now is None or assignment is None:
                 continue
-            assert now.leader == row.leader, f"{row} leads, says the answer, not {now}"
+            assert now.leader == row.leader, f"the answer says leader {row}, ZooKeeper says {now}"
             if kind is ElectionType.PREFERRED:
-                assert row.leader == assignment.replicas[0], f"{row} is not preferred"
+                assert row.leader == assignment.replicas[0], f"{row} is not the preferred replica"
 
     def _check_reassigned(
         self,
@@ -90,15 +92,15 @@ class Answers:
             target = targets[topic_partition]
             if target is None:
                 assert not assignment.adding_replicas, (
-                    f"{topic_partition} is moved on: {assignment}"
+                    f"{topic_partition} is still being reassigned: {assignment}"
                 )
             else:
                 assert assignment.target_replicas == target, f"{topic_partition}: {assignment}"
 
     def _check_remaining(
-        self, ruler: SimulatedBroker, exchange: Exchange, remaining: set[TopicPartition]
+        self, controller: SimulatedBroker, exchange: Exchange, remaining: set[TopicPartition]
     ) -> None:
-        request, context = exchange.request, ruler.controller.context
+        request, context = exchange.request, controller.controller.context
         assert isinstance(request, ControlledShutdownRequest)
         leaver = request.broker_id
         led = {
@@ -109,26 +111,28 @@ class Answers:
             and len(context.partition_replica_assignment(topic_partition)) > 1
             and not context.is_topic_queued_for_deletion(topic_partition.topic)
         }
-        assert led <= remaining, f"broker {leaver} is let go and leads {led - remaining}"
+        assert led <= remaining, f"broker {leaver} may stop and leads {led - remaining}"
         for topic_partition in remaining - led:
             current = self._history.current.get(topic_partition)
             assert current is None or current.leader == leaver, (
-                f"{leaver} leads not: {topic_partition}"
+                f"the answer lists partitions that {leaver} does not lead: {topic_partition}"
             )
-        is_same_life = context.live_broker_epochs.get(leaver) == request.broker_epoch
+        is_same_broker_epoch = context.live_broker_epochs.get(leaver) == request.broker_epoch
         has_asked_once = self._history.leave_requests[request] == 1
         if (
             has_asked_once
-            and is_same_life
+            and is_same_broker_epoch
             and self._cluster.now_ms - exchange.sent_ms < MARKED_FOR_MS
         ):
-            assert leaver in context.shutting_down_broker_ids, f"{leaver} is let go, and unmarked"
+            assert leaver in context.shutting_down_broker_ids, (
+                f"{leaver} may stop, and is not marked"
+            )
 
-    def _check_successors(self, ruler: SimulatedBroker, exchange: Exchange) -> None:
-        """Who took over knows it, unless it had its time."""
+    def _check_successors(self, controller: SimulatedBroker, exchange: Exchange) -> None:
+        """The new leaders know that they lead, unless the wait for them timed out."""
         request = exchange.request
         assert isinstance(request, ControlledShutdownRequest)
-        patience_ms = ruler.settings.controlled_shutdown_ack_timeout_ms
+        patience_ms = controller.settings.controlled_shutdown_ack_timeout_ms
         if self._cluster.now_ms - exchange.sent_ms >= patience_ms:
             return
         for topic_partition, (leader, epoch, by) in self._history.successors(request.broker_id):
@@ -138,19 +142,19 @@ class Answers:
                 epoch,
             )
             if (
-                by == ruler.shutdowns_begun.get(exchange)
+                by == controller.shutdowns_begun.get(exchange)
                 and is_current
-                and self._could_hear(ruler, leader, topic_partition)
+                and self._could_hear(controller, leader, topic_partition)
             ):
                 hosted = self._cluster.brokers[leader].replica_manager.partitions[topic_partition]
                 assert hosted.leader_epoch >= epoch, (
-                    f"broker {request.broker_id} is let go, and {leader} does not lead: {hosted}"
+                    f"broker {request.broker_id} may stop, and {leader} does not lead yet: {hosted}"
                 )
 
     def _could_hear(
-        self, ruler: SimulatedBroker, leader: BrokerId, topic_partition: TopicPartition
+        self, controller: SimulatedBroker, leader: BrokerId, topic_partition: TopicPartition
     ) -> bool:
-        broker, context = self._cluster.brokers.get(leader), ruler.controller.context
+        broker, context = self._cluster.brokers.get(leader), controller.controller.context
         if broker is None or context.live_broker_epochs.get(leader) != broker.broker_epoch:
             return False
         hosted = broker.replica_manager.partitions.get(topic_partition)

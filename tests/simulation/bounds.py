@@ -1,7 +1,7 @@
-"""How long a cluster without faults may take until everything is led, and how many epochs it uses.
+"""Limit the time until all partitions have leaders without faults, and the epochs used for it.
 
-Without bounds a cluster that elects one controller after another, or moves leaderships to and fro,
-passes as long as it comes to rest some day.
+Without limits, a cluster that elects many controllers, or moves leaderships back and forth, would
+pass if it came to rest at some time.
 """
 
 from __future__ import annotations
@@ -18,44 +18,46 @@ from tests.simulation.cluster import Cluster
 from tests.simulation.fetchers import FETCH_INTERVAL_MS
 from tests.simulation.leadership_history import LeadershipHistory
 
-# Nothing is lost that is waited for. But a leader may be known to be sound SUSPECTS_DELAY_MS later.
+# Nothing that is awaited is lost. A leader may be known to be sound only after SUSPECTS_DELAY_MS.
 MAX_ELECTION_MS = 2 * FETCH_INTERVAL_MS
-MAX_CONTROLLERS = 3  # the next, who may have lost events, and whose epoch may have to be raised
+MAX_CONTROLLERS = 3  # the next may have lost events, or need a higher epoch
 CONTROLLERS = "controllers"
-MAX_EPOCHS_OF_A_MOVE = 5  # it begins, somebody else leads, and up to three replicas are removed
+MAX_EPOCHS_OF_A_MOVE = 5  # the start, a new leader, up to three removals
 
 
 class Bounds:
-    """Looks on while a cluster is left in peace; raises ``AssertionError``."""
+    """Measures a cluster without faults; raises ``AssertionError``."""
 
     def __init__(self, cluster: Cluster, history: LeadershipHistory) -> None:
         self._cluster = cluster
         self._history = history
-        self._began_ms: int | None = None  # None: nothing is measured
+        self._began_ms: int | None = None  # None: not measuring
         self._before: Mapping[str, int] = {}
-        self._moves: Counter[str] = Counter()  # how many are asked for, of each partition
+        self._moves: Counter[str] = Counter()  # requested moves of each partition
         self._may_take_ms = MAX_ELECTION_MS
 
     def begin(self) -> None:
-        """Measure from now on."""
+        """Start to measure."""
         self._began_ms = self._cluster.now_ms
         self._before = self.epochs()
         self._moves = self._moves_asked_for()
-        all_stand_back = self._cluster.is_standing_back
-        self._may_take_ms = MAX_RESIGNATION_BACKOFF_MS if all_stand_back else MAX_ELECTION_MS
+        all_back_off = self._cluster.is_backing_off
+        self._may_take_ms = MAX_RESIGNATION_BACKOFF_MS if all_back_off else MAX_ELECTION_MS
 
     def look(self) -> None:
-        """Look, as time passes, whether somebody rules and everything is led."""
+        """Check, while time passes, that a controller is active and all partitions have leaders."""
         began_ms = self._began_ms
         if began_ms is None or self._cluster.now_ms - began_ms < self._may_take_ms:
             return
-        rulers = self._cluster.active_controllers
-        assert any(map(self._history.is_ruling, rulers)), "ElectionIsBounded: nobody rules yet"
+        active = self._cluster.active_controllers
+        assert any(map(self._history.is_active_controller, active)), (
+            "ElectionIsBounded: no active controller yet"
+        )
         unled = self._unled()
-        assert not unled, f"ElectionIsBounded: nobody leads {unled}"
+        assert not unled, f"ElectionIsBounded: no leader for {unled}"
 
     def check(self, max_leader_epochs: int) -> None:
-        """Check which epochs were used since the beginning, and measure no more."""
+        """Check the number of epochs since the start, and stop to measure."""
         self._began_ms = None
         now = self.epochs()
         used = {key: now[key] - self._before.get(key, now[key]) for key in now}
@@ -68,7 +70,7 @@ class Bounds:
         )
 
     def epochs(self) -> dict[str, int]:
-        """Return how many controllers there were, and the leader epochs of all partitions."""
+        """Return the number of controller elections and the leader epochs of all partitions."""
         history = self._history
         history.check()
         of_partitions = {
@@ -81,7 +83,7 @@ class Bounds:
         return f"{topic_partition} {self._history.topic_id(topic_partition.topic)}"
 
     def _moves_asked_for(self) -> Counter[str]:
-        """Return how many requests there are to move each partition that nobody has read yet."""
+        """Return the number of unhandled requests to move each partition."""
         cluster = self._cluster
         packets, brokers = cluster.network.packets.values(), cluster.brokers.values()
         under_way = [packet.exchange.request for packet in packets if packet.answer is None]
@@ -99,7 +101,7 @@ class Bounds:
         )
 
     def _unled(self) -> list[TopicPartition]:
-        """Return the partitions that nobody alive leads although a member of the ISR could."""
+        """Return the partitions without a live leader although a member of the ISR could lead."""
         return [
             topic_partition
             for topic_partition, now in self._history.current.items()
@@ -119,6 +121,6 @@ class Bounds:
         )
 
     def _is_leaving(self, broker_id: BrokerId) -> bool:
-        """Whether it asked to shut down: until it is known to stay nothing is given to it."""
-        rulers = self._cluster.active_controllers
-        return any(broker_id in r.controller.context.shutting_down_broker_ids for r in rulers)
+        """Whether it asked to shut down: it gets no partitions until it is known to stay."""
+        active = self._cluster.active_controllers
+        return any(broker_id in r.controller.context.shutting_down_broker_ids for r in active)

@@ -1,4 +1,4 @@
-"""Defects under which a cluster comes to rest all the same, too late or by too many epochs."""
+"""Defects under which a cluster does come to rest, but too late or with too many epochs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LATE_MS = 5_000
 
 
 def brokers_noticed_late() -> Any:
-    """A controller lets some time pass before it looks which brokers came and went."""
+    """A controller waits before it reads which brokers registered or left."""
     dispatch = Controller._dispatch
     waiting: set[Controller] = set()
 
@@ -36,7 +36,7 @@ def brokers_noticed_late() -> Any:
 
 
 def a_new_term_for_every_broker() -> Any:
-    """A controller that finds brokers to be others begins again, with everything."""
+    """A controller starts a new term for each change of a broker."""
     dispatch = Controller._dispatch
 
     def again(self: Controller, event: events.ControllerEvent, now_ms: int) -> None:
@@ -47,7 +47,7 @@ def a_new_term_for_every_broker() -> Any:
 
 
 def moves_begin_again_and_again() -> Any:
-    """Whenever an ISR changes, all that is being moved gets another leader epoch."""
+    """Each change of an ISR gives a new leader epoch to all partitions being reassigned."""
     on_isr_change = Reassignments.on_isr_change
 
     def all_of_them(self: Reassignments, partitions: Collection[TopicPartition]) -> None:
@@ -58,7 +58,7 @@ def moves_begin_again_and_again() -> Any:
 
 
 def nothing_is_set_aside() -> Any:
-    """What ended two controllers ends the third, too."""
+    """An event that ended two controllers ends the third one too."""
 
     def everything(self: SetAside) -> None:
         self._context.set_aside = {}

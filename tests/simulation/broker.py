@@ -65,7 +65,7 @@ SHUTDOWN_BACKOFF_MS = 500
 
 
 class PlantedError(Exception):
-    """What no handler expects."""
+    """An error that no handler expects."""
 
 
 @dataclass(slots=True)
@@ -79,14 +79,14 @@ class World:
     replication_settings: ReplicationSettings
     topic_numbers: Iterator[int]
     stop: Callable[[SimulatedBroker], None]
-    obey: Callable[[SimulatedBroker, Exchange], ControlResponse]
+    handle_control_request: Callable[[SimulatedBroker, Exchange], ControlResponse]
     handle: Callable[[SimulatedBroker, ControllerEvent], list[fx.Effect]]
     observer: RecordObserver
-    on_order: Callable[[SimulatedBroker, fx.SendControlRequest], None]
+    on_control_request: Callable[[SimulatedBroker, fx.SendControlRequest], None]
     events_handled: int = 0  # by controllers
-    inbox_limit: int = MAX_EVENTS  # of controllers
-    channel_limit: int = FEW_REQUESTS  # that wait for one broker
-    orders_received: int = 0  # by replicas, whatever came of them
+    inbox_limit: int = MAX_EVENTS  # of events for one controller
+    channel_limit: int = FEW_REQUESTS  # of queued requests for one broker
+    control_requests_received: int = 0  # by all brokers, accepted or not
 
 
 class CountedTopicIds:
@@ -101,12 +101,12 @@ class CountedTopicIds:
         return f"{next(self._numbers):022d}"
 
     def last_known(self, topic: str) -> str | None:
-        """Return the id the broker's metadata cache has."""
+        """Return the id in the broker's metadata cache."""
         return self._cache.snapshot.topic_ids.get(topic)
 
 
 class CurrentSession(FakeZooKeeper):
-    """The session a broker has at the moment; a new one replaces it when it is over."""
+    """The present session of a broker; a new one replaces it after it expires."""
 
     def __init__(self, server: FakeZooKeeperServer, on_watch: Callable[[WatchEvent], None]) -> None:
         self._on_watch = on_watch
@@ -135,11 +135,11 @@ class SimulatedBroker:
         self.is_paused = False
         self.is_dead = False
         self.is_leaving = False  # asked to hand over
-        self.is_handling = False  # its controller an event
-        self.event: ControllerEvent | None = None  # the last one it began to handle
+        self.is_handling = False  # its controller is handling an event
+        self.event: ControllerEvent | None = None  # the last event that it began to handle
         self.broker_epoch = -1
         self.handled_events = 0
-        self.shutdowns_begun: dict[Exchange, int] = {}  # by which of those events
+        self.shutdowns_begun: dict[Exchange, int] = {}  # the number of that event
         self.inbox: deque[ControllerEvent] = deque()
         self.channels: dict[BrokerId, Channel] = {}
         self.unanswered: dict[RequestId, Exchange] = {}
@@ -177,7 +177,7 @@ class SimulatedBroker:
         self._log_care = LogCare(self)
 
     def start(self) -> None:
-        """Listen, register, and do what is done every now and then."""
+        """Listen, register, and start the periodic tasks."""
         self.world.network.listen(self.control_endpoint, self)
         self.world.network.listen(self.replication_endpoint, self)
         self.world.network.listen(self.client_endpoint, self)
@@ -192,12 +192,12 @@ class SimulatedBroker:
             self._isr_writer.propagate_again_and_again()
 
     def move(self, info: BrokerInfo) -> None:
-        """Register with other addresses from now on, in the same life."""
+        """Register with other addresses, in the same broker epoch."""
         self.info = self.controller._info = info
         self.tell(events.BrokerModifications(self.broker_id))
 
     def listen_at(self, control_endpoint: str, replication_endpoint: str) -> None:
-        """Be reached by others there, and not where it was before."""
+        """Listen at these endpoints instead of the former ones."""
         network = self.world.network
         network.unlisten(self.control_endpoint, self.replication_endpoint)
         self.control_endpoint = control_endpoint
@@ -206,20 +206,20 @@ class SimulatedBroker:
         network.listen(replication_endpoint, self)
 
     def _forget_nothing(self) -> None:
-        """In a cluster without topics a log directory that is new has had nothing in it."""
+        """In a cluster without topics a new log directory cannot have lost a log."""
         if not self.disk.knows_all and not self.world.zookeeper.children_of(TopicsZNode.PATH):
             self.disk.note_lost(())
             self.disk.save_suspects()
 
     @property
     def now_ms(self) -> int:
-        """What the monotonic clock of its machine says; no two begin at the same time."""
+        """The monotonic clock of its machine; each machine's clock began at another time."""
         return self.world.time.now_ms + self.disk.clock_ms
 
     # --- the controller ---
 
     def tell(self, event: ControllerEvent) -> None:
-        """Queue an event, unless the same trigger waits already."""
+        """Queue an event, unless the same trigger is queued already."""
         key = events.collapse_key(event)
         if key is not None and any(events.collapse_key(queued) == key for queued in self.inbox):
             return
@@ -238,7 +238,7 @@ class SimulatedBroker:
                     self._perform([refused])
 
     def ask(self, exchange: Exchange) -> None:
-        """Queue a request; it will be answered once."""
+        """Queue a request, which is answered exactly once."""
         request_id = next(self._request_ids)
         self.unanswered[request_id] = exchange
         assert isinstance(exchange.request, ControllerRequest)
@@ -254,13 +254,13 @@ class SimulatedBroker:
         self.is_handling = True
         try:
             self._perform(self.world.handle(self, event))
-        except (PlantedError, UnreadableError) as error:  # which may be denied while a term begins
+        except (PlantedError, UnreadableError) as error:  # reads may be denied while a term begins
             self._resign_because(event, error)
         finally:
             self.is_handling = False
 
     def _resign_because(self, event: ControllerEvent, error: Exception) -> None:
-        """Do what the shell does when a handler raises what nobody thought of."""
+        """Resign as the actor does when a handler raises an unexpected error."""
         now_ms = self.now_ms
         try:
             self._perform(self.controller.handle(resignation(event, error), now_ms))
@@ -272,13 +272,13 @@ class SimulatedBroker:
             self._perform([refused])
 
     def handle(self, event: ControllerEvent) -> list[fx.Effect]:
-        """Have the controller handle an event; return what is to be done."""
+        """Let the controller handle an event; return its effects."""
         effects = self.controller.handle(event, self.now_ms)
         self.controller.context.validate()
         return effects
 
     def notice_expiry(self) -> None:
-        """Do what the session keeper does: have the controller resign, then open a session."""
+        """Let the controller resign, then open a new session, as the session keeper does."""
         preempted, self.inbox = self.inbox, deque()
         self.handled_events += 1
         self.world.events_handled += 1
@@ -302,7 +302,7 @@ class SimulatedBroker:
         self.disk.note_seen(zxid=self.session.newest_zxid)
 
     def _check_cluster(self) -> None:
-        """Look at whose data ZooKeeper has, as the session keeper does before anybody else."""
+        """Check the cluster id of ZooKeeper's data, as the session keeper does first."""
         hook, self.session.hook = self.session.hook, None
         try:
             cluster_identity.check_cluster(self.session, self.disk)
@@ -310,7 +310,7 @@ class SimulatedBroker:
             self.session.hook = hook
 
     def has_session(self) -> bool:
-        """Whether the current session lives, as far as this broker can know."""
+        """Whether the present session is valid, as far as this broker knows."""
         return self.session.server.is_alive(self.session.session_id)
 
     def _on_watch(self, watch: WatchEvent) -> None:
@@ -334,7 +334,7 @@ class SimulatedBroker:
             case fx.RemoveBroker(broker_id):
                 self._close_channel(broker_id)
             case fx.SendControlRequest(broker_id):
-                self.world.on_order(self, effect)
+                self.world.on_control_request(self, effect)
                 channel = self.channels.get(broker_id)
                 if channel is not None:
                     channel.put(effect)
@@ -365,10 +365,10 @@ class SimulatedBroker:
     # --- what arrives ---
 
     def receive(self, exchange: Exchange) -> None:
-        """Obey, answer a fetch, or leave it to the controller.
+        """Apply a control request, answer a fetch, or queue a request for the controller.
 
-        Before it has registered a broker answers that it is not available, and is asked again: here
-        it says nothing, which comes to the same.
+        A broker that has not registered yet sends no answer; a real one answers that it is not
+        available. In both cases the sender tries again.
         """
         if self.broker_epoch < 0:
             return
@@ -379,9 +379,13 @@ class SimulatedBroker:
             case LeaderAndIsrRequest() | StopReplicaRequest() | UpdateMetadataRequest():
                 if isinstance(request, LeaderAndIsrRequest) and not self.configs.prepare(request):
                     return  # the controller sends it again
-                # A leader that is refused may ask again for ever, and every time all are told.
-                self.world.orders_received += not isinstance(request, UpdateMetadataRequest)
-                self.world.network.answer(exchange, self.world.obey(self, exchange))
+                # A refused leader may repeat its request for ever and notify all brokers each time.
+                self.world.control_requests_received += not isinstance(
+                    request, UpdateMetadataRequest
+                )
+                self.world.network.answer(
+                    exchange, self.world.handle_control_request(self, exchange)
+                )
                 if isinstance(request, UpdateMetadataRequest):
                     self._log_care.announce_replaceable_logs()
             case _:
@@ -389,7 +393,7 @@ class SimulatedBroker:
         self.acted()
 
     def acted(self) -> None:
-        """Let it be seen what replicas have come to, and send what they propose."""
+        """Show the replicas to the observer and send their proposals."""
         self.world.observer.on_acted(self)
         self._propose()
         if self.replica_manager.take_suspect_news():
@@ -398,8 +402,8 @@ class SimulatedBroker:
                 self, SUSPECTS_DELAY_MS, lambda: self.tell(events.SuspectReplicasChanged())
             )
 
-    def obey(self, exchange: Exchange) -> ControlResponse:
-        """Obey, or refuse, an order of a controller."""
+    def handle_control_request(self, exchange: Exchange) -> ControlResponse:
+        """Apply or refuse a control request."""
         request = exchange.request
         assert isinstance(request, LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest)
         assert exchange.header is not None
@@ -419,12 +423,12 @@ class SimulatedBroker:
         self._note_how_far_zookeeper_is()
 
     def notice_failed_directory(self, directory: int = 0) -> None:
-        """Do what a broker does whose log directory failed."""
+        """Handle the failure of a log directory."""
         self.disk.fail_directory(directory)
         self._log_care.give_up_offline_replicas()
 
     def _propose(self) -> None:
-        """Send what is proposed to the controller, one request at a time."""
+        """Send the pending proposals to the controller, one request at a time."""
         now_ms = self.now_ms
         if self._proposal is not None or now_ms < self._may_propose_from_ms:
             return
@@ -465,13 +469,13 @@ class SimulatedBroker:
         self.world.time.schedule(self, PROPOSAL_BACKOFF_MS, self._propose)
 
     def verify_logs(self) -> None:
-        """Find the damage there is."""
+        """Find damaged records."""
         self._log_care.verify()
 
     # --- the end ---
 
     def shut_down(self, attempts: int = SHUTDOWN_ATTEMPTS) -> None:
-        """Have the controller move everything away, and stop when it is done or out of reach."""
+        """Let the controller move all leaderships away; then stop, or without a controller."""
         self.is_leaving = True
         controller = self.cache.snapshot.controller
         if not attempts or not self.cache.snapshot.brokers:
@@ -482,7 +486,7 @@ class SimulatedBroker:
             self._ask_to_leave(controller.control_endpoint, attempts)
 
     def ask_to_leave_and_stay(self) -> None:
-        """Ask the controller to take everything away, and go on all the same."""
+        """Request a controlled shutdown, but do not stop."""
         controller = self.cache.snapshot.controller
         if controller is not None and controller.control_endpoint is not None:
             request = ControlledShutdownRequest(self.broker_id, self.replica_manager.broker_epoch)

@@ -1,4 +1,4 @@
-"""What a controller has to deliver to one broker, as ``actors.request_send_thread`` does it."""
+"""A controller's queue of requests for one broker, as in ``actors.request_send_thread``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MANY_REQUESTS = 1_000  # as in production
 
 
 class Channel:
-    """To one incarnation of a broker: in order, one at a time, again until it is answered."""
+    """For one broker epoch: sends in order, one request at a time, and repeats until the answer."""
 
     def __init__(self, sender: SimulatedBroker, registration: BrokerRegistration) -> None:
         self._sender = sender
@@ -36,7 +36,7 @@ class Channel:
         return not self._queue
 
     def put(self, effect: fx.SendControlRequest) -> None:
-        """Queue a request; with too many of them the broker must be told everything afresh."""
+        """Queue a request; if too many are queued, send the broker the full state again."""
         if self._is_overflowed:
             return
         if len(self._queue) >= self._sender.world.channel_limit:
@@ -48,13 +48,13 @@ class Channel:
             self._transmit()
 
     def close(self) -> None:
-        """Drop what is queued; what is under way cannot be called back."""
+        """Drop the queue; a request that was sent cannot be recalled."""
         self._queue.clear()
         self._give_up()
 
     def _transmit(self) -> None:
         if self.endpoint is None:
-            return  # not one of ours
+            return  # this request is the test's, not the channel's
         head, world = self._queue[0], self._sender.world
         attempt = self._attempt = world.network.ask(
             self._sender, self.endpoint, head.request, self._on_answer, head.header

@@ -1,4 +1,4 @@
-"""What clients ask of brokers in a simulation."""
+"""Requests of clients to brokers in a simulation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ProduceRequest:
 
 @dataclass(frozen=True, slots=True)
 class ProduceResponse:
-    """What became of it."""
+    """The outcome for the partition."""
 
     outcome: ProducedPartition
 
@@ -41,14 +41,14 @@ class ConsumeRequest:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeResponse:
-    """Its answer."""
+    """The answer to a consumer's fetch."""
 
     partitions: Mapping[TopicPartition, ConsumedPartition]
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteRecordsRequest:
-    """Drop what is below an offset; -1: below the high watermark."""
+    """Delete the records below an offset; -1: below the high watermark."""
 
     name: TopicPartition
     offset: int
@@ -56,7 +56,7 @@ class DeleteRecordsRequest:
 
 @dataclass(frozen=True, slots=True)
 class DeleteRecordsResponse:
-    """What became of it."""
+    """The outcome for the partition."""
 
     outcome: DeletedRecords
 

@@ -1,8 +1,8 @@
-"""Producers and consumers at random, as people run them: most of them retry, some do not care.
+"""Random producers and consumers, of which most retry.
 
-Which producers a partition has depends on its topic. Those of topic-0 want one broker to have a
-record (``acks=1``), those of topic-1 all in sync, and send again what was not acknowledged: there
-records are deleted, too. All others are idempotent: each record is there once, in their order.
+The topic decides which producers its partitions have. Those of topic-0 use ``acks=1`` and do not
+retry. Those of topic-1 use ``acks=all`` and retry what was not acknowledged; its records are
+deleted too. All others are idempotent: each record is there exactly once, and in order.
 Those of topic-4 and topic-5 have several batches in flight.
 """
 
@@ -39,9 +39,9 @@ from tests.support.record_batches import batch
 
 CARELESS_TOPIC, PLAIN_TOPIC = "topic-0", "topic-1"
 PIPELINED_TOPICS = ("topic-4", "topic-5")
-LAST_ATTEMPTS = 16  # followers may fetch just too late for a producer, several times in a row
-ATTEMPT_MS = 6_000  # longer than requests of producers take, and followers between two fetches
-MAX_BATCHES = 150  # of a history: it shall not take for ever
+LAST_ATTEMPTS = 16  # a follower may fetch too late for a producer several times in a row
+ATTEMPT_MS = 6_000  # longer than a produce request, and than the time between two fetches
+MAX_BATCHES = 150  # of a history, to bound its duration
 MAX_BYTES = (100, 200, 1_000_000)
 MAX_BURST = 6
 FAVOURITE_PROBABILITY = 0.6
@@ -52,14 +52,14 @@ LATEST = 2**62
 
 @dataclass(slots=True)
 class Batch:
-    """What a producer has to send."""
+    """A batch that a producer has to send."""
 
     values: tuple[bytes, ...]
     sequence: int
 
 
 class Producer:
-    """What one process writes to one partition: one batch at a time, until it is acknowledged."""
+    """Writes to one partition: one batch at a time, until it is acknowledged."""
 
     def __init__(self, name: TopicPartition, producer_id: int, acks: int) -> None:
         self.name = name
@@ -71,15 +71,15 @@ class Producer:
 
     @property
     def has_room(self) -> bool:
-        """Whether it has nothing to send."""
+        """Whether it has no batch to send."""
         return self.pending is None
 
     def take(self, values: tuple[bytes, ...]) -> None:
-        """Have something to send."""
+        """Set the next batch."""
         self.pending = Batch(values, self.sequence if self.producer_id >= 0 else -1)
 
     def request(self) -> ProduceRequest:
-        """Return what to send."""
+        """Return the request for the pending batch."""
         assert self.pending is not None
         data = batch(
             *self.pending.values,
@@ -90,13 +90,13 @@ class Producer:
         return ProduceRequest(self.name, self.acks, data)
 
     def done(self) -> None:
-        """It is there, or given up."""
+        """Forget the pending batch: it was acknowledged or given up."""
         assert self.pending is not None
         self.sequence += len(self.pending.values)
         self.pending = None
 
-    def begin_anew(self, producer_id: int) -> None:
-        """Send what is to be sent under another id, from sequence 0 on."""
+    def start_over(self, producer_id: int) -> None:
+        """Send the pending batch with another producer id, from sequence 0 on."""
         assert self.pending is not None
         self.producer_id, self.sequence = producer_id, 0
         self.pending.sequence = 0
@@ -106,7 +106,7 @@ AnyProducer: TypeAlias = Producer | PipeliningProducer
 
 
 class Clients:
-    """All of them; ``note`` writes the history."""
+    """All producers and consumers; ``note`` writes the history."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Clients:
         ]
 
     def act(self) -> None:
-        """Let somebody do something, and a few others, too."""
+        """Let a few random clients act."""
         for _ in range(self._random.randrange(1, MAX_BURST + 1)):
             self._random.choice(self._actions)()
 
@@ -199,10 +199,10 @@ class Clients:
             known = self._records.latest(producer.name)
             is_excused = known is None or known.is_excused(producer.producer_id)
             assert is_excused, f"{producer.name}: producer {producer.producer_id}: {error.name}"
-            producer.begin_anew(next(self._producer_ids))
+            producer.start_over(next(self._producer_ids))
 
     def _leads(self, broker_id: BrokerId, name: TopicPartition) -> bool:
-        """Whether a broker knows what was written last: a deposed leader may not."""
+        """Whether a broker leads in the present leader epoch, so that it knows the last batches."""
         state = self._cluster.leadership(name)
         broker = self._cluster.brokers.get(broker_id)
         partition = None if broker is None else broker.replica_manager.partitions.get(name)
@@ -252,7 +252,7 @@ class Clients:
         self._cluster.network.ask(None, endpoint, request, lambda answer: None)
 
     def _a_partition(self) -> tuple[TopicPartition, BrokerId] | None:
-        """Return a partition and a broker that leads it, as some broker tells."""
+        """Return a partition and its leader, as in some broker's metadata cache."""
         brokers = [b for _, b in sorted(self._cluster.brokers.items())]
         if not brokers:
             return None
@@ -273,7 +273,7 @@ class Clients:
     # --- the end ---
 
     def finish(self) -> None:
-        """Send what is still to be sent, in peace; then nobody waits who need not."""
+        """Send what is pending, without faults; then check that no broker owes an answer."""
         for _ in range(LAST_ATTEMPTS):
             unfinished = self._unfinished()
             if not unfinished:
@@ -281,10 +281,10 @@ class Clients:
             for producer, leader in unfinished:
                 self._send_to(producer, leader)
             self._cluster.run_until_quiet(ATTEMPT_MS)
-            if not self._unfinished():  # followers hear of it, too
+            if not self._unfinished():  # followers get the new high watermark too
                 self._cluster.run_until_quiet()
         for producer, _ in self._unfinished():
-            raise AssertionError(f"{producer.name}: nobody takes {producer.pending}")
+            raise AssertionError(f"{producer.name}: no broker accepts {producer.pending}")
         for broker in self._cluster.brokers.values():
             overdue = {
                 exchange: until_ms
@@ -294,7 +294,7 @@ class Clients:
             assert not overdue, f"broker {broker.broker_id} owes {overdue}"
 
     def _unfinished(self) -> list[tuple[AnyProducer, BrokerId]]:
-        """Return who has something to send that its leader may take."""
+        """Return the producers with pending batches that their leaders can accept."""
         found: list[tuple[AnyProducer, BrokerId]] = []
         for producer in self._producers.values():
             leader = self._leader(producer) if producer.pending else None
@@ -305,7 +305,7 @@ class Clients:
         return found
 
     def _leader(self, producer: AnyProducer) -> SimulatedBroker | None:
-        """Return who leads, unless the topic is to be deleted: nobody cares for it any more."""
+        """Return the leader; None too if the topic is queued for deletion."""
         if self._cluster.zookeeper.node(DeleteTopicsTopicZNode.path(producer.name.topic)):
             return None
         state = self._cluster.leadership(producer.name)

@@ -1,8 +1,8 @@
 """A cluster of real cores around a fake ZooKeeper, one step at a time.
 
-``Cluster.steps`` names everything that could happen next; whoever drives the cluster picks one.
-Nothing happens by itself, time is a number, and the same picks give the same history. Tests that
-leave nothing to chance call ``run_until_quiet``, which takes the first step there is.
+``Cluster.steps`` lists everything that could happen next; the caller picks one. Nothing happens
+otherwise, time is a number, and the same picks give the same history. Tests without random
+choices call ``run_until_quiet``, which always takes the first step.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Step: TypeAlias = tuple[str, int]
 """What could happen next: "expiry" or "event" of a broker, "deliver" of a packet."""
 
 DiskFor: TypeAlias = Callable[[BrokerId, Callable[[], int]], SimulatedDisk]
-"""Makes the disk of a broker; it is told what virtual time it is."""
+"""Makes the disk of a broker; its second argument returns the virtual time."""
 
 CLUSTER_ID = "simulated-cluster-abcd"
 QUIET_MS = 11_000
@@ -49,13 +49,13 @@ REPLICATION = ReplicationSettings(
     replica_lag_time_max_ms=4_000,
     replica_fetch_wait_max_ms=500,
     replica_fetch_backoff_ms=500,
-    replica_fetch_max_bytes=150,  # a batch or two: who is behind stays so for some time
+    replica_fetch_max_bytes=150,  # a batch or two, so that followers catch up slowly
     replica_fetch_response_max_bytes=300,
 )
 
 
 def short_settings() -> ControllerSettings:
-    """Return settings under which everything that waits has happened within ``QUIET_MS``."""
+    """Return settings under which all delays end within ``QUIET_MS``."""
     return ControllerSettings(
         topic_deletion_retry_ms=2_000,
         election_retry_ms=250,
@@ -68,13 +68,13 @@ def short_settings() -> ControllerSettings:
 
 
 class SimulatedCrashError(BaseException):
-    """The process that is in the middle of a call dies there."""
+    """The process crashes in the middle of a call."""
 
 
 class Cluster:
-    """Brokers, their disks, ZooKeeper, time, and the messages under way.
+    """Brokers, their disks, ZooKeeper, time, and the messages in flight.
 
-    ``brokers`` says how many are started, or which. ``settings`` is called for each process.
+    ``brokers``: how many to start, or their ids. ``settings`` is called for each process.
     ``disk_for`` makes the disk of each broker, once.
     """
 
@@ -96,11 +96,13 @@ class Cluster:
         self.hook_for: Callable[[SimulatedBroker], Hook | None] = lambda broker: None
         self.after_step: Callable[[], None] = lambda: None
         self.before_rest: Callable[[], None] = lambda: None
-        self.obey: Callable[[SimulatedBroker, Exchange], ControlResponse] = SimulatedBroker.obey
+        self.handle_control_request: Callable[[SimulatedBroker, Exchange], ControlResponse] = (
+            SimulatedBroker.handle_control_request
+        )
         self.handle: Callable[[SimulatedBroker, ControllerEvent], list[Effect]]
         self.handle = SimulatedBroker.handle
-        self.on_order: Callable[[SimulatedBroker, SendControlRequest], None]
-        self.on_order = lambda broker, order: None
+        self.on_control_request: Callable[[SimulatedBroker, SendControlRequest], None]
+        self.on_control_request = lambda broker, order: None
         self._world = World(
             self.time,
             self.network,
@@ -109,28 +111,30 @@ class Cluster:
             replication,
             topic_numbers=itertools.count(1),
             stop=self._stop,
-            obey=lambda broker, exchange: self.obey(broker, exchange),
+            handle_control_request=lambda broker, exchange: self.handle_control_request(
+                broker, exchange
+            ),
             handle=lambda broker, event: self.handle(broker, event),
             observer=RecordObserver(),
-            on_order=lambda broker, order: self.on_order(broker, order),
+            on_control_request=lambda broker, order: self.on_control_request(broker, order),
         )
         self._ports = itertools.count(20_000)
         for broker_id in range(brokers) if isinstance(brokers, int) else brokers:
             self.start(broker_id)
 
     def bound_inboxes(self, limit: int = MAX_EVENTS) -> None:
-        """Have no more events wait for a controller than this."""
+        """Limit the number of events that are queued for a controller."""
         self._world.inbox_limit = limit
 
     def widen_channels(self) -> None:
-        """Let as many requests wait for a broker as in production.
+        """Allow as many queued requests for a broker as in production.
 
-        With few of them, telling one broker everything may overflow the channels of the others.
+        With a low limit, a full update of one broker may overflow the channels of the others.
         """
         self._world.channel_limit = MANY_REQUESTS
 
     def observe(self, observer: RecordObserver) -> None:
-        """Have somebody look on as records are written, committed and answered."""
+        """Set the observer of records written, committed and answered."""
         self._world.observer = observer
         for disk in self.disks.values():
             disk.observer = observer
@@ -148,7 +152,7 @@ class Cluster:
     # --- what happens to brokers ---
 
     def start(self, broker_id: BrokerId, *, port: int | None = None) -> SimulatedBroker:
-        """Start a broker process, on a port of its own unless one is given."""
+        """Start a broker process, by default on a port of its own."""
         if broker_id not in self.disks:
             self.disks[broker_id] = self._disk_for(broker_id, lambda: self.now_ms)
         disk = self.disks[broker_id]
@@ -167,9 +171,9 @@ class Cluster:
         is_clean: bool = False,
         lost_batches: LostBatches | None = None,
     ) -> None:
-        """End a broker process at once; its session lives on until somebody expires it.
+        """End a broker process at once; its session stays until it is expired.
 
-        ``is_clean``: its logs are closed. ``lost_batches``: its machine loses power.
+        ``is_clean``: the logs are closed first. ``lost_batches``: the machine loses power.
         """
         broker = self.brokers.pop(broker_id)
         broker.is_dead = True
@@ -179,7 +183,7 @@ class Cluster:
         self.disks[broker_id] = disk
 
     def shut_down(self, broker_id: BrokerId) -> None:
-        """Begin a controlled shutdown; some time later the broker is gone."""
+        """Begin a controlled shutdown; the broker ends some time later."""
         self.brokers[broker_id].shut_down()
 
     def expire(self, session_id: int) -> None:
@@ -187,7 +191,7 @@ class Cluster:
         self.zookeeper.expire(session_id)
 
     def _stop(self, broker: SimulatedBroker) -> None:
-        """End a process and its session, as it does itself at the end of a shutdown."""
+        """End a process and its session, as at the end of a controlled shutdown."""
         if broker.broker_id in self.in_call:  # its controller is stopped first
             self.time.schedule(broker, FETCH_INTERVAL_MS, lambda: self._stop(broker))
             return
@@ -239,12 +243,11 @@ class Cluster:
             self.in_call.discard(broker.broker_id)
 
     def run_until_quiet(self, quiet_ms: int = QUIET_MS, max_steps: int = 50_000) -> None:
-        """Take the first step there is, or let time pass, until the cluster is at rest.
+        """Take the first step, or let time pass, until the cluster is at rest.
 
-        At rest means: for ``quiet_ms`` ZooKeeper has not changed, no broker has received an order
-        and no record has been copied; and it is not that everybody stands back from elections. The
-        default is longer than any timer that matters. Fetches, and attempts that get nowhere, go on
-        for ever.
+        At rest: for ``quiet_ms`` ZooKeeper has not changed, no broker has received a control
+        request, no record has been copied, and not all brokers are backing off from elections. The
+        default is longer than any relevant timer. Fetches and failing retries go on for ever.
         """
         progress, since_ms = self._progress(), self.now_ms
         for _ in range(max_steps):
@@ -255,7 +258,7 @@ class Cluster:
             reached = self._progress()
             if reached != progress:
                 progress, since_ms = reached, self.now_ms
-            elif self.now_ms - since_ms >= quiet_ms and not self.is_standing_back:
+            elif self.now_ms - since_ms >= quiet_ms and not self.is_backing_off:
                 return
             self.before_rest()
             self.time.advance(FETCH_INTERVAL_MS)
@@ -263,17 +266,17 @@ class Cluster:
 
     def _progress(self) -> tuple[int, int, int]:
         batches = sum(disk.batch_count for disk in self.disks.values())
-        return self.zookeeper.zxid, self._world.orders_received, batches
+        return self.zookeeper.zxid, self._world.control_requests_received, batches
 
     @property
-    def is_standing_back(self) -> bool:
-        """Whether nobody rules because all who could stand back for a while."""
+    def is_backing_off(self) -> bool:
+        """Whether there is no active controller because all brokers back off from elections."""
         if self.active_controllers or not self.brokers:
             return False
         return all(StandAgain() in self.time.events_of(broker) for broker in self.brokers.values())
 
     def _what_is_pending(self) -> str:
-        """Say how much of each kind could happen next, and some of it."""
+        """Return how many steps of each kind are possible, with some examples."""
         steps = self.steps()
         packets = [self.network.packets[number] for kind, number in steps if kind == "deliver"]
         waiting = [event for broker in self.brokers.values() for event in broker.inbox]
@@ -283,7 +286,7 @@ class Cluster:
         return f"{dict(kinds.most_common())}, such as {shown}"
 
     def run_for(self, ms: int) -> None:
-        """Take the first step there is, or let time pass, until some time has passed."""
+        """Take the first step, or let time pass, until some time has passed."""
         until_ms = self.now_ms + ms
         while self.now_ms < until_ms:
             step = next(self._steps(), None)
@@ -298,7 +301,7 @@ class Cluster:
     def request(
         self, request: ControllerRequest, to: BrokerId | None = None, max_steps: int = 10_000
     ) -> ControllerResponse:
-        """Ask the controller (or the broker ``to``), and go on until it answers."""
+        """Send a request to the controller (or to broker ``to``), and run until the answer."""
         asked = self.active_controllers[0] if to is None else self.brokers[to]
         answers: list[ControllerResponse] = []
         self.network.ask(None, asked.control_endpoint, request, answers.append)  # type: ignore[arg-type]
@@ -313,7 +316,7 @@ class Cluster:
         raise AssertionError(f"no answer to {request}")
 
     def put_topic(self, topic: str, partitions: Mapping[int, tuple[BrokerId, ...]]) -> None:
-        """Create a topic without an id, or add partitions to one, keeping its id."""
+        """Create a topic without an id, or add partitions to one and keep its id."""
         path = TopicZNode.path(topic)
         node = self.zookeeper.node(path)
         topic_id = TopicZNode.decode(node.data).topic_id if node else None
@@ -321,7 +324,7 @@ class Cluster:
         self.zookeeper.put(path, TopicZNode.encode(topic_id, assignments))
 
     def leadership(self, partition: TopicPartition) -> LeaderIsrAndControllerEpoch | None:
-        """Return what ZooKeeper says about a partition."""
+        """Return the leadership of a partition as stored in ZooKeeper."""
         node = self.zookeeper.node(TopicPartitionStateZNode.path(partition))
         if node is None:
             return None
@@ -329,5 +332,5 @@ class Cluster:
 
     @property
     def active_controllers(self) -> list[SimulatedBroker]:
-        """The brokers that rule, in their own opinion."""
+        """The brokers that believe to be the active controller."""
         return [b for _, b in sorted(self.brokers.items()) if b.controller.is_active]

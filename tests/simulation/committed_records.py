@@ -1,8 +1,8 @@
-"""What is known to be written and committed in one partition of one topic, batch by batch.
+"""Written and committed records of one partition of one topic, batch by batch.
 
-S5: in one leader epoch one broker appends. S7: what was committed stays where it is, unless an
-unclean election lies between. S8: the same offset of the same epoch is the same batch, behind the
-same batches.
+S5: only one broker appends in a leader epoch. S7: a committed batch stays at its offset unless an
+unclean election follows. S8: the same offset in the same leader epoch is the same batch, behind
+the same batches.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tests.support.record_checks import headers_of
 
 
 class LogKey(NamedTuple):
-    """A partition of a topic that may be deleted and created anew."""
+    """A partition of one topic; a topic created anew has another id."""
 
     name: TopicPartition
     topic_id: str
 
 
 class Position(NamedTuple):
-    """Where a batch is."""
+    """The place of a batch."""
 
     leader_epoch: int
     base_offset: int
@@ -34,19 +34,19 @@ class Position(NamedTuple):
 
 @dataclass(slots=True)
 class CommittedRecords:
-    """``is_tainted``: disks lost what nobody else has, so that nothing is promised any more."""
+    """``is_tainted``: disks lost the only copies, so that losses are not checked any more."""
 
     key: LogKey
     is_tainted: bool = False
     unclean_epochs: list[int] = field(default_factory=list)
-    deleted_to: int = 0  # as somebody asked for
+    deleted_to: int = 0  # by requests to delete records
     committed: dict[int, StoredBatch] = field(default_factory=dict)  # by base offset
-    committed_in: dict[int, int] = field(default_factory=dict)  # the leader epoch of that moment
-    holders: dict[int, int] = field(default_factory=dict)  # how many had it then
-    _newest_led: int = -1  # the highest leader epoch in which somebody led
+    committed_in: dict[int, int] = field(default_factory=dict)  # the leader epoch of the commit
+    holders: dict[int, int] = field(default_factory=dict)  # how many replicas had it at the commit
+    _newest_led: int = -1  # the highest leader epoch with a leader
     _appenders: dict[int, BrokerId] = field(default_factory=dict)
     _written: dict[Position, tuple[StoredBatch, Position | None]] = field(default_factory=dict)
-    # The last sequence number of a producer in one of its epochs, and where that is.
+    # The last sequence number of a producer in each of its epochs, and its offset.
     _last_sequences: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     _places: dict[bytes | None, int] = field(
         default_factory=dict
@@ -58,7 +58,7 @@ class CommittedRecords:
         return self.is_tainted or any(low < epoch <= high for epoch in self.unclean_epochs)
 
     def is_excused(self, producer_id: int) -> bool:
-        """Whether an idempotent producer may have lost its place: the log does not know it."""
+        """Whether a log may have forgotten the state of an idempotent producer."""
         is_known = any(producer_id == known for known, _ in self._last_sequences)
         return self.is_tainted or bool(self.unclean_epochs) or not is_known
 
@@ -66,27 +66,29 @@ class CommittedRecords:
 
     def on_led(self, broker_id: BrokerId, log: SimulatedLog, batch: StoredBatch) -> None:
         """A leader appended a batch."""
-        where = f"{self.key.name}: broker {broker_id} appended {_told(batch)}"
+        where = f"{self.key.name}: broker {broker_id} appended {_shown(batch)}"
         appender = self._appenders.setdefault(batch.leader_epoch, broker_id)
         assert appender == broker_id, f"OneAppenderPerEpoch: {where}, as {appender} did"
         position = Position(batch.leader_epoch, batch.base_offset)
         before = position_before(log, len(log.batches) - 1)
         is_new = position not in self._written or self.is_tainted
-        assert is_new, f"{where} in the place of another"
-        assert before is None or before.leader_epoch <= batch.leader_epoch, f"an old epoch, {where}"
+        assert is_new, f"{where} in place of another batch"
+        assert before is None or before.leader_epoch <= batch.leader_epoch, (
+            f"an older epoch than before, {where}"
+        )
         self._written[position] = batch, before
 
     def on_followed(self, broker_id: BrokerId, log: SimulatedLog, index: int) -> None:
-        """A follower appended a batch: it is one that a leader wrote, behind the same batch."""
+        """A follower appended a batch: a leader wrote the same one behind the same batch."""
         if self.is_tainted:
             return
         batch = log.batches[index]
-        where = f"{self.key.name}: broker {broker_id} copied {_told(batch)}"
+        where = f"{self.key.name}: broker {broker_id} copied {_shown(batch)}"
         written = self._written.get(Position(batch.leader_epoch, batch.base_offset))
         assert written is not None, f"LogMatching: {where}, which no leader wrote"
         assert written[0].data == batch.data, f"LogMatching: {where}, the leader {written[0]}"
         if not index or log.batches[index - 1].last_offset < self.deleted_to:
-            return  # what is before it, here or there, nobody can read
+            return  # the batch before it is deleted here or there
         before = position_before(log, index)
         assert before in (None, written[1]) or written[1] is None, (
             f"LogMatching: {where} behind {before}, its leader has it behind {written[1]}"
@@ -106,8 +108,8 @@ class CommittedRecords:
         known = self.committed.get(batch.base_offset)
         if known is not None:
             assert self.is_covered(known.leader_epoch, leader_epoch), (
-                f"CommittedStays: {self.key.name}: {_told(known)} was committed, and broker"
-                f" {broker_id} commits {_told(batch)} in epoch {leader_epoch}"
+                f"CommittedStays: {self.key.name}: {_shown(known)} was committed, and broker"
+                f" {broker_id} commits {_shown(batch)} in epoch {leader_epoch}"
             )
         self.committed[batch.base_offset] = batch
         self.committed_in[batch.base_offset] = leader_epoch
@@ -115,23 +117,23 @@ class CommittedRecords:
         self._check_sequence(batch)
 
     def _check_sequence(self, batch: StoredBatch) -> None:
-        """Exactly once, and in order: what an idempotent producer wrote."""
+        """The records of an idempotent producer are there exactly once and in order."""
         ((_, header),) = headers_of(batch.data)
         if header.producer_id < 0 or self.unclean_epochs or self.is_tainted:
             return
-        where = f"{self.key.name}: producer {header.producer_id}: {_told(batch)}"
+        where = f"{self.key.name}: producer {header.producer_id}: {_shown(batch)}"
         producer = header.producer_id, header.producer_epoch
         last = self._last_sequences.get(producer, (-1, -1))
         assert header.base_sequence > last[0], f"OnceAndInOrder: {where}, {last[0]} is at {last[1]}"
         self._last_sequences[producer] = header.base_sequence, batch.base_offset
-        for value in values_of(batch.data):  # under whichever epoch: a value is written once
+        for value in values_of(batch.data):  # in all producer epochs: a value is written once
             place = self._places.setdefault(value, batch.base_offset)
             assert place == batch.base_offset, f"OnceAndInOrder: {where}: {value!r} is at {place}"
 
     def check_leader(self, broker_id: BrokerId, log: SimulatedLog, leader_epoch: int) -> None:
-        """A new leader has everything that was committed; what it lacks with an excuse is gone.
+        """A new leader has all committed batches; forget those whose loss is explained.
 
-        It is not when a successor of it has led already: this one obeys late.
+        Do not forget them if a later leader has led already: this broker applies its request late.
         """
         lacking = self.check_member(broker_id, log, leader_epoch)
         if leader_epoch < self._newest_led:
@@ -143,7 +145,7 @@ class CommittedRecords:
     def check_member(
         self, broker_id: BrokerId, log: SimulatedLog, leader_epoch: int
     ) -> list[StoredBatch]:
-        """Who is in the ISR has everything that was committed; return what it lacks, excused."""
+        """A member of the ISR has all committed batches; return those it may lack."""
         there = {batch.base_offset: batch for batch in log.batches}
         start = min(self.deleted_to, log.log_start_offset)
         lacking: list[StoredBatch] = []
@@ -153,17 +155,17 @@ class CommittedRecords:
             if is_there or batch.last_offset < start:
                 continue
             if self.committed_in[base_offset] > leader_epoch:
-                continue  # by a successor of a leader that obeys late
+                continue  # committed by a later leader; this one applied its request late
             assert self.is_covered(batch.leader_epoch, leader_epoch), (
                 f"LeaderCompleteness: {self.key.name}: broker {broker_id} may lead in epoch"
-                f" {leader_epoch} and has {own and _told(own)} for {_told(batch)}"
+                f" {leader_epoch} and has {own and _shown(own)} for {_shown(batch)}"
             )
             lacking.append(batch)
         return lacking
 
 
 def position_before(log: SimulatedLog, index: int) -> Position | None:
-    """Return where the batch before another is; None: it is the first one from the start on."""
+    """Return where the batch before another is; None: it is the first batch of the log."""
     before = log.batches[index - 1] if index else None
     if before is None or before.last_offset < log.log_start_offset:
         return None
@@ -177,5 +179,5 @@ def batch_at(log: SimulatedLog, base_offset: int) -> StoredBatch | None:
     return found if found is not None and found.base_offset == base_offset else None
 
 
-def _told(batch: StoredBatch) -> str:
+def _shown(batch: StoredBatch) -> str:
     return f"{batch.base_offset}..{batch.last_offset} of epoch {batch.leader_epoch}"

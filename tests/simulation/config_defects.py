@@ -1,4 +1,4 @@
-"""Defects in how brokers follow configurations that change: they test the simulation."""
+"""Defects in how brokers follow changes of configuration: they test the simulation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Defect: TypeAlias = Callable[[], Any]
 
 
 def throttles_read_without_a_sync() -> Any:
-    """Records are copied under the throttles that a lagging ZooKeeper server knows."""
+    """Replicas are copied under the throttles of a ZooKeeper server that lags."""
     catch_up = ConfigChanges.catch_up
 
     def without_sync(self: ConfigChanges, *, sync: bool = False) -> Any:
@@ -22,7 +22,7 @@ def throttles_read_without_a_sync() -> Any:
 
 
 def notifications_deleted_when_read() -> Any:
-    """The first reader of a change of configuration deletes its notification."""
+    """The first reader of a configuration change deletes its notification."""
 
     def purge(self: ConfigChanges, changes: Sequence[ConfigChange]) -> None:
         if changes:

@@ -1,4 +1,4 @@
-"""A broker that follows what ``/config`` says, as ``actors.config_listener`` has it do."""
+"""A broker that applies the configurations below ``/config``, as ``actors.config_listener``."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SOON_MS = 1
 
 
 class ConfigListener:
-    """Tells one broker's controller and replicas; ``broker_config`` and ``topic_configs`` say what.
+    """Applies ``broker_config`` and ``topic_configs`` to one broker's controller and replicas.
 
-    It has a thread of its own: what befalls the controller's in a call is not for this one.
+    It stands for a thread of its own: faults in the controller's calls do not happen in it.
     """
 
     def __init__(self, broker: SimulatedBroker) -> None:
@@ -34,11 +34,11 @@ class ConfigListener:
         self.topic_configs: dict[str, Mapping[str, str]] = {}
 
     def look_soon(self) -> None:
-        """Look at what changed: a watch has fired, or a session has begun."""
+        """Read the changes soon: a watch has fired, or a session has begun."""
         self._broker.world.time.schedule(self._broker, SOON_MS, self._look)
 
     def prepare(self, request: LeaderAndIsrRequest) -> bool:
-        """Apply what must hold before a request is obeyed; False: it must be sent again."""
+        """Apply the configurations that a request needs first; False: it must be sent again."""
         replicas = self._broker.replica_manager
         if replicas.begins_copying(request) and not self._without_faults(self._sync):
             return False
@@ -46,7 +46,7 @@ class ConfigListener:
         return self._without_faults(lambda: self._load(topics))
 
     def _is_new(self, topic: LeaderAndIsrTopic) -> bool:
-        """Whether logs of a topic are to be created, or its configuration was never read."""
+        """Whether logs of a topic will be created, or its configuration has never been read."""
         names = [
             TopicPartition(topic.topic_name, row.partition_index) for row in topic.partition_states
         ]

@@ -1,4 +1,4 @@
-"""What administrators set for brokers and topics while the cluster runs, and that it is obeyed."""
+"""Configurations that admins change while the cluster runs, and whether brokers apply them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REPLICAS_KEYS = (
 class Configurations:
     """Changes configurations, as ``kafka-configs`` does: the entity, then the notification.
 
-    Its dice are its own, so that histories without it are as they would be.
+    It has random numbers of its own: histories without it do not change.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Configurations:
         self._keys = (*RATE_KEYS, UNCLEAN_LEADER_ELECTION) if is_unclean else RATE_KEYS
 
     def act(self) -> None:
-        """Change something now and then."""
+        """Sometimes change a configuration."""
         if not self.is_on or self._random.random() >= ACTION_PROBABILITY:
             return
         topics = self._zookeeper.children_of("/brokers/topics")
@@ -65,7 +65,7 @@ class Configurations:
         set_config(self._zookeeper, entity, {key: value})
 
     def settle(self) -> None:
-        """Lift the throttles, under which replicas may not catch up."""
+        """Remove the throttles, which may keep replicas from catching up."""
         for entity in self._brokers:
             set_config(self._zookeeper, entity, dict.fromkeys(RATE_KEYS))
 
@@ -73,7 +73,7 @@ class Configurations:
 def set_config(
     zookeeper: FakeZooKeeperServer, entity: str, changes: Mapping[str, str | None]
 ) -> None:
-    """Set some overrides of an entity, drop those that are None, and have brokers read it."""
+    """Set overrides of an entity, remove those that are None, and notify the brokers."""
     present = entity_config(zookeeper, entity)
     merged = {**present, **changes}
     config = {key: value for key, value in merged.items() if value is not None}
@@ -85,21 +85,19 @@ def set_config(
 
 
 def entity_config(zookeeper: FakeZooKeeperServer, entity: str) -> dict[str, str]:
-    """Return what ZooKeeper says of an entity."""
+    """Return the overrides of an entity in ZooKeeper."""
     node = zookeeper.node(ConfigEntityZNode.path(*entity.split("/", 1)))
     return {} if node is None else dict(ConfigEntityZNode.decode(node.data))
 
 
 def broker_config(zookeeper: FakeZooKeeperServer, broker_id: BrokerId) -> dict[str, str]:
-    """Return what ZooKeeper says of a broker, and of all brokers where it says nothing of it."""
+    """Return the overrides of a broker in ZooKeeper, with the cluster-wide defaults."""
     own = entity_config(zookeeper, f"brokers/{broker_id}")
     return {**entity_config(zookeeper, DEFAULT_BROKER), **own}
 
 
-def assert_throttled_as_told(
-    cluster: Cluster, broker: SimulatedBroker, request: RequestBody
-) -> bool:
-    """Whether records begin to be copied; then under the throttles there are by now."""
+def assert_throttled(cluster: Cluster, broker: SimulatedBroker, request: RequestBody) -> bool:
+    """Check, when copying begins, that the throttles are those in ZooKeeper."""
     if not isinstance(request, LeaderAndIsrRequest) or not _begins_copying(broker, request):
         return False
     known, wanted = broker.configs.broker_config, broker_config(cluster.zookeeper, broker.broker_id)
@@ -118,10 +116,10 @@ def _begins_copying(broker: SimulatedBroker, request: LeaderAndIsrRequest) -> bo
     return False
 
 
-def assert_obeys_configurations(cluster: Cluster, broker: SimulatedBroker) -> None:
-    """Check that a broker has what ZooKeeper says; raises ``AssertionError``."""
+def assert_uses_configurations(cluster: Cluster, broker: SimulatedBroker) -> None:
+    """Check that a broker uses the configurations in ZooKeeper; raises ``AssertionError``."""
     zookeeper, configs = cluster.zookeeper, broker.configs
-    where = f"broker {broker.broker_id} obeys other settings than those of ZooKeeper"
+    where = f"broker {broker.broker_id} has other settings than ZooKeeper"
     wanted = broker_config(zookeeper, broker.broker_id)
     assert configs.broker_config == wanted, f"{where}: {configs.broker_config}, not {wanted}"
     is_unclean = wanted.get(UNCLEAN_LEADER_ELECTION) == "true"

@@ -1,7 +1,7 @@
-"""What must be true of a cluster that was left in peace: S9–S11, and that all of L1–L4 came.
+"""What must hold in a cluster at rest without faults: S9–S11, and L1–L4.
 
-A broker may be missing. What needs it then *waits*: deletions of topics and moves of partitions
-that have a replica on it.
+A broker may be missing. Work that needs it then *waits*: deletions of topics and moves of
+partitions with a replica on it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from regent.zk.codecs.znodes import (
 )
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
-from tests.simulation.configurations import assert_obeys_configurations
+from tests.simulation.configurations import assert_uses_configurations
 
 MAX_IMBALANCE = 0.10
 CHILDLESS = (
@@ -45,27 +45,29 @@ CHILDLESS = (
 
 
 def assert_converged(cluster: Cluster) -> None:
-    """Check a cluster without faults in which nothing is left to do; raises ``AssertionError``."""
+    """Check a cluster without faults and without pending work; raises ``AssertionError``."""
     nodes = cluster.zookeeper.snapshot()
     _assert_registered(cluster, nodes)
     controller = _the_controller(cluster, nodes)
     topics = _topics(nodes)
     waiting = {t for t, stored in topics.items() if not _is_complete(stored, cluster)}
-    wished = {topic for topic in waiting if DeleteTopicsTopicZNode.path(topic) in nodes}
+    being_deleted = {topic for topic in waiting if DeleteTopicsTopicZNode.path(topic) in nodes}
     _assert_no_work_is_left(nodes, topics, controller, waiting)
-    _assert_memory_equals_zookeeper(cluster, controller.controller.context, topics, wished)
+    _assert_memory_equals_zookeeper(cluster, controller.controller.context, topics, being_deleted)
     registered = _registered(nodes)
     reached = {b: channel.endpoint for b, channel in controller.channels.items()}
     wanted = {b: info.control_endpoint for b, info in registered.items()}
     assert reached == wanted, f"the controller reaches brokers at {reached}, not at {wanted}"
-    topics = {topic: stored for topic, stored in topics.items() if topic not in wished}
+    topics = {topic: stored for topic, stored in topics.items() if topic not in being_deleted}
     for broker in cluster.brokers.values():
-        assert not broker.unanswered, f"broker {broker.broker_id} owes {broker.unanswered}"
+        assert not broker.unanswered, (
+            f"broker {broker.broker_id} has not answered {broker.unanswered}"
+        )
         assert all(channel.is_idle for channel in broker.channels.values())
-        _assert_hosts_what_is_assigned(broker, topics, wished)
-        _assert_knows_the_cluster(cluster, broker, controller, topics, wished)
+        _assert_hosts_what_is_assigned(broker, topics, being_deleted)
+        _assert_knows_the_cluster(cluster, broker, controller, topics, being_deleted)
         _assert_knows_addresses(broker, registered)
-        assert_obeys_configurations(cluster, broker)
+        assert_uses_configurations(cluster, broker)
     for topic, stored in topics.items():
         for number, assignment in stored.partitions.items():
             _assert_partition_converged(cluster, TopicPartition(topic, number), assignment)
@@ -74,14 +76,16 @@ def assert_converged(cluster: Cluster) -> None:
 
 
 def _assert_registered(cluster: Cluster, nodes: Mapping[str, Znode]) -> None:
-    """S11: every live process has the one registration of its id."""
+    """S11: every live process has the registration of its id."""
     prefix = BrokerIdZNode.path(0)[:-1]
     registered = {int(path.removeprefix(prefix)) for path in nodes if path.startswith(prefix)}
     assert registered == set(cluster.brokers), f"registered {registered}"
     for broker_id, broker in cluster.brokers.items():
         stat = nodes[BrokerIdZNode.path(broker_id)].stat
         assert stat.ephemeral_owner == broker.session.session_id, f"{broker_id}: another's"
-        assert stat.czxid == broker.replica_manager.broker_epoch, f"{broker_id}: another life's"
+        assert stat.czxid == broker.replica_manager.broker_epoch, (
+            f"{broker_id}: another broker epoch"
+        )
 
 
 def _registered(nodes: Mapping[str, Znode]) -> dict[BrokerId, BrokerInfo]:
@@ -107,15 +111,17 @@ def _assert_knows_addresses(
 
 
 def _the_controller(cluster: Cluster, nodes: Mapping[str, Znode]) -> SimulatedBroker:
-    ruling = cluster.active_controllers
-    assert len(ruling) == 1, f"SingleController: {[b.broker_id for b in ruling]} rule"
-    assert ControllerZNode.decode(nodes[ControllerZNode.PATH].data) == ruling[0].broker_id
-    context, node = ruling[0].controller.context, nodes.get(ControllerEpochZNode.PATH)
-    # Who changes it by hand is noticed by the next write.
+    active = cluster.active_controllers
+    assert len(active) == 1, f"SingleController: {[b.broker_id for b in active]} are active"
+    assert ControllerZNode.decode(nodes[ControllerZNode.PATH].data) == active[0].broker_id
+    context, node = active[0].controller.context, nodes.get(ControllerEpochZNode.PATH)
+    # A controller notices a change of the epoch by others with its next write.
     if node is not None and node.stat.version == context.epoch_zk_version:
         assert context.epoch == ControllerEpochZNode.decode(node.data)
-    assert ruling[0].channels.keys() == cluster.brokers.keys(), "it speaks to every broker"
-    return ruling[0]
+    assert active[0].channels.keys() == cluster.brokers.keys(), (
+        "the controller has no channel to some broker"
+    )
+    return active[0]
 
 
 def _topics(nodes: Mapping[str, Znode]) -> dict[str, TopicZNodeData]:
@@ -127,7 +133,7 @@ def _topics(nodes: Mapping[str, Znode]) -> dict[str, TopicZNodeData]:
 
 
 def _is_complete(stored: TopicZNodeData, cluster: Cluster) -> bool:
-    """Whether every broker with a replica of the topic is there."""
+    """Whether all brokers with a replica of the topic are up."""
     replicas = {r for assignment in stored.partitions.values() for r in assignment.replicas}
     return replicas <= cluster.brokers.keys()
 
@@ -138,7 +144,7 @@ def _assert_no_work_is_left(
     controller: SimulatedBroker,
     waiting: Collection[str],
 ) -> None:
-    """L3: nothing that was asked for is pending, and nothing is left of deleted topics."""
+    """L3: no request is pending, and nothing is left of deleted topics."""
     left = [p for p in nodes if any(p.startswith(f"{path}/") for path in CHILDLESS)]
     left += [p for p in CHILDLESS[1:3] if p in nodes]
     allowed = {DeleteTopicsTopicZNode.path(topic) for topic in waiting}
@@ -146,7 +152,7 @@ def _assert_no_work_is_left(
         wanted = ReassignPartitionsZNode.decode(nodes[ReassignPartitionsZNode.PATH].data)
         if {partition.topic for partition in wanted} <= set(waiting):
             allowed.add(ReassignPartitionsZNode.PATH)
-    assert set(left) <= allowed, f"still asked for: {left}"
+    assert set(left) <= allowed, f"still requested: {left}"
     ids = [stored.topic_id for stored in topics.values()]
     assert None not in ids, f"a topic has no id: {topics}"
     assert len(set(ids)) == len(ids), f"two topics have one id: {topics}"
@@ -156,20 +162,26 @@ def _assert_no_work_is_left(
         for number, assignment in stored.partitions.items()
         if assignment.is_being_reassigned
     }
-    assert {partition.topic for partition in moving} <= set(waiting), f"still moved: {moving}"
+    assert {partition.topic for partition in moving} <= set(waiting), (
+        f"still being reassigned: {moving}"
+    )
     context = controller.controller.context
-    wished = {topic for topic in waiting if DeleteTopicsTopicZNode.path(topic) in left}
-    assert context.topics_to_be_deleted == wished, f"deletes {context.topics_to_be_deleted}"
-    assert context.topics_with_deletion_started <= wished, context.topics_with_deletion_started
-    assert context.topics_ineligible_for_deletion == wished, context.topics_ineligible_for_deletion
+    being_deleted = {topic for topic in waiting if DeleteTopicsTopicZNode.path(topic) in left}
+    assert context.topics_to_be_deleted == being_deleted, f"deletes {context.topics_to_be_deleted}"
+    assert context.topics_with_deletion_started <= being_deleted, (
+        context.topics_with_deletion_started
+    )
+    assert context.topics_ineligible_for_deletion == being_deleted, (
+        context.topics_ineligible_for_deletion
+    )
     assert context.partitions_being_reassigned == moving, context.partitions_being_reassigned
     assert not context.shutting_down_broker_ids, context.shutting_down_broker_ids
 
 
 def _assert_hosts_what_is_assigned(
-    broker: SimulatedBroker, topics: Mapping[str, TopicZNodeData], wished: Collection[str]
+    broker: SimulatedBroker, topics: Mapping[str, TopicZNodeData], being_deleted: Collection[str]
 ) -> None:
-    """S10: replicas and logs are those assigned, and of the topic that has the name now."""
+    """S10: replicas and logs are those assigned, and have the present id of the topic."""
     assigned = {
         TopicPartition(topic, number): stored.topic_id
         for topic, stored in topics.items()
@@ -177,11 +189,13 @@ def _assert_hosts_what_is_assigned(
         if broker.broker_id in assignment.replicas
     }
     replicas = broker.replica_manager.partitions
-    hosted = {name: p.topic_id for name, p in replicas.items() if name.topic not in wished}
-    logs = {name: i for name, i in broker.disk.hosted().items() if name.topic not in wished}
+    hosted = {name: p.topic_id for name, p in replicas.items() if name.topic not in being_deleted}
+    logs = {name: i for name, i in broker.disk.hosted().items() if name.topic not in being_deleted}
     where = f"broker {broker.broker_id}"
-    assert hosted == assigned, f"{where} hosts, not as assigned, {_difference(hosted, assigned)}"
-    assert logs == assigned, f"{where} has logs, not as assigned, {_difference(logs, assigned)}"
+    assert hosted == assigned, (
+        f"{where} hosts other replicas than assigned: {_difference(hosted, assigned)}"
+    )
+    assert logs == assigned, f"{where} has other logs than assigned: {_difference(logs, assigned)}"
 
 
 def _difference(
@@ -199,15 +213,17 @@ def _assert_knows_the_cluster(
     broker: SimulatedBroker,
     controller: SimulatedBroker,
     topics: Mapping[str, TopicZNodeData],
-    wished: Collection[str],
+    being_deleted: Collection[str],
 ) -> None:
-    """S9: the metadata cache is that of the present controller."""
+    """S9: the metadata cache is that of the active controller."""
     snapshot = broker.cache.snapshot
     epochs = {b.broker_id: b.broker_epoch for b in snapshot.brokers.values()}
     assert epochs == controller.controller.context.live_broker_epochs, (
-        f"broker {broker.broker_id} believes that {epochs} live"
+        f"broker {broker.broker_id} has these live brokers: {epochs}"
     )
-    assert snapshot.controller_id == controller.broker_id, f"{broker.broker_id}: another controller"
+    assert snapshot.controller_id == controller.broker_id, (
+        f"{broker.broker_id}: it has another controller"
+    )
     assert broker.replica_manager.controller_epoch == controller.controller.context.epoch
     partitions = {
         partition
@@ -216,9 +232,13 @@ def _assert_knows_the_cluster(
         if cluster.leadership(partition) is not None
     }
     ids = {partition.topic: topics[partition.topic].topic_id for partition in partitions}
-    known = {partition for partition in snapshot.partitions if partition.topic not in wished}
-    known_ids = {t: topic_id for t, topic_id in snapshot.topic_ids.items() if t not in wished}
-    assert known == partitions, f"broker {broker.broker_id} knows {known ^ partitions} wrongly"
+    known = {partition for partition in snapshot.partitions if partition.topic not in being_deleted}
+    known_ids = {
+        t: topic_id for t, topic_id in snapshot.topic_ids.items() if t not in being_deleted
+    }
+    assert known == partitions, (
+        f"broker {broker.broker_id} has missing or extra partitions {known ^ partitions}"
+    )
     assert known_ids == ids, f"broker {broker.broker_id}: {snapshot.topic_ids}"
 
 
@@ -233,14 +253,14 @@ def _assert_partition_converged(
     live = set(cluster.brokers) & set(assignment.replicas)
     stored = cluster.leadership(partition)
     if stored is None:
-        assert not live, f"{partition} was never led"
+        assert not live, f"{partition} has never had a leader"
         return
     now = stored.leader_and_isr
     members = {*now.isr, *now.eligible_leader_replicas}
     waited_for = set(assignment.replicas) & members - live
     sound = {b for b in live & members if _is_sound(cluster, b, partition)}
     if now.leader == NO_LEADER and waited_for and not sound:
-        pass  # who is missing may have what all others lost
+        pass  # the missing broker may have what all others lost
     elif live & set(now.isr):  # L2, L4
         assert now.leader in live, f"{partition} could be led: {now}"
         assert set(now.isr) == live, f"{partition}: {live} live, in sync are {now}"
@@ -260,7 +280,7 @@ def _assert_partition_converged(
         hosted = broker.replica_manager.partitions.get(partition)
         if hosted is None or broker_id not in assignment.replicas:
             continue
-        where = f"broker {broker_id} obeys {hosted}, ZooKeeper says {now}"
+        where = f"broker {broker_id} has {hosted}, ZooKeeper says {now}"
         assert (hosted.leader, hosted.leader_epoch) == (now.leader, now.leader_epoch), where
         if now.leader == broker_id:
             assert hosted.role is Role.LEADER, where
@@ -274,9 +294,9 @@ def _assert_memory_equals_zookeeper(
     cluster: Cluster,
     context: ControllerContext,
     topics: Mapping[str, TopicZNodeData],
-    wished: Collection[str],
+    being_deleted: Collection[str],
 ) -> None:
-    """S9: the controller knows what ZooKeeper holds, and counts right."""
+    """S9: the controller has what ZooKeeper has, and its metrics are right."""
     assert set(context.all_topics) == set(topics), f"it knows {list(context.all_topics)}"
     assert not context.bad_topics, context.bad_topics
     assert not context.unreadable_partitions, context.unreadable_partitions
@@ -291,20 +311,20 @@ def _assert_memory_equals_zookeeper(
             remembered = context.partition_leadership_info(partition)
             known_state = remembered and remembered.leader_and_isr
             stored_state = leadership and leadership.leader_and_isr
-            # Of what is to be deleted nobody asks any more which ISR a leader wrote before it died.
-            is_known = known_state == stored_state or topic in wished
+            # The controller does not read the last ISR of a topic queued for deletion.
+            is_known = known_state == stored_state or topic in being_deleted
             assert is_known, f"{partition}: it knows {remembered}"
             is_started = topic in context.topics_with_deletion_started
             is_offline = context.partition_state(partition) is PartitionState.OFFLINE
             offline += is_offline and not is_started
-            if topic in wished:
+            if topic in being_deleted:
                 continue
             if known_state is not None:
                 imbalanced += _is_imbalanced(known_state, assignment)
             for replica in set(assignment.replicas) - set(assignment.adding_replicas):
                 state = context.replica_state(PartitionAndReplica(partition, replica))
                 is_online = state is ReplicaState.ONLINE
-                # Of a partition created without it, a missing broker is online all the same.
+                # A missing broker is online for a partition that was created while it was missing.
                 assert is_online or replica not in cluster.brokers, (
                     f"{partition}, {replica}: {state}"
                 )
@@ -315,14 +335,14 @@ def _assert_memory_equals_zookeeper(
 
 
 def _is_imbalanced(now: LeaderAndIsr, assignment: ReplicaAssignment) -> bool:
-    """Whether another leads than the first replica, which could unless it is still copying."""
+    """Whether the first replica could lead and does not; one still copying could not."""
     first = assignment.replicas[0]
     may_lead = first not in assignment.adding_replicas
     return now.leader != first if may_lead else first in now.isr
 
 
 def _assert_balanced(context: ControllerContext) -> None:
-    """Preferred replicas that can lead do, but for the share that the settings tolerate."""
+    """Preferred replicas lead, except for the share that the settings tolerate."""
     totals: Counter[int] = Counter()
     led_by_others: dict[int, list[TopicPartition]] = {}
     movable: set[TopicPartition] = set()

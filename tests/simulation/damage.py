@@ -1,7 +1,7 @@
-"""Bits that flip on a disk, in a batch that another replica in sync has; and what nobody can mend.
+"""Bits that flip on a disk, in a batch that another in-sync replica has; and restored backups.
 
-A damaged log is fetched anew as long as somebody in sync has it whole. When several faults meet,
-nobody has: then an operator puts back what is damaged, from a backup.
+A damaged log is fetched again while another in-sync replica is undamaged. After several faults
+there may be none: then an admin restores the damaged records from a backup.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Damage:
         self._note = note
 
     def flip_a_bit(self) -> tuple[BrokerId, str] | None:
-        """Damage a batch, committed or not, if another has it: else it would be lost for good.
+        """Damage a batch, committed or not, of which another replica has a copy.
 
-        Return the broker and the topic; None: there was none.
+        Return the broker and the topic; None: there is no such batch.
         """
         candidates = [
             (broker_id, log, batch.base_offset)
@@ -47,10 +47,10 @@ class Damage:
         return None
 
     def change_files(self, disk: SimulatedDisk) -> SimulatedDisk:
-        """Have something happen to the files of a broker that is down; return them."""
+        """Change the files of a broker that is down; return its disk."""
         return disk.changed(
             partial(self._is_elsewhere, are_sound=True),
-            lambda told: self._note("  on %d %s", disk.broker_id, told),
+            lambda change: self._note("  on %d %s", disk.broker_id, change),
         )
 
     def _is_elsewhere(
@@ -63,12 +63,12 @@ class Damage:
                 return True
         return False
 
-    def restore_what_nobody_has(self) -> set[BrokerId] | None:
-        """Put back what is damaged where nobody in sync has all of it.
+    def restore_lost_records(self) -> set[BrokerId] | None:
+        """Restore the damaged logs of partitions without a complete in-sync replica.
 
-        A suspect replica may have lost anything: without a leader, others wait for what is damaged.
-        Return the brokers that must start again for it: their logs are out of use. None: there was
-        nothing to restore.
+        A suspect replica may have lost anything, so a partition without a leader may wait for a
+        damaged log. Return the brokers that must restart because their logs are out of service.
+        None: there was nothing to restore.
         """
         damaged = [
             (broker_id, name)
@@ -86,7 +86,7 @@ class Damage:
     def _copies_in_sync(
         self, name: TopicPartition, *, are_sound: bool = False
     ) -> list[SimulatedLog]:
-        """Return the logs of brokers that are up and in sync, if they are in use."""
+        """Return the logs of live in-sync replicas that are in service."""
         state = self._cluster.leadership(name)
         members = () if state is None else state.leader_and_isr.isr
         disks = [self._cluster.disks[m] for m in members if m in self._cluster.brokers]

@@ -1,4 +1,4 @@
-"""Defects in the care for damaged logs to put into the core on purpose: they test the simulation.
+"""Defects in the handling of damaged logs: they test the simulation.
 
 Each is a function that breaks one protection while the returned context lasts.
 """
@@ -27,11 +27,11 @@ from tests.support.memory_logs import MemoryLog, MemoryLogs
 Defect: TypeAlias = Callable[[], Any]
 
 
-# --- who gives damaged records away ---------------------------------------------------------------
+# --- reads of damaged records ---------------------------------------------------------------------
 
 
 def damaged_records_given_away() -> Any:
-    """Nobody looks at what is read."""
+    """Reads do not check for damage."""
     read = MemoryLog.read
 
     def unchecked(self: MemoryLog, *where: Any, **options: Any) -> Any:
@@ -45,7 +45,7 @@ def damaged_records_given_away() -> Any:
 
 
 def damaged_records_skipped() -> Any:
-    """A consumer gets what is behind the damage."""
+    """A consumer gets the records after the damaged ones."""
     read = DelayedConsumerFetch._read_log
 
     def behind_it(self: Any, partition: Any, position: Any) -> Any:
@@ -60,7 +60,7 @@ def damaged_records_skipped() -> Any:
     return patch.object(DelayedConsumerFetch, "_read_log", behind_it)
 
 
-# --- what goes out of service, and what is dropped ------------------------------------------------
+# --- which replicas leave service, and which logs are dropped -------------------------------------
 
 
 def damage_left_alone() -> Any:
@@ -71,7 +71,7 @@ def damage_left_alone() -> Any:
 
 
 def last_copies_go_out_of_service() -> Any:
-    """A replica that is damaged goes out of service, whoever else is in sync."""
+    """A damaged replica leaves service, even if no other one is in sync."""
     on_damaged = AllPartitions.on_damaged
 
     def as_one_of_many(self: AllPartitions, name: Any, error: Any) -> Errors:
@@ -84,7 +84,7 @@ def last_copies_go_out_of_service() -> Any:
 
 
 def logs_in_sync_replaced() -> Any:
-    """A damaged log is dropped as soon as another leads."""
+    """A damaged log is dropped as soon as another broker leads."""
 
     def is_led_elsewhere(self: DamagedLogReplacement, row: Any) -> bool:
         return bool(NO_LEADER < row.leader != self._broker_id)
@@ -93,28 +93,28 @@ def logs_in_sync_replaced() -> Any:
 
 
 def logs_replaced_in_the_same_epoch() -> Any:
-    """A damaged log is dropped in the leader epoch in which its end may still count."""
+    """A damaged log is dropped in the same leader epoch, in which its end may still count."""
     make_room = DamagedLogReplacement.make_room
 
-    def whatever_its_epoch(
+    def with_any_epoch(
         self: DamagedLogReplacement, name: Any, state: Any, **options: Any
     ) -> Errors:
         with patch.object(self._partitions, "get", lambda name: None):
             return make_room(self, name, state, **options)
 
-    return patch.object(DamagedLogReplacement, "make_room", whatever_its_epoch)
+    return patch.object(DamagedLogReplacement, "make_room", with_any_epoch)
 
 
-# --- how it comes back ----------------------------------------------------------------------------
+# --- how it returns -------------------------------------------------------------------------------
 
 
-def nobody_notifies_again() -> Any:
-    """The controller is not told when a damaged log could be replaced."""
+def replaceable_logs_not_notified() -> Any:
+    """The controller is not notified that a damaged log can be replaced."""
     return patch.object(ReplicaManager, "replaceable_logs", lambda self: [])
 
 
-def what_was_lost_never_asked_for_again() -> Any:
-    """The controller asks for what is in service, as Kafka's does."""
+def offline_replicas_never_asked() -> Any:
+    """The controller asks only for replicas that are in service, as Kafka's does."""
 
     def is_online(self: Notifications, replica: Any) -> bool:
         return self._context.replica_state(replica) is ReplicaState.ONLINE
@@ -122,13 +122,13 @@ def what_was_lost_never_asked_for_again() -> Any:
     return patch.object(Notifications, "_may_have_changed", is_online)
 
 
-def whoever_was_stopped_asked_as_well() -> Any:
+def stopped_replicas_started_by_notifications() -> Any:
     """A log directory event starts replicas of a broker that is shutting down."""
     return patch.object(Notifications, "_may_have_changed", lambda self, replica: True)
 
 
-def replicas_that_are_back_not_believed() -> Any:
-    """What was lost once is lost for ever."""
+def returned_replicas_stay_offline() -> Any:
+    """A replica that was offline stays offline in the controller's view."""
 
     def and_forget(self: ControlResponses, broker_id: int, replicas: Any) -> None:
         offline = self._context.replicas_on_offline_dirs[broker_id]
@@ -137,8 +137,8 @@ def replicas_that_are_back_not_believed() -> Any:
     return patch.object(ControlResponses, "_on_back", and_forget)
 
 
-def no_new_epoch_for_who_is_back() -> Any:
-    """Who comes back may still have to obey what told it to stop."""
+def no_new_epoch_for_returned_replicas() -> Any:
+    """The controller starts a returned replica in the epoch in which it was stopped."""
     on_back = ControlResponses._on_back
 
     def in_the_same(self: ControlResponses, broker_id: int, replicas: Any) -> None:
@@ -148,12 +148,12 @@ def no_new_epoch_for_who_is_back() -> Any:
     return patch.object(ControlResponses, "_on_back", in_the_same)
 
 
-def no_new_epoch_for_who_asks_for_one() -> Any:
-    """A damaged log waits for a leader epoch that nobody begins."""
+def no_new_epoch_for_damaged_logs() -> Any:
+    """The controller begins no leader epoch for a damaged log that needs a new one."""
     return patch.object(ControlResponses, "_restart", lambda self, replicas, request: None)
 
 
-def damaged_replicas_not_asked_to_be_deleted() -> Any:
+def damaged_replicas_not_deleted() -> Any:
     """A topic is not deleted while a replica of it is out of service."""
 
     def is_online(self: TopicDeletions, replica: Any) -> bool:
@@ -164,13 +164,13 @@ def damaged_replicas_not_asked_to_be_deleted() -> Any:
     return patch.object(TopicDeletions, "_is_reachable", is_online)
 
 
-def logs_out_of_sight_taken_for_deleted() -> Any:
+def unreadable_logs_taken_for_deleted() -> Any:
     """A log in a directory that failed before the broker started counts as deleted."""
     return patch.object(MemoryLogs, "may_be_offline", lambda self, name: False)
 
 
 def logs_of_lost_topics_deleted() -> Any:
-    """A topic whose znode is removed by hand goes with its logs."""
+    """A topic whose znode is removed by hand loses its logs."""
     add = ControlRequestBatch.add_stop_replica
 
     def deleting(self: ControlRequestBatch, *replica: Any, delete: bool, **options: Any) -> None:
@@ -181,18 +181,18 @@ def logs_of_lost_topics_deleted() -> Any:
 
 DAMAGE_DEFECTS: tuple[Defect, ...] = (
     logs_of_lost_topics_deleted,
-    logs_out_of_sight_taken_for_deleted,
+    unreadable_logs_taken_for_deleted,
     damaged_records_given_away,
     damaged_records_skipped,
     damage_left_alone,
     last_copies_go_out_of_service,
     logs_in_sync_replaced,
     logs_replaced_in_the_same_epoch,
-    nobody_notifies_again,
-    what_was_lost_never_asked_for_again,
-    whoever_was_stopped_asked_as_well,
-    replicas_that_are_back_not_believed,
-    no_new_epoch_for_who_is_back,
-    no_new_epoch_for_who_asks_for_one,
-    damaged_replicas_not_asked_to_be_deleted,
+    replaceable_logs_not_notified,
+    offline_replicas_never_asked,
+    stopped_replicas_started_by_notifications,
+    returned_replicas_stay_offline,
+    no_new_epoch_for_returned_replicas,
+    no_new_epoch_for_damaged_logs,
+    damaged_replicas_not_deleted,
 )

@@ -1,10 +1,10 @@
-"""Defects in one branch of a decision, to put into the core on purpose: they test the simulation.
+"""Defects in one branch of a decision: they test the simulation.
 
-Each is a function that breaks one branch while the returned context lasts. Three that were tried
-are left out, as another protection stands behind them here: conflicts that are not tried again (the
-next event for the partition does it), moves that end with a dead target (then nobody leads from it,
-and the move goes on), and older rows in the metadata cache (late requests are told by their
-sequence). Unit tests have them.
+Each is a function that breaks one branch while the returned context lasts. Three are left out
+because another protection covers them here: conflicts that are not retried (the next event for the
+partition retries), moves that end with a dead target (nothing leads from it, and the move goes on),
+and older rows in the metadata cache (late requests are recognized by their sequence). Unit tests
+have them.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from regent.zk.stores.watching_store import WatchingStore
 Defect: TypeAlias = Callable[[], Any]
 
 
-# --- what leaders propose -------------------------------------------------------------------------
+# --- proposals of leaders -------------------------------------------------------------------------
 
 
 def proposals_of_stale_leader_epochs() -> Any:
-    """A leader proposes in an epoch that is over, and is believed."""
+    """The controller accepts a proposal with a stale leader epoch."""
     decide = AlterPartitions._decide
 
     def in_present_epoch(self: AlterPartitions, row: Any, sender: int) -> Any:
@@ -57,7 +57,7 @@ def proposals_of_stale_leader_epochs() -> Any:
 
 
 def refused_proposals_written() -> Any:
-    """A leader is told that its proposal is refused, and it is written."""
+    """The controller refuses a proposal and writes it."""
     decide = AlterPartitions._decide
 
     def and_write(self: AlterPartitions, row: Any, sender: int) -> Any:
@@ -72,31 +72,31 @@ def refused_proposals_written() -> Any:
     return patch.object(AlterPartitions, "_decide", and_write)
 
 
-def proposals_of_earlier_lives() -> Any:
-    """Nobody asks which life of a broker proposes (KIP-380)."""
+def proposals_of_former_broker_epochs() -> Any:
+    """The controller does not check the broker epoch of a proposal's sender (KIP-380)."""
     alter = AlterPartitions.alter
 
-    def of_any_life(self: AlterPartitions, request: Any) -> Any:
+    def of_any_broker_epoch(self: AlterPartitions, request: Any) -> Any:
         known = self._context.registrations.get(request.broker_id)
         epoch = request.broker_epoch if known is None else known.broker_epoch
         return alter(self, replace(request, broker_epoch=epoch))
 
-    return patch.object(AlterPartitions, "alter", of_any_life)
+    return patch.object(AlterPartitions, "alter", of_any_broker_epoch)
 
 
-def members_of_any_life() -> Any:
-    """A follower that lost its data since it fetched is let in (KIP-903)."""
+def members_of_any_broker_epoch() -> Any:
+    """A follower that restarted since its last fetch joins the ISR (KIP-903)."""
     are_eligible = partition_change._are_eligible
 
-    def of_any_life(now: Any, replicas: Any, proposed: AlterIsr) -> bool:
+    def of_any_broker_epoch(now: Any, replicas: Any, proposed: AlterIsr) -> bool:
         unknown = replace(proposed, broker_epochs=(-1,) * len(proposed.isr))
         return are_eligible(now, replicas, unknown)
 
-    return patch.object(partition_change, "_are_eligible", of_any_life)
+    return patch.object(partition_change, "_are_eligible", of_any_broker_epoch)
 
 
-def proposals_of_anybody() -> Any:
-    """The sender of a proposal is taken for the leader."""
+def proposals_of_any_broker() -> Any:
+    """The controller takes the sender of a proposal for the leader."""
     decide = AlterPartitions._decide
 
     def as_leader(self: AlterPartitions, row: Any, sender: int) -> Any:
@@ -107,7 +107,7 @@ def proposals_of_anybody() -> Any:
 
 
 def acceptable_proposals_refused() -> Any:
-    """A proposal that lets two in at once is refused."""
+    """The controller refuses a proposal that adds two members at once."""
     is_valid = partition_change._is_valid_isr
 
     def one_at_a_time(now: LeaderAndIsr, replicas: Any, proposed: AlterIsr) -> bool:
@@ -120,7 +120,7 @@ def acceptable_proposals_refused() -> Any:
 
 
 def state_that_exists_is_a_failure() -> Any:
-    """A controller that finds the state it was to create does not go on with it."""
+    """A controller stops at a state znode that exists when it tries to create it."""
     initialise = PartitionStateMachine._initialise
 
     def and_give_up(self: PartitionStateMachine, partitions: Any, batch: Any) -> Any:
@@ -132,7 +132,7 @@ def state_that_exists_is_a_failure() -> Any:
 
 
 def no_new_epoch_before_replicas_are_removed() -> Any:
-    """Who is removed knows the epoch in which it is (KAFKA-1097)."""
+    """A replica is removed in a leader epoch that it knows (KAFKA-1097)."""
 
     def in_the_same(now: LeaderAndIsr, replicas: Any) -> PartitionChange:
         del replicas
@@ -148,22 +148,22 @@ def no_new_epoch_before_replicas_are_removed() -> Any:
 
 
 def moves_forgotten_at_failover() -> Any:
-    """A new controller leaves moves where the former one left them."""
+    """A new controller does not continue reassignments."""
     return patch.object(Reassignments, "resume", lambda self: None)
 
 
 def removed_replicas_left_alone() -> Any:
-    """Replicas that a move removes are not stopped."""
+    """Replicas that a reassignment removes are not stopped."""
     stop = PartitionMoves._stop
 
-    def nobody(self: PartitionMoves, replicas: Any) -> Any:
+    def no_replicas(self: PartitionMoves, replicas: Any) -> Any:
         return stop(self, [])
 
-    return patch.object(PartitionMoves, "_stop", nobody)
+    return patch.object(PartitionMoves, "_stop", no_replicas)
 
 
-def topics_written_whoever_wrote_them() -> Any:
-    """A topic is written without a condition, over what a tool has just written."""
+def topics_written_without_version() -> Any:
+    """A topic is written without a version condition, over a tool's concurrent write."""
 
     def write(self: Any, topics: Any, epoch_zk_version: int) -> Any:
         encode, path = TopicZNode.encode, TopicZNode.path
@@ -177,11 +177,11 @@ def topics_written_whoever_wrote_them() -> Any:
     return patch.object(controller_store.ZkControllerStore, "write_topics", write)
 
 
-# --- what is heard and told -----------------------------------------------------------------------
+# --- what a controller reads and sends ------------------------------------------------------------
 
 
-def wishes_heard_once() -> Any:
-    """The watch on topics to be deleted is armed once a term."""
+def deletion_watch_set_once() -> Any:
+    """The watch on topics queued for deletion is set only once in a term."""
     children = WatchingStore._watch_children
 
     def unless_watched(self: WatchingStore, path: str) -> list[str]:
@@ -192,8 +192,8 @@ def wishes_heard_once() -> Any:
     return patch.object(WatchingStore, "_watch_children", unless_watched)
 
 
-def answers_of_earlier_lives_count() -> Any:
-    """What a broker answered before it bounced counts for the life after it."""
+def answers_of_former_broker_epochs_count() -> Any:
+    """An answer of a broker before its restart counts for its next broker epoch."""
 
     def is_of_another_term(self: ControlResponses, broker_id: int, header: Any) -> bool:
         is_known = broker_id in self._context.registrations
@@ -202,22 +202,22 @@ def answers_of_earlier_lives_count() -> Any:
     return patch.object(ControlResponses, "is_stale", is_of_another_term)
 
 
-def new_leaders_heard_in_an_earlier_life() -> Any:
-    """Who shuts down may stop when the life before the present one of a new leader has answered."""
+def answers_of_restarted_new_leaders_count() -> Any:
+    """A shutting-down broker may stop after an answer of a new leader's former broker epoch."""
     hear = ControlledShutdowns.on_leader_and_isr_response
 
-    def of_any_life(self: ControlledShutdowns, event: Any) -> None:
+    def of_any_broker_epoch(self: ControlledShutdowns, event: Any) -> None:
         known = self._context.registrations.get(event.broker_id)
         if known is not None:
             header = event.header._replace(broker_epoch=known.broker_epoch)
             event = replace(event, header=header)
         hear(self, event)
 
-    return patch.object(ControlledShutdowns, "on_leader_and_isr_response", of_any_life)
+    return patch.object(ControlledShutdowns, "on_leader_and_isr_response", of_any_broker_epoch)
 
 
-def leaving_brokers_told_nothing() -> Any:
-    """Who shuts down hears of nothing any more."""
+def leaving_brokers_get_no_requests() -> Any:
+    """A broker that is shutting down gets no more requests."""
     effects = ControlRequestBatch.effects
 
     def but_for_them(self: ControlRequestBatch) -> Any:
@@ -228,12 +228,12 @@ def leaving_brokers_told_nothing() -> Any:
 
 
 def new_isrs_not_announced() -> Any:
-    """Brokers are not told of an ISR that a leader proposed."""
+    """Brokers do not hear of an ISR that a leader proposed."""
     return patch.object(AlterPartitions, "_announce", lambda self, partitions: None)
 
 
 def deletions_forgotten_at_failover() -> Any:
-    """A new controller does not go on with topics that are to be deleted."""
+    """A new controller does not continue the deletion of topics."""
     resume = TopicDeletions.resume
 
     def but_not_all(self: TopicDeletions, topics: Any = None) -> None:
@@ -244,7 +244,7 @@ def deletions_forgotten_at_failover() -> Any:
 
 
 def failed_replicas_may_lead() -> Any:
-    """A replica in a log directory that failed is taken for alive."""
+    """A replica in a failed log directory counts as alive."""
 
     def is_registered(self: Any, broker_id: int, partition: Any, **options: Any) -> bool:
         return broker_id in self.live_broker_ids
@@ -252,25 +252,27 @@ def failed_replicas_may_lead() -> Any:
     return patch.object(ControllerContext, "is_replica_online", is_registered)
 
 
-# --- what brokers obey ----------------------------------------------------------------------------
+# --- how brokers handle control requests ----------------------------------------------------------
 
 
 def deposed_controllers_stop_replicas() -> Any:
-    """StopReplica is obeyed whichever controller sent it."""
+    """A StopReplica of any controller is applied."""
     handle = ControlRequestHandler.handle
 
-    def whoever_sent_it(self: ControlRequestHandler, header: Any, request: Any, now_ms: int) -> Any:
+    def of_any_controller(
+        self: ControlRequestHandler, header: Any, request: Any, now_ms: int
+    ) -> Any:
         if isinstance(request, StopReplicaRequest) and (
             header.controller_epoch < self.controller_epoch
         ):
             header = header._replace(controller_epoch=self.controller_epoch, sequence=0)
         return handle(self, header, request, now_ms)
 
-    return patch.object(ControlRequestHandler, "handle", whoever_sent_it)
+    return patch.object(ControlRequestHandler, "handle", of_any_controller)
 
 
 def leaders_go_on_without_a_successor() -> Any:
-    """A leader that hears that nobody leads goes on to lead."""
+    """A leader that learns that its partition has no leader goes on to lead."""
     take_role = ControlRequestHandler._take_role
 
     def unless_leaderless(
@@ -285,7 +287,7 @@ def leaders_go_on_without_a_successor() -> Any:
 
 
 def stopped_replicas_go_on_fetching() -> Any:
-    """Who is stopped keeps its place among the followed."""
+    """A follower that is stopped goes on to fetch."""
     stop = ControlRequestHandler._stop
 
     def without_unfollowing(self: ControlRequestHandler, *order: Any) -> Any:
@@ -296,7 +298,7 @@ def stopped_replicas_go_on_fetching() -> Any:
 
 
 def stops_of_the_same_epoch_refused() -> Any:
-    """A StopReplica with the leader epoch that is known is taken for stale (KAFKA-13972)."""
+    """A StopReplica with the present leader epoch counts as stale (KAFKA-13972)."""
     stop = ControlRequestHandler._stop
 
     def strictly_newer(self: ControlRequestHandler, name: Any, topic_id: Any, order: Any) -> Any:
@@ -308,8 +310,8 @@ def stops_of_the_same_epoch_refused() -> Any:
     return patch.object(ControlRequestHandler, "_stop", strictly_newer)
 
 
-def late_copies_obeyed() -> Any:
-    """An order that its sender has sent again, and more since, is obeyed."""
+def late_copies_applied() -> Any:
+    """A repeated control request is applied after later requests."""
     check = ControlRequestHandler._check_epochs
 
     def without_sequence(self: ControlRequestHandler, header: Any) -> Errors:
@@ -321,19 +323,19 @@ def late_copies_obeyed() -> Any:
 DECISION_DEFECTS: tuple[Defect, ...] = (
     proposals_of_stale_leader_epochs,
     refused_proposals_written,
-    proposals_of_earlier_lives,
-    members_of_any_life,
-    proposals_of_anybody,
+    proposals_of_former_broker_epochs,
+    members_of_any_broker_epoch,
+    proposals_of_any_broker,
     acceptable_proposals_refused,
     state_that_exists_is_a_failure,
     no_new_epoch_before_replicas_are_removed,
     moves_forgotten_at_failover,
     removed_replicas_left_alone,
-    topics_written_whoever_wrote_them,
-    wishes_heard_once,
-    answers_of_earlier_lives_count,
-    new_leaders_heard_in_an_earlier_life,
-    leaving_brokers_told_nothing,
+    topics_written_without_version,
+    deletion_watch_set_once,
+    answers_of_former_broker_epochs_count,
+    answers_of_restarted_new_leaders_count,
+    leaving_brokers_get_no_requests,
     new_isrs_not_announced,
     deletions_forgotten_at_failover,
     failed_replicas_may_lead,
@@ -341,5 +343,5 @@ DECISION_DEFECTS: tuple[Defect, ...] = (
     leaders_go_on_without_a_successor,
     stopped_replicas_go_on_fetching,
     stops_of_the_same_epoch_refused,
-    late_copies_obeyed,
+    late_copies_applied,
 )

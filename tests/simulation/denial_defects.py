@@ -1,7 +1,7 @@
-"""Defects in what a controller does while ZooKeeper refuses it something: they test the simulation.
+"""Defects in what a controller does while ZooKeeper denies it access: they test the simulation.
 
-Each is a function that breaks one rule while the returned context lasts. States that are not looked
-at again are left out: brokers that start when a history is healed make up for them. Unit tests have
+Each is a function that breaks one rule while the returned context lasts. States that are not read
+again are left out: brokers that start at the end of a history hide this defect. Unit tests have
 them.
 """
 
@@ -21,31 +21,31 @@ from regent.core.replication import leader_partitions
 Defect: TypeAlias = Callable[[], Any]
 
 
-def suspect_leaders_told_to_lead_on() -> Any:
-    """A leader that may have lost records, and cannot be deposed, is told to lead all the same."""
+def suspect_leaders_kept() -> Any:
+    """A leader that may have lost records is sent LeaderAndIsr although it cannot be replaced."""
     return patch.object(
         ControllerContext, "must_not_lead", lambda self, broker_id, partition: False
     )
 
 
 def refused_proposals_final() -> Any:
-    """A leader whose ISR could not be written waits until somebody tells it more."""
+    """A leader whose ISR could not be written waits for the next control request."""
     final = leader_partitions._SUPERSEDED | {Errors.UNKNOWN_SERVER_ERROR}
     return patch.object(leader_partitions, "_SUPERSEDED", final)
 
 
 def refused_moves_forgotten() -> Any:
-    """A move that could not be written is not tried again in the same term."""
+    """A reassignment that could not be written is not retried in the same term."""
     return patch.object(Reassignments, "try_again", lambda self, partitions: None)
 
 
 def replaced_logs_forgotten() -> Any:
-    """A replica whose log was replaced while no leader epoch could be begun is not used again."""
+    """A replaced log stays unused if no leader epoch could be begun at that time."""
     return patch.object(ReplicaStateMachine, "restart_waiting", lambda self: None)
 
 
 def topics_led_without_ids() -> Any:
-    """A topic whose id could not be written is led without one."""
+    """A topic whose id could not be written gets leaders without an id."""
     set_aside = TopicChanges._set_aside
     write_ids = TopicChanges._write_ids
 
@@ -63,7 +63,7 @@ def topics_led_without_ids() -> Any:
 
 
 DENIAL_DEFECTS: tuple[Defect, ...] = (
-    suspect_leaders_told_to_lead_on,
+    suspect_leaders_kept,
     refused_proposals_final,
     refused_moves_forgotten,
     replaced_logs_forgotten,

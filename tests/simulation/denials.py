@@ -1,4 +1,4 @@
-"""Znodes that nobody may read, or write, for a while: somebody has changed their ACLs."""
+"""Znodes that brokers may not read or write for a while, as if an admin had changed their ACLs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ WEIGHTS = (8, 2, 2, 1)
 
 
 class Denials:
-    """Denies states of partitions, where they are created, topics, and the list of topics.
+    """Denies access to state znodes, their parents, topic znodes and the list of topics.
 
-    Its dice are its own, so that histories without it are as they would be.
+    It has random numbers of its own: histories without it do not change.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Denials:
         note: Callable[..., None],
         bounce: Callable[[BrokerId], None],
         *,
-        is_sparing: bool,
+        keeps_controllers: bool,
     ) -> None:
         self._random = random.Random(f"{seed}, denied")
         self._is_on = self._random.random() < DENIAL_PROBABILITY
@@ -52,12 +52,14 @@ class Denials:
         self._history = history
         self._situations = situations
         self._note = note
-        self._bounce = bounce  # a broker, whose machine loses power
-        self._is_sparing = is_sparing  # controllers, which then must hear of every change
+        self._bounce = bounce  # restarts a broker, whose machine loses power
+        self._keeps_controllers = (
+            keeps_controllers  # no controller ends: each must notice all changes
+        )
         self._until_ms: dict[str, int] = {}
 
     def act(self) -> None:
-        """Deny something now and then, and allow what was denied for long enough."""
+        """Sometimes deny access, and end denials that lasted long enough."""
         for path in [
             p for p, until_ms in self._until_ms.items() if until_ms <= self._cluster.now_ms
         ]:
@@ -67,7 +69,7 @@ class Denials:
             self._deny()
 
     def allow_all(self) -> None:
-        """Let everybody read and write everything again."""
+        """End all denials."""
         for path in tuple(self._until_ms):
             self._allow(path)
 
@@ -76,9 +78,11 @@ class Denials:
         if path is None or path in self._until_ms:
             return
         is_topic = path.rpartition("/")[0] == TopicsZNode.PATH
-        is_read = self._random.random() < READING_SHARE and not (is_topic and self._is_sparing)
+        is_read = self._random.random() < READING_SHARE and not (
+            is_topic and self._keeps_controllers
+        )
         self._until_ms[path] = self._cluster.now_ms + self._random.randrange(LONGEST_MS)
-        self._note("nobody may %s %s", "read" if is_read else "write", path)
+        self._note("%s of %s are denied", "reads" if is_read else "writes", path)
         (self._zookeeper.deny if is_read else self._zookeeper.deny_writing)(path)
         self._situations.meet(Situation.READING_DENIED if is_read else Situation.WRITING_DENIED)
         partition = TopicPartitionStateZNode.partition_of(path)
@@ -99,14 +103,14 @@ class Denials:
         return self._random.choice(paths) if paths else None
 
     def _allow(self, path: str) -> None:
-        """Let everybody read and write a znode again; brokers notice that lists can be read."""
+        """End the denial of a znode; brokers notice that lists can be read."""
         del self._until_ms[path]
-        self._note("everybody may read and write %s", path)
+        self._note("nothing of %s is denied", path)
         has_missed = path in self._zookeeper.untold
         self._zookeeper.allow(path)
         if path == TopicsZNode.PATH:
             for broker in self._cluster.brokers.values():
                 broker.tell(LookAgain())
         elif has_missed and path.rpartition("/")[0] == TopicsZNode.PATH:
-            # Its watch has fired, and nobody was told: the next controller reads it.
+            # Its watch fired while reads were denied: the next controller reads it.
             self._zookeeper.remove(ControllerZNode.PATH)

@@ -22,13 +22,13 @@ CLOCK_APART_MS = 1_000_000_007
 
 
 class ObservedLog(MemoryLog):
-    """Tells what is written to it."""
+    """A log that notifies the observer of its writes."""
 
     disk: Disk
 
     @past_all_guards
     def append_as_leader(self, records: RecordBytes, leader_epoch: int) -> AppendedRecords:
-        """Append, and tell."""
+        """Append and notify the observer."""
         appended = super().append_as_leader(records, leader_epoch)
         if not appended.is_duplicate:
             self.disk.observer.on_led(self.disk.broker_id, self, self.batches[-1])
@@ -36,40 +36,40 @@ class ObservedLog(MemoryLog):
 
     @past_all_guards
     def truncate_to(self, offset: int) -> None:
-        """Truncate, and tell."""
+        """Truncate and notify the observer."""
         if offset < self._end:
             self.disk.observer.on_truncated(self)
         super().truncate_to(offset)
 
     @past_all_guards
     def append_as_follower(self, records: RecordBytes) -> None:
-        """Append, and tell."""
+        """Append and notify the observer."""
         first = len(self.batches)
         super().append_as_follower(records)
         self.disk.observer.on_followed(self.disk.broker_id, self, first)
 
 
 class Disk(MemoryLogs):
-    """Two directories, either of which may fail: one has the logs of even partitions.
+    """Two directories, one for even partitions and one for odd ones; either may fail.
 
-    It stands for the machine, too, whose clocks go on when the process ends.
+    It also stands for the machine, whose clocks go on when the process ends.
     """
 
     def __init__(self, broker_id: BrokerId, now_ms: Callable[[], int]) -> None:
         super().__init__(TOPIC_CONFIGS, wall_clock_ms=lambda: now_ms() + self.wall_clock_ahead_ms)
         self.broker_id = broker_id
-        self.clock_ms = broker_id * CLOCK_APART_MS  # what the monotonic clock said at the beginning
+        self.clock_ms = broker_id * CLOCK_APART_MS  # the monotonic clock at the beginning
         self.wall_clock_ahead_ms = 0
         self.observer = RecordObserver()
-        self.on_condemned: Callable[[], None] = lambda: None
-        # Of a process that found their directory broken.
+        self.on_out_of_service: Callable[[], None] = lambda: None
+        # Logs of a directory that was unreadable when the process started.
         self._out_of_sight: dict[TopicPartition, MemoryLog] = {}
-        self._made_anew: set[TopicPartition] = set()  # as new replicas, since then
+        self._created_anew: set[TopicPartition] = set()  # created as new replicas since then
 
     def make_log(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> MemoryLog:
-        """Return a new log that tells what is written to it."""
+        """Return a new log that notifies the observer."""
         if topic_partition in self._out_of_sight:
-            self._made_anew.add(topic_partition)
+            self._created_anew.add(topic_partition)
         topic = topic_partition.topic
         log = ObservedLog(
             topic_partition, topic_id, lambda: self.config_of(topic), self.wall_clock_ms
@@ -78,20 +78,20 @@ class Disk(MemoryLogs):
         return log
 
     def find(self, topic_partition: TopicPartition) -> MemoryLog | None:
-        """Return a log that is there, usable or not."""
+        """Return an existing log, usable or not."""
         return self._logs.get(topic_partition)
 
     @property
     def batch_count(self) -> int:
-        """How many batches all its logs have."""
+        """The number of batches in all logs."""
         return sum(len(log.batches) for log in self._logs.values())
 
     def join_cluster(self, cluster_id: str) -> None:
-        """Belong to a cluster from now on."""
+        """Store the cluster id."""
         self.cluster_id = cluster_id
 
     def ended(self, *, is_clean: bool, lost_batches: LostBatches | None) -> Disk:
-        """Outlive the process; without power what was written last is gone."""
+        """Continue after the end of the process; a loss of power removes the last batches."""
         if lost_batches is not None:
             self.lose_power(lost_batches)
         return self
@@ -101,7 +101,7 @@ class Disk(MemoryLogs):
         return [name for name in self.hosted() if name.partition % 2 == directory]
 
     def fail_directory(self, directory: int = 0) -> None:
-        """Lose one of the directories and the logs in it."""
+        """Let one of the directories fail with its logs."""
         lost = self.fragile(directory)
         for name in lost:
             self.observer.on_lost(self.broker_id, self.log(name))
@@ -112,7 +112,7 @@ class Disk(MemoryLogs):
         return self
 
     def start_broken(self) -> Disk:
-        """Start with a directory that cannot be read: which logs are in it is unknown."""
+        """Start with an unreadable directory: the logs in it are unknown."""
         for name in self.fragile():
             if not self.is_offline(name):
                 self.observer.on_lost(self.broker_id, self.log(name))
@@ -122,10 +122,10 @@ class Disk(MemoryLogs):
         return self
 
     def repair(self, *, has_its_data: bool = False) -> Disk:
-        """Put a directory in the place of the failed one, which is empty or the same."""
+        """Replace the failed directory by an empty one, or by itself."""
         self.replace_failed()
         lost, self._out_of_sight = self._out_of_sight, {}
-        self._made_anew.clear()
+        self._created_anew.clear()
         for name, log in lost.items():
             if has_its_data and name not in self._logs:  # else there would be two, both unusable
                 log.is_offline = log.is_unwritable = False
@@ -133,49 +133,49 @@ class Disk(MemoryLogs):
         return self
 
     def kept_topic_id(self, name: TopicPartition) -> TopicId | str | None:
-        """Return the topic id of a log, be it out of sight; "none": there is no log.
+        """Return the topic id of a log, readable or not; "none": there is no log.
 
-        What is left of a replica that was moved here, and moved again as a new one while that was
-        out of sight, is stray: its broker was told that it has none (KAFKA-10314).
+        A partition may move away while its log is unreadable, and return as a new replica. The
+        former log is then stray: the broker was sent a request to delete it (KAFKA-10314).
         """
         log = self._logs.get(name)
-        if log is None and name not in self._made_anew:
+        if log is None and name not in self._created_anew:
             log = self._out_of_sight.get(name)
         return "none" if log is None else log.topic_id
 
     @past_all_guards
     def mark_damaged(self, topic_partition: TopicPartition, reason: str) -> None:
-        """Take a log out of use, and tell."""
+        """Notify the observer and take a damaged log out of service."""
         log = self.get(topic_partition)
         if log is not None:
-            self.observer.on_condemned(self.broker_id, log)
+            self.observer.on_out_of_service(self.broker_id, log)
             super().mark_damaged(topic_partition, reason)
-            self.on_condemned()
+            self.on_out_of_service()
 
     @past_all_guards
     def delete(
         self, topic_partition: TopicPartition, *, deleted_topic: TopicId | None = None
     ) -> None:
-        """Forget a log, and tell."""
+        """Notify the observer and delete a log."""
         if topic_partition in self._logs:
             self.observer.on_deleted(self.broker_id, self.log(topic_partition))
         super().delete(topic_partition, deleted_topic=deleted_topic)
 
     @past_all_guards
     def set_aside(self, topic_partition: TopicPartition) -> None:
-        """Forget a log, and tell if it was damaged."""
+        """Set a log aside; notify the observer if it was damaged."""
         if self.is_damaged(topic_partition):
             self.observer.on_replaced(self.broker_id, self.log(topic_partition))
         super().set_aside(topic_partition)
 
     def check_damaged_logs(self, is_refused: Callable[[], bool]) -> None:
-        """Look at damaged logs as when a broker starts: it may find the damage, or not."""
+        """Check damaged logs as at a broker's start, which may or may not find the damage."""
         for name in sorted(self.hosted()):
             log = self.log(name)
-            log.is_condemned = bool(log.damaged) and is_refused()
+            log.is_out_of_service = bool(log.damaged) and is_refused()
 
     def find_damage(self) -> Mapping[TopicPartition, DamagedRecordsError]:
-        """Look at everything there is."""
+        """Read all logs and return the damage."""
         logs = [log for name in sorted(self.hosted()) if (log := self.get(name)) is not None]
         return {
             log.topic_partition: DamagedRecordsError(f"{log.topic_partition}: {min(log.damaged)}")
@@ -184,23 +184,23 @@ class Disk(MemoryLogs):
         }
 
     def damaged_logs(self) -> list[TopicPartition]:
-        """Return the logs that are damaged, in use or not."""
+        """Return the damaged logs, in service or not."""
         return [name for name in self.hosted() if self.log(name).damaged]
 
     def restore(self, name: TopicPartition) -> bool:
-        """Undo the damage of a log; return whether it was out of use."""
+        """Undo the damage of a log; return whether it was out of service."""
         log = self.log(name)
         log.damaged.clear()
-        was_condemned, log.is_condemned = log.is_condemned, False
-        return was_condemned
+        was_out_of_service, log.is_out_of_service = log.is_out_of_service, False
+        return was_out_of_service
 
     def look_after(self, is_known_topic: Callable[[TopicId], bool]) -> None:
-        """Do nothing: memory needs no care."""
+        """Do nothing: logs in memory need no maintenance."""
 
     def lose_power(self, lost_batches: LostBatches) -> None:
-        """Lose the end of every log: what was not on the platters yet.
+        """Remove the unflushed end of every log.
 
-        The broker that starts again knows that its machine did.
+        The broker knows after its start that the machine lost power.
         """
         for name in self.hosted():
             self.suspect.add(name)

@@ -1,4 +1,4 @@
-"""In some histories ZooKeeper has servers that lag: brokers read there what is old by then."""
+"""Histories in which ZooKeeper has servers that lag, so that brokers read old data."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ CATCHING_UP_PROBABILITY = 0.05
 
 
 class Ensemble:
-    """Two followers; each session begins, and goes on, at one of them or at the leader.
+    """Two followers; each session uses one of them, or the leader, and may change.
 
-    Its dice are its own, so that histories with one server are as they would be.
+    It has random numbers of its own: histories with one server do not change.
     """
 
     def __init__(self, zookeeper: FakeZooKeeperServer, seed: int) -> None:
@@ -27,6 +27,6 @@ class Ensemble:
             zookeeper.connect_to = lambda: self._random.choice(servers)
 
     def act(self) -> None:
-        """Let the servers catch up now and then."""
+        """Sometimes let the servers catch up."""
         if self.is_lagging and self._random.random() < CATCHING_UP_PROBABILITY:
             self._zookeeper.catch_up()

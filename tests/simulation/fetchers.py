@@ -1,4 +1,4 @@
-"""A broker's fetchers, as ``actors.replica_fetcher`` does it: one request a leader at a time."""
+"""A broker's fetchers, as ``actors.replica_fetcher``: one request at a time for each leader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOON_MS = 1
 
 
 class Fetchers:
-    """Fetches every now and then, and at once after an answer that says something."""
+    """Fetches in intervals, and at once after an answer with news."""
 
     def __init__(self, broker: SimulatedBroker) -> None:
         self._broker = broker
@@ -25,7 +25,7 @@ class Fetchers:
         self._fetches: dict[BrokerId, Exchange] = {}
 
     def fetch_again_and_again(self) -> None:
-        """Fetch from every leader, forever."""
+        """Fetch from every leader, and schedule the next time."""
         self._world.time.schedule(self._broker, FETCH_INTERVAL_MS, self.fetch_again_and_again)
         leaders = self._broker.replica_manager.leaders_to_fetch_from()
         for leader, endpoint in sorted(leaders.items()):

@@ -1,7 +1,7 @@
-"""What happens to the files of a broker while it is down: some go, some change.
+"""Changes of the files of a broker that is down: some are deleted, some are changed.
 
-Everything beside the records costs time when it is lost, and no records. A segment that is gone
-takes its replica out of service: only such go whose records another replica in sync has.
+The loss of any file but a segment costs time and no records. The loss of a segment takes its
+replica out of service, so only segments go whose records another in-sync replica has.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _BEYOND = 20  # offsets at most
 
 
 class FileChange(NamedTuple):
-    """What happens; ``endangered`` is the log that may lose records by that, if any may."""
+    """A change of files; ``endangered`` is the log that may lose records by it, if any."""
 
-    told: str
+    description: str
     act: Callable[[], object]
     endangered: TopicPartition | None = None
 
@@ -36,7 +36,7 @@ class FileChange(NamedTuple):
 def draw_change(
     logs: Sequence[ObservedFileLog], dice: random.Random, is_elsewhere: IsElsewhere
 ) -> FileChange | None:
-    """Return something that may happen to the files of logs; None: it cannot."""
+    """Return a random change of files; None: the drawn one is not possible."""
     kind = dice.randrange(4)
     if kind == 0:
         found = [change for log in logs for change in _lost_segments(log, is_elsewhere)]
@@ -50,7 +50,7 @@ def draw_change(
 
 
 def _lost_segments(log: ObservedFileLog, is_elsewhere: IsElsewhere) -> list[FileChange]:
-    """Return what may go: neither the first segment nor the last one."""
+    """Return the segments that may be deleted: neither the first nor the last one."""
     return [
         FileChange(f"{path.name} of {log.topic_partition}", path.unlink, log.topic_partition)
         for path, batches in log.files()[1:-1]
@@ -62,16 +62,16 @@ def _lost_checkpoint(log: ObservedFileLog, dice: random.Random) -> FileChange:
     directory = log.path.parent
     paths = directory / RECOVERY_POINTS, directory / HIGH_WATERMARKS, log.path / LEADER_EPOCHS
     path = dice.choice(paths)
-    told = f"{path.name} beside {log.topic_partition}"
-    return FileChange(told, lambda: path.unlink(missing_ok=True))
+    description = f"{path.name} beside {log.topic_partition}"
+    return FileChange(description, lambda: path.unlink(missing_ok=True))
 
 
 def _start_beyond_the_end(log: ObservedFileLog, dice: random.Random) -> FileChange:
     path = log.path.parent / LOG_START_OFFSETS
     start = log.log_end_offset + dice.randint(1, _BEYOND)
-    told = f"{path.name} has {start} for {log.topic_partition}"
+    description = f"{path.name} has {start} for {log.topic_partition}"
     return FileChange(
-        told, lambda: write_offsets(path, {**read_offsets(path), log.topic_partition: start})
+        description, lambda: write_offsets(path, {**read_offsets(path), log.topic_partition: start})
     )
 
 
@@ -81,5 +81,5 @@ def _torn_index(log: ObservedFileLog, dice: random.Random) -> FileChange | None:
         return None
     path = dice.choice(paths)
     size = dice.randint(0, path.stat().st_size)
-    told = f"{path.name} of {log.topic_partition} has {size} bytes"
-    return FileChange(told, lambda: path.write_bytes(path.read_bytes()[:size]))
+    description = f"{path.name} of {log.topic_partition} has {size} bytes"
+    return FileChange(description, lambda: path.write_bytes(path.read_bytes()[:size]))

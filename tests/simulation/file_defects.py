@@ -1,4 +1,4 @@
-"""Defects of ``storage`` to put into it on purpose: they test the histories that have files.
+"""Defects in ``storage``: they test the histories that have files.
 
 Each is a function that breaks one protection while the returned context lasts.
 """
@@ -20,8 +20,8 @@ from regent.storage.unified_log import UnifiedLog
 Defect: TypeAlias = Callable[[], Any]
 
 
-def checkpoint_beyond_the_end_believed() -> Any:
-    """A log begins where a checkpoint says, be it behind all of its records."""
+def start_beyond_the_end_accepted() -> Any:
+    """A log begins at its checkpointed start offset, even behind all of its records."""
     load = log_loader.load_log
 
     def and_begin(path: Any, config: Any, checkpointed: Any, **options: Any) -> LoadedLog:
@@ -35,20 +35,20 @@ def checkpoint_beyond_the_end_believed() -> Any:
 
 
 def recovery_point_raised_before_the_flush() -> Any:
-    """What was appended counts as being on the disk, and nobody waits for that."""
+    """The recovery point includes records that were not flushed."""
     return patch.object(UnifiedLog, "_flush_segment", lambda self, segment: None)
 
 
-def torn_ends_believed() -> Any:
-    """Nobody looks at what a loss of power left."""
+def torn_ends_unchecked() -> Any:
+    """Recovery does not check the end of a log after a loss of power."""
     stack = ExitStack()
     stack.enter_context(patch.object(LogDirectory, "was_closed_cleanly", lambda self: True))
     stack.enter_context(patch.object(SuspectLogs, "lost_power", False))
     return stack
 
 
-def young_logs_forgotten() -> Any:
-    """A log that went with the power, and the note of it, is not missed."""
+def new_logs_forgotten() -> Any:
+    """A log that was lost in a power failure, with its entry in a list, is not missed."""
     examine = SuspectLogs.examine
 
     def and_know_all(self: SuspectLogs, found: Any) -> None:
@@ -60,7 +60,7 @@ def young_logs_forgotten() -> Any:
 
 
 def segments_need_not_meet() -> Any:
-    """A log is opened, and read, as if no segment of it could be missing."""
+    """A log is opened, and read, although a segment may be missing."""
     stack = ExitStack()
     for check in ("check_no_segment_is_missing", "check_first_segment"):
         stack.enter_context(patch.object(log_loader, check, lambda contents: None))
@@ -70,22 +70,22 @@ def segments_need_not_meet() -> Any:
 
 
 def epochs_outlive_their_records() -> Any:
-    """When the end of a log is dropped, the leader epochs that began there stay."""
+    """When the end of a log is truncated, the leader epochs that began there stay."""
     return patch.object(LeaderEpochFileCache, "truncate_from_end", lambda self, offset: None)
 
 
 def topic_ids_gone_with_the_power() -> Any:
-    """A log has records before the disk knows which topic they are of."""
+    """A log has records before its topic id is flushed."""
     return patch.object(UnifiedLog, "_flush_topic_id", lambda self: None)
 
 
 FILE_DEFECTS: tuple[Defect, ...] = (
     epochs_outlive_their_records,
     segments_need_not_meet,
-    checkpoint_beyond_the_end_believed,
+    start_beyond_the_end_accepted,
     recovery_point_raised_before_the_flush,
-    torn_ends_believed,
-    young_logs_forgotten,
+    torn_ends_unchecked,
+    new_logs_forgotten,
     topic_ids_gone_with_the_power,
 )
 
@@ -94,6 +94,6 @@ SEARCH_FILES_FROM: dict[Defect, int] = {
     segments_need_not_meet: 2565,
     epochs_outlive_their_records: 405,
     topic_ids_gone_with_the_power: 177,
-    young_logs_forgotten: 385,
+    new_logs_forgotten: 385,
 }
-"""Where the search begins: few histories have files."""
+"""The first seed of the search: few histories have files."""

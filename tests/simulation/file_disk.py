@@ -1,8 +1,8 @@
-"""A broker's disk with the files of ``storage``: what histories of its real logs are made of.
+"""A broker's disk with the files of ``storage``.
 
-A process that is killed leaves what it wrote; a machine that loses power what was waited for, and
-some of the rest. Segments are small, so that logs roll, and lose segments, often. The wall clock
-runs fast: what storage does after a minute is a matter of seconds here.
+A killed process leaves all that it wrote; a machine that loses power leaves what was flushed, and
+some of the rest. Segments are small, so that logs often roll and delete segments. The wall clock
+runs fast: storage does after seconds what it does after minutes in production.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class FileDisk(LogManager):
 
     def __init__(self, machine: Machine, *, was_clean: bool = False) -> None:
         self.machine = machine
-        self._was_clean = was_clean  # the process before it ended in an orderly way
+        self._was_clean = was_clean  # the former process shut down cleanly
         self.observer = RecordObserver()
-        self.on_condemned: Callable[[], None] = lambda: None
+        self.on_out_of_service: Callable[[], None] = lambda: None
         self.clock_ms = machine.broker_id * CLOCK_APART_MS
         self.wall_clock_ahead_ms = 0  # the clock of these files does not jump
         self._found: dict[TopicPartition, DamagedRecordsError] = {}
@@ -70,21 +70,21 @@ class FileDisk(LogManager):
 
     @property
     def broker_id(self) -> BrokerId:
-        """Whose disk it is."""
+        """The broker of the disk."""
         return self.machine.broker_id
 
     @property
     def has_failed(self) -> bool:
-        """Whether one of its directories has."""
+        """Whether one of its directories has failed."""
         return bool(self.failed_directories)
 
     def find(self, topic_partition: TopicPartition) -> ObservedFileLog | None:
-        """Return a log that is there, usable or not."""
+        """Return an existing log, usable or not."""
         return self._all_logs().get(topic_partition)
 
     @property
     def batch_count(self) -> int:
-        """How many batches all its logs have."""
+        """The number of batches in all logs."""
         return sum(len(log.batches) for log in self._all_logs().values() if log.is_usable)
 
     def log(self, topic_partition: TopicPartition) -> ObservedFileLog:
@@ -92,31 +92,31 @@ class FileDisk(LogManager):
         return self._all_logs()[topic_partition]
 
     def get(self, topic_partition: TopicPartition) -> ObservedFileLog | None:
-        """Return a log that is there and works."""
+        """Return a log that exists and is in service."""
         log = super().get(topic_partition)
         assert log is None or isinstance(log, ObservedFileLog)
         return log
 
     def kept_topic_id(self, name: TopicPartition) -> TopicId | str | None:
-        """Return the topic id of a log, be it out of sight; "none": there is no log."""
+        """Return the topic id of a log, readable or not; "none": there is no log."""
         if name in self._homes:
             return self.topic_id(name)
         return self.machine.hidden_ids.get(name, "none")
 
-    # --- what is done to logs ---
+    # --- operations of the broker ---
 
     @past_all_guards
     def mark_damaged(self, topic_partition: TopicPartition, reason: str) -> None:
-        """Take a log out of use, and tell."""
+        """Notify the observer and take a damaged log out of service."""
         log = self.get(topic_partition)
         if log is not None:
-            self.observer.on_condemned(self.broker_id, log)
+            self.observer.on_out_of_service(self.broker_id, log)
             super().mark_damaged(topic_partition, reason)
 
     def get_or_create(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
     ) -> UnifiedLog:
-        """Return a log; one that is made anew takes the place of what is out of sight."""
+        """Return a log; a new one replaces an unreadable one."""
         if is_new and topic_partition not in self._homes:
             self.machine.hidden_ids.pop(topic_partition, None)
         return super().get_or_create(topic_partition, topic_id, is_new=is_new)
@@ -125,29 +125,29 @@ class FileDisk(LogManager):
     def delete(
         self, topic_partition: TopicPartition, *, deleted_topic: TopicId | None = None
     ) -> None:
-        """Delete a log, and tell."""
+        """Notify the observer and delete a log."""
         if topic_partition in self._homes:
             self.observer.on_deleted(self.broker_id, self._named(topic_partition))
         super().delete(topic_partition, deleted_topic=deleted_topic)
 
     @past_all_guards
     def set_aside(self, topic_partition: TopicPartition) -> None:
-        """Move a log away, and tell if it was damaged."""
+        """Set a log aside; notify the observer if it was damaged."""
         if self.is_damaged(topic_partition):
             self.observer.on_replaced(self.broker_id, self._named(topic_partition))
         super().set_aside(topic_partition)
 
-    # --- what happens to the process and the machine ---
+    # --- the process and the machine ---
 
     def ended(self, *, is_clean: bool, lost_batches: LostBatches | None) -> FileDisk:
-        """End the process, and perhaps its machine; return what the next one finds."""
+        """End the process, and perhaps its machine; return the disk of the next process."""
         if lost_batches is None:
             return self._next({}, is_clean=is_clean)
         flushed = {name: log.recovery_point for name, log in self._all_logs().items()}
         return self._next(flushed, self.machine.lose_power)
 
     def changed(self, is_elsewhere: IsElsewhere, note: Callable[[str], None]) -> FileDisk:
-        """Have something happen to the files, now and then, between two processes."""
+        """Sometimes change the files between two processes."""
         dice = self.machine.dice
         logs = [log for log in self._all_logs().values() if log.is_usable]
         if dice.random() >= CHANGE_PROBABILITY:
@@ -155,7 +155,7 @@ class FileDisk(LogManager):
         change = draw_change(logs, dice, is_elsewhere)
         if change is None:
             return self
-        note(change.told)
+        note(change.description)
         kept = {} if change.endangered is None else {change.endangered: 0}
         return self._next(kept, change.act, is_clean=self._was_clean)
 
@@ -165,13 +165,13 @@ class FileDisk(LogManager):
         return sorted(name for name, logs in self._homes.items() if logs is home)
 
     def fail_directory(self, directory: int = 0) -> None:
-        """Lose one of the directories and the logs in it."""
+        """Let one of the directories fail with its logs."""
         for name in self.fragile(directory):
             self.observer.on_lost(self.broker_id, self._named(name))
         self._directories[directory].directory.fail(_SIMULATED)
 
     def start_broken(self) -> FileDisk:
-        """Start with a directory that cannot be read: which logs are in it is unknown."""
+        """Start with an unreadable directory: the logs in it are unknown."""
         names = self.fragile()
 
         def change() -> None:
@@ -182,7 +182,7 @@ class FileDisk(LogManager):
         return self._next(dict.fromkeys(names, 0), change)
 
     def repair(self, *, has_its_data: bool = False) -> FileDisk:
-        """Put a directory in the place of the failed one, which is empty or the same."""
+        """Replace the failed directory by an empty one, or by itself."""
         if not self.machine.hidden:
             return self
         change = partial(self._repair, has_its_data=has_its_data)
@@ -194,7 +194,7 @@ class FileDisk(LogManager):
             path = machine.directories[directory]
             path.unlink()
             if has_its_data:
-                for name in self._homes:  # else there would be two, both unusable
+                for name in self._homes:  # two logs of one partition would be unusable
                     shutil.rmtree(hidden / str(name), ignore_errors=True)
                 hidden.rename(path)
             else:
@@ -208,9 +208,9 @@ class FileDisk(LogManager):
         *,
         is_clean: bool = False,
     ) -> FileDisk:
-        """End the process and return what the next one finds, when a change has been made.
+        """End the process, apply a change, and return the disk of the next process.
 
-        ``kept`` says of each log that may lose records by that up to which offset it keeps them.
+        ``kept`` is the offset up to which a log keeps its records, for logs that may lose some.
         """
         before = {name: (log, log.batches) for name, log in self._all_logs().items()}
         starts = {name: log.log_start_offset for name, (log, _) in before.items()}
@@ -238,7 +238,7 @@ class FileDisk(LogManager):
         return after
 
     def _end(self, *, is_clean: bool) -> None:
-        """Close everything, or let go of it at once. Who still has these logs cannot use them."""
+        """Close everything, or abandon it at once. The logs cannot be used afterwards."""
         for directory, logs in enumerate(self._directories):
             if logs.is_offline and directory not in self.machine.hidden:
                 names = self.fragile(directory)
@@ -246,7 +246,7 @@ class FileDisk(LogManager):
                 self.machine.hide(directory)
         if is_clean:
             for log in self._usable_logs():
-                log.close()  # here, and not on threads of its own
+                log.close()  # in this thread: a shutdown would use others
             self.close(is_clean=True)
         self._let_go()
 
@@ -260,16 +260,16 @@ class FileDisk(LogManager):
     # --- damage ---
 
     def check_damaged_logs(self, is_refused: Callable[[], bool]) -> None:
-        """Do nothing: the files are looked at when they are opened."""
+        """Do nothing: files are checked when they are opened."""
 
     def find_damage(self) -> Mapping[TopicPartition, DamagedRecordsError]:
-        """Read everything there is."""
+        """Read all logs and return the damage."""
         self._found.clear()
         self.verify(_EVERYTHING)
         return dict(sorted(self._found.items()))
 
     def damaged_logs(self) -> list[TopicPartition]:
-        """Return the logs that are damaged, in use or not."""
+        """Return the damaged logs, in service or not."""
         return [
             name
             for name, home in self._homes.items()
@@ -277,7 +277,7 @@ class FileDisk(LogManager):
         ]
 
     def restore(self, name: TopicPartition) -> bool:
-        """Undo the damage of a log; return whether it was out of use."""
+        """Undo the damage of a log; return whether it was out of service."""
         was_out_of_use = self.get(name) is None
         log = self._all_logs().get(name)
         if log is not None:
@@ -288,7 +288,7 @@ class FileDisk(LogManager):
     # --- in the background ---
 
     def look_after(self, is_known_topic: Callable[[TopicId], bool]) -> None:
-        """Do some of what is done every now and then, in any order."""
+        """Do some of the periodic tasks, in any sequence."""
         tasks: list[Callable[[], object]] = [
             self.flush,
             self.checkpoint_recovery_points,
@@ -315,16 +315,16 @@ class FileDisk(LogManager):
         return self._all_logs().get(name) or RefusedLog(name, self.topic_id(name))
 
     def _on_failed(self, path: Path) -> None:
-        """Have what is in a directory that fails, or a log that is damaged, given up soon."""
+        """Report the logs of a failed directory, or a damaged log, as offline soon."""
         failed = [logs for logs in self._directories if logs.directory.path == path]
         for logs in failed:
             if logs.is_offline and not logs.directory.failure.endswith(_SIMULATED):
                 raise BrokenInvariantError(logs.directory.failure)
-        self.on_condemned()
+        self.on_out_of_service()
 
 
 class FileDisks:
-    """The disks of all brokers of a cluster, in memory if the operating system has that."""
+    """The disks of all brokers of a cluster, in memory if the operating system supports it."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -348,7 +348,7 @@ class FileDisks:
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Remember what is waited for, and remove everything at the end."""
+        """Record which data are flushed, and remove everything at the end."""
         self._durable.note_all(self._root)
         try:
             with self._durable.watched():
@@ -360,7 +360,7 @@ class FileDisks:
 
 
 class RefusedLog(NamedTuple):
-    """A log that is not open, as its files are of no use."""
+    """A log that cannot be opened."""
 
     topic_partition: TopicPartition
     topic_id: TopicId | None

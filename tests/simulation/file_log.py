@@ -1,4 +1,4 @@
-"""A log of ``storage`` that shows what is in its files, and tells what is written to them."""
+"""A log of ``storage`` that shows the contents of its files and notifies the observer of writes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LENGTH_AT = 8
 
 
 class _Contents(NamedTuple):
-    """What is in the file of a segment, when it had a version."""
+    """The batches in the file of a segment, and the version they were read at."""
 
     version: tuple[int, int, int]
     batches: list[StoredBatch]
@@ -33,7 +33,7 @@ class _Contents(NamedTuple):
 
 
 class ObservedFileLog(UnifiedLog):
-    """Tells what is written to it, and shows what is in its files, by other means than its own."""
+    """Notifies the observer of writes; reads its files independently of ``storage``."""
 
     def __init__(self, disk: FileDisk, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -48,14 +48,14 @@ class ObservedFileLog(UnifiedLog):
 
     @property
     def damaged(self) -> set[int]:
-        """The base offsets of batches with other bytes than were written."""
+        """The base offsets of batches that have changed on disk."""
         return {base_offset for found in self._files() for base_offset in found.damaged}
 
     @property
     def damageable(self) -> Sequence[StoredBatch]:
-        """The batches of segments that are not written any more.
+        """The batches of inactive segments.
 
-        What the process itself wrote to the last one it takes from the memory of the machine.
+        The process reads the active one from memory, so damage on the disk has no effect there.
         """
         return [batch for found in self._files()[:-1] for batch in found.batches]
 
@@ -79,7 +79,7 @@ class ObservedFileLog(UnifiedLog):
         return [(s.path, c.batches) for s, c in zip(segments, self._files(), strict=True)]
 
     def check_epochs(self) -> None:
-        """The leader epochs end where the records say so; raises ``BrokenInvariantError``."""
+        """Check that leader epochs end where the records do; raises ``BrokenInvariantError``."""
         ends = {batch.leader_epoch: batch.last_offset + 1 for batch in self.readable()}
         for epoch, end in ends.items():
             known = self.end_offset_for_epoch(epoch)
@@ -87,13 +87,13 @@ class ObservedFileLog(UnifiedLog):
                 raise BrokenInvariantError(f"EpochsOfRecords: {self}: {known}, not {epoch, end}")
 
     def check_whole(self) -> None:
-        """What can be read has no hole; raises ``BrokenInvariantError``."""
+        """Check that readable records have no gap; raises ``BrokenInvariantError``."""
         for before, after in pairwise(self.readable()):
             if before.last_offset + 1 != after.base_offset:
                 raise BrokenInvariantError(f"SegmentsMeet: {self}: {before}, then {after}")
 
     def damage(self, base_offset: int) -> None:
-        """Let the disk give back another bit of a batch; a second time: the right one again."""
+        """Flip a bit of a batch; a second call restores it."""
         self._damages += 1
         for segment in self._contents.segments:
             data, position = bytearray(segment.path.read_bytes()), 0
@@ -105,7 +105,7 @@ class ObservedFileLog(UnifiedLog):
                     with segment.path.open("r+b") as file:
                         file.write(data)
                         file.flush()
-                        os.fsync(file.fileno())  # it is the disk that has the other bit
+                        os.fsync(file.fileno())  # the bit differs on the disk, not only in memory
                     os.utime(segment.path, ns=(modified_ns, modified_ns + 1_000_000))
                     return
                 position = end
@@ -113,7 +113,7 @@ class ObservedFileLog(UnifiedLog):
 
     @past_all_guards
     def append_as_leader(self, records: RecordBytes, leader_epoch: int) -> AppendedRecords:
-        """Append, and tell."""
+        """Append and notify the observer."""
         appended = super().append_as_leader(records, leader_epoch)
         if not appended.is_duplicate:
             self._disk.observer.on_led(self._disk.broker_id, self, self.batches[-1])
@@ -121,21 +121,21 @@ class ObservedFileLog(UnifiedLog):
 
     @past_all_guards
     def truncate_to(self, offset: int) -> None:
-        """Truncate, and tell."""
+        """Truncate and notify the observer."""
         if offset < self.log_end_offset:
             self._disk.observer.on_truncated(self)
         super().truncate_to(offset)
 
     @past_all_guards
     def append_as_follower(self, records: RecordBytes) -> None:
-        """Append, and tell."""
+        """Append and notify the observer."""
         end = self.log_end_offset
         super().append_as_follower(records)
         first = sum(batch.last_offset < end for batch in self.batches)
         self._disk.observer.on_followed(self._disk.broker_id, self, first)
 
     def _files(self) -> list[_Contents]:
-        """Return what is in the files of all segments."""
+        """Return the contents of the files of all segments."""
         segments = self._contents.segments
         found = {segment: self._file(segment) for segment in segments}
         self._read_before = found
@@ -152,7 +152,7 @@ class ObservedFileLog(UnifiedLog):
             end = _end_of(data, position)
             batch, position = data[position:end], end
             header = _header_of(batch)
-            if header is None:  # as ``damage`` left it
+            if header is None:  # ``damage`` has flipped a bit
                 batch = batch[:-1] + bytes((batch[-1] ^ 1,))
                 ((_, header),) = headers_of(batch)
                 contents.damaged.add(header.base_offset)

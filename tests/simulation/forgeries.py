@@ -1,7 +1,7 @@
-"""Proposals no leader of ours makes, of which a controller must accept none.
+"""Proposals that no leader of ours sends, and that a controller must refuse.
 
-They stand for leaders of other releases, for requests held up somewhere, for defects of brokers.
-Each is a change that would be accepted but for one thing.
+They stand for leaders of other releases, for delayed requests, for defects of brokers. Each is
+acceptable except for one field.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tests.simulation.cluster import Cluster
 
 UNKNOWN = -1
 
-FAR_AHEAD = 1_000  # of any epoch a history reaches: one ahead may be the present one on arrival
+FAR_AHEAD = 1_000  # more than any epoch of a history: the next one may be valid on arrival
 
 
 class Forgeries:
-    """Sends them; ``note`` writes the history."""
+    """Sends invalid proposals; ``note`` writes the history."""
 
     def __init__(self, cluster: Cluster, dice: random.Random, note: Callable[..., None]) -> None:
         self._cluster = cluster
@@ -29,7 +29,7 @@ class Forgeries:
         self._note = note
 
     def propose(self) -> None:
-        """Send one in the name of some leader."""
+        """Send one in the name of a random leader."""
         controllers = self._cluster.active_controllers
         led = [
             (broker, partition)
@@ -50,7 +50,7 @@ class Forgeries:
         row = self._acceptable(broker, led)
         broker_id, broker_epoch = broker.broker_id, broker.broker_epoch
         others = [b for b in self._cluster.brokers if b != broker_id]
-        strangers = [b for b in others if b not in led.assignment.replicas]
+        unassigned = [b for b in others if b not in led.assignment.replicas]
         dead = [r for r in led.assignment.replicas if r not in self._cluster.brokers]
         dead = [r for r in dead if r not in led.isr]
         without = tuple(r for r in led.assignment.replicas if r != broker_id)
@@ -72,15 +72,15 @@ class Forgeries:
                 row = _with_isr(row, without)
             case 12 if dead:
                 row = _with_isr(row, (*led.isr, self._random.choice(dead)))
-                # Of an earlier life, should it live again when this arrives.
+                # The broker may have restarted on arrival: a former broker epoch must be refused.
                 row = row._replace(isr_broker_epochs=(*row.isr_broker_epochs[:-1], 0))
             case 13 if others:
                 broker_id = self._random.choice(others)
                 broker_epoch = self._cluster.brokers[broker_id].broker_epoch
             case 7:
                 row = _with_isr(row, (*row.new_isr, row.new_isr[0]))
-            case 8 if strangers:
-                row = _with_isr(row, (*row.new_isr, self._random.choice(strangers)))
+            case 8 if unassigned:
+                row = _with_isr(row, (*row.new_isr, self._random.choice(unassigned)))
             case 9:
                 row = row._replace(isr_broker_epochs=(*row.isr_broker_epochs[:-1], 0))
             case 10:
@@ -92,7 +92,7 @@ class Forgeries:
         return AlterPartitionRequest(broker_id, broker_epoch, (row,))
 
     def _acceptable(self, broker: SimulatedBroker, led: Partition) -> AlterPartitionRow:
-        """Return a change of the ISR that the leader might have asked for."""
+        """Return a change of the ISR that the leader could propose."""
         replicas = led.assignment.replicas
         isr = led.isr if len(led.isr) < len(replicas) else (broker.broker_id,)
         if isr == led.isr:

@@ -1,4 +1,4 @@
-"""Living through the history of a seed, and telling the end of it when it goes wrong."""
+"""Run one seed; on failure return the last lines of its trace and the command that repeats it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.simulation.records import BrokenInvariantError
 from tests.simulation.simulation import Simulation
 from tests.simulation.situations import Situation
 
-TOLD_LINES = 60
+SHOWN_LINES = 60
 MAX_LINE = 300
 
 
 def failure_of(seed: int) -> str | None:
-    """Return how the history of a seed fails, with the command that repeats it; None: it holds."""
+    """Return how a seed fails and the command that repeats it; None: it holds."""
     return _failure_of(Simulation(seed), seed)
 
 
@@ -24,20 +24,20 @@ def _failure_of(simulation: Simulation, seed: int) -> str | None:
         with silence():
             simulation.run()
     except (Exception, BrokenInvariantError) as error:  # noqa: BLE001 - it needs its seed
-        told = [line[:MAX_LINE] for line in simulation.history[-TOLD_LINES:]]
+        shown = [line[:MAX_LINE] for line in simulation.history[-SHOWN_LINES:]]
         return "\n".join(
             [
                 f"seed {seed} fails: {type(error).__name__}: {error}",
-                *told,
+                *shown,
                 f"seed {seed} fails: {type(error).__name__}: {str(error)[:MAX_LINE]}",
-                f"repeat it: make test ARGS='tests/simulation/test_simulation.py --seed {seed}'",
+                f"repeat it: python -m tests.simulation --first {seed} --seeds 1",
             ]
         )
     return None
 
 
-def live(seed: int) -> tuple[int, str | None, frozenset[Situation]]:
-    """Return a seed, ``failure_of`` it and the situations it met; for pools of processes."""
+def run_seed(seed: int) -> tuple[int, str | None, frozenset[Situation]]:
+    """Return a seed, its failure and the situations that it met; for pools of processes."""
     simulation = Simulation(seed)
     failure = _failure_of(simulation, seed)
     return seed, failure, frozenset(simulation.situations.met)
@@ -45,7 +45,7 @@ def live(seed: int) -> tuple[int, str | None, frozenset[Situation]]:
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Keep thousands of deaths out of the log; the history tells them better."""
+    """Disable logging: thousands of crashes would fill the log; the trace has them."""
     logging.disable(logging.CRITICAL)
     try:
         yield

@@ -1,4 +1,4 @@
-"""A leader that writes its ISRs into ZooKeeper itself, as ``actors.zk_isr_manager`` does it."""
+"""A leader that writes its ISRs into ZooKeeper itself, as ``actors.zk_isr_manager``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class IsrWriter:
-    """Does for one broker what a controller would do with its proposals."""
+    """Writes the proposals of one broker, as a controller would."""
 
     def __init__(self, broker: SimulatedBroker) -> None:
         self._broker = broker
@@ -23,14 +23,14 @@ class IsrWriter:
         self._propagation = IsrChangePropagation(self._broker.now_ms)
 
     def alter(self, request: AlterPartitionRequest) -> AlterPartitionResponse | None:
-        """Write what is proposed; None while there is no session."""
+        """Write a proposal; None without a session."""
         hosted = self._broker.replica_manager.partitions
         epochs = {
             row.topic_partition: hosted[row.topic_partition].controller_epoch
             for row in request.partitions
             if row.topic_partition in hosted
         }
-        # Another thread than the controller's: what befalls that one in a call is not for this.
+        # It stands for another thread: faults in the controller's calls do not happen in it.
         session = self._broker.session
         hook, session.hook = session.hook, None
         try:
@@ -44,7 +44,7 @@ class IsrWriter:
         return response
 
     def propagate_again_and_again(self) -> None:
-        """Tell the controller every now and then what was written."""
+        """Notify the controller of the written ISRs, and schedule the next time."""
         self._time.schedule(self._broker, CHECK_INTERVAL_MS, self.propagate_again_and_again)
         due = self._propagation.due(self._broker.now_ms)
         if not due:

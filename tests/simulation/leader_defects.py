@@ -1,9 +1,9 @@
 """Defects in what leaders know of followers and of themselves: they test the simulation.
 
-Each is a function that breaks one branch while the returned context lasts. Two are left out:
-answers of an older version that a leader takes over, and conflicts that it does not. A leader has
-one proposal at a time and sends it again unchanged: only requests that no leader sends lead here
-to either. Unit tests have them.
+Each is a function that breaks one branch while the returned context lasts. Two are left out: a
+leader that accepts answers of an older version, and one that ignores conflicts. A leader has one
+proposal at a time and repeats it unchanged, so no request of a leader causes either. Unit tests
+have them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tests.support.memory_logs import MemoryLog
 Defect: TypeAlias = Callable[[], Any]
 
 
-def positions_kept_by_who_leads_again() -> Any:
-    """Who follows keeps what it knew of followers, and goes by it when it leads again."""
+def positions_kept_by_later_leaders() -> Any:
+    """A follower keeps the positions of other followers and uses them when it leads again."""
     make = Partition.make_follower
 
     def and_remember(self: Partition, state: Any) -> None:
@@ -40,32 +40,32 @@ def positions_kept_by_who_leads_again() -> Any:
 
 
 def epochs_begin_unnoted() -> Any:
-    """A leader does not note where its epoch begins before it has records of it (KAFKA-7415)."""
+    """A leader does not store the start of its epoch before it has records of it (KAFKA-7415)."""
     return patch.object(MemoryLog, "assign_epoch", lambda self, leader_epoch: None)
 
 
 def watermarks_stay_beyond_truncated_logs() -> Any:
-    """What a follower drops stays committed in its mind (KAFKA-9491)."""
+    """A follower keeps its high watermark when it truncates below it (KAFKA-9491)."""
     return patch.object(Partition, "on_truncation", lambda self: None)
 
 
-def members_proposed_without_their_lives() -> Any:
-    """A leader does not say in which life it saw those it proposes (KIP-903)."""
+def members_proposed_without_broker_epochs() -> Any:
+    """A leader proposes members without their broker epochs (KIP-903)."""
     propose = LeaderPartitions._propose
 
-    def of_any_life(self: LeaderPartitions, partition: Partition, isr: Any) -> None:
-        lives = {r: follower.broker_epoch for r, follower in partition.followers.items()}
+    def of_any_broker_epoch(self: LeaderPartitions, partition: Partition, isr: Any) -> None:
+        broker_epochs = {r: follower.broker_epoch for r, follower in partition.followers.items()}
         for follower in partition.followers.values():
             follower.broker_epoch = -1
         propose(self, partition, isr)
-        for replica, broker_epoch in lives.items():
+        for replica, broker_epoch in broker_epochs.items():
             partition.followers[replica].broker_epoch = broker_epoch
 
-    return patch.object(LeaderPartitions, "_propose", of_any_life)
+    return patch.object(LeaderPartitions, "_propose", of_any_broker_epoch)
 
 
-def too_few_in_sync_append_all_the_same() -> Any:
-    """``acks=all`` is appended though fewer are in sync than it needs."""
+def appends_with_too_few_in_sync() -> Any:
+    """``acks=all`` is appended with fewer in-sync replicas than required."""
     append = Produce._append
 
     def with_any(self: Produce, partition: Any, batches: Any, now_ms: int) -> Any:
@@ -76,26 +76,26 @@ def too_few_in_sync_append_all_the_same() -> Any:
 
 
 def deposed_leaders_acknowledge() -> Any:
-    """Who does not lead any more acknowledges what it appended."""
+    """A deposed leader acknowledges what it appended."""
     outcome = DelayedProduce._outcome
 
-    def all_the_same(self: DelayedProduce, awaited: Any) -> Any:
+    def acknowledge_anyway(self: DelayedProduce, awaited: Any) -> Any:
         error = outcome(self, awaited)
         is_there = awaited.partition.log is not None
         if error is Errors.NOT_LEADER_OR_FOLLOWER and is_there:
             return Errors.NONE
         return error
 
-    return patch.object(DelayedProduce, "_outcome", all_the_same)
+    return patch.object(DelayedProduce, "_outcome", acknowledge_anyway)
 
 
-def fetches_of_earlier_lives_count() -> Any:
-    """A leader does not ask which life of a follower fetches (KIP-903)."""
+def fetches_of_former_broker_epochs_count() -> Any:
+    """A leader does not check the broker epoch of a fetch (KIP-903)."""
     return patch.object(FollowerFetches, "_is_of_earlier_life", lambda self, request: False)
 
 
-def leaders_let_others_in_before_they_recover() -> Any:
-    """A leader that nobody in sync stands behind lets followers in before it has said so."""
+def recovering_leaders_expand_isr() -> Any:
+    """A recovering leader adds followers before the controller knows that it recovered."""
     expand = LeaderPartitions._expand_isr
 
     def whether_or_not(self: LeaderPartitions, partition: Partition, replica: int) -> None:
@@ -110,8 +110,8 @@ def leaders_let_others_in_before_they_recover() -> Any:
     return stack
 
 
-def recovering_leaders_believed() -> Any:
-    """A controller accepts any recovery state that a leader proposes (KIP-704)."""
+def any_recovery_state_accepted() -> Any:
+    """A controller accepts any recovery state in a proposal (KIP-704)."""
     is_valid = partition_change._is_valid_isr
 
     def in_any_state(now: Any, replicas: Any, proposed: AlterIsr) -> bool:
@@ -122,18 +122,18 @@ def recovering_leaders_believed() -> Any:
 
 
 LEADER_DEFECTS: tuple[Defect, ...] = (
-    positions_kept_by_who_leads_again,
+    positions_kept_by_later_leaders,
     epochs_begin_unnoted,
     watermarks_stay_beyond_truncated_logs,
-    members_proposed_without_their_lives,
-    too_few_in_sync_append_all_the_same,
+    members_proposed_without_broker_epochs,
+    appends_with_too_few_in_sync,
     deposed_leaders_acknowledge,
-    fetches_of_earlier_lives_count,
-    leaders_let_others_in_before_they_recover,
-    recovering_leaders_believed,
+    fetches_of_former_broker_epochs_count,
+    recovering_leaders_expand_isr,
+    any_recovery_state_accepted,
 )
 
 SEARCH_LEADERS_FROM: dict[Defect, int] = {
-    fetches_of_earlier_lives_count: 112,
-    recovering_leaders_believed: 139,
+    fetches_of_former_broker_epochs_count: 112,
+    any_recovery_state_accepted: 139,
 }

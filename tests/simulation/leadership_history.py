@@ -1,4 +1,4 @@
-"""What ZooKeeper was made to hold, transaction by transaction: elections, leaderships, fences."""
+"""Check all transactions in ZooKeeper: controller elections, leaderships, fences."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ BROKER_CONFIGS = "/config/brokers/"
 
 
 class Belief(NamedTuple):
-    """A leadership as brokers know it."""
+    """A leadership in a metadata cache or in a LeaderAndIsr request."""
 
     leader: BrokerId
     leader_epoch: int
@@ -55,25 +55,25 @@ class Belief(NamedTuple):
 class LeadershipHistory:
     """Checks every transaction once; raises ``AssertionError``.
 
-    S1, S2: who writes rules, by a fence, in the epoch of an election that was one transaction.
-    S3: every leadership follows from the one before. S12: no unclean leader nobody allowed.
+    S1, S2: only the active controller writes, with a fence; an election is one transaction.
+    S3: every leadership follows from the one before. S12: unclean elections only where allowed.
     """
 
     def __init__(self, cluster: Cluster, situations: Situations) -> None:
         self._situations = situations
-        self._wished: set[str] = set()  # topics to be deleted
-        self._wishes_in_term: Counter[int] = Counter()
+        self._being_deleted: set[str] = set()  # topics queued for deletion
+        self._deletions_in_term: Counter[int] = Counter()
         self.controller_epoch = 0
-        self.elections = 0  # of controllers, and epochs that they raised
+        self.elections = 0  # of controllers; includes epochs that they raised
         self.ever_held: dict[TopicPartition, set[Belief]] = {}
         self.ever_led: set[tuple[TopicPartition, BrokerId, int]] = set()
         self.current: dict[TopicPartition, LeaderAndIsr] = {}
-        self.elected_zxids: dict[TopicPartition, int] = {}  # which began the present leader epoch
+        self.elected_zxids: dict[TopicPartition, int] = {}  # of the present leader epoch
         self.allow_unclean_everywhere = False
         self.leaders_write_isrs = False
         self.is_epoch_tampered_with = False
         self.leave_requests: Counter[ControlledShutdownRequest] = Counter()
-        self.on_wish: Callable[[str], None] = lambda topic: None  # to delete it
+        self.on_deletion_requested: Callable[[str], None] = lambda topic: None
         self.on_topic_lost: Callable[[str, str, Mapping[int, ReplicaAssignment]], None] = (
             lambda topic, topic_id, assignment: None
         )
@@ -81,10 +81,10 @@ class LeadershipHistory:
         self.on_unclean_election: Callable[[TopicPartition, str, int], None] = lambda *election: (
             None
         )
-        self.on_state: Callable[[TopicPartition, LeaderAndIsr], None] = lambda *told: None
+        self.on_state: Callable[[TopicPartition, LeaderAndIsr], None] = lambda *state: None
         self._cluster = cluster
         self._read = 0
-        self._ruling_session = 0
+        self._controller_session = 0
         self._assignments: dict[str, dict[int, ReplicaAssignment]] = {}
         self._topic_ids: dict[str, str] = {}
         self._unreadable: set[str] = set()
@@ -96,7 +96,7 @@ class LeadershipHistory:
         self._successors: dict[BrokerId, dict[TopicPartition, tuple[BrokerId, int, int]]] = {}
 
     def note_sent(self, exchange: Exchange) -> None:
-        """Remember what was asked for: it may justify a write."""
+        """Store a request: it may justify a write."""
         request = exchange.request
         if isinstance(request, AlterPartitionRequest):
             if exchange.sender is None:
@@ -114,23 +114,23 @@ class LeadershipHistory:
             self.allow_unclean_everywhere |= request.partitions is None
             self._unclean_partitions.update(request.partitions or ())
 
-    def is_ruling(self, broker: SimulatedBroker) -> bool:
-        """Whether a broker's controller rules, in its own opinion and in ZooKeeper's."""
+    def is_active_controller(self, broker: SimulatedBroker) -> bool:
+        """Whether a broker is the active controller in its own view and in ZooKeeper's."""
         is_its_term = broker.controller.context.epoch == self.controller_epoch
-        return is_its_term and broker.session.session_id == self._ruling_session
+        return is_its_term and broker.session.session_id == self._controller_session
 
     def topic_id(self, topic: str) -> str:
-        """Return the id of a topic; empty when it has none, or is not there."""
+        """Return the id of a topic; empty if it has none, or does not exist."""
         return self._topic_ids.get(topic, "")
 
     def assignment(self, partition: TopicPartition) -> ReplicaAssignment | None:
-        """Return where a partition is assigned, if that can be read."""
+        """Return the assignment of a partition, if its topic is readable."""
         is_readable = partition.topic not in self._unreadable
         stored = self._assignments.get(partition.topic, {}) if is_readable else {}
         return stored.get(partition.partition)
 
     def is_proposed(self, broker_id: BrokerId, partition: TopicPartition) -> bool:
-        """Whether a request that was sent, of a dead leader too, can still put a broker in sync."""
+        """Whether a sent request, perhaps of a dead leader, can still add a broker to the ISR."""
         now = self.current.get(partition)
         return now is not None and any(
             broker_id in row.new_isr
@@ -142,11 +142,11 @@ class LeadershipHistory:
     def successors(
         self, broker_id: BrokerId
     ) -> list[tuple[TopicPartition, tuple[BrokerId, int, int]]]:
-        """Return who took over what a leaving broker led: leader, leader epoch, by which event."""
+        """Return the new leaders of partitions: leader, leader epoch, number of the event."""
         return sorted(self._successors.get(broker_id, {}).items())
 
     def check(self) -> None:
-        """Check the transactions since the last time."""
+        """Check the transactions since the last call."""
         transactions = self._cluster.zookeeper.transactions
         while self._read < len(transactions):
             self._check_transaction(transactions[self._read])
@@ -164,14 +164,16 @@ class LeadershipHistory:
             if parent == "/brokers/topics":
                 self._note_topic(name, operation, is_brokers=is_brokers)
             elif parent == DeleteTopicsZNode.PATH and isinstance(operation, Create | Delete):
-                (self.on_wish if isinstance(operation, Create) else self.on_given_up)(name)
+                (self.on_deletion_requested if isinstance(operation, Create) else self.on_given_up)(
+                    name
+                )
                 if isinstance(operation, Create):
-                    self._wished.add(name)
-                    self._wishes_in_term[self.controller_epoch] += 1
-                    is_second = self._wishes_in_term[self.controller_epoch] > 1
-                    self._situations.meet_if(is_second, Situation.DELETION_ASKED_AGAIN_IN_ONE_TERM)
+                    self._being_deleted.add(name)
+                    self._deletions_in_term[self.controller_epoch] += 1
+                    is_second = self._deletions_in_term[self.controller_epoch] > 1
+                    self._situations.meet_if(is_second, Situation.SECOND_DELETION_IN_ONE_TERM)
                 else:
-                    self._wished.discard(name)
+                    self._being_deleted.discard(name)
             elif operation.path.startswith("/config/"):
                 self._note_config(operation)
             elif name == "state":
@@ -203,17 +205,19 @@ class LeadershipHistory:
                 for assignment in stored.values()
             )
             self._situations.meet_if(moving, Situation.FAILOVER_IN_MOVE)
-            self._situations.meet_if(self._wished, Situation.FAILOVER_IN_DELETION)
+            self._situations.meet_if(self._being_deleted, Situation.FAILOVER_IN_DELETION)
             self.controller_epoch = epoch
             self.elections += 1
-            self._ruling_session = transaction.session_id
+            self._controller_session = transaction.session_id
             return
         assert ControllerZNode.PATH not in created, "an election is one transaction"
 
     def _check_raised_epoch(self, transaction: Transaction) -> None:
-        """A controller whose epoch was refused raises it, while it holds ``/controller``."""
+        """A controller whose epoch was refused raises it while it holds ``/controller``."""
         assert self.is_epoch_tampered_with, "an election is one transaction"
-        assert transaction.session_id == self._ruling_session, "who does not rule raises the epoch"
+        assert transaction.session_id == self._controller_session, (
+            "a deposed controller raises the epoch"
+        )
         fence, *_ = transaction.operations
         assert isinstance(fence, Check), transaction
         assert fence.path == ControllerZNode.PATH, transaction
@@ -225,16 +229,16 @@ class LeadershipHistory:
         fence, *_ = transaction.operations
         is_fenced = isinstance(fence, Check) and fence.path == ControllerEpochZNode.PATH
         assert is_fenced, f"an unfenced write: {fenced[0]}"
-        if fenced[0].path != ControllerZNode.PATH:  # which a candidate may remove as well
-            assert transaction.session_id == self._ruling_session, (
-                f"session {transaction.session_id} wrote {fenced[0]} and does not rule"
+        if fenced[0].path != ControllerZNode.PATH:  # a candidate may remove it as well
+            assert transaction.session_id == self._controller_session, (
+                f"session {transaction.session_id} wrote {fenced[0]} and is not the controller"
             )
 
     # --- what leaderships depend on ---
 
     def _note_topic(self, topic: str, operation: Operation, *, is_brokers: bool) -> None:
         if isinstance(operation, Delete):
-            if is_brokers:  # others do not ask who has logs
+            if is_brokers:  # a tool does not check for logs
                 self._check_logs_are_gone(topic)
             elif self._topic_ids.get(topic) is not None:
                 self.on_topic_lost(topic, self._topic_ids[topic], self._assignments[topic])
@@ -249,18 +253,18 @@ class LeadershipHistory:
                 return
             self._unreadable.discard(topic)
             if is_brokers and isinstance(operation, SetData):
-                assert operation.version >= 0, f"a topic is written whoever wrote it: {operation}"
+                assert operation.version >= 0, f"a topic is written without a version: {operation}"
                 self._check_moves(topic, stored.partitions)
             self._assignments[topic] = dict(stored.partitions)
             if stored.topic_id is not None:
                 first = self._topic_ids.setdefault(topic, stored.topic_id)
                 is_led = any(partition.topic == topic for partition in self.current)
-                is_kept = first == stored.topic_id or not is_led  # before, nobody was told of it
+                is_kept = first == stored.topic_id or not is_led  # brokers do not know it before
                 assert is_kept, f"TopicKeepsItsId: {topic} had {first}: {stored}"
                 self._topic_ids[topic] = stored.topic_id
 
     def _check_moves(self, topic: str, now: Mapping[int, ReplicaAssignment]) -> None:
-        """A move ends when nobody who is removed can still believe that he belongs to it."""
+        """A reassignment ends when no removed replica can still believe to be a replica."""
         for number, before in self._assignments.get(topic, {}).items():
             after, partition = now.get(number, before), TopicPartition(topic, number)
             if not before.is_being_reassigned or after == before:
@@ -283,7 +287,7 @@ class LeadershipHistory:
                 assert is_behind or not is_same, f"{broker_id} knows the epoch: {hosted}, {state}"
 
     def _check_logs_are_gone(self, topic: str) -> None:
-        """S10: a topic is forgotten when no replica is left, unless nobody could read which."""
+        """S10: a topic is forgotten when no replica has a log; not checked if it is unreadable."""
         if topic in self._unreadable:
             return
         topic_id = self._topic_ids.get(topic)
@@ -305,10 +309,10 @@ class LeadershipHistory:
     # --- leaderships ---
 
     def may_be_withheld(self, partition: TopicPartition, leader_epoch: int) -> bool:
-        """Whether brokers may be told that nobody leads in an epoch in which somebody did.
+        """Whether brokers may learn "no leader" in an epoch in which there was a leader.
 
-        The leader may have lost records, and the controller cannot elect another one: somebody
-        has deleted the state, or it does not know yet that it is deposed.
+        The leader may have lost records, and the controller cannot elect another one: the state
+        znode is deleted, or the controller does not know yet that it is deposed.
         """
         held = self.ever_held.get(partition, ())
         return any(belief.leader_epoch == leader_epoch for belief in held)
@@ -360,14 +364,14 @@ class LeadershipHistory:
                 taken_over[partition] = now.leader, now.leader_epoch, writer.handled_events
             self._check_new_leader(partition, before, now, writer, where)
         elif now.leader >= 0 and now.leader_recovery_state is LeaderRecoveryState.RECOVERING:
-            # One that recovers already cannot be marked again when it has lost records once more.
+            # A leader that is recovering cannot be marked again after another loss.
             is_marked = now.leader_recovery_state != before.leader_recovery_state
             is_last_resort = self._are_all_suspect(before.isr, partition, writer)
             if not is_marked and not is_last_resort:
                 return
             is_allowed = is_last_resort or self._may_be_unclean(partition)
-            assert is_allowed, f"nobody lost any, {where}"
-            assert now.isr == (now.leader,), f"an unclean leader is alone, {where}"
+            assert is_allowed, f"no replica lost records, {where}"
+            assert now.isr == (now.leader,), f"an unclean leader must be the only member, {where}"
             self.on_unclean_election(partition, self.topic_id(partition.topic), now.leader_epoch)
 
     def _note_state(self, partition: TopicPartition, now: LeaderAndIsr, zxid: int) -> None:
@@ -380,7 +384,7 @@ class LeadershipHistory:
         self.ever_led.add((partition, now.leader, now.leader_epoch))
 
     def _is_of_leader(self, transaction: Transaction) -> bool:
-        """Whether leaders write ISRs themselves, and this is such a write: nothing fences it."""
+        """Whether this is a leader's own write of an ISR, which has no fence."""
         return self.leaders_write_isrs and all(
             isinstance(op, SetData) and TopicPartitionStateZNode.partition_of(op.path) is not None
             for op in transaction.operations
@@ -397,8 +401,8 @@ class LeadershipHistory:
         assert len(set(now.isr)) == len(now.isr), f"IsrIsASet, {where}"
         assert now.leader == NO_LEADER or now.leader in now.isr, f"LeaderInIsr, {where}"
         replicas = self._assignments[partition.topic][partition.partition].replicas
-        # Those that a cancelled move leaves unassigned go one by one, and stay while nobody can
-        # lead. A leader that writes itself may not have heard that a replica is unwanted now.
+        # A cancelled move removes unassigned members one by one, and keeps them while no replica
+        # can lead. A leader that writes itself may not know yet that a replica is removed.
         adds_none = before is not None and set(now.isr) <= set(before.isr)
         is_subset = adds_none or self.leaders_write_isrs or set(now.isr) <= set(replicas)
         assert is_subset, f"IsrSubsetOfReplicas, {where}, {replicas}"
@@ -422,7 +426,7 @@ class LeadershipHistory:
             and sorted(row.new_isr) == sorted(now.isr)
             and row.leader_recovery_state == now.leader_recovery_state
         ]
-        assert causes, f"nobody proposed it, {where}"
+        assert causes, f"no leader proposed it, {where}"
         if writer is None:
             return
         epochs = writer.controller.context.live_broker_epochs
@@ -436,7 +440,7 @@ class LeadershipHistory:
                 for member, epoch in zip(row.new_isr, row.isr_broker_epochs, strict=True)
             )
             for request, row in causes
-        ), f"proposed in an earlier life, {where}, {epochs}"
+        ), f"proposed with former broker epochs, {where}, {epochs}"
 
     def _check_new_leader(
         self,
@@ -462,9 +466,9 @@ class LeadershipHistory:
         self._situations.meet(Situation.UNCLEAN_ELECTION)
         self.on_unclean_election(partition, topic_id, now.leader_epoch)
         assert is_last_resort or self._may_be_unclean(partition), (
-            f"an unclean election nobody allowed, {where}"
+            f"an unclean election that is not allowed, {where}"
         )
-        assert now.isr == (now.leader,), f"an unclean leader is alone, {where}"
+        assert now.isr == (now.leader,), f"an unclean leader must be the only member, {where}"
         assert now.leader_recovery_state is LeaderRecoveryState.RECOVERING, where
         if writer is not None and not is_known_as_such:
             count = self._unclean_elections.get(id(writer), 0) + 1
@@ -485,9 +489,9 @@ class LeadershipHistory:
         partition: TopicPartition,
         writer: SimulatedBroker | None,
     ) -> bool:
-        """Whether all of these are registered, and say that they may have lost records.
+        """Whether all of these are registered and say that they may have lost records.
 
-        Or said so when the controller looked last.
+        Or said so when the controller last read the registrations.
         """
         if writer is not None and all(
             writer.controller.context.suspect_end(member, partition) is not None
@@ -501,7 +505,7 @@ class LeadershipHistory:
                 return False
             try:
                 where = BrokerIdZNode.suspects(node.data)
-            except BadDataError:  # overwritten by somebody
+            except BadDataError:  # an admin has overwritten it
                 return False
             listed = where.paths(member, node.stat.ephemeral_owner)
             suspects = decode_suspects([nodes[path].data for path in listed])
@@ -510,7 +514,7 @@ class LeadershipHistory:
         return True
 
     def _writer(self, transaction: Transaction) -> SimulatedBroker | None:
-        """Return the controller that wrote, if it still rules in the term it wrote in."""
+        """Return the controller that wrote, if it is still active in the same term."""
         for broker in self._cluster.brokers.values():
             if broker.session.session_id == transaction.session_id:
                 is_same_term = broker.controller.context.epoch == self.controller_epoch
@@ -519,10 +523,10 @@ class LeadershipHistory:
 
 
 def _check_proposal(sender: SimulatedBroker, row: AlterPartitionRow) -> None:
-    """Check what a leader proposes against what it knows."""
+    """Check a proposal against what its leader knows."""
     partition = sender.replica_manager.partitions.get(row.topic_partition)
     if partition is None or partition.leader_epoch != row.leader_epoch:
-        return  # it was proposed before an order, and is withdrawn
+        return  # it was proposed before a control request, and is withdrawn
     where = f"broker {sender.broker_id} proposes {row}: {partition}"
     added = set(row.new_isr) - set(partition.isr)
     assert not (partition.is_recovering and added), f"ItHasNotRecovered: {where}"
@@ -533,7 +537,7 @@ def _check_proposal(sender: SimulatedBroker, row: AlterPartitionRow) -> None:
 
 
 def _is_duty(operation: Operation) -> bool:
-    """Whether only a controller that rules may do this."""
+    """Whether only the active controller may do this."""
     path = operation.path
     match operation:
         case Check():

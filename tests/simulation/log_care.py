@@ -1,4 +1,4 @@
-"""What a broker does about logs that fail it, as ``broker.broker_storage`` and the notifier do."""
+"""How a broker handles failing logs, as ``broker.broker_storage`` and the notifier do."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ SOON_MS = 1
 
 
 class LogCare:
-    """Looks for damage, and has the controller ask what is out of service."""
+    """Finds damage and notifies the controller of logs that are out of service."""
 
     def __init__(self, broker: SimulatedBroker) -> None:
         self._broker = broker
         self._time = broker.world.time
-        self._is_due = False  # the controller is to be told, as soon as there is a session
-        broker.disk.on_condemned = self._on_condemned
+        self._is_due = False  # notify the controller as soon as there is a session
+        broker.disk.on_out_of_service = self._on_out_of_service
 
     def verify_again_and_again(self) -> None:
-        """Read everything there is, and do what else a disk needs now and then."""
+        """Read all logs, run the disk's periodic tasks, and schedule the next time."""
         self._time.schedule(self._broker, VERIFICATION_INTERVAL_MS, self.verify_again_and_again)
         self.verify()
         self._broker.disk.look_after(self._broker.replica_manager.is_known_topic)
 
     def verify(self) -> None:
-        """Read everything there is."""
+        """Read all logs."""
         for name, error in self._broker.disk.find_damage().items():
             self._broker.replica_manager.on_records_damaged(name, error)
 
-    def _on_condemned(self) -> None:
-        # Whoever condemned it is in the middle of something.
+    def _on_out_of_service(self) -> None:
+        # Not now: the caller is in the middle of something.
         self._time.schedule(self._broker, SOON_MS, self.give_up_offline_replicas)
 
     def give_up_offline_replicas(self) -> None:
-        """Take out of service what cannot be used any more, and tell."""
+        """Take failed replicas out of service and notify the controller."""
         self._broker.replica_manager.on_log_directory_failed()
         self._broker.acted()
         self.announce()
 
     def announce_replaceable_logs(self) -> None:
-        """Tell once more when others do without a damaged log."""
+        """Notify the controller again when a damaged log can be replaced."""
         if self._broker.replica_manager.replaceable_logs():
             self.announce()
 
@@ -55,10 +55,10 @@ class LogCare:
         self.announce_what_is_due()
 
     def announce_what_is_due(self) -> None:
-        """Notify the controller of what could not be told before."""
+        """Notify the controller, if that is pending and there is a session."""
         if not self._is_due:
             return
-        # Another thread than the controller's: what befalls that one in a call is not for this.
+        # It stands for another thread: faults in the controller's calls do not happen in it.
         session = self._broker.session
         hook, session.hook = session.hook, None
         try:

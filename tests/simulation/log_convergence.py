@@ -1,4 +1,4 @@
-"""What must be true of the records of a cluster that was left in peace: S7 and S8, to the end."""
+"""What must hold for the records of a cluster at rest without faults: S7 and S8."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def assert_logs_converged(cluster: Cluster, records: RecordHistory) -> None:
     nodes = cluster.zookeeper.snapshot()
     for broker in cluster.brokers.values():
         for name, partition in broker.replica_manager.partitions.items():
-            is_wished = DeleteTopicsTopicZNode.path(name.topic) in nodes
+            is_being_deleted = DeleteTopicsTopicZNode.path(name.topic) in nodes
             log = broker.disk.get(name)
             is_whole = log is not None and not _readable_damage(log)
-            assert is_whole or is_wished, f"broker {broker.broker_id}: {name} is damaged"
-            if partition.role is Role.LEADER and not is_wished:
+            assert is_whole or is_being_deleted, f"broker {broker.broker_id}: {name} is damaged"
+            if partition.role is Role.LEADER and not is_being_deleted:
                 _assert_followed(cluster, broker, partition, records)
                 _assert_readable(cluster, broker, name)
 
@@ -34,7 +34,7 @@ def assert_logs_converged(cluster: Cluster, records: RecordHistory) -> None:
 def _readable_damage(log: SimulatedLog) -> set[int]:
     """Return the base offsets of damaged batches that can be read.
 
-    Those below the log start offset stay damaged in the active segment, which nobody verifies.
+    Damage below the log start offset stays in the active segment, which is never verified.
     """
     if not log.damaged:
         return set()
@@ -59,7 +59,7 @@ def _assert_followed(
             continue
         other, partition = broker.disk.log(name), broker.replica_manager.partitions[name]
         assert partition.high_watermark == led.high_watermark, f"{where}: {partition}"
-        # Records that a former leader was told to delete, and could not tell everybody, stay.
+        # A former leader may have deleted records below a start offset that others do not know.
         start = max(log.log_start_offset, other.log_start_offset)
         if known is None or not known.is_tainted:
             is_same = _batches(other, start) == _batches(log, start)
@@ -67,12 +67,12 @@ def _assert_followed(
 
 
 def _batches(log: SimulatedLog, start: int) -> list[bytes]:
-    """Return what can be read; below the start there may be more, here or there."""
+    """Return the batches that can be read; logs may keep some below the start."""
     return [batch.data for batch in log.batches if batch.last_offset >= start]
 
 
 def _assert_readable(cluster: Cluster, leader: SimulatedBroker, name: TopicPartition) -> None:
-    """What is committed can be read: an answer holds what is in one file."""
+    """Committed records can be read; an answer holds records of one file."""
     log = leader.disk.log(name)
     high_watermark = leader.replica_manager.partitions[name].high_watermark
     offset, read = log.log_start_offset, list[Record]()

@@ -1,4 +1,4 @@
-"""The machine of a broker with files: what a loss of power, and a failed disk, leave of them."""
+"""The machine of a broker with files: its state after a loss of power, or a failed disk."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ WALL_CLOCK_SPEED = 20
 
 
 class Machine:
-    """What outlives the processes of one broker: its files, which of them are durable, its clocks.
+    """State beyond the processes of one broker: its files, which data are flushed, its clocks.
 
-    ``hidden`` are the directories that cannot be read, and where they are meanwhile. ``let_go``
-    closes what the present process has open.
+    ``hidden`` are the unreadable directories and their present paths. ``let_go`` closes what the
+    present process has open.
     """
 
     def __init__(
@@ -44,17 +44,17 @@ class Machine:
         self._now_ms = now_ms
 
     def wall_clock_ms(self) -> int:
-        """What time it is, by a clock that runs fast."""
+        """The time of a wall clock that runs fast."""
         return TIMESTAMP_MS + self._now_ms() * WALL_CLOCK_SPEED
 
     def hide(self, directory: int) -> None:
-        """Put something in the place of a directory that nobody can use."""
+        """Replace a directory by something unusable."""
         path = self.directories[directory]
         self.hidden[directory] = path.rename(path.with_name(f"{path.name}-hidden"))
         path.touch()
 
     def lose_power(self) -> None:
-        """Leave what was waited for, and perhaps more."""
+        """Keep the flushed data, and perhaps more."""
         kind = self.dice.randrange(3)
         for directory, path in enumerate(self.directories):
             before = self.hidden.get(directory, path)
@@ -70,6 +70,6 @@ class Machine:
 
 
 def _forget_this_boot(path: Path) -> None:
-    """Have it say that the directory was in use in an earlier boot of the machine."""
+    """Make a directory look as if it was in use in an earlier boot of the machine."""
     if path.exists():
         path.write_text(path.read_text().replace(boot_id() or "unknown", "an-earlier-boot"))

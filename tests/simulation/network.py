@@ -1,8 +1,8 @@
-"""The network between brokers: what is under way arrives late, twice, in another order, or never.
+"""The network between brokers: messages may be late, duplicated, reordered or lost.
 
-A request is sent to an endpoint, not to a broker: whoever listens there when it arrives gets it,
-be it a later process on the same port. Its answer finds the one ``Exchange`` it belongs to, as a
-correlation id does; an exchange that was given up discards it.
+A request is sent to an endpoint, not to a broker: the process that listens there on arrival gets
+it, even a later process on the same port. An answer finds the one ``Exchange`` it belongs to, as
+with a correlation id; an exchange that was given up discards it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ AnswerBody: TypeAlias = ControlResponse | FetchResponse | ControllerResponse | C
 
 
 class Fate(Enum):
-    """What becomes of a packet that is sent."""
+    """What happens to a packet."""
 
     AT_ONCE = "arrives at once"
     LATER = "arrives when it is let"
-    TWICE = "arrives twice, whenever it is let"
+    TWICE = "arrives twice, when it is let"
     LOST = "never arrives"
 
 
@@ -44,7 +44,7 @@ class Peer(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """One attempt at a request, as its sender knows it; ``sender`` None is a client of admins."""
+    """One attempt of a request, as its sender knows it; ``sender`` is None for admin clients."""
 
     number: int
     sender: Peer | None
@@ -53,16 +53,16 @@ class Exchange:
     request: RequestBody
     on_answer: Callable[[AnswerBody], None]
     sent_ms: int
-    has_arrived: bool = False  # somebody has the request
+    has_arrived: bool = False  # a process has the request
     is_over: bool = False
 
     def give_up(self) -> None:
-        """Wait no longer: an answer that comes is discarded."""
+        """Stop waiting: a later answer is discarded."""
         self.is_over = True
 
 
 class Packet(NamedTuple):
-    """A request (``answer`` is None) or its answer, under way until ``from_ms`` at least."""
+    """A request (``answer`` is None) or its answer, in flight at least until ``from_ms``."""
 
     number: int
     exchange: Exchange
@@ -79,7 +79,7 @@ class Packet(NamedTuple):
 
 
 class Network:
-    """Carries packets; which one arrives next is decided by whoever calls ``deliver``."""
+    """Carries packets; the caller of ``deliver`` decides which one arrives next."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self.listeners: dict[str, Peer] = {}
@@ -92,16 +92,16 @@ class Network:
         self._numbers = itertools.count(1)
 
     def listen(self, endpoint: str, peer: Peer) -> None:
-        """Let ``peer`` have what arrives at an endpoint from now on."""
+        """Deliver what arrives at an endpoint to ``peer`` from now on."""
         self.listeners[endpoint] = peer
 
     def unlisten(self, *endpoints: str) -> None:
-        """Have nothing arrive at endpoints any more."""
+        """Stop deliveries to endpoints."""
         for endpoint in endpoints:
             self.listeners.pop(endpoint, None)
 
     def leave(self, peer: Peer) -> None:
-        """Take a dead process off its endpoints; what it sent stays under way."""
+        """Remove a dead process from its endpoints; what it sent stays in flight."""
         self.listeners = {e: p for e, p in self.listeners.items() if p is not peer}
 
     def ask(
@@ -121,12 +121,12 @@ class Network:
         return exchange
 
     def answer(self, exchange: Exchange, answer: AnswerBody) -> None:
-        """Send the answer of a request."""
+        """Send the answer to a request."""
         self.on_answered(exchange, answer)
         self._send(exchange, answer)
 
     def deliverable(self) -> Iterator[int]:
-        """Yield the numbers of packets that may arrive, their destinations being awake."""
+        """Yield the numbers of packets that may arrive: their destinations are not paused."""
         if not self.packets:
             return
         now_ms = self._now_ms()
@@ -135,7 +135,7 @@ class Network:
                 yield number
 
     def deliver(self, number: int) -> bool:
-        """Let a packet arrive; False when nobody was there, or wanted it any more."""
+        """Deliver a packet; False if there was no receiver."""
         return self._arrive(self.packets.pop(number))
 
     def drop(self, number: int) -> None:
@@ -143,29 +143,29 @@ class Network:
         del self.packets[number]
 
     def drop_request(self, exchange: Exchange) -> None:
-        """Lose a request that is under way: its sender closed the connection."""
+        """Lose a request in flight: its sender closed the connection."""
         under_way = self.packets.values()
         for packet in [p for p in under_way if p.exchange is exchange and p.answer is None]:
             self.drop(packet.number)
 
     def sent_by(self, sender: Peer) -> list[int]:
-        """Return the numbers of the requests of a process that are under way."""
+        """Return the numbers of the requests of a process in flight."""
         packets = self.packets.values()
         return [p.number for p in packets if p.exchange.sender is sender and p.answer is None]
 
     def answers_of(self, endpoint: str) -> list[int]:
-        """Return the numbers of the answers of an endpoint that are under way."""
+        """Return the numbers of the answers of an endpoint in flight."""
         packets = self.packets.values()
         return [
             p.number for p in packets if p.exchange.endpoint == endpoint and p.answer is not None
         ]
 
     def hold(self, number: int, for_ms: int) -> None:
-        """Keep a packet from arriving for a while."""
+        """Delay a packet."""
         self.packets[number] = self.packets[number]._replace(from_ms=self._now_ms() + for_ms)
 
     def duplicate(self, number: int) -> None:
-        """Have a packet arrive twice."""
+        """Deliver a packet twice."""
         packet = self.packets[number]
         self._put(packet.exchange, packet.answer, self.delay_ms())
 
@@ -214,6 +214,6 @@ class Network:
 
 
 def usual_fate(packet: Packet) -> Fate:
-    """Fetches, of which there is no end, and clients take no time; all others wait their turn."""
+    """Fetches and requests of clients arrive at once; all others are steps of their own."""
     is_of_data = isinstance(packet.exchange.request, FetchRequest | ClientRequest)
     return Fate.AT_ONCE if is_of_data else Fate.LATER

@@ -1,8 +1,8 @@
-"""How long a history is, and how likely what happens in it: every seed draws its own odds.
+"""The length of a history and the probabilities of its actions; each seed draws its own.
 
-A history in which everything happens now and then seldom has many of the same thing (swarm testing,
-Groce et al., 2012). So each probability is off in some histories, usual in most, frequent in some,
-and so is each action of a ``Menu``.
+A history with all actions at usual rates seldom has many of one kind (swarm testing, Groce et al.,
+2012). So each probability is zero in some histories, usual in most, high in some, and the same
+holds for each action of a ``Menu``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STEPS = 260
 MAX_DELAY_MS = 5_000
 MAX_JUMP_MS = 40 * 24 * 60 * 60 * 1000
 MAX_LEADER_EPOCHS = 20  # of a partition, from the end of all faults until the cluster is at rest
-MAX_LEADER_EPOCHS_IN_PEACE = 10  # a move asked for twice takes 9 when the controller goes
+MAX_LEADER_EPOCHS_IN_PEACE = 10  # a move requested twice takes 9 with a new controller
 STALL_STEPS = 25
 MAX_NESTED_STALLS = 2
 MAX_STEPS_TO_TROUBLE = 30
@@ -31,12 +31,12 @@ Action: TypeAlias = Callable[[], None]
 
 @dataclass(slots=True)
 class Odds:
-    """Probabilities as they usually are; ``draw`` gives those of one history.
+    """The usual probabilities; ``draw`` returns those of one history.
 
-    A new fault that may happen inside something else needs one more field, and nothing else.
+    A new fault inside a call, or at a special moment, needs one more field here.
     """
 
-    # What a step is; what is left is a step of the cluster itself.
+    # Kinds of steps; the rest are steps of the cluster itself.
     fault: float = 0.1
     admin: float = 0.08
     client: float = 0.12
@@ -46,7 +46,7 @@ class Odds:
     packet_hold: float = 0.02
     proposal_duplicate: float = 0.25
     fetch_delay: float = 0.15
-    # Faults inside something else.
+    # Faults inside a call.
     call_fault: float = 0.02
     race: float = 0.1
     power_loss: float = 0.2
@@ -55,7 +55,7 @@ class Odds:
     refusal: float = 0.5
     missing_broker: float = 0.3
     afterwards: float = 0.6
-    # Faults at a bad moment.
+    # Faults at a special moment.
     bad_moment: float = 0.4
     quick_restart: float = 0.6
 
@@ -70,7 +70,7 @@ class Odds:
         return odds
 
     def favour_records(self) -> None:
-        """Have more written, and more of it lost: for logs whose files are to show something."""
+        """Raise the rates of writes and of losses, for logs with files."""
         self.client = max(self.client, 0.4)
         self.power_loss = max(self.power_loss, 0.5)
 
@@ -78,16 +78,16 @@ class Odds:
 FILES_PROBABILITY = 0.0625
 LEADERS_WRITE_PROBABILITY = 0.2
 BROKEN_START_PROBABILITY = 0.1
-BROKEN_START_AT_A_BAD_MOMENT = 0.9  # while something in it is to be deleted
+BROKEN_START_AT_A_BAD_MOMENT = 0.9  # while a topic in the directory is to be deleted
 SAME_DISK_PROBABILITY = 0.6
 SETTLED_PROBABILITY = 0.8
 SETTLED_MS = 1_500
 MAX_FIRST_TOPICS = 3
 MAX_FIRST_RECORDS = 8
 CALM_PROBABILITY = 0.2
-SPARING_PROBABILITY = 0.55
-SURPRISES_PROBABILITY = 0.2
-SURPRISE_PROBABILITY = 0.03
+KEPT_CONTROLLERS_PROBABILITY = 0.55
+UNEXPECTED_ERRORS_PROBABILITY = 0.2
+UNEXPECTED_ERROR_PROBABILITY = 0.03
 FAILOVER_PROBABILITY = 0.5
 FAILOVER_STEPS = 40
 SMALL_INBOX_PROBABILITY = 0.15
@@ -98,7 +98,7 @@ HIDING_PROBABILITY = 0.03
 
 
 class Menu:
-    """Actions of which one is picked at random: ``add`` one, and it is off in some histories."""
+    """Actions of which one is picked at random; each is off in some histories."""
 
     def __init__(self, dice: random.Random) -> None:
         self._random = dice
@@ -106,9 +106,9 @@ class Menu:
         self._weights: list[float] = []
 
     def add(self, action: Action, weight: float = 1.0, *, is_remedy: bool = False) -> None:
-        """Add an action; ``weight`` is how often it usually comes, beside others.
+        """Add an action; ``weight`` is its usual rate relative to the others.
 
-        A remedy is never off: without it others would soon have nothing left to happen to.
+        A remedy is never off: without it the other actions soon have no target left.
         """
         factor = self._random.choice(FACTORS)
         self._actions.append(action)
@@ -120,7 +120,7 @@ class Menu:
             self.add(action, weight)
 
     def act(self) -> None:
-        """Let one of them happen, if any is on."""
+        """Run one of the actions, unless all are off."""
         total = list(accumulate(self._weights))
         if total and total[-1] > 0:
             (action,) = self._random.choices(self._actions, cum_weights=total)

@@ -1,11 +1,11 @@
-"""A producer as librdkafka's: several batches in flight, each to be there once and in order.
+"""A producer as librdkafka's: several batches in flight, each stored once and in order.
 
-Its connection to a broker keeps the order of requests, and of their answers. It sends nothing to
-another broker while requests to the former one are unanswered. What was refused for now is sent
-again, from the first on, after a short while; what was not sent before may be sent meanwhile, and
-reach a leader first that is new to the producer.
-When a batch is out of order, it waits for what is in flight, takes a new epoch, and sends under
-that, from sequence 0 on, whatever was not acknowledged.
+Its connection to a broker keeps requests, and their answers, in order. It sends nothing to
+another broker while requests to the former one are unanswered. After a short time it repeats the
+refused batches in order; in between it may send batches that it has not sent before, and these may
+reach a new leader first.
+After an out-of-order error it waits for the batches in flight, takes a new producer epoch, and
+sends all unacknowledged batches from sequence 0.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Request:
 
 
 class Connection:
-    """To one broker: requests arrive, and are answered, in the order they are sent in."""
+    """A connection to one broker: requests are handled and answered in the sequence of sending."""
 
     def __init__(
         self,
@@ -68,16 +68,16 @@ class Connection:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether something is unanswered."""
+        """Whether an answer is missing."""
         return bool(self._requests)
 
     @property
     def is_clear(self) -> bool:
-        """Whether all that was sent has arrived."""
+        """Whether all sent requests have arrived."""
         return all(r.exchange is not None and r.exchange.has_arrived for r in self._requests)
 
     def send(self, batch: PipelinedBatch, request: ProduceRequest) -> None:
-        """Send a batch; ``on_answer`` hears of it once, unless the connection is closed."""
+        """Send a batch; ``on_answer`` is called once, unless the connection is closed."""
         sent = _Request(batch)
         self._requests.append(sent)
         batch.is_in_flight = True
@@ -90,9 +90,9 @@ class Connection:
         sent.exchange = self._network.ask(None, self._endpoint, request, on_answer)
 
     def close_if_overdue(self, now_ms: int) -> bool:
-        """Give everything up when a request times out; what has not arrived never will.
+        """Give up all requests when one times out; those in flight never arrive.
 
-        Return whether something of it had arrived, and may have been appended.
+        Return whether a request had arrived, so that its batch may have been appended.
         """
         exchanges = [r.exchange for r in self._requests if r.exchange is not None]
         if all(now_ms - exchange.sent_ms < REQUEST_TIMEOUT_MS for exchange in exchanges):
@@ -114,7 +114,7 @@ class Connection:
 
 
 class PipeliningProducer:
-    """What one process writes to one partition. ``note`` writes the history."""
+    """Writes to one partition. ``note`` writes the history."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class PipeliningProducer:
         self._taken = 0
         self._lost_its_place = False
         self._may_retry_from_ms = 0
-        self._appended_at: set[str] = set()  # who took a batch last, and who may have since
+        self._appended_at: set[str] = set()  # the last appender, and possible later ones
         self._connections: dict[str, Connection] = {}
         self._network = network
         self._now_ms = now_ms
@@ -140,25 +140,25 @@ class PipeliningProducer:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more may be in flight.
+        """Whether one more batch may be in flight.
 
-        What is acknowledged behind a batch that is not counts, too: a log knows the last five.
+        Batches acknowledged after an unacknowledged one count too: a log stores the last five.
         """
         return not self.pending or self._taken - self.pending[0].number < MAX_IN_FLIGHT
 
     def take(self, values: tuple[bytes, ...]) -> None:
-        """Have something more to send."""
+        """Add a batch to send."""
         self.pending.append(PipelinedBatch(values, self._sequence, self._taken))
         self._taken += 1
         self._sequence += len(values)
 
     def send(self, endpoint: str) -> None:
-        """Send what is not in flight to whoever is believed to lead, in order."""
+        """Send the batches that are not in flight to the presumed leader, in order."""
         for asked, known in self._connections.items():
             if known.close_if_overdue(self._now_ms()):
                 self._appended_at.add(asked)
         if self._lost_its_place:
-            self._begin_anew()
+            self._start_new_epoch()
         if endpoint not in self._connections:
             on_answer = partial(self._on_answer, endpoint)
             made = Connection(self._network, endpoint, on_answer)
@@ -179,7 +179,7 @@ class PipeliningProducer:
         is_soon = self._now_ms() < self._may_retry_from_ms
         return is_soon and any(pending.is_retried for pending in self.pending)
 
-    def _begin_anew(self) -> None:
+    def _start_new_epoch(self) -> None:
         if any(pending.is_in_flight for pending in self.pending):
             return
         self._lost_its_place = False

@@ -1,4 +1,4 @@
-"""A request that ends any controller that handles it: the third one sets it aside, and rules on."""
+"""A request that ends each controller that handles it, until the third one sets it aside."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ELECTION_ROUNDS = 60
 
 
 class Poison:
-    """Asks for something again and again; by dice of its own, when all else is over."""
+    """Repeats a request at the end of some histories; it has random numbers of its own."""
 
     def __init__(
         self, cluster: Cluster, seed: int, history: LeadershipHistory, note: Callable[..., None]
@@ -40,7 +40,7 @@ class Poison:
         self.is_due = self._random.random() < POISON_PROBABILITY
 
     def act(self) -> None:
-        """Have a few controllers end, and check that it is a few; then let it be tried again."""
+        """Check that only a few controllers end; then allow the request to be tried again."""
         names = [name for name in sorted(self._history.current) if self._is_kept(name)]
         if not names:
             return
@@ -49,32 +49,34 @@ class Poison:
         if assigned is None or assigned.is_being_reassigned:
             return
         row = ReassignablePartition(*name, assigned.replicas)
-        self._note("to move %s is poison", name)
+        self._note("a request to move %s ends controllers", name)
         self._is_on = True
         for _ in range(REQUESTS):
-            self._await_ruler()
+            self._await_controller()
             self._cluster.request(AlterPartitionReassignmentsRequest((row,)))
-        self._await_ruler()
+        self._await_controller()
         self._is_on = False
         self._cluster.zookeeper.remove(ControllerFailuresZNode.PATH)
 
-    def taste(self, broker: SimulatedBroker) -> None:
-        """End a controller that handles the request; once, so that it can say why it ends."""
+    def end_controller(self, broker: SimulatedBroker) -> None:
+        """End a controller that handles the request; only once, so that it can record the cause."""
         event = broker.event
         is_poison = isinstance(event, ApiPartitionReassignment) and event is not self._handled
         if self._is_on and is_poison and broker.is_handling and broker.controller.is_active:
             self._handled = event
             self._ended += 1
             assert self._ended <= MAX_ENDED, "SetAside: the same request ends a third controller"
-            self._note("  %d is poisoned", broker.broker_id)
+            self._note("  %d ends by the request", broker.broker_id)
             raise PlantedError
 
     def _is_kept(self, name: TopicPartition) -> bool:
         return self._cluster.zookeeper.node(DeleteTopicsTopicZNode.path(name.topic)) is None
 
-    def _await_ruler(self) -> None:
+    def _await_controller(self) -> None:
         for _ in range(ELECTION_ROUNDS):
-            if any(map(self._history.is_ruling, self._cluster.active_controllers)):
+            if any(map(self._history.is_active_controller, self._cluster.active_controllers)):
                 return
             self._cluster.run_for(PATIENCE_MS)
-        raise AssertionError("ElectionIsBounded: nobody rules after a poisoned request")
+        raise AssertionError(
+            "ElectionIsBounded: no active controller after a request that ends controllers"
+        )

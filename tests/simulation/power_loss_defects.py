@@ -1,4 +1,4 @@
-"""Defects in what is done about replicas that may have lost records: they test the simulation.
+"""Defects in the handling of replicas that may have lost records: they test the simulation.
 
 Each is a function that breaks one protection while the returned context lasts.
 """
@@ -18,23 +18,23 @@ from tests.support.memory_logs import MemoryLogs
 Defect: TypeAlias = Callable[[], Any]
 
 
-def who_lost_records_is_elected() -> Any:
-    """The controller does not look at which replicas are suspect."""
+def suspect_replicas_elected() -> Any:
+    """The controller does not check which replicas are suspect."""
     return patch.object(ControllerContext, "suspect_end", lambda *replica: None)
 
 
 def restarted_leaders_go_on() -> Any:
-    """A new controller lets who started again lead on, in the same leader epoch."""
+    """A new controller keeps a restarted leader in the same leader epoch."""
     return patch.object(PartitionStateMachine, "settle_restarted_replicas", lambda self: None)
 
 
-def losses_not_told() -> Any:
-    """A broker registers without a word of what it lost."""
+def losses_not_registered() -> Any:
+    """A broker registers without the list of its suspect replicas."""
     return patch.object(MemoryLogs, "suspects", lambda self: NO_SUSPECTS)
 
 
-def losses_forgotten_at_the_first_order() -> Any:
-    """A replica counts as sound as soon as a controller says anything of it."""
+def losses_forgotten_at_the_first_request() -> Any:
+    """A replica counts as sound after any control request."""
 
     def absolve(self: SuspectTracker, name: Any, row: Any) -> None:
         self.absolve(name)
@@ -43,8 +43,8 @@ def losses_forgotten_at_the_first_order() -> Any:
 
 
 POWER_LOSS_DEFECTS: tuple[Defect, ...] = (
-    who_lost_records_is_elected,
+    suspect_replicas_elected,
     restarted_leaders_go_on,
-    losses_not_told,
-    losses_forgotten_at_the_first_order,
+    losses_not_registered,
+    losses_forgotten_at_the_first_request,
 )

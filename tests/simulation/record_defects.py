@@ -1,4 +1,4 @@
-"""Defects of replication to put into the core on purpose: they test the simulation.
+"""Defects of replication: they test the simulation.
 
 Each is a function that breaks one protection while the returned context lasts.
 """
@@ -33,11 +33,11 @@ from tests.support.producer_sequences import ProducerSequences
 Defect: TypeAlias = Callable[[], Any]
 
 
-# --- what followers do ----------------------------------------------------------------------------
+# --- followers ------------------------------------------------------------------------------------
 
 
 def followers_truncate_to_the_high_watermark() -> Any:
-    """Who begins to follow drops what it does not know to be committed (KIP-101)."""
+    """A new follower truncates to its high watermark (KIP-101)."""
     make = Partition.make_follower
 
     def and_truncate(self: Partition, state: Any) -> None:
@@ -48,7 +48,7 @@ def followers_truncate_to_the_high_watermark() -> Any:
 
 
 def logs_that_diverge_unnoticed() -> Any:
-    """Where a follower stands is compared by offset, and not by epoch (KIP-279)."""
+    """A leader compares a follower's position by offset, not by epoch (KIP-279)."""
     check = log_reads.check_position
 
     def by_offset(log: Any, fetch_offset: int, last_fetched_epoch: int) -> Any:
@@ -58,12 +58,12 @@ def logs_that_diverge_unnoticed() -> Any:
 
 
 def late_answers_appended() -> Any:
-    """An answer is appended, whatever the follower was told since it asked."""
+    """A follower appends an answer although its leader changed after the request."""
     return patch.object(replica_fetcher, "_is_expected", lambda partition, row: True)
 
 
 def follower_high_watermark_beyond_its_log() -> Any:
-    """A follower takes the leader's high watermark, whatever it has of the log."""
+    """A follower takes the leader's high watermark, even beyond its own log."""
 
     def as_it_is(self: Partition, leaders: int) -> None:
         self.high_watermark = max(self.high_watermark, leaders)
@@ -72,7 +72,7 @@ def follower_high_watermark_beyond_its_log() -> Any:
 
 
 def out_of_range_at_its_own_end() -> Any:
-    """A follower whose leader does not have what follows truncates to its own end, for ever."""
+    """A follower that is out of range truncates to its own end, for ever."""
 
     def to_its_own_end(partition: Partition, answer: Any) -> bool:
         partition.local_log.truncate_to(partition.local_log.log_end_offset)
@@ -82,7 +82,7 @@ def out_of_range_at_its_own_end() -> Any:
 
 
 def followers_append_elsewhere() -> Any:
-    """A follower appends without looking where its log ends."""
+    """A follower appends without a check of its log end offset."""
     append = MemoryLog.append_as_follower
 
     def but_the_last(self: MemoryLog, records: Any) -> None:
@@ -95,11 +95,11 @@ def followers_append_elsewhere() -> Any:
     return patch.object(MemoryLog, "append_as_follower", but_the_last)
 
 
-# --- what is committed ----------------------------------------------------------------------------
+# --- commits --------------------------------------------------------------------------------------
 
 
 def newcomers_are_not_waited_for() -> Any:
-    """The high watermark passes a follower that is about to join the ISR (KIP-497)."""
+    """The high watermark passes a follower that is being added to the ISR (KIP-497)."""
 
     def of_the_committed(self: Partition, now_ms: int, max_lag_ms: int, is_eligible: Any) -> bool:
         awaited = [f.log_end_offset for r, f in self.followers.items() if r in self.isr]
@@ -112,7 +112,7 @@ def newcomers_are_not_waited_for() -> Any:
 
 
 def followers_join_below_the_epoch_start() -> Any:
-    """Who has all up to the high watermark joins, though that is behind (KAFKA-7128)."""
+    """A follower with all up to the high watermark joins below the epoch start (KAFKA-7128)."""
 
     def at_the_high_watermark(follower: Replica, high_watermark: int, start: int) -> bool:
         return follower.log_end_offset >= high_watermark
@@ -120,13 +120,13 @@ def followers_join_below_the_epoch_start() -> Any:
     return patch.object(leader_partitions, "has_reached_isr", at_the_high_watermark)
 
 
-def everybody_joins_the_isr() -> Any:
-    """Who fetches joins, wherever it is."""
+def every_follower_joins_the_isr() -> Any:
+    """Any follower that fetches joins the ISR, at any offset."""
     return patch.object(leader_partitions, "has_reached_isr", lambda *where: True)
 
 
 def one_replica_is_enough() -> Any:
-    """Nobody looks how many must be in sync."""
+    """``min.insync.replicas`` is not checked."""
     return patch.object(Partition, "min_isr", 1)
 
 
@@ -141,7 +141,7 @@ def acknowledged_when_appended() -> Any:
 
 
 def leaders_commit_what_they_have() -> Any:
-    """Who begins to lead takes its whole log for committed."""
+    """A new leader commits its whole log."""
     make = Partition.make_leader
 
     def and_commit(self: Partition, state: Any, now_ms: int) -> None:
@@ -152,7 +152,7 @@ def leaders_commit_what_they_have() -> Any:
 
 
 def high_watermark_may_fall() -> Any:
-    """The high watermark is what all in sync have, be it less than before."""
+    """The high watermark is the lowest end in the ISR, even if it falls."""
 
     def as_it_is(self: Partition, now_ms: int, max_lag_ms: int, is_eligible: Any) -> bool:
         ends = [f.log_end_offset for r, f in self.followers.items() if r in self.maximal_isr]
@@ -163,11 +163,11 @@ def high_watermark_may_fall() -> Any:
     return patch.object(Partition, "advance_high_watermark", as_it_is)
 
 
-# --- who may ask for what -------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 def any_replica_appends() -> Any:
-    """Producers may write to a replica that does not lead, or does not any more."""
+    """Producers may write to a replica that is not the leader."""
     produce = ReplicaManager.produce
 
     def as_leader(self: ReplicaManager, acks: int, records: Any, now_ms: int, respond: Any) -> Any:
@@ -181,17 +181,17 @@ def any_replica_appends() -> Any:
 
 
 def fetches_of_any_epoch_count() -> Any:
-    """A follower's position in an earlier leadership counts in this one."""
+    """A follower's position in an earlier leader epoch counts in this one."""
     return patch.object(all_partitions, "check_reader", lambda *reader: Errors.NONE)
 
 
-def what_is_sent_twice_is_appended_twice() -> Any:
-    """Sequence numbers are not looked at."""
+def sequence_numbers_unchecked() -> Any:
+    """Sequence numbers are not checked."""
     return patch.object(ProducerSequences, "check", lambda self, headers: None)
 
 
 def sequences_forgotten_by_followers() -> Any:
-    """Only who led knows what an idempotent producer sent last."""
+    """Only the leader knows the last sequence of an idempotent producer."""
     append = ObservedLog.append_as_follower
 
     def and_forget(self: ObservedLog, records: Any) -> None:
@@ -201,13 +201,13 @@ def sequences_forgotten_by_followers() -> Any:
     return patch.object(ObservedLog, "append_as_follower", and_forget)
 
 
-def early_batches_told_out_of_order() -> Any:
-    """A batch that comes before its predecessors is out of order, as Kafka has it."""
+def early_batches_out_of_order() -> Any:
+    """A batch that arrives before its predecessors is out of order, as in Kafka."""
     return patch.object(OutOfOrderBatches, "refusal", lambda self, partition, sequence: None)
 
 
 def consumers_read_to_the_log_end() -> Any:
-    """Consumers see what is not committed."""
+    """Consumers read uncommitted records."""
     read = consumer_fetches.DelayedConsumerFetch._read_log
 
     def everything(self: Any, partition: Partition, position: Any) -> Any:
@@ -222,7 +222,7 @@ def consumers_read_to_the_log_end() -> Any:
 
 
 def records_deleted_beyond_the_high_watermark() -> Any:
-    """People delete what is not committed."""
+    """Clients delete uncommitted records."""
     drop = DeleteRecords._drop
 
     def to_the_end(self: DeleteRecords, partition: Partition, offset: int) -> Any:
@@ -232,16 +232,16 @@ def records_deleted_beyond_the_high_watermark() -> Any:
     return patch.object(DeleteRecords, "_drop", to_the_end)
 
 
-# --- who waits ------------------------------------------------------------------------------------
+# --- delayed requests -----------------------------------------------------------------------------
 
 
-def nobody_is_woken() -> Any:
-    """What waits hears of nothing until its time is up."""
+def delayed_requests_not_completed() -> Any:
+    """Delayed requests complete only by timeout."""
     return patch.object(DelayedOperationPurgatory, "on_change", lambda self, name: None)
 
 
 def answered_twice() -> Any:
-    """What was answered is answered again when its time is up."""
+    """A completed request is answered again at its timeout."""
     complete = DelayedOperationPurgatory.complete
 
     def again(self: DelayedOperationPurgatory, operation: Any) -> None:
@@ -254,7 +254,7 @@ def answered_twice() -> Any:
 
 
 def waits_that_never_end() -> Any:
-    """When time is up nobody is told."""
+    """Delayed requests never time out."""
     complete = DelayedOperationPurgatory.complete
 
     def not_now(self: DelayedOperationPurgatory, operation: Any) -> None:
@@ -273,19 +273,19 @@ RECORD_DEFECTS: tuple[Defect, ...] = (
     followers_append_elsewhere,
     newcomers_are_not_waited_for,
     followers_join_below_the_epoch_start,
-    everybody_joins_the_isr,
+    every_follower_joins_the_isr,
     one_replica_is_enough,
     acknowledged_when_appended,
     leaders_commit_what_they_have,
     high_watermark_may_fall,
     any_replica_appends,
     fetches_of_any_epoch_count,
-    what_is_sent_twice_is_appended_twice,
+    sequence_numbers_unchecked,
     sequences_forgotten_by_followers,
-    early_batches_told_out_of_order,
+    early_batches_out_of_order,
     consumers_read_to_the_log_end,
     records_deleted_beyond_the_high_watermark,
-    nobody_is_woken,
+    delayed_requests_not_completed,
     answered_twice,
     waits_that_never_end,
 )

@@ -1,4 +1,4 @@
-"""What happens to records: written by whom, committed when, answered how. S5, S7 and S8."""
+"""Check the records: the appending broker, commits, answers to clients. S5, S7 and S8."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.record_checks import headers_of
 
 
 class RecordHistory(RecordObserver):
-    """Looks on; raises ``AssertionError`` out of what breaks a promise."""
+    """Observes brokers; raises ``AssertionError`` in the call that breaks a guarantee."""
 
     def __init__(
         self, cluster: Cluster, leaderships: LeadershipHistory, situations: Situations
@@ -33,26 +33,26 @@ class RecordHistory(RecordObserver):
         self._situations = situations
         self._leaderships = leaderships
         self._known: dict[LogKey, CommittedRecords] = {}
-        # Topic id, leader epoch and high watermark of each leadership when it was last looked at.
+        # The last seen topic id, leader epoch and high watermark of each replica.
         self._seen: dict[SimulatedBroker, dict[TopicPartition, tuple[str | None, int, int]]] = {}
-        # Replicas whose disks lost records while they were in the ISR, or were to join it as what
-        # they were before, and the leader epoch in which they left it. They do not excuse a loss:
-        # nobody is to elect them.
+        # Replicas whose disks lost records while they were in the ISR, or were proposed for it,
+        # and the leader epoch in which they left it. They do not excuse a loss: the controller must
+        # not elect them.
         self._lossy: dict[tuple[BrokerId, TopicPartition], int | None] = {}
         self._doomed: set[str] = set()
-        # Of the fetch that is being taken.
+        # State before the request that is being handled.
         self._full_at: int | None = None
         self._proposals: dict[tuple[SimulatedBroker, TopicPartition], object] = {}
         self._must_not_count = False
         self._positions: dict[TopicPartition, tuple[int, int]] = {}
         self._other_epochs: set[TopicPartition] = set()
-        # Logs of topics that somebody removed by hand: partition, topic id, broker.
+        # Logs of topics whose znodes were removed by hand: partition, topic id, broker.
         self._kept: set[tuple[TopicPartition, str | None, BrokerId]] = set()
-        # What deleted logs held: a fetch that says so may still be on its way.
+        # Contents of deleted logs: a fetch with their end offset may still be in flight.
         self._dropped: dict[tuple[TopicPartition, str | None, BrokerId], list[StoredBatch]] = {}
 
     def of(self, log: NamedLog) -> CommittedRecords | None:
-        """Return what is known of a log; None for a topic without an id."""
+        """Return the records of a log; None for a topic without an id."""
         if log.topic_id is None:
             return None
         key = LogKey(log.topic_partition, log.topic_id)
@@ -63,18 +63,18 @@ class RecordHistory(RecordObserver):
         return known
 
     def latest(self, name: TopicPartition) -> CommittedRecords | None:
-        """Return what is known of a partition of the topic that has the name now."""
+        """Return the records of a partition of the present topic with this name."""
         return self._known.get(LogKey(name, self._leaderships.topic_id(name.topic)))
 
-    # --- what excuses a loss ---
+    # --- explanations of a loss ---
 
     def on_unclean_election(self, name: TopicPartition, topic_id: str, leader_epoch: int) -> None:
-        """A leader was elected that was not in sync."""
+        """A leader was elected that was not in the ISR."""
         key = LogKey(name, topic_id)
         self._known.setdefault(key, CommittedRecords(key)).unclean_epochs.append(leader_epoch)
 
-    def on_wish(self, topic: str) -> None:
-        """A topic is to be deleted: until it is, brokers drop what they have of it."""
+    def on_deletion_requested(self, topic: str) -> None:
+        """A topic is queued for deletion: brokers may delete its logs now."""
         self.on_given_up(topic)
         self._doomed.add(topic)
         self._kept = {kept for kept in self._kept if kept[0].topic != topic}
@@ -82,36 +82,36 @@ class RecordHistory(RecordObserver):
     def on_topic_lost(
         self, topic: str, topic_id: str, assignment: Mapping[int, ReplicaAssignment]
     ) -> None:
-        """Somebody removed a topic's znode: no replica that was to stay may delete its log."""
+        """The znode of a topic was removed by hand: no assigned replica may delete its log."""
         for number, replicas in assignment.items() if topic not in self._doomed else ():
             moved = {*replicas.adding_replicas, *replicas.removing_replicas}
             name = TopicPartition(topic, number)
             self._kept |= {(name, topic_id, b) for b in replicas.replicas if b not in moved}
 
     def on_deleted(self, broker_id: BrokerId, log: NamedLog) -> None:
-        """A log is deleted, not set aside: somebody wanted that."""
+        """A log is deleted, not set aside: a request must be the reason."""
         self._leaderships.check()
         kept = (log.topic_partition, log.topic_id, broker_id)
         assert kept not in self._kept, f"LostTopicsAreKept: {kept}"
         broker = self._cluster.brokers.get(broker_id)
-        if broker is not None:  # what is there later begins anew, be it in the same epoch
+        if broker is not None:  # a later log starts empty, even in the same epoch
             self._seen.get(broker, {}).pop(log.topic_partition, None)
         self._note_dropped(broker_id, log)
 
     def _note_dropped(self, broker_id: BrokerId, log: NamedLog) -> None:
-        """Remember what a replica had: an acknowledgement may be told later than it was earned."""
+        """Store the batches of a deleted log: an acknowledgement that needs them may come later."""
         found = self._cluster.disks[broker_id].find(log.topic_partition)
         dropped = [] if found is None else list(found.batches)
         self._dropped[log.topic_partition, log.topic_id, broker_id] = dropped
 
     def on_given_up(self, topic: str) -> None:
-        """A topic is gone, or got another id: nobody looks after what was written to it."""
+        """A topic is gone, or has another id: do not check its records any more."""
         self._doomed.discard(topic)
         for key, known in self._known.items():
             known.is_tainted |= key.name.topic == topic
 
     def on_state(self, name: TopicPartition, now: LeaderAndIsr) -> None:
-        """ZooKeeper holds a new leadership: all members of the ISR have what is committed."""
+        """ZooKeeper has a new leadership: all members of the ISR have all committed batches."""
         for (broker_id, lossy), left_in in list(self._lossy.items()):
             if lossy != name:
                 continue
@@ -119,36 +119,36 @@ class RecordHistory(RecordObserver):
             if not is_member and left_in is None:
                 self._lossy[broker_id, name] = now.leader_epoch
             elif is_member and left_in is not None and self._has_started_again(broker_id):
-                del self._lossy[broker_id, name]  # it has come back, with everything
+                del self._lossy[broker_id, name]  # it has caught up again
         for member, log in self._replicas(name, self._leaderships.topic_id(name.topic)):
             known = self.of(log)
             if member in now.isr and known is not None and (member, name) not in self._lossy:
                 known.check_member(member, log, now.leader_epoch)
 
     def _has_started_again(self, broker_id: BrokerId) -> bool:
-        """Whether it has registered since its loss: else a fetch from before may have let it in."""
+        """Whether it has registered since its loss; before, an older fetch may have added it."""
         broker = self._cluster.brokers.get(broker_id)
         return broker is not None and broker.broker_epoch >= 0
 
     def on_lost(self, broker_id: BrokerId, log: NamedLog) -> None:
-        """A disk lost records, be it all of them."""
+        """A disk lost some or all records of a log."""
         self._leaderships.check()
         name = log.topic_partition
         now = self._leaderships.current.get(name)
         if now is not None and (broker_id in now.isr or self._is_proposed(broker_id, name)):
             self._lossy[broker_id, name] = None
 
-    def on_condemned(self, broker_id: BrokerId, log: NamedLog) -> None:
-        """A replica with damaged records goes out of service: others are in sync."""
+    def on_out_of_service(self, broker_id: BrokerId, log: NamedLog) -> None:
+        """A replica with damaged records leaves service: other replicas are in sync."""
         broker = self._cluster.brokers[broker_id]
         partition = broker.replica_manager.partitions[log.topic_partition]
         assert set(partition.isr) - {broker_id}, (
             f"LastCopyStays: broker {broker_id} takes it out of service: {partition}"
         )
-        self.on_acted(broker)  # what it commits in this moment nobody sees any more
+        self.on_acted(broker)  # its last commits cannot be seen later
 
     def on_replaced(self, broker_id: BrokerId, log: NamedLog) -> None:
-        """A damaged log is dropped: nobody may rely on it."""
+        """A damaged log is dropped: no leader may count on it."""
         self._leaderships.check()
         self._note_dropped(broker_id, log)
         name, known = log.topic_partition, self.of(log)
@@ -167,13 +167,13 @@ class RecordHistory(RecordObserver):
             p is not None and broker_id in p.maximal_isr for p in hosted
         )
 
-    # --- what is written ---
+    # --- appends ---
 
     def on_led(self, broker_id: BrokerId, log: SimulatedLog, batch: StoredBatch) -> None:
-        """A broker appended as leader: it was elected to."""
+        """A broker appended as leader: it was elected in this leader epoch."""
         self._leaderships.check()
         led = (log.topic_partition, broker_id, batch.leader_epoch)
-        assert led in self._leaderships.ever_led, f"who appended does not lead: {led}"
+        assert led in self._leaderships.ever_led, f"the appending broker is not the leader: {led}"
         known = self.of(log)
         if known is not None:
             known.on_led(broker_id, log, batch)
@@ -185,16 +185,16 @@ class RecordHistory(RecordObserver):
             None if broker is None else broker.replica_manager.partitions.get(log.topic_partition)
         )
         follows = partition is not None and partition.role is Role.FOLLOWER
-        assert follows, f"broker {broker_id} copies, and does not follow: {partition}"
+        assert follows, f"broker {broker_id} copies records and is not a follower: {partition}"
         known = self.of(log)
         if known is not None:
             for index in range(first, len(log.batches)):
                 known.on_followed(broker_id, log, index)
 
-    # --- what is committed ---
+    # --- commits ---
 
     def on_acted(self, broker: SimulatedBroker) -> None:
-        """Look at the high watermarks of a broker."""
+        """Check the high watermarks of a broker."""
         seen = self._seen.setdefault(broker, {})
         for name, partition in broker.replica_manager.partitions.items():
             role = partition.role
@@ -222,7 +222,7 @@ class RecordHistory(RecordObserver):
     def _check_follower_knows(
         self, broker: SimulatedBroker, partition: Partition, log: SimulatedLog
     ) -> None:
-        """What is below the high watermark of a follower some leader has committed."""
+        """A leader committed what is below a follower's high watermark."""
         known = self.of(log)
         if known is None or known.is_tainted:
             return
@@ -236,8 +236,8 @@ class RecordHistory(RecordObserver):
             )
             if is_followed and not known.has(batch):
                 assert known.is_covered(batch.leader_epoch, newest), (
-                    f"FollowerHighWatermark: broker {broker.broker_id} takes the batch at"
-                    f" {batch.base_offset} for committed: {partition}"
+                    f"FollowerHighWatermark: broker {broker.broker_id} counts the batch at"
+                    f" {batch.base_offset} as committed: {partition}"
                 )
 
     def _on_leader(
@@ -247,21 +247,21 @@ class RecordHistory(RecordObserver):
         log: SimulatedLog,
         before: int | None,
     ) -> None:
-        """Look at a leader that is new (``before`` is None) or raised its high watermark."""
+        """Check a leader that is new (``before`` is None) or raised its high watermark."""
         self._check_leader_knows(broker, partition, log, is_new=before is None)
-        self._leaderships.check()  # the ISRs until now had what was committed until now
+        self._leaderships.check()  # members of earlier ISRs are checked against earlier commits
         name, epoch = partition.topic_partition, partition.leader_epoch
         known = self.of(log)
         assert known is not None
-        # What is below the start of a log was deleted: replicas need not have the same there.
+        # Records below the log start offset were deleted and may differ between replicas.
         checked = log.log_start_offset if before is None else before
         if before is None:
             known.check_leader(broker.broker_id, log, epoch)
         else:
             assert partition.high_watermark > before, f"HighWatermarkFalls: {before}: {partition}"
         if log.log_start_offset > known.deleted_to and not known.is_tainted:
-            raise AssertionError(f"{name} starts at {log.log_start_offset}, and nobody asked")
-        first = max(checked, log.log_start_offset)  # what is before it nobody can read
+            raise AssertionError(f"{name} starts at {log.log_start_offset} without a request")
+        first = max(checked, log.log_start_offset)  # deleted records are not checked
         for batch in log.batches:
             is_committed = first <= batch.last_offset < partition.high_watermark
             if is_committed and not known.has(batch):
@@ -271,7 +271,7 @@ class RecordHistory(RecordObserver):
             self._check_isr_has(broker, partition, log, known)
 
     def _check_proposal(self, broker: SimulatedBroker, partition: Partition) -> None:
-        """Who is let in has what this leader began with (KAFKA-7128), as it decides so."""
+        """A proposed member has all records up to the epoch start (KAFKA-7128) at this moment."""
         proposal, name = partition.proposal, partition.topic_partition
         start = partition.leader_epoch_start_offset
         if proposal is self._proposals.get((broker, name)) or proposal is None or start is None:
@@ -285,14 +285,14 @@ class RecordHistory(RecordObserver):
     def _check_leader_knows(
         self, broker: SimulatedBroker, partition: Partition, log: SimulatedLog, *, is_new: bool
     ) -> None:
-        """What a leader goes by is of its own leadership: an ISR ZooKeeper held, and positions."""
+        """A leader uses an ISR that ZooKeeper had, and positions of its own leader epoch."""
         where = f"broker {broker.broker_id} leads {partition}"
         held = self._leaderships.ever_held.get(partition.topic_partition, ())
         belief = Belief(
             partition.leader, partition.leader_epoch, partition.isr, partition.partition_epoch
         )
         self._leaderships.check()
-        assert belief in held, f"an ISR ZooKeeper never held, {where}"
+        assert belief in held, f"an ISR that ZooKeeper never had, {where}"
         if not is_new:
             return
         assert log.latest_epoch == partition.leader_epoch, f"NoEpochStart, {where}: {log}"
@@ -309,7 +309,7 @@ class RecordHistory(RecordObserver):
         log: SimulatedLog,
         known: CommittedRecords,
     ) -> None:
-        """Whoever may be elected next has what is committed."""
+        """Every replica that may be elected next has the committed batches."""
         self._leaderships.check()
         name = partition.topic_partition
         now = self._leaderships.current.get(name)
@@ -333,7 +333,7 @@ class RecordHistory(RecordObserver):
             if log is not None and log.topic_id == topic_id:
                 yield broker_id, log
 
-    # --- what is answered ---
+    # --- answers ---
 
     def on_produced(
         self,
@@ -342,11 +342,11 @@ class RecordHistory(RecordObserver):
         log: SimulatedLog | None,
         outcome: ProducedPartition,
     ) -> None:
-        """What is acknowledged is committed, and with as many as the topic wants."""
+        """An acknowledged batch is committed and on ``min.insync.replicas`` replicas."""
         if outcome.error_code is not Errors.NONE or request.acks != ACKS_ALL:
             return
         self.on_acted(broker)
-        where = f"broker {broker.broker_id} acknowledged {request.name} {outcome}"
+        where = f"broker {broker.broker_id} acknowledges {request.name} {outcome}"
         assert log is not None, where
         known = self.of(log)
         if known is None or known.is_tainted:
@@ -355,14 +355,14 @@ class RecordHistory(RecordObserver):
         assert batch is not None, f"AckedIsCommitted: {where}"
         assert values_of(batch.data) == values_of(request.batch), f"AckedIsCommitted: {where}"
         holders = len(self._holders(request.name, log.topic_id, batch))
-        holders = max(holders, known.holders[outcome.base_offset])  # a replica may have left since
+        holders = max(holders, known.holders[outcome.base_offset])  # some may have left since
         enough = log.config.min_insync_replicas
         assert holders >= enough, f"AckedByMinIsr: {where}, and {holders} have or had it"
 
     def _holders(
         self, name: TopicPartition, topic_id: str | None, batch: StoredBatch
     ) -> set[BrokerId]:
-        """Return who has a batch, had it in a log that is gone, or may have lost it."""
+        """Return the brokers that have a batch, had it in a deleted log, or may have lost it."""
         holders = {broker_id for broker_id, lost in self._lossy if lost == name}
         holders |= {b for b, disk in self._cluster.disks.items() if disk.has_failed}
         for broker_id, disk in self._cluster.disks.items():
@@ -377,11 +377,11 @@ class RecordHistory(RecordObserver):
         return holders
 
     def on_fetch(self, broker: SimulatedBroker, request: FetchRequest) -> None:
-        """Remember where a follower is believed to be, if what it says must not count."""
+        """Store the leader's view of a follower before a fetch that must not change it."""
         known = broker.cache.snapshot.brokers.get(request.replica_id)
         self._must_not_count = known is not None and -1 < request.replica_epoch < known.broker_epoch
         meet_if = self._situations.meet_if
-        meet_if(self._must_not_count, Situation.FETCH_OF_EARLIER_LIFE)
+        meet_if(self._must_not_count, Situation.FETCH_OF_FORMER_BROKER_EPOCH)
         self._positions = _positions(broker, request.replica_id)
         self._other_epochs = set()
         for name, row in request.partitions():
@@ -391,7 +391,7 @@ class RecordHistory(RecordObserver):
         meet_if(self._other_epochs, Situation.FETCH_OF_ANOTHER_EPOCH)
 
     def on_fetch_taken(self, broker: SimulatedBroker, request: FetchRequest) -> None:
-        """Those of an earlier life, or of another leader epoch, move nobody (KIP-320, KIP-903)."""
+        """Fetches of former broker or leader epochs change no position (KIP-320, KIP-903)."""
         now = _positions(broker, request.replica_id)
         changed = {name for name in now if now[name] != self._positions.get(name)}
         if not self._must_not_count:
@@ -399,7 +399,7 @@ class RecordHistory(RecordObserver):
         assert not changed, f"a stale fetch counts at {broker.broker_id}: {changed}, {request}"
 
     def on_produce(self, broker: SimulatedBroker, request: ProduceRequest) -> None:
-        """Remember where a log ends to which nothing may be appended."""
+        """Store the end of a log to which nothing may be appended."""
         self._full_at = None
         partition = broker.replica_manager.partitions.get(request.name)
         is_led = partition is not None and partition.role is Role.LEADER
@@ -409,7 +409,7 @@ class RecordHistory(RecordObserver):
             self._full_at = partition.local_log.log_end_offset if is_too_few else None
 
     def on_produce_taken(self, broker: SimulatedBroker, request: ProduceRequest) -> None:
-        """What would not be on enough replicas is not appended."""
+        """A batch is not appended with too few in-sync replicas."""
         log = broker.disk.get(request.name)
         if self._full_at is not None and log is not None:
             is_same = log.log_end_offset == self._full_at
@@ -420,7 +420,7 @@ class RecordHistory(RecordObserver):
         self._situations.meet(Situation.FOLLOWER_TRUNCATES)
 
     def on_fetched(self, broker: SimulatedBroker, answer: FetchResponse) -> None:
-        """What is copied is whole, and what the follower is told to be committed is."""
+        """Copied batches are undamaged, and the high watermark in the answer is committed."""
         self.on_acted(broker)
         for name, row in answer.partitions():
             if len(row.records) > 0:
@@ -433,13 +433,13 @@ class RecordHistory(RecordObserver):
         logs: Mapping[TopicPartition, SimulatedLog | None],
         partitions: Mapping[TopicPartition, ConsumedPartition],
     ) -> None:
-        """What is read is whole, committed, and begins where it was asked for."""
+        """Read batches are undamaged, committed, and begin at the requested offset."""
         self.on_acted(broker)
         for name, outcome in partitions.items():
             data, log = outcome.records.read(), logs.get(name)
             if not data:
                 continue
-            where = f"broker {broker.broker_id} let {name} be read up to"
+            where = f"broker {broker.broker_id} returns records of {name} up to"
             assert log is not None, where
             _check_undamaged(broker, log, data)
             (_, first), *_ = headers_of(data)
@@ -453,7 +453,7 @@ class RecordHistory(RecordObserver):
                 continue
             epoch = broker.replica_manager.partitions[name].leader_epoch
             if any(unclean > epoch for unclean in known.unclean_epochs):
-                continue  # it was deposed, and what it committed given up
+                continue  # this leader was deposed and its later commits are void
             for position, header in headers_of(data):
                 batch = known.committed.get(header.base_offset)
                 read = data[position : position + header.size]
@@ -461,7 +461,7 @@ class RecordHistory(RecordObserver):
                 assert batch.data == read, f"ReadIsCommitted: {where} {last}, not {batch}"
 
     def on_delete_records(self, log: SimulatedLog | None, offset: int) -> None:
-        """From now on what is below an offset may be missing."""
+        """From now on records below an offset may be missing."""
         known = None if log is None else self.of(log)
         if known is not None and log is not None:
             known.deleted_to = max(known.deleted_to, log.log_end_offset if offset < 0 else offset)
@@ -470,7 +470,7 @@ class RecordHistory(RecordObserver):
 def _positions(
     broker: SimulatedBroker, follower: BrokerId
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Return where a follower is believed to be, and in which life it said so."""
+    """Return a follower's position in the leader's view, and the broker epoch of its fetch."""
     return {
         name: (known.log_end_offset, known.broker_epoch)
         for name, partition in broker.replica_manager.partitions.items()
@@ -480,4 +480,6 @@ def _positions(
 
 def _check_undamaged(broker: SimulatedBroker, log: SimulatedLog, data: RecordBytes) -> None:
     damaged = {header.base_offset for _, header in headers_of(data)} & log.damaged
-    assert not damaged, f"DamageStays: broker {broker.broker_id} gave away {damaged} of {log}"
+    assert not damaged, (
+        f"DamageStays: broker {broker.broker_id} returns damaged records {damaged} of {log}"
+    )

@@ -1,4 +1,4 @@
-"""What a broker does with requests about records: ask the replica manager, wait, answer once."""
+"""How a broker handles requests about records: it asks the replica manager and answers once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONSUMER_WAIT_MS = 500
 
 
 class RecordServer:
-    """One broker's; ``waiting`` are the requests it owes an answer, and until when."""
+    """For one broker; ``waiting`` maps the unanswered requests to their deadlines."""
 
     def __init__(self, broker: SimulatedBroker) -> None:
         self._broker = broker
@@ -83,7 +83,7 @@ class RecordServer:
         answer = self._once(exchange, CONSUMER_WAIT_MS)
 
         def respond(partitions: Mapping[TopicPartition, ConsumedPartition]) -> None:
-            sent = {  # now, wherever they are
+            sent = {  # read now: the log may change
                 name: outcome._replace(records=MemoryRecords(outcome.records.read()))
                 for name, outcome in partitions.items()
             }
@@ -109,11 +109,11 @@ class RecordServer:
         self._wait(operation, CLIENT_WAIT_MS)
 
     def _log(self, name: TopicPartition) -> SimulatedLog | None:
-        """Return the log that is there now: later there may be one of another topic."""
+        """Return the present log: a later one may belong to another topic."""
         return self._broker.disk.get(name)
 
     def _once(self, exchange: Exchange, max_wait_ms: int) -> Callable[[AnswerBody], None]:
-        """Return what answers a request, and may be called once."""
+        """Return a function that answers a request and may be called once."""
         self.waiting[exchange] = self._world.time.now_ms + max_wait_ms
 
         def answer(body: AnswerBody) -> None:

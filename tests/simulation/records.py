@@ -1,4 +1,4 @@
-"""Who looks on as brokers write, commit and answer; by itself nobody cares."""
+"""The interface of observers of writes, commits and answers; by default they do nothing."""
 
 from __future__ import annotations
 
@@ -21,27 +21,28 @@ T = TypeVar("T")
 
 
 class BrokenInvariantError(BaseException):
-    """An invariant broke inside a call of the core, which guards itself against every Exception."""
+    """An invariant broke inside a call of the core, which catches every Exception."""
 
 
 def past_all_guards(call: Callable[P, T]) -> Callable[P, T]:
-    """Let the ``AssertionError`` of who looks on reach the simulation, whoever made the call.
+    """Let an observer's ``AssertionError`` reach the simulation through any call.
 
-    A broker that obeys catches whatever one row raises, and takes that replica out of service.
+    A broker that handles a control request catches the error of one row and takes that replica out
+    of service.
     """
 
     @wraps(call)
-    def judged(*args: P.args, **kwargs: P.kwargs) -> T:
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return call(*args, **kwargs)
         except AssertionError as broken:
             raise BrokenInvariantError(*broken.args) from broken
 
-    return judged
+    return wrapped
 
 
 class RecordObserver:
-    """Hears of everything that happens to records, as it happens."""
+    """Is called for everything that happens to records, at that moment."""
 
     def on_led(self, broker_id: BrokerId, log: SimulatedLog, batch: StoredBatch) -> None:
         """A broker appended as leader; the batch is the last one of the log."""
@@ -50,19 +51,19 @@ class RecordObserver:
         """A broker appended as follower; the batches are those from index ``first`` on."""
 
     def on_lost(self, broker_id: BrokerId, log: NamedLog) -> None:
-        """A disk lost records, be it all of them."""
+        """A disk lost some or all records of a log."""
 
-    def on_condemned(self, broker_id: BrokerId, log: NamedLog) -> None:
-        """A broker is about to take a damaged log out of use."""
+    def on_out_of_service(self, broker_id: BrokerId, log: NamedLog) -> None:
+        """A broker is about to take a damaged log out of service."""
 
     def on_replaced(self, broker_id: BrokerId, log: NamedLog) -> None:
-        """A broker is about to drop a damaged log, to fetch it anew."""
+        """A broker is about to drop a damaged log, to fetch it again."""
 
     def on_deleted(self, broker_id: BrokerId, log: NamedLog) -> None:
-        """A broker deletes a log, because it was told to."""
+        """A broker deletes a log as requested."""
 
     def on_acted(self, broker: SimulatedBroker) -> None:
-        """A broker did something: its high watermarks, its leaderships may be others."""
+        """A broker did something: its high watermarks and leaderships may have changed."""
 
     def on_produced(
         self,
@@ -71,25 +72,25 @@ class RecordObserver:
         log: SimulatedLog | None,
         outcome: ProducedPartition,
     ) -> None:
-        """A producer is answered; ``log`` is the one there was when its request came."""
+        """A producer is answered; ``log`` is the one that existed when its request arrived."""
 
     def on_fetch(self, broker: SimulatedBroker, request: FetchRequest) -> None:
-        """A follower asks."""
+        """A fetch of a follower arrives."""
 
     def on_fetch_taken(self, broker: SimulatedBroker, request: FetchRequest) -> None:
-        """What a follower asked is noted."""
+        """A fetch of a follower was handled."""
 
     def on_produce(self, broker: SimulatedBroker, request: ProduceRequest) -> None:
-        """A producer asks."""
+        """A produce request arrives."""
 
     def on_produce_taken(self, broker: SimulatedBroker, request: ProduceRequest) -> None:
-        """What a producer sent is appended, or refused."""
+        """A batch of a producer was appended or refused."""
 
     def on_truncated(self, log: SimulatedLog) -> None:
         """A follower dropped records."""
 
     def on_fetched(self, broker: SimulatedBroker, answer: FetchResponse) -> None:
-        """A follower is answered."""
+        """A fetch of a follower is answered."""
 
     def on_consumed(
         self,
@@ -98,7 +99,7 @@ class RecordObserver:
         logs: Mapping[TopicPartition, SimulatedLog | None],
         partitions: Mapping[TopicPartition, ConsumedPartition],
     ) -> None:
-        """A consumer is answered."""
+        """A fetch of a consumer is answered."""
 
     def on_delete_records(self, log: SimulatedLog | None, offset: int) -> None:
-        """Somebody asks to delete the records below an offset."""
+        """A request to delete the records below an offset is handled."""

@@ -1,4 +1,4 @@
-"""Registrations of brokers: nobody touches that of another process, and suspects are listed."""
+"""Check registrations: only their owners write them, and they list suspect replicas."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from tests.support.zookeeper_replica import Transaction
 
 
 class Registrations:
-    """Looks at every transaction once; raises ``AssertionError``."""
+    """Checks every transaction once; raises ``AssertionError``."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._processes: dict[int, SimulatedBroker] = {}  # by their sessions, former ones as well
+        self._processes: dict[int, SimulatedBroker] = {}  # by session, including expired ones
         self._owners: dict[str, int] = {}  # broker id -> the session that registered it
-        # Processes that have had suspect replicas from their start until now, so that they had some
-        # at any moment they looked, to register.
+        # Processes with suspect replicas from their start until now: each registration lists some.
         self._suspecting: set[SimulatedBroker] = set()
         self._read = 0
 
     def check(self) -> None:
-        """Check the transactions since the last time."""
+        """Check the transactions since the last call."""
         for broker in self._cluster.brokers.values():
             if broker.session.session_id not in self._processes:
                 is_new = broker not in self._processes.values()
@@ -47,15 +46,17 @@ class Registrations:
                 self._check_suspects(transaction, operation.path)
             elif isinstance(operation, Delete | SetData):
                 owner = self._owners.get(broker_id, session_id)
-                is_theirs = session_id == 0 or transaction.ends_session  # admins, ZooKeeper itself
+                is_theirs = (
+                    session_id == 0 or transaction.ends_session
+                )  # by an admin or ZooKeeper itself
                 assert is_theirs or self._is_same_process(owner, session_id), (
-                    f"OwnRegistration: session {session_id} writes {operation}, which {owner} made"
+                    f"OwnRegistration: session {session_id} writes {operation}, owned by {owner}"
                 )
                 if isinstance(operation, Delete):
                     self._owners.pop(broker_id, None)
 
     def _check_suspects(self, transaction: Transaction, path: str) -> None:
-        """A registration is not created without the suspect replicas: they would pass for sound."""
+        """A new registration lists the suspect replicas: otherwise they would count as sound."""
         process = self._processes.get(transaction.session_id)
         if process not in self._suspecting:
             return

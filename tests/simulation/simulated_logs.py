@@ -1,6 +1,6 @@
-"""What the simulation asks of a broker's disk: one that has logs in memory, or one with files.
+"""The interface of a broker's disk, with logs in memory or in files.
 
-``tests.simulation.disk`` is the one, ``tests.simulation.file_disk`` the other.
+``tests.simulation.disk`` has logs in memory, ``tests.simulation.file_disk`` has files.
 """
 
 from __future__ import annotations
@@ -19,47 +19,47 @@ from tests.support.memory_logs import StoredBatch
 from tests.support.record_batches import Record
 
 LostBatches: TypeAlias = Callable[[], int]
-"""How many batches the next log loses with the power, of a disk that cannot tell by itself."""
+"""How many batches the next log loses with the power; disks with files ignore it."""
 
 
 IsElsewhere: TypeAlias = "Callable[[SimulatedLog, StoredBatch], bool]"
-"""Whether another replica in sync has a batch, whole."""
+"""Whether another in-sync replica has an undamaged copy of a batch."""
 
 
 class NamedLog(Protocol):
-    """A log, be it one that nobody can read."""
+    """A log, even an unreadable one."""
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Which partition it is of."""
+        """The partition of the log."""
         ...
 
     @property
     def topic_id(self) -> TopicId | None:
-        """The topic it was created for."""
+        """The topic for which it was created."""
         ...
 
 
 class SimulatedLog(PartitionLog, NamedLog, Protocol):
-    """A log whose contents can be seen from outside."""
+    """A log whose contents tests can read."""
 
     @property
     def batches(self) -> Sequence[StoredBatch]:
-        """What was written, in order; also what is below the log start offset and still there."""
+        """The written batches, including those below the log start offset that are still there."""
         ...
 
     @property
     def damaged(self) -> AbstractSet[int]:
-        """The base offsets of batches with other bytes than were written."""
+        """The base offsets of batches that have changed on disk."""
         ...
 
     @property
     def damageable(self) -> Sequence[StoredBatch]:
-        """The batches that ``damage`` may name."""
+        """The batches that ``damage`` accepts."""
         ...
 
     def damage(self, base_offset: int) -> None:
-        """Let a batch have other bytes than were written."""
+        """Change the bytes of a batch."""
         ...
 
     def records(self) -> list[Record]:
@@ -68,28 +68,28 @@ class SimulatedLog(PartitionLog, NamedLog, Protocol):
 
 
 class SimulatedDisk(ReplicaLogs, Protocol):
-    """The logs that one process has, on a machine that outlives it.
+    """The logs of one process, on a machine that exists longer.
 
-    What ends a process, or happens while none runs, returns the disk of the next one.
+    Methods that end a process, or run between two, return the disk of the next process.
     """
 
     observer: RecordObserver
-    on_condemned: Callable[[], None]
-    clock_ms: int  # what the monotonic clock said at the beginning
+    on_out_of_service: Callable[[], None]
+    clock_ms: int  # the monotonic clock at the beginning
     wall_clock_ahead_ms: int
 
     @property
     def broker_id(self) -> BrokerId:
-        """Whose disk it is."""
+        """The broker of the disk."""
         ...
 
     @property
     def has_failed(self) -> bool:
-        """Whether one of its directories has."""
+        """Whether one of its directories has failed."""
         ...
 
     def get(self, topic_partition: TopicPartition) -> SimulatedLog | None:
-        """Return a log that is there and works."""
+        """Return a log that exists and is in service."""
         ...
 
     def log(self, topic_partition: TopicPartition) -> SimulatedLog:
@@ -97,26 +97,26 @@ class SimulatedDisk(ReplicaLogs, Protocol):
         ...
 
     def find(self, topic_partition: TopicPartition) -> SimulatedLog | None:
-        """Return a log that is there, usable or not."""
+        """Return an existing log, usable or not."""
         ...
 
     @property
     def batch_count(self) -> int:
-        """How many batches all its logs have."""
+        """The number of batches in all logs."""
         ...
 
     def configure(self, configs: Mapping[str, LogConfig]) -> None:
-        """Set the settings of some topics."""
+        """Set the configurations of some topics."""
         ...
 
     def join_cluster(self, cluster_id: str) -> None:
-        """Belong to a cluster from now on."""
+        """Store the cluster id."""
         ...
 
-    # --- what happens to it ---
+    # --- the process and the machine ---
 
     def ended(self, *, is_clean: bool, lost_batches: LostBatches | None) -> SimulatedDisk:
-        """End the process: in an orderly way, or at once, and perhaps its machine with it."""
+        """End the process cleanly or at once, and perhaps its machine."""
         ...
 
     def fragile(self, directory: int = 0) -> list[TopicPartition]:
@@ -124,45 +124,45 @@ class SimulatedDisk(ReplicaLogs, Protocol):
         ...
 
     def fail_directory(self, directory: int = 0) -> None:
-        """Lose one of the directories and the logs in it."""
+        """Let one of the directories fail with its logs."""
         ...
 
     def changed(self, is_elsewhere: IsElsewhere, note: Callable[[str], None]) -> SimulatedDisk:
-        """Have something happen to its files, now and then, of which ``note`` is told."""
+        """Sometimes change its files; ``note`` writes the history."""
         ...
 
     def start_broken(self) -> SimulatedDisk:
-        """Start with a directory that cannot be read: which logs are in it is unknown."""
+        """Start with an unreadable directory: the logs in it are unknown."""
         ...
 
     def repair(self, *, has_its_data: bool = False) -> SimulatedDisk:
-        """Put a directory in the place of the failed one, which is empty or the same."""
+        """Replace the failed directory by an empty one, or by itself."""
         ...
 
     def kept_topic_id(self, name: TopicPartition) -> TopicId | str | None:
-        """Return the topic id of a log, be it out of sight; "none": there is no log."""
+        """Return the topic id of a log, readable or not; "none": there is no log."""
         ...
 
     # --- damage ---
 
     def check_damaged_logs(self, is_refused: Callable[[], bool]) -> None:
-        """Look at damaged logs as when a broker starts, if the disk does not do so by itself."""
+        """Check damaged logs as at a broker's start; files are checked when they are opened."""
         ...
 
     def find_damage(self) -> Mapping[TopicPartition, DamagedRecordsError]:
-        """Read everything there is."""
+        """Read all logs and return the damage."""
         ...
 
     def damaged_logs(self) -> Iterable[TopicPartition]:
-        """Return the logs that are damaged, in use or not."""
+        """Return the damaged logs, in service or not."""
         ...
 
     def restore(self, name: TopicPartition) -> bool:
-        """Undo the damage of a log; return whether the process must start again for it."""
+        """Undo the damage of a log; return whether the process must restart for it."""
         ...
 
     # --- in the background ---
 
     def look_after(self, is_known_topic: Callable[[TopicId], bool]) -> None:
-        """Do some of what is done every now and then."""
+        """Do some of the periodic tasks."""
         ...

@@ -1,7 +1,7 @@
-"""One random history: faults and admins at work on a simulated cluster, then peace.
+"""One random history: faults and admins act on a simulated cluster, then all faults end.
 
-A seed is a history: the same seed makes the same picks. While it runs, ``Invariants`` hold after
-every step; when everything is healed and quiet, ``assert_converged`` holds.
+The same seed always makes the same picks. ``Invariants`` hold after every step;
+``assert_converged`` holds when the cluster is at rest.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ from tests.simulation.odds import (
     FILES_PROBABILITY,
     HIDING_HISTORIES,
     HIDING_PROBABILITY,
+    KEPT_CONTROLLERS_PROBABILITY,
     LEADERS_WRITE_PROBABILITY,
     MAX_DELAY_MS,
     MAX_FIRST_RECORDS,
@@ -65,11 +66,10 @@ from tests.simulation.odds import (
     SETTLED_PROBABILITY,
     SMALL_INBOX_PROBABILITY,
     SMALL_REQUEST_PROBABILITY,
-    SPARING_PROBABILITY,
     STALL_STEPS,
     STEPS,
-    SURPRISE_PROBABILITY,
-    SURPRISES_PROBABILITY,
+    UNEXPECTED_ERROR_PROBABILITY,
+    UNEXPECTED_ERRORS_PROBABILITY,
     Menu,
     Odds,
 )
@@ -83,34 +83,34 @@ READS = ("get", "get_many", "children", "children_many")
 
 
 class Simulation:
-    """Picks what happens next by a seeded generator."""
+    """Picks what happens next with a seeded generator."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self._boot_dice = random.Random(f"{seed}, boots")
         self.history: list[str] = []
-        self._draw_surprises(seed)
+        self._draw_rare_conditions(seed)
         self._leaders_write_isrs = self.random.random() < LEADERS_WRITE_PROBABILITY
         self._is_rebalancing = self.random.random() < 0.5
         self._odds = Odds.draw(self.random)
         self._files = self._draw_files(seed)
-        # Controllers that are spared: what they overlook, no successor puts right.
-        mood = self.random.random()
-        self._is_calm = mood < CALM_PROBABILITY  # so is everybody else
-        self._is_sparing = mood < SPARING_PROBABILITY
+        # Without ends of controllers: a new one would repair what the former one missed.
+        draw = self.random.random()
+        self._is_calm = draw < CALM_PROBABILITY  # no broker ends at all
+        self._keeps_controllers = draw < KEPT_CONTROLLERS_PROBABILITY
         disk_for = self._files.make if self._files is not None else Disk
         self.cluster = Cluster(0, settings=self._settings, disk_for=disk_for)
         self._ensemble = Ensemble(self.cluster.zookeeper, seed)
         self.cluster.hook_for = self._hook_for
         self.cluster.network.fate = self._fate
         self.cluster.network.delay_ms = self._delay_ms
-        if self._surprises.random() < SMALL_INBOX_PROBABILITY:
-            self.cluster.bound_inboxes(self._surprises.randint(1, 4))
+        if self._rare_dice.random() < SMALL_INBOX_PROBABILITY:
+            self.cluster.bound_inboxes(self._rare_dice.randint(1, 4))
         self._faults_are_on = True
         self._stalls = 0
-        self._ports: dict[int, int] = {}  # broker -> the port of its last life
+        self._ports: dict[int, int] = {}  # broker -> the port of its last process
         self._forgotten_sessions: list[int] = []  # of killed brokers, not yet expired
-        self._missing: int | None = None  # the broker that is left dead until all is quiet
+        self._missing: int | None = None  # the broker that stays down until all is at rest
         for broker_id in range(BROKERS):
             self._ports[broker_id] = self.cluster.start(broker_id).port
         self.invariants = Invariants(self.cluster)
@@ -126,7 +126,7 @@ class Simulation:
         self.cluster.before_rest = self._before_rest
         self._configurations = Configurations(self.cluster, BROKERS, seed, self._note)
         self._damage = Damage(self.cluster, self.random, self._note)
-        if not self._leaders_write_isrs:  # the condition on a version does not tell topics apart
+        if not self._leaders_write_isrs:  # their version conditions do not tell topics apart
             self._admins.menu.add(self._admins.remove_topic_by_hand)
         self._admins.menu.add(Forgeries(self.cluster, self.random, self._note).propose, 2)
         self._faults = Menu(self.random)
@@ -141,18 +141,18 @@ class Simulation:
             self.situations,
             self._note,
             self._bounce_unnoticed,
-            is_sparing=self._is_sparing,
+            keeps_controllers=self._keeps_controllers,
         )
         if not self._is_calm:
             self._add_faults_of_processes()
-        if not self._is_sparing:
-            self._faults.add(self._stand_back)
-            self._faults.add(self._depose_with_orders_under_way)
+        if not self._keeps_controllers:
+            self._faults.add(self._back_off)
+            self._faults.add(self._depose_with_requests_in_flight)
             self._admins.menu.add_all(self._admins.mistakes)
-        self._cut_off: set[str] = set()  # endpoints nobody reaches
+        self._cut_off: set[str] = set()  # endpoints that no packet reaches
 
     def _add_faults_of_the_world(self) -> None:
-        """Let disks, networks, clocks and the scheduler play their tricks."""
+        """Add faults of disks, networks, clocks and the scheduler."""
         self._faults.add(self._damage_a_log, 2)
         self._faults.add(self._pause)
         self._faults.add(self._resume, 2, is_remedy=True)
@@ -160,12 +160,12 @@ class Simulation:
         self._faults.add(self._let_time_pass)
         self._faults.add(self._set_a_clock)
         self._faults.add(self._partition_the_network)
-        self._faults.add(self._hold_what_is_under_way, 2)
+        self._faults.add(self._hold_packets_in_flight, 2)
 
     def _add_faults_of_processes(self) -> None:
-        """Let brokers die, start, and fail; a new fault is one line here and a method."""
+        """Add crashes, starts and failures of brokers."""
         self._faults.add(self._kill)
-        self._faults.add(self._bounce_somebody, 2)
+        self._faults.add(self._bounce_a_broker, 2)
         self._faults.add(self._cut_the_power, 0.4)
         self._faults.add(self._start, 3, is_remedy=True)
         self._faults.add(self._expire_a_session)
@@ -174,19 +174,19 @@ class Simulation:
         self._faults.add(self._ask_for_a_shutdown_and_stay)
         self._faults.add(self._fail_a_log_directory)
 
-    def _draw_surprises(self, seed: int) -> None:
-        """Draw what controllers meet that most never do, by dice of its own."""
-        self._surprises = random.Random(f"surprises of {seed}")
+    def _draw_rare_conditions(self, seed: int) -> None:
+        """Draw rare conditions of controllers, with random numbers of their own."""
+        self._rare_dice = random.Random(f"surprises of {seed}")
         self._hiding_dice = random.Random(f"{seed}, hidden logs")
         self._hides_logs = self._hiding_dice.random() < HIDING_HISTORIES
-        self._are_surprised = self._surprises.random() < SURPRISES_PROBABILITY
-        is_probing = self._surprises.random() < PROBING_PROBABILITY
+        self._has_unexpected_errors = self._rare_dice.random() < UNEXPECTED_ERRORS_PROBABILITY
+        is_probing = self._rare_dice.random() < PROBING_PROBABILITY
         self._broker_answer_timeout_ms = 6_000 if is_probing else 0
-        is_split = self._surprises.random() < SMALL_REQUEST_PROBABILITY
+        is_split = self._rare_dice.random() < SMALL_REQUEST_PROBABILITY
         self._max_request_bytes = 1_000 if is_split else MAX_REQUEST_BYTES
 
     def _draw_files(self, seed: int) -> FileDisks | None:
-        """Return the disks of brokers whose logs are those of ``storage``; None: in memory."""
+        """Return disks with the files of ``storage``; None: the logs are in memory."""
         if random.Random(f"{seed}, files").random() >= FILES_PROBABILITY:
             return None
         self._odds.favour_records()
@@ -194,11 +194,11 @@ class Simulation:
 
     @property
     def has_files(self) -> bool:
-        """Whether its logs are those of ``storage``, on disk."""
+        """Whether its logs are files of ``storage``."""
         return self._files is not None
 
     def run(self, steps: int = STEPS) -> None:
-        """Live through ``steps`` steps with faults, then heal and converge."""
+        """Take ``steps`` steps with faults, then end the faults and converge."""
         with self._files.used() if self._files is not None else nullcontext():
             self._run(steps)
 
@@ -206,7 +206,7 @@ class Simulation:
         if self.random.random() < SETTLED_PROBABILITY or self.has_files:
             self._settle()
         for _ in range(steps):
-            self._live_on()
+            self._advance()
         self._heal()
         self._converge()
         if self._missing is not None:
@@ -224,7 +224,7 @@ class Simulation:
             self._converge()
 
     def _settle(self) -> None:
-        """Begin with a cluster that works: else most of a history goes by before there is one."""
+        """Begin with a working cluster, so that most steps have one."""
         self._faults_are_on = False
         self.cluster.network.fate = usual_fate
         for _ in range(self.random.randint(1, MAX_FIRST_TOPICS)):
@@ -238,18 +238,18 @@ class Simulation:
         self._note("settled")
 
     def _go_on_in_peace(self) -> None:
-        """Have one thing done while nothing else happens that would hide what is forgotten."""
+        """Do one thing without faults, which would hide what the controller forgets."""
         self.random.choice(self._admins.works)()
         if self.random.random() < FAILOVER_PROBABILITY:
             for _ in range(self.random.randrange(FAILOVER_STEPS)):
                 self._step()
-            for ruler in self.cluster.active_controllers[:1]:
-                self._note("%d is deposed", ruler.broker_id)
-                self.cluster.expire(ruler.session.session_id)
+            for controller in self.cluster.active_controllers[:1]:
+                self._note("%d is deposed", controller.broker_id)
+                self.cluster.expire(controller.session.session_id)
 
     def _converge(self) -> None:
         self._rest()
-        restored = self._damage.restore_what_nobody_has()
+        restored = self._damage.restore_lost_records()
         if restored is not None:
             self._restart(restored)
             self._rest()
@@ -263,12 +263,12 @@ class Simulation:
         self._bounds.check(MAX_LEADER_EPOCHS)
 
     def _before_rest(self) -> None:
-        """Do what takes some time, and happens all the same when nothing else does."""
+        """Let time-dependent events happen that go on without faults."""
         self._bounds.look()
         self.cluster.zookeeper.catch_up()
         self._addresses.follow()
 
-    def _live_on(self) -> None:
+    def _advance(self) -> None:
         dice = self.random.random()
         odds = self._odds
         if dice < odds.fault:
@@ -279,7 +279,7 @@ class Simulation:
             self.clients.act()
         else:
             self._step()
-        if self._faults_are_on and not self._is_sparing:
+        if self._faults_are_on and not self._keeps_controllers:
             self._tampering.act()
         if self._faults_are_on and not self._tampering.is_replaced:
             self._denials.act()
@@ -317,7 +317,7 @@ class Simulation:
         self._faults_are_on = False
         self.cluster.bound_inboxes()
         self.cluster.widen_channels()
-        self._broker_answer_timeout_ms = 0  # a controller that probes for ever is never at rest
+        self._broker_answer_timeout_ms = 0  # a controller that probes is never at rest
         for probing in self.cluster.brokers.values():
             probing.settings.broker_answer_timeout_ms = 0
         self._cut_off.clear()
@@ -346,10 +346,10 @@ class Simulation:
         self._denials.allow_all()
         self._admins.mend_all()
         self._configurations.settle()
-        self.cluster.zookeeper.remove(ControllerFailuresZNode.PATH)  # what is set aside: try again
+        self.cluster.zookeeper.remove(ControllerFailuresZNode.PATH)  # retry what is set aside
 
     def _restart(self, broker_ids: Collection[BrokerId]) -> None:
-        """Make brokers accept what they accept only when they start."""
+        """Restart brokers that accept something only when they start."""
         for broker_id in sorted(broker_ids):
             session_id = self.cluster.brokers[broker_id].session.session_id
             self.cluster.kill(broker_id)
@@ -357,17 +357,17 @@ class Simulation:
             self._boot(broker_id)
 
     def _boot(self, broker_id: BrokerId, *, port: int | None = None) -> SimulatedBroker:
-        """Start a broker, which may find that logs are damaged as it opens them."""
+        """Start a broker, which may find damaged logs when it opens them."""
         disk = self.cluster.disks[broker_id]
         dice = self._boot_dice.random()
-        wished = set(self.cluster.zookeeper.children_of("/admin/delete_topics"))
-        is_bad_moment = any(name.topic in wished for name in disk.fragile())
+        being_deleted = set(self.cluster.zookeeper.children_of("/admin/delete_topics"))
+        is_bad_moment = any(name.topic in being_deleted for name in disk.fragile())
         broken = BROKEN_START_AT_A_BAD_MOMENT if is_bad_moment else BROKEN_START_PROBABILITY
         if self._faults_are_on and dice < broken:
             self._note("a log directory of %d cannot be read", broker_id)
-            self._add_to_the_trouble({name.topic for name in disk.fragile()})
+            self._delete_while_unreachable({name.topic for name in disk.fragile()})
             disk = disk.start_broken()
-            while self._forgotten_sessions:  # it can register at once
+            while self._forgotten_sessions:  # so that it can register at once
                 self._expire_a_dead_session()
         else:
             disk = disk.repair(has_its_data=dice < SAME_DISK_PROBABILITY)
@@ -377,8 +377,8 @@ class Simulation:
         disk.check_damaged_logs(lambda: self.random.random() < self._odds.refusal)
         return self.cluster.start(broker_id, port=port)
 
-    def _add_to_the_trouble(self, topics: Collection[str]) -> None:
-        """Have topics deleted just when replicas of them are out of reach."""
+    def _delete_while_unreachable(self, topics: Collection[str]) -> None:
+        """Delete topics while replicas of them are out of reach."""
         if topics and self._faults_are_on and self.random.random() < self._odds.bad_moment:
             self._admins.delete_topic(topics)
 
@@ -400,7 +400,7 @@ class Simulation:
         return Fate.TWICE if dice < self._odds.packet_loss + doubled else Fate.LATER
 
     def _is_held(self, packet: Packet) -> bool:
-        """Whether a request arrives much later, behind what is sent from now on."""
+        """Whether a request arrives much later, after requests that are sent later."""
         if not self._faults_are_on or packet.answer is not None:
             return False
         request = packet.exchange.request
@@ -408,22 +408,24 @@ class Simulation:
         is_rare = is_first or isinstance(request, StopReplicaRequest)
         is_held = self.random.random() < self._odds.packet_hold * (8 if is_rare else 1)
         sender = packet.exchange.sender
-        may_depose = is_held and isinstance(request, StopReplicaRequest) and not self._is_sparing
+        may_depose = (
+            is_held and isinstance(request, StopReplicaRequest) and not self._keeps_controllers
+        )
         if may_depose and isinstance(sender, SimulatedBroker) and self.random.random() < 0.5:
             self._note("%d is deposed while it stops replicas", sender.broker_id)
             self.cluster.expire(sender.session.session_id)
         return is_held
 
     def _fail_the_disk_at(self, endpoint: str) -> None:
-        """Let a log directory fail at a bad moment: while something in it is to be deleted."""
+        """Fail a log directory at a special moment: while a topic in it is being deleted."""
         for broker in self.cluster.brokers.values():
             is_it = broker.control_endpoint == endpoint and not broker.disk.has_failed
-            is_it = is_it and not (self._is_sparing and broker.controller.is_active)
+            is_it = is_it and not (self._keeps_controllers and broker.controller.is_active)
             if is_it and self.random.random() < self._odds.disk_failure:
                 self._fail_a_log_directory_of(broker)
 
     def _fate_in_peace(self, packet: Packet) -> Fate:
-        """Lose nothing; what comes twice, or late, must not matter."""
+        """Lose no packet; duplicates and delays must have no effect."""
         fate = self._fate(packet)
         return usual_fate(packet) if fate is Fate.LOST else fate
 
@@ -431,29 +433,29 @@ class Simulation:
         return self.random.choice((0, self.random.randrange(MAX_DELAY_MS)))
 
     def _partition_the_network(self) -> None:
-        """Cut the way to some endpoints, or mend what is cut."""
+        """Cut the connections to some endpoints, or restore all."""
         broker = self._pick()
         if self._cut_off or broker is None:
-            self._note("mend the network")
+            self._note("restore the network")
             self._cut_off.clear()
             return
         endpoints = [broker.control_endpoint, broker.replication_endpoint]
         self._cut_off.update(self.random.sample(endpoints, self.random.randint(1, 2)))
-        self._note("nobody reaches %s", sorted(self._cut_off))
+        self._note("cut off %s", sorted(self._cut_off))
 
-    def _hold_what_is_under_way(self) -> None:
-        """Let what a broker has sent arrive much later, behind what it sends from now on."""
+    def _hold_packets_in_flight(self) -> None:
+        """Delay what a broker has sent behind what it sends from now on."""
         broker = self._pick()
         if broker is not None:
             self._hold(broker)
 
-    def _depose_with_orders_under_way(self) -> None:
-        """Have another rule while what the controller sent is still on its way."""
-        rulers = self.cluster.active_controllers
-        if rulers and rulers[0].broker_id not in self.cluster.in_call:
-            self._hold(rulers[0])
-            self._note("%d is deposed", rulers[0].broker_id)
-            self.cluster.expire(rulers[0].session.session_id)
+    def _depose_with_requests_in_flight(self) -> None:
+        """Elect another controller while requests of the present one are in flight."""
+        active = self.cluster.active_controllers
+        if active and active[0].broker_id not in self.cluster.in_call:
+            self._hold(active[0])
+            self._note("%d is deposed", active[0].broker_id)
+            self.cluster.expire(active[0].session.session_id)
 
     def _hold(self, sender: SimulatedBroker) -> None:
         held = self.cluster.network.sent_by(sender)
@@ -468,14 +470,14 @@ class Simulation:
 
     @past_all_guards
     def _interrupt(self, broker: SimulatedBroker, call: Call) -> None:
-        self._poison.taste(broker)
+        self._poison.end_controller(broker)
         if not self._faults_are_on or self._tampering.is_replaced:
             return
         is_read = call.method in READS
         if is_read and broker.controller.is_active and broker.session.is_behind:
             self.situations.meet(Situation.STALE_READ)
-        if self._are_surprised and broker.is_handling and broker.controller.is_active:
-            self._surprise(broker, call)
+        if self._has_unexpected_errors and broker.is_handling and broker.controller.is_active:
+            self._raise_unexpected_error(broker, call)
         is_write = not is_read and call.moment is Moment.BEFORE
         if is_write and self.random.random() < self._odds.race:
             is_topic = self._admins.write_first(call.paths)
@@ -483,11 +485,11 @@ class Simulation:
         probability = self._odds.call_fault * (3 if self._is_calm else 1)
         if self.random.random() >= probability:
             return
-        fault = self.random.choice((1, 3)) if self._is_sparing else self.random.randrange(4)
+        fault = self.random.choice((1, 3)) if self._keeps_controllers else self.random.randrange(4)
         if fault == 0:
             self._note("  %d crashes %s %s", broker.broker_id, call.moment.value, call.method)
             self._forgotten_sessions.append(broker.session.session_id)
-            self.invariants.history.check()  # while it knows why it wrote what it wrote
+            self.invariants.history.check()  # while the reasons are known
             raise SimulatedCrashError
         if fault == 1:
             self._note("  %d loses %s %s", broker.broker_id, call.moment.value, call.method)
@@ -495,24 +497,29 @@ class Simulation:
         if self._stalls < MAX_NESTED_STALLS:
             self._stall(broker, call, expire=fault == 2)
 
-    def _surprise(self, broker: SimulatedBroker, call: Call) -> None:
-        """Raise in the middle of a handler what nobody thought of."""
-        if self._surprises.random() < SURPRISE_PROBABILITY:
-            self._note("  %d is surprised %s %s", broker.broker_id, call.moment.value, call.method)
-            self.invariants.history.check()  # while it knows why it wrote what it wrote
+    def _raise_unexpected_error(self, broker: SimulatedBroker, call: Call) -> None:
+        """Raise an unexpected error in the middle of a handler."""
+        if self._rare_dice.random() < UNEXPECTED_ERROR_PROBABILITY:
+            self._note(
+                "  %d raises an unexpected error %s %s",
+                broker.broker_id,
+                call.moment.value,
+                call.method,
+            )
+            self.invariants.history.check()  # while the reasons are known
             raise PlantedError
 
     def _stall(self, broker: SimulatedBroker, call: Call, *, expire: bool) -> None:
         self._note("  %d stalls %s %s", broker.broker_id, call.moment.value, call.method)
         if expire and not (call.method in READS and call.moment is Moment.BETWEEN):
             self.cluster.expire(broker.session.session_id)
-        may_depose = not expire and not self._is_sparing and broker.controller.is_active
+        may_depose = not expire and not self._keeps_controllers and broker.controller.is_active
         if may_depose and self.random.random() < self._odds.bad_moment:
             self._admins.delete_controller_znode()
         self._stalls += 1
         try:
             for _ in range(self.random.randrange(STALL_STEPS)):
-                self._live_on()
+                self._advance()
         finally:
             self._stalls -= 1
         self._note("  %d goes on", broker.broker_id)
@@ -529,36 +536,36 @@ class Simulation:
 
     def _pick_a_victim(self, *, paused: bool | None = None) -> SimulatedBroker | None:
         broker = self._pick(paused=paused)
-        is_ruler = broker is not None and broker.controller.is_active
-        return None if is_ruler and self._is_sparing else broker
+        is_active = broker is not None and broker.controller.is_active
+        return None if is_active and self._keeps_controllers else broker
 
     def _damage_a_log(self) -> None:
-        """Have a bit flip, which somebody may see soon, or much later."""
+        """Flip a bit, which is found soon or much later."""
         broker_id, topic = self._damage.flip_a_bit() or (-1, "")
         if broker_id in self.cluster.brokers and self.random.random() < self._odds.bad_moment:
             self.cluster.brokers[broker_id].verify_logs()
             for _ in range(self.random.randrange(MAX_STEPS_TO_TROUBLE)):
                 self._step()
-            self._add_to_the_trouble({topic})
+            self._delete_while_unreachable({topic})
 
     def _kill(self) -> None:
         broker = self._pick_a_victim()
         if broker is not None:
             self._note("kill %d", broker.broker_id)
-            self._add_to_the_trouble({name.topic for name in broker.disk.hosted()})
+            self._delete_while_unreachable({name.topic for name in broker.disk.hosted()})
             self._end(broker, loses_power=self.random.random() < self._odds.power_loss)
 
     def _hide_logs_to_be_deleted(self) -> None:
-        """Have a broker start, now and then, without a directory whose logs are to be deleted."""
+        """Sometimes start a broker without a directory whose logs are to be deleted."""
         if not self._hides_logs or self._hiding_dice.random() >= HIDING_PROBABILITY:
             return
-        spared = self.cluster.active_controllers
+        active = self.cluster.active_controllers
         names = set(self.cluster.zookeeper.children_of(TopicsZNode.PATH))
         names -= set(self.cluster.zookeeper.children_of(DeleteTopicsZNode.PATH))
         victims = [
             (broker, topic)
             for _, broker in sorted(self.cluster.brokers.items())
-            if broker not in spared and not self._is_in_call(broker) and not broker.disk.has_failed
+            if broker not in active and not self._is_in_call(broker) and not broker.disk.has_failed
             for topic in sorted(names & {name.topic for name in broker.disk.fragile()})
         ]
         if victims:
@@ -573,13 +580,13 @@ class Simulation:
             self.cluster.run_for(SETTLED_MS)
 
     def _cut_the_power(self) -> None:
-        """Have all machines fail at the same time, or all but one; some are back at once."""
-        spared = self._pick() if self.random.random() < 0.5 else None
+        """Cut the power of all machines at once, or of all but one; some restart at once."""
+        powered = self._pick() if self.random.random() < 0.5 else None
         failing = [
             broker
             for broker in self.cluster.brokers.values()
-            if broker is not spared and not self._is_in_call(broker)
-            if not (self._is_sparing and broker.controller.is_active)
+            if broker is not powered and not self._is_in_call(broker)
+            if not (self._keeps_controllers and broker.controller.is_active)
         ]
         for broker in failing:
             self._note("kill %d", broker.broker_id)
@@ -589,18 +596,18 @@ class Simulation:
                 self._expire_a_dead_session()
                 self._start()
 
-    def _bounce_somebody(self) -> None:
-        """Have a broker die and start at once, while what it sent is still on its way."""
+    def _bounce_a_broker(self) -> None:
+        """Kill a broker and start it at once, while its packets are in flight."""
         victim = self._pick_a_victim()
         if victim is not None:
             self._bounce(victim)
 
     def _bounce_unnoticed(self, broker_id: BrokerId) -> None:
-        """Have a machine lose its power, and be there again before anybody has seen it gone."""
+        """Cut the power of a machine and start it again before its session expires."""
         broker = self.cluster.brokers.get(broker_id)
         if broker is None or self._is_calm or self._is_in_call(broker):
             return
-        if not (self._is_sparing and broker.controller.is_active):
+        if not (self._keeps_controllers and broker.controller.is_active):
             self._bounce(broker, power_loss=1.0)
 
     def _bounce(self, broker: SimulatedBroker, power_loss: float | None = None) -> None:
@@ -612,13 +619,13 @@ class Simulation:
         started = self._boot(broker.broker_id)
         self._ports[broker.broker_id] = started.port
         if self.random.random() < self._odds.quick_restart:
-            self._note("  it is back, and now arrives what it has answered")
+            self._note("  it is back, and its earlier answers arrive")
             for number in self.cluster.network.answers_of(broker.control_endpoint):
                 self.cluster.network.deliver(number)
             self.cluster.take(("event", broker.broker_id))
 
     def _bounce_a_successor(self) -> None:
-        """Have who takes over from a leader die before the leader is let go, if that is soon."""
+        """Kill a new leader before the former one may stop, if that is soon."""
         for _ in range(MAX_STEPS_TO_TROUBLE):
             self._step()
             awaited = self._awaited()
@@ -627,8 +634,12 @@ class Simulation:
                 return
 
     def _awaited(self) -> list[SimulatedBroker]:
-        """Return the successors of leaders that wait to be let go, if they may die."""
-        owed = [e for ruler in self.cluster.active_controllers for e in ruler.unanswered.values()]
+        """Return the new leaders that a controlled shutdown waits for, if they may be killed."""
+        owed = [
+            e
+            for controller in self.cluster.active_controllers
+            for e in controller.unanswered.values()
+        ]
         leaving = [e.request for e in owed if isinstance(e.request, ControlledShutdownRequest)]
         history = self.invariants.history
         ids = {
@@ -637,11 +648,11 @@ class Simulation:
             for _, (leader, _, _) in history.successors(request.broker_id)
         }
         successors = [self.cluster.brokers[i] for i in sorted(ids & self.cluster.brokers.keys())]
-        is_spared = self._is_sparing
+        is_kept = self._keeps_controllers
         return [
             broker
             for broker in successors
-            if not self._is_in_call(broker) and not (is_spared and broker.controller.is_active)
+            if not self._is_in_call(broker) and not (is_kept and broker.controller.is_active)
         ]
 
     def _is_in_call(self, broker: SimulatedBroker) -> bool:
@@ -691,7 +702,7 @@ class Simulation:
         broker = self._pick()
         if broker is None:
             return
-        self._note("cut and mend the connection of %d", broker.broker_id)
+        self._note("cut and restore the connection of %d", broker.broker_id)
         session_id = broker.session.session_id
         self.cluster.zookeeper.disconnect(session_id)
         broker.is_paused, was_paused = True, broker.is_paused
@@ -705,7 +716,7 @@ class Simulation:
         self.cluster.time.advance(self.random.randrange(1_000, 8_000))
 
     def _set_a_clock(self) -> None:
-        """Let a wall clock jump, by as much as somebody may mistype; monotonic ones do not."""
+        """Let a wall clock jump, as after a typing error; monotonic clocks do not jump."""
         disk = self.cluster.disks[self.random.randrange(BROKERS)]
         disk.wall_clock_ahead_ms = self.random.randrange(-MAX_JUMP_MS, MAX_JUMP_MS)
         self._note("the clock of %d is %d ms ahead", disk.broker_id, disk.wall_clock_ahead_ms)
@@ -719,18 +730,18 @@ class Simulation:
                 self._bounce_a_successor()
 
     def _ask_for_a_shutdown_and_stay(self) -> None:
-        """Ask to hand over and think better of it: some day the broker is used again."""
+        """Request a controlled shutdown without stopping: later the broker is used again."""
         broker = self._pick(paused=False)
         controller = None if broker is None else broker.cache.snapshot.controller
         if broker is not None and controller is not None and broker.broker_epoch >= 0:
             self._note("%d asks to shut down and stays", broker.broker_id)
             broker.ask_to_leave_and_stay()
 
-    def _stand_back(self) -> None:
-        rulers = self.cluster.active_controllers
-        if rulers and self.random.random() < 0.2:
-            self._note("%d stands back", rulers[0].broker_id)
-            rulers[0].tell(events.Resign("simulated"))
+    def _back_off(self) -> None:
+        active = self.cluster.active_controllers
+        if active and self.random.random() < 0.2:
+            self._note("%d backs off", active[0].broker_id)
+            active[0].tell(events.Resign("simulated"))
 
     def _fail_a_log_directory(self) -> None:
         broker = self._pick_a_victim(paused=False)

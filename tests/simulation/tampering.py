@@ -1,4 +1,4 @@
-"""What befalls the znodes that brokers and controllers live by, at the hands of those who may."""
+"""Admins and tools that change registrations, the controller epoch, or ZooKeeper's data."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ TRANSACTIONS_OF_SESSIONS = 10
 
 
 class Tampering:
-    """Changes registrations and the controller epoch, puts other data in ZooKeeper's place.
+    """Changes registrations and the controller epoch, and replaces ZooKeeper's data.
 
-    Its dice are its own, so that histories without it are as they would be.
+    It has random numbers of its own: histories without it do not change.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class Tampering:
         self._take_a_step = take_a_step
         self._older: SavedData | None = None
         self.is_replaced = False
-        self._epoch = 0  # when we looked last
-        self._actions = self._random.choice(  # more of the same thing reaches further
+        self._epoch = 0  # at the last call
+        self._actions = self._random.choice(  # repetitions of one kind find more
             (
                 (self._delete_a_registration, self._overwrite_a_registration),
                 (
@@ -61,7 +61,7 @@ class Tampering:
         )
 
     def act(self) -> None:
-        """Do something now and then, and more often when a controller has just been elected."""
+        """Sometimes change something, more often after an election of a controller."""
         is_new = self._epoch != self._history.controller_epoch
         self._epoch = self._history.controller_epoch
         odds = AFTER_ELECTION_PROBABILITY if is_new else ACTION_PROBABILITY
@@ -77,7 +77,7 @@ class Tampering:
             self._zookeeper.remove(BrokerIdZNode.path(broker_id))
 
     def _overwrite_a_registration(self) -> None:
-        """Have nobody understand a registration, and some controllers begin their terms so."""
+        """Make a registration unreadable, sometimes just before a new controller starts."""
         registered = self._zookeeper.children_of(BrokerIdsZNode.PATH)
         if registered:
             broker_id = int(self._random.choice(registered))
@@ -107,7 +107,7 @@ class Tampering:
             self._zookeeper.remove(ControllerZNode.PATH)
 
     def _delete_controller_and_epoch(self) -> None:
-        """Have the next controller elected with a version that an earlier one had."""
+        """Let the next controller be elected with a znode version that an earlier one had."""
         self._note("delete /controller and /controller_epoch")
         self._history.is_epoch_tampered_with = True
         self._zookeeper.remove(ControllerEpochZNode.PATH)
@@ -119,14 +119,14 @@ class Tampering:
             self._zookeeper.remove(f"{ControllerTermZNode.PARENT}/{name}")
 
     def _copy_the_data(self) -> None:
-        self._note("somebody copies ZooKeeper's data")
+        self._note("copy ZooKeeper's data")
         self._older = self._zookeeper.save()
 
     def _replace_the_data(self) -> None:
-        """Have ZooKeeper lose its data, or go back to older ones, for a while."""
+        """Let ZooKeeper lose its data, or return to older data, for a while."""
         noted = [broker.disk.seen.zxid for broker in self._cluster.brokers.values()]
-        # Nobody could tell the difference before being told of something later; and the sessions of
-        # those who do make transactions in the older data, too.
+        # A broker recognizes older data only after it noted a later zxid; its sessions make
+        # transactions in the older data too.
         is_older = self._older is not None and all(
             zxid > self._older.zxid + TRANSACTIONS_OF_SESSIONS for zxid in noted
         )
@@ -142,7 +142,7 @@ class Tampering:
             self._take_a_step()
         self.is_replaced = False
         foreign = [t for t in self._zookeeper.transactions[written:] if t.operations]
-        assert not foreign, f"a broker wrote into data that are not its cluster's: {foreign[0]}"
+        assert not foreign, f"a broker wrote into the data of another cluster: {foreign[0]}"
         self._zookeeper.expire_all()
         self._zookeeper.replace(newest)
         self._note("ZooKeeper has its data again")

@@ -1,4 +1,4 @@
-"""Defects in what protects brokers from tampered znodes: they test the simulation."""
+"""Defects in the protection against tampered znodes: they test the simulation."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from regent.zk.stores.watching_store import WatchingStore
 Defect: TypeAlias = Callable[[], Any]
 
 
-def any_data_are_taken_for_the_clusters() -> Any:
-    """Brokers register wherever ZooKeeper's data come from."""
+def cluster_id_unchecked() -> Any:
+    """Brokers register in ZooKeeper without a check of the cluster id."""
     stack = ExitStack()
     stack.enter_context(patch.object(cluster_identity, "check_cluster", lambda zookeeper, notes: 0))
     stack.enter_context(patch.object(ZkControllerStore, "_cluster_fence", lambda self: []))
@@ -34,7 +34,7 @@ def any_data_are_taken_for_the_clusters() -> Any:
 
 
 def older_data_are_accepted() -> Any:
-    """Only the cluster id is compared: older data have the same one."""
+    """Only the cluster id is compared, which older data have too."""
 
     def by_id(zookeeper: Any, notes: Any) -> None:
         notes.check_cluster(ZkAdminStore(zookeeper).read_cluster_id())
@@ -43,7 +43,7 @@ def older_data_are_accepted() -> Any:
 
 
 def registrations_deleted_for_good() -> Any:
-    """A broker whose registration somebody deletes never registers again."""
+    """A broker whose registration is deleted by hand never registers again."""
     dispatch = Controller._dispatch
 
     def deaf(self: Controller, event: Any, now_ms: int) -> None:
@@ -53,13 +53,13 @@ def registrations_deleted_for_good() -> Any:
     return patch.object(Controller, "_dispatch", deaf)
 
 
-def dropped_topic_ids_taken_from_hearsay() -> Any:
-    """A topic id that a tool dropped is not looked up where it was noted (KAFKA-12835)."""
+def stored_topic_ids_unread() -> Any:
+    """The controller does not read the stored id of a topic that a tool rewrote (KAFKA-12835)."""
     return patch.object(ZkControllerStore, "read_noted_topic_id", lambda self, topic: None)
 
 
-def obeyed_epochs_forgotten() -> Any:
-    """A broker that starts obeys any controller, also one that was deposed long ago."""
+def controller_epochs_forgotten() -> Any:
+    """A broker that restarts accepts requests of any controller, even of a deposed one."""
     init = ControlRequestHandler.__init__
 
     def from_zero(self: ControlRequestHandler, *arguments: Any) -> None:
@@ -69,8 +69,8 @@ def obeyed_epochs_forgotten() -> Any:
     return patch.object(ControlRequestHandler, "__init__", from_zero)
 
 
-def epochs_set_back_for_good() -> Any:
-    """Who is refused for its epoch rules on all the same, and so does the next."""
+def refused_epochs_kept() -> Any:
+    """A controller whose epoch is refused stays active with it, and so does the next one."""
     stack = ExitStack()
     refused = patch.object(ControlResponses, "is_refused_for_epoch", lambda self, event: False)
     stack.enter_context(refused)
@@ -84,7 +84,7 @@ def epochs_set_back_for_good() -> Any:
 
 
 def epochs_shared_by_controllers() -> Any:
-    """Two controllers in one epoch are both obeyed."""
+    """A broker accepts requests of two controllers in one epoch."""
     return patch.object(
         ControlRequestHandler,
         "_is_deposed",
@@ -93,32 +93,32 @@ def epochs_shared_by_controllers() -> Any:
 
 
 def terms_unchecked() -> Any:
-    """Writes are fenced by the version of ``/controller_epoch`` alone, which may come again."""
+    """Writes are fenced only by the version of ``/controller_epoch``, which may repeat."""
     fence = WatchingStore._fence
     return patch.object(WatchingStore, "_fence", lambda self, version: fence(self, version)[:1])
 
 
 def registrations_of_others_overwritten() -> Any:
-    """A broker registers in the place of another process that has its id."""
+    """A broker overwrites the registration of another process with its id."""
     register = ZkControllerStore.register_broker
 
-    def whoever_is_there(self: ZkControllerStore, info: Any, suspects: Any) -> Any:
+    def over_the_present_one(self: ZkControllerStore, info: Any, suspects: Any) -> Any:
         path = BrokerIdZNode.path(info.broker_id)
         node = self._zookeeper.get(path)
         if node is not None and node.stat.ephemeral_owner != self._zookeeper.session_id:
             self._apply([Delete(path, ANY_VERSION)])
         return register(self, info, suspects)
 
-    return patch.object(ZkControllerStore, "register_broker", whoever_is_there)
+    return patch.object(ZkControllerStore, "register_broker", over_the_present_one)
 
 
 def garbage_stays_in_registrations() -> Any:
-    """A broker does not look at what somebody made of its registration."""
+    """A broker does not check its registration for changes by others."""
     return patch.object(broker_store, "_is_garbage", lambda node, broker_id: False)
 
 
 def contested_topics_left_out() -> Any:
-    """A topic that others wrote whenever it was to get its id counts as one that never was."""
+    """A topic that was rewritten during each attempt to add its id counts as unreadable."""
     set_aside = TopicChanges._set_aside
 
     def unless_contested(self: TopicChanges, topic: str, error: BadDataError) -> None:
@@ -129,7 +129,7 @@ def contested_topics_left_out() -> Any:
 
 
 def registrations_made_again_without_suspects() -> Any:
-    """A broker that finds its registration lists nothing, and creates it if it has gone since."""
+    """A broker that finds its registration removed creates it without suspect replicas."""
     stack = ExitStack()
     is_registered = ZkControllerStore._is_registered
     list_suspects = ZkControllerStore._list_suspects
@@ -150,12 +150,12 @@ TAMPERING_DEFECTS: tuple[Defect, ...] = (
     registrations_of_others_overwritten,
     garbage_stays_in_registrations,
     registrations_made_again_without_suspects,
-    any_data_are_taken_for_the_clusters,
+    cluster_id_unchecked,
     older_data_are_accepted,
     registrations_deleted_for_good,
-    dropped_topic_ids_taken_from_hearsay,
-    obeyed_epochs_forgotten,
-    epochs_set_back_for_good,
+    stored_topic_ids_unread,
+    controller_epochs_forgotten,
+    refused_epochs_kept,
     epochs_shared_by_controllers,
     terms_unchecked,
     contested_topics_left_out,
@@ -168,5 +168,5 @@ SEARCH_TAMPERING_FROM: dict[Defect, int] = {
     registrations_made_again_without_suspects: 2310,
     older_data_are_accepted: 452,
     registrations_deleted_for_good: 100,
-    obeyed_epochs_forgotten: 90,
+    controller_epochs_forgotten: 90,
 }

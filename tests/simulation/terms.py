@@ -1,4 +1,4 @@
-"""Terms of controllers: one rules, it never learns backwards, and nothing outlives its term."""
+"""Check controller terms: one active controller, no older state, nothing left after a term."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.simulation.leadership_history import Belief, LeadershipHistory
 
 
 class Terms:
-    """Looks at every controller that is not in the middle of something."""
+    """Checks every controller that is not in the middle of a call."""
 
     def __init__(self, cluster: Cluster, history: LeadershipHistory) -> None:
         self._cluster = cluster
@@ -35,9 +35,9 @@ class Terms:
         if present == self._checked_at:
             return
         self._checked_at = present
-        ruling = self._cluster.active_controllers
-        epochs = [broker.controller.context.epoch for broker in ruling]
-        if not self._history.is_epoch_tampered_with:  # then brokers see to it that they obey one
+        active = self._cluster.active_controllers
+        epochs = [broker.controller.context.epoch for broker in active]
+        if not self._history.is_epoch_tampered_with:  # then brokers accept only one of them
             assert len(set(epochs)) == len(epochs), f"SingleControllerPerEpoch: {epochs}"
             assert all(epoch <= self._history.controller_epoch for epoch in epochs), epochs
         for broker_id, broker in self._cluster.brokers.items():
@@ -52,7 +52,7 @@ class Terms:
                 self._check_nothing_is_left(broker)
 
     def _check_owed_answers(self, broker: SimulatedBroker) -> None:
-        """Who was asked answers at once, but for a shutdown that waits for new leaders."""
+        """Requests are answered at once, except for shutdowns that wait for new leaders."""
         queued = {reply.request_id for event in broker.inbox if (reply := refusal(event))}
         owed = [exchange for i, exchange in broker.unanswered.items() if i not in queued]
         for exchange in owed:
@@ -61,7 +61,7 @@ class Terms:
             assert may_wait, f"broker {broker.broker_id} does not answer {exchange.request}"
 
     def _check_nothing_is_left(self, broker: SimulatedBroker) -> None:
-        where = f"broker {broker.broker_id} does not rule and"
+        where = f"broker {broker.broker_id} is not active and"
         context = broker.controller.context
         assert not broker.channels, f"{where} has channels to {list(broker.channels)}"
         assert context.epoch == 0, f"{where} remembers its term"
@@ -83,7 +83,7 @@ class Terms:
         assert watched <= allowed_watches, f"{where} watches {sorted(watched)}"
 
     def _check_memory(self, broker: SimulatedBroker) -> None:
-        """S6: what a controller knows is what ZooKeeper held, and never older than it knew."""
+        """S6: a controller knows states that ZooKeeper had, and never returns to an older one."""
         context = broker.controller.context
         for partition in context.partitions_with_leadership():
             leadership = context.partition_leadership_info(partition)
@@ -91,7 +91,7 @@ class Terms:
             now = leadership.leader_and_isr
             belief = Belief(now.leader, now.leader_epoch, now.isr, now.partition_epoch)
             assert belief in self._history.ever_held.get(partition, ()), (
-                f"controller {broker.broker_id} believes {partition} {now}: ZooKeeper never held it"
+                f"controller {broker.broker_id} has {partition} {now}: ZooKeeper never had it"
             )
             created = context.topic_created_zxids.get(partition.topic, 0)
             key = (broker, context.epoch, partition)

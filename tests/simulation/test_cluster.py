@@ -1,4 +1,4 @@
-"""Whole clusters without chance: the protocols as a newcomer would draw them."""
+"""Clusters without random faults: the main protocols, one after the other."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ring(partitions: int, brokers: int) -> dict[int, tuple[int, ...]]:
 
 @pytest.fixture
 def cluster() -> Cluster:
-    """Three brokers, twelve partitions, every broker in sync everywhere."""
+    """Three brokers, twelve partitions, all replicas in sync."""
     cluster = Cluster(3)
     Invariants(cluster)
     cluster.run_until_quiet()
@@ -44,14 +44,14 @@ def cluster() -> Cluster:
     return cluster
 
 
-def test_a_cluster_elects_a_controller_and_leads_what_is_created(cluster: Cluster):
+def test_a_cluster_elects_a_controller_and_leaders_of_a_new_topic(cluster: Cluster):
     assert_converged(cluster)
     stored = cluster.leadership(P4)
     assert stored is not None
     assert stored.leader_and_isr.isr == (1, 2, 0)
 
 
-def test_when_the_controller_dies_another_rules_and_its_partitions_are_led(cluster: Cluster):
+def test_after_the_death_of_the_controller_another_is_elected_and_elects_leaders(cluster: Cluster):
     session = cluster.brokers[0].session.session_id
     cluster.kill(0)
     cluster.expire(session)
@@ -62,7 +62,7 @@ def test_when_the_controller_dies_another_rules_and_its_partitions_are_led(clust
     assert_converged(cluster)
 
 
-def test_a_broker_hands_over_before_it_stops(cluster: Cluster):
+def test_a_broker_hands_over_its_leaderships_before_it_stops(cluster: Cluster):
     cluster.shut_down(1)
     cluster.run_until_quiet()
     assert sorted(cluster.brokers) == [0, 2]
@@ -86,17 +86,17 @@ def test_a_partition_moves_and_its_topic_is_deleted(cluster: Cluster):
     assert TopicZNode.path("payments") not in cluster.zookeeper.snapshot()
 
 
-def test_every_move_that_is_asked_for_may_take_leader_epochs():
+def test_each_requested_move_may_take_leader_epochs():
     cluster = Cluster(4)
     history = Invariants(cluster).history
     cluster.run_until_quiet()
     cluster.put_topic("payments", {0: (0, 1)})
     cluster.run_until_quiet()
-    ruler = cluster.active_controllers[0].control_endpoint
+    controller = cluster.active_controllers[0].control_endpoint
     for number, target in enumerate([(2, 3), (0, 1)] * 3):
         row = ReassignablePartition("payments", 0, target)
         asked = AlterPartitionReassignmentsRequest((row,))
-        cluster.network.ask(None, ruler, asked, lambda _: None)
+        cluster.network.ask(None, controller, asked, lambda _: None)
         cluster.network.hold(max(cluster.network.packets), 10_000 * number)
     bounds = Bounds(cluster, history)
     bounds.begin()
@@ -111,12 +111,12 @@ def test_every_move_that_is_asked_for_may_take_leader_epochs():
 
 
 def restart(cluster: Cluster, broker_id: int) -> None:
-    """Start a broker that was killed, and wait until all is quiet."""
+    """Start a broker that was killed, and wait until the cluster is at rest."""
     cluster.start(broker_id)
     cluster.run_until_quiet()
 
 
-def test_a_topic_is_not_deleted_while_a_directory_that_has_a_replica_cannot_be_read(
+def test_a_topic_is_not_deleted_while_a_directory_with_a_replica_is_unreadable(
     cluster: Cluster,
 ):
     for is_broken in (True, False):
@@ -136,7 +136,7 @@ def test_a_topic_is_not_deleted_while_a_directory_that_has_a_replica_cannot_be_r
     assert_converged(cluster)
 
 
-def test_a_topic_whose_znode_is_removed_by_hand_leaves_its_logs_aside(cluster: Cluster):
+def test_the_logs_of_a_topic_whose_znode_is_removed_by_hand_are_set_aside(cluster: Cluster):
     path = TopicZNode.path("payments")
     for node in sorted(cluster.zookeeper.snapshot(), reverse=True):
         if f"{node}/".startswith(f"{path}/"):
@@ -148,35 +148,35 @@ def test_a_topic_whose_znode_is_removed_by_hand_leaves_its_logs_aside(cluster: C
         assert sorted(disk.aside) == [TopicPartition("payments", i) for i in range(12)]
 
 
-def test_what_an_onlooker_refuses_while_a_row_is_obeyed_ends_the_simulation(cluster: Cluster):
-    class Judge(RecordObserver):
+def test_an_error_of_an_observer_inside_a_request_handler_ends_the_simulation(cluster: Cluster):
+    class FailingObserver(RecordObserver):
         def on_deleted(self, broker_id: int, log: NamedLog) -> None:
             raise AssertionError(f"{log.topic_partition} must stay on {broker_id}")
 
-    cluster.observe(Judge())
+    cluster.observe(FailingObserver())
     cluster.zookeeper.put(DeleteTopicsTopicZNode.path("payments"))
     with pytest.raises(BrokenInvariantError, match=r"payments-.* must stay on"):
         cluster.run_until_quiet()
 
 
-def test_an_operator_restores_the_damaged_log_that_suspect_replicas_wait_for(cluster: Cluster):
+def test_the_damaged_log_that_suspect_replicas_wait_for_is_restored(cluster: Cluster):
     for broker_id in (0, 2):
         cluster.disks[broker_id].note_lost([P4])
     cluster.disks[1].log(P4).damage(0)
     damage = Damage(cluster, random.Random(0), lambda *_: None)
-    assert damage.restore_what_nobody_has() == set()
+    assert damage.restore_lost_records() == set()
     assert not cluster.disks[1].log(P4).damaged
 
 
-def test_nobody_restores_a_damaged_log_that_a_sound_replica_in_sync_has(cluster: Cluster):
+def test_a_damaged_log_is_not_restored_while_another_in_sync_replica_is_sound(cluster: Cluster):
     cluster.disks[0].note_lost([P4])
     cluster.disks[1].log(P4).damage(0)
     damage = Damage(cluster, random.Random(0), lambda *_: None)
-    assert damage.restore_what_nobody_has() is None
+    assert damage.restore_lost_records() is None
     assert cluster.disks[1].log(P4).damaged
 
 
-def test_what_zookeeper_takes_in_one_request_is_not_exceeded_and_all_is_written(cluster: Cluster):
+def test_large_writes_to_zookeeper_are_split_into_requests_of_the_allowed_size(cluster: Cluster):
     cluster.zookeeper.max_request_bytes = 2_500  # a larger one is an error of the caller
     cluster.put_topic("orders", ring(30, 3))
     cluster.run_until_quiet()

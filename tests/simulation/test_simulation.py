@@ -10,12 +10,12 @@ import pytest
 
 from regent.core.controller import events
 from tests.simulation.defects import DEFECTS, RARE_DEFECTS, SEARCH_FROM, Defect
-from tests.simulation.history import failure_of, live, silence
+from tests.simulation.history import failure_of, run_seed, silence
 from tests.simulation.records import BrokenInvariantError
 from tests.simulation.simulation import Simulation
 from tests.simulation.situations import RARE, Situation
 
-HISTORIES_A_CALL = 10  # of another process
+HISTORIES_A_CALL = 10  # in another process
 SEEDS_FOR_DEFECTS = 2000
 SEEDS_FOR_SITUATIONS = 300
 
@@ -28,7 +28,7 @@ def seeds(request: pytest.FixtureRequest) -> range:
 
 @pytest.fixture(scope="module")
 def all_cores() -> Iterator[ProcessPoolExecutor]:
-    """Processes that live through histories: one process cannot use a second core."""
+    """Processes that run histories: one process cannot use a second core."""
     cores = ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn"))
     yield cores
     cores.shutdown(cancel_futures=True)
@@ -38,7 +38,7 @@ def all_cores() -> Iterator[ProcessPoolExecutor]:
 def searches(
     all_cores: ProcessPoolExecutor, request: pytest.FixtureRequest
 ) -> Mapping[Defect, Future[bool]]:
-    """The searches of the selected tests, begun in the order of the tests."""
+    """The searches of the selected tests, started in the sequence of the tests."""
     own = [item for item in request.session.items if item.path == request.path]
     selected = [item.callspec.params.get("defect") for item in own if hasattr(item, "callspec")]
     are_rare_wanted = request.config.getoption("--rare-defects")
@@ -53,7 +53,7 @@ def test_random_histories_keep_every_invariant_and_converge(
     seeds: range, all_cores: ProcessPoolExecutor
 ):
     met: set[Situation] = set()
-    for _, failure, situations in all_cores.map(live, seeds, chunksize=HISTORIES_A_CALL):
+    for _, failure, situations in all_cores.map(run_seed, seeds, chunksize=HISTORIES_A_CALL):
         met.update(situations)
         if failure is not None:
             pytest.fail(failure, pytrace=False)
@@ -80,13 +80,13 @@ def test_a_core_with_a_defect_is_caught(defect: Defect, searches: Mapping[Defect
 
 
 def _is_found(defect: Defect) -> bool:
-    """Whether one of the histories from where the search begins fails by the defect."""
+    """Whether a history fails with the defect, from the first seed of its search on."""
     first = SEARCH_FROM.get(defect, 0)
     return any(_is_caught(defect, seed) for seed in range(first, first + SEEDS_FOR_DEFECTS))
 
 
 def _is_caught(defect: Defect, seed: int) -> bool:
-    """Whether a history fails by the defect: without it, it holds."""
+    """Whether a history fails with the defect and holds without it."""
     with defect():
         fails = failure_of(seed) is not None
     return fails and failure_of(seed) is None
@@ -99,7 +99,7 @@ def test_an_invariant_that_breaks_inside_a_guarded_call_fails_the_history(
         raise AssertionError("broken")
 
     simulation = Simulation(0)
-    monkeypatch.setattr(Simulation, "_live_on", refuse)
+    monkeypatch.setattr(Simulation, "_advance", refuse)
     monkeypatch.setattr(simulation.random, "random", lambda: 0.0)
     monkeypatch.setattr(simulation.random, "randrange", lambda *_: 3)  # it stalls
     monkeypatch.setattr(simulation.random, "choice", lambda _: 3)

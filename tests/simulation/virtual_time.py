@@ -1,4 +1,4 @@
-"""Time as a number that moves when it is told to, and the timers that fire on the way."""
+"""Virtual time as a number, and timers that fire when it advances."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ PAUSE_CHECK_MS = 100
 
 
 class Owner(Protocol):
-    """A process that has timers; those of a paused one fire when it is awake again."""
+    """A process with timers; those of a paused one fire when it continues."""
 
     is_paused: bool
 
 
 @dataclass(slots=True, eq=False)
 class Timer:
-    """An action for later; ``event`` is set for what the controller scheduled."""
+    """An action for later; ``event`` is set for events scheduled by a controller."""
 
     owner: Owner
     action: Callable[[], None]
@@ -30,7 +30,7 @@ class Timer:
 
 
 class _Awake:
-    """The owner of what the simulation itself schedules."""
+    """The owner of the simulation's own timers."""
 
     is_paused = False
 
@@ -39,13 +39,15 @@ _AWAKE = _Awake()
 
 
 class VirtualTime:
-    """Milliseconds since the beginning of the world."""
+    """Milliseconds since the start of the simulation."""
 
     def __init__(self) -> None:
         self.now_ms = 0
-        self._timers: list[tuple[int, int, Timer]] = []  # when it is due, its number
+        self._timers: list[tuple[int, int, Timer]] = []  # due time, number
         self._numbers = itertools.count(1)
-        self._overdue: dict[Owner, list[Timer]] = {}  # of paused processes, in their order
+        self._overdue: dict[
+            Owner, list[Timer]
+        ] = {}  # of paused processes, in the sequence of firing
 
     def schedule(
         self,
@@ -54,25 +56,25 @@ class VirtualTime:
         action: Callable[[], None],
         event: ControllerEvent | None = None,
     ) -> None:
-        """Call ``action`` after a while."""
+        """Call ``action`` after a time."""
         self._push(Timer(owner, action, event), after_ms)
 
     def events_of(self, owner: Owner) -> list[ControllerEvent]:
-        """Return what a controller has scheduled."""
+        """Return the scheduled events of a controller."""
         timers = [timer for _, _, timer in self._timers] + self._overdue.get(owner, [])
         return [t.event for t in timers if t.owner is owner and t.event is not None]
 
     def cancel_events(self, owner: Owner) -> None:
-        """Forget what a controller has scheduled that ends with its term."""
+        """Cancel the scheduled events that end with a controller's term."""
         self._drop(owner, lambda timer: timer.event is not None and not outlives_term(timer.event))
 
     def forget(self, owner: Owner) -> None:
-        """Forget every timer of a process that died."""
+        """Cancel all timers of a process that died."""
         self._drop(owner, lambda timer: True)
         self._overdue.pop(owner, None)
 
     def advance(self, by_ms: int) -> None:
-        """Let time pass, timers firing in their order."""
+        """Let time pass, and fire timers in sequence."""
         until = self.now_ms + by_ms
         while self._timers and self._timers[0][0] <= until:
             due_ms, _, timer = heapq.heappop(self._timers)
@@ -84,7 +86,7 @@ class VirtualTime:
         heapq.heappush(self._timers, (self.now_ms + after_ms, next(self._numbers), timer))
 
     def _fire(self, timer: Timer) -> None:
-        """Act, or wait until the process is awake again, behind what waits for that already."""
+        """Run the action, or queue it while the process is paused."""
         overdue = self._overdue.get(timer.owner)
         if overdue is not None:
             overdue.append(timer)
@@ -98,7 +100,7 @@ class VirtualTime:
         self._push(Timer(_AWAKE, partial(self._catch_up, owner)), PAUSE_CHECK_MS)
 
     def _catch_up(self, owner: Owner) -> None:
-        """Fire what a process has slept through, unless it still sleeps."""
+        """Run the overdue actions of a process, unless it is still paused."""
         while not owner.is_paused and (overdue := self._overdue.get(owner)):
             overdue.pop(0).action()
         if self._overdue.get(owner):

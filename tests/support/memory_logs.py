@@ -77,7 +77,7 @@ class MemoryLog:
         self.is_offline = False
         self.is_short = False  # the process has no file descriptor left for it
         self.is_unwritable = False  # the next write finds that the directory has failed
-        self.is_condemned = False
+        self.is_out_of_service = False
         self.damaged: set[int] = set()  # base offsets of batches with other bytes than were written
         self.taken_back_to = -1
         self.batches: list[StoredBatch] = []
@@ -284,7 +284,7 @@ class MemoryLog:
     def _check_readable(self) -> None:
         if self.is_offline:
             raise StorageError(f"{self.topic_partition}: its log directory has failed")
-        if self.is_condemned:
+        if self.is_out_of_service:
             raise StorageError(f"{self.topic_partition}: its records are damaged")
 
     def _check_writable(self) -> None:
@@ -366,7 +366,7 @@ class MemoryLogs(NotesInMemory):
     def get(self, topic_partition: TopicPartition) -> MemoryLog | None:
         """Return a log that is there and works."""
         log = self._logs.get(topic_partition)
-        return None if log is None or log.is_offline or log.is_condemned else log
+        return None if log is None or log.is_offline or log.is_out_of_service else log
 
     def get_or_create(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
@@ -403,17 +403,17 @@ class MemoryLogs(NotesInMemory):
         """Take a log out of use."""
         log = self._logs.get(topic_partition)
         if log is not None:
-            log.is_condemned = True
+            log.is_out_of_service = True
 
     def is_offline(self, topic_partition: TopicPartition) -> bool:
         """Whether the log was in a directory that failed, or is damaged."""
         log = self._logs.get(topic_partition)
-        return log is not None and (log.is_offline or log.is_condemned)
+        return log is not None and (log.is_offline or log.is_out_of_service)
 
     def is_damaged(self, topic_partition: TopicPartition) -> bool:
         """Whether the log is damaged, in a directory that works."""
         log = self._logs.get(topic_partition)
-        return log is not None and log.is_condemned and not log.is_offline
+        return log is not None and log.is_out_of_service and not log.is_offline
 
     def may_be_offline(self, topic_partition: TopicPartition) -> bool:
         """Whether a log that is not known may be in the directory that failed."""
@@ -457,7 +457,7 @@ class MemoryLogs(NotesInMemory):
         return SuspectReplicas(ends, None if self.knows_all else frozenset(sound))
 
     def _all_suspect(self) -> set[TopicPartition]:
-        return self.suspect | {name for name, log in self._logs.items() if log.is_condemned}
+        return self.suspect | {name for name, log in self._logs.items() if log.is_out_of_service}
 
     def _end_of(self, name: TopicPartition) -> LogEnd:
         log = self.get(name)

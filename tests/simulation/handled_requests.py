@@ -1,4 +1,4 @@
-"""What brokers believe and obey: only what ZooKeeper held, and never what is stale (S4)."""
+"""Check what brokers accept of control requests: only states that ZooKeeper had (S4)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from regent.core.protocol.control import (
 from regent.core.replication.partition import Role
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
-from tests.simulation.configurations import assert_throttled_as_told
+from tests.simulation.configurations import assert_throttled
 from tests.simulation.leadership_history import Belief, LeadershipHistory
 from tests.simulation.network import Exchange
 from tests.simulation.situations import Situation, Situations
@@ -34,8 +34,8 @@ _DEPOSED: dict[type, Situation] = {
 }
 
 
-class Obedience:
-    """Stands beside every broker that receives an order; raises ``AssertionError``."""
+class HandledRequests:
+    """Checks every broker that receives a control request; raises ``AssertionError``."""
 
     def __init__(
         self, cluster: Cluster, history: LeadershipHistory, situations: Situations
@@ -46,32 +46,34 @@ class Obedience:
         self._rows_known: dict[tuple[SimulatedBroker, TopicPartition, str | None], tuple[int, int]]
         self._rows_known = {}
         self._history = history
-        self._controller_epochs: dict[BrokerId, int] = {}  # also of earlier lives
-        self._controllers: dict[tuple[SimulatedBroker, int], BrokerId] = {}  # by their epochs
-        self._last_orders: dict[SimulatedBroker, tuple[Exchange, bool]] = {}
+        self._controller_epochs: dict[BrokerId, int] = {}  # the highest, over restarts
+        self._controllers: dict[tuple[SimulatedBroker, int], BrokerId] = {}  # by controller epoch
+        self._last_requests: dict[SimulatedBroker, tuple[Exchange, bool]] = {}
         self._leader_epochs: dict[tuple[SimulatedBroker, TopicPartition, str | None], int] = {}
         self._snapshots: dict[SimulatedBroker, object] = {}
 
-    def obey(self, broker: SimulatedBroker, exchange: Exchange) -> ControlResponse:
-        """Have a broker obey, and compare what it did with what it was allowed to do."""
+    def handle_control_request(
+        self, broker: SimulatedBroker, exchange: Exchange
+    ) -> ControlResponse:
+        """Let a broker handle a control request, and compare the result with the expected one."""
         self._history.check()
         must_not_change = self._is_stale(broker, exchange)
-        order = exchange, broker.disk.has_failed
-        if self._last_orders.get(broker) == order:
-            must_not_change = "the same order twice"
-        is_throttled = assert_throttled_as_told(self._cluster, broker, exchange.request)
+        received = exchange, broker.disk.has_failed
+        if self._last_requests.get(broker) == received:
+            must_not_change = "the same request twice"
+        is_throttled = assert_throttled(self._cluster, broker, exchange.request)
         self._situations.meet_if(is_throttled, Situation.COPIED_UNDER_THROTTLE)
         before = _state(broker) if must_not_change else None
         expected = _Expected.of(broker, exchange)
-        answer = broker.obey(exchange)
+        answer = broker.handle_control_request(exchange)
         if not must_not_change:
             expected.check(answer, self._situations)
         if must_not_change:
             is_refused = answer.error_code is not Errors.NONE
-            is_refused |= must_not_change == "the same order twice"
-            assert is_refused, f"broker {broker.broker_id} obeyed {must_not_change}: {exchange}"
+            is_refused |= must_not_change == "the same request twice"
+            assert is_refused, f"broker {broker.broker_id} applied {must_not_change}: {exchange}"
             assert _state(broker) == before, (
-                f"broker {broker.broker_id} obeyed {must_not_change}: {exchange.header}"
+                f"broker {broker.broker_id} applied {must_not_change}: {exchange.header}"
                 f" {exchange.request}"
             )
         else:
@@ -79,7 +81,7 @@ class Obedience:
             epoch = exchange.header.controller_epoch
             self._controller_epochs[broker.broker_id] = epoch
             self._controllers[broker, epoch] = exchange.header.controller_id
-        self._last_orders[broker] = order
+        self._last_requests[broker] = received
         self._check_replicas(broker, exchange)
         self._check_fetched(broker)
         self._check_cache(broker)
@@ -89,19 +91,19 @@ class Obedience:
         header = exchange.header
         assert header is not None
         if -1 < header.broker_epoch < broker.broker_epoch:
-            self._situations.meet(Situation.EARLIER_LIFE)
-            return "an order to an earlier life of its"
+            self._situations.meet(Situation.FORMER_BROKER_EPOCH)
+            return "a request for a former broker epoch"
         if header.controller_epoch < self._controller_epochs.get(broker.broker_id, 0):
             self._situations.meet(_DEPOSED[type(exchange.request)])
-            return "a deposed controller"
-        obeyed = self._controllers.get((broker, header.controller_epoch), header.controller_id)
-        if obeyed != header.controller_id:
+            return "a request of a deposed controller"
+        accepted = self._controllers.get((broker, header.controller_epoch), header.controller_id)
+        if accepted != header.controller_id:
             self._situations.meet(Situation.TWO_CONTROLLERS_IN_ONE_EPOCH)
-            return "two controllers in one epoch"
+            return "a request of a second controller with the same epoch"
         newest = self._sequences.get(broker, (0, 0))
         if (header.controller_epoch, header.sequence) < newest:
             self._situations.meet(Situation.LATE_COPY)
-            return "a late copy of an order"
+            return "a late copy of a request"
         self._sequences[broker] = header.controller_epoch, header.sequence
         return ""
 
@@ -111,10 +113,10 @@ class Obedience:
         for name, partition in broker.replica_manager.partitions.items():
             if name not in named or partition.leader_epoch < 0:
                 continue
-            where = f"broker {broker.broker_id} obeyed: {partition}"
+            where = f"broker {broker.broker_id} has {partition}"
             key = (broker, name, partition.topic_id)
             assert partition.leader_epoch >= self._leader_epochs.get(key, -1), (
-                f"an old leader epoch was obeyed, {where}"
+                f"an old leader epoch was applied, {where}"
             )
             self._leader_epochs[key] = partition.leader_epoch
             if partition.role is Role.LEADER:
@@ -124,10 +126,10 @@ class Obedience:
                 partition.leader == NO_LEADER
                 and self._history.may_be_withheld(name, partition.leader_epoch)
             )
-            assert is_held, f"an order ZooKeeper never held, {where}"
+            assert is_held, f"a state that ZooKeeper never had, {where}"
 
     def _check_fetched(self, broker: SimulatedBroker) -> None:
-        """Who does not follow does not fetch."""
+        """A replica that is not a follower does not fetch."""
         manager = broker.replica_manager
         for name, leader in manager._fetcher._leaders.items():
             partition = manager.partitions.get(name)
@@ -145,14 +147,16 @@ class Obedience:
             key = (broker, name, snapshot.topic_ids.get(name.topic))
             epochs = row.leader_epoch, row.partition_epoch
             known = self._rows_known.get(key, epochs)
-            assert known <= epochs, f"broker {broker.broker_id} learns backwards, {name}: {row}"
+            assert known <= epochs, (
+                f"broker {broker.broker_id} goes back to an older state, {name}: {row}"
+            )
             self._rows_known[key] = epochs
             belief = Belief(row.leader, row.leader_epoch, row.isr, row.partition_epoch)
             is_held = belief in self._history.ever_held.get(name, ()) or (
                 row.leader == NO_LEADER and self._history.may_be_withheld(name, row.leader_epoch)
             )
             assert is_held, (
-                f"broker {broker.broker_id} believes what ZooKeeper never held, {name}: {row}"
+                f"broker {broker.broker_id} has a state that ZooKeeper never had, {name}: {row}"
             )
 
 
@@ -170,7 +174,7 @@ def _state(broker: SimulatedBroker) -> Hashable:
 
 
 class _Before(NamedTuple):
-    """A replica as it was before an order."""
+    """A replica before a control request."""
 
     topic_id: str | None
     role: Role
@@ -178,7 +182,7 @@ class _Before(NamedTuple):
 
 
 class _Expected:
-    """What must come of the rows of an order that is not stale, by rules of its own."""
+    """The expected effect of each row of a control request that is not stale."""
 
     def __init__(self, broker: SimulatedBroker, request: object) -> None:
         self._broker = broker
@@ -191,11 +195,11 @@ class _Expected:
 
     @classmethod
     def of(cls, broker: SimulatedBroker, exchange: Exchange) -> _Expected:
-        """Look at a broker before it obeys."""
+        """Store the state of a broker before it handles a request."""
         return cls(broker, exchange.request)
 
     def check(self, answer: ControlResponse, situations: Situations) -> None:
-        """Compare with what came of it; raises ``AssertionError``."""
+        """Compare with the state afterwards; raises ``AssertionError``."""
         request = self._request
         if isinstance(request, LeaderAndIsrRequest) and isinstance(answer, LeaderAndIsrResponse):
             errors = {e.topic_partition: e.error_code for e in answer.partition_errors}
@@ -235,12 +239,12 @@ class _Expected:
         if before is not None and before.role is Role.LEADER:
             situations.meet_if(state.leader < 0, Situation.LEADER_LOSES_ITS_ROLE)
             situations.meet_if(state.leader == now.leader, Situation.LEADER_AGAIN)
-        assert now.leader_epoch == state.leader_epoch, f"NotObeyed: {where}, is {now}"
-        assert now.leader == state.leader, f"NotObeyed: {where}, is {now}"
+        assert now.leader_epoch == state.leader_epoch, f"NotApplied: {where}, is {now}"
+        assert now.leader == state.leader, f"NotApplied: {where}, is {now}"
         leads = state.leader == self._broker.broker_id
         roles = (Role.LEADER,) if leads else (Role.FOLLOWER,) if state.leader >= 0 else (Role.NONE,)
-        has_failed = now.role is Role.OFFLINE  # its log was found to be damaged
-        assert now.role in roles or has_failed, f"NotObeyed: {where}, is {now}"
+        has_failed = now.role is Role.OFFLINE  # its log is damaged
+        assert now.role in roles or has_failed, f"NotApplied: {where}, is {now}"
 
     def _check_stopped(
         self,

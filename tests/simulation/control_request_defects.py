@@ -1,4 +1,4 @@
-"""Defects in how controllers tell brokers what is so: they test the simulation.
+"""Defects in the control requests that controllers send: they test the simulation.
 
 Each is a function that breaks one rule while the returned context lasts.
 """
@@ -18,8 +18,8 @@ from regent.core.model import BrokerId, PartitionAndReplica
 Defect: TypeAlias = Callable[[], Any]
 
 
-def crashes_told_again_and_again() -> Any:
-    """Every broker hears three times of a broker that died."""
+def crashes_sent_three_times() -> Any:
+    """Brokers get three requests for each crash of a broker."""
     on_offline = BrokerMembership.on_replicas_become_offline
 
     def and_again(self: BrokerMembership, replicas: Any) -> None:
@@ -31,7 +31,7 @@ def crashes_told_again_and_again() -> Any:
 
 
 def replicas_stopped_twice() -> Any:
-    """Who shuts down is told twice to stop what it follows."""
+    """A broker that shuts down gets two requests to stop its followers."""
     relieve = ControlledShutdowns.relieve
 
     def and_stop(self: ControlledShutdowns, broker_id: int) -> Any:
@@ -45,12 +45,12 @@ def replicas_stopped_twice() -> Any:
 
 
 def requests_of_any_size() -> Any:
-    """What does not fit into one request is sent in one all the same."""
+    """A request is sent even if it is too large."""
     return patch.object(request_batch, "split_by_size", lambda topics, max_bytes: [list(topics)])
 
 
 def lost_deletions_repeated_last() -> Any:
-    """What a lost channel held is asked for again after its moves have let deletions start."""
+    """The deletions of a lost channel are repeated after reassignments let new ones start."""
     tell_everything = BrokerMembership.tell_everything
 
     def and_repeat(self: BrokerMembership, broker_id: BrokerId) -> None:
@@ -61,8 +61,8 @@ def lost_deletions_repeated_last() -> Any:
     return patch.object(BrokerMembership, "tell_everything", and_repeat)
 
 
-TELLING_DEFECTS: tuple[Defect, ...] = (
-    crashes_told_again_and_again,
+CONTROL_REQUEST_DEFECTS: tuple[Defect, ...] = (
+    crashes_sent_three_times,
     replicas_stopped_twice,
     requests_of_any_size,
     lost_deletions_repeated_last,
