@@ -6,12 +6,16 @@ import os
 import signal
 import uuid
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from regent.config.java import JavaNotFoundError
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
+
+if TYPE_CHECKING:
+    from tests.support.stage import Stage
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,6 +32,15 @@ def pytest_configure() -> None:
     """Have commands that tests start end at Ctrl-C, also where ``make test &`` ignores it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    """Actors around a fake ZooKeeper, which stop after the test."""
+    from tests.support.stage import Stage  # most test runs need no actors
+
+    with Stage() as stage:
+        yield stage
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Proposals reach whoever decides, one request at a time, however often that fails."""
+"""AlterPartition requests are sent one at a time and repeated after a failure."""
 
 from __future__ import annotations
 
@@ -42,12 +42,6 @@ STOPS_AT_ONCE_S = 1.0
 
 
 @pytest.fixture
-def stage():
-    with Stage() as stage:
-        yield stage
-
-
-@pytest.fixture
 def leader(stage: Stage) -> Broker:
     return leader_of_two(stage, ENDPOINTS)
 
@@ -80,7 +74,7 @@ def refuse(error: Errors) -> AlterPartitionResponse:
 
 
 class ScriptedSender(AlterPartitionSender):
-    """Decides by a script, and accepts everything afterwards."""
+    """Gives scripted answers, then accepts every proposal."""
 
     def __init__(
         self,
@@ -106,7 +100,7 @@ class ScriptedSender(AlterPartitionSender):
     "failure",
     [
         BrokenChannelError(),
-        ControllerUnknownError("nobody rules"),
+        ControllerUnknownError("no active controller"),
         AlterPartitionResponse(Errors.NOT_CONTROLLER),
         AlterPartitionResponse(Errors.STALE_BROKER_EPOCH),
         refuse(Errors.NOT_CONTROLLER),
@@ -117,13 +111,13 @@ class ScriptedSender(AlterPartitionSender):
         "no answer",
         "no controller",
         "not the controller",
-        "of an earlier life",
-        "a controller that was deposed",
+        "stale broker epoch",
+        "a deposed controller",
         "an answer without the partition",
         "defect",
     ],
 )
-def test_a_proposal_is_repeated_until_it_is_decided(
+def test_a_proposal_is_repeated_until_it_is_answered(
     stage: Stage, leader: Broker, failure: AlterPartitionResponse | Exception
 ):
     ref = start_actor(
@@ -139,7 +133,7 @@ def test_a_proposal_is_repeated_until_it_is_decided(
     assert sender.requests == 3
 
 
-def test_a_wake_does_not_shorten_the_pause_after_a_failure(stage: Stage, leader: Broker):
+def test_a_wake_up_does_not_shorten_the_pause_after_a_failure(stage: Stage, leader: Broker):
     failed_at: list[float] = []
 
     class Timed(ScriptedSender):
@@ -159,7 +153,7 @@ def test_a_wake_does_not_shorten_the_pause_after_a_failure(stage: Stage, leader:
     assert second - first >= 0.045
 
 
-def test_who_is_not_registered_any_more_asks_more_and_more_seldom_until_it_is(
+def test_an_unregistered_broker_waits_longer_after_each_refusal_until_it_is_registered(
     stage: Stage, leader: Broker
 ):
     asked: queue.Queue[tuple[float, int]] = queue.Queue()
@@ -179,7 +173,7 @@ def test_who_is_not_registered_any_more_asks_more_and_more_seldom_until_it_is(
     gaps = [later - earlier for earlier, later in pairwise(times)]
     for gap, at_least in zip(gaps, (0.045, 0.095, 0.195, 0.395), strict=True):
         assert gap >= at_least
-    scheduler.shutdown()  # nobody wakes it after the pause any more
+    scheduler.shutdown()  # no timer ends the pause
     leader.actor_ref.tell(Registered(unregistered + 1))
     while leader.replica_manager.broker_epoch == unregistered:
         ask(leader.actor_ref, DescribeMetadataRequest())
@@ -189,7 +183,7 @@ def test_who_is_not_registered_any_more_asks_more_and_more_seldom_until_it_is(
     assert isr(leader) == (1, 2)
 
 
-def test_nothing_proposed_is_nothing_sent(stage: Stage, leader: Broker):
+def test_no_request_is_sent_without_a_proposal(stage: Stage, leader: Broker):
     ref = start_actor(ScriptedSender, TIMEOUT_S, leader.replica_manager, stage.scheduler("s"))
     sender = ref._actor_weakref()
     assert sender is not None
@@ -204,11 +198,11 @@ def test_nothing_proposed_is_nothing_sent(stage: Stage, leader: Broker):
     assert sender.requests == 2
 
 
-# --- to a controller ---
+# --- requests to a controller ---------------------------------------------------------------------
 
 
 class ScriptedController:
-    """The control endpoint of a controller elsewhere."""
+    """The control endpoint of a remote controller."""
 
     def __init__(self) -> None:
         self.endpoints: queue.Queue[str] = queue.Queue()
@@ -262,7 +256,7 @@ def sender(
     stop_actor(ref, TIMEOUT_S)
 
 
-def test_the_controller_is_waited_for_and_found_by_its_broker(
+def test_the_sender_waits_for_a_controller_and_finds_it_through_its_broker(
     stage: Stage,
     leader: Broker,
     elsewhere: ScriptedController,
@@ -278,7 +272,7 @@ def test_the_controller_is_waited_for_and_found_by_its_broker(
     assert elsewhere.endpoints.get(timeout=TIMEOUT_S) == "inproc://control-2"
 
 
-def test_our_own_controller_is_asked_directly(
+def test_a_controller_on_the_same_broker_is_asked_directly(
     stage: Stage,
     leader: Broker,
     elsewhere: ScriptedController,
@@ -288,13 +282,13 @@ def test_our_own_controller_is_asked_directly(
     leader.actor_ref.tell(Registered(registration.stat.czxid))
     ask(leader.actor_ref, alive(ENDPOINTS, controller=1, control_endpoint="inproc://control-1"))
     sender.tell(SendPending())
-    # It knows no such topic, and says so: the proposal waits for a LeaderAndIsr.
+    # The controller does not know the topic: the proposal waits for a LeaderAndIsr.
     stage.wait_for(lambda: leader.replica_manager.counters.failed_isr_updates > 0)
     assert elsewhere.endpoints.empty()
     assert stage.unexpected == []
 
 
-def test_it_stops_at_once_while_the_controller_does_not_answer(
+def test_the_sender_stops_at_once_while_the_controller_does_not_answer(
     leader: Broker,
     elsewhere: ScriptedController,
     sender: ActorRef[ControllerAlterPartitionSender],
@@ -305,4 +299,6 @@ def test_it_stops_at_once_while_the_controller_does_not_answer(
     assert elsewhere.asked.wait(TIMEOUT_S)
     assert stop_actor(sender, STOPS_AT_ONCE_S)
     assert elsewhere.closed == 1
-    assert leader.replica_manager.alter_partition_request() is not None, "it waits again"
+    assert leader.replica_manager.alter_partition_request() is not None, (
+        "the proposal is pending again"
+    )

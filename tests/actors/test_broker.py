@@ -38,28 +38,22 @@ from tests.support.replicas import PARTITION, lead_and_follow
 from tests.support.stage import TIMEOUT_S, Stage, ask
 
 
-@pytest.fixture
-def stage():
-    with Stage() as stage:
-        yield stage
-
-
 def become_leader(leader_epoch: int) -> LeaderAndIsrRequest:
     row = LeaderAndIsrPartition(0, 1, 3, leader_epoch, (3,), 0, (3,), (), (), True, 0)
     topic = LeaderAndIsrTopic("payments", None, (row,))
     return LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (topic,), ())
 
 
-def test_a_broker_obeys_once_and_refuses_what_is_not_newer(stage: Stage):
+def test_a_broker_applies_a_request_once_and_refuses_a_repeated_one(stage: Stage):
     broker = stage.broker(3)
     request = ControlRequestReceived(ControlHeader(0, 1, -1), become_leader(0))
-    obeyed = ask(broker, request)
-    assert [e.error_code for e in obeyed.partition_errors] == [Errors.NONE]
+    response = ask(broker, request)
+    assert [e.error_code for e in response.partition_errors] == [Errors.NONE]
     repeated = ask(broker, request)
     assert [e.error_code for e in repeated.partition_errors] == [Errors.STALE_CONTROLLER_EPOCH]
 
 
-def test_a_request_for_an_earlier_life_is_refused(stage: Stage):
+def test_a_request_with_an_earlier_broker_epoch_is_refused(stage: Stage):
     broker = stage.broker(3)
     broker.tell(Registered(20))
     stale = ControlRequestReceived(ControlHeader(0, 1, 10), become_leader(0))
@@ -68,18 +62,18 @@ def test_a_request_for_an_earlier_life_is_refused(stage: Stage):
     assert ask(broker, future).error_code is Errors.NONE
 
 
-def test_it_tells_what_its_metadata_cache_holds(stage: Stage):
+def test_describe_metadata_returns_the_metadata_cache(stage: Stage):
     broker = stage.broker(3)
     row = UpdateMetadataPartition(0, 1, 3, 0, (3,), 0, (3,), ())
     update = UpdateMetadataRequest((UpdateMetadataTopic("payments", None, (row,)),), ())
     broker.tell(ControlRequestReceived(ControlHeader(7, 4, -1), update))
-    told = ask(broker, DescribeMetadataRequest())
-    assert (told.controller_id, told.controller_epoch) == (7, 4)
-    assert [(p.topic, p.partition, p.leader) for p in told.partitions] == [("payments", 0, 3)]
+    metadata = ask(broker, DescribeMetadataRequest())
+    assert (metadata.controller_id, metadata.controller_epoch) == (7, 4)
+    assert [(p.topic, p.partition, p.leader) for p in metadata.partitions] == [("payments", 0, 3)]
     assert ask(broker, DescribeMetadataRequest(("other",))).partitions == ()
 
 
-def test_what_its_parts_warn_of_is_told(stage: Stage):
+def test_describe_metadata_returns_the_warnings_of_all_parts(stage: Stage):
     broker = stage.broker(3)
     actor = broker._actor_weakref()
     assert actor is not None
@@ -90,17 +84,17 @@ def test_what_its_parts_warn_of_is_told(stage: Stage):
     assert ask(broker, DescribeMetadataRequest()).warnings == ("clients are turned away",)
 
 
-def test_a_shutdown_request_is_left_to_the_main_thread(stage: Stage):
+def test_a_shutdown_request_is_handled_by_the_main_thread(stage: Stage):
     broker = stage.broker(3)
     answer = broker.ask(ShutdownBrokerRequest(), block=False)
-    ask(broker, DescribeMetadataRequest())  # it goes on working meanwhile
+    ask(broker, DescribeMetadataRequest())  # the actor continues meanwhile
     (reply,) = stage.shutdown_requests
     assert reply is not None
     reply.set(ShutdownBrokerResponse(Errors.NONE))
     assert answer.get(timeout=TIMEOUT_S) == ShutdownBrokerResponse(Errors.NONE)
 
 
-def test_whatever_may_propose_an_isr_is_followed_by_a_call(stage: Stage):
+def test_the_proposal_callback_is_called_after_each_event_that_may_propose_an_isr(stage: Stage):
     proposed = threading.Semaphore(0)
     callbacks = BrokerCallbacks(lambda _: None, on_isrs_proposed=proposed.release)
     broker = stage.broker(3, callbacks=callbacks)
@@ -110,7 +104,7 @@ def test_whatever_may_propose_an_isr_is_followed_by_a_call(stage: Stage):
     assert proposed.acquire(timeout=TIMEOUT_S)
 
 
-def test_a_member_of_the_isr_that_never_fetched_is_proposed_to_leave_it(stage: Stage):
+def test_an_isr_member_that_does_not_fetch_is_proposed_for_removal(stage: Stage):
     lag = ReplicationSettings(replica_lag_time_max_ms=1)
     broker = stage.broker(3, settings=lag)
     ask(broker, lead_and_follow(3, (3, 4), isr=(3, 4)))
@@ -119,7 +113,7 @@ def test_a_member_of_the_isr_that_never_fetched_is_proposed_to_leave_it(stage: S
     proposals: list[AlterPartitionRequest] = []
 
     def is_proposed() -> bool:
-        ask(broker, DescribeMetadataRequest())  # when this is answered, it has looked
+        ask(broker, DescribeMetadataRequest())  # an answer means that the ISR has been checked
         request = actor.replica_manager.alter_partition_request()
         proposals.extend([request] if request else [])
         broker.tell(ShrinkIsrs())
@@ -129,7 +123,7 @@ def test_a_member_of_the_isr_that_never_fetched_is_proposed_to_leave_it(stage: S
     assert [row.new_isr for row in proposals[0].partitions] == [(3,)]
 
 
-def test_a_broker_that_shuts_down_never_runs_again():
+def test_a_broker_that_is_shutting_down_does_not_return_to_running():
     status = BrokerStatus()
     status.become(BrokerState.RUNNING_AS_CONTROLLER)
     status.become(BrokerState.PENDING_CONTROLLED_SHUTDOWN)
@@ -141,7 +135,7 @@ def test_a_broker_that_shuts_down_never_runs_again():
 
 
 class Configs:
-    """What a broker reads of configurations; each entry is the topics of one read."""
+    """Records the reads of topic configurations; each entry is the topics of one read."""
 
     def __init__(self) -> None:
         self.reads: list[list[str]] = []
@@ -153,8 +147,8 @@ class Configs:
         self.reads.append(list(topics))
 
 
-def order(*topics: str, topic_id: str | None = None) -> ControlRequestReceived:
-    """The order to lead two partitions of each topic, in the first epoch."""
+def lead(*topics: str, topic_id: str | None = None) -> ControlRequestReceived:
+    """Return a LeaderAndIsr request: lead two partitions of each topic, in epoch 0."""
     rows = tuple(
         LeaderAndIsrPartition(number, 1, 3, 0, (3,), 0, (3,), (), (), True, 0)
         for number in range(2)
@@ -167,34 +161,34 @@ def order(*topics: str, topic_id: str | None = None) -> ControlRequestReceived:
     return ControlRequestReceived(ControlHeader(0, 1, -1), request)
 
 
-def test_configurations_are_read_in_bulk_before_logs_are_created_and_never_after(stage: Stage):
+def test_configurations_are_read_in_bulk_and_only_before_logs_are_created(stage: Stage):
     configs, logs = Configs(), MemoryLogs()
     logs.get_or_create(TopicPartition("orders", 0), "id-1", is_new=True)
     logs.get_or_create(TopicPartition("orders", 1), "id-1", is_new=True)
     callbacks = BrokerCallbacks(lambda _: None, load_topic_configs=configs.load)
     broker = stage.broker(3, logs=logs, callbacks=callbacks)
-    ask(broker, order("refunds", "orders", "payments", topic_id="id-1"))
-    ask(broker, order("refunds", "orders", topic_id="id-1"))
+    ask(broker, lead("refunds", "orders", "payments", topic_id="id-1"))
+    ask(broker, lead("refunds", "orders", topic_id="id-1"))
     assert configs.reads == [["payments", "refunds"], []]
-    ask(broker, order("orders", topic_id="id-2"))
-    assert configs.reads[2:] == [["orders"]], "a new topic of an old name"
+    ask(broker, lead("orders", topic_id="id-2"))
+    assert configs.reads[2:] == [["orders"]], "a new topic of the same name"
 
 
-def test_an_order_that_needs_configurations_nobody_can_read_is_not_obeyed(stage: Stage):
+def test_a_request_whose_topic_configurations_cannot_be_read_fails(stage: Stage):
     configs, logs = Configs(), MemoryLogs()
     configs.is_session_over = True
     callbacks = BrokerCallbacks(lambda _: None, load_topic_configs=configs.load)
     broker = stage.broker(3, logs=logs, callbacks=callbacks)
     with pytest.raises(SessionExpiredError):
-        ask(broker, order("orders"))
+        ask(broker, lead("orders"))
     assert logs.hosted() == {}
     configs.is_session_over = False
-    obeyed = ask(broker, order("orders"))
-    assert {e.error_code for e in obeyed.partition_errors} == {Errors.NONE}
+    response = ask(broker, lead("orders"))
+    assert {e.error_code for e in response.partition_errors} == {Errors.NONE}
 
 
 class Throttles:
-    """Stands for the listener of configurations: whether somebody caught up before each role."""
+    """Replaces the configuration listener; counts the calls of ``catch_up``."""
 
     def __init__(self) -> None:
         self.catch_ups = 0
@@ -207,7 +201,7 @@ class Throttles:
 
 
 @pytest.mark.parametrize("leader", [3, 4], ids=["leader", "follower"])
-def test_throttles_are_in_force_before_a_replica_is_added_and_failovers_wait_for_none(
+def test_throttles_are_read_before_a_replica_is_added_and_not_before_an_election(
     stage: Stage, leader: int
 ):
     throttles = Throttles()
@@ -216,8 +210,8 @@ def test_throttles_are_in_force_before_a_replica_is_added_and_failovers_wait_for
     actor = broker._actor_weakref()
     assert actor is not None
 
-    def obey(leader_epoch: int, adding: tuple[int, ...], replicas: tuple[int, ...]) -> int:
-        """Return how often the broker caught up for a request that it obeyed."""
+    def apply(leader_epoch: int, adding: tuple[int, ...], replicas: tuple[int, ...]) -> int:
+        """Apply a request; return how often the broker caught up."""
         before = throttles.catch_ups
         row = LeaderAndIsrPartition(
             0, 1, leader, leader_epoch, (4, 3), 0, replicas, adding, (), False, 0
@@ -228,21 +222,21 @@ def test_throttles_are_in_force_before_a_replica_is_added_and_failovers_wait_for
         assert ask(broker, received).partition_errors[0].error_code is Errors.NONE
         return throttles.catch_ups - before
 
-    assert obey(0, (), (4, 3)) == 0
+    assert apply(0, (), (4, 3)) == 0
     throttles.is_session_over = True
     with pytest.raises(SessionExpiredError):
-        obey(1, (5,), (4, 3, 5))
+        apply(1, (5,), (4, 3, 5))
     assert actor.replica_manager.partitions[PARTITION].leader_epoch == 0
     throttles.is_session_over = False
-    assert obey(1, (5,), (4, 3, 5)) == 1
+    assert apply(1, (5,), (4, 3, 5)) == 1
     throttles.is_session_over = True
-    assert obey(2, (5,), (4, 3, 5)) == 0, "an election during the move"
+    assert apply(2, (5,), (4, 3, 5)) == 0, "an election during the reassignment"
     throttles.is_session_over = False
-    assert obey(3, (5, 6), (4, 3, 5, 6)) == 1, "another move"
-    assert obey(4, (), (4, 3, 5, 6)) == 0
+    assert apply(3, (5, 6), (4, 3, 5, 6)) == 1, "another reassignment"
+    assert apply(4, (), (4, 3, 5, 6)) == 0
 
 
-def test_a_broker_that_is_added_has_its_throttle_before_it_follows(stage: Stage):
+def test_a_broker_reads_its_throttle_before_it_follows_a_new_partition(stage: Stage):
     throttles = Throttles()
     callbacks = BrokerCallbacks(lambda _: None, catch_up_with_configs=throttles.catch_up)
     broker = stage.broker(3, callbacks=callbacks)
@@ -253,9 +247,9 @@ def test_a_broker_that_is_added_has_its_throttle_before_it_follows(stage: Stage)
     assert throttles.catch_ups == 1
 
 
-def test_when_a_log_directory_fails_its_replicas_stop_and_it_is_told(stage: Stage):
-    logs, told = MemoryLogs(), threading.Event()
-    callbacks = BrokerCallbacks(lambda _: None, on_replicas_offline=told.set)
+def test_replicas_of_a_failed_log_directory_stop_and_the_callback_is_called(stage: Stage):
+    logs, notified = MemoryLogs(), threading.Event()
+    callbacks = BrokerCallbacks(lambda _: None, on_replicas_offline=notified.set)
     broker = stage.broker(3, logs=logs, callbacks=callbacks)
     ask(broker, lead_and_follow(3, (3, 4), isr=(3, 4)))
     actor = broker._actor_weakref()
@@ -263,6 +257,6 @@ def test_when_a_log_directory_fails_its_replicas_stop_and_it_is_told(stage: Stag
     assert actor.replica_manager.leader_count == 1
     logs.fail([PARTITION])
     broker.tell(LogDirectoryFailed())
-    assert told.wait(TIMEOUT_S)
+    assert notified.wait(TIMEOUT_S)
     assert actor.replica_manager.leader_count == 0
     assert actor.replica_manager.offline_replica_count == 1

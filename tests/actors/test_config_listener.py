@@ -1,4 +1,4 @@
-"""The listener as an actor: what it learns it tells the controller."""
+"""The configuration listener: changes of brokers and topics reach the controller and the logs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def server() -> FakeZooKeeperServer:
 
 
 @pytest.fixture
-def told() -> list[ControllerEvent]:
+def sent() -> list[ControllerEvent]:
     return []
 
 
@@ -62,13 +62,13 @@ def quotas() -> ReplicationQuotas:
 @pytest.fixture
 def listener(
     server: FakeZooKeeperServer,
-    told: list[ControllerEvent],
+    sent: list[ControllerEvent],
     logs: MemoryLogs,
     quotas: ReplicationQuotas,
 ) -> Iterator[Listening]:
     session = KeptSession(server)
     configs = TopicConfigs(logs, quotas, ZkConfigStore(session), DEFAULT_LOG_CONFIG)
-    ref = start_config_listener(1, session, ControllerConfig(), told.append, configs)
+    ref = start_config_listener(1, session, ControllerConfig(), sent.append, configs)
     yield ref, session
     stop_actor(ref, TIMEOUT_S)
 
@@ -76,7 +76,7 @@ def listener(
 def configure(
     server: FakeZooKeeperServer, entity: str, config: dict[str, str], number: int = 7
 ) -> None:
-    """Change a configuration as Kafka's own tools do."""
+    """Change a configuration as Kafka's tools do."""
     entity_type, _, name = entity.partition("/")
     server.put(ConfigEntityZNode.path(entity_type, name), ConfigEntityZNode.encode(config))
     notification = ConfigEntityChangeNotificationSequenceZNode.encode(entity)
@@ -92,28 +92,28 @@ def retention_ms(logs: MemoryLogs, topic: str) -> int:
     return logs.get_or_create(TopicPartition(topic, 0), None, is_new=True).config.retention_ms
 
 
-def test_what_the_listener_learns_it_tells_the_controller_once(
-    server: FakeZooKeeperServer, told: list[ControllerEvent], listener: Listening
+def test_a_change_is_sent_to_the_controller_once(
+    server: FakeZooKeeperServer, sent: list[ControllerEvent], listener: Listening
 ) -> None:
     ref, _ = listener
     allow_unclean_elections(server, "orders")
     ask(ref, ConfigsChanged())
     ask(ref, ConfigsChanged())
-    assert told == [TopicUncleanLeaderElectionEnable("orders")]
+    assert sent == [TopicUncleanLeaderElectionEnable("orders")]
 
 
-def test_between_sessions_the_listener_learns_nothing_and_lives(
-    server: FakeZooKeeperServer, told: list[ControllerEvent], listener: Listening
+def test_without_a_session_the_listener_reads_nothing_and_stays_alive(
+    server: FakeZooKeeperServer, sent: list[ControllerEvent], listener: Listening
 ) -> None:
     ref, session = listener
     allow_unclean_elections(server, "orders")
     server.expire(session.session_id)
     ask(ref, ConfigsChanged())
-    assert told == []
+    assert sent == []
     assert ref.is_alive()
 
 
-def test_logs_follow_the_configuration_of_their_topic(
+def test_logs_use_the_configuration_of_their_topic(
     server: FakeZooKeeperServer, logs: MemoryLogs, listener: Listening
 ) -> None:
     ref, _ = listener
@@ -125,7 +125,7 @@ def test_logs_follow_the_configuration_of_their_topic(
     assert retention_ms(logs, "orders") == DEFAULT_LOG_CONFIG.retention_ms
 
 
-def test_logs_follow_the_configuration_of_their_broker_unless_their_topic_says_otherwise(
+def test_logs_use_the_configuration_of_their_broker_unless_the_topic_overrides_it(
     server: FakeZooKeeperServer, logs: MemoryLogs, listener: Listening
 ) -> None:
     ref, _ = listener
@@ -139,7 +139,7 @@ def test_logs_follow_the_configuration_of_their_broker_unless_their_topic_says_o
     assert [retention_ms(logs, topic) for topic in ("orders", "payments")] == [5, 88]
 
 
-def test_all_topics_are_read_again_when_notifications_were_deleted_unread(
+def test_all_topics_are_read_again_after_unread_notifications_were_deleted(
     server: FakeZooKeeperServer, logs: MemoryLogs, listener: Listening
 ) -> None:
     ref, _ = listener
@@ -154,7 +154,7 @@ def test_all_topics_are_read_again_when_notifications_were_deleted_unread(
 
 def test_a_change_that_could_not_be_read_is_read_in_the_next_session(
     server: FakeZooKeeperServer,
-    told: list[ControllerEvent],
+    sent: list[ControllerEvent],
     logs: MemoryLogs,
     listener: Listening,
 ) -> None:
@@ -162,23 +162,23 @@ def test_a_change_that_could_not_be_read_is_read_in_the_next_session(
     configure(server, "topics/orders", {"retention.ms": "5", **UNCLEAN})
     reads = iter(range(10))
 
-    def expire_before_the_logs_are_told(call: Call) -> None:
+    def expire_before_the_logs_are_configured(call: Call) -> None:
         is_read = call.method == "get_many" and call.moment is Moment.BEFORE
-        if is_read and next(reads) == 2:  # after the changes and what they are about
+        if is_read and next(reads) == 2:  # after the reads of notifications and configurations
             server.expire(session.session_id)
 
-    session.hook = expire_before_the_logs_are_told
+    session.hook = expire_before_the_logs_are_configured
     ask(ref, ConfigsChanged())
-    assert told == [TopicUncleanLeaderElectionEnable("orders")]
+    assert sent == [TopicUncleanLeaderElectionEnable("orders")]
     assert retention_ms(logs, "orders") == DEFAULT_LOG_CONFIG.retention_ms
     session.hook = None
     session.renew(lambda _: None)
     ask(ref, ConfigsChanged())
-    assert told == [TopicUncleanLeaderElectionEnable("orders")]
+    assert sent == [TopicUncleanLeaderElectionEnable("orders")]
     assert retention_ms(logs, "orders") == 5
 
 
-def test_a_throttle_holds_until_it_is_taken_back(
+def test_a_throttle_holds_until_it_is_removed(
     server: FakeZooKeeperServer, listener: Listening, quotas: ReplicationQuotas
 ) -> None:
     ref, _ = listener
@@ -194,7 +194,7 @@ def test_a_throttle_holds_until_it_is_taken_back(
     assert not quotas.follower.is_throttled(topic_partition)
 
 
-def test_who_catches_up_reads_after_a_sync_and_is_answered_when_the_throttle_is_in_force(
+def test_catch_up_reads_after_a_sync_and_returns_when_the_throttle_is_in_force(
     server: FakeZooKeeperServer, listener: Listening, quotas: ReplicationQuotas
 ) -> None:
     ref, session = listener
@@ -213,10 +213,10 @@ def test_who_catches_up_reads_after_a_sync_and_is_answered_when_the_throttle_is_
     ask(ref, CatchUp())
     assert quotas.leader.is_throttled(TopicPartition("orders", 0))
     assert calls[:2] == ["sync", "children"]
-    assert calls.count("get_many") == 3, "the changes, what they are about, and topics of logs"
+    assert calls.count("get_many") == 3, "notifications, configurations, topics of logs"
 
 
-def test_who_cannot_catch_up_is_told(server: FakeZooKeeperServer, listener: Listening) -> None:
+def test_catch_up_fails_without_a_session(server: FakeZooKeeperServer, listener: Listening) -> None:
     ref, session = listener
     server.expire(session.session_id)
     with pytest.raises(SessionExpiredError):
@@ -225,7 +225,7 @@ def test_who_cannot_catch_up_is_told(server: FakeZooKeeperServer, listener: List
     assert ask(ref, CatchUp()) is None
 
 
-def test_changes_that_nobody_may_read_keep_nobody_waiting(
+def test_notifications_that_cannot_be_read_do_not_block_catch_up(
     server: FakeZooKeeperServer, listener: Listening
 ) -> None:
     ref, _ = listener
@@ -233,7 +233,7 @@ def test_changes_that_nobody_may_read_keep_nobody_waiting(
     assert ask(ref, CatchUp()) is None
 
 
-def test_topics_are_loaded_in_one_read_and_those_without_a_configuration_have_the_defaults(
+def test_topics_are_loaded_in_one_read_and_have_defaults_without_a_configuration(
     server: FakeZooKeeperServer,
 ) -> None:
     configure(server, "topics/orders", {"retention.ms": "5"})

@@ -54,35 +54,29 @@ REFUSED = ListPartitionReassignmentsResponse(Errors.NOT_CONTROLLER)
 PAYMENTS = {0: ReplicaAssignment((0, 1)), 1: ReplicaAssignment((1, 0))}
 
 
-@pytest.fixture
-def stage():
-    with Stage() as stage:
-        yield stage
-
-
 def create_payments(stage: Stage) -> None:
     stage.zookeeper.put(TopicZNode.path("payments"), TopicZNode.encode(None, PAYMENTS))
 
 
-def await_another_ruler(stage: Stage, former: BrokerId) -> BrokerId:
-    """Wait until another broker than ``former`` rules, and return which."""
+def await_another_controller(stage: Stage, former: BrokerId) -> BrokerId:
+    """Wait until a broker other than ``former`` is the active controller; return its id."""
 
-    def ruler() -> BrokerId:
+    def active() -> BrokerId:
         node = stage.zookeeper.snapshot().get(ControllerZNode.PATH)
         return former if node is None else ControllerZNode.decode(node.data)
 
-    stage.wait_for(lambda: ruler() != former)
-    return ruler()
+    stage.wait_for(lambda: active() != former)
+    return active()
 
 
-def test_the_first_controller_rules_and_speaks_to_its_own_broker_over_the_wire(stage: Stage):
+def test_the_first_broker_becomes_controller_and_sends_requests_to_itself(stage: Stage):
     stage.controller(0)
     stage.wait_for(lambda: bool(stage.metadata_sent_to(0)))
     header = stage.sent[0].header
     assert (header.controller_id, header.controller_epoch) == (0, 1)
 
 
-def test_a_broker_that_registers_is_told_everything(stage: Stage):
+def test_a_new_broker_gets_the_full_state(stage: Stage):
     controller = stage.controller(0)
     create_payments(stage)
     epoch = stage.register(1)
@@ -96,7 +90,7 @@ def to(stage: Stage, broker_id: int) -> list[Sent]:
     return [sent for sent in list(stage.sent) if sent.broker_id == broker_id]
 
 
-def test_one_encoded_body_goes_to_all_brokers(stage: Stage):
+def test_all_brokers_get_the_same_encoded_body(stage: Stage):
     controller = stage.controller(0)
     stage.register(1)
     ask(controller, BrokerChange())
@@ -108,7 +102,7 @@ def test_one_encoded_body_goes_to_all_brokers(stage: Stage):
     assert stage.metadata_sent_to(0)[-1] == stage.metadata_sent_to(1)[-1]
 
 
-def test_a_controlled_shutdown_is_asked_of_the_actor_and_answered(stage: Stage):
+def test_a_controlled_shutdown_is_handled_and_answered(stage: Stage):
     controller = stage.controller(0)
     epoch = stage.register(1)
     create_payments(stage)
@@ -121,7 +115,7 @@ def test_a_controlled_shutdown_is_asked_of_the_actor_and_answered(stage: Stage):
         assert (state.leader_and_isr.leader, state.leader_and_isr.isr) == (0, (0,))
 
 
-def test_a_broker_that_does_not_rule_refuses_requests(stage: Stage):
+def test_a_broker_that_is_not_the_controller_refuses_requests(stage: Stage):
     stage.controller(0)
     other = stage.controller(1)
     answer = ask(other, ControlledShutdownRequest(0, -1))
@@ -130,16 +124,16 @@ def test_a_broker_that_does_not_rule_refuses_requests(stage: Stage):
     assert answer == REFUSED
 
 
-def test_expiry_resigns_and_requests_behind_it_are_refused(stage: Stage):
+def test_session_expiry_resigns_and_later_requests_are_refused(stage: Stage):
     controller = stage.controller(0)
     ask(controller, ClearAndPut(Expire()))
     answer = ask(controller, ControlledShutdownRequest(0, -1))
     assert answer.error_code is Errors.STALE_CONTROLLER_EPOCH
 
 
-def test_a_request_that_is_preempted_is_answered_as_by_no_controller(stage: Stage):
+def test_a_preempted_request_is_answered_with_not_controller(stage: Stage):
     controller = stage.controller(0)
-    blocked = stage.zookeeper  # the queue cannot move while a handler waits for this lock
+    blocked = stage.zookeeper  # no event is handled while the test holds this lock
     with blocked._changed:
         controller.tell(TopicChange())
         waiting = controller.ask(ListPartitionReassignmentsRequest(), block=False)
@@ -149,32 +143,32 @@ def test_a_request_that_is_preempted_is_answered_as_by_no_controller(stage: Stag
     )
 
 
-@pytest.mark.parametrize("news", [StandAgain(), UncleanLeaderElectionEnable(True)])
-def test_what_no_later_look_would_find_outlives_the_end_of_a_session(
-    stage: Stage, news: ControllerEvent
+@pytest.mark.parametrize("event", [StandAgain(), UncleanLeaderElectionEnable(True)])
+def test_events_that_cannot_be_read_again_survive_session_expiry(
+    stage: Stage, event: ControllerEvent
 ):
     controller = stage.controller(0)
     ask(controller, Resign("a test"))
-    with stage.zookeeper._changed:  # the queue cannot move while a handler waits for this lock
+    with stage.zookeeper._changed:  # no event is handled while the test holds this lock
         controller.tell(RegisterBrokerAndReelect())
-        controller.tell(news)
+        controller.tell(event)
         controller.tell(ClearAndPut(Expire()))
 
     def handled() -> list[ControllerEvent]:
         return [recorded.event for recorded in list(stage.journal.events)]
 
-    stage.wait_for(lambda: news in handled())
-    assert handled().index(Expire()) < handled().index(news)
+    stage.wait_for(lambda: event in handled())
+    assert handled().index(Expire()) < handled().index(event)
 
 
-def test_nothing_is_handled_between_an_unexpected_error_and_the_resignation(stage: Stage):
+def test_no_event_is_handled_between_an_unexpected_error_and_the_resignation(stage: Stage):
     controller = stage.controller(0)
     actor = controller._actor_weakref()
     assert actor is not None
     epoch = actor.controller.context.live_broker_epochs[0]
     nothing = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (), ())
     not_an_answer: Any = None
-    with stage.zookeeper._changed:  # the queue cannot move while a handler waits for this lock
+    with stage.zookeeper._changed:  # no event is handled while the test holds this lock
         controller.tell(BrokerChange())
         controller.tell(
             LeaderAndIsrResponseReceived(0, ControlHeader(0, 1, epoch), nothing, not_an_answer)
@@ -185,7 +179,7 @@ def test_nothing_is_handled_between_an_unexpected_error_and_the_resignation(stag
     )
 
 
-def test_an_unexpected_error_moves_the_controller_and_nothing_dies(stage: Stage):
+def test_an_unexpected_error_moves_the_controller_and_stops_no_actor(stage: Stage):
     first = stage.controller(0)
     stage.controller(1)
     actor = first._actor_weakref()
@@ -196,7 +190,7 @@ def test_an_unexpected_error_moves_the_controller_and_nothing_dies(stage: Stage)
     header = ControlHeader(0, 1, epoch)
     first.tell(LeaderAndIsrResponseReceived(0, header, nothing, not_an_answer))
 
-    assert await_another_ruler(stage, 0) == 1
+    assert await_another_controller(stage, 0) == 1
     assert len(stage.unexpected) == 1
     answer = ask(first, ListPartitionReassignmentsRequest())
     assert answer.error_code is Errors.NOT_CONTROLLER
@@ -210,16 +204,16 @@ def test_a_request_that_ended_two_controllers_is_refused_by_the_third(stage: Sta
     not_a_row: Any = None
     request = AlterPartitionRequest(0, broker_epoch, (not_a_row,))
 
-    ruler = 0
+    active = 0
     for _ in range(2):
         with pytest.raises(AttributeError):
-            ask(controllers[ruler], request)
-        ruler = await_another_ruler(stage, ruler)
-    assert ask(controllers[ruler], request).error_code is Errors.UNKNOWN_SERVER_ERROR
+            ask(controllers[active], request)
+        active = await_another_controller(stage, active)
+    assert ask(controllers[active], request).error_code is Errors.UNKNOWN_SERVER_ERROR
     assert len(stage.unexpected) == 2
 
 
-def test_the_journal_names_each_event_and_what_it_changed(stage: Stage):
+def test_the_journal_has_each_event_and_its_changes(stage: Stage):
     controller = stage.controller(0)
     create_payments(stage)
     ask(controller, TopicChange())
@@ -228,7 +222,7 @@ def test_the_journal_names_each_event_and_what_it_changed(stage: Stage):
     assert "payments: new topic" in recorded[0].changes
 
 
-def test_answers_of_brokers_become_events(stage: Stage):
+def test_responses_of_brokers_become_events(stage: Stage):
     controller = stage.controller(0)
     stage.wait_for(
         lambda: any(isinstance(r.event, LeaderAndIsrResponseReceived) for r in stage.journal.events)
@@ -241,7 +235,7 @@ def test_answers_of_brokers_become_events(stage: Stage):
     assert controller.is_alive()
 
 
-def test_what_ends_two_controllers_is_set_aside_by_the_third(
+def test_a_topic_that_ended_two_controllers_is_set_aside_by_the_third(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ):
     add_topic = ControllerContext.add_topic
@@ -263,8 +257,8 @@ def test_what_ends_two_controllers_is_set_aside_by_the_third(
 
     def set_aside() -> list[str]:
         actors = [ref._actor_weakref() for ref in controllers]
-        rulers = [a.controller for a in actors if a is not None and a.controller.is_active]
-        return [what for ruler in rulers for what in ruler.context.set_aside]
+        active = [a.controller for a in actors if a is not None and a.controller.is_active]
+        return [what for controller in active for what in controller.context.set_aside]
 
     stage.wait_for(lambda: set_aside() == ["topic evil"])
     assert failures() == {"topic evil": 2}
@@ -273,7 +267,7 @@ def test_what_ends_two_controllers_is_set_aside_by_the_third(
     stage.wait_for(lambda: state in stage.zookeeper.snapshot())
 
 
-def test_a_registration_that_failed_is_tried_again_although_the_term_ends_meanwhile(stage: Stage):
+def test_a_failed_registration_is_repeated_although_the_term_ends_meanwhile(stage: Stage):
     controller = stage.controller(0)
     refused: list[Call] = []
 
@@ -289,12 +283,12 @@ def test_a_registration_that_failed_is_tried_again_although_the_term_ends_meanwh
     stage.wait_for(lambda: BrokerIdZNode.path(0) in stage.zookeeper.snapshot())
 
 
-def test_a_full_queue_forgets_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch):
+def test_a_full_queue_loses_no_change(stage: Stage, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ControllerEventManager, "inbox_limit", 100)
     controller = stage.controller(0)
-    with stage.zookeeper._changed:  # the queue cannot move while a handler waits for this lock
+    with stage.zookeeper._changed:  # no event is handled while the test holds this lock
         controller.tell(BrokerChange())
-        for number in range(1000):  # topics that somebody has written, say
+        for number in range(1000):  # many rewritten topics
             controller.tell(PartitionModifications(f"topic-{number}"))
         for trigger in (TopicChange(), Reelect(), RegisterBrokerAndReelect()):
             controller.tell(trigger)
@@ -311,7 +305,7 @@ def test_a_full_queue_forgets_nothing(stage: Stage, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("kind", get_args(ControllerEvent))
-def test_every_kind_of_event_always_fits_or_is_made_up_for(kind: Any):
+def test_every_event_is_always_queued_or_replaced_by_events_lost(kind: Any):
     names = {field.name for field in fields(kind)}
     is_about_one_of_many = bool(names - {"reason", "event", "topic", "controller_epoch", "enabled"})
     is_about_one_of_many |= names == {"topic"}

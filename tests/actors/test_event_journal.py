@@ -1,4 +1,4 @@
-"""The journal: a JSON line an event, whatever happens to the disk."""
+"""The event journal: one JSON line for each event, also after disk failures."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_a_line_says_what_happened_when_and_why(journal: EventJournalFile, path: Path) -> None:
+def test_a_line_has_the_event_its_time_and_its_cause(journal: EventJournalFile, path: Path) -> None:
     changes = RecordChanges(7, ("t-0: leader 1 → 2",), total=1)
     record(journal, events.BrokerChange(), changes=changes)
     assert lines(path) == [
@@ -75,22 +75,20 @@ def test_a_line_says_what_happened_when_and_why(journal: EventJournalFile, path:
     ]
 
 
-def test_an_answer_tells_how_long_it_took(journal: EventJournalFile, path: Path) -> None:
+def test_a_response_has_its_duration(journal: EventJournalFile, path: Path) -> None:
     done = UpdateMetadataResponse(Errors.NONE)
     record(journal, events.UpdateMetadataResponseReceived(4, HEADER, done, answered_ms=12.34567))
     assert lines(path)[0]["answered_ms"] == 12.346
 
 
-def test_events_have_their_numbers_and_are_there_to_read_at_once(
-    journal: EventJournalFile, path: Path
-) -> None:
+def test_events_are_numbered_and_readable_at_once(journal: EventJournalFile, path: Path) -> None:
     for number in (1, 2, 3):
         record(journal, now_ms=number, event_id=number)
         assert [line["event_id"] for line in lines(path)] == list(range(1, number + 1))
     assert lines(path)[0]["changes"] == []
 
 
-def test_of_a_large_change_the_rest_is_counted(journal: EventJournalFile, path: Path) -> None:
+def test_a_large_change_is_shortened_with_a_count(journal: EventJournalFile, path: Path) -> None:
     record(journal, changes=RecordChanges(7, ("one", "two"), total=10_000))
     assert lines(path)[0]["changes"] == ["one", "two", "and 9998 more"]
 
@@ -104,13 +102,15 @@ def test_a_journal_is_continued_after_a_restart(journal: EventJournalFile, path:
     assert [line["event_id"] for line in lines(path)] == [1, 1]
 
 
-def test_closing_twice_or_before_anything_is_fine(journal: EventJournalFile, path: Path) -> None:
+def test_a_journal_may_be_closed_twice_or_before_it_is_written(
+    journal: EventJournalFile, path: Path
+) -> None:
     journal.close()
     journal.close()
     assert not path.exists()
 
 
-def test_a_full_file_makes_room_and_one_earlier_is_kept(
+def test_a_full_file_is_replaced_and_the_previous_one_kept(
     journal: EventJournalFile, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record(journal, now_ms=0)
@@ -123,7 +123,7 @@ def test_a_full_file_makes_room_and_one_earlier_is_kept(
     assert sorted(file.name for file in path.parent.iterdir()) == [path.name, earlier.name]
 
 
-def test_a_disk_that_fails_costs_lines_and_is_reported_once(
+def test_a_disk_failure_loses_lines_and_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "missing" / "events.jsonl"

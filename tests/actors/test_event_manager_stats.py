@@ -1,8 +1,6 @@
-"""What the controller's thread measures, and how it is shown."""
+"""Measurements of the controller's thread and their metrics."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import pytest
 from prometheus_client.core import Metric
@@ -18,12 +16,6 @@ from regent.zk.codecs.znodes import TopicZNode
 from tests.support.stage import Sent, Stage, ask
 
 
-@pytest.fixture
-def stage() -> Iterator[Stage]:
-    with Stage() as stage:
-        yield stage
-
-
 def value(metrics: list[Metric], name: str, **labels: str) -> float:
     (found,) = [
         sample.value
@@ -34,7 +26,7 @@ def value(metrics: list[Metric], name: str, **labels: str) -> float:
     return found
 
 
-def test_an_event_is_timed_under_its_state_and_leaves_it_idle():
+def test_an_event_is_timed_under_its_state():
     stats = EventManagerStats()
     states: list[ControllerState] = []
     with stats.handling(TopicChange(), queue_ms=3.0):
@@ -45,7 +37,7 @@ def test_an_event_is_timed_under_its_state_and_leaves_it_idle():
     assert stats.event_queue_time.maximum_ms == 3.0
 
 
-def test_an_event_that_fails_is_timed_as_well():
+def test_a_failed_event_is_timed_too():
     stats = EventManagerStats()
     with pytest.raises(LookupError), stats.handling(BrokerChange(), queue_ms=0.0):
         raise LookupError
@@ -53,14 +45,14 @@ def test_an_event_that_fails_is_timed_as_well():
     assert stats.timers["LeaderElectionRateAndTimeMs"].count == 1
 
 
-def test_queue_times_are_forgotten_after_a_quiet_while():
+def test_queue_times_are_reset_after_a_quiet_period():
     stats = EventManagerStats(idle_reset_ms=0)
     with stats.handling(TopicChange(), queue_ms=5.0):
         pass
     assert stats.event_queue_time.count == 0
 
 
-def test_the_ruling_controller_is_shown_by_kafkas_names(stage: Stage):
+def test_the_active_controller_has_kafkas_metrics(stage: Stage):
     controller = stage.controller(0)
     payments = {0: ReplicaAssignment((0,)), 1: ReplicaAssignment((9,))}
     stage.zookeeper.put(TopicZNode.path("payments"), TopicZNode.encode(None, payments))
@@ -78,7 +70,9 @@ def test_the_ruling_controller_is_shown_by_kafkas_names(stage: Stage):
     assert value(metrics, queue, broker_id="0") >= 0
 
 
-def test_a_broker_that_owes_an_answer_is_named(stage: Stage, monkeypatch: pytest.MonkeyPatch):
+def test_a_broker_with_an_unanswered_request_is_named(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("regent.actors.controller_channel_manager.UNANSWERED_WARNING_S", 0.0)
     actor = stage.controller(0)._actor_weakref()
     assert actor is not None

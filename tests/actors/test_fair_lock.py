@@ -1,4 +1,4 @@
-"""The lock of the replicas: one at a time, and in the order in which they came."""
+"""The lock of the replicas: one thread at a time, in the sequence of arrival."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from regent.actors.fair_lock import FairLock
 TIMEOUT_S = 10.0
 
 
-def test_one_thread_at_a_time_has_it():
+def test_one_thread_at_a_time_has_the_lock():
     lock, inside, most = FairLock(), 0, 0
 
     def use() -> None:
@@ -30,7 +30,7 @@ def test_one_thread_at_a_time_has_it():
         pass
 
 
-def test_who_came_first_gets_it_first_and_who_gave_it_away_comes_last():
+def test_threads_get_the_lock_in_the_sequence_of_arrival():
     lock, order = FairLock(), list[str]()
 
     def use(name: str) -> None:
@@ -49,7 +49,7 @@ def test_who_came_first_gets_it_first_and_who_gave_it_away_comes_last():
     assert order == ["a", "b", "c", "again"]
 
 
-def test_one_thread_goes_before_all_that_wait():
+def test_one_thread_has_priority_over_all_waiting_threads():
     order = list[str]()
 
     def use() -> None:
@@ -68,7 +68,7 @@ def test_one_thread_goes_before_all_that_wait():
     assert order == ["first", "a", "b"]
 
 
-def test_a_failure_gives_it_back():
+def test_an_exception_releases_the_lock():
     lock = FairLock()
     try:
         with lock:

@@ -1,4 +1,4 @@
-"""What clients ask of topics reaches the broker that rules, and is answered once, in time."""
+"""Topic requests of clients are forwarded to the active controller and answered once."""
 
 from __future__ import annotations
 
@@ -49,18 +49,15 @@ GROW_T = CreatePartitionsRequest((GrowingTopic("t", 2),), LONG_MS)
 DELETE_T = DeleteTopicsRequest(("t",), LONG_MS)
 
 
-class Town:
-    """Broker 0, which clients ask, and broker 1, which rules if anybody does.
-
-    Is itself the channel from one to the other: ``script`` says what befalls the next requests.
-    """
+class TwoBrokers:
+    """Broker 0, which receives client requests, and broker 1, the active controller."""
 
     def __init__(self, stage: Stage, *, min_patience_ms: int) -> None:
         self.tree = Tree()
         self.tree.register(0)
         self.tree.register(1)
         self.cache = MetadataCache()
-        self.rules = True
+        self.is_active = True
         self.script: list[Callable[[TopicsRequest], Response]] = []
         self.requests: queue.Queue[TopicsRequest] = queue.Queue()
         self.decided: queue.Queue[TopicsRequest] = queue.Queue()
@@ -70,7 +67,7 @@ class Town:
             self._decided_by,
             ZkTopicStore(FakeZooKeeper(self.tree.server)),
             FixedTopicIds(),
-            lambda: self.rules,
+            lambda: self.is_active,
             LocalPlacer(),
         )
         self._decisions = start_actor(TopicRequestHandler, TIMEOUT_S, 1, manager)
@@ -84,7 +81,7 @@ class Town:
             self.cache,
             FixedTopicIds(),
             self._forwarder,
-            stage.scheduler("town"),
+            stage.scheduler("forwarding"),
             min_patience_ms=min_patience_ms,
         )
 
@@ -94,7 +91,7 @@ class Town:
 
     # --- the channel ---
 
-    def open(self, endpoint: str) -> Town:
+    def open(self, endpoint: str) -> TwoBrokers:
         assert endpoint == "inproc://broker-1"
         return self
 
@@ -116,12 +113,12 @@ class Town:
     # --- what tests do ---
 
     def have(self, topic: str, partitions: int = 1) -> None:
-        """Have a topic that everybody knows."""
+        """Create a topic that both brokers know."""
         self.tree.put_topic(topic, dict.fromkeys(range(partitions), (1,)))
-        self.tell()
+        self.update_metadata()
 
-    def tell(self, *, controller: int = 1, deleted: tuple[str, ...] = ()) -> None:
-        """Let both brokers know the topics there are, each led, but those that are deleted."""
+    def update_metadata(self, *, controller: int = 1, deleted: tuple[str, ...] = ()) -> None:
+        """Send both brokers the metadata of all topics, except ``deleted``."""
         self._update(self.cache, controller, deleted)
         self._update(self._decided_by, controller, deleted)
         self.admin.tell(MetadataChanged())
@@ -146,7 +143,7 @@ class Town:
         cache.update(header, UpdateMetadataRequest(tuple(states), brokers, is_full=True))
 
     def ask(self, request: TopicsRequest) -> queue.Queue[list[tuple[str, Errors]]]:
-        """Ask broker 0; its answers, of which there must be one, arrive in the queue."""
+        """Send a request to broker 0; its one answer arrives in the queue."""
         answers: queue.Queue[list[tuple[str, Errors]]] = queue.Queue()
 
         def deliver(answer: object) -> None:
@@ -161,132 +158,126 @@ class Town:
 
 
 @pytest.fixture
-def stage() -> Iterator[Stage]:
-    with Stage() as stage:
-        yield stage
+def cluster(stage: Stage) -> Iterator[TwoBrokers]:
+    cluster = TwoBrokers(stage, min_patience_ms=10_000)
+    cluster.update_metadata()
+    yield cluster
+    cluster.close()
 
 
 @pytest.fixture
-def town(stage: Stage) -> Iterator[Town]:
-    town = Town(stage, min_patience_ms=10_000)
-    town.tell()
-    yield town
-    town.close()
+def impatient(stage: Stage) -> Iterator[TwoBrokers]:
+    """A cluster in which a request is tried once only."""
+    cluster = TwoBrokers(stage, min_patience_ms=0)
+    yield cluster
+    cluster.close()
 
 
-@pytest.fixture
-def hasty_town(stage: Stage) -> Iterator[Town]:
-    """A town where a decision is tried for once only."""
-    town = Town(stage, min_patience_ms=0)
-    yield town
-    town.close()
+# --- until the answer -----------------------------------------------------------------------------
 
 
-# --- to the answer ---
-
-
-def test_a_topic_is_created_when_this_broker_knows_its_leaders(town: Town):
-    answers = town.ask(CREATE_T)
-    town.decided.get(timeout=TIMEOUT_S)
-    town.admin.tell(MetadataChanged())
-    assert answers.empty(), "nobody knows the topic"
-    town.tell()
+def test_a_created_topic_is_answered_when_this_broker_knows_its_leaders(cluster: TwoBrokers):
+    answers = cluster.ask(CREATE_T)
+    cluster.decided.get(timeout=TIMEOUT_S)
+    cluster.admin.tell(MetadataChanged())
+    assert answers.empty(), "this broker does not know the topic"
+    cluster.update_metadata()
     assert answers.get(timeout=TIMEOUT_S) == [("t", Errors.NONE)]
-    assert len(town.tree.topic("t").partitions) == 2
+    assert len(cluster.tree.topic("t").partitions) == 2
 
 
-def test_topics_grow_and_go_when_this_broker_knows_it(town: Town):
-    town.have("t")
-    growing = town.ask(GROW_T)
-    town.decided.get(timeout=TIMEOUT_S)
+def test_new_partitions_and_deletions_are_answered_when_this_broker_knows_them(cluster: TwoBrokers):
+    cluster.have("t")
+    growing = cluster.ask(GROW_T)
+    cluster.decided.get(timeout=TIMEOUT_S)
     assert growing.empty(), "it has one partition"
-    town.tell()
+    cluster.update_metadata()
     assert growing.get(timeout=TIMEOUT_S) == [("t", Errors.NONE)]
-    deleting = town.ask(DELETE_T)
-    town.decided.get(timeout=TIMEOUT_S)
-    assert deleting.empty(), "it is still there"
-    town.tell(deleted=("t",))
+    deleting = cluster.ask(DELETE_T)
+    cluster.decided.get(timeout=TIMEOUT_S)
+    assert deleting.empty(), "the topic still exists"
+    cluster.update_metadata(deleted=("t",))
     assert deleting.get(timeout=TIMEOUT_S) == [("t", Errors.NONE)]
 
 
 @pytest.mark.parametrize("timeout_ms", [-1, 0, 50])
-def test_whose_patience_is_over_is_told_so_and_has_his_topic(town: Town, timeout_ms: int):
+def test_a_request_that_times_out_has_still_created_its_topic(cluster: TwoBrokers, timeout_ms: int):
     request = CreateTopicsRequest((CreatableTopic("t"),), timeout_ms)
-    assert town.answer(request) == [("t", Errors.REQUEST_TIMED_OUT)]
-    assert len(town.tree.topic("t").partitions) == 1
+    assert cluster.answer(request) == [("t", Errors.REQUEST_TIMED_OUT)]
+    assert len(cluster.tree.topic("t").partitions) == 1
 
 
-def test_what_is_refused_or_only_validated_waits_for_nothing(town: Town):
-    nobody = DeleteTopicsRequest(("nobody",), LONG_MS)
-    assert town.answer(nobody) == [("nobody", Errors.UNKNOWN_TOPIC_OR_PARTITION)]
+def test_a_refused_or_validated_request_does_not_wait(cluster: TwoBrokers):
+    unknown = DeleteTopicsRequest(("unknown",), LONG_MS)
+    assert cluster.answer(unknown) == [("unknown", Errors.UNKNOWN_TOPIC_OR_PARTITION)]
     valid = CreateTopicsRequest((CreatableTopic("t"),), LONG_MS, validate_only=True)
-    assert town.answer(valid) == [("t", Errors.NONE)]
+    assert cluster.answer(valid) == [("t", Errors.NONE)]
 
 
-# --- to the controller ---
+# --- until the controller -------------------------------------------------------------------------
 
 
-def test_the_controller_is_looked_for_until_it_is_known_and_rules(town: Town):
-    town.tell(controller=-1)
-    town.rules = False
-    answers = town.ask(CREATE_T)
-    town.tell()
-    town.decided.get(timeout=TIMEOUT_S)  # it ruled no more
-    town.rules = True
-    while not town.tree.server.snapshot().get(TopicZNode.path("t")):
-        town.decided.get(timeout=TIMEOUT_S)
-    town.tell()
+def test_the_controller_is_looked_for_until_it_is_known_and_active(cluster: TwoBrokers):
+    cluster.update_metadata(controller=-1)
+    cluster.is_active = False
+    answers = cluster.ask(CREATE_T)
+    cluster.update_metadata()
+    cluster.decided.get(timeout=TIMEOUT_S)  # it was no longer active
+    cluster.is_active = True
+    while not cluster.tree.server.snapshot().get(TopicZNode.path("t")):
+        cluster.decided.get(timeout=TIMEOUT_S)
+    cluster.update_metadata()
     assert answers.get(timeout=TIMEOUT_S) == [("t", Errors.NONE)]
 
 
-def test_a_lost_answer_creates_no_topic_twice(town: Town):
-    town.script = [town.lose_answer, town.lose_answer]
-    answers = town.ask(CREATE_T)
+def test_a_lost_answer_does_not_create_a_topic_twice(cluster: TwoBrokers):
+    cluster.script = [cluster.lose_answer, cluster.lose_answer]
+    answers = cluster.ask(CREATE_T)
     for _ in range(3):
-        town.decided.get(timeout=TIMEOUT_S)
-    created = town.tree.topic("t").created_zxid
-    town.tell()
+        cluster.decided.get(timeout=TIMEOUT_S)
+    created = cluster.tree.topic("t").created_zxid
+    cluster.update_metadata()
     assert answers.get(timeout=TIMEOUT_S) == [("t", Errors.NONE)]
-    assert town.tree.topic("t").created_zxid == created
-    assert town.answer(CREATE_T) == [("t", Errors.TOPIC_ALREADY_EXISTS)]
+    assert cluster.tree.topic("t").created_zxid == created
+    assert cluster.answer(CREATE_T) == [("t", Errors.TOPIC_ALREADY_EXISTS)]
 
 
-def test_what_an_earlier_attempt_has_done_is_done(town: Town):
-    town.have("t")
-    town.script = [town.lose_answer]
-    growing = town.ask(GROW_T)
+def test_a_request_applied_by_an_earlier_attempt_succeeds(cluster: TwoBrokers):
+    cluster.have("t")
+    cluster.script = [cluster.lose_answer]
+    growing = cluster.ask(GROW_T)
     for _ in range(2):
-        town.decided.get(timeout=TIMEOUT_S)
-    town.tell()
+        cluster.decided.get(timeout=TIMEOUT_S)
+    cluster.update_metadata()
     assert growing.get(timeout=TIMEOUT_S) == [("t", Errors.NONE)]
 
     def delete_at_once(body: TopicsRequest) -> Response:
-        town.decide(body)
-        town.tell(deleted=("t",))
+        cluster.decide(body)
+        cluster.update_metadata(deleted=("t",))
         raise RequestTimeoutError("controller", "no answer in time")
 
-    town.script = [delete_at_once]
-    assert town.answer(DELETE_T) == [("t", Errors.NONE)]
+    cluster.script = [delete_at_once]
+    assert cluster.answer(DELETE_T) == [("t", Errors.NONE)]
 
 
-def test_what_cannot_be_is_refused_at_every_attempt(town: Town):
-    town.have("t", partitions=3)
+def test_an_invalid_request_is_refused_at_every_attempt(cluster: TwoBrokers):
+    cluster.have("t", partitions=3)
     for request, error in (
         (GROW_T, Errors.INVALID_PARTITIONS),
         (CreatePartitionsRequest((GrowingTopic("t", 0),), LONG_MS), Errors.INVALID_PARTITIONS),
         (DeleteTopicsRequest(("u",), LONG_MS), Errors.UNKNOWN_TOPIC_OR_PARTITION),
     ):
-        town.script = [town.lose_answer]
-        ((_, refusal),) = town.answer(request)
+        cluster.script = [cluster.lose_answer]
+        ((_, refusal),) = cluster.answer(request)
         assert refusal is error
 
 
-def test_without_a_controller_the_client_is_sent_on(hasty_town: Town):
+def test_without_a_controller_the_client_gets_not_controller(impatient: TwoBrokers):
     request = CreateTopicsRequest((CreatableTopic("t"),), 0)
-    assert hasty_town.answer(request) == [("t", Errors.NOT_CONTROLLER)]
-    hasty_town.tell()
-    hasty_town.rules = False
-    assert hasty_town.answer(request) == [("t", Errors.NOT_CONTROLLER)]
+    assert impatient.answer(request) == [("t", Errors.NOT_CONTROLLER)]
+    impatient.update_metadata()
+    impatient.is_active = False
+    assert impatient.answer(request) == [("t", Errors.NOT_CONTROLLER)]
 
 
 @pytest.mark.parametrize(
@@ -297,76 +288,76 @@ def test_without_a_controller_the_client_is_sent_on(hasty_town: Town):
         (RequestTimeoutError("controller", "late"), Errors.REQUEST_TIMED_OUT),
     ],
 )
-def test_whether_it_was_sent_makes_a_difference(
-    hasty_town: Town, failure: Exception, error: Errors
+def test_an_unsent_request_gets_not_controller_and_a_sent_one_times_out(
+    impatient: TwoBrokers, failure: Exception, error: Errors
 ):
     def fail(_: TopicsRequest) -> Response:
         raise failure
 
-    hasty_town.tell()
-    hasty_town.script = [fail]
-    assert hasty_town.answer(CreateTopicsRequest((CreatableTopic("t"),), 0)) == [("t", error)]
+    impatient.update_metadata()
+    impatient.script = [fail]
+    assert impatient.answer(CreateTopicsRequest((CreatableTopic("t"),), 0)) == [("t", error)]
 
 
 # --- limits ---
 
 
 def test_too_many_waiting_requests_are_refused_and_the_others_answered_once(
-    town: Town, monkeypatch: pytest.MonkeyPatch
+    cluster: TwoBrokers, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(forwarding_manager, "MAX_PENDING", 2)
     requests = [CreateTopicsRequest((CreatableTopic(name),), LONG_MS) for name in "abc"]
-    first, second, third = (town.ask(request) for request in requests)
+    first, second, third = (cluster.ask(request) for request in requests)
     assert third.get(timeout=TIMEOUT_S) == [("c", Errors.REQUEST_TIMED_OUT)]
     for _ in range(2):
-        town.decided.get(timeout=TIMEOUT_S)
-    town.tell()
-    town.tell()
+        cluster.decided.get(timeout=TIMEOUT_S)
+    cluster.update_metadata()
+    cluster.update_metadata()
     assert first.get(timeout=TIMEOUT_S) == [("a", Errors.NONE)]
     assert second.get(timeout=TIMEOUT_S) == [("b", Errors.NONE)]
-    town.have("d")
+    cluster.have("d")
     assert (first.empty(), second.empty(), third.empty()) == (True, True, True)
 
 
-def test_whoever_waits_is_sent_on_when_the_broker_ends(town: Town):
-    answers = town.ask(CREATE_T)
-    town.decided.get(timeout=TIMEOUT_S)
-    assert stop_actor(town.admin, TIMEOUT_S)
+def test_waiting_requests_get_not_controller_when_the_broker_stops(cluster: TwoBrokers):
+    answers = cluster.ask(CREATE_T)
+    cluster.decided.get(timeout=TIMEOUT_S)
+    assert stop_actor(cluster.admin, TIMEOUT_S)
     assert answers.get(timeout=TIMEOUT_S) == [("t", Errors.NOT_CONTROLLER)]
 
 
-# --- topics somebody asked about ---
+# --- topics created automatically -----------------------------------------------------------------
 
 
-def test_topics_that_many_ask_about_are_created_once_and_together(town: Town):
-    town.have("there")
+def test_missing_topics_are_created_once_and_together(cluster: TwoBrokers):
+    cluster.have("there")
     begun, may_go_on = threading.Event(), threading.Event()
 
     def decide_later(body: TopicsRequest) -> Response:
         begun.set()
         assert may_go_on.wait(TIMEOUT_S)
-        return town.decide(body)
+        return cluster.decide(body)
 
-    town.script = [decide_later]
-    town.admin.tell(CreateMissing(("t", "there")))
+    cluster.script = [decide_later]
+    cluster.admin.tell(CreateMissing(("t", "there")))
     assert begun.wait(TIMEOUT_S)
     for topics in (("t", "u"), ("u", "there"), ("v",)):
-        town.admin.tell(CreateMissing(topics))
+        cluster.admin.tell(CreateMissing(topics))
     may_go_on.set()
-    town.decided.get(timeout=TIMEOUT_S)
-    town.tell()
-    town.decided.get(timeout=TIMEOUT_S)
-    created = [town.requests.get(timeout=TIMEOUT_S) for _ in range(2)]
+    cluster.decided.get(timeout=TIMEOUT_S)
+    cluster.update_metadata()
+    cluster.decided.get(timeout=TIMEOUT_S)
+    created = [cluster.requests.get(timeout=TIMEOUT_S) for _ in range(2)]
     names = [[row.topic for row in r.topics] for r in created if isinstance(r, CreateTopicsRequest)]
     assert names == [["t"], ["u", "v"]]
-    assert all(len(town.tree.topic(name).partitions) == 1 for name in "tuv")
+    assert all(len(cluster.tree.topic(name).partitions) == 1 for name in "tuv")
 
 
-def test_a_topic_that_could_not_be_created_is_tried_again(stage: Stage, town: Town):
+def test_a_topic_that_could_not_be_created_is_tried_again(stage: Stage, cluster: TwoBrokers):
     def is_decided() -> bool:
-        town.admin.tell(CreateMissing(("no spaces",)))
-        return not town.decided.empty()
+        cluster.admin.tell(CreateMissing(("no spaces",)))
+        return not cluster.decided.empty()
 
     for _ in range(2):
         stage.wait_for(is_decided)
-        town.decided.get(timeout=TIMEOUT_S)
+        cluster.decided.get(timeout=TIMEOUT_S)

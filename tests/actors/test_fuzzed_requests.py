@@ -1,7 +1,4 @@
-"""Requests of every kind and version, changed at random: answered, or their connection is closed.
-
-``python -m tests.fuzz`` does the same to the brokers of a real cluster, for longer.
-"""
+"""Random changes of requests of every kind and version: answered, or the connection is closed."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ def served(tmp_path: Path) -> Iterator[ServedEndpoint]:
         yield ServedEndpoint(stack, machine.start(), Settings())
 
 
-def test_whatever_is_sent_is_answered_or_closed_and_others_are_served(
+def test_every_request_is_answered_or_closed_and_other_clients_are_served(
     served: ServedEndpoint, caplog: pytest.LogCaptureFixture
 ):
     address = ("127.0.0.1", served.port)
@@ -74,7 +71,7 @@ def test_whatever_is_sent_is_answered_or_closed_and_others_are_served(
     assert metrics is not None
     deadline = time.monotonic() + WAIT_S
     with RawClient(served) as client:
-        while metrics.connections > 1:  # the listener looks at them all between two answers
+        while metrics.connections > 1:  # the listener handles all of them between two answers
             assert time.monotonic() < deadline, "connections that clients closed stay open"
             client.send(request_bytes(api_key=API_VERSIONS, version=0))
             client.answer()

@@ -71,10 +71,10 @@ def run_together(*targets: Callable[[], None]) -> None:
         assert not thread.is_alive()
 
 
-# --- order and bound ---
+# --- sequence and limit ---------------------------------------------------------------------------
 
 
-def test_messages_are_taken_in_the_order_they_were_told() -> None:
+def test_messages_are_taken_in_the_sequence_of_arrival() -> None:
     inbox = make_inbox()
     tell(inbox, 1, 2, 3)
     assert inbox.size == 3
@@ -82,14 +82,14 @@ def test_messages_are_taken_in_the_order_they_were_told() -> None:
     assert inbox.empty()
 
 
-def test_a_taker_is_woken_by_the_next_message() -> None:
+def test_a_waiting_taker_is_woken_by_the_next_message() -> None:
     inbox = make_inbox()
     taken: list[object] = []
     run_together(lambda: taken.append(take(inbox).message), lambda: tell(inbox, "hello"))
     assert taken == ["hello"]
 
 
-def test_a_tell_over_the_bound_raises() -> None:
+def test_a_tell_over_the_limit_raises() -> None:
     inbox = make_inbox(limit=2)
     tell(inbox, 1, 2)
     with pytest.raises(InboxFullError, match="actor-1: 2 messages are queued"):
@@ -99,14 +99,14 @@ def test_a_tell_over_the_bound_raises() -> None:
     assert drain(inbox) == [(2, False), (3, False)]
 
 
-def test_an_ask_over_the_bound_fails_through_its_future() -> None:
+def test_an_ask_over_the_limit_fails_through_its_future() -> None:
     inbox = make_inbox(limit=1)
     tell(inbox, 1)
     with pytest.raises(InboxFullError):
         ask(inbox, 2).get(timeout=0)
 
 
-def test_unanswered_asks_are_bounded_even_when_they_were_taken() -> None:
+def test_unanswered_asks_are_limited_after_they_were_taken() -> None:
     inbox = make_inbox(limit=2)
     ask(inbox, 1), ask(inbox, 2)
     first, _second = take(inbox).reply, take(inbox).reply
@@ -126,7 +126,7 @@ def test_stop_and_clear_and_put_fit_into_a_full_inbox() -> None:
     assert drain(inbox) == [(1, True), (2, True), (3, False)]
 
 
-def test_a_stop_jumps_the_queue_and_announces_itself() -> None:
+def test_a_stop_is_taken_first() -> None:
     inbox = make_inbox()
     tell(inbox, 1)
     assert not inbox.closing.is_set()
@@ -145,7 +145,7 @@ def test_a_message_with_the_key_of_a_queued_one_is_not_queued_twice() -> None:
     assert [m for m, _ in drain(inbox)] == [Trigger("brokers"), 1, Trigger("topics"), 1]
 
 
-def test_a_message_is_queued_again_once_its_twin_was_taken() -> None:
+def test_a_message_is_queued_again_after_the_equal_one_was_taken() -> None:
     inbox = make_inbox()
     tell(inbox, Trigger("brokers"))
     take(inbox)
@@ -153,7 +153,7 @@ def test_a_message_is_queued_again_once_its_twin_was_taken() -> None:
     assert inbox.size == 1
 
 
-def test_the_collapsed_message_keeps_its_own_place_and_time() -> None:
+def test_a_collapsed_message_keeps_its_place_and_time() -> None:
     inbox = make_inbox()
     tell(inbox, Trigger("brokers"), "between", Trigger("brokers"))
     first, between = take(inbox), take(inbox)
@@ -186,7 +186,7 @@ def test_a_message_does_not_collapse_into_a_preempted_one() -> None:
     ]
 
 
-def test_no_trigger_is_lost_to_collapsing_when_told_while_its_twin_is_taken() -> None:
+def test_no_message_is_lost_if_it_arrives_while_the_equal_one_is_taken() -> None:
     inbox = make_inbox()
     written = [0]
     seen: list[int] = []
@@ -205,10 +205,10 @@ def test_no_trigger_is_lost_to_collapsing_when_told_while_its_twin_is_taken() ->
     assert seen[-1] == 5000
 
 
-# --- clear and put ---
+# --- clear and put --------------------------------------------------------------------------------
 
 
-def test_clear_and_put_preempts_in_order_and_puts_its_message_first() -> None:
+def test_clear_and_put_preempts_in_sequence_and_is_taken_first() -> None:
     inbox = make_inbox()
     tell(inbox, 1, 2, ClearAndPut("expire"), 3)
     assert inbox.size == 4
@@ -231,7 +231,7 @@ def test_clear_and_put_can_be_asked() -> None:
 
 
 def take_while_told_and_cleared(tellers: int, told: int, clears: int) -> list[tuple[Any, bool]]:
-    """Take everything that concurrent tellers, (n, i), and a clearer, ("clear", i), put."""
+    """Take all messages while threads put (n, i) and another puts ("clear", i)."""
     inbox = make_inbox(limit=1_000_000)
     taken: list[tuple[Any, bool]] = []
 
@@ -299,7 +299,7 @@ def test_a_reply_answered_by_many_threads_is_delivered_once() -> None:
         assert len(answers) == 1
 
 
-def test_a_callback_that_raises_does_not_hurt_the_one_who_answers(
+def test_a_callback_that_raises_does_not_affect_the_answering_thread(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def callback(_answer: object) -> None:
@@ -309,7 +309,7 @@ def test_a_callback_that_raises_does_not_hurt_the_one_who_answers(
     assert "could not be delivered" in caplog.text
 
 
-def test_ask_and_asked_arrive_alike() -> None:
+def test_ask_and_a_message_with_a_reply_arrive_alike() -> None:
     inbox = make_inbox()
     answers: list[object] = []
     future = ask(inbox, "asked")
@@ -322,7 +322,7 @@ def test_ask_and_asked_arrive_alike() -> None:
     assert answers == [2]
 
 
-def test_an_answered_reply_is_not_owed_any_more() -> None:
+def test_an_answered_reply_is_no_longer_owed() -> None:
     inbox = make_inbox()
     ask(inbox, 1), ask(inbox, 2)
     assert list(inbox.unanswered.values()) == [1, 2]
@@ -340,7 +340,7 @@ def test_a_reply_answered_before_it_is_told_is_not_owed() -> None:
     assert not inbox.unanswered
 
 
-def test_a_message_told_on_is_owed_by_the_inbox_it_was_told_to() -> None:
+def test_a_forwarded_message_is_owed_by_the_second_inbox() -> None:
     first, second = make_inbox(), make_inbox()
     reply = Reply.of(lambda _: None)
     tell(first, MessageWithReply("forward me", reply))
@@ -366,7 +366,7 @@ def test_a_put_after_close_fails_at_once() -> None:
     assert inbox.empty()
 
 
-def test_a_refused_tell_leaves_the_reply_to_its_owner() -> None:
+def test_a_refused_tell_does_not_answer_the_reply() -> None:
     inbox = make_inbox()
     inbox.close()
     reply = Reply.of(lambda _: None)
@@ -375,7 +375,7 @@ def test_a_refused_tell_leaves_the_reply_to_its_owner() -> None:
     assert not reply.answered
 
 
-def test_close_hands_over_what_is_queued_and_leaves_stops_to_pykka() -> None:
+def test_close_returns_the_queued_messages_except_stops() -> None:
     inbox = make_inbox()
     tell(inbox, 1, ClearAndPut(2), 3, _ActorStop())
     assert [delivery.message for delivery in inbox.close()] == [1, 2, 3]
@@ -383,7 +383,7 @@ def test_close_hands_over_what_is_queued_and_leaves_stops_to_pykka() -> None:
     assert inbox.empty()
 
 
-# --- an inbox that makes up for what it cannot hold -----------------------------------------------
+# --- a full inbox with a substitute message -------------------------------------------------------
 
 ALL = Trigger("all")
 RARE = ("rare", "also rare")
@@ -400,13 +400,13 @@ def make_overflowing_inbox() -> Inbox:
     )
 
 
-def test_what_always_fits_is_queued_in_a_full_inbox() -> None:
+def test_some_messages_are_queued_in_a_full_inbox() -> None:
     inbox = make_overflowing_inbox()
     tell(inbox, 1, 2, 3, *RARE)
     assert drain(inbox) == [(m, False) for m in (1, 2, 3, *RARE)]
 
 
-def test_one_message_too_many_is_made_up_for_by_another() -> None:
+def test_a_message_that_does_not_fit_is_replaced_by_a_substitute() -> None:
     inbox = make_overflowing_inbox()
     tell(inbox, 1, "rare", Trigger("a"), 4)
     assert drain(inbox) == [(1, True), (Trigger("a"), True), (ALL, False), ("rare", False)]
@@ -414,7 +414,7 @@ def test_one_message_too_many_is_made_up_for_by_another() -> None:
     assert drain(inbox) == [(Trigger("a"), False)], "it can be queued again"
 
 
-def test_while_the_substitute_waits_it_makes_up_for_all_that_does_not_fit() -> None:
+def test_one_substitute_replaces_all_messages_that_do_not_fit() -> None:
     inbox = make_overflowing_inbox()
     tell(inbox, *range(1000))
     taken = drain(inbox)
@@ -424,7 +424,7 @@ def test_while_the_substitute_waits_it_makes_up_for_all_that_does_not_fit() -> N
     assert (ALL, False) in drain(inbox), "once it is handled the next loss needs another"
 
 
-def test_who_asks_a_full_inbox_is_refused_all_the_same() -> None:
+def test_an_ask_to_a_full_inbox_is_refused_even_with_a_substitute() -> None:
     inbox = make_overflowing_inbox()
     tell(inbox, 1, 2, 3)
     with pytest.raises(InboxFullError):

@@ -1,4 +1,4 @@
-"""That a log directory has failed is told until it has been told."""
+"""Failed log directories are notified until the notification succeeds."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ def notifier(session: KeptSession) -> Iterator[ActorRef[LogDirEventNotifier]]:
     stop_actor(ref, TIMEOUT_S)
 
 
-def told(server: FakeZooKeeperServer) -> list[int]:
-    """What a controller reads."""
+def notified(server: FakeZooKeeperServer) -> list[int]:
+    """Return the notifications that a controller reads."""
     return list(ZkControllerStore(FakeZooKeeper(server)).read_log_dir_events().values())
 
 
-def test_the_controller_is_told_of_each_failure(
+def test_each_failure_is_notified_once(
     server: FakeZooKeeperServer, notifier: ActorRef[LogDirEventNotifier]
 ) -> None:
     ask(notifier, SessionBegun())
-    assert told(server) == []
+    assert notified(server) == []
     ask(notifier, DirectoryFailed())
     ask(notifier, SessionBegun())
-    assert told(server) == [BROKER_ID]
+    assert notified(server) == [BROKER_ID]
     ask(notifier, DirectoryFailed())
-    assert told(server) == [BROKER_ID, BROKER_ID]
+    assert notified(server) == [BROKER_ID, BROKER_ID]
 
 
-def test_between_sessions_it_waits_for_the_next_one(
+def test_without_a_session_the_notification_waits_for_the_next_one(
     server: FakeZooKeeperServer,
     session: KeptSession,
     notifier: ActorRef[LogDirEventNotifier],
@@ -61,18 +61,18 @@ def test_between_sessions_it_waits_for_the_next_one(
     server.expire(session.session_id)
     ask(notifier, DirectoryFailed())
     ask(notifier, SessionBegun())
-    assert told(server) == []
+    assert notified(server) == []
     session.renew(lambda _: None)
     ask(notifier, SessionBegun())
     ask(notifier, SessionBegun())
-    assert told(server) == [BROKER_ID]
+    assert notified(server) == [BROKER_ID]
 
 
-def test_a_zookeeper_that_does_not_want_it_is_asked_again(
+def test_a_refused_notification_is_tried_again(
     server: FakeZooKeeperServer, notifier: ActorRef[LogDirEventNotifier]
 ) -> None:
     server.remove("/log_dir_event_notification")
     ask(notifier, DirectoryFailed())
     server.put("/log_dir_event_notification")
     ask(notifier, SessionBegun())
-    assert told(server) == [BROKER_ID]
+    assert notified(server) == [BROKER_ID]

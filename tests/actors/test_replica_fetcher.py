@@ -1,4 +1,4 @@
-"""Followers on a stage: who is fetched from, and what happens when nobody answers."""
+"""Fetcher threads: which leaders they fetch from, and what happens without an answer."""
 
 from __future__ import annotations
 
@@ -30,12 +30,6 @@ ENDPOINTS = {1: replication_endpoint(1), 2: replication_endpoint(2)}
 STOPS_AT_ONCE_S = 1.0
 
 
-@pytest.fixture
-def stage():
-    with Stage() as stage:
-        yield stage
-
-
 def actor_of(ref: ActorRef[Broker]) -> Broker:
     actor = ref._actor_weakref()
     assert actor is not None
@@ -43,13 +37,13 @@ def actor_of(ref: ActorRef[Broker]) -> Broker:
 
 
 def tell(broker: ActorRef[Broker], received: ControlRequestReceived) -> None:
-    """Tell a broker and return when it has done all that follows."""
+    """Send a broker a request and wait until it is applied."""
     ask(broker, received)
     ask(broker, DescribeMetadataRequest())
 
 
-def order(brokers: list[ActorRef[Broker]], leader_epoch: int = 0) -> None:
-    """Have broker 1 lead and broker 2, which is out of sync, follow."""
+def lead_and_follow_on(brokers: list[ActorRef[Broker]], leader_epoch: int = 0) -> None:
+    """Let broker 1 lead, and broker 2, which is not in sync, follow."""
     for broker in brokers:
         tell(broker, alive(ENDPOINTS))
         tell(broker, lead_and_follow(1, (1, 2), isr=(1,), leader_epoch=leader_epoch))
@@ -63,7 +57,7 @@ def test_a_follower_fetches_until_its_leader_proposes_it_for_the_isr(stage: Stag
     leader, follower = stage.broker(1), stage.broker(2, settings=AT_ONCE)
     fetched = threading.Event()
     stage.replication_server(leader, fetched.set)
-    order([leader, follower])
+    lead_and_follow_on([leader, follower])
     assert fetched.wait(TIMEOUT_S)
     proposed = actor_of(leader).replica_manager.alter_partition_request()
     assert proposed is not None
@@ -72,27 +66,27 @@ def test_a_follower_fetches_until_its_leader_proposes_it_for_the_isr(stage: Stag
     ]
 
 
-def test_there_is_one_fetcher_a_leader_and_none_for_oneself(stage: Stage):
+def test_there_is_one_fetcher_per_leader_and_none_on_the_leader_itself(stage: Stage):
     leader, follower = stage.broker(1), stage.broker(2, settings=AT_ONCE)
-    order([leader, follower])
-    order([leader, follower], leader_epoch=1)
+    lead_and_follow_on([leader, follower])
+    lead_and_follow_on([leader, follower], leader_epoch=1)
     assert (actor_of(leader).fetchers.size, actor_of(follower).fetchers.size) == (0, 1)
     assert {thread.name for thread in fetchers()} == {"ReplicaFetcherThread-0-1"}
 
 
 @pytest.mark.parametrize("settings", [AT_ONCE, PATIENT], ids=["failing", "backing off"])
-def test_the_fetcher_of_a_dead_leader_ends(stage: Stage, settings: ReplicationSettings):
+def test_the_fetcher_of_an_offline_leader_stops(stage: Stage, settings: ReplicationSettings):
     follower = stage.broker(2, settings=settings)
-    order([follower])
+    lead_and_follow_on([follower])
     assert len(fetchers()) == 1
     tell(follower, alive({2: ENDPOINTS[2]}))
     assert fetchers() == set()
 
 
-def test_a_leader_that_serves_elsewhere_now_gets_another_fetcher(stage: Stage):
+def test_a_leader_with_a_new_endpoint_gets_a_new_fetcher(stage: Stage):
     leader, follower = stage.broker(1), stage.broker(2, settings=PATIENT)
     fetched = threading.Event()
-    order([follower])
+    lead_and_follow_on([follower])
     (before,) = fetchers()
     server = stage.replication_server(leader, fetched.set)
     tell(leader, lead_and_follow(1, (1, 2), isr=(1,)))
@@ -103,28 +97,28 @@ def test_a_leader_that_serves_elsewhere_now_gets_another_fetcher(stage: Stage):
     assert now is not before
 
 
-def test_a_leader_that_does_not_answer_is_asked_again(stage: Stage):
+def test_a_fetch_without_an_answer_is_repeated(stage: Stage):
     leader, follower = stage.broker(1), stage.broker(2, settings=AT_ONCE)
     fetched = threading.Event()
-    order([leader, follower])
+    lead_and_follow_on([leader, follower])
     stage.replication_server(leader, fetched.set)
     assert fetched.wait(TIMEOUT_S)
 
 
-def test_an_order_ends_the_wait_after_a_failure(stage: Stage):
+def test_a_leader_and_isr_request_ends_the_pause_after_a_failure(stage: Stage):
     leader, follower = stage.broker(1), stage.broker(2, settings=PATIENT)
     fetched = threading.Event()
-    order([leader, follower])
+    lead_and_follow_on([leader, follower])
     stage.replication_server(leader, fetched.set)
-    order([leader, follower], leader_epoch=1)
+    lead_and_follow_on([leader, follower], leader_epoch=1)
     assert fetched.wait(TIMEOUT_S)
 
 
-def test_a_broker_whose_fetch_is_held_by_the_leader_stops_at_once(stage: Stage):
+def test_a_broker_with_a_waiting_fetch_stops_at_once(stage: Stage):
     leader, follower = stage.broker(1), stage.broker(2, settings=PATIENT)
     fetched = threading.Event()
     stage.replication_server(leader, fetched.set)
-    order([leader, follower])
+    lead_and_follow_on([leader, follower])
     assert fetched.wait(TIMEOUT_S)
     started = monotonic()
     ask(follower, StopFetching())
@@ -132,16 +126,16 @@ def test_a_broker_whose_fetch_is_held_by_the_leader_stops_at_once(stage: Stage):
     assert fetchers() == set()
 
 
-def test_after_that_it_obeys_and_fetches_no_more(stage: Stage):
+def test_after_stop_fetching_requests_are_applied_without_a_fetcher(stage: Stage):
     follower = stage.broker(2, settings=AT_ONCE)
     ask(follower, StopFetching())
-    order([follower])
+    lead_and_follow_on([follower])
     assert actor_of(follower).replica_manager.partitions[PARTITION].leader == 1
     assert actor_of(follower).fetchers.size == 0
 
 
 class ScriptedChannel:
-    """A leader that answers by a script, whose end is silence."""
+    """A leader with scripted answers, after which it does not answer."""
 
     def __init__(self, *script: FetchResponse | Exception) -> None:
         self.asked: list[FetchRequest] = []
@@ -169,7 +163,7 @@ class ScriptedChannel:
 
 @pytest.fixture
 def fetcher(stage: Stage):
-    """Start the fetcher of a follower for a scripted leader."""
+    """Start a fetcher for a scripted leader."""
     refs: list[ActorRef[ReplicaFetcherThread]] = []
 
     def start(manager: ReplicaManager, channel: ScriptedChannel) -> ActorRef[ReplicaFetcherThread]:
@@ -197,10 +191,10 @@ StartFetcher = Callable[[ReplicaManager, ScriptedChannel], ActorRef[ReplicaFetch
 
 
 def following(stage: Stage) -> ReplicaManager:
-    """Return what broker 2 has to do when it follows broker 1; its own fetchers are stopped."""
+    """Return the replicas of broker 2, which follows broker 1 without its own fetchers."""
     broker = stage.broker(2, settings=AT_ONCE)
     ask(broker, StopFetching())
-    order([broker])
+    lead_and_follow_on([broker])
     return actor_of(broker).replica_manager
 
 
@@ -209,7 +203,7 @@ def following(stage: Stage) -> ReplicaManager:
     [BrokenChannelError(), FetchResponse(Errors.BROKER_NOT_AVAILABLE), ValueError("a defect")],
     ids=["no answer", "refused", "defect"],
 )
-def test_no_failure_ends_the_loop(
+def test_no_failure_ends_the_fetcher(
     stage: Stage, fetcher: StartFetcher, failure: FetchResponse | Exception
 ):
     channel = ScriptedChannel(failure, failure, failure)

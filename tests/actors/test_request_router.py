@@ -1,4 +1,4 @@
-"""Who is told what arrives, and what becomes of a controller's order that arrives late."""
+"""Requests are routed to the actors; late control requests are refused."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ def no_channel(endpoint: str) -> RequestChannel[TopicsRequest]:
 @pytest.fixture
 def router() -> Iterator[RequestRouter]:
     with Stage() as stage:
-        nobody_rules = AdminManager(
+        inactive = AdminManager(
             MetadataCache(),
             ZkTopicStore(FakeZooKeeper(stage.zookeeper)),
             FixedTopicIds(),
             lambda: False,
             LocalPlacer(),
         )
-        topics = start_actor(TopicRequestHandler, TIMEOUT_S, 0, nobody_rules)
+        topics = start_actor(TopicRequestHandler, TIMEOUT_S, 0, inactive)
         cache, ids = MetadataCache(), FixedTopicIds()
         channel = start_actor(BrokerToControllerChannel, TIMEOUT_S, 0, cache, no_channel)
         scheduler = stage.scheduler("router")
 
-        def hasty(*arguments: Any) -> ForwardingManager:
+        def impatient(*arguments: Any) -> ForwardingManager:
             return ForwardingManager(*arguments, min_patience_ms=0)
 
-        forwarding = start_actor(hasty, TIMEOUT_S, 0, cache, ids, channel, scheduler)
+        forwarding = start_actor(impatient, TIMEOUT_S, 0, cache, ids, channel, scheduler)
         yield RequestRouter(stage.broker(0), stage.controller(0), forwarding, topics)
         for actor in (forwarding, channel, topics):
             stop_actor(actor, TIMEOUT_S)
@@ -70,7 +70,7 @@ def router() -> Iterator[RequestRouter]:
 def answer(
     router: RequestRouter, client_id: str, correlation_id: int, body: codec.Request
 ) -> codec.Response:
-    """Have a request arrive, and return its answer."""
+    """Send a request and return its answer."""
     answered = threading.Event()
     frames: list[codec.Frames] = []
 
@@ -85,26 +85,26 @@ def answer(
     return codec.decode_response_body(api_key, *frames[0][1:])
 
 
-def order(router: RequestRouter, client_id: str, correlation_id: int) -> Errors:
-    """Have an order arrive, and return how it is answered."""
+def update_metadata(router: RequestRouter, client_id: str, correlation_id: int) -> Errors:
+    """Send a control request and return its error."""
     response = answer(router, client_id, correlation_id, UpdateMetadataRequest((), ()))
     assert isinstance(response, UpdateMetadataResponse)
     return response.error_code
 
 
-def test_an_earlier_attempt_of_the_same_controller_is_refused(router: RequestRouter) -> None:
+def test_a_late_request_of_the_same_controller_is_refused(router: RequestRouter) -> None:
     controller = controller_client_id(3)
-    assert order(router, controller, 8) is Errors.NONE
-    assert order(router, controller, 7) is Errors.STALE_CONTROLLER_EPOCH
-    assert order(router, controller, 9) is Errors.NONE
+    assert update_metadata(router, controller, 8) is Errors.NONE
+    assert update_metadata(router, controller, 7) is Errors.STALE_CONTROLLER_EPOCH
+    assert update_metadata(router, controller, 9) is Errors.NONE
 
 
-def test_the_numbers_of_somebody_else_say_nothing(router: RequestRouter) -> None:
-    assert order(router, controller_client_id(3), 8) is Errors.NONE
-    assert order(router, "somebody else", 1) is Errors.NONE
+def test_sequence_numbers_of_other_clients_are_ignored(router: RequestRouter) -> None:
+    assert update_metadata(router, controller_client_id(3), 8) is Errors.NONE
+    assert update_metadata(router, "another client", 1) is Errors.NONE
 
 
-def test_who_cannot_answer_between_sessions_is_asked_again() -> None:
+def test_without_a_session_the_answer_is_retriable() -> None:
     answers: list[codec.Frames] = []
     request = IncomingRequest(
         ApiKey.UPDATE_METADATA,
@@ -115,7 +115,7 @@ def test_who_cannot_answer_between_sessions_is_asked_again() -> None:
         WireReply(ApiKey.UPDATE_METADATA, 1, answers.append),
     )
     give_answer(request, SessionExpiredError("there is no session"))
-    ((header,),) = answers  # and no body: such a request is sent again as it is
+    ((header,),) = answers  # no body, so the sender repeats the request
     assert codec.decode_reply_header(header).error_code is Errors.BROKER_NOT_AVAILABLE
 
 
@@ -123,7 +123,7 @@ def test_who_cannot_answer_between_sessions_is_asked_again() -> None:
     ("timeout_ms", "message"),
     [(0, "this broker is not the active controller"), (1, "no controller is known")],
 )
-def test_a_request_about_topics_is_forwarded_if_it_waits_and_decided_here_if_not(
+def test_a_topic_request_with_a_timeout_is_forwarded_and_others_are_decided_here(
     router: RequestRouter, timeout_ms: int, message: str
 ) -> None:
     response = answer(router, "broker-1", 1, DeleteTopicsRequest(("t",), timeout_ms))

@@ -31,12 +31,6 @@ def delivery(request: ControlRequest) -> QueuedRequest:
 
 
 @pytest.fixture
-def stage():
-    with Stage() as stage:
-        yield stage
-
-
-@pytest.fixture
 def answers():
     return queue.Queue[ControlResponse]()
 
@@ -60,7 +54,7 @@ def test_a_request_is_sent_again_until_it_is_answered(stage: Stage, answers: Ans
     assert [sent.request for sent in stage.sent] == [StopReplicaRequest(())] * 3
 
 
-def test_requests_arrive_in_order_although_one_fails_first(stage: Stage, answers: Answers):
+def test_requests_arrive_in_sequence_although_one_fails_first(stage: Stage, answers: Answers):
     failures = iter([BrokenChannelError()])
 
     def answer(sent: Sent) -> ControlResponse:
@@ -78,7 +72,7 @@ def test_requests_arrive_in_order_although_one_fails_first(stage: Stage, answers
     assert kinds == ["StopReplicaRequest", "StopReplicaRequest", "UpdateMetadataRequest"]
 
 
-def test_a_refusal_without_a_body_counts_as_an_answer(stage: Stage, answers: Answers):
+def test_an_error_without_a_body_counts_as_an_answer(stage: Stage, answers: Answers):
     def answer(sent: Sent) -> ControlResponse:
         raise RequestFailedError("inproc://broker-1", Errors.UNKNOWN_SERVER_ERROR, "refused")
 
@@ -89,7 +83,7 @@ def test_a_refusal_without_a_body_counts_as_an_answer(stage: Stage, answers: Ans
     assert answers.get(timeout=TIMEOUT_S) == expected
 
 
-def test_it_stops_at_once_while_its_broker_does_not_answer(stage: Stage, answers: Answers):
+def test_the_thread_stops_at_once_while_its_broker_does_not_answer(stage: Stage, answers: Answers):
     """REC-08."""
     tried = threading.Event()
 
@@ -105,7 +99,7 @@ def test_it_stops_at_once_while_its_broker_does_not_answer(stage: Stage, answers
     assert answers.empty()
 
 
-def test_nothing_is_said_while_the_session_may_be_over(stage: Stage, answers: Answers):
+def test_nothing_is_sent_while_the_session_may_have_expired(stage: Stage, answers: Answers):
     asked = threading.Event()
     alive = threading.Event()
 

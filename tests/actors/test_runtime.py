@@ -14,7 +14,7 @@ WAIT_S = 10.0
 
 
 class Performer(RegentActor):
-    """Performs messages that are callables, keeps the others."""
+    """Calls messages that are callables, collects the others."""
 
     inbox_limit = 50
 
@@ -70,7 +70,7 @@ Start = Callable[..., tuple[ActorRef[Performer], Performer]]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start performers and stop them afterwards; gives the actor as well, to look inside."""
+    """Start performers and stop them afterwards; also returns the actor."""
     started = []
 
     def start_performer(**kwargs: Any) -> tuple[ActorRef[Performer], Performer]:
@@ -85,7 +85,7 @@ def start() -> Iterator[Start]:
 
 
 def settle(ref: ActorRef[Any]) -> None:
-    """Wait until everything told before has been handled."""
+    """Wait until all earlier messages have been handled."""
     ref.ask(lambda _actor, reply: reply.set(None), timeout=WAIT_S)
 
 
@@ -161,7 +161,7 @@ def test_an_ask_is_answered_after_the_handler_returned(start: Start) -> None:
     assert future.get(timeout=WAIT_S) == "now"
 
 
-def test_an_actor_goes_on_while_an_answer_is_owed(start: Start) -> None:
+def test_an_actor_continues_while_an_answer_is_owed(start: Start) -> None:
     ref, actor = start()
     ref.ask("first", block=False)
     ref.tell("second")
@@ -169,13 +169,13 @@ def test_an_actor_goes_on_while_an_answer_is_owed(start: Start) -> None:
     assert actor.handled == ["first", "second"]
 
 
-def test_an_asker_whose_answer_never_comes_waits_no_longer_than_it_said(start: Start) -> None:
+def test_an_ask_without_an_answer_times_out(start: Start) -> None:
     ref, _ = start()
     with pytest.raises(Timeout):
         ref.ask("never", timeout=0.01)
 
 
-def test_a_told_message_can_bring_its_own_reply(start: Start) -> None:
+def test_a_message_may_have_its_own_reply(start: Start) -> None:
     ref, actor = start()
     answers: list[object] = []
     ref.tell(MessageWithReply("question", Reply.of(answers.append)))
@@ -192,7 +192,7 @@ def test_a_plain_tell_has_no_reply(start: Start) -> None:
     assert replies == [None]
 
 
-def test_triggers_collapse_however_they_are_told(start: Start) -> None:
+def test_equal_messages_collapse_also_with_replies(start: Start) -> None:
     ref, actor = start()
     gate = Gate()
     gate.hold(ref)
@@ -220,7 +220,7 @@ def test_a_full_inbox_refuses_tells_but_not_a_stop(start: Start) -> None:
     assert actor.preempted == list(range(actor.inbox_limit))
 
 
-def test_a_handler_knows_how_long_its_message_waited_and_how_long_it_takes(start: Start) -> None:
+def test_a_handler_knows_the_waiting_and_handling_time_of_its_message(start: Start) -> None:
     ref, _ = start()
     gate = Gate()
     gate.hold(ref)
@@ -256,7 +256,7 @@ def test_clear_and_put_preempts_answers_and_goes_first(start: Start) -> None:
     assert cleared.get(timeout=WAIT_S) == "expired"
 
 
-def test_clear_and_put_leaves_answers_owed_for_handled_messages_alone(start: Start) -> None:
+def test_clear_and_put_does_not_answer_messages_that_were_handled(start: Start) -> None:
     ref, actor = start()
     future = ref.ask("handled", block=False)
     settle(ref)
@@ -269,7 +269,7 @@ def test_clear_and_put_leaves_answers_owed_for_handled_messages_alone(start: Sta
 # --- what handlers raise ---
 
 
-def test_an_actor_survives_a_failing_handler_and_tells_its_supervisor(
+def test_an_actor_survives_a_failing_handler_and_notifies_its_supervisor(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[tuple[str, object, Exception]] = []
@@ -282,7 +282,7 @@ def test_an_actor_survives_a_failing_handler_and_tells_its_supervisor(
     assert "performer-1: handling <function fail_with" in caplog.text
 
 
-def test_an_asker_is_given_what_the_handler_raised(start: Start) -> None:
+def test_an_ask_raises_the_error_of_the_handler(start: Start) -> None:
     ref, _ = start()
     with pytest.raises(ValueError, match="bad row"):
         ref.ask(fail_with(ValueError("bad row")), timeout=WAIT_S)
@@ -329,7 +329,7 @@ def test_a_huge_message_is_not_logged_in_full(
 # --- stopping ---
 
 
-def test_stop_answers_everything_still_owed(start: Start) -> None:
+def test_stop_answers_all_owed_replies(start: Start) -> None:
     ref, actor = start()
     handled = ref.ask("handled", block=False)
     valued = ref.ask("NOT_CONTROLLER please", block=False)
@@ -368,7 +368,7 @@ def test_on_stop_may_give_the_answers_itself(start: Start) -> None:
     assert future.get(timeout=0) == "settled"
 
 
-def test_a_failing_on_stop_keeps_nobody_waiting() -> None:
+def test_a_failing_on_stop_leaves_no_reply_unanswered() -> None:
     class Failing(Performer):
         def on_stop(self) -> None:
             raise SystemExit
@@ -381,7 +381,7 @@ def test_a_failing_on_stop_keeps_nobody_waiting() -> None:
         future.get(timeout=0)
 
 
-def test_a_failed_start_answers_what_was_queued_meanwhile_and_accepts_nothing_more() -> None:
+def test_a_failed_start_answers_queued_messages_and_accepts_no_more() -> None:
     asked: list[tuple[Performer, Future[Any]]] = []
 
     class AskedWhileStarting(Performer):
@@ -399,7 +399,7 @@ def test_a_failed_start_answers_what_was_queued_meanwhile_and_accepts_nothing_mo
         actor.actor_inbox.put(Envelope("late"))
 
 
-def test_a_blocked_actor_sees_that_it_is_to_close(start: Start) -> None:
+def test_a_blocked_actor_sees_that_it_is_closing(start: Start) -> None:
     ref, _ = start()
     reached = threading.Event()
 
@@ -426,7 +426,7 @@ def test_an_actor_that_does_not_stop_is_named(
     gate.opened.set()
 
 
-def test_stopping_twice_is_fine(start: Start) -> None:
+def test_an_actor_may_be_stopped_twice(start: Start) -> None:
     ref, _ = start()
     assert stop_actor(ref, WAIT_S)
     assert stop_actor(ref, WAIT_S)
@@ -444,7 +444,7 @@ def test_an_actor_can_stop_itself(start: Start) -> None:
 
 
 def race_asks_with_a_stop() -> list[Future[Any]]:
-    """Stop an actor while two threads ask it; return the futures of all 40 asks."""
+    """Stop an actor while two threads send asks; return the futures of all 40 asks."""
     ref = start_actor(Performer, WAIT_S)
     gate = threading.Barrier(3)
     futures: list[Future[Any]] = []
@@ -465,14 +465,14 @@ def race_asks_with_a_stop() -> list[Future[Any]]:
 
 
 def test_no_ask_that_races_with_a_stop_stays_unanswered() -> None:
-    """Pykka alone loses some: it checks that the actor lives, and then puts into its inbox."""
+    """Pykka alone may lose asks: it checks that the actor is alive before it puts the message."""
     for _ in range(150):
         for future in race_asks_with_a_stop():
             with pytest.raises(ActorDeadError):
                 future.get(timeout=0)
 
 
-def test_an_ask_that_met_a_living_actor_which_then_died_fails_at_once(start: Start) -> None:
+def test_an_ask_to_an_actor_that_stops_meanwhile_fails_at_once(start: Start) -> None:
     ref, actor = start()
     asked_when_alive = ref.actor_inbox.put
     assert stop_actor(ref, WAIT_S)

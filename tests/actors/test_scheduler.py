@@ -19,7 +19,7 @@ def scheduler() -> Iterator[Scheduler]:
 
 
 def settle(scheduler: Scheduler) -> None:
-    """Wait until everything due by now has been called."""
+    """Wait until all callbacks due by now have been called."""
     done = threading.Event()
     scheduler.schedule(0, done.set)
     assert done.wait(WAIT_S)
@@ -154,7 +154,7 @@ def test_a_callback_may_shut_its_scheduler_down() -> None:
     scheduler.shutdown(WAIT_S)
 
 
-def test_a_callback_that_blocks_is_not_waited_for_beyond_the_timeout(
+def test_shutdown_waits_for_a_blocked_callback_only_until_the_timeout(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     scheduler = Scheduler("scheduler-test")
@@ -172,14 +172,14 @@ def test_a_callback_that_blocks_is_not_waited_for_beyond_the_timeout(
     scheduler.shutdown(WAIT_S)
 
 
-def test_cancelled_timers_do_not_pile_up(scheduler: Scheduler) -> None:
+def test_cancelled_timers_are_removed(scheduler: Scheduler) -> None:
     for _ in range(10_000):
         scheduler.cancel(scheduler.schedule(NEVER_MS, nothing))
     assert scheduler.size == 0
     assert len(scheduler._heap) < 200
 
 
-def test_timers_are_bounded() -> None:
+def test_the_number_of_timers_is_limited() -> None:
     scheduler = Scheduler("scheduler-test", limit=2)
     scheduler.schedule(NEVER_MS, nothing), scheduler.schedule(NEVER_MS, nothing)
     with pytest.raises(SchedulerFullError, match="2 timers are pending"):

@@ -44,7 +44,7 @@ def test_a_cancelled_timer_can_be_set_again(scheduler: Scheduler):
     assert fired.wait(TIMEOUT_S)
 
 
-def test_a_repeating_timer_goes_on_whatever_is_raised(scheduler: Scheduler):
+def test_a_repeating_timer_continues_after_an_exception(scheduler: Scheduler):
     calls = threading.Semaphore(0)
 
     def fail() -> None:
@@ -57,7 +57,7 @@ def test_a_repeating_timer_goes_on_whatever_is_raised(scheduler: Scheduler):
     timer.cancel()
 
 
-def test_it_waits_for_its_period_first(scheduler: Scheduler):
+def test_a_repeating_timer_waits_one_period_first(scheduler: Scheduler):
     fired = threading.Event()
     started = monotonic()
     timer = RepeatingTimer(scheduler, 30, fired.set)
@@ -66,14 +66,14 @@ def test_it_waits_for_its_period_first(scheduler: Scheduler):
     timer.cancel()
 
 
-def test_its_first_period_may_be_shorter(scheduler: Scheduler):
+def test_the_first_period_may_be_shorter(scheduler: Scheduler):
     fired = threading.Event()
     timer = RepeatingTimer(scheduler, FAR_MS, fired.set, first_after_ms=1)
     assert fired.wait(TIMEOUT_S)
     timer.cancel()
 
 
-def test_a_cancelled_one_leaves_nothing_behind(scheduler: Scheduler):
+def test_a_cancelled_timer_leaves_nothing_in_the_scheduler(scheduler: Scheduler):
     timer = RepeatingTimer(scheduler, FAR_MS, lambda: None)
     other = RepeatingTimer(scheduler, FAR_MS, lambda: None)
     assert scheduler.size == 2
@@ -83,7 +83,7 @@ def test_a_cancelled_one_leaves_nothing_behind(scheduler: Scheduler):
     other.cancel()
 
 
-def test_one_that_cancels_itself_is_not_called_again(scheduler: Scheduler):
+def test_a_timer_that_cancels_itself_is_not_called_again(scheduler: Scheduler):
     called = threading.Event()
     timers: list[RepeatingTimer] = []
 

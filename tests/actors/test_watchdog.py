@@ -15,7 +15,7 @@ WAIT_S = 10.0
 
 
 class Hold(NamedTuple):
-    """Keeps its actor busy until it is released."""
+    """Keeps its actor busy until the test releases it."""
 
     begun: threading.Event
     released: threading.Event
@@ -41,7 +41,7 @@ def hold(ref: ActorRef[Blocking]) -> threading.Event:
     return message.released
 
 
-def test_a_blocked_actor_is_named_once_with_where_it_is(
+def test_a_blocked_actor_is_logged_once_with_its_stack(
     ref: ActorRef[Blocking], caplog: pytest.LogCaptureFixture
 ) -> None:
     watchdog = Watchdog(limit_s=5.0)
@@ -56,14 +56,14 @@ def test_a_blocked_actor_is_named_once_with_where_it_is(
     released.set()
 
 
-def test_an_idle_actor_is_not_stuck(ref: ActorRef[Blocking]) -> None:
+def test_an_idle_actor_is_not_blocked(ref: ActorRef[Blocking]) -> None:
     watchdog = Watchdog(limit_s=5.0)
     watchdog.check(monotonic() + 3600)
     assert ref.is_alive()
     assert watchdog.incidents == 0
 
 
-def test_the_next_message_to_block_is_named_again(ref: ActorRef[Blocking]) -> None:
+def test_the_next_blocking_message_is_logged_again(ref: ActorRef[Blocking]) -> None:
     watchdog = Watchdog(limit_s=5.0)
     for expected in (1, 2):
         released = hold(ref)
@@ -83,7 +83,7 @@ class EventHandler(logging.Handler):
         self.logged.set()
 
 
-def test_the_watchdog_looks_by_itself_until_it_is_stopped(ref: ActorRef[Blocking]) -> None:
+def test_the_watchdog_checks_periodically_until_it_is_stopped(ref: ActorRef[Blocking]) -> None:
     handler = EventHandler()
     logging.getLogger("regent.actors.watchdog").addHandler(handler)
     watchdog = Watchdog(limit_s=0.0, interval_s=0.01)

@@ -1,4 +1,4 @@
-"""A leader that writes its ISRs itself, and tells the controller when that is over."""
+"""A leader that writes its ISR to ZooKeeper and notifies the controller later."""
 
 from __future__ import annotations
 
@@ -23,13 +23,7 @@ from tests.support.stage import TIMEOUT_S, Stage, replication_endpoint
 
 ENDPOINTS = {b: replication_endpoint(b) for b in (1, 2)}
 STATE = TopicPartitionStateZNode.path(PARTITION)
-ORDERED_BY = 1  # the controller epoch of every order
-
-
-@pytest.fixture
-def stage():
-    with Stage() as stage:
-        yield stage
+CONTROLLER_EPOCH = 1  # the controller epoch of the state
 
 
 @pytest.fixture
@@ -56,7 +50,7 @@ def manager(stage: Stage, leader: Broker, session: FakeZooKeeper):
 
 
 def put_state(stage: Stage, isr: tuple[int, ...]) -> None:
-    state = LeaderIsrAndControllerEpoch(LeaderAndIsr(1, isr), ORDERED_BY)
+    state = LeaderIsrAndControllerEpoch(LeaderAndIsr(1, isr), CONTROLLER_EPOCH)
     stage.zookeeper.put(STATE, TopicPartitionStateZNode.encode(state))
 
 
@@ -74,16 +68,18 @@ def isr(leader: Broker) -> tuple[int, ...]:
     return leader.replica_manager.partitions[PARTITION].isr
 
 
-def test_a_leader_writes_the_isr_it_proposes(
+def test_a_leader_writes_its_proposed_isr(
     stage: Stage, leader: Broker, manager: ActorRef[ZkIsrManager]
 ):
     put_state(stage, (1,))
     manager.tell(SendPending())
     stage.wait_for(lambda: isr(leader) == (1, 2))
-    assert stored(stage) == LeaderIsrAndControllerEpoch(LeaderAndIsr(1, (1, 2), 0, 1), ORDERED_BY)
+    assert stored(stage) == LeaderIsrAndControllerEpoch(
+        LeaderAndIsr(1, (1, 2), 0, 1), CONTROLLER_EPOCH
+    )
 
 
-def test_the_controller_is_told_after_a_while(
+def test_the_controller_is_notified_after_a_quiet_period(
     stage: Stage,
     leader: Broker,
     manager: ActorRef[ZkIsrManager],
@@ -94,20 +90,20 @@ def test_the_controller_is_told_after_a_while(
     manager.tell(SendPending())
     stage.wait_for(lambda: isr(leader) == (1, 2))
     manager.tell(PropagateIsrChanges())
-    assert notifications(stage) == [], "more may change"
+    assert notifications(stage) == [], "the quiet period has not ended"
     monkeypatch.setattr(regent.core.replication.isr_change_propagation, "LINGER_MS", 0)
 
-    def is_told() -> bool:
+    def is_notified() -> bool:
         manager.tell(PropagateIsrChanges())
         return bool(notifications(stage))
 
-    stage.wait_for(is_told)
+    stage.wait_for(is_notified)
     assert stop_actor(manager, TIMEOUT_S)
     (data,) = notifications(stage)
     assert IsrChangeNotificationSequenceZNode.decode(data) == (PARTITION,)
 
 
-def test_what_cannot_be_told_is_told_later(
+def test_a_failed_notification_is_repeated(
     stage: Stage,
     leader: Broker,
     manager: ActorRef[ZkIsrManager],
@@ -118,20 +114,20 @@ def test_what_cannot_be_told_is_told_later(
     manager.tell(SendPending())
     stage.wait_for(lambda: isr(leader) == (1, 2))
     for _ in range(3):
-        manager.tell(PropagateIsrChanges())  # there is no place for notifications
+        manager.tell(PropagateIsrChanges())  # the parent of notifications is missing
     stage.zookeeper.put(IsrChangeNotificationZNode.PATH)
 
-    def is_told() -> bool:
+    def is_notified() -> bool:
         manager.tell(PropagateIsrChanges())
         return bool(notifications(stage))
 
-    stage.wait_for(is_told)
+    stage.wait_for(is_notified)
     actor = manager._actor_weakref()
     assert actor is not None
     assert actor.activity.failures == 0
 
 
-def test_between_sessions_it_tries_again(
+def test_without_a_session_the_write_is_repeated(
     stage: Stage, leader: Broker, session: FakeZooKeeper, manager: ActorRef[ZkIsrManager]
 ):
     stage.zookeeper.expire(session.session_id)
@@ -143,11 +139,11 @@ def test_between_sessions_it_tries_again(
     assert isr(leader) == (1,)
 
 
-def test_a_leader_that_was_deposed_leaves_the_state_alone(
+def test_a_deposed_leader_does_not_change_the_state(
     stage: Stage, leader: Broker, manager: ActorRef[ZkIsrManager]
 ):
     put_state(stage, (1,))
-    newer = LeaderIsrAndControllerEpoch(LeaderAndIsr(2, (2,), 1), ORDERED_BY)
+    newer = LeaderIsrAndControllerEpoch(LeaderAndIsr(2, (2,), 1), CONTROLLER_EPOCH)
     stage.zookeeper.put(STATE, TopicPartitionStateZNode.encode(newer))
     manager.tell(SendPending())
     stage.wait_for(lambda: leader.replica_manager.counters.failed_isr_updates == 1)

@@ -59,12 +59,6 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         yield Disk(tmp_path / "broker-1", undo)
 
 
-@pytest.fixture
-def stage() -> Iterator[Stage]:
-    with Stage() as stage:
-        yield stage
-
-
 def replica_manager(broker: ActorRef[Broker]) -> ReplicaManager:
     actor = broker._actor_weakref()
     assert actor is not None

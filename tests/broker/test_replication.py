@@ -110,12 +110,6 @@ class Replicas:
 
 
 @pytest.fixture
-def stage():
-    with Stage() as stage:
-        yield stage
-
-
-@pytest.fixture
 def replicas(stage: Stage) -> Iterator[Replicas]:
     context = new_context()
     with ExitStack() as undo:

@@ -28,12 +28,6 @@ LONG_MS = 60_000
 
 
 @pytest.fixture
-def stage():
-    with Stage() as stage:
-        yield stage
-
-
-@pytest.fixture
 def leader(stage: Stage) -> ActorRef[Broker]:
     """Broker 1, which leads, with broker 2 as a follower in sync."""
     broker = stage.broker(1)

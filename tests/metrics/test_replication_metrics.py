@@ -20,12 +20,6 @@ MANAGER = "kafka_server_ReplicaManager_"
 LOG_END = "kafka_log_Log_LogEndOffset"
 
 
-@pytest.fixture
-def stage():
-    with Stage() as stage:
-        yield stage
-
-
 def told(broker: ActorRef[Broker]) -> dict[str, list[float]]:
     """The values of every metric, by its name."""
     actor = broker._actor_weakref()

@@ -182,12 +182,12 @@ def ask(actor: ActorRef[Any], message: object) -> Any:
 
 
 def accept(sent: Sent) -> ControlResponse:
-    """Answer that everything was done."""
+    """Answer without an error."""
     return refusal(sent.request, Errors.NONE)
 
 
 class Stage:
-    """Starts actors around one fake ZooKeeper, and ends them."""
+    """Starts actors around one fake ZooKeeper, and stops them."""
 
     def __init__(self) -> None:
         self.zookeeper = FakeZooKeeperServer()
@@ -208,7 +208,7 @@ class Stage:
         self._undo.close()
 
     def info(self, broker_id: BrokerId) -> BrokerInfo:
-        """Return what a broker on this stage says about itself."""
+        """Return the registration data of a broker."""
         return BrokerInfo(
             broker_id,
             (EndPoint("PLAINTEXT", "127.0.0.1", 9092 + broker_id),),
@@ -231,7 +231,7 @@ class Stage:
         self.zookeeper.expire(self._sessions[broker_id].session_id)
 
     def controller(self, broker_id: BrokerId) -> ActorRef[ControllerEventManager]:
-        """Start a broker's controller; it registers and, if nobody rules, rules on return."""
+        """Start a broker's controller; it registers and is elected if there is no controller."""
         refs: list[ActorRef[ControllerEventManager]] = []
 
         def on_watch(watch: WatchEvent) -> None:
@@ -314,7 +314,7 @@ class Stage:
     def replication_server(
         self, broker: ActorRef[Broker], on_fetched: Callable[[], None] = lambda: None
     ) -> ReplicationServer:
-        """Return what answers the fetches of a broker's followers on this stage."""
+        """Return the server for the fetches of a broker's followers."""
         actor = broker._actor_weakref()
         assert actor is not None
         broker_id = actor.replica_manager.broker_id
