@@ -17,7 +17,7 @@ from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.transport.kafka.listener import KafkaListener
-from tests.support.controller_orders import order
+from tests.support.led_partitions import lead
 
 BROKER = 1
 
@@ -56,12 +56,12 @@ class OneBroker:
     def start(self) -> None:
         """Listen, and lead."""
         self.listener.start()
-        self.order(leader_epoch=0)
+        self.lead(leader_epoch=0)
 
-    def order(self, leader_epoch: int, leader: BrokerId = BROKER) -> None:
-        """Give the orders of a controller."""
+    def lead(self, leader_epoch: int, leader: BrokerId = BROKER) -> None:
+        """Give the led of a controller."""
         endpoint = UpdateMetadataEndPoint("PLAINTEXT", "127.0.0.1", self.listener.port, "PLAINTEXT")
-        order(
+        lead(
             self.replica_manager,
             UpdateMetadataBroker(BROKER, -1, (endpoint,), None, None, None),
             self._topics,

@@ -17,13 +17,13 @@ from regent.core.protocol.client import ConsumerPosition
 from tests.api.one_broker import BROKER, OneBroker
 from tests.api.test_fetch import fetch
 from tests.api.test_produce import produce
-from tests.support.controller_orders import now_ms
+from tests.support.led_partitions import now_ms
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import batch
 from tests.transport.kafka.raw_client import RawClient, request_bytes
 from tests.transport.kafka.wire import read
 
-ORDERS_0 = TopicPartition("orders", 0)
+ORDERS_0 = TopicPartition("led", 0)
 FOLLOWER = 2
 LONG_MS = 60_000
 PRODUCE_VERSION, FETCH_VERSION = 7, 11
@@ -107,7 +107,7 @@ def test_a_consumer_learns_at_once_that_leadership_moved(broker: OneBroker):
     with RawClient(broker.listener) as consumer:
         send_fetch(consumer, 0)
         wait_until_held(broker, 1)
-        broker.order(leader_epoch=1, leader=FOLLOWER)
+        broker.lead(leader_epoch=1, leader=FOLLOWER)
         assert fetched(consumer).error_code == Errors.NOT_LEADER_OR_FOLLOWER
 
 

@@ -69,9 +69,9 @@ class Client:
         """Return a session of somebody else."""
         return self._ensemble.open_session().zk
 
-    def told(self) -> list[str]:
+    def events(self) -> list[str]:
         """Return the paths the broker's session was told of since the last time."""
-        return [event.path for event in self._current.watching.told()]
+        return [event.path for event in self._current.watching.events()]
 
     # --- the tree, as tools see it ---
 

@@ -358,7 +358,7 @@ def _watch_topics(client: Client, given: Fields, expect: Fields) -> None:
     assert given.take("then", "topic created") == "topic created"
     client.put_topic("t", {0: (0,)})
     for is_told in expect.expected("child_event"):
-        assert (TopicsZNode.PATH in client.told()) is is_told
+        assert (TopicsZNode.PATH in client.events()) is is_told
 
 
 _BY_KEY: Mapping[str, Callable[[Client, Fields, Fields], None]] = {

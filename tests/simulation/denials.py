@@ -106,7 +106,7 @@ class Denials:
         """End the denial of a znode; brokers notice that lists can be read."""
         del self._until_ms[path]
         self._note("nothing of %s is denied", path)
-        has_missed = path in self._zookeeper.untold
+        has_missed = path in self._zookeeper.paths_with_lost_events
         self._zookeeper.allow(path)
         if path == TopicsZNode.PATH:
             for broker in self._cluster.brokers.values():

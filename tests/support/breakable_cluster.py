@@ -1,4 +1,4 @@
-"""A cluster that can be broken in every way a machine can, and mended; and what is on its disks."""
+"""A running cluster with faults of processes, machines and disks, and the contents of its disks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TIMEOUT_S = 60.0
 SMALL_DISK = "small"
 SMALL_SEGMENTS = {"segment.bytes": "65536"}
 SAFE = {"min.insync.replicas": "2", **SMALL_SEGMENTS}
-CRC_AT = 17  # in a batch: what follows is covered by it
+CRC_AT = 17  # in a batch: the checksum covers what follows it
 
 _CONFIG = f"""
 [broker]
@@ -43,10 +43,10 @@ log_segment_bytes = 1048576
 class BreakableCluster(RegentCluster):
     """Three brokers with two log directories each, on a ZooKeeper that can be stopped.
 
-    It is one server, whose data are in the directory ``ALONE``, or the ensemble ``server``.
+    ZooKeeper is one server, whose data are in the directory ``ALONE``, or the ensemble ``server``.
 
-    ``[SMALL_DISK]`` of a broker's directory is an ordinary one, unless a test mounts something
-    there before the cluster starts.
+    ``[SMALL_DISK]`` in a broker's directory is an ordinary directory, unless a test mounts a file
+    system there before the cluster starts.
     """
 
     def __init__(
@@ -64,25 +64,25 @@ class BreakableCluster(RegentCluster):
             raise
 
     def close(self) -> None:
-        """End everything, however it stands."""
+        """Stop everything, also after a failure."""
         super().close()
         self.server.stop()
 
     # --- brokers ---
 
     def revive(self, broker_id: BrokerId) -> None:
-        """Start a broker that has ended, where clients know it."""
+        """Start a broker that has ended, at its former address."""
         self.start_broker(broker_id, *self.broker_arguments(broker_id))
         eventually(lambda: self.broker_epoch(broker_id) is not None, "it is registered")
 
     def broker_arguments(self, broker_id: BrokerId) -> list[str]:
-        """Return what the command line of a broker says beside where it is."""
+        """Return the options of a broker's command line, except for its address."""
         return ["--config", str(self._config), "--port", str(self._ports[broker_id])]
 
     # --- topics ---
 
     def create_safe_topic(self, topic: str, partitions: int) -> list[TopicPartition]:
-        """Create a topic of three replicas of which two must be in sync, in small segments."""
+        """Create a topic with three replicas, min.insync.replicas 2 and small segments."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
         wanted = NewTopic(topic, partitions, 3, config=SAFE)
         admin.create_topics([wanted])[topic].result(TIMEOUT_S)
@@ -90,7 +90,7 @@ class BreakableCluster(RegentCluster):
         return [TopicPartition(topic, number) for number in range(partitions)]
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic and wait until ZooKeeper has forgotten it."""
+        """Delete a topic and wait until its znode is gone."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
         admin.delete_topics([topic])[topic].result(TIMEOUT_S)
         eventually(lambda: self.zookeeper.get(f"/brokers/topics/{topic}") is None, "it is gone")
@@ -98,7 +98,7 @@ class BreakableCluster(RegentCluster):
     # --- disks ---
 
     def log_directories(self, broker_id: BrokerId) -> list[Path]:
-        """Return where a broker has its logs."""
+        """Return the log directories of a broker."""
         folder = self.data_dir / f"broker-{broker_id}"
         return [folder / "log", folder / SMALL_DISK]
 
@@ -111,7 +111,7 @@ class BreakableCluster(RegentCluster):
         raise LookupError(f"broker {broker_id} has no {partition}")
 
     def await_replacement(self, partition: TopicPartition, broker_id: BrokerId) -> None:
-        """Wait until a broker has set the log of a replica aside to fetch it anew."""
+        """Wait until a broker has set a log aside, to fetch it again."""
         aside = f"{partition.topic}-{partition.partition}.*{STRAY}"
 
         def is_replaced() -> bool:
@@ -121,9 +121,9 @@ class BreakableCluster(RegentCluster):
         eventually(is_replaced, f"broker {broker_id} has set {partition} aside")
 
     def agreed_logs(self, partitions: Sequence[TopicPartition]) -> Logs:
-        """Wait until every replica is in sync and has the same; return what they have.
+        """Wait until the logs of all replicas are equal; return their records.
 
-        When they do not come to agree this returns what they have all the same.
+        After the time limit return the records although they differ.
         """
         self.await_isrs(partitions[0].topic, set(BROKERS))
 
@@ -140,7 +140,7 @@ class BreakableCluster(RegentCluster):
         return self.logs(partitions)
 
     def logs(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Any]:
-        """Return what is on the disks now, read past the brokers."""
+        """Return the records on the disks, read without the brokers."""
         return {
             partition: {broker: read_log(self.log_of(partition, broker)) for broker in BROKERS}
             for partition in partitions
@@ -148,7 +148,7 @@ class BreakableCluster(RegentCluster):
 
 
 def read_log(directory: Path) -> list[Record]:
-    """Return the records of a log, segment by segment; those on their way are left out."""
+    """Return the records of a log, by segment, without a partly written batch at its end."""
     found: list[Record] = []
     for segment in sorted(directory.glob("*.log")):
         found += records_of(whole_batches(segment.read_bytes()))
@@ -156,7 +156,7 @@ def read_log(directory: Path) -> list[Record]:
 
 
 def whole_batches(data: bytes) -> bytes:
-    """Return data without a last batch of which not all is there yet."""
+    """Return data without a partly written batch at its end."""
     position = 0
     while position + 12 <= len(data):
         end = position + 12 + int.from_bytes(data[position + 8 : position + 12], "big")
@@ -167,7 +167,7 @@ def whole_batches(data: bytes) -> bytes:
 
 
 def flip_a_bit(segment: Path, chance: random.Random) -> None:
-    """Change one bit of what a checksum covers, in any batch of a file."""
+    """Flip one bit that a checksum covers, in any batch of a file."""
     data = segment.read_bytes()
     starts = [0]
     while (end := starts[-1] + 12 + int.from_bytes(data[starts[-1] + 8 :][:4], "big")) < len(data):
@@ -182,7 +182,7 @@ def flip_a_bit(segment: Path, chance: random.Random) -> None:
 
 @contextmanager
 def small_disk(directory: Path, size_bytes: int) -> Iterator[None]:
-    """Have a directory be a file system that is soon full; raises ``PermissionError``."""
+    """Mount a small file system on a directory; raises ``PermissionError``."""
     directory.mkdir(parents=True, exist_ok=True)
     if os.geteuid() != 0:
         raise PermissionError("only root mounts file systems")

@@ -1,4 +1,4 @@
-"""Sessions with a real ZooKeeper, and what they reported."""
+"""Sessions with a real ZooKeeper, and the events they reported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from regent.zk.client.zookeeper_client import ConnectionState, SessionCredential
 
 
 class Session:
-    """A started client and what it reported."""
+    """A started client and the events it reported."""
 
     def __init__(
         self, address: str, timeout_ms: int = 6000, credentials: SessionCredentials | None = None

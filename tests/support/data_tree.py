@@ -1,7 +1,7 @@
 """The nodes of the fake ZooKeeper, and multis of operations on them.
 
-Mirrors what ``PrepRequestProcessor`` and ``DataTree`` of the real server decide: which error an
-operation gets, which condition is looked at first, how sequential nodes are numbered.
+Mirrors ``PrepRequestProcessor`` and ``DataTree`` of the real server: the error of each operation,
+the sequence in which conditions are checked, the numbers of sequential nodes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Node:
     children_ever_created: int = 0
 
     def as_read(self) -> Znode:
-        """Return what a reader gets."""
+        """Return the node as a reader gets it."""
         return Znode(
             self.data,
             ZnodeStat(self.czxid, self.mzxid, self.version, self.ephemeral_owner, self.ctime_ms),
@@ -51,7 +51,7 @@ class Node:
 
 
 class Origin(NamedTuple):
-    """What all changes of a transaction have in common."""
+    """The values that all changes of a transaction share."""
 
     zxid: int
     session_id: int
@@ -82,7 +82,7 @@ class DataTree:
         origin: Origin,
         read_only: Collection[str] = (),
     ) -> Applied | Refused:
-        """Apply all operations or none; nodes that are ``read_only`` stay, with their children."""
+        """Apply all operations or none; ``read_only`` nodes and their children cannot change."""
         undo: Undo = []
         results: list[Result] = []
         applied: list[Operation] = []
@@ -191,7 +191,7 @@ class DataTree:
 
 @lru_cache(maxsize=10_000)
 def check_path(path: str) -> None:
-    """Raise ValueError for a path the real client would not send."""
+    """Raise ValueError for a path that the real client would not send."""
     absolute = path.startswith("/") and not path.endswith("/")
     if path != "/" and (not absolute or {"", ".", ".."} & set(path[1:].split("/"))):
         raise ValueError(f"not a znode path: {path!r}")

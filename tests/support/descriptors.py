@@ -1,4 +1,4 @@
-"""A process that has no file descriptor left, for tests of what it does then."""
+"""Simulates a process without free file descriptors."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_OPENS = ("open", "os.listdir", "os.scandir")  # audit events: all that takes a descriptor
+_OPENS = ("open", "os.listdir", "os.scandir")  # audit events of calls that need a descriptor
 
 
 class Shortage:
-    """Lets so many files be opened below a directory, and none after them."""
+    """Allows a number of files to be opened below a directory, and none after them."""
 
     def __init__(self) -> None:
         self._directory = ""
         self._left = 0
         self.is_met = False
         """Whether a file could not be opened."""
-        sys.addaudithook(self._on_event)  # there is no way back
+        sys.addaudithook(self._on_event)  # hooks cannot be removed
 
     @contextmanager
     def after(self, opened: int, directory: Path) -> Iterator[None]:
-        """Have no descriptor left after so many files were opened."""
+        """Allow this number of files to be opened."""
         self._directory, self._left, self.is_met = str(directory), opened, False
         try:
             yield
@@ -45,7 +45,7 @@ SHORTAGE = Shortage()
 
 @contextmanager
 def no_descriptor_left() -> Iterator[None]:
-    """Let this process open no file."""
+    """Let this process open no file at all."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = os.dup(0)
     os.close(free)

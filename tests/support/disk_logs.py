@@ -1,4 +1,4 @@
-"""Logs on disk for tests of ``storage``: a clock that is set by hand, crashes, broken disks."""
+"""Logs on disk for tests of ``storage``: a clock set by hand, crashes, broken disks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ THREE_A_SEGMENT = LogConfig(segment_bytes=3 * BATCH_BYTES, index_interval_bytes=
 
 
 class Clock:
-    """What time it is."""
+    """A clock set by hand."""
 
     def __init__(self) -> None:
         self.now_ms = TIMESTAMP_MS
@@ -34,8 +34,8 @@ class Clock:
 class Machine:
     """A broker's log directories, and the processes that use them one after the other.
 
-    ``failed`` are the directories the present process said had failed, ``damaged`` the logs in
-    which it said it had found damage.
+    ``failed``: the directories that the present process reported as failed.
+    ``damaged``: the logs in which it reported damage.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Machine:
 
     @property
     def logs(self) -> LogManager:
-        """Those of the present process."""
+        """The logs of the present process."""
         return self._managers[-1]
 
     def start(self) -> LogManager:
@@ -71,20 +71,20 @@ class Machine:
         return manager
 
     def restart(self) -> LogManager:
-        """End the process in an orderly way, and start another."""
+        """Shut the process down cleanly and start another."""
         self.logs.close(is_clean=True)
         return self.start()
 
     def crash(self) -> LogManager:
-        """End the process at once, and start another: what was written is there, no more.
+        """Kill the process and start another, which finds what was written.
 
-        The old one lives on with the old directories, and the new one has copies of them.
+        The former process keeps the old directories, and the new one gets copies of them.
         """
         self.copy()
         return self.start()
 
     def copy(self) -> None:
-        """Go on with copies of the directories, as they are in the midst of things."""
+        """Continue with copies of the directories in their present state."""
         for i, directory in enumerate(self.directories):
             self.directories[i] = directory.with_name(directory.name + "+")
             shutil.copytree(directory, self.directories[i])
@@ -103,7 +103,7 @@ def create(
 
 
 def log_of(logs: LogManager, name: TopicPartition = T0) -> UnifiedLog:
-    """Return a log that is there."""
+    """Return a log that exists."""
     log = logs.get(name)
     assert log is not None
     return log
@@ -115,43 +115,43 @@ def send(log: UnifiedLog, *values: bytes, leader_epoch: int = 0, **fields: Any) 
 
 
 def fill(log: UnifiedLog, count: int, leader_epoch: int = 0) -> None:
-    """Append batches with one record each: b"0000", b"0001" …, which are their offsets."""
+    """Append batches of one record: b"0000", b"0001" …; the value is the offset."""
     for _ in range(count):
         send(log, b"%04d" % log.log_end_offset, leader_epoch=leader_epoch)
 
 
 def values(log: UnifiedLog) -> list[bytes | None]:
-    """Return what can be read."""
+    """Return the readable records."""
     found: list[bytes | None] = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
         data = log.read(offset, 1 << 20, log.log_end_offset, at_least_one=True).read()
-        assert data, f"nothing is at {offset} of {log}"
+        assert data, f"there is no record at {offset} of {log}"
         found += values_of(data)
         offset = log.log_start_offset + len(found)
     return found
 
 
 def numbered(start: int, end: int) -> list[bytes]:
-    """Return what ``fill`` writes at offsets."""
+    """Return the values that ``fill`` writes at offsets."""
     return [b"%04d" % offset for offset in range(start, end)]
 
 
 def files(directory: Path, suffix: str = ".log") -> list[str]:
-    """Return the names of files, without the zeros, of a log."""
+    """Return the names of a log's files, without leading zeros."""
     return sorted(path.name.lstrip("0") for path in directory.glob(f"*{suffix}"))
 
 
 def segment_file(directory: Path, base_offset: int, suffix: str = ".log") -> Path:
-    """Return a file of a segment."""
+    """Return the path of a segment's file."""
     return directory / f"{base_offset:020d}{suffix}"
 
 
 def break_disk(path: Path, device: str = "/dev/full") -> None:
-    """Put a device in the place of a file that is open, so that its errors are real ones.
+    """Replace an open file by a device, so that its errors are real ones.
 
-    ``/dev/full`` can be read (zeros) and not be written or flushed. The file itself as ``device``:
-    it can be read and not be written.
+    ``/dev/full`` can be read (zeros) but not written or flushed. With the file itself as
+    ``device`` it can be read but not written.
     """
     opened = [fd for fd in os.listdir("/proc/self/fd") if _target(fd) == str(path)]
     assert opened, f"{path} is not open"
@@ -169,7 +169,7 @@ def _target(fd: str) -> str:
 
 
 def flip_byte(path: Path, position: int) -> None:
-    """Change one bit of a file, later than it was last written."""
+    """Flip one bit of a file and advance its modification time."""
     modified_ns = path.stat().st_mtime_ns
     data = bytearray(path.read_bytes())
     data[position] ^= 1

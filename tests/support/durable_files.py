@@ -1,6 +1,6 @@
-"""What is on the disk when the power goes: what somebody waited for (fsync), and perhaps more.
+"""The contents of a disk after a loss of power: flushed data (fsync), and perhaps more.
 
-A file counts by its inode number, so it must be on a file system that gives none twice: tmpfs.
+Files are identified by inode numbers, so the file system must not reuse them: tmpfs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 
 class DurableFiles:
-    """Remembers of every file and directory what was in it when somebody last waited for it."""
+    """Stores the contents of every file and directory at its last fsync."""
 
     def __init__(self) -> None:
         self._contents: dict[int, bytes] = {}  # by inode
@@ -24,7 +24,7 @@ class DurableFiles:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Take the place of ``os.fsync``."""
+        """Replace ``os.fsync``."""
         with patch.object(os, "fsync", self._flush):
             yield
 
@@ -40,21 +40,21 @@ class DurableFiles:
             self._contents[inode] = path.read_bytes()
 
     def note_all(self, directory: Path) -> None:
-        """Take everything in a directory for durable: it was there when the machine started."""
+        """Treat everything in a directory as flushed: it existed when the machine started."""
         for path in (directory, *directory.rglob("*")):
             self._note(path.stat().st_ino, path)
 
     def restore(self, directory: Path, copy: Path) -> None:
-        """Write to another place what somebody waited for, and no more."""
+        """Write the flushed data to another place, and nothing else."""
         self._restore(directory.stat().st_ino, copy)
 
     def restore_torn(
         self, directory: Path, copy: Path, dice: random.Random, *, is_garbled: bool = False
     ) -> None:
-        """Write everything to another place, but lose the ends of what nobody waited for.
+        """Write everything to another place, but lose the unflushed ends of files.
 
-        As a file system does that keeps the order of what happens to names and sizes. Files that
-        are ``is_garbled`` have zeros instead of what is lost: only their sizes were written.
+        This is a file system that keeps the sequence of changes to names and sizes. ``is_garbled``
+        files have zeros instead of the lost data: only their sizes were written.
         """
         shutil.copytree(directory, copy)
         for path in sorted(directory.rglob("*")):

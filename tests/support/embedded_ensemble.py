@@ -8,7 +8,7 @@ from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper, start_ensem
 
 
 class EmbeddedEnsemble:
-    """Keeps its ports from one start to the next; each server's data are in ``version-2``."""
+    """Keeps its ports after a restart; each server's data are in ``version-2``."""
 
     def __init__(self, directory: Path) -> None:
         self.data_dirs = [directory / f"zookeeper-{number}" for number in (1, 2, 3)]
@@ -16,11 +16,11 @@ class EmbeddedEnsemble:
 
     @property
     def address(self) -> str:
-        """Where clients find the servers; known once they were started."""
+        """The address for clients; known after the first start."""
         return ",".join(server.address for server in self._servers)
 
     def start(self) -> None:
-        """Start all servers and return when they serve."""
+        """Start all servers and wait until they serve."""
         ports = [server.port for server in self._servers] or [0, 0, 0]
         self._servers = start_ensemble(self.data_dirs, ports)
 

@@ -1,6 +1,6 @@
-"""A cluster for the command line to talk to: a fake ZooKeeper, and real servers for its actors.
+"""A cluster for tests of the command line: a fake ZooKeeper, and servers for its actors.
 
-The servers speak the real protocol on free ports; what they answer is up to the test.
+The servers speak the real protocol on free ports; the test sets their answers.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ Answer: TypeAlias = Callable[[Request], Response | Errors | None]
 
 
 class RecordingPlacer(LocalPlacer):
-    """Places without Spark, and remembers what it was asked to place."""
+    """Places without Spark, and stores the requests."""
 
     def __init__(self) -> None:
         self.requests: list[PlaceTopicsRequest] = []
         self.note = ""
-        """Why the placement service does not place."""
+        """Why the placement service cannot place."""
         self.starting: Iterator[str] = iter(())
-        """What the placement service is starting with, question by question."""
+        """The state of a starting placement service, for each question one."""
 
     def place(self, request: PlaceTopicsRequest, *, use_service: bool) -> PlaceTopicsResponse:
         self.requests.append(request)
@@ -74,7 +74,7 @@ class RecordingPlacer(LocalPlacer):
 
 
 class FakeCluster:
-    """Brokers, topics and who rules, as ZooKeeper has them, and servers that answer requests."""
+    """Brokers, topics and the controller in ZooKeeper, and servers that answer requests."""
 
     def __init__(self) -> None:
         self.zookeeper = FakeZooKeeperServer()
@@ -84,7 +84,7 @@ class FakeCluster:
         self.received: list[Request] = []
         self.controller_epoch = 0
         self.answers: dict[type[Request], Answer] = {}
-        """What the controller answers to a kind of request, instead of what ``lead`` has for it."""
+        """The controller's answer to a kind of request, instead of that of ``lead``."""
         self.placer = RecordingPlacer()
         self._sessions: dict[BrokerId, FakeZooKeeper] = {}
         self._context = new_context()
@@ -103,7 +103,7 @@ class FakeCluster:
             server.stop()
         self._context.destroy(linger=0)
 
-    # --- what there is ----------------------------------------------------------------------------
+    # --- the cluster ------------------------------------------------------------------------------
 
     def add_broker(
         self,
@@ -113,7 +113,7 @@ class FakeCluster:
         control_endpoint: str | None = None,
         port: int | None = None,
     ) -> None:
-        """Register a broker; nobody listens at its ``port``, 9092 + id by default."""
+        """Register a broker; nothing listens at its ``port``, 9092 + id by default."""
         session = self._sessions[broker_id] = FakeZooKeeper(self.zookeeper)
         info = BrokerInfo(
             broker_id,
@@ -126,7 +126,7 @@ class FakeCluster:
         apply(session, Create(path, data, ephemeral=True))
 
     def remove_broker(self, broker_id: BrokerId) -> None:
-        """End a broker's session; if it ruled nobody does now."""
+        """End a broker's session; if it was the controller, there is none now."""
         self._sessions.pop(broker_id).close()
 
     def elect(self, broker_id: BrokerId) -> None:
@@ -147,7 +147,7 @@ class FakeCluster:
         leaders: Mapping[int, LeaderAndIsr] | None = None,
         topic_id: str | None = "AAAAAAAAAAAAAAAAAAAAAA",
     ) -> None:
-        """Write a topic and, where given, the states of its partitions."""
+        """Write a topic and, if given, the states of its partitions."""
         self.zookeeper.put(
             znodes.TopicZNode.path(topic), znodes.TopicZNode.encode(topic_id, partitions)
         )
@@ -164,13 +164,13 @@ class FakeCluster:
 
     @property
     def writes(self) -> list[str]:
-        """The paths that were ever written, in order."""
+        """The written paths, in sequence."""
         return [op.path for txn in self.zookeeper.transactions for op in txn.operations]
 
-    # --- who answers ------------------------------------------------------------------------------
+    # --- servers ----------------------------------------------------------------------------------
 
     def serve(self, answer: Answer) -> str:
-        """Start a server that answers each request, None: never; return its endpoint."""
+        """Start a server that answers each request, or never if None; return its endpoint."""
 
         def dispatch(incoming: IncomingRequest) -> None:
             self.received.append(incoming.body)
@@ -188,7 +188,7 @@ class FakeCluster:
         return server.endpoint
 
     def with_brokers(self, count: int, *, racks: Sequence[str | None] = ()) -> None:
-        """Register brokers 0, 1, …; broker 0 rules, and answers as ``lead``."""
+        """Register brokers 0, 1, …; broker 0 is the controller, and answers as ``lead``."""
         endpoint = self.serve(self.lead)
         for broker_id in range(count):
             rack = racks[broker_id] if racks else None
@@ -196,7 +196,7 @@ class FakeCluster:
         self.elect(0)
 
     def lead(self, request: Request) -> Response | Errors | None:
-        """Answer as a controller that has elected the first replica of every partition."""
+        """Answer as a controller that elects the first replica of every partition."""
         if type(request) in self.answers:
             return self.answers[type(request)](request)
         match request:
@@ -216,7 +216,7 @@ class FakeCluster:
         """Open a session, as ``cli.find_cluster.OpenZooKeeper``."""
         del limit_s
         if not self.is_reachable:
-            raise ConnectionLossError(f"nobody at {address}")
+            raise ConnectionLossError(f"no server at {address}")
         session = FakeZooKeeper(self.zookeeper, hook=self.hook)
         try:
             yield session
@@ -238,7 +238,7 @@ class FakeCluster:
 
 
 def failing(result: Result) -> str:
-    """Return the one line on stderr of a command that failed with exit code 1."""
+    """Return the line on stderr of a command that failed with exit code 1."""
     assert result.exit_code == 1, result.output
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
@@ -247,7 +247,7 @@ def failing(result: Result) -> str:
 
 
 def warm_placement(request: Request) -> Response | Errors:
-    """Answer as a placement service that is warm."""
+    """Answer as a placement service that is ready."""
     is_known = isinstance(request, PlacementStatusRequest)
     return PlacementStatusResponse(Errors.NONE, "ready") if is_known else Errors.INVALID_REQUEST
 
@@ -260,7 +260,7 @@ def write_cluster_file(
     placement: str | None = None,
     placement_pid: int = 1,
 ) -> None:
-    """Write ``cluster.json``, as a whole or not at all; ``brokers`` are control endpoints by id."""
+    """Write ``cluster.json`` atomically; ``brokers`` are control endpoints by id."""
     entries = []
     for broker_id, endpoint in (brokers or {}).items():
         host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
@@ -280,6 +280,6 @@ def replicas(cluster: FakeCluster, topic: str) -> dict[int, tuple[int, ...]]:
 
 
 def placed(cluster: FakeCluster) -> PlaceTopicsRequest:
-    """Return the one request to place partitions."""
+    """Return the only request to place partitions."""
     (request,) = cluster.placer.requests
     return request

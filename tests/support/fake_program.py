@@ -1,16 +1,16 @@
-"""Stands in for ``run.py`` where children are supervised: it keeps their contract, that is all.
+"""Replaces ``run.py`` in tests of supervision: it does what a supervisor expects of a child.
 
 Run as ``fake_program.py broker --id 0 …`` or ``fake_program.py placement-service …``. A file
-``NAME.mode`` in the cluster's data directory (``broker-0.mode``) makes it misbehave:
+``NAME.mode`` in the cluster's data directory (``broker-0.mode``) sets a fault:
 
-    fail     says why on stderr and exits with status 3
+    fail     reports an error on stderr and exits with status 3
     deaf     ignores SIGTERM
-    mute     never says that it is ready
-    garbage  says something else than it should
-    metrics elsewhere  pretends to another metrics port than it was given
+    mute     never reports that it is ready
+    garbage  reports something else than readiness
+    metrics elsewhere  reports another metrics port than it was given
 
-Given a port 0, it pretends to other ports from one life to the next.
-What ends in order adds its name to the file ``stopped`` there.
+With port 0 it reports another port after each start.
+A process that ends cleanly adds its name to the file ``stopped`` there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from types import FrameType
 
 
 def main(command: str, *arguments: str) -> None:
-    """Keep the contract, until SIGTERM or the end of the death pipe."""
+    """Behave as a child until SIGTERM or the end of the death pipe."""
     options = dict(zip(arguments[::2], arguments[1::2], strict=True))
     name, data_dir = _identity(command, options)
     mode_file = data_dir / f"{name}.mode"

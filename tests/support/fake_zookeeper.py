@@ -1,8 +1,8 @@
-"""An in-memory ZooKeeper that does the same thing every time, and evil things when told to.
+"""An in-memory ZooKeeper with deterministic behaviour and faults set by tests.
 
 ``FakeZooKeeperServer`` is the ensemble and ``FakeZooKeeper`` one session with it, an implementation
-of ``zk.client.operations.ZooKeeper`` that passes the contract tests the real client passes. Time,
-sessions and the delivery of events are in the hands of the test; session ids and zxids count from
+of ``zk.client.operations.ZooKeeper`` that passes the contract tests of the real client. The test
+controls time, sessions and the delivery of events; session ids and zxids count from
 1.
 """
 
@@ -53,7 +53,7 @@ class SavedData(NamedTuple):
 
 
 class Moment(Enum):
-    """Where in a call a hook is called."""
+    """When a hook is called during a call."""
 
     BEFORE = "before"  # nothing has reached the server
     BETWEEN = "between"  # two nodes of a bulk read, or two multis of multi_many
@@ -61,7 +61,7 @@ class Moment(Enum):
 
 
 class Call(NamedTuple):
-    """The call a hook interrupts; ``paths`` are all paths it names."""
+    """The call that a hook interrupts, with all its paths."""
 
     moment: Moment
     method: str
@@ -69,13 +69,13 @@ class Call(NamedTuple):
 
 
 Hook: TypeAlias = Callable[[Call], None]
-"""Turns the world inside a call: it runs in the caller's thread, without a lock, and may
+"""Interrupts a call: it runs in the caller's thread, without a lock, and may
 
-* raise an exception of the simulation's own: the caller crashes here, what was applied stays so;
+* raise an exception of the simulation: the caller crashes here, applied changes stay;
 * raise ``ConnectionLossError``: BEFORE a write the request is lost, AFTER it the reply, BETWEEN two
   multis the rest of the pipeline; a read is repeated, as by the real client;
-* do anything else for as long as it likes (expire the session, let other sessions act, move the
-  clock) and return: the call goes on, as it does after a long pause of the process.
+* do anything else (expire the session, let other sessions act, advance the
+  clock) and return: the call goes on, as after a long pause of the process.
 """
 
 
@@ -91,19 +91,19 @@ class _Session:
     alive: bool = True
     connected: bool = True
     zxid_at_disconnect: int = 0
-    newest_zxid: int = 0  # that it was told of
+    newest_zxid: int = 0  # that it has seen
 
 
 class FakeZooKeeperServer:
-    """An ensemble that never fails by itself; sessions may use it from several threads.
+    """An ensemble without faults of its own; sessions may use it from several threads.
 
-    It has one server, and those that ``add_follower`` adds. A session reads at the server it is
-    connected to, which ``connect_to`` names when a session begins and when it is connected again.
-    Its writes, and ``sync``, bring that server up to date, so a session sees what it has done.
+    It has one server, and those that ``add_follower`` adds. A session reads from the server it is
+    connected to; ``connect_to`` chooses one when a session begins and when it is connected again.
+    Its writes, and ``sync``, bring that server up to date, so a session sees its own writes.
 
-    ``now_ms`` gives the ctime of nodes. Every event is handed to ``deliver`` as a function to call:
-    in the order of the transactions and, within one, of the arming of the watches. By default it is
-    called at once, outside the lock: whoever changes something returns when all have been told.
+    ``now_ms`` gives the ctime of nodes. Every event is passed to ``deliver`` as a function to call:
+    in the sequence of the transactions and, within one, in the sequence in which watches were set.
+    By default it is called at once, outside the lock, before the change returns.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class FakeZooKeeperServer:
         self._events: deque[tuple[_Session, WatchEvent]] = deque()
         self._delivering = False
         self._changed = threading.Condition()
-        self.untold: set[str] = set()  # paths denied, of which an event was lost
+        self.paths_with_lost_events: set[str] = set()  # denied paths of which an event was lost
         self._denied: set[str] = set()
         self._read_only: set[str] = set()
 
@@ -131,7 +131,7 @@ class FakeZooKeeperServer:
         """The id of the newest transaction."""
         return self.leader.zxid
 
-    # --- what a test does -------------------------------------------------------------------------
+    # --- for tests --------------------------------------------------------------------------------
 
     def add_follower(self, lag: int) -> Replica:
         """Add a server that is ``lag`` transactions behind, unless a session needs newer ones."""
@@ -142,7 +142,7 @@ class FakeZooKeeperServer:
             return follower
 
     def catch_up(self) -> None:
-        """Have every server apply all transactions there are."""
+        """Let every server apply all transactions."""
         with self._changed:
             for follower in self._followers:
                 self._bring_up(follower)
@@ -151,7 +151,7 @@ class FakeZooKeeperServer:
     def expire(self, session_id: int) -> None:
         """End a session: its ephemeral nodes vanish in one transaction, its watches are void.
 
-        Its owner learns of it from its next call, but not before ``reconnect`` if disconnected.
+        Its owner learns this from its next call, or after ``reconnect`` if disconnected.
         """
         with self._changed:
             session = self._sessions[session_id]
@@ -171,14 +171,14 @@ class FakeZooKeeperServer:
         """Cut a session's connection: its writes raise ``ConnectionLossError``, its reads wait."""
         with self._changed:
             session = self._sessions[session_id]
-            if session.connected:  # what it has seen it has seen before it was cut off first
+            if session.connected:  # what it sees before the disconnection counts as seen
                 session.connected = False
                 session.zxid_at_disconnect = session.server.zxid
 
     def reconnect(self, session_id: int) -> None:
-        """Mend a session's connection; its watches fire for what changed since (SetWatches).
+        """Restore a session's connection; its watches fire for missed changes (SetWatches).
 
-        No server takes a session that has seen more than itself: it catches up first.
+        A server that is behind the session catches up first.
         """
         with self._changed:
             session = self._sessions[session_id]
@@ -196,7 +196,7 @@ class FakeZooKeeperServer:
         self._deliver_events()
 
     def put(self, path: str, data: bytes = b"", *, is_sequential: bool = False) -> None:
-        """Create or replace a persistent node, parents included, as an admin's tool does."""
+        """Create or replace a persistent node, with its parents, as a tool does."""
         check_path(path)
         with self._changed:
             parts = path.split("/")
@@ -213,43 +213,43 @@ class FakeZooKeeperServer:
         self._deliver_events()
 
     def remove(self, path: str) -> None:
-        """Delete a node if it exists, as an admin's tool does."""
+        """Delete a node if it exists, as a tool does."""
         with self._changed:
             self._commit(0, [Delete(path, ANY_VERSION)])
         self._deliver_events()
 
     def deny(self, path: str) -> None:
-        """Have nobody read a node's data or children any more, as by an ACL; fires no watch."""
+        """Deny reads of a node's data and children, as by an ACL; fires no watch."""
         with self._changed:
             self._denied.add(path)
 
     def deny_writing(self, path: str) -> None:
-        """Have no session change a node or its children, as by an ACL; fires no watch."""
+        """Deny changes of a node and its children, as by an ACL; fires no watch."""
         with self._changed:
             self._read_only.add(path)
 
     def is_denied(self, path: str) -> bool:
-        """Whether a node may not be read, or not be written."""
+        """Whether reads or writes of a node are denied."""
         with self._changed:
             return path in self._denied or path in self._read_only
 
     def allow(self, path: str) -> None:
-        """Let everybody read and write a node again; fires no watch."""
+        """End the denials of a node; fires no watch."""
         with self._changed:
             self._allow(path)
 
     def expire_all(self) -> None:
-        """End every session, as when the server was away for long."""
+        """End every session, as after a long outage."""
         for session_id in [i for i, session in self._sessions.items() if session.alive]:
             self.expire(session_id)
 
     def save(self) -> SavedData:
-        """Copy all there is."""
+        """Copy all data."""
         with self._changed:
             return SavedData(deepcopy(self.leader.tree), self.zxid)
 
     def replace(self, data: SavedData | None) -> None:
-        """Go on with a copy, or with nothing, which knows of no session; nobody is told."""
+        """Continue with a copy, or without data; it knows no session, and no watch fires."""
         with self._changed:
             assert not any(session.alive for session in self._sessions.values())
             self.leader.tree = DataTree() if data is None else deepcopy(data.tree)
@@ -264,13 +264,13 @@ class FakeZooKeeperServer:
             return {path: node.as_read() for path, node in nodes if path != "/"}
 
     def node(self, path: str) -> Znode | None:
-        """Return one node, None when absent; nobody's session notices."""
+        """Return one node, None if absent; no session is affected."""
         with self._changed:
             node = self.leader.tree.nodes.get(path)
             return None if node is None else node.as_read()
 
     def children_of(self, path: str) -> list[str]:
-        """Return the names of a node's children, sorted; nobody's session notices."""
+        """Return the names of a node's children, sorted; no session is affected."""
         with self._changed:
             node = self.leader.tree.nodes.get(path)
             return [] if node is None else sorted(node.children)
@@ -280,7 +280,7 @@ class FakeZooKeeperServer:
         with self._changed:
             return self._sessions[session_id].server.watches.of_session(session_id)
 
-    # --- what a session does ----------------------------------------------------------------------
+    # --- for sessions -----------------------------------------------------------------------------
 
     def open_session(self, on_watch: Callable[[WatchEvent], None]) -> int:
         """Return the id of a new session: a transaction, so that its server is up to date."""
@@ -293,7 +293,7 @@ class FakeZooKeeperServer:
         return session_id
 
     def read_data(self, session_id: int, path: str, *, watch: bool) -> Znode | None:
-        """Return a node, None when absent; the watch is armed either way."""
+        """Return a node, None if absent; the watch is set in both cases."""
         with self._changed:
             node = self._read(session_id, path)
             if watch:
@@ -304,7 +304,7 @@ class FakeZooKeeperServer:
             return node.as_read() if node else None
 
     def read_children(self, session_id: int, path: str, *, watch: bool) -> list[str] | None:
-        """Return a node's children, None when absent; then no watch is armed."""
+        """Return a node's children, None if absent; then no watch is set."""
         with self._changed:
             node = self._read(session_id, path)
             if node and path in self._denied:
@@ -318,7 +318,7 @@ class FakeZooKeeperServer:
         with self._changed:
             self._require(session_id)
             result = self._commit(session_id, operations)
-            self._bring_up(self._sessions[session_id].server)  # also when it is refused
+            self._bring_up(self._sessions[session_id].server)  # even if it is refused
             self._sessions[session_id].newest_zxid = self.zxid
         self._deliver_events()
         return result
@@ -332,11 +332,11 @@ class FakeZooKeeperServer:
         self._deliver_events()
 
     def is_behind(self, session_id: int) -> bool:
-        """Whether the server of a session does not have the newest transaction."""
+        """Whether the server of a session lacks the newest transaction."""
         return self._sessions[session_id].server.applied < self.leader.applied
 
     def newest_zxid(self, session_id: int) -> int:
-        """Return the newest transaction that a session was told of."""
+        """Return the newest transaction that a session has seen."""
         return self._sessions[session_id].newest_zxid
 
     def unwatch(self, session_id: int, paths: Sequence[str]) -> None:
@@ -345,16 +345,16 @@ class FakeZooKeeperServer:
             self._sessions[session_id].server.watches.drop(session_id, paths)
 
     def is_connected(self, session_id: int, *, within_s: float = 0.0) -> bool:
-        """Tell whether a session is connected, or becomes so in time."""
+        """Whether a session is connected, or becomes connected in time."""
         with self._changed:
             return self._changed.wait_for(partial(self._is_connected, session_id), within_s)
 
     def is_alive(self, session_id: int) -> bool:
-        """Whether a session is not over."""
+        """Whether a session is valid."""
         return self._sessions[session_id].alive
 
     def check_alive(self, session_id: int) -> None:
-        """Raise ``SessionExpiredError`` when a session is over."""
+        """Raise ``SessionExpiredError`` if a session has expired."""
         if not self._sessions[session_id].alive:
             raise SessionExpiredError(f"session {session_id} has expired")
 
@@ -376,7 +376,7 @@ class FakeZooKeeperServer:
         self, session_id: int, operations: Sequence[Operation], *, ends_session: bool = False
     ) -> MultiResult:
         origin = Origin(self.zxid + 1, session_id, self._now_ms())
-        read_only = self._read_only if session_id else ()  # an admin's tool has all rights
+        read_only = self._read_only if session_id else ()  # tools have all rights
         match self.leader.tree.apply(operations, origin, read_only):
             case Refused() as refused:
                 return refused
@@ -392,7 +392,7 @@ class FakeZooKeeperServer:
                 return Committed(results)
 
     def _bring_up(self, server: Replica, lag: int = 0) -> None:
-        """Have a server be no more than ``lag`` transactions behind."""
+        """Let a server be at most ``lag`` transactions behind."""
         while server.applied < len(self.transactions) - lag:
             self._follow_one(server)
 
@@ -406,13 +406,13 @@ class FakeZooKeeperServer:
             for watcher, event in server.watches.fire(operation, self._is_connected):
                 if event.path not in self._denied:
                     self._events.append((self._sessions[watcher], event))
-                else:  # nobody is told of what is not shown
-                    self.untold.add(event.path)
+                else:  # no event for a denied node
+                    self.paths_with_lost_events.add(event.path)
             if isinstance(operation, Delete):
                 self._allow(operation.path)
 
     def _allow(self, path: str) -> None:
-        for denied in (self._denied, self._read_only, self.untold):
+        for denied in (self._denied, self._read_only, self.paths_with_lost_events):
             denied.discard(path)
 
     def _is_connected(self, session_id: int) -> bool:
@@ -421,7 +421,7 @@ class FakeZooKeeperServer:
     # --- outside the lock -------------------------------------------------------------------------
 
     def _deliver_events(self) -> None:
-        """Deliver all events in order; one thread at a time, the others leave theirs to it."""
+        """Deliver all events in sequence, in one thread at a time; others leave theirs to it."""
         while True:
             with self._changed:
                 if self._delivering or not self._events:
@@ -447,10 +447,10 @@ def _tell(session: _Session, event: WatchEvent) -> None:
 class FakeZooKeeper:
     """One session with a ``FakeZooKeeperServer``: it implements ``operations.ZooKeeper``.
 
-    ``hook`` is called at every moment of every call but ``unwatch`` and ``wait_connected``.
-    ``wait`` is called, as often as needed, while a read waits for the connection: it must return
-    when something may have changed. By default it waits for another thread to reconnect the session
-    and gives up, with ``SessionExpiredError``, after ``MAX_RECONNECT_WAIT_S``.
+    ``hook`` is called at every moment of every call except ``unwatch`` and ``wait_connected``.
+    ``wait`` is called repeatedly while a read waits for the connection: it must return when
+    something may have changed. By default it waits for another thread to reconnect the session
+    and raises ``SessionExpiredError`` after ``MAX_RECONNECT_WAIT_S``.
     """
 
     def __init__(
@@ -480,7 +480,7 @@ class FakeZooKeeper:
         return self._read("get", [path], self.server.read_data, watch=watch)[0]
 
     def get_many(self, paths: Sequence[str], *, watch: bool = False) -> list[Znode | None]:
-        """Read many nodes, each at a moment of its own."""
+        """Read many nodes, each at its own moment."""
         return self._read("get_many", paths, self.server.read_data, watch=watch)
 
     def children(self, path: str, *, watch: bool = False) -> list[str] | None:
@@ -497,7 +497,7 @@ class FakeZooKeeper:
         return None
 
     def sync(self) -> None:
-        """Have reads see every write there was."""
+        """Let later reads see all earlier writes."""
         self._read("sync", ["/"], self._sync, watch=False)
 
     def _sync(self, session_id: int, path: str, *, watch: bool) -> None:
@@ -505,22 +505,22 @@ class FakeZooKeeper:
 
     @property
     def newest_zxid(self) -> int:
-        """The newest transaction this session was told of."""
+        """The newest transaction that this session has seen."""
         return self.server.newest_zxid(self._session_id)
 
     @property
     def is_behind(self) -> bool:
-        """Whether what this session reads now may be old."""
+        """Whether this session may read old data now."""
         return self.server.is_behind(self._session_id)
 
     def latest_zxid(self) -> int:
-        """Return the zxid of the newest transaction that the session's server has."""
+        """Return the zxid of the newest transaction of the session's server."""
         self.get("/")
         return self.newest_zxid
 
     @property
     def max_request_bytes(self) -> int:
-        """What the server takes."""
+        """The largest request that the server accepts."""
         return self.server.max_request_bytes
 
     def multi(self, operations: Sequence[Operation]) -> MultiResult:
@@ -532,7 +532,7 @@ class FakeZooKeeper:
         return self._write("multi_many", batches)
 
     def wait_connected(self) -> None:
-        """Return when connected; raise ``SessionExpiredError`` when the session is over."""
+        """Return when connected; raise ``SessionExpiredError`` if the session has expired."""
         while not self.server.is_connected(self._session_id):
             self.wait()
         self.server.check_alive(self._session_id)

@@ -1,6 +1,6 @@
-"""What can happen to a cluster under load; each is a short story that ends with it mended.
+"""Faults of a cluster under load; each function ends when the cluster is repaired.
 
-Where a story awaits progress, acknowledgements must go on although something is broken.
+A function that awaits progress requires acknowledgements during the fault.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CHUNK_BYTES = 64 * 1024
 
 
 def kill_the_leader(cluster: BreakableCluster, load: Load, chance: random.Random) -> None:
-    """``kill -9`` of the leader of a partition, which then comes back."""
+    """``kill -9`` of the leader of a partition, then a restart."""
     partition = chance.choice(load.partitions)
     victim = cluster.leader_of(*partition)
     cluster.kill(victim)
@@ -33,7 +33,7 @@ def kill_the_leader(cluster: BreakableCluster, load: Load, chance: random.Random
 
 
 def kill_the_controller(cluster: BreakableCluster, load: Load, chance: random.Random) -> None:
-    """``kill -9`` of the controller; while nobody rules, nothing else can happen."""
+    """``kill -9`` of the controller, then a restart; other faults wait for a controller."""
     victim = cluster.await_controller()
     cluster.kill(victim)
     load.await_progress()
@@ -43,7 +43,7 @@ def kill_the_controller(cluster: BreakableCluster, load: Load, chance: random.Ra
 def kill_two_one_after_the_other(
     cluster: BreakableCluster, load: Load, chance: random.Random
 ) -> None:
-    """``kill -9`` of the leader and of whoever leads then: one replica is not enough."""
+    """``kill -9`` of the leader and of its successor: one replica is not enough."""
     partition = chance.choice(load.partitions)
     first = cluster.leader_of(*partition)
     cluster.kill(first)
@@ -58,7 +58,7 @@ def kill_two_one_after_the_other(
 
 
 def pause_the_leader(cluster: BreakableCluster, load: Load, chance: random.Random) -> None:
-    """The leader stands still for longer than its session, and goes on as if nothing had been."""
+    """The leader is paused for longer than its session timeout, then continues."""
     partition = chance.choice(load.partitions)
     victim = cluster.leader_of(*partition)
     cluster.pause(victim)
@@ -69,7 +69,7 @@ def pause_the_leader(cluster: BreakableCluster, load: Load, chance: random.Rando
 
 
 def restart_zookeeper(cluster: BreakableCluster, load: Load, chance: random.Random) -> None:
-    """ZooKeeper is away for a while: what needs no decision goes on."""
+    """ZooKeeper is stopped for a while: work without elections goes on."""
     cluster.server.stop()
     load.await_progress()
     cluster.server.start()
@@ -77,7 +77,7 @@ def restart_zookeeper(cluster: BreakableCluster, load: Load, chance: random.Rand
 
 
 def tear_a_log(cluster: BreakableCluster, load: Load, chance: random.Random) -> None:
-    """A broker dies, and of what it wrote last some never reached the disk, or only garbage did."""
+    """A broker is killed, and some data that it wrote last are lost or garbage."""
     partition = chance.choice(load.partitions)
     victim = chance.choice(BROKERS)
     cluster.kill(victim)
@@ -98,7 +98,7 @@ def tear(segment: Path, chance: random.Random) -> None:
 
 
 def damage_a_log(cluster: BreakableCluster, load: Load, chance: random.Random) -> None:
-    """A bit flips on a disk, in the middle of a log: the replica is fetched anew."""
+    """A bit flips on a disk, in the middle of a log: the replica is fetched again."""
     partition = chance.choice(load.partitions)
     victim = chance.choice(BROKERS)
     log = cluster.log_of(partition, victim)
@@ -111,7 +111,7 @@ def damage_a_log(cluster: BreakableCluster, load: Load, chance: random.Random) -
 def restart_one_after_the_other(
     cluster: BreakableCluster, load: Load, chance: random.Random
 ) -> None:
-    """What operators do to install a new version: nobody may notice."""
+    """A rolling restart, as for a new version: clients see no error."""
     topic = load.partitions[0].topic
     for broker in chance.sample(BROKERS, len(BROKERS)):
         cluster.shut_down(broker)
@@ -120,17 +120,17 @@ def restart_one_after_the_other(
         cluster.await_isrs(topic, set(BROKERS))
 
 
-def kill_everybody(cluster: BreakableCluster, load: Load, chance: random.Random) -> None:
-    """All processes die at once, although the machine does not: all is still there."""
+def kill_all_processes(cluster: BreakableCluster, load: Load, chance: random.Random) -> None:
+    """All processes are killed, although the machine is not: no data are lost."""
     cluster.kill(*BROKERS)
     for broker in chance.sample(BROKERS, len(BROKERS)):
         cluster.revive(broker)
 
 
 def fill_a_disk(cluster: BreakableCluster, load: Load, chance: random.Random) -> None:
-    """One directory of one broker takes no more; the broker goes on with its other directory.
+    """One directory of a broker is full; the broker goes on with its other directory.
 
-    Somebody must have mounted a small disk there. Mended by making room and starting it again.
+    A small disk must be mounted there. The repair makes room and restarts the broker.
     """
     victim = broker_with_small_disk(cluster)
     disk = cluster.log_directories(victim)[1]
@@ -148,14 +148,16 @@ def fill_a_disk(cluster: BreakableCluster, load: Load, chance: random.Random) ->
 
     eventually(is_taken_over, "others lead what is on the full disk")
     load.await_progress()
-    assert cluster.broker_epoch(victim) is not None, "a full disk of two is no reason to end"
+    assert cluster.broker_epoch(victim) is not None, (
+        "a broker with one full disk of two must not end"
+    )
     cluster.kill(victim)
     filler.unlink()
     cluster.revive(victim)
 
 
 def broker_with_small_disk(cluster: BreakableCluster) -> BrokerId:
-    """Return whose second directory is a file system of its own; raises ``LookupError``."""
+    """Return the broker whose second directory is a mounted file system; raises ``LookupError``."""
     for broker in BROKERS:
         if (cluster.data_dir / f"broker-{broker}" / SMALL_DISK).is_mount():
             return broker
@@ -171,6 +173,6 @@ FAULTS: tuple[Fault, ...] = (
     tear_a_log,
     damage_a_log,
     restart_one_after_the_other,
-    kill_everybody,
+    kill_all_processes,
 )
-"""Those that need nothing but processes and files."""
+"""Faults that need only processes and files."""

@@ -1,8 +1,8 @@
-"""Requests between brokers, changed at random, and who sends them: ZMTP and msgpack by hand.
+"""Requests between brokers with random changes, and their senders: ZMTP and msgpack by hand.
 
 A genuine request of every kind is made from the types of its class. It is changed as a tree (a
-wrong type or an absurd number in any field), as bytes, or on its way: greetings, frames, half of a
-message, writers that take their time.
+wrong type or an absurd number in any field), as bytes, or in transport: greetings, frames, partial
+messages, slow writers.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from regent.core.protocol.controller import ControlledShutdownRequest
 from regent.transport import codec
 from regent.transport.zmtp import GREETING
 
-TOPIC: Final = "fuzzed"  # it does not exist, and no change makes another name of it that does
+TOPIC: Final = "fuzzed"  # it does not exist, and no change makes the name of an existing one
 READY: Final = b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06DEALER"
 PORTS: Final = ("control", "replication")
 WAIT_S: Final = 10.0
 _HELD_S: Final = 0.05
-_PIECES: Final = 6  # of what a writer that takes its time sends
+_PIECES: Final = 6  # of a slow writer
 
-_WHO_COMMANDS: Final = 3  # fields at the end of a header
-_API_KEY: Final = 1  # where it is in a header
+_CONTROLLER_FIELDS: Final = 3  # fields at the end of a header
+_API_KEY: Final = 1  # its place in a header
 _ABSURD: Final[tuple[Any, ...]] = (
     None,
     True,
@@ -104,27 +104,29 @@ class Message(NamedTuple):
         return [b"", msgpack.packb(self.header), msgpack.packb(self.body)]
 
 
-def genuine_messages(commander: ControlHeader) -> list[Message]:
-    """One of every kind; those of a controller once in its name, and once of a deposed one."""
+def genuine_messages(controller: ControlHeader) -> list[Message]:
+    """One of every kind; control requests also of a deposed controller."""
     found = []
     for key in ApiKey:
         kind = codec.request_class(key)
         body = example(kind)
         if key in codec.CONTROL_REQUESTS:
-            stale = commander._replace(controller_epoch=0)
-            found += [Message(_header(key, c), body) for c in (commander, stale)]
+            stale = controller._replace(controller_epoch=0)
+            found += [Message(_header(key, c), body) for c in (controller, stale)]
         else:
             found.append(Message(_header(key, None), body))
     return found
 
 
-def _header(key: ApiKey, commander: ControlHeader | None) -> list[Any]:
-    ends = [None] * _WHO_COMMANDS if commander is None else list(commander[:_WHO_COMMANDS])
+def _header(key: ApiKey, controller: ControlHeader | None) -> list[Any]:
+    ends = (
+        [None] * _CONTROLLER_FIELDS if controller is None else list(controller[:_CONTROLLER_FIELDS])
+    )
     return [codec.HEADER_VERSION, int(key), codec.API_VERSION, 1, "fuzz", *ends]
 
 
-def is_an_order(frames: Sequence[bytes], commander: ControlHeader) -> bool:
-    """Whether a broker would rightly obey, and serve nobody any more, or not what it did before."""
+def would_be_applied(frames: Sequence[bytes], controller: ControlHeader) -> bool:
+    """Whether a broker would rightly apply it, and serve other partitions than before."""
     if len(frames) < 3:
         return False
     try:
@@ -136,11 +138,11 @@ def is_an_order(frames: Sequence[bytes], commander: ControlHeader) -> bool:
     if control is None:
         broker = header.api_key == ApiKey.CONTROLLED_SHUTDOWN
         if isinstance(request, ControlledShutdownRequest):
-            broker = request.broker_id == commander.controller_id and request.broker_epoch < 0
+            broker = request.broker_id == controller.controller_id and request.broker_epoch < 0
         return broker or header.api_key == ApiKey.SHUTDOWN_BROKER
-    if control.controller_epoch < commander.controller_epoch:
+    if control.controller_epoch < controller.controller_epoch:
         return False
-    if control.controller_epoch > commander.controller_epoch:
+    if control.controller_epoch > controller.controller_epoch:
         return True
     if isinstance(request, LeaderAndIsrRequest):
         return request.type is LeaderAndIsrType.FULL
@@ -169,7 +171,7 @@ def _replaced(tree: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 
 def every_field_absurd(message: Message) -> Iterator[list[bytes]]:
-    """Yield a request once for every field and absurd value, which takes the field's place."""
+    """Yield a request once for every field and absurd value in that field."""
     for path in _places(list(message)):
         for value in _ABSURD if path else ():
             header, body = _replaced(list(message), path, value)
@@ -211,7 +213,7 @@ def _change_bytes(frames: list[bytes], _message: Message, chance: random.Random)
 
 
 def _change_frames(frames: list[bytes], _message: Message, chance: random.Random) -> list[bytes]:
-    """Drop, repeat, exchange or add frames."""
+    """Drop, repeat, swap or add frames."""
     changed = list(frames)
     match chance.randrange(5):
         case 0:
@@ -251,7 +253,7 @@ def on_the_wire(frames: Sequence[bytes]) -> bytes:
 
 
 def _change_stream(data: bytes, chance: random.Random) -> bytes:
-    """Change what is said around the frames: flags, sizes, commands, the greeting."""
+    """Change the framing: flags, sizes, commands, the greeting."""
     changed = bytearray(data)
     match chance.randrange(6):
         case 0:
@@ -276,7 +278,7 @@ def _change_stream(data: bytes, chance: random.Random) -> bytes:
 
 
 class Conversation(NamedTuple):
-    """What is sent on one connection, piece by piece; ``leaves``: with the last one it is cut."""
+    """What is sent on one connection, piece by piece; ``leaves``: it is cut after the last one."""
 
     pieces: list[bytes]
     requests: int
@@ -288,24 +290,24 @@ def _conversation(messages: Sequence[list[bytes]], chance: random.Random) -> Con
     if chance.randrange(6) == 0:
         data = _change_stream(data, chance)
     pieces = [data]
-    if chance.randrange(8) == 0:  # takes its time
+    if chance.randrange(8) == 0:  # a slow writer
         cuts = sorted(chance.randrange(len(data) + 1) for _ in range(_PIECES))
         pieces = [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
     return Conversation(pieces, len(messages), chance.randrange(5) == 0)
 
 
 def genuine_conversation(port: str) -> Conversation:
-    """What is answered at a port."""
+    """The reply of a port."""
     key = ApiKey.FETCH if port == "replication" else ApiKey.DESCRIBE_METADATA
     message = Message(_header(key, None), example(codec.request_class(key)))
     return Conversation([GREETING + READY + on_the_wire(message.frames)], 1, leaves=False)
 
 
 def conversations(
-    commander: ControlHeader, requests: int, chance: random.Random
+    controller: ControlHeader, requests: int, chance: random.Random
 ) -> Iterator[Conversation]:
-    """Yield conversations with so many requests in all; every field is absurd in the first ones."""
-    genuine = genuine_messages(commander)
+    """Yield conversations with this number of requests; first, every field is absurd once."""
+    genuine = genuine_messages(controller)
     absurd = [frames for message in genuine for frames in every_field_absurd(message)]
     chance.shuffle(absurd)
     sent = 0
@@ -317,7 +319,7 @@ def conversations(
             else:
                 message = chance.choice(genuine)
                 frames = chance.choice(_CHANGES)(message.frames, message, chance)
-            if is_an_order(frames, commander):
+            if would_be_applied(frames, controller):
                 frames = [b"", msgpack.packb(_header(ApiKey.DESCRIBE_CONTROLLER, None)), b"\xc0"]
             messages.append(frames)
         sent += len(messages)
@@ -325,9 +327,9 @@ def conversations(
 
 
 def talk(address: tuple[str, int], conversations: Sequence[Conversation]) -> Counter[str]:
-    """Have them all at once, a piece of each in turn; return what became of them.
+    """Run all at once, a piece of each in turn; return their outcomes.
 
-    ``held`` are those that are neither answered nor closed when all has been quiet for a while.
+    ``held``: neither answered nor closed after a quiet time.
     """
     outcomes: Counter[str] = Counter(requests=sum(c.requests for c in conversations))
     open_ones: dict[socket.socket, Conversation] = {}
@@ -355,7 +357,7 @@ def talk(address: tuple[str, int], conversations: Sequence[Conversation]) -> Cou
 
 
 def _await_outcomes(open_ones: dict[socket.socket, Conversation], outcomes: Counter[str]) -> None:
-    """Read until each has been answered as often as it asked, or all is quiet."""
+    """Read until each has all its answers, or until a quiet time."""
     handshake = len(GREETING)
     received = dict.fromkeys(open_ones, 0)
     with selectors.DefaultSelector() as selector:

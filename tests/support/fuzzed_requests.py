@@ -1,4 +1,4 @@
-"""Genuine requests of every kind and version, changed at random, and who sends them."""
+"""Genuine client requests of every kind and version, with random changes, and their senders."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
 
 TOPIC = "t"
 WAIT_S = 10.0
-_HELD_S = 0.05  # a request that is not answered by then may wait for long
+_HELD_S = 0.05  # a request without an answer by then may wait for long
 _HEADER = struct.Struct(">hhih")
 _CLIENT = b"fuzz"
 
@@ -176,7 +176,7 @@ GENUINE: Sequence[tuple[Any, Mapping[str, Any]]] = (
 
 
 class Advertised(NamedTuple):
-    """Which versions of a kind of request a broker says it speaks."""
+    """The versions of a kind of request that a broker advertises."""
 
     min_version: int
     max_version: int
@@ -206,7 +206,7 @@ def request(api_key: int, version: int, body: bytes, correlation_id: int = 1) ->
 
 
 def genuine_requests(advertised: Mapping[int, Advertised]) -> list[bytes]:
-    """One of every kind and version, without sizes; fails when a kind is missing."""
+    """One of every kind and version, without sizes; fails if a kind is missing."""
     found = []
     missing = set(advertised)
     for kind, values in GENUINE:
@@ -259,14 +259,14 @@ _CHANGES = (_set_byte, _set_int16, _set_int32, _cut, _drop, _insert, _repeat)
 
 
 class Change(NamedTuple):
-    """Something done to a request; positions go round."""
+    """A change of a request; positions wrap around."""
 
     kind: int
     at: int
     number: int
 
     def apply(self, data: bytearray) -> None:
-        """Do it."""
+        """Apply the change."""
         if data:
             _CHANGES[self.kind](data, self.at % len(data), self.number)
 
@@ -277,7 +277,7 @@ _changes = st.builds(
 
 
 class Conversation(NamedTuple):
-    """What is sent on one connection: requests with their sizes, and whether the client leaves."""
+    """What is sent on one connection: sized requests, and whether the client leaves."""
 
     data: bytes
     requests: int
@@ -297,7 +297,7 @@ def _requests(draw: st.DrawFn, genuine: Sequence[bytes]) -> bytes:
 
 
 def conversations(genuine: Sequence[bytes], count: int) -> st.SearchStrategy[list[Conversation]]:
-    """So many connections with one to three requests each."""
+    """This number of connections with one to three requests each."""
 
     def conversation(requests: list[bytes], leaves: int) -> Conversation:
         return Conversation(b"".join(requests), len(requests), leaves == 0)
@@ -311,7 +311,7 @@ def conversations(genuine: Sequence[bytes], count: int) -> st.SearchStrategy[lis
 
 
 def ask(address: tuple[str, int], data: bytes) -> bytes:
-    """Send a request on a connection of its own and return the answer's body."""
+    """Send a request on its own connection and return the answer's body."""
     with socket.create_connection(address, WAIT_S) as sock:
         sock.sendall(framed(data))
         (size,) = struct.unpack(">i", _receive(sock, 4))
@@ -329,16 +329,16 @@ def _receive(sock: socket.socket, count: int) -> bytes:
 
 
 def ask_versions(address: tuple[str, int]) -> dict[int, Advertised]:
-    """Ask a broker which requests it speaks."""
+    """Request the API versions of a broker."""
     body = ask(address, request(18, 0, b""))
     rows = struct.iter_unpack(">hhh", body[6:])
     return {key: Advertised(low, high) for key, low, high in rows}
 
 
 def talk(address: tuple[str, int], conversations: Sequence[Conversation]) -> Counter[str]:
-    """Have them all at once; return what became of them.
+    """Run all at once; return their outcomes.
 
-    ``held`` are those without an answer when all has been quiet for a while; they are given up.
+    ``held``: without an answer after a quiet time; they are given up.
     """
     outcomes: Counter[str] = Counter(requests=sum(c.requests for c in conversations))
     with selectors.DefaultSelector() as selector:

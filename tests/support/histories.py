@@ -1,18 +1,18 @@
-"""What producers and consumers saw, what every replica has, and whether the two agree.
+"""What producers and consumers saw, what every replica has, and a check that both agree.
 
-After Jepsen's checker of queues: a ``History`` is every operation that was begun and how it ended,
-the ``Logs`` are what all replicas hold once everything is well again. ``check`` returns what is
-wrong; an empty list is a cluster that kept its promises:
+After Jepsen's checker of queues: a ``History`` has every operation and its outcome, the ``Logs``
+have the records of all replicas after all faults. ``check`` returns the violations of these
+guarantees:
 
-- an acknowledged record is where its producer was told, on every replica, and was read;
-- a record is written once, and only if somebody sent it;
+- an acknowledged record is at its acknowledged offset on every replica, and was read;
+- a record is written once, and only if a producer sent it;
 - a refused record is nowhere;
 - replicas agree on every offset;
 - the records of a producer are in the order it sent them;
-- what a consumer read stays as it was: whoever reads above the high watermark is found out;
+- records that a consumer read stay at their offsets: no reads above the high watermark;
 - a consumer misses nothing and sees nothing twice.
 
-A record whose producer never learned what became of it may be there or not.
+A record with an unknown outcome may be there or not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Logs: TypeAlias = Mapping[TopicPartition, Mapping[BrokerId, Sequence[Record]]]
 
 
 class Outcome(Enum):
-    """How sending a record ended."""
+    """The outcome of sending a record."""
 
     UNKNOWN = "unknown"
     ACKNOWLEDGED = "acknowledged"
@@ -39,10 +39,10 @@ class Outcome(Enum):
 
 @dataclass(slots=True)
 class Send:
-    """One record of a producer; ``number`` counts what it sent before. Values are unique.
+    """One record of a producer; ``number`` counts its earlier records. Values are unique.
 
     An acknowledged record may have no offset: an idempotent producer that lost the answer to one
-    batch concludes from the answer to the next that both were written.
+    batch learns from the answer to the next one that both were written.
     """
 
     producer: str
@@ -54,12 +54,12 @@ class Send:
 
     @property
     def has_offset(self) -> bool:
-        """Whether its producer was told where it is."""
+        """Whether its producer knows its offset."""
         return self.offset >= 0
 
 
 class Read(NamedTuple):
-    """One record that came to a consumer."""
+    """One record that a consumer read."""
 
     consumer: str
     partition: TopicPartition
@@ -69,22 +69,22 @@ class Read(NamedTuple):
 
 @dataclass(slots=True)
 class History:
-    """All that was done, in the order in which each client did it."""
+    """All operations, in the sequence of each client."""
 
     sends: list[Send] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
-    complaints: list[str] = field(default_factory=list)  # what no client should ever have to say
+    complaints: list[str] = field(default_factory=list)  # errors that no client should ever see
 
 
 class Violation(NamedTuple):
-    """A broken promise: which, and what shows it."""
+    """A broken guarantee with evidence."""
 
     promise: str
     what: str
 
 
 def check(history: History, logs: Logs) -> list[Violation]:
-    """Return every promise that was broken; values must be unique and producers idempotent."""
+    """Return all violations; values must be unique and producers idempotent."""
     return [
         *(Violation("no complaint", complaint) for complaint in history.complaints),
         *_replicas_that_differ(logs),
@@ -100,7 +100,7 @@ def check(history: History, logs: Logs) -> list[Violation]:
 
 
 def summary(violations: Sequence[Violation], shown: int = 5) -> str:
-    """Return how often which promise was broken, and the first examples of each."""
+    """Return the number of violations of each guarantee, with the first examples."""
     lines = []
     for promise in dict.fromkeys(violation.promise for violation in violations):
         broken = [violation.what for violation in violations if violation.promise == promise]
@@ -144,9 +144,9 @@ def _strangers(history: History, logs: Logs) -> Iterator[Violation]:
             send = None if record.value is None else sent.get(record.value)
             if send is None or send.partition != partition:
                 what = f"{partition} on broker {broker}: {record}"
-                yield Violation("only what was sent is written", what)
+                yield Violation("only sent records are written", what)
             elif send.outcome is Outcome.REFUSED:
-                yield Violation("what is refused is not written", f"{partition}: {record}")
+                yield Violation("refused records are not written", f"{partition}: {record}")
 
 
 def _lost(history: History, logs: Logs) -> Iterator[Violation]:
@@ -157,12 +157,12 @@ def _lost(history: History, logs: Logs) -> Iterator[Violation]:
     for send in _acknowledged(history):
         replicas = logs.get(send.partition, {})
         if not replicas:
-            yield Violation("what is acknowledged stays", f"{send}, and there is no log")
+            yield Violation("acknowledged records stay", f"{send}, and there is no log")
         for broker in replicas:
             found = offsets[send.partition, broker].get(send.value)
             if found is None or (found != send.offset and send.has_offset):
                 what = f"{send} is at {found} on broker {broker}"
-                yield Violation("what is acknowledged stays", what)
+                yield Violation("acknowledged records stay", what)
 
 
 def _producers_out_of_order(history: History, logs: Logs) -> Iterator[Violation]:
@@ -175,7 +175,7 @@ def _producers_out_of_order(history: History, logs: Logs) -> Iterator[Violation]
             producer, number = numbers[record.value]
             if number < last.get(producer, -1):
                 what = f"{partition} on broker {broker}: {record} after number {last[producer]}"
-                yield Violation("a producer's order is kept", what)
+                yield Violation("records of a producer are in sequence", what)
             last[producer] = number
 
 
@@ -187,10 +187,10 @@ def _unstable_reads(history: History, logs: Logs) -> Iterator[Violation]:
     for read in history.reads:
         values = by_offset.get(read.partition, {})
         if read.offset not in values:
-            yield Violation("what was read stays", f"{read}, and now nothing is there")
+            yield Violation("records that were read stay", f"{read}, and now there is no record")
         elif values[read.offset] != read.value:
             what = f"{read}, and now {values[read.offset]!r} is there"
-            yield Violation("what was read stays", what)
+            yield Violation("records that were read stay", what)
 
 
 def _skips(history: History) -> Iterator[Violation]:
@@ -198,7 +198,7 @@ def _skips(history: History) -> Iterator[Violation]:
     for read in history.reads:
         before = positions.get((read.consumer, read.partition))
         if before is not None and read.offset != before + 1:
-            yield Violation("a consumer reads one after the other", f"{read} after {before}")
+            yield Violation("consumers read in sequence", f"{read} after {before}")
         positions[read.consumer, read.partition] = read.offset
 
 
@@ -206,7 +206,7 @@ def _unseen(history: History) -> Iterator[Violation]:
     seen = {read.value for read in history.reads}
     for send in _acknowledged(history):
         if send.value not in seen:
-            yield Violation("what is acknowledged is read", f"nobody read {send}")
+            yield Violation("acknowledged records are read", f"no consumer read {send}")
 
 
 def _acknowledged(history: History) -> Iterator[Send]:

@@ -1,4 +1,4 @@
-"""Producers and consumers on a topic, and the history of what they saw.
+"""Producers and consumers of a topic, and the history of their operations.
 
 They are librdkafka's: idempotent, ``acks=all``, checksums verified. Each has a thread of its own.
 """
@@ -19,7 +19,7 @@ from regent.testing.waits import eventually
 from tests.support.histories import History, Outcome, Read, Send
 
 TIMEOUT_S = 60.0
-SILENCE_MS = 5_000  # a paused broker that leads everything is given up after this
+SILENCE_MS = 5_000  # a paused leader of all partitions is given up after this
 BATCH_BYTES = 16 * 1024  # at most; see ``SMALL_SEGMENTS``
 _TICK_S = 0.01
 _REFUSALS = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG, KafkaError.INVALID_RECORD}
@@ -29,7 +29,7 @@ _TRANSIENT |= {KafkaError._TIMED_OUT, KafkaError._RESOLVE, KafkaError._MSG_TIMED
 
 
 class LoadProducer(threading.Thread):
-    """Sends unique values round robin to all partitions, at a steady rate, until it is stopped."""
+    """Sends unique values round robin to all partitions, at a constant rate, until stopped."""
 
     def __init__(
         self,
@@ -55,19 +55,20 @@ class LoadProducer(threading.Thread):
                 "client.id": name,
                 "enable.idempotence": True,
                 "linger.ms": 5,
-                # After an outage much waits to be sent. What is larger than a segment is refused
-                # for good, and librdkafka goes on under a new epoch, in which records come twice.
+                # After an outage many records wait to be sent. A batch larger than a segment
+                # is refused for good, and librdkafka goes on with another epoch and
+                # repeats records in it.
                 "batch.size": BATCH_BYTES,
                 "message.timeout.ms": int(TIMEOUT_S * 1000),
                 "request.timeout.ms": SILENCE_MS,
                 "socket.timeout.ms": SILENCE_MS,
                 "retry.backoff.ms": 50,
-                "log_level": 0,  # of lost connections it would print a line each
+                "log_level": 0,  # no line for each lost connection
             }
         )
 
     def stop(self) -> None:
-        """Send nothing more; the thread ends when everything has been answered."""
+        """Stop sending; the thread ends when everything is answered."""
         self._stopping.set()
 
     def run(self) -> None:
@@ -112,7 +113,7 @@ class LoadProducer(threading.Thread):
 
 
 class LoadConsumer(threading.Thread):
-    """Reads all partitions from their beginnings until it is told where they end."""
+    """Reads all partitions from the beginning up to offsets that are given later."""
 
     def __init__(
         self, name: str, bootstrap: str, partitions: Sequence[TopicPartition], history: History
@@ -137,7 +138,7 @@ class LoadConsumer(threading.Thread):
         )
 
     def finish(self, ends: dict[TopicPartition, int], timeout_s: float = TIMEOUT_S) -> None:
-        """Read up to these offsets, and no longer than that; then the thread ends."""
+        """Read up to these offsets within this time; then the thread ends."""
         self._deadline = monotonic() + timeout_s
         self._ends = ends
 
@@ -171,7 +172,7 @@ class LoadConsumer(threading.Thread):
 
 
 class Load:
-    """Producers and consumers of one topic; as a context it ends them whatever happens."""
+    """Producers and consumers of one topic; a context that always stops them."""
 
     def __init__(
         self,
@@ -216,16 +217,16 @@ class Load:
 
     @property
     def acknowledged(self) -> int:
-        """How many records have been acknowledged so far."""
+        """The number of acknowledged records."""
         return sum(producer.acknowledged for producer in self._producers)
 
     def await_progress(self, records: int = 200, timeout_s: float = TIMEOUT_S) -> None:
-        """Wait until so many more records have been acknowledged."""
+        """Wait for this number of further acknowledged records."""
         goal = self.acknowledged + records
         eventually(lambda: self.acknowledged >= goal, f"{records} acknowledged", timeout_s)
 
     def stop_producers(self) -> None:
-        """Send nothing more and wait until everything has been answered, or given up."""
+        """Stop sending and wait until everything is answered or given up."""
         for producer in self._producers:
             producer.stop()
         for producer in self._producers:
@@ -234,7 +235,7 @@ class Load:
                 self.history.complaints.append(f"{producer.name}: {producer.unanswered} unanswered")
 
     def finish_consumers(self, ends: dict[TopicPartition, int]) -> None:
-        """Have the consumers read up to the ends of the logs, and one more from the beginning."""
+        """Let the consumers read to the ends of the logs, and a new one from the beginning."""
         late = LoadConsumer("late", self._bootstrap, self.partitions, self.history)
         late.start()
         for consumer in (*self._consumers, late):

@@ -1,7 +1,7 @@
-"""Logs in memory that hold real record batches: a model of what ``storage`` does on disk.
+"""Logs in memory that hold real record batches: a model of ``storage``.
 
-It shares no code with ``storage``, so that each is a check of the other: the tests in
-``tests/storage/contract`` hold both to one contract.
+It shares no code with ``storage``, so that each checks the other: the tests in
+``tests/storage/contract`` apply to both.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class StoredBatch(NamedTuple):
 
 
 def stored_batch(header: Header, data: bytes) -> StoredBatch:
-    """Return a batch as a log shows it."""
+    """Return a batch in the form in which a log shows it."""
     return StoredBatch(
         header.base_offset,
         header.last_offset,
@@ -62,7 +62,7 @@ def stored_batch(header: Header, data: bytes) -> StoredBatch:
 class MemoryLog:
     """Implements ``core.replica_logs.PartitionLog``.
 
-    What is below the log start offset is kept, as Kafka keeps a segment that is still needed.
+    Records below the log start offset are kept, as Kafka keeps the rest of a segment.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class MemoryLog:
         self.is_short = False  # the process has no file descriptor left for it
         self.is_unwritable = False  # the next write finds that the directory has failed
         self.is_out_of_service = False
-        self.damaged: set[int] = set()  # base offsets of batches with other bytes than were written
+        self.damaged: set[int] = set()  # base offsets of batches that have changed on disk
         self.taken_back_to = -1
         self.batches: list[StoredBatch] = []
         self.epochs: list[tuple[int, int]] = []  # epoch, start offset
@@ -94,19 +94,19 @@ class MemoryLog:
 
     @property
     def log_start_offset(self) -> int:
-        """The offset of the first record there is."""
+        """The offset of the first record."""
         self._check_readable()
         return self._start
 
     @property
     def log_end_offset(self) -> int:
-        """The offset the next record will have."""
+        """The offset of the next record."""
         self._check_readable()
         return self._end
 
     @property
     def size(self) -> int:
-        """How many bytes its records take."""
+        """The size of its records in bytes."""
         return sum(len(batch.data) for batch in self.batches)
 
     def records(self) -> list[Record]:
@@ -118,11 +118,11 @@ class MemoryLog:
 
     @property
     def latest_epoch(self) -> int:
-        """The newest leader epoch in the log; -1 when there is none."""
+        """The newest leader epoch in the log; -1 if there is none."""
         return self.epochs[-1][0] if self.epochs else NO_EPOCH
 
     def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:
-        """Look an epoch up. Mirrors ``LeaderEpochFileCache.endOffsetFor``."""
+        """Find the end of an epoch. Mirrors ``LeaderEpochFileCache.endOffsetFor``."""
         self._check_readable()
         if not self.epochs or not 0 <= leader_epoch <= self.latest_epoch:
             return NO_EPOCH_END_OFFSET
@@ -134,7 +134,7 @@ class MemoryLog:
         return EpochEndOffset(found, next(later, self._end))
 
     def assign_epoch(self, leader_epoch: int) -> None:
-        """Note that an epoch begins at the end."""
+        """Store that an epoch begins at the end."""
         self._check_writable()
         self._assign(leader_epoch, self._end)
 
@@ -152,7 +152,7 @@ class MemoryLog:
         return self._sequences.last(producer_id)
 
     def append_as_leader(self, records: RecordBytes, leader_epoch: int) -> AppendedRecords:
-        """Append batches of a producer behind what there is."""
+        """Append batches of a producer."""
         self._check_writable()
         now_ms, config = self._now_ms(), self.config
         headers = headers_of(records)
@@ -175,7 +175,7 @@ class MemoryLog:
         return AppendedRecords(first, next_offset - 1, time_ms)
 
     def append_as_follower(self, records: RecordBytes) -> None:
-        """Append batches of a leader; into an empty log also one that begins before its end.
+        """Append batches of a leader; the first one may begin before the end of an empty log.
 
         A leader whose log starts in the middle of a batch sends the whole batch.
         """
@@ -196,7 +196,7 @@ class MemoryLog:
             self._sequences.add(header)
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the batches with records from ``offset`` on."""
+        """Remove the batches with records at or after ``offset``."""
         self._check_writable()
         self._cut(offset)
 
@@ -213,7 +213,7 @@ class MemoryLog:
         self._sequences.truncate_to(end)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything."""
+        """Remove all records."""
         self._check_writable()
         self.batches = []
         self.damaged = set()
@@ -222,7 +222,7 @@ class MemoryLog:
         self._sequences = ProducerSequences()
 
     def advance_log_start_offset(self, offset: int) -> None:
-        """Hide what is below ``offset``."""
+        """Hide the records below ``offset``."""
         self._check_writable()
         if offset <= self._start:
             return
@@ -235,7 +235,7 @@ class MemoryLog:
     # --- reading ---
 
     def read(self, offset: int, max_bytes: int, limit: int, *, at_least_one: bool) -> Records:
-        """Return whole batches from the one that holds ``offset`` to before ``limit``."""
+        """Return whole batches, from the one with ``offset`` up to ``limit``."""
         self._check_readable()
         self._check_has_descriptor()
         assert self._start <= offset <= self._end, f"{offset} is not in {self._start}..{self._end}"
@@ -278,7 +278,7 @@ class MemoryLog:
         return self.batches
 
     def damage(self, base_offset: int) -> None:
-        """Let a batch have other bytes than were written."""
+        """Change the bytes of a batch."""
         self.damaged.add(base_offset)
 
     def _check_readable(self) -> None:
@@ -299,9 +299,9 @@ class MemoryLog:
 
 
 class MemoryLogs(NotesInMemory):
-    """Implements ``core.replica_logs.ReplicaLogs``; it outlives the process that uses it.
+    """Implements ``core.replica_logs.ReplicaLogs``; it exists longer than the process.
 
-    ``aside`` are the partitions whose logs were set aside, in order.
+    ``aside`` are the partitions whose logs were set aside, in sequence.
     """
 
     def __init__(
@@ -316,7 +316,7 @@ class MemoryLogs(NotesInMemory):
         self.aside: list[TopicPartition] = []
         self.suspect: set[TopicPartition] = set()
         self.suspect_changes = 0
-        self.is_new = False  # some directory: what was in it is unknown
+        self.is_new = False  # some directory: its former content is unknown
         self.high_watermarks: dict[TopicPartition, int] = {}  # as checkpointed
         self._logs: dict[TopicPartition, MemoryLog] = {}
         self._removed: set[TopicPartition] = set()  # while a directory had failed
@@ -325,7 +325,7 @@ class MemoryLogs(NotesInMemory):
         self.wall_clock_ms = wall_clock_ms
 
     def log(self, topic_partition: TopicPartition) -> MemoryLog:
-        """Return a log that must exist, be it offline."""
+        """Return a log that must exist, possibly offline."""
         return self._logs[topic_partition]
 
     def make_log(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> MemoryLog:
@@ -336,21 +336,21 @@ class MemoryLogs(NotesInMemory):
         )
 
     def config_of(self, topic: str) -> LogConfig:
-        """Return the settings of a topic."""
+        """Return the configuration of a topic."""
         return self._configs.get(topic, self._defaults)
 
     def configure(self, configs: Mapping[str, LogConfig]) -> None:
-        """Set the settings of some topics."""
+        """Set the configurations of some topics."""
         self._configs.update(configs)
 
     def fail(self, partitions: Collection[TopicPartition]) -> None:
-        """Let a directory fail that holds the logs of these."""
+        """Let the directory of these logs fail."""
         self.has_failed = True
         for name in partitions:
             self._logs[name].is_offline = True
 
     def replace_failed(self) -> None:
-        """Put an empty directory in the place of the failed one."""
+        """Replace the failed directory by an empty one."""
         self.is_new |= self.has_failed
         self.has_failed = False
         self._removed.clear()
@@ -360,18 +360,18 @@ class MemoryLogs(NotesInMemory):
     # --- ReplicaLogs ---
 
     def hosted(self) -> Mapping[TopicPartition, TopicId | None]:
-        """Return every log and the topic id it was created for."""
+        """Return every log and the topic id for which it was created."""
         return {name: log.topic_id for name, log in self._logs.items()}
 
     def get(self, topic_partition: TopicPartition) -> MemoryLog | None:
-        """Return a log that is there and works."""
+        """Return a log that exists and is in service."""
         log = self._logs.get(topic_partition)
         return None if log is None or log.is_offline or log.is_out_of_service else log
 
     def get_or_create(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
     ) -> MemoryLog:
-        """Return the log; a new one unless it may exist where nobody can look."""
+        """Return the log, or a new one unless it may exist in a failed directory."""
         log = self._logs.get(topic_partition)
         if (log is None and self.has_failed and not is_new) or self.is_offline(topic_partition):
             raise StorageError(f"{topic_partition}: its log directory has failed")
@@ -386,7 +386,7 @@ class MemoryLogs(NotesInMemory):
     def delete(
         self, topic_partition: TopicPartition, *, deleted_topic: TopicId | None = None
     ) -> None:
-        """Forget the log, if it can be reached."""
+        """Delete the log, unless its directory has failed."""
         log = self._logs.get(topic_partition)
         if log is not None and (log.is_offline or log.is_unwritable):
             log.is_offline = self.has_failed = True
@@ -394,13 +394,13 @@ class MemoryLogs(NotesInMemory):
         self._remove(topic_partition)
 
     def set_aside(self, topic_partition: TopicPartition) -> None:
-        """Forget the log, if it can be reached."""
+        """Set the log aside, unless its directory has failed."""
         self.aside.append(topic_partition)
         if not self.is_offline(topic_partition) or self.is_damaged(topic_partition):
             self._remove(topic_partition)
 
     def mark_damaged(self, topic_partition: TopicPartition, reason: str) -> None:
-        """Take a log out of use."""
+        """Take a log out of service."""
         log = self._logs.get(topic_partition)
         if log is not None:
             log.is_out_of_service = True
@@ -416,21 +416,21 @@ class MemoryLogs(NotesInMemory):
         return log is not None and log.is_out_of_service and not log.is_offline
 
     def may_be_offline(self, topic_partition: TopicPartition) -> bool:
-        """Whether a log that is not known may be in the directory that failed."""
+        """Whether an unknown log may be in the failed directory."""
         is_known = topic_partition in self._logs or topic_partition in self._removed
         return self.has_failed and not is_known
 
     def topic_id(self, topic_partition: TopicPartition) -> TopicId | None:
-        """Return the topic id of a log, whatever became of that."""
+        """Return the topic id of a log, also of a failed one."""
         log = self._logs.get(topic_partition)
         return None if log is None else log.topic_id
 
     def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
-        """Return the high watermark last noted; 0 when none was."""
+        """Return the checkpointed high watermark; 0 by default."""
         return self.high_watermarks.get(topic_partition, 0)
 
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Note high watermarks; those of logs in failed directories are not written."""
+        """Checkpoint high watermarks, except for those in failed directories."""
         self.high_watermarks = {
             name: high_watermark
             for name, high_watermark in high_watermarks.items()
@@ -450,7 +450,7 @@ class MemoryLogs(NotesInMemory):
         return bool(self._all_suspect())
 
     def suspects(self) -> SuspectReplicas:
-        """Return which are suspect, and how much they have."""
+        """Return the suspect replicas and their log end offsets."""
         suspect = self._all_suspect()
         sound = {name for name in self._logs if self.get(name) is not None} - suspect
         ends = {name: self._end_of(name) for name in sorted(suspect)}
@@ -472,19 +472,19 @@ class MemoryLogs(NotesInMemory):
     def note_lost(
         self, topic_partitions: Collection[TopicPartition], *, are_all: bool = True
     ) -> None:
-        """Take these for suspect; if ``are_all``, everything is known now."""
+        """Mark replicas as suspect; if ``are_all``, all others are known to be sound."""
         if not self.has_failed:
             self.suspect.update(topic_partitions)
             self.is_new &= not are_all
             self.suspect_changes += 1
 
     def absolve(self, topic_partition: TopicPartition) -> None:
-        """Suspect a replica no longer."""
+        """Mark a replica as sound."""
         self.suspect.discard(topic_partition)
         self.suspect_changes += 1
 
     def save_suspects(self) -> None:
-        """Do nothing: memory outlives the process that uses it."""
+        """Do nothing: the logs exist longer than the process."""
 
     def _remove(self, name: TopicPartition) -> None:
         self.suspect_changes += name in self._all_suspect()

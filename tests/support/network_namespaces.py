@@ -1,7 +1,7 @@
-"""Machines on a network of their own: network namespaces, joined by a bridge in another one.
+"""Machines on a network of their own: network namespaces connected by a bridge in another one.
 
-A namespace here has no name: it is held open by a descriptor and by the processes in it, so that
-nothing is left of it however this process ends.
+A namespace here has no name: it exists through a descriptor and the processes in it, so that it is
+always removed when this process ends.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class NamespacesUnavailableError(Exception):
-    """This process may not make network namespaces, or the kernel lacks what joins them."""
+    """This process may not create network namespaces, or the kernel does not support them."""
 
 
 class Namespace:
     """A network namespace."""
 
     def __init__(self) -> None:
-        """Make one; raises ``NamespacesUnavailableError``."""
+        """Create one; raises ``NamespacesUnavailableError``."""
         with _returning_home():
             if _libc.unshare(_CLONE_NEWNET):
                 raise NamespacesUnavailableError(
-                    f"no network namespace can be made: {os.strerror(ctypes.get_errno())}"
+                    f"no network namespace can be created: {os.strerror(ctypes.get_errno())}"
                 )
             self._fd = os.open(_OWN_NAMESPACE, os.O_RDONLY)
         self.ip("link", "set", "lo", "up")
 
     @property
     def path(self) -> str:
-        """What the command ``ip`` calls it."""
+        """Its name for the command ``ip``."""
         return f"/proc/{os.getpid()}/fd/{self._fd}"
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Have this thread, and the threads and processes it starts, belong here."""
+        """Move this thread, and the threads and processes it starts, into the namespace."""
         with _returning_home():
             _enter(self._fd)
             yield
@@ -64,7 +64,7 @@ class Namespace:
             raise NamespacesUnavailableError(f"ip {' '.join(arguments)}: {ended.stderr.strip()}")
 
     def close(self) -> None:
-        """Let it go; it is gone when the last process in it is."""
+        """Close the descriptor; the namespace ends with the last process in it."""
         os.close(self._fd)
 
 
@@ -78,7 +78,7 @@ class Host(Namespace):
 
 
 class HostNetwork:
-    """Hosts that reach each other; as a context they are gone at the end.
+    """Hosts that reach each other; a context that removes them at the end.
 
     Raises ``NamespacesUnavailableError``.
     """
@@ -108,13 +108,13 @@ class HostNetwork:
         self._bridge.ip("link", "add", port, "type", "veth", *peer)
         self._bridge.ip("link", "set", port, "master", "bridge", "up")
         host.ip("address", "add", f"{host.ipv4}/24", "dev", "eth0")
-        # Nobody else has it: without waiting until that is found out.
+        # The address is unique: do not wait for duplicate address detection.
         host.ip("address", "add", f"{host.ipv6}/64", "dev", "eth0", "nodad")
         host.ip("link", "set", "eth0", "up")
 
     @contextmanager
     def cut(self, sender: Host, receivers: Sequence[Host]) -> Iterator[None]:
-        """Lose what ``sender`` sends to ``receivers``; what they send arrives."""
+        """Lose packets from ``sender`` to ``receivers``; the other direction works."""
         addresses = [a for receiver in receivers for a in (receiver.ipv4, receiver.ipv6)]
         for address in addresses:
             sender.ip("route", "add", "blackhole", address)

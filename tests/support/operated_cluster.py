@@ -1,4 +1,4 @@
-"""A running cluster whose operator kills brokers, and whose tools write znodes themselves."""
+"""A running cluster with kills of brokers, and writes of tools to znodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ auto_leader_rebalance_enable = false
 
 
 class OperatedCluster(RegentCluster):
-    """Three brokers that die and come back, and tools that know nothing of us."""
+    """Three brokers that are killed and restarted, and Kafka's tools."""
 
     def __init__(self, directory: Path, isr_change_protocol: str) -> None:
         self._config = directory / "cluster.toml"
@@ -32,13 +32,13 @@ class OperatedCluster(RegentCluster):
         super().__init__(directory, "--no-placement-service", "--config", str(self._config))
 
     def roles(self) -> tuple[BrokerId, BrokerId, BrokerId]:
-        """Return who rules and the two others."""
+        """Return the active controller and the two other brokers."""
         rules = self.await_controller()
         first, second = sorted({0, 1, 2} - {rules})
         return rules, first, second
 
     def stop(self, broker_id: BrokerId, number: signal.Signals = signal.SIGKILL) -> None:
-        """End a broker and wait until all others see it."""
+        """Kill a broker and wait until its registration is gone."""
         pid = self.pid(broker_id)
         self.signal(broker_id, number)
         self.await_end(broker_id, pid)
@@ -50,14 +50,16 @@ class OperatedCluster(RegentCluster):
             self.start_broker(broker_id, "--config", str(self._config))
 
     def create_as_tools_do(self, topic: str, *replicas: Sequence[BrokerId]) -> None:
-        """Create a topic the way of ``kafka-topics --zookeeper`` and wait until it is led."""
+        """Create a topic as ``kafka-topics --zookeeper`` does, and wait for its leaders."""
         partitions = ",".join(f'"{p}":{list(r)}' for p, r in enumerate(replicas))
         self.write(f"/config/topics/{topic}", '{"version":1,"config":{}}')
         self.write(f"/brokers/topics/{topic}", f'{{"version":1,"partitions":{{{partitions}}}}}')
-        eventually(lambda: len(self.partition_states(topic)) == len(replicas), f"{topic} is led")
+        eventually(
+            lambda: len(self.partition_states(topic)) == len(replicas), f"{topic} has leaders"
+        )
 
     def write(self, path: str, data: str) -> None:
-        """Create a znode; with a path that ends in "_" ZooKeeper appends a number."""
+        """Create a znode; for a path that ends in "_" ZooKeeper appends a number."""
         sequential = path.endswith("_")
         done = self.zookeeper.multi([Create(path, data.encode(), sequential=sequential)])
         assert not isinstance(done, Refused), done
@@ -68,7 +70,7 @@ class OperatedCluster(RegentCluster):
         assert not isinstance(done, Refused), done
 
     def reassign(self, topic: str, replicas: Sequence[BrokerId]) -> None:
-        """Move partition 0 the way of ``kafka-reassign-partitions`` and wait until it is done."""
+        """Move partition 0 as ``kafka-reassign-partitions`` does, and wait until it is done."""
         row = f'{{"topic":"{topic}","partition":0,"replicas":{list(replicas)}}}'
         self.write(REASSIGN, f'{{"version":1,"partitions":[{row}]}}')
         self.await_gone(REASSIGN)

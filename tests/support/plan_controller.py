@@ -1,4 +1,4 @@
-"""A controller that is told to move partitions, and plans for it.
+"""A controller that moves partitions on request, and plans for it.
 
 The topic is ``t``; every plan moves partitions of it from two brokers to two others.
 """
@@ -29,7 +29,7 @@ BEFORE, TARGET = (0, 1), (2, 3)
 
 
 class MovingController:
-    """Moves what it is told to at once, but for what it refuses and what is to last."""
+    """Moves partitions at once, except for those to refuse or to delay."""
 
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
@@ -44,19 +44,19 @@ class MovingController:
         )
 
     def assign(self, changed: Mapping[int, ReplicaAssignment]) -> None:
-        """Write partitions of the topic; all of their replicas are in sync."""
+        """Write partitions of the topic; all their replicas are in sync."""
         is_new = TopicZNode.path("t") not in self.cluster.zookeeper.snapshot()
         known = {} if is_new else self.cluster.topic("t").partitions
         leaders = {n: LeaderAndIsr(a.replicas[0], a.replicas) for n, a in changed.items()}
         self.cluster.add_topic("t", {**known, **changed}, leaders)
 
     def out_of_sync(self, partition: int, *isr: int) -> None:
-        """Let only these be in sync."""
+        """Let only these replicas be in sync."""
         partitions = self.cluster.topic("t").partitions
         self.cluster.add_topic("t", partitions, {partition: LeaderAndIsr(isr[0], isr)})
 
     def replicas(self) -> list[tuple[int, ...]]:
-        """Return where the partitions are."""
+        """Return the assignments of the partitions."""
         return [a.replicas for a in self.cluster.topic("t").partitions.values()]
 
     def _begin(self, request: Request) -> Response | Errors:
@@ -96,7 +96,7 @@ def _document(partitions: list[int], replicas: tuple[int, ...]) -> str:
 
 
 def opener(cluster: FakeCluster) -> Callable[[str], AbstractContextManager[ZkAdminStore]]:
-    """Return what opens sessions with the fake ZooKeeper."""
+    """Return a function that opens sessions with the fake ZooKeeper."""
 
     @contextmanager
     def open_cluster(address: str) -> Iterator[ZkAdminStore]:

@@ -1,4 +1,4 @@
-"""Random clusters to plan for, and a checker that knows nothing of how plans are made."""
+"""Random clusters to plan for, and a checker that is independent of the planners."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regent.jobs.planning.model import NO_RACK, UNLIMITED, Brokers, Change, Layo
 
 
 class PlannedCluster(NamedTuple):
-    """Brokers and rows as planners take them; ``racks`` is by broker id, for those listed."""
+    """Brokers and rows as planners take them; ``racks`` is by broker id, for listed brokers."""
 
     brokers: Brokers
     rows: Rows
@@ -32,7 +32,7 @@ def cluster_of(
     racks: dict[int, int],
     capacities: dict[int, int] | None = None,
 ) -> PlannedCluster:
-    """Return a cluster with one topic; brokers that are in no rack are dead."""
+    """Return a cluster with one topic; brokers without a rack are dead."""
     listed = sorted(racks)
     dead = sorted({b for replicas in assignment for b in replicas} - set(listed))
     ids = listed + dead
@@ -60,7 +60,7 @@ def cluster_of(
 def random_cluster(
     seed: int, *, max_brokers: int = 12, max_partitions: int = 60, is_rack_aware: bool = True
 ) -> PlannedCluster:
-    """Return a cluster with uneven racks, mixed factors, some dead brokers, unevenly loaded."""
+    """Return a cluster with uneven racks, mixed factors, some dead brokers and uneven load."""
     dice = Random(seed)
     listed = sorted(dice.sample(range(100), dice.randint(4, max_brokers)))
     names = list(range(dice.randint(1, 4))) if is_rack_aware else [0]
@@ -82,12 +82,12 @@ def random_cluster(
 
 
 def rack(racks: dict[int, int], broker: int) -> int:
-    """Return a broker's rack, one of its own for a dead one."""
+    """Return a broker's rack; each dead broker has its own."""
     return racks.get(broker, 1000 + broker)
 
 
 def ring_cluster(brokers: int, partitions: int, factor: int, racks: int = 1) -> PlannedCluster:
-    """Return a cluster placed in a ring, with racks in turn."""
+    """Return a cluster placed in a ring, with alternating racks."""
     ids = list(range(brokers))
     ring = list(islice(cycle(ids), brokers + factor))
     assignment = [ring[p % brokers : p % brokers + factor] for p in range(partitions)]
@@ -97,7 +97,7 @@ def ring_cluster(brokers: int, partitions: int, factor: int, racks: int = 1) -> 
 def check_changes(
     changes: Sequence[Change], cluster: PlannedCluster, *, takers: Collection[int]
 ) -> None:
-    """Assert what holds for every plan: valid, racks kept, and the leader that stays is first."""
+    """Assert what holds for every plan: valid, racks kept, and a leader that stays is first."""
     rows = cluster.rows
     present = {
         (topic, partition): tuple(cluster.brokers.ids[b] for b in replicas)
@@ -119,12 +119,12 @@ def check_changes(
 
 
 def known_racks(replicas: Collection[int], cluster: PlannedCluster) -> int:
-    """Return in how many racks replicas are, as far as that is known."""
+    """Return the number of known racks with replicas."""
     return len({cluster.racks[b] for b in replicas if b in cluster.racks})
 
 
 def loads_after(changes: Sequence[Change], cluster: PlannedCluster) -> dict[int, int]:
-    """Return how many replicas each listed broker holds in the end."""
+    """Return the final number of replicas of each listed broker."""
     loads = Counter(dict(zip(cluster.brokers.ids, cluster.brokers.replicas, strict=True)))
     for change in changes:
         loads.update(change.after)

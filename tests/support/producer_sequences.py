@@ -1,4 +1,4 @@
-"""What a log knows of idempotent producers, by the book: ``ProducerStateManager`` in memory."""
+"""The state of idempotent producers in a log: a model of ``ProducerStateManager`` in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GREATEST_SEQUENCE = 2**31 - 1
 
 
 class SequencedBatch(NamedTuple):
-    """A batch of an idempotent producer that was appended."""
+    """An appended batch of an idempotent producer."""
 
     producer_epoch: int
     first_sequence: int
@@ -25,16 +25,16 @@ class SequencedBatch(NamedTuple):
 
 
 class ProducerSequences:
-    """Every batch of every idempotent producer; a log in memory may well be that thorough."""
+    """Every batch of every idempotent producer."""
 
     def __init__(self) -> None:
         self._batches: dict[int, list[SequencedBatch]] = {}
 
     def check(self, headers: Iterable[Header]) -> SequencedBatch | None:
-        """Return what a duplicate repeats; raises ``RecordsRefusedError`` for what does not follow.
+        """Return the repeated batch; raises ``RecordsRefusedError`` for a wrong sequence.
 
-        Mirrors ``ProducerAppendInfo``: without any state every sequence is accepted. Of each
-        producer there is one batch, as in any Produce request.
+        Mirrors ``ProducerAppendInfo``: without any state every sequence is accepted. There is one
+        batch of each producer, as in any Produce request.
         """
         for header in headers:
             known = self._batches.get(header.producer_id)
@@ -67,7 +67,7 @@ class ProducerSequences:
         )
 
     def add(self, header: Header) -> None:
-        """Remember a batch that was appended."""
+        """Store an appended batch."""
         if header.producer_id >= 0:
             self._batches.setdefault(header.producer_id, []).append(
                 SequencedBatch(
@@ -81,11 +81,11 @@ class ProducerSequences:
             )
 
     def truncate_to(self, offset: int) -> None:
-        """Forget the batches from ``offset`` on."""
+        """Forget the batches at or after ``offset``."""
         for producer_id, batches in list(self._batches.items()):
             self._batches[producer_id] = [b for b in batches if b.last_offset < offset]
 
 
 def successor(sequence: int) -> int:
-    """Return what follows a sequence number; after the greatest comes 0."""
+    """Return the next sequence number; after the greatest comes 0."""
     return 0 if sequence == GREATEST_SEQUENCE else sequence + 1

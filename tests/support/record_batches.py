@@ -1,6 +1,6 @@
-"""Record batches of magic 2, written and read by the book and not by the code under test.
+"""Record batches of magic 2, written and read independently of the code under test.
 
-Uncompressed ones only. See ``org.apache.kafka.common.record.DefaultRecordBatch``.
+Only uncompressed ones. See ``org.apache.kafka.common.record.DefaultRecordBatch``.
 """
 
 from __future__ import annotations
@@ -85,24 +85,24 @@ def records_of(data: RecordBytes) -> list[Record]:
 
 
 def values_of(data: RecordBytes) -> list[bytes | None]:
-    """Return only what the records say."""
+    """Return only the values."""
     return [record.value for record in records_of(data)]
 
 
 def offsets_of(data: RecordBytes) -> list[int]:
-    """Return only where the records are."""
+    """Return only the offsets."""
     return [record.offset for record in records_of(data)]
 
 
 def resealed(data: RecordBytes) -> bytes:
-    """Return a batch with a checksum that fits what somebody wrote into it."""
+    """Return a changed batch with a correct checksum."""
     whole = bytearray(data)
     struct.pack_into(">I", whole, CHECKED_FROM - 4, crc32c(whole[CHECKED_FROM:]))
     return bytes(whole)
 
 
 def stamped(data: bytearray | memoryview, position: int, size: int, now_ms: int) -> None:
-    """Stamp a batch with the time it is appended at, in place."""
+    """Set the log append time of a batch, in place."""
     (attributes,) = struct.unpack_from(">h", data, position + CHECKED_FROM)
     struct.pack_into(">h", data, position + CHECKED_FROM, attributes | LOG_APPEND_TIME_MASK)
     struct.pack_into(">q", data, position + 35, now_ms)  # the greatest timestamp
@@ -132,7 +132,7 @@ def _varint(number: int) -> bytes:
 
 
 def _read_record(data: RecordBytes, at: int, base_offset: int, leader_epoch: int) -> Record:
-    _, at = _read_varint(data, at + 1)  # behind the attributes: the timestamp delta
+    _, at = _read_varint(data, at + 1)  # after the attributes: the timestamp delta
     offset_delta, at = _read_varint(data, at)
     key, at = _read_sized(data, at)
     value, at = _read_sized(data, at)

@@ -1,4 +1,4 @@
-"""What makes a log refuse record batches, by the book: ``LogValidator`` and ``Log.append``."""
+"""Checks of record batches as in ``LogValidator`` and ``Log.append``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Header(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes, all in all."""
+        """The size of the batch in bytes."""
         return UNCOUNTED_BYTES + self.length
 
     @property
@@ -49,12 +49,12 @@ class Header(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """The sequence number of its last record; they go round."""
+        """The sequence number of its last record; numbers wrap around."""
         return (self.base_sequence + self.last_offset_delta) & _GREATEST_SEQUENCE
 
 
 def headers_of(data: RecordBytes) -> list[tuple[int, Header]]:
-    """Return where each batch begins; raises ``RecordsRefusedError`` for what is not a batch."""
+    """Return the position of each batch; raises ``RecordsRefusedError`` for other data."""
     found: list[tuple[int, Header]] = []
     position, view = 0, memoryview(data)
     while position < len(view):
@@ -75,7 +75,7 @@ def headers_of(data: RecordBytes) -> list[tuple[int, Header]]:
 
 
 def check_appendable(header: Header, config: LogConfig, now_ms: int) -> None:
-    """Raise ``RecordsRefusedError`` for a batch no producer may send."""
+    """Raise ``RecordsRefusedError`` for a batch that no producer may send."""
     if header.record_count != header.last_offset_delta + 1 or header.record_count <= 0:
         raise _refused(Errors.INVALID_RECORD, f"{header.record_count} records: {header}")
     if header.attributes & CONTROL_MASK:
@@ -88,7 +88,7 @@ def check_appendable(header: Header, config: LogConfig, now_ms: int) -> None:
 
 
 def check_follows(header: Header, log_end_offset: int, *, may_overlap: bool) -> None:
-    """Raise ``RecordsRefusedError`` for a batch that does not follow what there is."""
+    """Raise ``RecordsRefusedError`` for a batch that does not continue the log."""
     holds_end = header.base_offset < log_end_offset <= header.last_offset
     if header.base_offset != log_end_offset and not (may_overlap and holds_end):
         raise _refused(Errors.CORRUPT_MESSAGE, f"{header} at the end {log_end_offset}")

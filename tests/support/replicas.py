@@ -1,4 +1,4 @@
-"""Orders that make brokers lead and follow, as a controller would give them."""
+"""Control requests that make brokers lead and follow."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def lead_and_follow(
     leader_epoch: int = 0,
     partition_epoch: int = 0,
 ) -> ControlRequestReceived:
-    """Return the order about ``PARTITION`` that all its replicas get; in epoch 0 it is new."""
+    """Return a LeaderAndIsr request for all replicas of ``PARTITION``; in epoch 0 it is new."""
     is_new = leader_epoch == 0
     row = LeaderAndIsrPartition(
         0, 1, leader, leader_epoch, isr, partition_epoch, replicas, (), (), is_new, 0
@@ -48,7 +48,7 @@ def alive(
     controller: BrokerId = CONTROLLER,
     control_endpoint: str | None = None,
 ) -> ControlRequestReceived:
-    """Return the news that these brokers live and where they serve their followers."""
+    """Return an UpdateMetadata request with these brokers and their replication endpoints."""
     brokers = tuple(
         UpdateMetadataBroker(broker_id, -1, (), None, control_endpoint, endpoint)
         for broker_id, endpoint in endpoints.items()
@@ -65,7 +65,7 @@ def fetch(replica_id: BrokerId, *, max_wait_ms: int = 0, leader_epoch: int = 0) 
 
 
 def leader_of_two(stage: Stage, endpoints: Mapping[BrokerId, str]) -> Broker:
-    """Start broker 1, which leads and sees that broker 2 has caught up; it fetches nothing."""
+    """Start broker 1 as the leader; broker 2 has caught up and fetches nothing more."""
     ref = stage.broker(1)
     ask(ref, StopFetching())
     ask(ref, alive(endpoints))

@@ -1,4 +1,4 @@
-"""A broker's Kafka port with everything behind it, in one process; its controller is a test."""
+"""A broker's Kafka port with everything behind it, in one process; the test is its controller."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from regent.core.replication.replica_manager import ReplicaManager
 from regent.transport.kafka.metrics import Closed
 from regent.transport.server import ControlServer
 from regent.transport.sockets import new_context
-from tests.support.controller_orders import order
 from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.led_partitions import lead
 from tests.support.stage import Stage
 from tests.support.term import Tree, topic_id
 
@@ -27,9 +27,9 @@ TOPIC_ID = topic_id(1)
 
 
 class ServedEndpoint:
-    """Broker 0, the controller and the only one; leads partition 0 of ``topic``.
+    """Broker 0, the only one and the controller; it leads partition 0 of ``topic``.
 
-    What it needs is closed with ``stack``.
+    ``stack`` closes its resources.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ServedEndpoint:
 
     @property
     def closed(self) -> dict[Closed, int]:
-        """Why connections were closed, and how many."""
+        """Reasons of closed connections, with counts."""
         metrics = self.endpoint.metrics
         return {} if metrics is None else dict(+metrics.closed)
 
@@ -73,4 +73,4 @@ class ServedEndpoint:
         self.tree.put_topic(topic, {0: (BROKER,)}, TOPIC_ID)
         kafka = UpdateMetadataEndPoint(LISTENER, "127.0.0.1", self.port, LISTENER)
         alive = UpdateMetadataBroker(BROKER, -1, (kafka,), None, control_endpoint, None)
-        order(self.replica_manager, alive, {topic: 1}, (BROKER,), topic_id=TOPIC_ID)
+        lead(self.replica_manager, alive, {topic: 1}, (BROKER,), topic_id=TOPIC_ID)

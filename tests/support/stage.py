@@ -1,6 +1,6 @@
-"""Actors on a stage: real actors, a fake ZooKeeper, and channels that record what is sent.
+"""Tests of actors: real actors, a fake ZooKeeper, and channels that record requests.
 
-Three lines inject any message into any actor::
+Three lines send any message to any actor::
 
     with Stage() as stage:
         controller = stage.controller(0)
@@ -62,7 +62,7 @@ TIMEOUT_S = 5.0
 
 
 class Sent(NamedTuple):
-    """One request as it left."""
+    """One sent request."""
 
     broker_id: BrokerId
     header: ControlHeader
@@ -70,7 +70,7 @@ class Sent(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """One event as the journal was told of it."""
+    """One event in the journal."""
 
     event: ControllerEvent
     changes: tuple[str, ...]
@@ -78,7 +78,7 @@ class Recorded(NamedTuple):
 
 
 class RecordingChannel:
-    """Stands for one broker: records requests and answers them by the stage's ``answer``."""
+    """A channel to one broker: records requests and answers with the stage's ``answer``."""
 
     def __init__(self, stage: Stage, endpoint: str) -> None:
         self._stage = stage
@@ -104,7 +104,7 @@ class RecordingChannel:
 
 
 class StageFetchChannel:
-    """Takes the fetches of one follower to the replication server on the same stage."""
+    """Passes the fetches of one follower to the replication server on the same stage."""
 
     def __init__(self, stage: Stage, endpoint: str) -> None:
         self._stage = stage
@@ -113,7 +113,7 @@ class StageFetchChannel:
     def request(
         self, body: FetchRequest, *, timeout_ms: int, closing: threading.Event | None = None
     ) -> FetchResponse:
-        """Ask, and wait unless ``closing``."""
+        """Send and wait, unless ``closing``."""
         server = self._stage.replication_servers.get(self._endpoint)
         if server is None:
             raise BrokenChannelError
@@ -129,7 +129,7 @@ class StageFetchChannel:
 
 
 def fetch_from(server: ReplicationServer, request: FetchRequest) -> queue.Queue[FetchResponse]:
-    """Fetch as over the wire; the queue gets the answer, or stays empty when it is refused."""
+    """Fetch as over the wire; the queue gets the answer, or stays empty after a refusal."""
     answers: queue.Queue[FetchResponse] = queue.Queue()
 
     def deliver(frames: Frames) -> None:
@@ -143,19 +143,19 @@ def fetch_from(server: ReplicationServer, request: FetchRequest) -> queue.Queue[
 
 
 class RecordingJournal:
-    """Keeps what is recorded."""
+    """Stores the recorded events."""
 
     def __init__(self) -> None:
         self.events: list[Recorded] = []
 
     def record(self, handled: HandledEvent) -> None:
-        """Keep one event."""
+        """Store one event."""
         changes = handled.changes.changes if handled.changes else ()
         self.events.append(Recorded(handled.event, changes, handled.controller_epoch))
 
 
 class FixedTopicIds:
-    """Topic ids nobody has to guess."""
+    """Predictable topic ids."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -166,18 +166,18 @@ class FixedTopicIds:
         return f"{self._count:022d}"
 
     def last_known(self, topic: str) -> str | None:
-        """Return None: no broker has heard of anything."""
+        """Return None: brokers know no topic ids."""
         del topic
         return None
 
 
 def replication_endpoint(broker_id: BrokerId) -> str:
-    """Return where a broker on a stage serves its followers."""
+    """Return the replication endpoint of a broker on a stage."""
     return f"inproc://replication-{broker_id}"
 
 
 def ask(actor: ActorRef[Any], message: object) -> Any:
-    """Ask an actor and return its answer; of an event, when it has been processed."""
+    """Send to an actor and return its answer; for an event, after it has been processed."""
     return actor.ask(message, timeout=TIMEOUT_S)
 
 
@@ -339,11 +339,11 @@ class Stage:
         return self.answer(sent)
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Wait until ``condition`` holds, looking whenever something was sent."""
+        """Wait until ``condition`` holds; check it after each sent request."""
         deadline = monotonic() + TIMEOUT_S
         with self._changed:
             while not condition():
-                assert monotonic() < deadline, f"it did not happen; sent: {self.sent}"
+                assert monotonic() < deadline, f"the condition does not hold; sent: {self.sent}"
                 self._changed.wait(0.02)
 
     def metadata_sent_to(self, broker_id: BrokerId) -> list[UpdateMetadataRequest]:
@@ -356,7 +356,7 @@ class Stage:
 
 
 class BrokenChannelError(RequestError):
-    """What a channel raises when its broker cannot be reached."""
+    """The error of a channel whose broker cannot be reached."""
 
     def __init__(self) -> None:
         super().__init__("inproc://nobody", "not there")

@@ -24,7 +24,7 @@ _MASTER = "master.Master"
 
 
 class StandaloneSpark:
-    """Master and workers as processes of their own, from the files of the pip package."""
+    """Master and workers as processes, from the files of the pip package."""
 
     def __init__(self, directory: Path, workers: int = 2) -> None:
         self._directory = directory
@@ -52,11 +52,11 @@ class StandaloneSpark:
 
     @property
     def live_workers(self) -> int:
-        """How many workers the master can give work to."""
+        """The number of workers that the master can use."""
         return sum(worker["state"] == "ALIVE" for worker in self._state()["workers"])
 
     def kill_worker(self, number: int) -> None:
-        """End a worker by ``kill -9``; the executors it started end by themselves."""
+        """``kill -9`` a worker; its executors end by themselves."""
         self._workers[number].kill()
         self._workers[number].wait()
 

@@ -1,4 +1,4 @@
-"""A TCP proxy that loses connections and answers when told to."""
+"""A TCP proxy that can lose connections and answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TcpProxy:
         self._threads: list[threading.Thread] = []
         self._is_cut = False
         self._answers_pass = True
-        self._unanswered = 0  # of connections to come
+        self._unanswered = 0  # number of future connections
         self._mute: list[socket.socket] = []
         self._spawn(self._accept)
 
@@ -30,7 +30,7 @@ class TcpProxy:
         return f"127.0.0.1:{self._listener.getsockname()[1]}"
 
     def cut(self) -> None:
-        """Break all connections, and every new one, until ``restore``."""
+        """Break all connections, and each new one, until ``restore``."""
         with self._lock:
             self._is_cut = True
             connections, self._connections = self._connections, []
@@ -38,23 +38,23 @@ class TcpProxy:
             _shut(connection)
 
     def restore(self) -> None:
-        """Let new connections through, in both directions."""
+        """Accept new connections, and forward in both directions."""
         with self._lock:
             self._is_cut = False
             self._answers_pass = True
 
-    def swallow_answers(self) -> None:
-        """Forward requests, and drop what the server answers."""
+    def drop_answers(self) -> None:
+        """Forward requests, and drop the server's answers."""
         with self._lock:
             self._answers_pass = False
 
     def leave_unanswered(self, connections: int) -> None:
-        """Accept so many connections to come and say nothing on them, ever."""
+        """Accept this number of future connections and never send on them."""
         with self._lock:
             self._unanswered = connections
 
     def close(self) -> None:
-        """Break everything for good."""
+        """Break everything, permanently."""
         self.cut()
         _shut(self._listener)
         for thread in self._threads:

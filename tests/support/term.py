@@ -400,7 +400,7 @@ def leader_and_isr_rows(effects: Iterable[Effect]) -> ByBroker[LeaderAndIsrParti
 
 
 def metadata_rows(effects: Iterable[Effect]) -> ByBroker[UpdateMetadataPartition]:
-    """Return what each broker is told last of partitions; brokers told of none are in it too."""
+    """Return what each broker is last sent for each partition; brokers without any are included."""
     rows: ByBroker[UpdateMetadataPartition] = {}
     for sent in requests(effects):
         if isinstance(sent.request, UpdateMetadataRequest):
@@ -409,7 +409,7 @@ def metadata_rows(effects: Iterable[Effect]) -> ByBroker[UpdateMetadataPartition
 
 
 def stop_replica_rows(effects: Iterable[Effect]) -> ByBroker[StopReplicaPartition]:
-    """Return what each broker is told last to stop."""
+    """Return what each broker was last requested to stop."""
     rows: ByBroker[StopReplicaPartition] = {}
     for sent in requests(effects):
         if isinstance(sent.request, StopReplicaRequest):

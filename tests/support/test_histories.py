@@ -1,4 +1,4 @@
-"""The checker, tested by good histories that are spoilt in one place."""
+"""Tests of the checker with good histories that are changed in one place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WholeLogs: TypeAlias = dict[TopicPartition, dict[BrokerId, list[Record]]]
 
 
 def good() -> tuple[History, WholeLogs]:
-    """Two producers, a record nobody was told about in the log and one not; everything read."""
+    """Two producers; one record with an unknown outcome is in the log, one is not; all are read."""
     history = History()
     logs: WholeLogs = {EVENTS: {}, ORDERS: {}}
     for partition in (EVENTS, ORDERS):
@@ -29,10 +29,10 @@ def good() -> tuple[History, WholeLogs]:
             send = Send(producer, number, partition, value)
             history.sends.append(send)
             if number == 5:
-                continue  # never arrived, and nobody knows
-            if number != 6:  # arrived, and nobody knows
+                continue  # never arrived, outcome unknown
+            if number != 6:  # arrived, outcome unknown
                 send.outcome = Outcome.ACKNOWLEDGED
-            if number not in (6, 7):  # 7 arrived, and nobody knows where
+            if number not in (6, 7):  # 7 is acknowledged without an offset
                 send.offset = len(records)
             records.append(Record(len(records), number // 4, None, value))
         refused = Send("p0", 12, partition, b"refused-" + partition.topic.encode())
@@ -43,7 +43,7 @@ def good() -> tuple[History, WholeLogs]:
     return history, logs
 
 
-def test_a_good_history_is_good():
+def test_a_good_history_has_no_violation():
     assert check(*good()) == []
 
 
@@ -64,7 +64,7 @@ def drop_from_the_middle(history: History, logs: WholeLogs) -> None:
     del logs[ORDERS][0][3]
 
 
-def drop_what_was_told_without_an_offset(history: History, logs: WholeLogs) -> None:
+def drop_a_record_acknowledged_without_offset(history: History, logs: WholeLogs) -> None:
     history.reads[:] = [read for read in history.reads if read.value != b"p1-events-7"]
     for records in logs[EVENTS].values():
         del records[6:]
@@ -106,7 +106,7 @@ def change_an_epoch_on_one_replica(history: History, logs: WholeLogs) -> None:
     logs[EVENTS][0][-1] = logs[EVENTS][0][-1]._replace(leader_epoch=9)
 
 
-def write_what_nobody_sent(history: History, logs: WholeLogs) -> None:
+def write_an_unsent_record(history: History, logs: WholeLogs) -> None:
     for records in logs[EVENTS].values():
         records.append(Record(len(records), 3, None, b"stranger"))
 
@@ -116,7 +116,7 @@ def write_to_the_wrong_partition(history: History, logs: WholeLogs) -> None:
         records.append(Record(len(records), 3, None, b"p1-orders-5"))
 
 
-def write_what_was_refused(history: History, logs: WholeLogs) -> None:
+def write_a_refused_record(history: History, logs: WholeLogs) -> None:
     for records in logs[EVENTS].values():
         records.append(Record(len(records), 3, None, b"refused-events"))
 
@@ -125,7 +125,7 @@ def answer_with_another_offset(history: History, logs: WholeLogs) -> None:
     history.sends[3].offset += 1
 
 
-def acknowledge_what_never_arrived(history: History, logs: WholeLogs) -> None:
+def acknowledge_a_lost_record(history: History, logs: WholeLogs) -> None:
     history.sends[5].outcome, history.sends[5].offset = Outcome.ACKNOWLEDGED, 5
 
 
@@ -153,8 +153,12 @@ def complain(history: History, logs: WholeLogs) -> None:
     history.complaints.append("p0: fatal error")
 
 
-STAYS, AGREE, ORDER = "what is acknowledged stays", "replicas agree", "a producer's order is kept"
-GROW, READ_STAYS = "offsets and epochs grow", "what was read stays"
+STAYS, AGREE, ORDER = (
+    "acknowledged records stay",
+    "replicas agree",
+    "records of a producer are in sequence",
+)
+GROW, READ_STAYS = "offsets and epochs grow", "records that were read stay"
 
 
 @pytest.mark.parametrize(
@@ -164,27 +168,29 @@ GROW, READ_STAYS = "offsets and epochs grow", "what was read stays"
         (lose_the_partition, {STAYS, READ_STAYS}),
         (drop_from_one_replica, {STAYS, AGREE}),
         (drop_from_the_middle, {STAYS, AGREE, GROW, READ_STAYS}),
-        (drop_what_was_told_without_an_offset, {STAYS, "what is acknowledged is read"}),
+        (drop_a_record_acknowledged_without_offset, {STAYS, "acknowledged records are read"}),
         (swap_everywhere, {STAYS, ORDER, READ_STAYS}),
         (swap_on_one_replica, {STAYS, AGREE}),
         (write_twice, {"written once"}),
         (shift_offsets, {STAYS, READ_STAYS}),
         (lower_an_epoch, {GROW}),
         (change_an_epoch_on_one_replica, {AGREE}),
-        (write_what_nobody_sent, {"only what was sent is written"}),
-        (write_to_the_wrong_partition, {"only what was sent is written"}),
-        (write_what_was_refused, {"what is refused is not written"}),
+        (write_an_unsent_record, {"only sent records are written"}),
+        (write_to_the_wrong_partition, {"only sent records are written"}),
+        (write_a_refused_record, {"refused records are not written"}),
         (answer_with_another_offset, {STAYS}),
-        (acknowledge_what_never_arrived, {STAYS}),
+        (acknowledge_a_lost_record, {STAYS}),
         (read_above_the_high_watermark, {READ_STAYS}),
         (read_something_else, {READ_STAYS}),
-        (read_twice, {"a consumer reads one after the other"}),
-        (skip_a_record, {"a consumer reads one after the other", "what is acknowledged is read"}),
-        (stop_reading_too_early, {"what is acknowledged is read"}),
+        (read_twice, {"consumers read in sequence"}),
+        (skip_a_record, {"consumers read in sequence", "acknowledged records are read"}),
+        (stop_reading_too_early, {"acknowledged records are read"}),
         (complain, {"no complaint"}),
     ],
 )
-def test_what_is_spoilt_is_found(spoil: Callable[[History, WholeLogs], None], broken: set[str]):
+def test_each_change_of_a_good_history_is_found(
+    spoil: Callable[[History, WholeLogs], None], broken: set[str]
+):
     history, logs = good()
     spoil(history, logs)
     violations = check(history, logs)

@@ -8,7 +8,7 @@ from tests.support.network_namespaces import HostNetwork, NamespacesUnavailableE
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_a_cut_loses_one_direction_until_it_is_mended(family: socket.AddressFamily) -> None:
+def test_a_cut_loses_one_direction_until_it_is_restored(family: socket.AddressFamily) -> None:
     try:
         network = HostNetwork(2)
     except NamespacesUnavailableError as error:

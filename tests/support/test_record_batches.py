@@ -8,7 +8,7 @@ from crc32c import crc32c
 from tests.support.record_batches import HEADER, Record, batch, records_of, resealed
 
 
-def test_what_was_written_is_read():
+def test_written_batches_are_read():
     data = batch(b"one", None, b"", base_offset=7, leader_epoch=3, key=b"k")
     assert records_of(data) == [
         Record(7, 3, b"k", b"one"),
@@ -22,7 +22,7 @@ def test_several_batches_are_read_one_after_the_other():
     assert [r.offset for r in records_of(memoryview(data))] == [0, 1, 2]
 
 
-def test_a_client_nobody_here_wrote_reads_it():
+def test_an_independent_client_reads_the_batches():
     data = batch(
         b"one", b"x" * 9_000, base_offset=40, producer_id=12, producer_epoch=1, base_sequence=5
     )
@@ -33,7 +33,7 @@ def test_a_client_nobody_here_wrote_reads_it():
     assert [(r.offset, r.value) for r in read] == [(40, b"one"), (41, b"x" * 9_000)]
 
 
-def test_a_batch_written_into_is_whole_again_when_it_is_sealed():
+def test_a_changed_batch_is_valid_after_resealing():
     data = bytearray(batch(b"one"))
     data[-2] ^= 1
     assert HEADER.unpack_from(data)[4] != crc32c(data[21:])

@@ -23,7 +23,7 @@ from tests.support.stage import FixedTopicIds
 
 
 class TopicController:
-    """Decides requests with a real ``AdminManager`` over ``zookeeper``."""
+    """Handles requests with a real ``AdminManager`` over ``zookeeper``."""
 
     def __init__(self, zookeeper: ZooKeeper, placer: TopicPlacer | None = None) -> None:
         self._admin = ZkAdminStore(zookeeper)
@@ -33,7 +33,7 @@ class TopicController:
         )
 
     def answer(self, request: TopicsRequest) -> TopicsResponse:
-        """Decide a request, knowing what ZooKeeper has at the moment."""
+        """Handle a request with the present content of ZooKeeper."""
         brokers = {
             broker_id: UpdateMetadataBroker(broker_id, 1, (), broker.info.rack, None, None)
             for broker_id, broker in self._admin.read_brokers().items()
@@ -61,7 +61,7 @@ class TopicController:
 
 @contextmanager
 def brokers_of(zookeeper: ZooKeeper, count: int) -> Iterator[None]:
-    """Register brokers 0, 1, … in an empty ZooKeeper, and serve broker 0 as the controller."""
+    """Register brokers 0, 1, … in an empty ZooKeeper; broker 0 is the controller."""
     context = new_context()
     topics = TopicController(zookeeper)
 

@@ -1,4 +1,4 @@
-"""ZooKeeper's own history: its transaction log, which misses nothing and knows the order.
+"""ZooKeeper's own transaction log: complete, and in sequence.
 
 Mirrors the records of org.apache.zookeeper.txn, jute encoded: big endian, strings, buffers and
 vectors after their length as an int.
@@ -33,7 +33,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What happened at one zxid, all or nothing; ``session`` is who wanted it."""
+    """The changes of one zxid; ``session`` is their author."""
 
     zxid: int
     session: int
@@ -45,7 +45,7 @@ class Transaction:
 def read_transactions(directory: Path) -> list[Transaction]:
     """Return everything written so far by the server whose log files are in ``directory``.
 
-    Sessions that begin, refused requests and access lists are left out.
+    Without new sessions, refused requests and access lists.
     """
     files = sorted(directory.glob("log.*"), key=lambda file: int(file.suffix[1:], 16))
     return [t for file in files for t in _transactions(file.read_bytes()) if t is not None]
@@ -92,7 +92,7 @@ def _writes(kind: int, reader: _Reader) -> list[Write]:
 
 
 class _Reader:
-    """Takes values off the front of a record."""
+    """Reads values from the start of a record."""
 
     def __init__(self, record: bytes) -> None:
         self._record = record
@@ -105,7 +105,7 @@ class _Reader:
 
     def buffer(self) -> bytes:
         (length,) = self.numbers(">i")
-        start, self._at = self._at, self._at + max(length, 0)  # -1: no data at all
+        start, self._at = self._at, self._at + max(length, 0)  # -1: null
         return self._record[start : self._at]
 
     def text(self) -> str:

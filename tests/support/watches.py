@@ -1,4 +1,4 @@
-"""The watches of the fake ZooKeeper: who is told of what, once."""
+"""The watches of the fake ZooKeeper: each fires once, for its sessions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.support.data_tree import Node, parent_of
 
 
 class _Table:
-    """Watches of one kind: a path's sessions, in the order in which they armed theirs.
+    """Watches of one kind: a path's sessions, in the sequence in which they set theirs.
 
-    Each remembers whether the node existed then, as clients do for SetWatches.
+    Each stores whether the node existed then, as clients do for SetWatches.
     """
 
     def __init__(self) -> None:
@@ -42,18 +42,18 @@ class _Table:
 
 
 class Watches:
-    """The armed watches of all sessions; those returned as fired are armed no more."""
+    """The watches of all sessions; a watch that fires is removed."""
 
     def __init__(self) -> None:
         self._data = _Table()
         self._children = _Table()
 
     def arm_data(self, path: str, session_id: int, *, existed: bool) -> None:
-        """Arm a watch on a node: on its creation when it does not exist."""
+        """Set a watch on a node: on its creation if it does not exist."""
         self._data.arm(path, session_id, existed=existed)
 
     def arm_children(self, path: str, session_id: int) -> None:
-        """Arm a watch on the children of an existing node."""
+        """Set a watch on the children of an existing node."""
         self._children.arm(path, session_id, existed=True)
 
     def of_session(self, session_id: int) -> set[str]:
@@ -61,13 +61,13 @@ class Watches:
         return {*self._data.of_session(session_id), *self._children.of_session(session_id)}
 
     def drop(self, session_id: int, paths: Iterable[str] | None = None) -> None:
-        """Drop a session's watches on ``paths``, or all it has."""
+        """Drop a session's watches on ``paths``, or all."""
         for table in (self._data, self._children):
             for path in table.of_session(session_id) if paths is None else paths:
                 table.disarm(path, session_id)
 
     def move(self, session_id: int, other: Watches) -> None:
-        """Have the watches of a session armed there instead."""
+        """Move the watches of a session to another server."""
         if other is self:
             return
         for mine, table in ((self._data, other._data), (self._children, other._children)):
@@ -78,7 +78,7 @@ class Watches:
     def fire(
         self, operation: Operation, is_connected: Callable[[int], bool]
     ) -> Iterator[tuple[int, WatchEvent]]:
-        """Yield (session id, event) for an operation; who is not connected keeps its watch."""
+        """Yield (session id, event) for an operation; a disconnected session keeps its watch."""
         path = operation.path
         fired: list[tuple[WatchEvent, tuple[_Table, ...]]] = []
         match operation:
@@ -94,7 +94,7 @@ class Watches:
             children_changed = WatchEvent(WatchKind.CHILDREN, parent_of(path))
             fired.append((children_changed, (self._children,)))
         for event, tables in fired:
-            # A session with a watch of either kind on a deleted node is told once.
+            # A session with both kinds of watches on a deleted node gets one event.
             armed = dict.fromkeys(s for table in tables for s in table.sessions(event.path))
             for session_id in filter(is_connected, armed):
                 for table in tables:
@@ -104,7 +104,7 @@ class Watches:
     def fire_missed(
         self, session_id: int, since: int, nodes: Mapping[str, Node]
     ) -> Iterator[WatchEvent]:
-        """Yield a session's events for what changed after zxid ``since``, as SetWatches does."""
+        """Yield a session's events for changes after zxid ``since``, as SetWatches does."""
         for path, existed in self._data.of_session(session_id).items():
             node = nodes.get(path)
             if node is None and existed:

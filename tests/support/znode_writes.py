@@ -1,4 +1,4 @@
-"""What was written to the ZooKeeper of a running cluster, as its tests compare it."""
+"""Writes to the ZooKeeper of a running cluster, in a form that tests can compare."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def delete(path: str) -> Written:
 
 
 def state_path(topic: str, partition: int = 0) -> str:
-    """Return where the state of a partition is."""
+    """Return the path of a partition's state."""
     return f"/brokers/topics/{topic}/partitions/{partition}/state"
 
 
 def state(
     leader: BrokerId, isr: Collection[BrokerId], leader_epoch: int, controller_epoch: int
 ) -> dict[str, Any]:
-    """Return the whole content of a ``state`` znode."""
+    """Return the complete content of a ``state`` znode."""
     return {
         "version": 1,
         "leader": leader,
@@ -62,7 +62,7 @@ def topic_znode(
     adding: dict[str, list[BrokerId]] | None = None,
     removing: dict[str, list[BrokerId]] | None = None,
 ) -> dict[str, Any]:
-    """Return the whole content of a topic's znode as we write it."""
+    """Return the complete content of a topic's znode as a broker writes it."""
     return {
         "version": 3,
         "topic_id": ID,
@@ -73,27 +73,27 @@ def topic_znode(
 
 
 class History:
-    """The writes since a moment, by ZooKeeper's own transaction log."""
+    """The writes since some moment, from ZooKeeper's own transaction log."""
 
     def __init__(self, cluster: RegentCluster) -> None:
         self._directory = cluster.data_dir / "zookeeper-0" / "version-2"
         self._after = max((t.zxid for t in self.everything()), default=0)
 
     def everything(self) -> list[Transaction]:
-        """Return all transactions since the cluster was made."""
+        """Return all transactions since the cluster was created."""
         return read_transactions(self._directory)
 
     def transactions(self) -> list[Transaction]:
-        """Return those since this object was made."""
+        """Return the transactions since this object was created."""
         return [t for t in self.everything() if t.zxid > self._after]
 
     def writes(self, *roots: str) -> list[Written]:
-        """Return the writes of these znodes and of all below them, in order."""
+        """Return the writes to these znodes and to all below them, in sequence."""
         return [w for t in self.transactions() for w in written(t) if _is_below(w.path, roots)]
 
 
 def written(transaction: Transaction) -> list[Written]:
-    """Return the writes of one transaction, but for those of znodes that are ours alone."""
+    """Return the writes of one transaction, without those to our own znodes."""
     return [
         Written(w.kind, w.path, _content(w.data))
         for w in transaction.writes
@@ -106,7 +106,7 @@ def _is_below(path: str, roots: Collection[str]) -> bool:
 
 
 def _content(data: bytes) -> Any:
-    """Decode data; what differs at every run is replaced when it is of the right form."""
+    """Decode data; values that differ in each run are replaced if their form is right."""
     content = json.loads(data) if data else None
     if isinstance(content, dict):
         if re.fullmatch(r"\d{13}", str(content.get("timestamp"))):

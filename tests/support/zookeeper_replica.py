@@ -1,4 +1,4 @@
-"""One server of a fake ensemble: its data are as of some transaction, be it the newest or not."""
+"""One server of a fake ensemble: its data are those of some transaction, perhaps an old one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.watches import Watches
 
 
 class Transaction(NamedTuple):
-    """A change of the tree that was applied, whole.
+    """An applied change of the tree.
 
     ``operations`` are as applied: a sequential Create has its final path. The end of a session is
     one transaction that deletes its ephemeral nodes. ``put`` has session id 0.
@@ -27,7 +27,7 @@ class Transaction(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Replica:
-    """The leader's data, or a follower's, with the watches of the sessions connected there.
+    """The data of the leader or of a follower, with the watches of the sessions connected there.
 
     A follower is never more than ``lag`` transactions behind.
     """
@@ -36,7 +36,7 @@ class Replica:
     tree: DataTree = field(default_factory=DataTree)
     watches: Watches = field(default_factory=Watches)
     zxid: int = 0
-    applied: int = 0  # of all transactions there ever were
+    applied: int = 0  # of all transactions
 
     def follow(self, transaction: Transaction) -> None:
         """Apply what the leader has applied."""
@@ -48,7 +48,7 @@ class Replica:
         self.applied += 1
 
     def copy_data(self, leader: Replica) -> None:
-        """Have the same data as the leader."""
+        """Copy the leader's data."""
         self.tree, self.zxid, self.applied = deepcopy(leader.tree), leader.zxid, leader.applied
 
 

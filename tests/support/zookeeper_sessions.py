@@ -1,4 +1,4 @@
-"""Sessions that tests watch through, with the fake ZooKeeper or a real server alike."""
+"""Sessions with watches, for the fake ZooKeeper and for a real server."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ Connect: TypeAlias = Callable[[Callable[[WatchEvent], None]], ClosableZooKeeper]
 
 
 class WatchingSession:
-    """A session and the events it was told of."""
+    """A session and its events."""
 
     def __init__(self, connect: Connect) -> None:
         self._events: queue.SimpleQueue[WatchEvent] = queue.SimpleQueue()
         self._fences = itertools.count()
         self.zk = connect(self._events.put)
 
-    def told(self) -> list[WatchEvent]:
-        """Return the events since the last time: all there are.
+    def events(self) -> list[WatchEvent]:
+        """Return all events since the last call.
 
-        Events come in the order of the changes, so that one of a change made now comes last.
+        Events come in the sequence of the changes: an event of a change made now is the last.
         """
         fence = f"{FENCES}/{self.zk.session_id}-{next(self._fences)}"
         assert self.zk.get(fence, watch=True) is None
@@ -65,9 +65,9 @@ class Ensemble:
         self, connect: Connect, deny: Callable[[str], None], deny_writing: Callable[[str], None]
     ) -> None:
         self.deny = deny
-        """Have nobody read a node any more."""
+        """Deny reads of a node."""
         self.deny_writing = deny_writing
-        """Have nobody set a node's data, or create or delete a child of it."""
+        """Deny changes of a node's data, and the creation and deletion of its children."""
         self._connect = connect
         self._sessions: list[WatchingSession] = []
         apply(self.open_session().zk, Create(FENCES))
@@ -91,7 +91,7 @@ def fake_ensemble() -> Ensemble:
 
 
 def lagging_ensemble() -> Ensemble:
-    """Return a fake ensemble whose sessions see what others write when they write themselves."""
+    """Return a fake ensemble whose sessions see others' writes after a write of their own."""
     server = FakeZooKeeperServer()
     follower = server.add_follower(lag=1_000_000)
     server.connect_to = lambda: follower
@@ -105,7 +105,7 @@ def _ensemble_of(server: FakeZooKeeperServer) -> Ensemble:
 
 
 def real_ensemble(address: str) -> Ensemble:
-    """Return a real ensemble; ``address`` must name a chroot that nobody else uses."""
+    """Return a real ensemble; ``address`` must name a chroot of its own."""
 
     def connect(on_watch: Callable[[WatchEvent], None]) -> ZooKeeperClient:
         client = ZooKeeperClient(address, SESSION_TIMEOUT_MS, on_watch=on_watch)
@@ -120,7 +120,7 @@ def real_ensemble(address: str) -> Ensemble:
 
 
 def deny_reading(address: str, path: str, *, allow: bool = False) -> None:
-    """Set an ACL that shows a node to nobody without a password, or to all again; no watch fires.
+    """Set an ACL that denies reads, or allow them again; no watch fires.
 
     The node can still be written and deleted.
     """
@@ -131,7 +131,7 @@ def deny_reading(address: str, path: str, *, allow: bool = False) -> None:
 
 
 def deny_writing(address: str, path: str, *, allow: bool = False) -> None:
-    """Set an ACL that lets nobody change a node or its children, or all again; no watch fires."""
+    """Set an ACL that denies changes of a node and its children, or allow them again."""
     anyone = make_acl(
         "world", "anyone", read=True, write=allow, create=allow, delete=allow, admin=True
     )
@@ -178,5 +178,5 @@ def deleted(path: str) -> WatchEvent:
 
 
 def children_changed(path: str) -> WatchEvent:
-    """Return the event of children that came or went."""
+    """Return the event of children that were created or deleted."""
     return WatchEvent(WatchKind.CHILDREN, path)

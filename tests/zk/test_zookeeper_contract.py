@@ -218,7 +218,7 @@ def test_an_absent_node_is_watched_for_its_creation(session: WatchingSession) ->
     zk = session.zk
     assert zk.get("/node", watch=True) is None
     apply(zk, Create("/node"))
-    assert session.told() == [created("/node")]
+    assert session.events() == [created("/node")]
 
 
 def test_a_watch_fires_once(session: WatchingSession) -> None:
@@ -231,10 +231,10 @@ def test_a_watch_fires_once(session: WatchingSession) -> None:
     apply(zk, SetData("/node", b"2", 1))
     apply(zk, Create("/p/a"))
     apply(zk, Create("/p/b"))
-    assert session.told() == [changed("/node"), children_changed("/p")]
+    assert session.events() == [changed("/node"), children_changed("/p")]
     zk.get("/node", watch=True)
     apply(zk, Delete("/node", 2), Create("/node"))
-    assert session.told() == [deleted("/node")]
+    assert session.events() == [deleted("/node")]
 
 
 def test_a_read_without_a_watch_arms_none_and_cancels_none(session: WatchingSession) -> None:
@@ -249,7 +249,7 @@ def test_a_read_without_a_watch_arms_none_and_cancels_none(session: WatchingSess
         zk.children_many([path])
     apply(zk, SetData("/node", b"", 0), Create("/node/c"))
     apply(zk, SetData("/other", b"", 0), Create("/other/c"))
-    assert session.told() == [changed("/node"), children_changed("/node")]
+    assert session.events() == [changed("/node"), children_changed("/node")]
 
 
 def test_a_child_watch_fires_for_children_that_come_and_go_only(session: WatchingSession) -> None:
@@ -257,15 +257,15 @@ def test_a_child_watch_fires_for_children_that_come_and_go_only(session: Watchin
     apply(zk, Create("/p"), Create("/p/c"))
     zk.children("/p", watch=True)
     apply(zk, SetData("/p", b"", 0), SetData("/p/c", b"", 0), Create("/p/c/grandchild"))
-    assert session.told() == []
+    assert session.events() == []
     apply(zk, Delete("/p/c/grandchild", 0), Delete("/p/c", 1))
-    assert session.told() == [children_changed("/p")]
+    assert session.events() == [children_changed("/p")]
 
 
 def test_the_children_of_an_absent_node_are_not_watched(session: WatchingSession) -> None:
     assert session.zk.children("/p", watch=True) is None
     apply(session.zk, Create("/p"), Create("/p/c"))
-    assert session.told() == []
+    assert session.events() == []
 
 
 def test_a_deletion_is_told_once_whatever_was_watched(session: WatchingSession) -> None:
@@ -275,7 +275,7 @@ def test_a_deletion_is_told_once_whatever_was_watched(session: WatchingSession) 
     zk.children("/p/c", watch=True)
     zk.children("/p", watch=True)
     apply(zk, Delete("/p/c", 0))
-    assert session.told() == [deleted("/p/c"), children_changed("/p")]
+    assert session.events() == [deleted("/p/c"), children_changed("/p")]
 
 
 def test_a_refused_multi_fires_nothing(session: WatchingSession) -> None:
@@ -283,7 +283,7 @@ def test_a_refused_multi_fires_nothing(session: WatchingSession) -> None:
     apply(zk, Create("/node"))
     zk.get_many(["/node", "/absent"], watch=True)
     zk.multi([SetData("/node", b"", 0), Create("/absent"), Create("/node")])
-    assert session.told() == []
+    assert session.events() == []
 
 
 def test_watches_see_the_changes_of_other_sessions(ensemble: Ensemble) -> None:
@@ -291,8 +291,8 @@ def test_watches_see_the_changes_of_other_sessions(ensemble: Ensemble) -> None:
     for session in (one, two):
         session.zk.get("/node", watch=True)
     apply(three.zk, Create("/node"))
-    assert one.told() == two.told() == [created("/node")]
-    assert three.told() == []
+    assert one.events() == two.events() == [created("/node")]
+    assert three.events() == []
 
 
 def test_after_a_sync_reads_see_what_others_wrote(ensemble: Ensemble) -> None:
@@ -329,7 +329,7 @@ def test_dropped_watches_are_silent_until_they_are_armed_again(session: Watching
     zk.get("/c", watch=True)
     sets = [SetData(path, b"", 0) for path in ("/a", "/b", "/c")]
     apply(zk, *sets, Create("/absent"), Create("/a/child"))
-    assert session.told() == [changed("/b"), changed("/c")]
+    assert session.events() == [changed("/b"), changed("/c")]
 
 
 def test_watches_armed_in_bulk_miss_nothing(ensemble: Ensemble) -> None:
@@ -354,7 +354,7 @@ def test_watches_armed_in_bulk_miss_nothing(ensemble: Ensemble) -> None:
     nodes = watcher.zk.get_many(paths, watch=True)
     thread.join(10.0)
     assert not thread.is_alive()
-    told = {event.path for event in watcher.told()}
+    told = {event.path for event in watcher.events()}
     seen = {path for path, node in zip(paths, nodes, strict=True) if node and node.data == b"new"}
     assert told | seen == set(paths)
 
@@ -387,7 +387,7 @@ def test_the_ephemeral_nodes_of_a_session_vanish_together_with_it(ensemble: Ense
     owner.zk.close()
     watcher.zk.sync()
     assert watcher.zk.get_many([*ephemerals, "/persistent"])[:2] == [None, None]
-    assert sorted(watcher.told(), key=str) == sorted(
+    assert sorted(watcher.events(), key=str) == sorted(
         [deleted("/controller"), deleted("/ids/1"), children_changed("/ids")], key=str
     )
     assert watcher.zk.get("/persistent") is not None
@@ -443,7 +443,7 @@ def test_a_node_that_may_not_be_read_is_watched_for_its_end(
     ensemble.deny("/secret")
     zk.get_many(["/secret"], watch=True)
     apply(zk, Delete("/secret", ANY_VERSION))
-    assert session.told() in ([], [deleted("/secret")]), "newer servers tell only who may read it"
+    assert session.events() in ([], [deleted("/secret")]), "newer servers tell only who may read it"
 
 
 def test_a_node_that_may_not_be_written_spoils_the_multi_it_is_in(

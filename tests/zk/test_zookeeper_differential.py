@@ -82,7 +82,7 @@ def run(ensemble: Ensemble, steps: Iterable[Step]) -> list[object]:
         method = getattr(sessions[step.session].zk, step.method)
         outcomes.append(method(*step.arguments, **watch))
         if number % STEPS_BETWEEN_LISTENING == 0:
-            outcomes.extend(session.told() for session in sessions)
+            outcomes.extend(session.events() for session in sessions)
     stats = [*map(sessions[0].zk.get, PATHS)]
     return relative([*outcomes, stats], sessions)
 

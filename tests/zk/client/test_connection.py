@@ -254,7 +254,7 @@ def test_a_write_whose_answer_is_lost_is_ambiguous_and_sent_once(
         except ConnectionLossError as error:
             errors.put(error)
 
-    proxy.swallow_answers()
+    proxy.drop_answers()
     writer = threading.Thread(target=write)
     writer.start()
     assert observer.events.get(timeout=5.0).kind is WatchKind.CHILDREN  # it was applied
@@ -273,7 +273,7 @@ def test_a_read_whose_answer_is_lost_is_repeated(
     session.client.multi([Create("/a", b"1"), Create("/b", b"2")])
     found: queue.Queue[list[Znode | None]] = queue.Queue()
 
-    proxy.swallow_answers()
+    proxy.drop_answers()
     reader = threading.Thread(
         target=lambda: found.put(session.client.get_many(["/a", "/b"], watch=True))
     )
@@ -300,7 +300,7 @@ def test_calls_blocked_in_an_abandoned_client_return_at_once(
         except SessionExpiredError as error:
             outcomes.put(str(error))
 
-    proxy.swallow_answers()
+    proxy.drop_answers()
     reader = threading.Thread(target=call)
     reader.start()
     session.client.abandon()

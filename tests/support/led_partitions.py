@@ -1,4 +1,4 @@
-"""The orders of a controller, given by a test to the replicas of a broker."""
+"""Control requests that a test sends to the replicas of a broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-def order(
+def lead(
     manager: ReplicaManager,
     broker: UpdateMetadataBroker,
     topics: Mapping[str, int],
@@ -34,12 +34,12 @@ def order(
     leader: BrokerId | None = None,
     leader_epoch: int = 0,
 ) -> None:
-    """Have ``leader``, the broker itself if ``None``, lead topics (name → number of partitions)."""
+    """Let ``leader`` lead topics (name → number of partitions); ``None`` is the broker itself."""
     led_by = broker.broker_id if leader is None else leader
     header = ControlHeader(broker.broker_id, 1, -1)
     leading, known = [], []
     for topic, count in topics.items():
-        orders = tuple(
+        led = tuple(
             LeaderAndIsrPartition(index, 1, led_by, leader_epoch, isr, 0, isr, (), (), True, 0)
             for index in range(count)
         )
@@ -47,7 +47,7 @@ def order(
             UpdateMetadataPartition(index, 1, led_by, leader_epoch, isr, 0, isr, ())
             for index in range(count)
         )
-        leading.append(LeaderAndIsrTopic(topic, topic_id, orders))
+        leading.append(LeaderAndIsrTopic(topic, topic_id, led))
         known.append(UpdateMetadataTopic(topic, topic_id, rows))
     leaderships = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, tuple(leading), ())
     manager.handle(header, leaderships, now_ms())
