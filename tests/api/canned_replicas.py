@@ -1,4 +1,4 @@
-"""Answers requests at once with what a test wants, and remembers what was asked."""
+"""Replicas that answer requests with prepared results and remember the requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from regent.core.replication.delayed_operation import Answer, DelayedOperation
 
 
 class Held(DelayedOperation):
-    """A request that is not answered before it expires, or the test wants it."""
+    """A request that is answered when it expires or when the test answers it."""
 
     def __init__(self, partitions: Collection[TopicPartition], respond: Answer) -> None:
         super().__init__(partitions)
@@ -35,7 +35,7 @@ class Held(DelayedOperation):
 
 
 class CannedReplicas:
-    """What handlers ask, without replicas. With ``holds`` requests wait until they expire."""
+    """The replicas as the handlers see them; with ``holds`` requests wait until they expire."""
 
     def __init__(self, *, holds: bool = False) -> None:
         self.holds = holds

@@ -1,4 +1,4 @@
-"""The listeners of the tests of ``transport.kafka``, here with real handlers."""
+"""The listeners of the tests of ``transport.kafka``, with real handlers."""
 
 from __future__ import annotations
 

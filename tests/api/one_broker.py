@@ -1,4 +1,4 @@
-"""A broker in one process: real replicas behind a real listener, and a test for its controller."""
+"""One broker in this process: real replicas behind a real listener; the test is the controller."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BROKER = 1
 
 
 class OneBroker:
-    """Leads ``topics`` (name → number of partitions) with ``isr`` in sync; followers are tests."""
+    """Leads ``topics`` (name → partition count) with ``isr`` in sync; tests are the followers."""
 
     def __init__(
         self,
@@ -50,16 +50,16 @@ class OneBroker:
 
     @property
     def address(self) -> str:
-        """Where clients begin."""
+        """The bootstrap address."""
         return f"127.0.0.1:{self.listener.port}"
 
     def start(self) -> None:
-        """Listen, and lead."""
+        """Start the listener and lead the topics."""
         self.listener.start()
         self.lead(leader_epoch=0)
 
     def lead(self, leader_epoch: int, leader: BrokerId = BROKER) -> None:
-        """Give the led of a controller."""
+        """Apply the control requests that make ``leader`` lead the topics."""
         endpoint = UpdateMetadataEndPoint("PLAINTEXT", "127.0.0.1", self.listener.port, "PLAINTEXT")
         lead(
             self.replica_manager,
@@ -71,6 +71,6 @@ class OneBroker:
         )
 
     def close(self) -> None:
-        """End."""
+        """Stop."""
         self.listener.close(0.1)
         self._executor.shutdown()

@@ -1,4 +1,4 @@
-"""What clients are told of configurations, and how they change them."""
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
 SETTINGS = broker_settings(load_settings(None, {"broker": {"num_partitions": 3}}), 1)
 
 
-class Desk:
-    """A broker 1 that knows a topic ``t``, and configurations that can be read and changed."""
+class Configs:
+    """Broker 1, which knows a topic ``t``, with configurations that can be read and changed."""
 
     def __init__(self, executor: ThreadPoolExecutor) -> None:
         self.configs: dict[str, dict[str, str]] = {}
@@ -122,19 +122,19 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
+def configs() -> Iterator[Configs]:
     with ThreadPoolExecutor(1) as executor:
-        yield Desk(executor)
+        yield Configs(executor)
 
 
-# --- describing -----------------------------------------------------------------------------------
+# --- DescribeConfigs ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_a_topic_is_described_with_its_overrides_and_the_defaults(desk: Desk, version: int):
-    desk.configs["topics/t"] = {"retention.ms": "99"}
-    desk.configs["brokers/<default>"] = {"log.roll.ms": "7"}
-    (result,) = desk.describe((TOPIC, "t"), version=version)
+def test_a_topic_is_described_with_its_overrides_and_defaults(configs: Configs, version: int):
+    configs.configs["topics/t"] = {"retention.ms": "99"}
+    configs.configs["brokers/<default>"] = {"log.roll.ms": "7"}
+    (result,) = configs.describe((TOPIC, "t"), version=version)
     assert (result.error_code, result.error_message, result.resource_name) == (0, None, "t")
     found = {c.name: (c.value, c.config_source, c.read_only) for c in result.configs}
     assert found["retention.ms"] == ("99", ConfigSource.TOPIC, False)
@@ -145,9 +145,9 @@ def test_a_topic_is_described_with_its_overrides_and_the_defaults(desk: Desk, ve
         assert {c.config_type for c in result.configs if c.name == "retention.ms"} == {5}
 
 
-def test_only_the_settings_that_were_asked_for_are_named_with_their_synonyms(desk: Desk):
-    desk.configs["topics/t"] = {"retention.ms": "99"}
-    (result,) = desk.describe((TOPIC, "t"), names=["retention.ms", "made.up"], synonyms=True)
+def test_only_the_requested_settings_are_returned_with_their_synonyms(configs: Configs):
+    configs.configs["topics/t"] = {"retention.ms": "99"}
+    (result,) = configs.describe((TOPIC, "t"), names=["retention.ms", "made.up"], synonyms=True)
     (config,) = result.configs
     assert [(s.name, s.value, s.source) for s in config.synonyms] == [
         ("retention.ms", "99", 1),
@@ -155,32 +155,32 @@ def test_only_the_settings_that_were_asked_for_are_named_with_their_synonyms(des
     ]
 
 
-def test_the_meaning_of_a_setting_is_told_to_those_that_ask(desk: Desk):
+def test_documentation_is_returned_when_requested(configs: Configs):
     for wanted in (True, False):
-        (result,) = desk.describe((TOPIC, "t"), names=["retention.ms"], documentation=wanted)
+        (result,) = configs.describe((TOPIC, "t"), names=["retention.ms"], documentation=wanted)
         (config,) = result.configs
         assert config.documentation == (
             "How long records are kept; -1: no limit." if wanted else None
         )
 
 
-def test_a_broker_is_described_as_it_was_started(desk: Desk):
-    desk.configs["brokers/1"] = {"log.retention.ms": "5"}
-    (own,) = desk.describe((BROKER, "1"))
+def test_a_broker_is_described_with_static_and_dynamic_settings(configs: Configs):
+    configs.configs["brokers/1"] = {"log.retention.ms": "5"}
+    (own,) = configs.describe((BROKER, "1"))
     found = {c.name: (c.value, c.config_source, c.read_only) for c in own.configs}
     assert found["num.partitions"] == ("3", ConfigSource.STATIC_BROKER, True)
     assert found["log.retention.ms"] == ("5", ConfigSource.DYNAMIC_BROKER, False)
 
 
-def test_all_brokers_have_what_is_set_for_them(desk: Desk):
-    desk.configs["brokers/<default>"] = {"log.retention.ms": "5"}
-    (result,) = desk.describe((BROKER, ""))
+def test_the_default_broker_has_only_cluster_wide_settings(configs: Configs):
+    configs.configs["brokers/<default>"] = {"log.retention.ms": "5"}
+    (result,) = configs.describe((BROKER, ""))
     assert [(c.name, c.value) for c in result.configs] == [("log.retention.ms", "5")]
 
 
-def test_each_resource_is_refused_alone_and_all_are_read_at_once(desk: Desk):
-    wanted = [(TOPIC, "t"), (TOPIC, "nobody"), (TOPIC, "no spaces"), (BROKER, "2"), (8, "1")]
-    results = desk.describe(*wanted)
+def test_each_resource_has_its_own_error_and_all_are_read_at_once(configs: Configs):
+    wanted = [(TOPIC, "t"), (TOPIC, "unknown"), (TOPIC, "no spaces"), (BROKER, "2"), (8, "1")]
+    results = configs.describe(*wanted)
     assert [result.error_code for result in results] == [
         Errors.NONE,
         Errors.UNKNOWN_TOPIC_OR_PARTITION,
@@ -189,46 +189,46 @@ def test_each_resource_is_refused_alone_and_all_are_read_at_once(desk: Desk):
         Errors.INVALID_REQUEST,
     ]
     assert all(result.error_message for result in results[1:])
-    assert desk.reads == 1
+    assert configs.reads == 1
 
 
-def test_a_refusal_that_quotes_a_long_name_is_cut_short(desk: Desk):
-    (result,) = desk.describe((BROKER, "b" * 32_767))
+def test_a_long_error_message_is_shortened(configs: Configs):
+    (result,) = configs.describe((BROKER, "b" * 32_767))
     assert len(result.error_message) == 1_000
 
 
-def test_without_zookeeper_nothing_is_told(desk: Desk):
-    desk.failure = SessionExpiredError("no session")
-    (topic, nobody) = desk.describe((TOPIC, "t"), (TOPIC, "nobody"))
+def test_without_zookeeper_the_request_times_out(configs: Configs):
+    configs.failure = SessionExpiredError("no session")
+    (topic, unknown) = configs.describe((TOPIC, "t"), (TOPIC, "unknown"))
     assert topic.error_code == Errors.REQUEST_TIMED_OUT
-    assert nobody.error_code == Errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert unknown.error_code == Errors.UNKNOWN_TOPIC_OR_PARTITION
 
 
-# --- changing -------------------------------------------------------------------------------------
+# --- AlterConfigs ---------------------------------------------------------------------------------
 
 
-def test_all_settings_of_a_topic_are_replaced(desk: Desk):
-    assert desk.replace({"segment.ms": "6"}).error_code == Errors.NONE
+def test_alter_configs_replaces_all_settings_of_a_topic(configs: Configs):
+    assert configs.replace({"segment.ms": "6"}).error_code == Errors.NONE
     alterations = (ConfigAlteration("segment.ms", AlterOperation.SET, "6"),)
     wanted = (ConfiguredTopic("t", alterations, replaces=True),)
-    assert desk.asked == [AlterTopicConfigsRequest(wanted, 0)]
+    assert configs.asked == [AlterTopicConfigsRequest(wanted, 0)]
 
 
-def test_some_settings_of_a_topic_are_changed_or_only_validated(desk: Desk):
+def test_incremental_alter_configs_changes_or_validates_some_settings(configs: Configs):
     changes = ("segment.ms", AlterOperation.DELETE, None), ("cleanup.policy", 2, "compact")
-    assert desk.alter_some(*changes, validate_only=True).error_code == Errors.NONE
+    assert configs.alter_some(*changes, validate_only=True).error_code == Errors.NONE
     wanted = (ConfiguredTopic("t", tuple(ConfigAlteration(*change) for change in changes)),)
-    assert desk.asked == [AlterTopicConfigsRequest(wanted, 0, validate_only=True)]
+    assert configs.asked == [AlterTopicConfigsRequest(wanted, 0, validate_only=True)]
 
 
-def test_a_refusal_is_told_with_its_reason(desk: Desk):
-    desk.refusal = ApiError(Errors.INVALID_CONFIG, "topic t config segment.ms must be a number")
-    response = desk.replace({"segment.ms": "soon"})
-    assert (response.error_code, response.error_message) == desk.refusal
+def test_a_refusal_is_returned_with_its_reason(configs: Configs):
+    configs.refusal = ApiError(Errors.INVALID_CONFIG, "topic t config segment.ms must be a number")
+    response = configs.replace({"segment.ms": "soon"})
+    assert (response.error_code, response.error_message) == configs.refusal
 
 
-def test_the_settings_of_a_broker_cannot_be_changed(desk: Desk):
+def test_the_settings_of_a_broker_cannot_be_changed(configs: Configs):
     change = ("segment.ms", AlterOperation.SET, "1")
-    refused = desk.alter_some(change, type_=BROKER, name="1")
+    refused = configs.alter_some(change, type_=BROKER, name="1")
     assert refused.error_code == Errors.INVALID_REQUEST
-    assert not desk.asked
+    assert not configs.asked

@@ -1,4 +1,4 @@
-"""Compressed records are unpacked as their format says, up to a limit, and never beyond it."""
+"""Compressed records are decompressed up to a limit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from regent.api.decompression import GZIP, LZ4, SNAPPY, ZSTD, decompressed
 ROOT = Path(__file__).parents[3]
 XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 TEXT = b"".join(b"record %d of many\n" % number for number in range(5_000))
-SKIPPED = struct.pack("<II", 0x184D2A50, 4) + b"abcd"  # a frame of lz4 and zstd that has no data
+SKIPPED = struct.pack("<II", 0x184D2A50, 4) + b"abcd"  # an empty frame of lz4 and zstd
 NAMES = {GZIP: "gzip", LZ4: "lz4", ZSTD: "zstd"}
 LIMIT = decompression.LEAST_LIMIT
 
@@ -29,12 +29,12 @@ def unpacked(codec: int, data: bytes) -> bytes:
 
 
 def packed(codec: int, data: bytes) -> bytes:
-    """Return one frame, which tells how large its data are where the format has a place for it."""
+    """Return one frame, with the size of its data if the format can contain it."""
     return bytes(pyarrow.Codec(NAMES.get(codec, "snappy")).compress(data, asbytes=True))
 
 
 def streamed(codec: int, data: bytes) -> bytes:
-    """Return one frame written as a stream, which does not tell how large its data are."""
+    """Return one frame written as a stream, without the size of its data."""
     sink = pyarrow.BufferOutputStream()
     with pyarrow.CompressedOutputStream(sink, NAMES[codec]) as stream:
         for at in range(0, len(data), 1_000):
@@ -43,37 +43,37 @@ def streamed(codec: int, data: bytes) -> bytes:
 
 
 def block(data: bytes) -> bytes:
-    """Return one block of Java's snappy, behind its size."""
+    """Return one block of Java's snappy with its size."""
     compressed = packed(SNAPPY, data)
     return struct.pack(">i", len(compressed)) + compressed
 
 
 @pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD])
-def test_frames_are_read_whether_or_not_they_tell_their_size(codec: int):
+def test_frames_are_read_with_or_without_a_size(codec: int):
     assert unpacked(codec, packed(codec, TEXT)) == TEXT
     assert unpacked(codec, streamed(codec, TEXT)) == TEXT
 
 
 @pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD])
-def test_several_frames_are_one(codec: int):
+def test_several_frames_are_concatenated(codec: int):
     frames = [packed(codec, TEXT[:100]), packed(codec, b""), streamed(codec, TEXT[100:])]
     assert unpacked(codec, b"".join(frames)) == TEXT
 
 
 @pytest.mark.parametrize("codec", [LZ4, ZSTD])
-def test_frames_that_are_to_be_skipped_are_skipped(codec: int):
+def test_skippable_frames_are_skipped(codec: int):
     assert unpacked(codec, SKIPPED + packed(codec, TEXT) + SKIPPED) == TEXT
 
 
 @pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD])
 @pytest.mark.parametrize("behind", [b"\0", bytes(20), b"garbage"])
-def test_what_follows_the_last_frame_and_is_none_is_refused(codec: int, behind: bytes):
+def test_bytes_after_the_last_frame_are_refused(codec: int, behind: bytes):
     with pytest.raises(ValueError, match=r".+"):
         unpacked(codec, packed(codec, TEXT) + behind)
 
 
 @pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD])
-def test_a_frame_that_is_cut_off_anywhere_is_refused(codec: int):
+def test_a_truncated_frame_is_refused(codec: int):
     whole = packed(codec, TEXT[:1_000])
     for frames in (whole, whole + whole):
         for size in range(len(frames) - len(whole) + 1, len(frames)):
@@ -81,7 +81,7 @@ def test_a_frame_that_is_cut_off_anywhere_is_refused(codec: int):
                 unpacked(codec, frames[:size])
 
 
-def test_blocks_of_snappy_follow_each_other():
+def test_snappy_blocks_are_concatenated():
     halves = block(TEXT[:777]) + block(b"") + block(TEXT[777:])
     assert unpacked(SNAPPY, XERIAL + halves) == TEXT
     assert unpacked(SNAPPY, XERIAL) == b""
@@ -101,13 +101,13 @@ def test_blocks_of_snappy_follow_each_other():
         b"\xff" * 20,
     ],
 )
-def test_snappy_that_cannot_be_read_is_refused(data: bytes):
+def test_invalid_snappy_data_is_refused(data: bytes):
     with pytest.raises(ValueError, match=r".+"):
         unpacked(SNAPPY, data)
 
 
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
-def test_as_much_as_the_limit_is_taken_and_a_byte_more_is_not(
+def test_data_up_to_the_limit_are_accepted_and_one_byte_more_is_refused(
     monkeypatch: pytest.MonkeyPatch, codec: int
 ):
     monkeypatch.setattr(decompression, "LEAST_LIMIT", 10_000)
@@ -117,7 +117,7 @@ def test_as_much_as_the_limit_is_taken_and_a_byte_more_is_not(
         unpacked(codec, packed(codec, bytes(10_001)))
 
 
-def test_the_limit_is_that_of_all_frames_and_blocks(monkeypatch: pytest.MonkeyPatch):
+def test_the_limit_is_for_all_frames_and_blocks_together(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(decompression, "LEAST_LIMIT", 10_000)
     monkeypatch.setattr(decompression, "MAX_RATIO", 1)
     for codec in (GZIP, LZ4, ZSTD):
@@ -132,7 +132,7 @@ def test_the_limit_is_that_of_all_frames_and_blocks(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("window_log", "content"), [(28, b""), (41, b""), (None, struct.pack("<Q", 2**62))]
 )
-def test_a_zstd_frame_that_asks_for_much_memory_is_refused(window_log: int | None, content: bytes):
+def test_a_zstd_frame_with_a_large_window_is_refused(window_log: int | None, content: bytes):
     head = b"\xe0" if window_log is None else bytes([0, (window_log - 10) << 3])
     raw_block = struct.pack("<I", 3 << 3 | 1)[:3] + b"abc"
     with pytest.raises(ValueError, match="too much memory"):
@@ -152,7 +152,7 @@ except ValueError as error:
 """
 
 
-def test_a_few_kilobytes_that_claim_to_be_500_mb_take_no_more_memory_than_the_limit():
+def test_a_small_batch_that_claims_500_mb_uses_no_more_memory_than_the_limit():
     bomb = packed(ZSTD, bytes(500_000_000))
     assert len(bomb) < 16_000
     command = [sys.executable, "-c", _MEASURE]
@@ -165,13 +165,13 @@ def test_a_few_kilobytes_that_claim_to_be_500_mb_take_no_more_memory_than_the_li
 
 @given(st.sampled_from([GZIP, SNAPPY, LZ4, ZSTD]), st.binary(max_size=200))
 @example(SNAPPY, XERIAL[:10])
-def test_any_bytes_are_unpacked_or_refused(codec: int, data: bytes):
+def test_random_bytes_are_decompressed_or_refused(codec: int, data: bytes):
     with suppress(ValueError):
         assert len(unpacked(codec, data)) <= LIMIT
 
 
 @given(st.sampled_from([SNAPPY, LZ4, ZSTD]), st.integers(0, 400), st.integers(0, 255))
-def test_a_changed_byte_gets_nothing_beyond_the_limit(codec: int, at: int, byte: int):
+def test_a_changed_byte_does_not_exceed_the_limit(codec: int, at: int, byte: int):
     changed = bytearray(packed(codec, TEXT[:2_000]))
     changed[at % len(changed)] = byte
     with suppress(ValueError):

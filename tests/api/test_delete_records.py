@@ -17,7 +17,7 @@ T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u",
 
 
 class Deleter:
-    """Answers what it is told to, at once or when its time is over."""
+    """Returns prepared results at once or when the request expires."""
 
     def __init__(self, *, waits: bool = False) -> None:
         self.asked: dict[TopicPartition, int] = {}
@@ -57,7 +57,7 @@ def request_for(offsets: Mapping[TopicPartition, int], timeout_ms: int) -> Delet
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_every_partition_asked_for_is_answered_in_order(version: int):
+def test_every_partition_has_a_result_in_the_sequence_of_the_request(version: int):
     deleter = Deleter()
     deleter.deleted[U0] = DeletedRecords(Errors.OFFSET_OUT_OF_RANGE)
     offsets = {T1: -1, T0: 7, U0: 1_000}
@@ -78,7 +78,7 @@ def test_every_partition_asked_for_is_answered_in_order(version: int):
 
 
 @pytest.mark.parametrize("timeout_ms", [-1, 0, 1])
-def test_what_takes_longer_than_the_client_waits_is_answered_then(timeout_ms: int):
+def test_a_request_that_is_not_complete_in_time_times_out(timeout_ms: int):
     deleter = Deleter(waits=True)
 
     answer = ask(delete_records_apis(deleter), request_for({T0: 7}, timeout_ms), 1)

@@ -49,7 +49,7 @@ def outcomes(answer: Any) -> dict[TopicPartition, Any]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("isolation_level", [0, 1])
-def test_every_version_carries_records(version: int, isolation_level: int):
+def test_every_version_returns_records(version: int, isolation_level: int):
     replicas = CannedReplicas()
     replicas.consumed = {
         ORDERS_0: ConsumedPartition(Errors.NONE, 12, 3, RECORDS),
@@ -73,7 +73,7 @@ def test_every_version_carries_records(version: int, isolation_level: int):
 
 
 @pytest.mark.parametrize("version", range(7, 12))
-def test_nobody_is_given_a_session(version: int):
+def test_no_client_gets_a_fetch_session(version: int):
     replicas = CannedReplicas()
     replicas.consumed = {ORDERS_0: ConsumedPartition(Errors.NONE, 0, 0)}
     wanted = fetch({ORDERS_0: ConsumerPosition(0, 1)}, session_epoch=0)
@@ -85,7 +85,7 @@ def test_nobody_is_given_a_session(version: int):
     assert outcomes(answer) == {}
 
 
-def test_what_follows_the_partitions_changes_nothing():
+def test_bytes_after_the_partitions_are_ignored():
     replicas = CannedReplicas()
     replicas.consumed = {ORDERS_0: ConsumedPartition(Errors.NONE, 0, 0)}
     forgotten = FetchRequest.ForgottenTopic(topic="tea", partitions=[1, 2])
@@ -95,7 +95,7 @@ def test_what_follows_the_partitions_changes_nothing():
     assert list(outcomes(ask(fetch_apis(replicas), request, 11))) == [ORDERS_0]
 
 
-def test_a_consumer_waits_no_longer_than_it_says():
+def test_a_fetch_waits_no_longer_than_its_max_wait():
     replicas = CannedReplicas(holds=True)
     replicas.consumed = {ORDERS_0: ConsumedPartition(Errors.NONE, 5, 0)}
     request = fetch({ORDERS_0: ConsumerPosition(5, 1)}, max_wait_ms=1)
@@ -107,14 +107,14 @@ def test_a_consumer_waits_no_longer_than_it_says():
     assert outcomes(answer)[ORDERS_0].high_watermark == 5
 
 
-def test_who_does_not_wait_is_answered_with_what_there_is():
+def test_a_fetch_without_max_wait_is_answered_at_once():
     replicas = CannedReplicas()
     replicas.consumed = {ORDERS_0: ConsumedPartition(Errors.NONE, 5, 0)}
     ask(fetch_apis(replicas), fetch({ORDERS_0: ConsumerPosition(5, 1)}, max_wait_ms=0), 11)
     assert replicas.waits is False
 
 
-def test_an_answer_has_a_limit_whatever_the_client_wants():
+def test_a_response_has_a_size_limit_whatever_the_client_requests():
     replicas = CannedReplicas()
     replicas.consumed = {ORDERS_0: ConsumedPartition(Errors.NONE, 5, 0)}
     request = fetch({ORDERS_0: ConsumerPosition(5, 1)}, max_bytes=2**31 - 1)

@@ -1,4 +1,4 @@
-"""Whatever follows a good header: an answer, or a malformed request, and no other error."""
+"""Random bodies of admin requests: a response or a malformed request, and no other error."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from regent.api.delete_records import delete_records_apis
 from regent.api.producer_ids import producer_id_apis
 from regent.api.topics import topic_apis
 from regent.transport.kafka.api import KafkaApi, KafkaApiKey, MalformedRequestError
-from tests.api.test_configs import Desk as ConfigDesk
+from tests.api.test_configs import Configs
 from tests.api.test_delete_records import Deleter
-from tests.api.test_topics import Desk as TopicDesk
+from tests.api.test_topics import Forwarding
 from tests.transport.kafka.wire import request_of, whole
 
 KEYS = [19, 20, 21, 22, 32, 33, 37, 44]
-# Mostly what lengths are made of, so that some bodies are understood further than to their start.
+# Mostly bytes of lengths, so that some bodies are parsed beyond their first fields.
 BODIES = st.lists(st.sampled_from([0, 0, 0, 1, 2, 3, 97, 255]), max_size=60).map(bytes)
 repeatable = settings(derandomize=True, deadline=None, database=None, max_examples=50)
 
@@ -34,8 +34,8 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 
 def the_api(key: int, executor: ThreadPoolExecutor) -> KafkaApi:
     apis = [
-        *ConfigDesk(executor).apis,
-        *topic_apis(TopicDesk()),
+        *Configs(executor).apis,
+        *topic_apis(Forwarding()),
         *delete_records_apis(Deleter()),
         *producer_id_apis(lambda: range(1_000), executor),
     ]
@@ -44,7 +44,7 @@ def the_api(key: int, executor: ThreadPoolExecutor) -> KafkaApi:
 
 
 @pytest.mark.parametrize("key", KEYS, ids=[KafkaApiKey(key).name for key in KEYS])
-def test_any_bytes_are_answered_or_malformed(key: int, executor: ThreadPoolExecutor):
+def test_random_bytes_get_a_response_or_are_malformed(key: int, executor: ThreadPoolExecutor):
     @repeatable
     @given(body=BODIES, newest=st.booleans())
     def check(body: bytes, newest: bool) -> None:

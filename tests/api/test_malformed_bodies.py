@@ -1,4 +1,4 @@
-"""Whatever follows a good header: an answer, or a malformed request, and no other error."""
+"""Random bodies of requests: a response or a malformed request, and no other error."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ VERSIONED = [
 
 
 def answer_to(api: KafkaApi, version: int, body: bytes) -> None:
-    """Have it answered, and read what is answered; raises MalformedRequestError."""
+    """Handle a request and parse the response; raises MalformedRequestError."""
 
     async def handle() -> bytes | None:
         answer = await api.handle(request_of(api.key, version, body))
@@ -81,7 +81,7 @@ def answer_to(api: KafkaApi, version: int, body: bytes) -> None:
 
 
 @pytest.mark.parametrize(("api", "version"), VERSIONED)
-def test_a_request_that_is_cut_off_is_malformed(api: KafkaApi, version: int):
+def test_a_truncated_request_is_malformed(api: KafkaApi, version: int):
     body = bytes(GOOD[api.key].encode(version=version))
     answer_to(api, version, body)
     for end in range(_needed(api, version, body)):
@@ -90,7 +90,7 @@ def test_a_request_that_is_cut_off_is_malformed(api: KafkaApi, version: int):
 
 
 def _needed(api: KafkaApi, version: int, body: bytes) -> int:
-    """How much of the request is read: what ends it may be about what is not spoken here."""
+    """Return how many bytes are parsed; the last fields of some versions are ignored."""
     if api.key == 1 and version >= 7:  # no forgotten topics; a rack
         return len(body) - 4 - (3 if version >= 11 else 0)
     if api.key == 3 and version >= 8:  # authorized operations
@@ -101,7 +101,7 @@ def _needed(api: KafkaApi, version: int, body: bytes) -> int:
 @pytest.mark.parametrize(("api", "version"), VERSIONED)
 @repeatable
 @given(data=st.data())
-def test_bytes_that_mean_nothing_do_no_harm(api: KafkaApi, version: int, data: st.DataObject):
+def test_random_bytes_cause_no_other_error(api: KafkaApi, version: int, data: st.DataObject):
     body = bytearray(GOOD[api.key].encode(version=version))
     position = st.integers(0, len(body) - 1)
     for at in data.draw(st.lists(position, max_size=4)):

@@ -89,7 +89,7 @@ def test_every_version_describes_the_cluster(version: int):
     ]
     assert answer.controller_id == (2 if version >= 1 else -1)
     assert answer.cluster_id == ("a-cluster" if version >= 2 else None)
-    assert answer.authorized_operations is None  # how kafka-python reads the smallest integer
+    assert answer.authorized_operations is None  # how kafka-python shows the smallest integer
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -112,11 +112,11 @@ def test_every_version_describes_topics(version: int):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_partition_without_a_leader_says_so(version: int):
+def test_a_partition_without_a_leader_has_an_error(version: int):
     (tea,) = ask(apis(), metadata(["tea"]), version).topics
     (row,) = tea.partitions
     assert (row.error_code, row.leader_id) == (Errors.LEADER_NOT_AVAILABLE, -1)
-    # Before version 1 replicas that cannot be reached are left out.
+    # Before version 1, offline replicas are left out.
     assert row.replica_nodes == ([1] if version == 0 else [1, 3])
     assert row.offline_replicas == ([3] if version >= 5 else [])
 
@@ -124,13 +124,15 @@ def test_a_partition_without_a_leader_says_so(version: int):
 @pytest.mark.parametrize(
     ("version", "error"), [(5, Errors.LEADER_NOT_AVAILABLE), (6, Errors.LISTENER_NOT_FOUND)]
 )
-def test_a_leader_on_another_listener_is_told_from_a_missing_one(version: int, error: Errors):
+def test_a_leader_without_the_listener_has_another_error_than_a_missing_leader(
+    version: int, error: Errors
+):
     cache = cache_of({"far": [partition(0, 9, 9)]}, BROKERS)
     (far,) = ask(apis(cache), metadata(["far"]), version).topics
     assert far.partitions[0].error_code == error
 
 
-def test_all_topics_are_asked_for_with_null_and_before_version_1_with_none():
+def test_all_topics_are_requested_by_null_or_before_version_1_by_an_empty_list():
     assert set(topics_of(ask(apis(), metadata([]), 0))) == set(TOPICS)
     for version in range(1, 9):
         assert set(topics_of(ask(apis(), metadata(None), version))) == set(TOPICS)
@@ -138,7 +140,7 @@ def test_all_topics_are_asked_for_with_null_and_before_version_1_with_none():
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_an_unknown_topic_is_unknown(version: int):
+def test_an_unknown_topic_has_an_error(version: int):
     answer = ask(apis(), metadata(["orders", "nothing", "not/legal"]), version)
     assert {name: topic.error_code for name, topic in topics_of(answer).items()} == {
         "orders": 0,
@@ -169,7 +171,7 @@ def test_a_missing_topic_is_not_created_when_the_client_does_not_allow_it():
     assert created == []
 
 
-def test_what_changed_is_in_the_next_answer():
+def test_a_change_is_in_the_next_response():
     cache = cache_of(TOPICS, BROKERS)
     handlers = apis(cache)
     assert len(topics_of(ask(handlers, metadata(["tea"]), 8))["tea"].partitions) == 1
@@ -182,7 +184,7 @@ def test_what_changed_is_in_the_next_answer():
     assert [b.node_id for b in answer.brokers] == [1]
 
 
-def test_topics_of_many_partitions_are_whole():
+def test_topics_with_many_partitions_are_returned_completely():
     rows = [partition(index, 1 + index % 2) for index in range(1_234)]
     cache = cache_of({"wide": rows, "tea": TOPICS["tea"]}, BROKERS)
     handlers = apis(cache)
@@ -192,7 +194,7 @@ def test_topics_of_many_partitions_are_whole():
         assert [p.leader_id for p in wide.partitions] == [1 + i % 2 for i in range(1_234)]
 
 
-def test_who_asks_while_the_cluster_is_read_gets_all_of_it():
+def test_concurrent_requests_get_complete_responses():
     rows = [partition(index) for index in range(12_345)]
     (api,) = apis(cache_of({"wide": rows}, BROKERS))
     request = request_of(api.key, 8, metadata(None).encode(version=8))

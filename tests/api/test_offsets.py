@@ -36,7 +36,7 @@ def partitions(answer: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("version", range(1, 6))
-def test_every_version_from_1_on_has_one_offset(version: int):
+def test_versions_from_1_on_return_one_offset(version: int):
     replicas = CannedReplicas()
     replicas.listed = {
         ORDERS_0: ListedOffset(Errors.NONE, timestamp_ms=99, offset=7, leader_epoch=2),
@@ -63,7 +63,7 @@ def test_every_version_from_1_on_has_one_offset(version: int):
         (ListedOffset(Errors.NOT_LEADER_OR_FOLLOWER), 1, []),
     ],
 )
-def test_version_0_has_a_list_of_offsets(listed: ListedOffset, wanted: int, offsets: list[int]):
+def test_version_0_returns_a_list_of_offsets(listed: ListedOffset, wanted: int, offsets: list[int]):
     replicas = CannedReplicas()
     replicas.listed = {ORDERS_0: listed}
     queries = {ORDERS_0: OffsetQuery(-1)}
@@ -76,7 +76,7 @@ def test_version_0_has_a_list_of_offsets(listed: ListedOffset, wanted: int, offs
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_every_version_tells_where_an_epoch_ends(version: int):
+def test_every_version_returns_the_end_of_an_epoch(version: int):
     replicas = CannedReplicas()
     replicas.epoch_ends = {
         ORDERS_0: EpochEnd(Errors.NONE, 4, 20),
@@ -108,7 +108,7 @@ def test_every_version_tells_where_an_epoch_ends(version: int):
         (5, Errors.OFFSET_NOT_AVAILABLE),
     ],
 )
-def test_an_end_nobody_knows_yet_is_told_as_the_version_can(version: int, error: Errors):
+def test_an_unknown_epoch_end_is_returned_as_the_version_allows(version: int, error: Errors):
     replicas = CannedReplicas()
     replicas.listed = {ORDERS_0: ListedOffset(Errors.OFFSET_NOT_AVAILABLE)}
     queries = {ORDERS_0: OffsetQuery(-1, -1)}

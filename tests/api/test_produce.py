@@ -71,7 +71,7 @@ def errors(answer: Any) -> dict[TopicPartition, Errors]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_version_tells_where_records_are(version: int):
+def test_every_version_returns_the_offsets_of_records(version: int):
     replicas = CannedReplicas()
     records = {ORDERS_0: batch(b"a"), ORDERS_1: batch(b"b", b"c"), TEA_0: batch(b"d")}
     replicas.produced = dict.fromkeys(records, WRITTEN)
@@ -89,7 +89,7 @@ def test_every_version_tells_where_records_are(version: int):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_version_tells_what_went_wrong(version: int):
+def test_every_version_returns_errors(version: int):
     replicas = CannedReplicas()
     replicas.produced = {ORDERS_0: ProducedPartition(Errors.INVALID_RECORD, message="no magic")}
 
@@ -101,7 +101,7 @@ def test_every_version_tells_what_went_wrong(version: int):
     assert partition.error_message == ("no magic" if version >= 8 else None)
 
 
-def test_batches_are_handed_on_where_they_were_received():
+def test_batches_are_passed_on_without_a_copy():
     replicas = CannedReplicas()
     replicas.produced = {ORDERS_0: WRITTEN}
     call(produce_apis(replicas), produce({ORDERS_0: batch(b"a")}), 7)
@@ -111,7 +111,7 @@ def test_batches_are_handed_on_where_they_were_received():
 
 
 @pytest.mark.parametrize("count", [1, 2_000])
-def test_what_waits_for_replicas_keeps_no_records_in_memory(count: int):
+def test_a_waiting_request_keeps_no_records_in_memory(count: int):
     replicas = CannedReplicas(holds=True)
     replicas.produced = {ORDERS_0: WRITTEN}
     received = bytearray(produce({ORDERS_0: batch(*[b"a"] * count)}).encode(version=7))
@@ -133,14 +133,14 @@ def test_what_waits_for_replicas_keeps_no_records_in_memory(count: int):
     asyncio.run(main())
 
 
-def test_nothing_is_sent_to_who_wants_no_acks():
+def test_acks_0_gets_no_response():
     replicas = CannedReplicas()
     replicas.produced = {ORDERS_0: WRITTEN}
     assert call(produce_apis(replicas), produce({ORDERS_0: batch(b"a")}, acks=0), 7) is None
     assert replicas.acks == 0
 
 
-def test_who_wants_no_acks_loses_the_connection_over_an_error():
+def test_acks_0_closes_the_connection_after_an_error():
     replicas = CannedReplicas()
     replicas.produced = {
         ORDERS_0: WRITTEN,
@@ -151,7 +151,7 @@ def test_who_wants_no_acks_loses_the_connection_over_an_error():
         call(produce_apis(replicas), produce({**records}, acks=0), 7)
 
 
-def test_records_that_are_not_replicated_in_time_are_answered_when_time_is_up():
+def test_a_request_that_is_not_replicated_in_time_times_out():
     replicas = CannedReplicas(holds=True)
     replicas.produced = {ORDERS_0: ProducedPartition(Errors.REQUEST_TIMED_OUT)}
     answer = ask(produce_apis(replicas), produce({ORDERS_0: batch(b"a")}, timeout_ms=1), 7)
@@ -159,7 +159,7 @@ def test_records_that_are_not_replicated_in_time_are_answered_when_time_is_up():
     assert errors(answer) == {ORDERS_0: Errors.REQUEST_TIMED_OUT}
 
 
-def test_there_are_no_transactions():
+def test_transactions_are_refused():
     replicas = CannedReplicas()
     request = produce({ORDERS_0: batch(b"a")}, transactional_id="tx")
     refused = {ORDERS_0: Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
@@ -170,7 +170,9 @@ def test_there_are_no_transactions():
 
 
 @pytest.mark.parametrize("records", [None, b"", batch(b"a")[:60], batch(b"a") + batch(b"b")])
-def test_a_partition_gets_one_batch_and_the_others_are_written_without_it(records: bytes | None):
+def test_a_partition_without_exactly_one_batch_is_refused_and_others_are_written(
+    records: bytes | None,
+):
     replicas = CannedReplicas()
     replicas.produced = {ORDERS_1: WRITTEN}
     request = produce({ORDERS_0: records, ORDERS_1: batch(b"b")})
@@ -184,14 +186,14 @@ def test_a_partition_gets_one_batch_and_the_others_are_written_without_it(record
 @pytest.mark.parametrize(
     ("version", "error"), [(6, Errors.UNSUPPORTED_COMPRESSION_TYPE), (7, Errors.NONE)]
 )
-def test_zstd_is_for_those_who_know_of_it(version: int, error: Errors):
+def test_zstd_needs_version_7(version: int, error: Errors):
     replicas = CannedReplicas()
     replicas.produced = {ORDERS_0: WRITTEN}
     request = produce({ORDERS_0: zstandard(b"a")})
     assert errors(ask(produce_apis(replicas), request, version)) == {ORDERS_0: error}
 
 
-def test_records_that_nobody_could_read_go_no_further():
+def test_unreadable_records_are_refused():
     replicas = CannedReplicas()
     replicas.produced = {ORDERS_1: WRITTEN}
     garbage = resealed(batch(b"a")[:-3] + b"???")
@@ -202,7 +204,7 @@ def test_records_that_nobody_could_read_go_no_further():
 
 @pytest.mark.parametrize("count", [2, 2_000])
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_compacted_topic_takes_no_records_without_a_key(version: int, count: int):
+def test_a_compacted_topic_refuses_records_without_a_key(version: int, count: int):
     replicas = CannedReplicas()
     replicas.compacted = frozenset({ORDERS_0, ORDERS_1})
     replicas.produced = {ORDERS_1: WRITTEN}
@@ -220,7 +222,7 @@ def test_a_compacted_topic_takes_no_records_without_a_key(version: int, count: i
 
 
 class InOrder(CannedReplicas):
-    """Remembers which partitions were appended to together, in order."""
+    """Remembers which partitions were appended to together, in sequence."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -231,7 +233,7 @@ class InOrder(CannedReplicas):
         return super().produce(acks, records, *rest)
 
 
-def test_what_takes_long_to_check_is_overtaken_only_elsewhere():
+def test_a_slow_check_delays_only_later_requests_for_its_partitions():
     replicas = InOrder()
     (api,) = produce_apis(replicas)
     slow, quick = batch(*[b"a"] * 5_000), batch(b"b")
@@ -249,7 +251,7 @@ def test_what_takes_long_to_check_is_overtaken_only_elsewhere():
     assert replicas.appended == [[TEA_0], [ORDERS_0], [ORDERS_0, ORDERS_1]]
 
 
-def test_a_partition_that_comes_twice_is_malformed():
+def test_a_partition_listed_twice_is_malformed():
     topic_type = ProduceRequest.TopicProduceData
     partition = topic_type.PartitionProduceData(index=0, records=batch(b"a"))
     topic = topic_type(name="orders", partition_data=[partition])

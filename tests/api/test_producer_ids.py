@@ -21,7 +21,7 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 
 
 class Blocks:
-    """Gives blocks of three ids, unless it fails; counts how often it is asked."""
+    """Returns blocks of three ids, or raises; counts its calls."""
 
     def __init__(self, *failures: Exception) -> None:
         self.taken = 0
@@ -36,7 +36,7 @@ class Blocks:
 
 
 def ids_of(count: int, take_block: Callable[[], range], executor: ThreadPoolExecutor) -> list[int]:
-    """The ids that so many producers get that ask at the same time."""
+    """Return the ids of ``count`` concurrent requests."""
     (api,) = producer_id_apis(take_block, executor)
     request = request_of(api.key, 1, PLAIN.encode(version=1))
 
@@ -48,20 +48,18 @@ def ids_of(count: int, take_block: Callable[[], range], executor: ThreadPoolExec
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_an_idempotent_producer_gets_an_id_and_the_first_epoch(
-    version: int, executor: ThreadPoolExecutor
-):
+def test_an_idempotent_producer_gets_an_id_and_epoch_0(version: int, executor: ThreadPoolExecutor):
     answer = ask(producer_id_apis(lambda: range(4_000, 5_000), executor), PLAIN, version)
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (0, 4_000, 0)
 
 
-def test_a_block_is_taken_when_the_one_before_is_used_up(executor: ThreadPoolExecutor):
+def test_a_new_block_is_taken_when_the_previous_one_is_used_up(executor: ThreadPoolExecutor):
     blocks = Blocks()
     assert sorted(ids_of(7, blocks, executor)) == list(range(7))
     assert blocks.taken == 3
 
 
-def test_a_producer_with_a_transactional_id_is_refused(executor: ThreadPoolExecutor):
+def test_a_transactional_id_is_refused(executor: ThreadPoolExecutor):
     blocks = Blocks()
     request = InitProducerIdRequest(transactional_id="orders", transaction_timeout_ms=1)
     answer = ask(producer_id_apis(blocks, executor), request, 1)
@@ -69,7 +67,7 @@ def test_a_producer_with_a_transactional_id_is_refused(executor: ThreadPoolExecu
     assert not blocks.taken
 
 
-def test_without_zookeeper_producers_are_to_try_again(executor: ThreadPoolExecutor):
+def test_without_zookeeper_the_error_is_retriable(executor: ThreadPoolExecutor):
     blocks = Blocks(SessionExpiredError("no session"))
     (api,) = producer_id_apis(blocks, executor)
     request = request_of(api.key, 1, PLAIN.encode(version=1))

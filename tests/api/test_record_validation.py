@@ -1,4 +1,4 @@
-"""Records that nobody could read are refused when they are produced, whatever their header says."""
+"""Unreadable records are refused when they are produced, whatever their header says."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VALUES = [b"%d" % number * number for number in range(200)]
 
 
 def xerial(data: bytes) -> bytes:
-    """Return what the Java library makes of it: blocks with their sizes, behind a header."""
+    """Compress like the Java library: blocks with their sizes after a header."""
     blocks = [snapped(data[at : at + 1000]) for at in range(0, len(data), 1000)]
     sized = b"".join(struct.pack(">i", len(block)) + block for block in blocks)
     return b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1) + sized
@@ -47,7 +47,7 @@ COMPRESSORS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
 
 
 def with_records(data: bytes, records: bytes, codec: int = 0) -> bytes:
-    """Return a batch with the same header and other bytes behind it, which its CRC covers."""
+    """Return a batch with the same header and other records, with a valid CRC."""
     changed = bytearray(data[:HEADER] + records)
     struct.pack_into(">i", changed, 8, len(changed) - 12)
     struct.pack_into(">h", changed, ATTRIBUTES_AT, codec)
@@ -55,7 +55,7 @@ def with_records(data: bytes, records: bytes, codec: int = 0) -> bytes:
 
 
 def with_header(data: bytes, **fields: int) -> bytes:
-    """Return a batch whose header says something else, which its CRC covers."""
+    """Return a batch with changed header fields and a valid CRC."""
     changed = bytearray(data)
     for name, value in fields.items():
         at = {"count": COUNT_AT, "last_offset_delta": LAST_OFFSET_DELTA_AT}[name]
@@ -64,12 +64,12 @@ def with_header(data: bytes, **fields: int) -> bytes:
 
 
 def claims(data: bytes, count: int) -> bytes:
-    """Return a batch that says how many records it has."""
+    """Return a batch with another record count."""
     return with_header(data, count=count, last_offset_delta=count - 1)
 
 
 def check(data: bytes, *, needs_keys: bool = False) -> bytes:
-    """Validate; return the batch as it is then."""
+    """Validate a batch; return it afterwards."""
     received = bytearray(data)
     validate(memoryview(received), needs_keys=needs_keys)
     return bytes(received)
@@ -125,7 +125,7 @@ UNREADABLE: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("data", UNREADABLE.values(), ids=UNREADABLE)
-def test_records_that_nobody_could_read_are_refused(data: bytes):
+def test_unreadable_records_are_refused(data: bytes):
     with pytest.raises(InvalidRecordsError, match="records that cannot be read: ") as refused:
         check(data)
     assert refused.value.keyless == ()
@@ -133,7 +133,7 @@ def test_records_that_nobody_could_read_are_refused(data: bytes):
 
 @pytest.mark.parametrize("values", [[b""], [None], [b"x" * 100_000], VALUES])
 @pytest.mark.parametrize("compressor", [None, *COMPRESSORS])
-def test_records_as_producers_write_them_are_taken(
+def test_records_written_by_producers_are_accepted(
     values: list[bytes | None], compressor: str | None
 ):
     data = batch(*values)
@@ -143,7 +143,7 @@ def test_records_as_producers_write_them_are_taken(
     assert check(data) == data
 
 
-def test_headers_of_records_are_taken():
+def test_headers_of_records_are_accepted():
     header = b"\x06key\x0avalue"
     records = bytes([RECORDS[0] + 2 * 2 * len(header)]) + RECORDS[1:-1] + b"\x04" + 2 * header
     data = with_records(ONE, records)
@@ -151,7 +151,7 @@ def test_headers_of_records_are_taken():
 
 
 @given(st.binary(max_size=60), st.integers(1, 5))
-def test_any_bytes_are_read_or_refused(records: bytes, count: int):
+def test_random_bytes_are_accepted_or_refused(records: bytes, count: int):
     try:
         check(claims(with_records(ONE, records), count))
     except InvalidRecordsError:
@@ -159,7 +159,7 @@ def test_any_bytes_are_read_or_refused(records: bytes, count: int):
 
 
 @given(st.lists(st.none() | st.binary(max_size=300), min_size=1, max_size=80))
-def test_no_byte_less_or_more_goes_unnoticed(values: list[bytes | None]):
+def test_a_missing_or_additional_byte_is_refused(values: list[bytes | None]):
     written = batch(*values)
     assert check(written) == written
     for records in (written[HEADER:-1], written[HEADER:] + b"\0"):
@@ -168,17 +168,17 @@ def test_no_byte_less_or_more_goes_unnoticed(values: list[bytes | None]):
 
 
 @pytest.mark.parametrize("data", [ONE[:-1], with_header(ONE, count=0), with_header(ONE, count=2)])
-def test_what_the_header_tells_is_left_to_the_log(data: bytes):
+def test_other_header_fields_are_checked_by_the_log(data: bytes):
     check(data)
 
 
-def test_bytes_that_changed_on_the_way_are_left_to_the_log():
+def test_a_wrong_crc_is_checked_by_the_log():
     changed = bytearray(ONE)
     changed[HEADER] ^= 1
     check(bytes(changed))
 
 
-def test_records_without_a_key_are_named_if_they_must_have_one():
+def test_records_without_a_key_are_listed_if_keys_are_needed():
     data = batch(b"a", b"b", key=b"key")
     assert check(data, needs_keys=True) == data
     with pytest.raises(InvalidRecordsError) as refused:
@@ -187,13 +187,13 @@ def test_records_without_a_key_are_named_if_they_must_have_one():
 
 
 @pytest.mark.parametrize("claimed", [TIMESTAMP_MS - 1, TIMESTAMP_MS + 1, 253402300799000, -1])
-def test_the_greatest_timestamp_is_that_of_a_record(claimed: int):
+def test_the_max_timestamp_is_corrected(claimed: int):
     lying = bytearray(TWO)
     struct.pack_into(">q", lying, MAX_TIMESTAMP_AT, claimed)
     assert check(resealed(lying)) == TWO
 
 
-def test_a_few_bytes_that_claim_to_be_gigabytes_are_not_unpacked(monkeypatch: pytest.MonkeyPatch):
+def test_a_small_batch_that_claims_gigabytes_is_not_decompressed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(decompression, "LEAST_LIMIT", 10_000)
     monkeypatch.setattr(decompression, "MAX_RATIO", 1)
     claim = b"\xff\xff\xff\xff\x0f"
@@ -205,7 +205,7 @@ def test_a_few_bytes_that_claim_to_be_gigabytes_are_not_unpacked(monkeypatch: py
             check(with_records(ONE, packed, codec))
 
 
-def test_a_little_is_checked_at_once_and_what_may_be_more_elsewhere():
+def test_small_uncompressed_batches_are_checked_at_once_and_others_in_a_thread():
     assert is_quick([memoryview(batch(*[b"x"] * 500))] * 2)
     assert not is_quick([memoryview(batch(*[b"x"] * 501))] * 2)
     assert not is_quick([memoryview(with_records(ONE, RECORDS, GZIP))])

@@ -14,17 +14,17 @@ WAIT_S = 10
 
 
 class Operation(DelayedOperation):
-    """One that only a test answers."""
+    """An operation that only a test answers."""
 
     def on_changes(self, names: object) -> bool:
         return False
 
     def answer(self) -> Answer:
-        raise AssertionError("nobody asks")
+        raise AssertionError("not called")
 
 
 class CountingLoop(asyncio.SelectorEventLoop):
-    """Counts how often other threads woke it, and keeps its timers."""
+    """Counts how often other threads wake it, and keeps its timers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def in_thread(call: Callable[[], None]) -> None:
     thread.join(WAIT_S)
 
 
-def test_an_answer_given_at_once_needs_no_waiting():
+def test_an_answer_given_at_once_needs_no_wait():
     async def main(loop: CountingLoop) -> None:
         reply = Replies().new()
         reply.give(5)
@@ -61,7 +61,7 @@ def test_an_answer_given_at_once_needs_no_waiting():
     run(main)
 
 
-def test_an_answer_of_another_thread_wakes_who_waits():
+def test_an_answer_of_another_thread_wakes_the_waiting_task():
     async def main(loop: CountingLoop) -> None:
         reply = Replies().new()
         thread = threading.Thread(target=reply.give, args=(5,))
@@ -72,7 +72,7 @@ def test_an_answer_of_another_thread_wakes_who_waits():
     run(main)
 
 
-def test_a_burst_of_answers_wakes_the_loop_once():
+def test_many_answers_wake_the_loop_once():
     async def main(loop: CountingLoop) -> None:
         replies = Replies()
         burst: list[AwaitedReply[int]] = [replies.new() for _ in range(1000)]
@@ -88,7 +88,7 @@ def test_a_burst_of_answers_wakes_the_loop_once():
     run(main)
 
 
-def test_answers_from_many_threads_all_arrive():
+def test_answers_of_many_threads_all_arrive():
     async def main(loop: CountingLoop) -> None:
         replies = Replies()
         waiting = [replies.new() for _ in range(2000)]
@@ -107,7 +107,7 @@ def test_answers_from_many_threads_all_arrive():
     run(main)
 
 
-def test_an_operation_expires_when_its_time_is_up():
+def test_an_operation_expires_after_its_timeout():
     async def main(loop: CountingLoop) -> None:
         reply: AwaitedReply[str] = Replies().new()
         operation = Operation([])
@@ -123,7 +123,7 @@ def test_an_operation_expires_when_its_time_is_up():
     run(main)
 
 
-def test_an_operation_that_is_answered_does_not_expire():
+def test_an_answered_operation_does_not_expire():
     async def main(loop: CountingLoop) -> None:
         reply: AwaitedReply[str] = Replies().new()
         expired: list[DelayedOperation] = []
@@ -139,7 +139,7 @@ def test_an_operation_that_is_answered_does_not_expire():
     run(main)
 
 
-def test_an_operation_nobody_waits_for_any_more_is_given_up():
+def test_an_operation_whose_task_is_cancelled_is_expired():
     async def main(loop: CountingLoop) -> None:
         reply: AwaitedReply[str] = Replies().new()
         operation = Operation([])
@@ -159,7 +159,7 @@ def test_an_operation_nobody_waits_for_any_more_is_given_up():
     run(main)
 
 
-def test_an_answer_that_comes_after_the_loop_ended_is_nobodys():
+def test_an_answer_after_the_end_of_the_loop_is_ignored():
     kept: list[AwaitedReply[int]] = []
 
     async def main(loop: CountingLoop) -> None:

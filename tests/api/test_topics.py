@@ -40,8 +40,8 @@ OUTCOMES = [
 ]
 
 
-class Desk:
-    """Answers every request the same, from a thread of its own."""
+class Forwarding:
+    """Gives every request the same answer, from its own thread."""
 
     def __init__(self, outcomes: Sequence[TopicOutcome] = ()) -> None:
         self.asked: list[TopicsRequest] = []
@@ -55,7 +55,7 @@ class Desk:
         raise NotImplementedError
 
 
-def told(rows: Any) -> list[tuple[str, int, str | None]]:
+def results(rows: Any) -> list[tuple[str, int, str | None]]:
     return [(row.name, row.error_code, row.error_message) for row in rows]
 
 
@@ -68,7 +68,7 @@ MESSAGES = [
 
 @pytest.mark.parametrize("version", [2, 3, 4])
 def test_topics_are_created_by_number_or_by_assignment(version: int):
-    desk = Desk(OUTCOMES)
+    forwarding = Forwarding(OUTCOMES)
     topic = CreateTopics.CreatableTopic
     assignment = topic.CreatableReplicaAssignment(partition_index=1, broker_ids=[2, 0])
     configs = [
@@ -83,19 +83,21 @@ def test_topics_are_created_by_number_or_by_assignment(version: int):
     ]
 
     answer = ask(
-        topic_apis(desk), CreateTopics(topics=topics, timeout_ms=700, validate_only=True), version
+        topic_apis(forwarding),
+        CreateTopics(topics=topics, timeout_ms=700, validate_only=True),
+        version,
     )
 
     config = (ConfigEntry("retention.ms", "5"), ConfigEntry("segment.ms", None))
     assigned = (AssignedPartition(1, (2, 0)),)
     wanted = (CreatableTopic("a", 3, 2, config=config), CreatableTopic("b", assignment=assigned))
-    assert desk.asked == [CreateTopicsRequest(wanted, 700, validate_only=True)]
-    assert told(answer.topics) == MESSAGES
+    assert forwarding.asked == [CreateTopicsRequest(wanted, 700, validate_only=True)]
+    assert results(answer.topics) == MESSAGES
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_topics_get_more_partitions(version: int):
-    desk = Desk(OUTCOMES)
+def test_partitions_are_added_to_topics(version: int):
+    forwarding = Forwarding(OUTCOMES)
     topic = CreatePartitions.CreatePartitionsTopic
     replicas = [topic.CreatePartitionsAssignment(broker_ids=[1, 2])]
     topics = [
@@ -104,24 +106,24 @@ def test_topics_get_more_partitions(version: int):
     ]
 
     answer = ask(
-        topic_apis(desk),
+        topic_apis(forwarding),
         CreatePartitions(topics=topics, timeout_ms=700, validate_only=False),
         version,
     )
 
     wanted = (GrowingTopic("a", 4), GrowingTopic("b", 2, ((1, 2),)))
-    assert desk.asked == [CreatePartitionsRequest(wanted, 700)]
-    assert told(answer.results) == MESSAGES
+    assert forwarding.asked == [CreatePartitionsRequest(wanted, 700)]
+    assert results(answer.results) == MESSAGES
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_topics_are_deleted_by_name(version: int):
-    desk = Desk(OUTCOMES)
+    forwarding = Forwarding(OUTCOMES)
     request = DeleteTopics(topic_names=["a", "b"], timeout_ms=700)
 
-    answer = ask(topic_apis(desk), request, version)
+    answer = ask(topic_apis(forwarding), request, version)
 
-    assert desk.asked == [DeleteTopicsRequest(("a", "b"), 700)]
+    assert forwarding.asked == [DeleteTopicsRequest(("a", "b"), 700)]
     assert [(row.name, row.error_code) for row in answer.responses] == [
         (name, error_code) for name, error_code, _ in MESSAGES
     ]
@@ -131,24 +133,24 @@ def test_topics_are_deleted_by_name(version: int):
     ("version", "error"),
     [(1, Errors.INVALID_REQUEST), (2, Errors.INVALID_REQUEST), (3, Errors.TOPIC_DELETION_DISABLED)],
 )
-def test_old_clients_do_not_know_that_deletion_can_be_disabled(version: int, error: Errors):
-    desk = Desk([TopicOutcome("t", Errors.TOPIC_DELETION_DISABLED, "not here")])
+def test_old_clients_get_invalid_request_when_deletion_is_disabled(version: int, error: Errors):
+    forwarding = Forwarding([TopicOutcome("t", Errors.TOPIC_DELETION_DISABLED, "not here")])
     request = DeleteTopics(topic_names=["t"], timeout_ms=700)
-    (row,) = ask(topic_apis(desk), request, version).responses
+    (row,) = ask(topic_apis(forwarding), request, version).responses
     assert row.error_code == error
 
 
 @pytest.mark.parametrize("cut", [1, 2, 8])
-def test_a_request_that_ends_too_early_asks_nothing(cut: int):
-    desk = Desk()
+def test_a_truncated_request_is_not_forwarded(cut: int):
+    forwarding = Forwarding()
     topic = CreateTopics.CreatableTopic
     row = topic(name="a", num_partitions=1, replication_factor=1, assignments=[], configs=[])
     body = CreateTopics(topics=[row], timeout_ms=1, validate_only=False).encode(version=4)[:-cut]
-    create, _, _ = topic_apis(desk)
+    create, _, _ = topic_apis(forwarding)
 
     async def answer() -> None:
         await create.handle(request_of(KafkaApiKey.CREATE_TOPICS, 4, body))
 
     with pytest.raises(MalformedRequestError):
         asyncio.run(answer())
-    assert not desk.asked
+    assert not forwarding.asked

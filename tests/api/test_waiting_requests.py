@@ -1,4 +1,4 @@
-"""Requests that wait for replicas: other threads answer them, or time does, or nobody wants it."""
+"""Requests that wait for replicas: answered by other threads, by a timeout or by a disconnect."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PRODUCE_VERSION, FETCH_VERSION = 7, 11
 
 @pytest.fixture
 def broker() -> Iterator[OneBroker]:
-    """A leader whose follower is the test."""
+    """A leader; the test is its follower."""
     broker = OneBroker(MemoryLogs(), {ORDERS_0.topic: 1}, isr=(BROKER, FOLLOWER))
     broker.start()
     yield broker
@@ -63,21 +63,21 @@ def fetched(client: RawClient) -> Any:
 
 
 def replicate(broker: OneBroker, offset: int) -> None:
-    """Have the follower say, on this thread, that it has everything below ``offset``."""
+    """Let the follower fetch, on this thread, from ``offset``."""
     row = FetchPartition(ORDERS_0.partition, 0, offset, 0, 0)
     request = FetchRequest(FOLLOWER, -1, 0, (FetchTopic(ORDERS_0.topic, None, (row,)),))
     broker.replica_manager.fetch(request, now_ms(), lambda response: None)
 
 
 def wait_until_held(broker: OneBroker, count: int) -> None:
-    """Return when so many requests wait."""
+    """Wait until ``count`` requests are waiting."""
     with RawClient(broker.listener) as other:
         while broker.replica_manager.delayed_count != count:
             other.send(request_bytes(api_key=18, version=0))
             other.answer()
 
 
-def test_a_producer_is_answered_when_the_follower_has_it(broker: OneBroker):
+def test_a_producer_is_answered_when_the_follower_has_the_records(broker: OneBroker):
     with RawClient(broker.listener) as producer, RawClient(broker.listener) as consumer:
         send_fetch(consumer, 0)
         send_produce(producer)
@@ -89,13 +89,13 @@ def test_a_producer_is_answered_when_the_follower_has_it(broker: OneBroker):
         assert len(partition.records) == len(batch(b"a"))
 
 
-def test_a_producer_is_answered_when_its_time_is_up(broker: OneBroker):
+def test_a_producer_is_answered_at_its_timeout(broker: OneBroker):
     with RawClient(broker.listener) as producer:
         send_produce(producer, timeout_ms=10)
         assert produced(producer).error_code == Errors.REQUEST_TIMED_OUT
 
 
-def test_who_leaves_is_waited_for_no_more(broker: OneBroker):
+def test_requests_of_a_closed_connection_are_removed(broker: OneBroker):
     with RawClient(broker.listener) as producer, RawClient(broker.listener) as consumer:
         send_fetch(consumer, 0)
         send_produce(producer)
@@ -103,7 +103,7 @@ def test_who_leaves_is_waited_for_no_more(broker: OneBroker):
     wait_until_held(broker, 0)
 
 
-def test_a_consumer_learns_at_once_that_leadership_moved(broker: OneBroker):
+def test_a_waiting_consumer_is_answered_when_the_leader_changes(broker: OneBroker):
     with RawClient(broker.listener) as consumer:
         send_fetch(consumer, 0)
         wait_until_held(broker, 1)
@@ -111,7 +111,7 @@ def test_a_consumer_learns_at_once_that_leadership_moved(broker: OneBroker):
         assert fetched(consumer).error_code == Errors.NOT_LEADER_OR_FOLLOWER
 
 
-def test_requests_behind_one_that_waits_are_answered_after_it(broker: OneBroker):
+def test_requests_after_a_waiting_one_are_answered_after_it(broker: OneBroker):
     with RawClient(broker.listener) as client:
         send_produce(client)
         client.send(request_bytes(correlation_id=7, api_key=18, version=0))

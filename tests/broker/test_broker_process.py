@@ -36,7 +36,7 @@ pytestmark = pytest.mark.zookeeper
 BROKER = 1
 HEADER = ControlHeader(2, 1, -1)
 LEADING = LeaderAndIsrPartition(0, 1, BROKER, 0, (BROKER,), 0, (BROKER,), (), (), True, 0)
-ORDERS = (
+REQUESTS = (
     LeaderAndIsrRequest(
         LeaderAndIsrType.INCREMENTAL, (LeaderAndIsrTopic("t", topic_id(1), (LEADING,)),), ()
     ),
@@ -44,14 +44,14 @@ ORDERS = (
 )
 
 
-def test_orders_that_come_before_the_broker_is_registered_are_refused(
+def test_control_requests_before_the_registration_are_refused(
     zookeeper_address: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="regent.broker.broker_registration")
-    former_life = Session(zookeeper_address).client
+    former_session = Session(zookeeper_address).client
     reader = Session(zookeeper_address).client
     path = BrokerIdZNode.path(BROKER)
-    former_life.multi([Create("/brokers"), Create("/brokers/ids"), Create(path, ephemeral=True)])
+    former_session.multi([Create("/brokers"), Create("/brokers/ids"), Create(path, ephemeral=True)])
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     settings = Settings()
@@ -62,7 +62,7 @@ def test_orders_that_come_before_the_broker_is_registered_are_refused(
     )
     is_started = threading.Event()
 
-    def live() -> None:
+    def run() -> None:
         process.start()
         is_started.set()
         process.wait()
@@ -70,23 +70,23 @@ def test_orders_that_come_before_the_broker_is_registered_are_refused(
 
     with new_context() as context, ThreadPoolExecutor(1) as executor:
         client = RequestClient(context, f"tcp://127.0.0.1:{port}", client_id="test")
-        life = executor.submit(live)
+        running = executor.submit(run)
         try:
             eventually(lambda: "registered by another process" in caplog.text, "it waits")
-            for order in ORDERS:
+            for request in REQUESTS:
                 with pytest.raises(RequestFailedError) as caught:
-                    client.request(order, control_header=HEADER, timeout_ms=5000)
+                    client.request(request, control_header=HEADER, timeout_ms=5000)
                 assert caught.value.error_code is Errors.BROKER_NOT_AVAILABLE
-            former_life.close()
+            former_session.close()
             assert is_started.wait(20)
             assert not list(tmp_path.rglob("t-0"))
             (registered,) = reader.get_many([path])
             assert registered is not None
             assert json.loads(registered.data)["rack"] == "r1"
-            answer = client.request(ORDERS[1], control_header=HEADER, timeout_ms=5000)
+            answer = client.request(REQUESTS[1], control_header=HEADER, timeout_ms=5000)
             assert isinstance(answer, UpdateMetadataResponse)
         finally:
             process.request_stop(hurry=True)
             client.close()
             reader.close()
-            life.result(30)
+            running.result(30)

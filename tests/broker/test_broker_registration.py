@@ -1,4 +1,4 @@
-"""A broker registers, and waits for what is left of its former life."""
+"""A broker registers after its former session has expired."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 
 INFO = BrokerInfo(broker_id=1, endpoints=(EndPoint("PLAINTEXT", "127.0.0.1", 9092),))
-SESSION_TIMEOUT_MS = 60_000  # nobody waits for it
+SESSION_TIMEOUT_MS = 60_000  # no test waits for it
 
 
 class Pauses(threading.Event):
-    """What a registration waits for between its attempts; something happens at the third."""
+    """The pauses between attempts to register; ``at_the_third`` is called at the third."""
 
     def __init__(self, at_the_third: Callable[[threading.Event], None]) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ def server() -> FakeZooKeeperServer:
 
 @pytest.fixture
 def former(server: FakeZooKeeperServer) -> FakeZooKeeper:
-    """The session of the same broker's former life, in which it is registered."""
+    """The former session of the same broker, which is still registered."""
     zookeeper = FakeZooKeeper(server)
     store = ZkControllerStore(zookeeper)
     store.create_persistent_paths()
@@ -55,7 +55,7 @@ def register_again(server: FakeZooKeeperServer, pauses: Pauses) -> tuple[int, in
     return register(INFO, lambda: NO_SUSPECTS, zookeeper, store, SESSION_TIMEOUT_MS, pauses)
 
 
-def test_it_waits_for_its_former_session_and_says_so_once(
+def test_registration_waits_for_the_former_session_and_is_logged_once(
     server: FakeZooKeeperServer, former: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="regent.broker.broker_registration")
@@ -68,13 +68,15 @@ def test_it_waits_for_its_former_session_and_says_so_once(
     assert line.startswith("broker id 1 is registered by another process")
 
 
-def test_it_gives_up_when_it_is_to_stop(server: FakeZooKeeperServer, former: FakeZooKeeper) -> None:
+def test_registration_gives_up_when_the_broker_stops(
+    server: FakeZooKeeperServer, former: FakeZooKeeper
+) -> None:
     with pytest.raises(BrokerIdInUseError):
         register_again(server, Pauses(threading.Event.set))
     assert server.snapshot()["/brokers/ids/1"].stat.ephemeral_owner == former.session_id
 
 
-def test_a_broker_is_found_where_it_listens_unless_it_says_otherwise():
+def test_the_advertised_addresses_are_the_listening_ones_unless_configured():
     listening = AdvertisedListeners.of(BrokerConfig(host="::1"), 1, 2, 3)
     assert listening == AdvertisedListeners("::1", 1, 2, 3)
     info = listening.broker_info(7, rack="")

@@ -6,7 +6,7 @@ from regent.config.settings_file import load_settings
 from regent.core.setting import ConfigType
 
 
-def test_settings_have_kafkas_names_their_defaults_and_whether_they_were_given():
+def test_settings_have_kafkas_names_and_defaults_and_whether_they_were_given():
     given = {"num_partitions": 3, "default_replication_factor": 1}
     described = broker_settings(load_settings(None, {"broker": given}), 7)
     facts = {name: (row.value, row.default, row.is_given) for name, row in described.items()}

@@ -1,4 +1,4 @@
-"""A broker's logs on a real disk: what is on it after a stop, a crash, and a failure."""
+"""A broker's logs on a real disk: after a stop, a crash, and a disk failure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SELDOM = {"replica_high_watermark_checkpoint_interval_ms": 3_600_000, "log_reten
 
 
 class Disk:
-    """A data directory, and the storages that are opened on it, one after the other."""
+    """A data directory, and the storages that are opened on it in sequence."""
 
     def __init__(self, path: Path, undo: ExitStack) -> None:
         self.path = path
@@ -82,7 +82,7 @@ def values_in(logs: ReplicaLogs) -> list[bytes | None]:
     return values_of(log.read(0, 2**31, log.log_end_offset, at_least_one=True).read())
 
 
-def test_after_an_orderly_stop_everything_is_there_and_nothing_is_recovered(
+def test_after_a_clean_stop_all_records_exist_and_nothing_is_recovered(
     stage: Stage, disk: Disk
 ) -> None:
     storage = disk.open()
@@ -97,7 +97,7 @@ def test_after_an_orderly_stop_everything_is_there_and_nothing_is_recovered(
     assert again.logs.checkpointed_high_watermark(PARTITION) == 2
 
 
-def test_after_a_crash_what_was_written_whole_is_there(stage: Stage, disk: Disk) -> None:
+def test_after_a_crash_complete_batches_exist(stage: Stage, disk: Disk) -> None:
     storage = disk.open()
     produce(lead(stage, storage.logs), b"one", b"two")
     crashed = disk.path.with_name("crashed")
@@ -107,17 +107,17 @@ def test_after_a_crash_what_was_written_whole_is_there(stage: Stage, disk: Disk)
     assert values_in(disk.open(crashed).logs) == [b"one", b"two"]
 
 
-def test_high_watermarks_are_noted_in_the_background(stage: Stage, disk: Disk) -> None:
+def test_high_watermarks_are_checkpointed_in_the_background(stage: Stage, disk: Disk) -> None:
     storage = disk.open(replica_high_watermark_checkpoint_interval_ms=5)
     manager = lead(stage, storage.logs)
     storage.look_after(manager, lambda: None)
     produce(manager, b"one", b"two")
-    noted = disk.path / "log" / HIGH_WATERMARKS
+    checkpoint = disk.path / "log" / HIGH_WATERMARKS
     line = f"{PARTITION.topic} {PARTITION.partition} 2\n"
-    stage.wait_for(lambda: noted.exists() and line in noted.read_text())
+    stage.wait_for(lambda: checkpoint.exists() and line in checkpoint.read_text())
 
 
-def test_old_segments_go_in_the_background(stage: Stage, disk: Disk) -> None:
+def test_old_segments_are_deleted_in_the_background(stage: Stage, disk: Disk) -> None:
     storage = disk.open(
         log_retention_check_interval_ms=5,
         replica_high_watermark_checkpoint_interval_ms=5,
@@ -133,7 +133,7 @@ def test_old_segments_go_in_the_background(stage: Stage, disk: Disk) -> None:
     stage.wait_for(lambda: log.log_start_offset > 0)
 
 
-def test_removed_logs_go_in_the_background_of_a_later_life(
+def test_removed_logs_are_deleted_in_the_background_after_a_restart(
     stage: Stage, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(regent.broker.broker_storage, "_SETTLE_MS", 5)
@@ -147,9 +147,7 @@ def test_removed_logs_go_in_the_background_of_a_later_life(
     stage.wait_for(lambda: not list((disk.path / "log").glob("*-delete")))
 
 
-def test_damage_is_found_in_the_background_and_costs_a_replica_that_others_have(
-    stage: Stage, disk: Disk
-) -> None:
+def test_damage_found_in_the_background_takes_the_replica_offline(stage: Stage, disk: Disk) -> None:
     storage = disk.open(log_segment_bytes=200)  # one batch each
     broker = stage.broker(BROKER_ID, logs=storage.logs)
     ask(broker, lead_and_follow(BROKER_ID, (BROKER_ID, 2), isr=(BROKER_ID, 2)))
@@ -157,14 +155,14 @@ def test_damage_is_found_in_the_background_and_costs_a_replica_that_others_have(
     for _ in range(3):
         produce(manager, bytes(100))
     flip_byte(disk.path / "log" / SEGMENT, 80)
-    told = threading.Event()
-    storage.look_after(manager, told.set)
+    notified = threading.Event()
+    storage.look_after(manager, notified.set)
     stage.wait_for(lambda: manager.offline_replica_count == 1)
-    assert told.is_set(), "the controller is to be told"
+    assert notified.is_set(), "the controller is notified"
     assert storage.logs.is_damaged(PARTITION)
 
 
-def test_a_directory_that_fails_takes_only_its_replicas_offline_and_the_controller_is_told(
+def test_a_failed_directory_takes_only_its_replicas_offline_and_is_notified(
     stage: Stage, disk: Disk
 ) -> None:
     zookeeper = FakeZooKeeperServer()
@@ -189,7 +187,7 @@ def test_a_directory_that_fails_takes_only_its_replicas_offline_and_the_controll
     assert not storage.logs.is_offline(OTHER)
 
 
-def test_without_any_directory_left_there_is_nothing_to_announce(stage: Stage, disk: Disk) -> None:
+def test_without_a_working_directory_there_is_no_notification(stage: Stage, disk: Disk) -> None:
     storage = disk.open()
     storage.look_after(lead(stage, storage.logs), lambda: None)
     storage.announce_failure()

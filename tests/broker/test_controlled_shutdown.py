@@ -1,4 +1,4 @@
-"""The asking side: how often, whom, and when there is no use."""
+"""The controlled shutdown on the broker's side: attempts, retries and when it gives up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOVED = ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH)
 
 
 class ScriptedController:
-    """Gives the answers of a script, one after the other."""
+    """Gives scripted answers in sequence."""
 
     def __init__(self, *answers: ControlledShutdownResponse | RegentError) -> None:
         self._answers = iter(answers)
@@ -63,55 +63,55 @@ def leave(
     )
 
 
-def test_one_answer_without_remaining_partitions_is_enough():
+def test_one_response_without_remaining_partitions_is_enough():
     controller = ScriptedController(DONE)
     assert leave(controller, cluster_of(0, 1)) == ()
     assert controller.asked == [ControlledShutdownRequest(1, 7)]
 
 
-def test_it_asks_again_after_a_refusal_and_after_silence():
+def test_the_request_is_repeated_after_a_refusal_or_a_timeout():
     controller = ScriptedController(MOVED, RegentError("no answer"), DONE)
     assert leave(controller, cluster_of(0, 1)) == ()
     assert len(controller.asked) == 3
 
 
-def test_after_the_last_attempt_it_says_what_is_left():
+def test_after_the_last_attempt_the_remaining_partitions_are_returned():
     controller = ScriptedController(STUCK, STUCK, STUCK)
     assert leave(controller, cluster_of(0, 1)) == LEFT
 
 
-def test_the_last_broker_asks_once_because_nobody_could_take_over():
+def test_the_last_broker_asks_once_because_no_other_can_lead():
     controller = ScriptedController(STUCK)
     assert leave(controller, cluster_of(1)) == LEFT
 
 
-def test_without_zookeeper_nobody_is_asked():
+def test_without_zookeeper_no_request_is_sent():
     assert leave(ScriptedController(), cluster_of(0, 1), connections=itertools.repeat(False)) == ()
 
 
-def test_a_connection_that_is_back_in_a_moment_is_waited_for():
+def test_a_short_disconnection_is_waited_for():
     controller = ScriptedController(DONE)
     leave(controller, cluster_of(0, 1), connections=iter([False, True]))
     assert len(controller.asked) == 1
 
 
-def test_a_connection_that_is_lost_meanwhile_ends_the_attempts():
+def test_a_lost_connection_ends_the_attempts():
     controller = ScriptedController(MOVED)
     leave(controller, cluster_of(0, 1), connections=iter([True, False, False]))
     assert len(controller.asked) == 1
 
 
-def test_a_broker_no_controller_ever_spoke_to_has_nothing_to_hand_over():
+def test_a_broker_that_never_received_a_control_request_sends_none():
     controller = ScriptedController()
     assert leave(controller, MetadataSnapshot()) == ()
     assert controller.asked == []
 
 
-def test_an_unknown_controller_costs_attempts_like_a_silent_one():
+def test_an_unknown_controller_uses_up_attempts():
     assert leave(None, cluster_of(0, 1)) == ()
 
 
-def test_it_gives_up_when_it_is_told_to_hurry():
+def test_an_abort_ends_the_attempts():
     abort = threading.Event()
     abort.set()
     controller = ScriptedController(MOVED)

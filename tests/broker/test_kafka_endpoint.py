@@ -1,4 +1,4 @@
-"""What is configured holds on the port that clients connect to."""
+"""Limits of client connections as configured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.transport.kafka.raw_client import RawClient, request_bytes
 PRODUCE = 0
 
 
-def test_the_memory_of_all_requests_is_limited_as_configured():
+def test_the_memory_of_all_requests_is_limited():
     settings = load_settings(None, {"broker": {"queued_max_request_bytes": 1_000_000}})
     with ExitStack() as stack:
         served = ServedEndpoint(stack, MemoryLogs(), settings)
@@ -26,7 +26,7 @@ def test_the_memory_of_all_requests_is_limited_as_configured():
         assert served.closed == {Closed.SLOW: 1, Closed.MALFORMED: 1}
 
 
-def test_connections_are_limited_as_configured():
+def test_connections_are_limited():
     limits = {"max_connections_per_ip": 1, "max_connections_per_ip_overrides": "127.0.0.2:2"}
     with ExitStack() as stack:
         served = ServedEndpoint(stack, MemoryLogs(), load_settings(None, {"broker": limits}))

@@ -1,4 +1,4 @@
-"""What is configured is what the machines decide by."""
+"""Settings reach the classes that use them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from regent.core.replication.replica_manager import ReplicationSettings
 from regent.transport.kafka.connection import KafkaLimits
 
 
-def test_the_defaults_are_those_of_the_machines():
+def test_the_defaults_are_those_of_the_classes():
     assert controller_settings(Settings()) == ControllerSettings()
     assert replication_settings(Settings()) == ReplicationSettings()
     assert log_defaults(Settings()) == LogConfig()
@@ -29,7 +29,7 @@ def test_the_defaults_are_those_of_the_machines():
     assert not isr_changes_through_zookeeper(Settings())
 
 
-def test_every_setting_arrives():
+def test_every_setting_is_used():
     settings = load_settings(
         None,
         {
@@ -70,7 +70,7 @@ def test_every_setting_arrives():
     )
 
 
-def test_every_setting_of_logs_arrives():
+def test_every_log_setting_is_used():
     numbers = {
         "log_segment_delete_delay_ms": 1_001,
         "log_flush_interval_messages": 1_002,
@@ -94,13 +94,13 @@ def test_every_setting_of_logs_arrives():
     assert values == ["delete", *range(1_001, 1_009), "LogAppendTime", *range(1_009, 1_016)]
 
 
-def test_log_directories_are_below_the_data_directory_or_where_they_say():
+def test_log_directories_are_in_the_data_directory_or_absolute():
     assert log_directories(Settings(), Path("/data/broker-1")) == [Path("/data/broker-1/log")]
     settings = load_settings(None, {"log": {"log_dirs": "one, /disk2/logs"}})
     assert log_directories(settings, Path("/data")) == [Path("/data/one"), Path("/disk2/logs")]
 
 
-def test_every_limit_of_clients_arrives():
+def test_every_client_limit_is_used():
     limits = {
         "socket_request_max_bytes": 1,
         "max_connections": 2,

@@ -1,4 +1,4 @@
-"""Topics of clients are placed by the placement service, and without it when it is not there."""
+"""New topics are placed by the placement service, or without it when it is not available."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ REQUEST = PlaceTopicsRequest(
     "per-topic",
     0,
 )
-BY_THE_RULE = place(REQUEST)
-BY_THE_SERVICE = [row._replace(replicas=row.replicas[::-1]) for row in BY_THE_RULE]
-assert BY_THE_RULE != BY_THE_SERVICE
+BY_THE_CLIENT = place(REQUEST)
+BY_THE_SERVICE = [row._replace(replicas=row.replicas[::-1]) for row in BY_THE_CLIENT]
+assert BY_THE_CLIENT != BY_THE_SERVICE
 
 
 class Service:
-    """A placement service that turns replicas round, so that it can be told from the rule."""
+    """A placement service that reverses replicas, so that its placements can be recognised."""
 
     def __init__(self, context: Context, stack: ExitStack) -> None:
         self.state = "ready"
@@ -67,7 +67,7 @@ class Service:
 
 
 class Stage:
-    """A client, the service it asks, and the clock it looks at."""
+    """A client, its service, and the clock."""
 
     def __init__(self, stack: ExitStack) -> None:
         context = new_context()
@@ -90,7 +90,7 @@ def stage() -> Iterator[Stage]:
         yield Stage(stack)
 
 
-def test_the_service_places_when_it_is_warm(stage: Stage):
+def test_a_ready_service_places(stage: Stage):
     assert stage.place() == BY_THE_SERVICE
     assert (stage.client.placements, stage.client.fallbacks) == (1, 0)
 
@@ -99,7 +99,7 @@ def refuse(incoming: IncomingRequest) -> None:
     incoming.reply(PlaceTopicsResponse(Errors.OPERATION_NOT_ATTEMPTED, "100 requests wait already"))
 
 
-def be_silent(incoming: IncomingRequest) -> None:
+def do_not_answer(incoming: IncomingRequest) -> None:
     del incoming
 
 
@@ -114,7 +114,7 @@ T0, T1, U3 = BY_THE_SERVICE
     "reply",
     [
         refuse,
-        be_silent,
+        do_not_answer,
         answer(),
         answer(T0, T1),
         answer(T0, T1, U3, U3),
@@ -124,11 +124,11 @@ T0, T1, U3 = BY_THE_SERVICE
         answer(T0._replace(replicas=(1, 9)), T1, U3),
     ],
     ids=[
-        "a refusal",
-        "silence",
-        "nothing",
-        "too little",
-        "something twice",
+        "refused",
+        "no answer",
+        "no partitions",
+        "a missing partition",
+        "a partition twice",
         "another partition",
         "two replicas on one broker",
         "too few replicas",
@@ -139,58 +139,58 @@ def test_an_unusable_answer_is_replaced_by_the_same_algorithm(
     stage: Stage, reply: Callable[[IncomingRequest], None]
 ):
     stage.service.answer = reply
-    assert stage.place() == BY_THE_RULE
+    assert stage.place() == BY_THE_CLIENT
     assert (stage.client.placements, stage.client.fallbacks) == (1, 1)
 
 
 @pytest.mark.parametrize("state", ["starting", "warming", "failed"])
-def test_a_cold_service_is_not_asked_to_place(stage: Stage, state: str):
+def test_a_service_that_is_not_ready_is_not_asked_to_place(stage: Stage, state: str):
     stage.service.state = state
-    assert stage.place() == BY_THE_RULE
-    assert stage.service.asked == 1, "how it is"
+    assert stage.place() == BY_THE_CLIENT
+    assert stage.service.asked == 1, "one status request"
     reason = f"the placement service is {state}"
     assert stage.answer.message == f"{reason}: placed by the same algorithm, without Spark"
     assert stage.client.warming() == ("" if state == "failed" else state)
 
 
-def test_a_service_that_is_not_to_be_used_is_not_asked(stage: Stage):
+def test_use_service_false_sends_no_request(stage: Stage):
     placed = stage.client.place(REQUEST, use_service=False)
-    assert (list(placed.partitions), placed.message) == (BY_THE_RULE, "")
+    assert (list(placed.partitions), placed.message) == (BY_THE_CLIENT, "")
     assert stage.service.asked == 0
 
 
-def test_without_a_service_the_rule_places(stage: Stage):
+def test_without_a_service_the_client_places(stage: Stage):
     stage.endpoint = None
-    assert stage.place() == BY_THE_RULE
+    assert stage.place() == BY_THE_CLIENT
     assert stage.answer.message.startswith("there is no placement service: placed by")
     assert stage.client.warming() == ""
     stage.endpoint = stage.service.endpoint
     stage.now += PAUSE_S
     stage.service.stop()
-    assert stage.place() == BY_THE_RULE
+    assert stage.place() == BY_THE_CLIENT
     assert stage.client.fallbacks == 2
 
 
-def test_a_service_that_failed_is_left_alone_for_a_while_and_that_is_said_once(
+def test_a_failed_service_is_not_asked_during_a_pause_and_logged_once(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.INFO)
     stage.service.answer = refuse
     for _ in range(3):
-        assert stage.place() == BY_THE_RULE
-    assert stage.service.asked == 2, "how it is, and to place"
+        assert stage.place() == BY_THE_CLIENT
+    assert stage.service.asked == 2, "one status request, one placement"
     stage.now += PAUSE_S
     stage.place()
     assert stage.service.asked == 4
     stage.service.answer = stage.service.place
-    assert stage.place() == BY_THE_RULE
+    assert stage.place() == BY_THE_CLIENT
     stage.now += PAUSE_S
     assert stage.place() == BY_THE_SERVICE
-    said = [record.levelname for record in caplog.records]
-    assert said == ["WARNING", "INFO"]
+    levels = [record.levelname for record in caplog.records]
+    assert levels == ["WARNING", "INFO"]
 
 
-def test_the_service_is_found_by_its_endpoint_or_in_the_file_of_the_cluster(tmp_path: Path):
+def test_the_service_is_found_by_its_endpoint_or_in_the_cluster_file(tmp_path: Path):
     assert placement_finder("")() is None
     assert placement_finder("tcp://host:1")() == "tcp://host:1"
     file = tmp_path / "cluster.json"
@@ -209,7 +209,7 @@ def test_the_service_is_found_by_its_endpoint_or_in_the_file_of_the_cluster(tmp_
 
 
 @pytest.mark.parametrize("has_service", [True, False])
-def test_a_cluster_tells_its_brokers_where_the_service_is(tmp_path: Path, has_service: bool):
+def test_a_cluster_passes_the_service_to_its_brokers(tmp_path: Path, has_service: bool):
     plan = ClusterPlan(
         program=("regent",),
         data_dir=tmp_path,

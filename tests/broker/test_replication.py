@@ -43,7 +43,7 @@ PATIENT: dict[str, Any] = {"replica_fetch_wait_max_ms": 2_000}
 
 
 class Replicas:
-    """Brokers with all that replicates, without the rest of their processes."""
+    """Brokers with everything for replication, and without the rest of their processes."""
 
     def __init__(self, context: Context, undo: ExitStack, stage: Stage) -> None:
         self._context = context
@@ -83,8 +83,8 @@ class Replicas:
         self._undo.callback(replication.stop)
         return replication, broker.view
 
-    def order(self, isr: tuple[int, ...]) -> None:
-        """Have broker 1 lead and broker 2 follow."""
+    def lead(self, isr: tuple[int, ...]) -> None:
+        """Let broker 1 lead and broker 2 follow."""
         state = LeaderIsrAndControllerEpoch(LeaderAndIsr(1, isr), 1)
         self._stage.zookeeper.put(
             TopicPartitionStateZNode.path(PARTITION), TopicPartitionStateZNode.encode(state)
@@ -94,15 +94,15 @@ class Replicas:
             ask(view.ref, lead_and_follow(1, (1, 2), isr=isr))
 
     def isr(self) -> tuple[int, ...]:
-        """Return the ISR as the leader knows it."""
+        """Return the ISR in the leader's memory."""
         return self.manager(1).partitions[PARTITION].isr
 
     def manager(self, broker_id: int) -> ReplicaManager:
-        """Return the replicas of a broker."""
+        """Return the replica manager of a broker."""
         return self._views[broker_id].replica_manager
 
     def produce(self, *values: bytes) -> ProducedPartition:
-        """Have the leader append a batch and wait until everybody in sync has it."""
+        """Produce a batch with acks=all; return the result."""
         outcomes: queue.Queue[Mapping[TopicPartition, ProducedPartition]] = queue.Queue()
         records = {PARTITION: batch(*values)}
         self.manager(1).produce(ACKS_ALL, records, monotonic_ms(), outcomes.put)
@@ -120,22 +120,22 @@ def replicas(stage: Stage) -> Iterator[Replicas]:
 def test_a_follower_joins_the_isr(stage: Stage, replicas: Replicas):
     replicas.start(1, **QUICK)
     replicas.start(2, **QUICK)
-    replicas.order(isr=(1,))
+    replicas.lead(isr=(1,))
     stage.wait_for(lambda: replicas.isr() == (1, 2))
 
 
-def test_a_member_of_the_isr_that_never_fetches_leaves_it(stage: Stage, replicas: Replicas):
+def test_an_isr_member_that_does_not_fetch_is_removed(stage: Stage, replicas: Replicas):
     replicas.start(1, **QUICK)
     replicas.start(2, **QUICK).stop()
-    replicas.order(isr=(1, 2))
+    replicas.lead(isr=(1, 2))
     stage.wait_for(lambda: replicas.isr() == (1,))
 
 
-def test_what_everybody_in_sync_has_is_acknowledged(stage: Stage, replicas: Replicas):
+def test_a_batch_is_acknowledged_when_all_isr_members_have_it(stage: Stage, replicas: Replicas):
     logs = {1: MemoryLogs(), 2: MemoryLogs()}
     for broker_id, its_logs in logs.items():
         replicas.start(broker_id, its_logs, **PATIENT)
-    replicas.order(isr=(1, 2))
+    replicas.lead(isr=(1, 2))
     large = bytes(300_000)
     for number, value in enumerate([b"one", large, b"three"]):
         outcome = replicas.produce(value)
@@ -146,12 +146,12 @@ def test_what_everybody_in_sync_has_is_acknowledged(stage: Stage, replicas: Repl
     assert [values_of(data) for data in everything] == [[b"one", large, b"three"]] * 2
 
 
-def test_a_held_fetch_is_answered_by_the_append_and_not_by_a_timer(
+def test_a_waiting_fetch_is_answered_by_the_append_and_not_by_a_timer(
     stage: Stage, replicas: Replicas
 ):
     replicas.start(1, **PATIENT)
     replicas.start(2, **PATIENT)
-    replicas.order(isr=(1, 2))
+    replicas.lead(isr=(1, 2))
     replicas.produce(b"the fetcher is on its way from here on")
     started = monotonic()
     for _ in range(20):
@@ -159,7 +159,7 @@ def test_a_held_fetch_is_answered_by_the_append_and_not_by_a_timer(
     assert monotonic() - started < PATIENT["replica_fetch_wait_max_ms"] / 1000
 
 
-def test_after_a_crash_of_both_what_was_acknowledged_is_on_both_disks(
+def test_after_a_crash_of_both_brokers_acknowledged_records_are_on_both_disks(
     stage: Stage, replicas: Replicas, tmp_path: Path
 ):
     disks = [tmp_path / "1", tmp_path / "2"]
@@ -167,7 +167,7 @@ def test_after_a_crash_of_both_what_was_acknowledged_is_on_both_disks(
     for number, logs in enumerate(managers, start=1):
         logs.open()
         replicas.start(number, logs, **PATIENT)
-    replicas.order(isr=(1, 2))
+    replicas.lead(isr=(1, 2))
     values = [bytes([number]) * (100 if number % 5 else 100_000) for number in range(20)]
     assert [replicas.produce(value).base_offset for value in values] == list(range(20))
     crashed = [shutil.copytree(disk, tmp_path / f"crashed-{disk.name}") for disk in disks]
@@ -185,21 +185,21 @@ def test_after_a_crash_of_both_what_was_acknowledged_is_on_both_disks(
         recovered.close(is_clean=False)
 
 
-def test_replication_stops_at_once_while_a_fetch_is_held(stage: Stage, replicas: Replicas):
+def test_replication_stops_at_once_while_a_fetch_waits(stage: Stage, replicas: Replicas):
     leader = replicas.start(1, **PATIENT)
     follower = replicas.start(2, **PATIENT)
-    replicas.order(isr=(1,))
+    replicas.lead(isr=(1,))
     stage.wait_for(lambda: replicas.isr() == (1, 2))
-    for replication in (follower, leader, leader):  # twice does no harm
+    for replication in (follower, leader, leader):  # the second stop changes nothing
         started = monotonic()
         replication.stop()
         assert monotonic() - started < STOPS_AT_ONCE_S
 
 
-def test_nothing_is_left_of_it(stage: Stage, replicas: Replicas):
+def test_stopped_replication_leaves_no_threads(stage: Stage, replicas: Replicas):
     leader = replicas.start(1, **QUICK)
     follower = replicas.start(2, **QUICK)
-    replicas.order(isr=(1,))
+    replicas.lead(isr=(1,))
     stage.wait_for(lambda: replicas.isr() == (1, 2))
     follower.stop()
     leader.stop()
@@ -208,7 +208,7 @@ def test_nothing_is_left_of_it(stage: Stage, replicas: Replicas):
     assert not {name for name in names if name.endswith("zk-isr-manager")}
 
 
-def test_a_taken_port_is_named(stage: Stage, replicas: Replicas):
+def test_a_port_in_use_is_named(stage: Stage, replicas: Replicas):
     replicas.start(1)
     (endpoint,) = replicas._endpoints.values()
     with pytest.raises(PortInUseError, match=endpoint):

@@ -1,4 +1,4 @@
-"""What followers are answered, and when."""
+"""The replication server: fetches of followers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LONG_MS = 60_000
 
 @pytest.fixture
 def leader(stage: Stage) -> ActorRef[Broker]:
-    """Broker 1, which leads, with broker 2 as a follower in sync."""
+    """Broker 1, which leads, with broker 2 in sync."""
     broker = stage.broker(1)
     ask(broker, lead_and_follow(1, (1, 2), isr=(1, 2)))
     return broker
@@ -45,9 +45,7 @@ def errors(response: FetchResponse) -> dict[object, Errors]:
     return {topic_partition: row.error_code for topic_partition, row in response.partitions()}
 
 
-def test_a_follower_that_has_everything_waits_as_long_as_it_said(
-    stage: Stage, leader: ActorRef[Broker]
-):
+def test_a_follower_at_the_log_end_waits_for_its_max_wait(stage: Stage, leader: ActorRef[Broker]):
     server = stage.replication_server(leader)
     started = monotonic()
     response = fetch_from(server, fetch(2, max_wait_ms=50)).get(timeout=TIMEOUT_S)
@@ -55,24 +53,24 @@ def test_a_follower_that_has_everything_waits_as_long_as_it_said(
     assert errors(response) == {PARTITION: Errors.NONE}
 
 
-def test_nobody_waits_who_does_not_want_to(stage: Stage, leader: ActorRef[Broker]):
+def test_a_fetch_without_max_wait_is_answered_at_once(stage: Stage, leader: ActorRef[Broker]):
     server = stage.replication_server(leader)
     assert errors(fetch_from(server, fetch(2)).get(timeout=0)) == {PARTITION: Errors.NONE}
 
 
-def test_an_error_is_told_at_once(stage: Stage, leader: ActorRef[Broker]):
+def test_an_error_is_answered_at_once(stage: Stage, leader: ActorRef[Broker]):
     server = stage.replication_server(leader)
     response = fetch_from(server, fetch(2, max_wait_ms=LONG_MS, leader_epoch=7)).get(timeout=0)
     assert errors(response) == {PARTITION: Errors.UNKNOWN_LEADER_EPOCH}
 
 
-def test_what_is_held_is_answered_as_soon_as_there_are_records(
+def test_a_waiting_fetch_is_answered_when_records_are_appended(
     stage: Stage, leader: ActorRef[Broker]
 ):
     fetched = threading.Event()
     server = stage.replication_server(leader, fetched.set)
     answer = fetch_from(server, fetch(2, max_wait_ms=LONG_MS))
-    assert fetched.is_set()  # before the answer: there may be an ISR to be proposed
+    assert fetched.is_set()  # before the answer, because an ISR may be proposed
     assert answer.empty()
     records = batch(b"hello")
     replica_manager(leader).produce(1, {PARTITION: records}, 0, lambda _: None)
@@ -80,7 +78,7 @@ def test_what_is_held_is_answered_as_soon_as_there_are_records(
     assert bytes(row.records) == bytes(records)
 
 
-def test_nothing_is_left_of_what_was_answered_early(stage: Stage, leader: ActorRef[Broker]):
+def test_a_fetch_answered_early_leaves_no_timer(stage: Stage, leader: ActorRef[Broker]):
     reaper = stage.scheduler("reaper")
     server = ReplicationServer(replica_manager(leader), reaper, on_fetched=lambda: None)
     answer = fetch_from(server, fetch(2, max_wait_ms=LONG_MS))
@@ -91,7 +89,7 @@ def test_nothing_is_left_of_what_was_answered_early(stage: Stage, leader: ActorR
 
 
 class SlowReaper(Scheduler):
-    """Lets something happen before it knows of a timer."""
+    """Calls a function before it schedules a timer."""
 
     def __init__(self, meanwhile: Callable[[], None]) -> None:
         super().__init__("slow-reaper")
@@ -104,7 +102,7 @@ class SlowReaper(Scheduler):
         return super().schedule(after_ms, callback, key=key)
 
 
-def test_nothing_is_left_of_what_is_answered_before_its_timer_is_set(
+def test_a_fetch_answered_before_its_timer_is_set_leaves_no_timer(
     stage: Stage, leader: ActorRef[Broker]
 ):
     manager = replica_manager(leader)
@@ -122,7 +120,7 @@ def test_nothing_is_left_of_what_is_answered_before_its_timer_is_set(
         reaper.shutdown()
 
 
-def test_no_follower_makes_an_answer_wait_for_ever(
+def test_the_wait_of_a_fetch_is_limited(
     stage: Stage, leader: ActorRef[Broker], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(regent.broker.replication_server, "MAX_WAIT_MS", 20)
@@ -131,7 +129,7 @@ def test_no_follower_makes_an_answer_wait_for_ever(
     assert errors(response) == {PARTITION: Errors.NONE}
 
 
-def test_only_so_many_answers_are_held(stage: Stage, leader: ActorRef[Broker]):
+def test_the_number_of_waiting_fetches_is_limited(stage: Stage, leader: ActorRef[Broker]):
     reaper = Scheduler("small", limit=2)
     try:
         server = ReplicationServer(replica_manager(leader), reaper, on_fetched=lambda: None)
@@ -144,12 +142,12 @@ def test_only_so_many_answers_are_held(stage: Stage, leader: ActorRef[Broker]):
         reaper.shutdown()
 
 
-# --- on the wire ---
+# --- over the network -----------------------------------------------------------------------------
 
 
 @pytest.fixture
 def client(stage: Stage, leader: ActorRef[Broker]) -> Iterator[RequestClient]:
-    """A follower that is connected to the leader."""
+    """A follower connected to the leader."""
     context = new_context()
     dispatch = stage.replication_server(leader)
     server = ControlServer(context, "tcp://127.0.0.1:0", dispatch, name="replication-server")
@@ -167,13 +165,13 @@ def test_a_follower_fetches_over_the_wire(client: RequestClient):
     assert errors(response) == {PARTITION: Errors.NONE}
 
 
-def test_the_replication_port_serves_nothing_but_fetches(client: RequestClient):
+def test_the_replication_port_accepts_only_fetches(client: RequestClient):
     with pytest.raises(RequestFailedError) as refused:
         client.request(DescribeMetadataRequest(), timeout_ms=5000)
     assert refused.value.error_code is Errors.UNSUPPORTED_VERSION
 
 
-def test_garbage_on_the_replication_port_hurts_nobody(client: RequestClient):
+def test_garbage_on_the_replication_port_does_not_affect_other_clients(client: RequestClient):
     host, _, port = client.endpoint.removeprefix("tcp://").rpartition(":")
     with socket.create_connection((host, int(port)), timeout=5) as stranger:
         stranger.sendall(b"\x00" * 4096)

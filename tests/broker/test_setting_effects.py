@@ -1,4 +1,4 @@
-"""Every setting has an effect: something that can be seen is different when it is changed.
+"""Every setting has an effect: its check gives another result when the setting is changed.
 
 Each setting has a check at the lowest level that can show it. Values come from the loader and go
 through the mappings that the broker uses. A setting without a check fails.
@@ -81,7 +81,7 @@ HOUR_MS = 3_600_000
 
 
 class Place(NamedTuple):
-    """Where a check takes place; what it starts is ended with ``undo``."""
+    """The context of a check; ``undo`` stops what it starts."""
 
     path: Path
     undo: ExitStack
@@ -94,13 +94,13 @@ _NOT_LOOKED_AT = object()
 
 
 class Effect(NamedTuple):
-    """A setting's other value, and what is seen with its default and with that value."""
+    """Another value of a setting, and the results with the default and with that value."""
 
     value: Any
     look: Look
     by_default: object
     changed: object
-    others: Mapping[str, Any] = {}  # settings of the same table that both have
+    others: Mapping[str, Any] = {}  # settings of the same table in both runs
 
 
 # --- logs -----------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def machine(settings: Settings, place: Place) -> Machine:
 
 
 def segments(settings: Settings, place: Place) -> int:
-    """How many segments six batches of 5,000 bytes have, one a second."""
+    """Return how many segments six batches of 5,000 bytes have, one a second."""
     logs = machine(settings, place)
     log = create(logs.logs)
     for second in range(6):
@@ -125,7 +125,7 @@ def segments(settings: Settings, place: Place) -> int:
 
 
 def index_entries(settings: Settings, place: Place) -> int:
-    """How many entries the index of six batches has."""
+    """Return how many entries the index of six batches has."""
     logs = machine(settings, place)
     log = create(logs.logs)
     fill(log, 6)
@@ -134,7 +134,7 @@ def index_entries(settings: Settings, place: Place) -> int:
 
 
 def flushed(settings: Settings, place: Place) -> int:
-    """How far a log is on the disk a second after six batches."""
+    """Return the flushed offset one second after six batches."""
     logs = machine(settings, place)
     log = create(logs.logs)
     fill(log, 6)
@@ -144,14 +144,14 @@ def flushed(settings: Settings, place: Place) -> int:
 
 
 def deleted(settings: Settings, _: Place) -> int:
-    """How many of two segments of 100 bytes are deleted an hour after their last records."""
+    """Return how many of two segments of 100 bytes are deleted after an hour."""
     spans = [SegmentSpan(10, 100, 0), SegmentSpan(20, 100, 0)]
     config = log_defaults(settings)
     return segments_to_delete(spans, config, log_start_offset=0, limit=20, now_ms=HOUR_MS)
 
 
 def removed_logs_left(settings: Settings, place: Place) -> int:
-    """How many directories are left of a log two minutes after it was deleted."""
+    """Return how many directories a log has two minutes after its deletion."""
     logs = machine(settings, place)
     create(logs.logs)
     logs.logs.delete(T0)
@@ -161,7 +161,7 @@ def removed_logs_left(settings: Settings, place: Place) -> int:
 
 
 def refused(settings: Settings, off_by_ms: int = 0) -> Errors | None:
-    """Why a batch with a timestamp that is so far off is not taken."""
+    """Return the error of a batch whose timestamp differs by ``difference``."""
     records = batch(b"record", timestamp_ms=TIMESTAMP_MS + off_by_ms)
     try:
         batches_of_producer(records, log_defaults(settings), TIMESTAMP_MS)
@@ -171,19 +171,19 @@ def refused(settings: Settings, off_by_ms: int = 0) -> Errors | None:
 
 
 def append_time(settings: Settings, place: Place) -> int:
-    """The time that an appended record gets; -1: it keeps its own."""
+    """Return the timestamp of an appended record; -1: its own."""
     return send(create(machine(settings, place).logs), b"record").log_append_time_ms
 
 
 def acknowledged_by_one(settings: Settings, _: Place) -> bool:
-    """Whether a leader alone in the ISR takes records with acks=all."""
+    """Return whether a leader alone in the ISR accepts acks=all."""
     leader = RecordBroker(logs=MemoryLogs(defaults=log_defaults(settings)))
     leader.apply(1, 0, isr=(1,))
     return leader.produce(b"record").answer[T0].error_code is Errors.NONE
 
 
 def intervals(task: str) -> Look:
-    """Return a look at how often a task is done."""
+    """Return a check of how often a task runs."""
 
     def look(settings: Settings, place: Place) -> int:
         storage = BrokerStorage(1, settings, place.path)
@@ -207,14 +207,14 @@ def directories(settings: Settings, place: Place) -> list[str]:
 
 
 def is_verified(settings: Settings, place: Place) -> bool:
-    """Whether logs are verified in the background."""
+    """Return whether logs are verified in the background."""
     storage = storage_of(settings, place)
     storage.look_after(ReplicaManager(1, storage.logs, MetadataCache()), lambda: None)
     return any("log-verification" in thread.name for thread in threading.enumerate())
 
 
 def loading_threads(settings: Settings, place: Place) -> bool:
-    """Whether other threads than that of the broker load logs."""
+    """Return whether logs are loaded by several threads."""
     former = storage_of(settings, place)
     former.logs.get_or_create(T0, None, is_new=True)
     former.close()
@@ -282,7 +282,7 @@ def is_elected_uncleanly(settings: Settings, _: Place) -> bool:
 
 
 def is_rebalanced(settings: Settings, _: Place) -> bool:
-    """Whether a timer for rebalancing is started."""
+    """Return whether the rebalance timer is started."""
     office = Office((1, 2), controller_settings(settings))
     office.balance.begin_checks()
     return bool(office.effects())
@@ -295,7 +295,7 @@ def rebalanced_again_after_ms(settings: Settings, _: Place) -> list[int]:
 
 
 def leader_after_rebalancing(settings: Settings, _: Place) -> int:
-    """The leader of the partition of ten that its preferred replica, 1, does not lead."""
+    """Return the leader of one of ten partitions, which its preferred replica, 1, does not lead."""
     office = Office((1, 2), controller_settings(settings))
     for number in range(10):
         leader = 2 if number == 0 else 1
@@ -325,7 +325,7 @@ def answer_to_deletion(settings: Settings, place: Place) -> Errors:
 
 
 def requests_repeated(settings: Settings, place: Place) -> bool:
-    """Whether a control request without an answer is sent again within a second and a half."""
+    """Return whether an unanswered control request is repeated within 1.5 seconds."""
     context = place.undo.enter_context(new_context())
     sent: Queue[IncomingRequest] = Queue()
     server = ControlServer(context, "tcp://127.0.0.1:0", sent.put, name="silent")
@@ -373,7 +373,7 @@ CONTROLLER: dict[str, Effect] = {
 }
 
 
-# --- what a broker is -----------------------------------------------------------------------------
+# --- the broker -----------------------------------------------------------------------------------
 
 
 def free_port() -> int:
@@ -424,7 +424,7 @@ class SilentZooKeeper:
 
 
 def without_zookeeper(settings: Settings, place: Place) -> tuple[SilentZooKeeper, str]:
-    """Start a broker that finds no ZooKeeper; return what the server saw, and why it ended."""
+    """Start a broker without ZooKeeper; return what the server received, and the error."""
     broker = settings.broker
     ports = (broker.control_port, broker.replication_port, broker.metrics_port)
     zookeeper = SilentZooKeeper(ports)
@@ -436,7 +436,7 @@ def without_zookeeper(settings: Settings, place: Place) -> tuple[SilentZooKeeper
 
 
 def is_open(settings: Settings, place: Place) -> int:
-    """How many of the configured ports are open."""
+    """Return how many of the configured ports are open."""
     return len(without_zookeeper(settings, place)[0].open_ports)
 
 
@@ -449,7 +449,7 @@ def waits_for_zookeeper(settings: Settings, place: Place) -> str:
 
 
 class Hurry(threading.Event):
-    """Notes the pauses that are made, and makes none."""
+    """Records the pauses and does not wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -461,7 +461,7 @@ class Hurry(threading.Event):
 
 
 class BusyController:
-    """Refuses, and notes how long it is waited for."""
+    """Refuses requests and records their timeouts."""
 
     def __init__(self) -> None:
         self.timeouts: list[float] = []
@@ -473,7 +473,7 @@ class BusyController:
 
 
 def shutdown_requests(settings: Settings, place: Place) -> tuple[list[float], list[float | None]]:
-    """The time limits of the requests for a controlled shutdown, and the pauses between them."""
+    """Return the timeouts of controlled shutdown requests, and the pauses between them."""
     hurry, controller = Hurry(), BusyController()
     known = {b: UpdateMetadataBroker(b, 1, (), None, None, None) for b in (1, 2)}
     cluster = MetadataSnapshot(controller_id=1, controller_epoch=1, brokers=known)
@@ -515,7 +515,7 @@ def longest_pause_after_failed_fetches(settings: Settings, _: Place) -> int:
     follower.apply(1, 0)
     pauses = []
     for _attempt in range(10):
-        follower.follow(leader)  # it has not been told that it leads
+        follower.follow(leader)  # it has no leadership yet
         pause_ms = follower.manager.fetch_delay_ms(1, follower.now_ms) or 0
         pauses.append(pause_ms)
         follower.now_ms += pause_ms
@@ -553,7 +553,7 @@ def ask_versions(client: RawClient) -> None:
 
 
 def waiting_requests(settings: Settings, place: Place) -> int:
-    """How many connections had too many requests, when one has sent two fetches that wait."""
+    """Return how many connections had too many requests after two waiting fetches."""
     served = ServedEndpoint(place.undo, MemoryLogs(), settings)
     client, other = (place.undo.enter_context(RawClient(served)) for _ in range(2))
     fetch = struct.pack(">iiiibi", -1, 300, 1, 1_000, 0, 1) + b"\0\1t"
@@ -566,7 +566,7 @@ def waiting_requests(settings: Settings, place: Place) -> int:
 
 
 def second_connection(host: str = "127.0.0.1") -> Look:
-    """Return a look at whether a client at an address is closed that connects as the second."""
+    """Return a check of whether the second connection of an address is closed."""
 
     def look(settings: Settings, place: Place) -> bool:
         served = ServedEndpoint(place.undo, MemoryLogs(), settings)
@@ -583,7 +583,7 @@ def second_connection(host: str = "127.0.0.1") -> Look:
 
 
 def is_answered_as_second(settings: Settings, place: Place) -> bool:
-    """Whether a second client is answered while the first is connected."""
+    """Return whether a second client is answered while the first is connected."""
     served = ServedEndpoint(place.undo, MemoryLogs(), settings)
     ask_versions(place.undo.enter_context(RawClient(served)))
     second = place.undo.enter_context(RawClient(served))
@@ -596,7 +596,7 @@ def is_answered_as_second(settings: Settings, place: Place) -> bool:
 
 
 def closed_after(data: bytes, timeout_s: float) -> Look:
-    """Return a look at why a connection is closed on which this is sent, and then nothing."""
+    """Return a check of why a connection is closed after this data."""
 
     def look(settings: Settings, place: Place) -> set[Closed]:
         served = ServedEndpoint(place.undo, MemoryLogs(), settings)
@@ -687,7 +687,7 @@ ZOOKEEPER: dict[str, Effect] = {
 
 
 def written(settings: Settings, place: Place) -> str:
-    """What is written to ``broker.log``."""
+    """Return what is written to ``broker.log``."""
     root, state_changes = logging.getLogger(), logging.getLogger("state.change")
     for logger in (root, *map(logging.getLogger, {"state.change", *settings.logging.levels})):
         place.undo.callback(logger.setLevel, logger.level)
@@ -735,7 +735,7 @@ def test_every_setting_has_a_check() -> None:
 
 
 @pytest.mark.parametrize(("table", "name"), EFFECTS)
-def test_a_setting_that_is_changed_has_an_effect(table: str, name: str, tmp_path: Path) -> None:
+def test_a_changed_setting_has_an_effect(table: str, name: str, tmp_path: Path) -> None:
     value, look, by_default, changed, others = EFFECTS[table, name]
     tables = {table: dict(others)}
     if look is is_open:
@@ -762,7 +762,7 @@ def test_a_setting_that_is_checked_elsewhere_is_named_there(table: str, name: st
     assert name in words
 
 
-def test_settings_without_a_check_have_one_value_only() -> None:
+def test_settings_without_a_check_have_only_one_value() -> None:
     for table, row in rows():
         if (table, row.name) in WITHOUT_ANOTHER_VALUE:
             assert len(row.declared.choices) == 1
@@ -798,5 +798,5 @@ def test_every_other_topic_setting_with_an_effect_is_known() -> None:
         "unclean.leader.election.enable",  # tests/core/controller/test_partition_state_machine.py
         "leader.replication.throttled.replicas",  # tests/core/replication/test_replication_quota.py
         "follower.replication.throttled.replicas",
-        "compression.type",  # shown, and always the producer's
+        "compression.type",  # described; the producer's compression is always used
     }

@@ -1,4 +1,4 @@
-"""Where a broker's controller gets topic ids from."""
+"""Where a broker's controller gets topic ids."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.support.memory_logs import MemoryLogs
 HEADER = ControlHeader(0, 1, -1)
 
 
-def test_new_ids_are_new():
+def test_new_ids_are_different():
     ids = RandomTopicIds(MetadataCache(), MemoryLogs())
     assert len({ids.new_topic_id() for _ in range(100)}) == 100
 
 
-def test_what_a_log_was_created_for_is_known_after_a_restart():
+def test_the_topic_id_of_a_log_is_known_after_a_restart():
     cache, logs = MetadataCache(), MemoryLogs()
     logs.get_or_create(TopicPartition("orders", 0), None, is_new=True)
     logs.get_or_create(TopicPartition("orders", 1), "id-of-orders", is_new=True)
@@ -30,7 +30,7 @@ def test_what_a_log_was_created_for_is_known_after_a_restart():
     assert ids.last_known("order") is None
 
 
-def test_what_the_controller_said_counts_more_than_what_is_on_the_disk():
+def test_the_id_sent_by_the_controller_has_priority_over_the_log():
     cache, logs = MetadataCache(), MemoryLogs()
     logs.get_or_create(TopicPartition("orders", 0), "id-of-old-orders", is_new=True)
     row = UpdateMetadataPartition(0, 1, 1, 0, (1,), 0, (1,), ())

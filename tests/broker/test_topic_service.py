@@ -1,4 +1,4 @@
-"""Brokers that forward to each other over ZeroMQ what their clients ask of topics."""
+"""Brokers that forward topic requests of clients to each other over ZeroMQ."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from tests.support.term import Tree
 
 SETTINGS = Settings(broker=BrokerConfig(num_partitions=2))
 BROKERS = (0, 1)
-RULES = 1
+ACTIVE = 1
 
 
-class Town:
-    """Two whole administrations, of which one rules, over one tree."""
+class TwoBrokers:
+    """Two brokers with topic administration over one tree; one is the active controller."""
 
     def __init__(self, stack: ExitStack) -> None:
         context = new_context()
@@ -62,7 +62,7 @@ class Town:
             topics.start(
                 self.caches[broker_id],
                 FakeZooKeeper(self.tree.server),
-                lambda broker_id=broker_id: broker_id == RULES,  # type: ignore[misc]
+                lambda broker_id=broker_id: broker_id == ACTIVE,  # type: ignore[misc]
             )
             router = RequestRouter(
                 stage.broker(broker_id),
@@ -74,10 +74,10 @@ class Town:
             stack.callback(server.stop)
             server.start()
             self.brokers[broker_id], self.endpoints[broker_id] = topics, server.endpoint
-        self.tell()
+        self.update_metadata()
 
-    def tell(self, *topics: str) -> None:
-        """Let every broker know these topics, led, and no others."""
+    def update_metadata(self, *topics: str) -> None:
+        """Set the topics in the metadata of every broker."""
         self._epoch += 1
         states = []
         for topic in topics:
@@ -93,7 +93,7 @@ class Town:
         )
         request = UpdateMetadataRequest(tuple(states), brokers, is_full=True)
         for broker_id, cache in self.caches.items():
-            cache.update(ControlHeader(RULES, self._epoch, 1), request)
+            cache.update(ControlHeader(ACTIVE, self._epoch, 1), request)
             self.brokers[broker_id].wake()
 
     def ask(
@@ -108,41 +108,41 @@ class Town:
 
 
 @pytest.fixture
-def town() -> Iterator[Town]:
+def cluster() -> Iterator[TwoBrokers]:
     with ExitStack() as stack:
-        yield Town(stack)
+        yield TwoBrokers(stack)
 
 
 @pytest.mark.parametrize("asked", BROKERS)
-def test_any_broker_can_be_asked(town: Town, asked: BrokerId):
+def test_any_broker_accepts_requests(cluster: TwoBrokers, asked: BrokerId):
     at_once = CreateTopicsRequest((CreatableTopic("t"),), 0)
-    (late,) = town.ask(asked, at_once).get(timeout=TIMEOUT_S)
+    (late,) = cluster.ask(asked, at_once).get(timeout=TIMEOUT_S)
     assert late.error_code is Errors.REQUEST_TIMED_OUT
-    assert sorted(town.tree.topic("t").partitions) == [0, 1], "as the settings say"
-    town.tell("t")
-    deleting = town.ask(asked, DeleteTopicsRequest(("t",), 60_000))
-    town.await_node("/admin/delete_topics/t")
-    town.brokers[asked].wake()
+    assert sorted(cluster.tree.topic("t").partitions) == [0, 1], "the configured number"
+    cluster.update_metadata("t")
+    deleting = cluster.ask(asked, DeleteTopicsRequest(("t",), 60_000))
+    cluster.await_node("/admin/delete_topics/t")
+    cluster.brokers[asked].wake()
     assert deleting.empty()
-    town.tell()
+    cluster.update_metadata()
     assert deleting.get(timeout=TIMEOUT_S) == (TopicOutcome("t", Errors.NONE),)
 
 
-def test_a_topic_somebody_asked_about_is_created_without_a_placement_service(town: Town):
-    town.brokers[0].create_missing(["t"])
-    town.await_node("/brokers/topics/t")
+def test_a_missing_topic_is_created_without_a_placement_service(cluster: TwoBrokers):
+    cluster.brokers[0].create_missing(["t"])
+    cluster.await_node("/brokers/topics/t")
     counted = {
         sample.name: sample.value
-        for metric in TopicMetrics(town.brokers[RULES]).collect()
+        for metric in TopicMetrics(cluster.brokers[ACTIVE]).collect()
         for sample in metric.samples
     }
     assert counted["regent_topic_placements_total"] == 1
     assert counted["regent_topic_placement_fallbacks_total"] == 1
 
 
-def test_who_asks_after_the_end_is_sent_on(town: Town):
-    town.brokers[0].stop()
-    town.brokers[0].create_missing(["t"])
+def test_a_request_after_stop_gets_not_controller(cluster: TwoBrokers):
+    cluster.brokers[0].stop()
+    cluster.brokers[0].create_missing(["t"])
     request = CreateTopicsRequest((CreatableTopic("t"),), 60_000)
-    (refused,) = town.ask(0, request).get(timeout=TIMEOUT_S)
+    (refused,) = cluster.ask(0, request).get(timeout=TIMEOUT_S)
     assert refused.error_code is Errors.NOT_CONTROLLER

@@ -1,4 +1,4 @@
-"""What holds for a topic: its own settings, its broker's, Kafka's defaults."""
+"""Log configuration: overrides of topics, settings of brokers, defaults."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from regent.core.log_config import BROKER_NAMES, DEFAULT_LOG_CONFIG, LogConfig
 
 
-def test_a_topic_overrides_by_kafkas_names():
+def test_a_topic_overrides_by_kafkas_topic_names():
     config = DEFAULT_LOG_CONFIG.overridden(
         {"retention.ms": "-1", "segment.bytes": " 1024 ", "message.timestamp.type": "LogAppendTime"}
     )
@@ -20,7 +20,7 @@ def test_a_topic_overrides_by_kafkas_names():
     assert config.stamps_append_time
 
 
-def test_a_broker_overrides_by_its_own_names_and_a_topic_overrides_the_broker():
+def test_a_broker_uses_its_own_names_and_a_topic_overrides_the_broker():
     broker = DEFAULT_LOG_CONFIG.with_broker_config(
         {"log.retention.ms": "5", "min.insync.replicas": "2", "message.max.bytes": "77"}
     )
@@ -28,11 +28,11 @@ def test_a_broker_overrides_by_its_own_names_and_a_topic_overrides_the_broker():
     assert broker.overridden({"min.insync.replicas": "3"}).min_insync_replicas == 3
 
 
-def test_what_is_no_number_or_nobodys_setting_changes_nothing():
+def test_invalid_numbers_and_unknown_settings_change_nothing():
     overrides = {"retention.ms": "a week", "segment.bytes": "", "leader.colour": "blue"}
     assert DEFAULT_LOG_CONFIG.overridden(overrides) == DEFAULT_LOG_CONFIG
     assert DEFAULT_LOG_CONFIG.with_broker_config({"log.roll.ms": "x"}) == DEFAULT_LOG_CONFIG
 
 
-def test_every_setting_has_a_name_for_brokers():
+def test_every_setting_has_a_broker_name():
     assert set(BROKER_NAMES) == {field.name for field in fields(LogConfig)}

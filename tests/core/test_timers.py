@@ -1,17 +1,17 @@
-"""Durations that are counted."""
+"""Timers: counts, totals and buckets of durations."""
 
 from __future__ import annotations
 
 from regent.core.timers import Timer
 
 
-def test_a_new_timer_has_nothing_and_no_extremes():
+def test_a_new_timer_is_zero():
     timer = Timer()
     assert (timer.count, timer.total_ms, timer.minimum_ms, timer.maximum_ms) == (0, 0, 0, 0)
     assert {count for _, count in timer.cumulative()} == {0}
 
 
-def test_a_timer_knows_how_many_how_long_and_the_extremes():
+def test_a_timer_has_count_total_minimum_and_maximum():
     timer = Timer()
     for duration_ms in (7.0, 2.0, 600.0):
         timer.record(duration_ms)
@@ -37,7 +37,7 @@ def test_buckets_are_cumulative_and_include_their_bound():
     }
 
 
-def test_a_cleared_timer_is_as_new():
+def test_a_cleared_timer_equals_a_new_one():
     timer = Timer()
     timer.record(3.0)
     timer.clear()

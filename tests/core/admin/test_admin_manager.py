@@ -47,11 +47,11 @@ from tests.support.term import KnownTopicIds, topic_id
 NOW, PATIENCE = 1_000, 500
 
 
-class Desk:
-    """An admin manager with three brokers, and everything around it; implements ``TopicStore``."""
+class FakeAdmin:
+    """An admin manager with three brokers and its ports; implements ``TopicStore``."""
 
-    def __init__(self, settings: AdminSettings | None = None, *, rules: bool = True) -> None:
-        self.rules = rules
+    def __init__(self, settings: AdminSettings | None = None, *, is_active: bool = True) -> None:
+        self.is_active = is_active
         self.cache = MetadataCache()
         self.topics: dict[str, dict[int, ReplicaAssignment]] = {}
         self.overrides: dict[str, Mapping[str, str]] = {}
@@ -60,9 +60,9 @@ class Desk:
         self.deleting: set[str] = set()
         self.jobs: list[PlaceTopicsRequest] = []
         self.manager = AdminManager(
-            self.cache, self, KnownTopicIds(), lambda: self.rules, self, settings
+            self.cache, self, KnownTopicIds(), lambda: self.is_active, self, settings
         )
-        self.tell()
+        self.update_metadata()
 
     def read_topic_names(self) -> Collection[str]:
         return self.topics
@@ -71,7 +71,7 @@ class Desk:
         return self.deleting
 
     def read_topics(self, topics: Collection[str]) -> dict[str, TopicAssignment | BadDataError]:
-        assert not any("/" in topic for topic in topics), "it would be part of a path"
+        assert not any("/" in topic for topic in topics), "a slash would change the path"
         return {
             topic: TopicAssignment(topic_id(1), self.topics[topic], 0, 1)
             for topic in topics
@@ -96,7 +96,7 @@ class Desk:
         return {topic: done.get(topic, unknown_topic(topic)) for topic in topics}
 
     @property
-    def configs(self) -> Desk:
+    def configs(self) -> FakeAdmin:
         return self
 
     def read_topic_configs(self, topics: Collection[str]) -> Mapping[str, Mapping[str, str]]:
@@ -118,14 +118,14 @@ class Desk:
     def warming(self) -> str:
         return "Spark is starting"
 
-    # --- what tests do ---
+    # --- for tests --------------------------------------------------------------------------------
 
     def have(self, topic: str, *replicas: tuple[BrokerId, ...]) -> None:
-        """Have a topic, known to nobody yet."""
+        """Put a topic into the store; the metadata cache does not know it."""
         self.topics[topic] = {n: ReplicaAssignment(row) for n, row in enumerate(replicas)}
 
-    def tell(self, *, leaderless: bool = False) -> None:
-        """Let the metadata cache learn of every topic that is not being deleted."""
+    def update_metadata(self, *, leaderless: bool = False) -> None:
+        """Update the metadata cache with all topics."""
         states = tuple(
             UpdateMetadataTopic(topic, topic_id(number), _rows(partitions, leaderless))
             for number, (topic, partitions) in enumerate(self.topics.items(), 1)
@@ -135,13 +135,13 @@ class Desk:
         self.cache.update(header, UpdateMetadataRequest(states, brokers))
 
     def forget(self, topic: str) -> None:
-        """Let the metadata cache forget a topic."""
+        """Remove a topic from the store and the metadata cache."""
         rows = tuple(row._replace(leader=-2) for row in _rows(self.topics.pop(topic), False))
         states = (UpdateMetadataTopic(topic, None, rows),)
         self.cache.update(ControlHeader(0, 1, 1), UpdateMetadataRequest(states, ()))
 
     def decide(self, request: TopicsRequest) -> list[Errors]:
-        """Have a request decided; return its outcomes."""
+        """Decide a request; return its errors."""
         return [outcome.error_code for outcome in self.manager.decide(request).outcomes]
 
     def create(self, *topics: CreatableTopic) -> list[Errors]:
@@ -149,13 +149,13 @@ class Desk:
         return self.decide(CreateTopicsRequest(topics, PATIENCE))
 
     def grow(self, topic: str, total: int, *assignments: tuple[BrokerId, ...]) -> Errors:
-        """Give a topic more partitions."""
+        """Add partitions to a topic."""
         growing = GrowingTopic(topic, total, assignments or None)
         (error,) = self.decide(CreatePartitionsRequest((growing,), PATIENCE))
         return error
 
     def alter(self, *alterations: ConfigAlteration, topic: str = "t") -> Errors:
-        """Change what a topic overrides; return the outcome."""
+        """Change the overrides of a topic; return the error."""
         wanted = ConfiguredTopic(topic, alterations)
         (error,) = self.decide(AlterTopicConfigsRequest((wanted,), 0))
         return error
@@ -165,7 +165,7 @@ class Desk:
         return self.decide(DeleteTopicsRequest(topics, PATIENCE))
 
     def ask(self, request: TopicsRequest) -> PendingAnswer:
-        """Have a request decided and wait for the cluster."""
+        """Decide a request and return the pending answer."""
         return PendingAnswer(request, self.manager.decide(request), NOW + PATIENCE)
 
     def replicas(self, topic: str) -> list[tuple[BrokerId, ...]]:
@@ -191,45 +191,45 @@ def _rows(
     )
 
 
-# --- creating -------------------------------------------------------------------------------------
+# --- creation -------------------------------------------------------------------------------------
 
 
-def test_a_topic_is_created_when_every_partition_is_led():
-    desk = Desk()
-    pending = desk.ask(CreateTopicsRequest((CreatableTopic("t", 2, 3),), PATIENCE))
-    assert desk.replicas("t") == [(0, 1, 2), (1, 2, 0)]
-    assert pending.poll(desk.cache.snapshot, NOW) is None
-    desk.tell(leaderless=True)
-    assert pending.poll(desk.cache.snapshot, NOW) is None
-    desk.tell()
+def test_a_created_topic_is_answered_when_every_partition_has_a_leader():
+    admin = FakeAdmin()
+    pending = admin.ask(CreateTopicsRequest((CreatableTopic("t", 2, 3),), PATIENCE))
+    assert admin.replicas("t") == [(0, 1, 2), (1, 2, 0)]
+    assert pending.poll(admin.cache.snapshot, NOW) is None
+    admin.update_metadata(leaderless=True)
+    assert pending.poll(admin.cache.snapshot, NOW) is None
+    admin.update_metadata()
     created = TopicOutcome("t", Errors.NONE, partitions=2)
-    assert pending.poll(desk.cache.snapshot, NOW) == TopicsResponse((created,))
+    assert pending.poll(admin.cache.snapshot, NOW) == TopicsResponse((created,))
 
 
-def test_whose_patience_is_over_is_told_so_and_the_topic_stays():
-    desk = Desk()
-    pending = desk.ask(CreateTopicsRequest((CreatableTopic("t"),), PATIENCE))
-    response = pending.poll(desk.cache.snapshot, NOW + PATIENCE)
+def test_a_request_that_times_out_keeps_its_topic():
+    admin = FakeAdmin()
+    pending = admin.ask(CreateTopicsRequest((CreatableTopic("t"),), PATIENCE))
+    response = pending.poll(admin.cache.snapshot, NOW + PATIENCE)
     message = "topic t: 1 of 1 partitions have no leader after 500 ms; everything is written"
     late = TopicOutcome("t", Errors.REQUEST_TIMED_OUT, message, 1)
     assert response == TopicsResponse((late,))
-    assert "t" in desk.topics
+    assert "t" in admin.topics
 
 
-def test_numbers_left_out_are_the_brokers_own():
-    desk = Desk(AdminSettings(num_partitions=3, default_replication_factor=2))
-    assert desk.create(CreatableTopic("t")) == [Errors.NONE]
-    assert desk.replicas("t") == [(0, 1), (1, 2), (2, 0)]
+def test_missing_numbers_are_the_defaults_of_the_broker():
+    admin = FakeAdmin(AdminSettings(num_partitions=3, default_replication_factor=2))
+    assert admin.create(CreatableTopic("t")) == [Errors.NONE]
+    assert admin.replicas("t") == [(0, 1), (1, 2), (2, 0)]
 
 
 def test_an_assignment_and_a_configuration_are_stored_as_given():
-    desk = Desk()
+    admin = FakeAdmin()
     assignment = (AssignedPartition(1, (2, 0)), AssignedPartition(0, (1, 2)))
     config = (ConfigEntry("cleanup.policy", "compact"),)
-    desk.create(CreatableTopic("t", assignment=assignment, config=config))
-    assert not desk.jobs
-    assert desk.replicas("t") == [(1, 2), (2, 0)]
-    assert desk.overrides["t"] == {"cleanup.policy": "compact"}
+    admin.create(CreatableTopic("t", assignment=assignment, config=config))
+    assert not admin.jobs
+    assert admin.replicas("t") == [(1, 2), (2, 0)]
+    assert admin.overrides["t"] == {"cleanup.policy": "compact"}
 
 
 def assigned(*rows: tuple[int, BrokerId]) -> tuple[AssignedPartition, ...]:
@@ -260,14 +260,14 @@ def assigned(*rows: tuple[int, BrokerId]) -> tuple[AssignedPartition, ...]:
         ),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_written(
+def test_an_invalid_topic_is_refused_before_anything_is_written(
     wanted: CreatableTopic, error: Errors
 ):
-    desk = Desk()
-    desk.have("there", (0,))
-    desk.have("t_a", (0,))
-    assert desk.create(wanted) == [error]
-    assert set(desk.topics) == {"there", "t_a"}
+    admin = FakeAdmin()
+    admin.have("there", (0,))
+    admin.have("t_a", (0,))
+    assert admin.create(wanted) == [error]
+    assert set(admin.topics) == {"there", "t_a"}
 
 
 @pytest.mark.parametrize(
@@ -301,64 +301,64 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
     ],
 )
 def test_a_refusal_names_the_topic_and_the_reason(wanted: CreatableTopic, message: str):
-    desk = Desk()
+    admin = FakeAdmin()
     for topic in ("old", "gone", "a.b"):
-        desk.have(topic, (0,))
-    desk.deleting.add("gone")
+        admin.have(topic, (0,))
+    admin.deleting.add("gone")
     request = CreateTopicsRequest((wanted,), 0, True)
-    (outcome,) = desk.manager.decide(request).outcomes
+    (outcome,) = admin.manager.decide(request).outcomes
     assert outcome.message.startswith(message)
 
 
-def test_a_refusal_that_quotes_a_long_value_is_cut_short():
+def test_a_long_error_message_is_shortened():
     config = (ConfigEntry("cleanup.policy", "x" * 32_767),)
     request = CreateTopicsRequest((CreatableTopic("t", config=config),), PATIENCE)
-    (outcome,) = Desk().manager.decide(request).outcomes
+    (outcome,) = FakeAdmin().manager.decide(request).outcomes
     assert len(outcome.message) == MAX_MESSAGE_LENGTH
 
 
-def test_one_bad_topic_leaves_the_others_alone():
-    desk = Desk()
+def test_an_invalid_topic_does_not_affect_others():
+    admin = FakeAdmin()
     topics = CreatableTopic("bad", 0), CreatableTopic("good")
-    assert desk.create(*topics) == [Errors.INVALID_PARTITIONS, Errors.NONE]
-    assert set(desk.topics) == {"good"}
+    assert admin.create(*topics) == [Errors.INVALID_PARTITIONS, Errors.NONE]
+    assert set(admin.topics) == {"good"}
 
 
-def test_a_topic_named_twice_or_colliding_with_another_of_the_request_is_refused():
-    desk = Desk()
-    assert desk.create(CreatableTopic("t"), CreatableTopic("t")) == [Errors.INVALID_REQUEST]
-    colliding = desk.create(CreatableTopic("a.b"), CreatableTopic("a_b"))
+def test_a_topic_named_twice_or_colliding_in_the_request_is_refused():
+    admin = FakeAdmin()
+    assert admin.create(CreatableTopic("t"), CreatableTopic("t")) == [Errors.INVALID_REQUEST]
+    colliding = admin.create(CreatableTopic("a.b"), CreatableTopic("a_b"))
     assert colliding == [Errors.NONE, Errors.INVALID_TOPIC_EXCEPTION]
 
 
-def test_validation_alone_writes_nothing():
-    desk = Desk()
+def test_validate_only_writes_nothing():
+    admin = FakeAdmin()
     request = CreateTopicsRequest((CreatableTopic("t", 2),), PATIENCE, validate_only=True)
     valid = TopicOutcome("t", Errors.NONE, partitions=2)
-    assert desk.ask(request).poll(desk.cache.snapshot, NOW) == TopicsResponse((valid,))
-    assert not desk.topics
+    assert admin.ask(request).poll(admin.cache.snapshot, NOW) == TopicsResponse((valid,))
+    assert not admin.topics
 
 
-def test_a_tool_learns_what_the_placement_service_does():
-    desk, topics = Desk(), (CreatableTopic("t"),)
+def test_a_tool_gets_the_state_of_the_placement_service():
+    admin, topics = FakeAdmin(), (CreatableTopic("t"),)
     for use_service, starting, note in ((True, "Spark is starting", ""), (False, "", "no service")):
         options = PlacementOptions(use_service=use_service)
         request = CreateTopicsRequest(topics, 0, validate_only=True, placement=options)
-        assert desk.manager.decide(request).placement_note == starting
-        desk.topics.clear()
+        assert admin.manager.decide(request).placement_note == starting
+        admin.topics.clear()
         request = CreateTopicsRequest(topics, 0, placement=options)
-        assert desk.manager.decide(request).placement_note == note
-    assert desk.manager.decide(CreateTopicsRequest(topics, 0, True)).placement_note == ""
+        assert admin.manager.decide(request).placement_note == note
+    assert admin.manager.decide(CreateTopicsRequest(topics, 0, True)).placement_note == ""
 
 
-def test_a_tool_chooses_how_new_topics_are_placed():
-    desk = Desk()
-    desk.have("old", (0, 1), (0, 1))
-    desk.tell()
+def test_a_tool_chooses_the_placement_of_new_topics():
+    admin = FakeAdmin()
+    admin.have("old", (0, 1), (0, 1))
+    admin.update_metadata()
     topics = CreatableTopic("a", 1, 2), CreatableTopic("b", 1, 1)
     options = PlacementOptions("kafka", "least-loaded", "batch", seed=7)
-    desk.decide(CreateTopicsRequest(topics, 0, placement=options))
-    (job,) = desk.jobs
+    admin.decide(CreateTopicsRequest(topics, 0, placement=options))
+    (job,) = admin.jobs
     assert (job.strategy, job.start_index, job.index, job.seed) == (
         "kafka",
         "least-loaded",
@@ -366,145 +366,145 @@ def test_a_tool_chooses_how_new_topics_are_placed():
         7,
     )
     assert [broker.replica_count for broker in job.brokers] == [2, 2, 0]
-    assert [desk.replicas(topic)[0][0] for topic in "ab"] == [2, 0]
+    assert [admin.replicas(topic)[0][0] for topic in "ab"] == [2, 0]
 
 
-def test_what_is_created_together_is_placed_in_one_job():
-    desk = Desk()
-    desk.create(CreatableTopic("a", 2, 1), CreatableTopic("bad", 0), CreatableTopic("b", 1, 2))
-    assert [[spec.topic for spec in job.topics] for job in desk.jobs] == [["a", "b"]]
-    assert desk.replicas("a") == [(0,), (1,)]
-    assert desk.replicas("b") == [(0, 1)]
+def test_topics_created_together_are_placed_in_one_job():
+    admin = FakeAdmin()
+    admin.create(CreatableTopic("a", 2, 1), CreatableTopic("bad", 0), CreatableTopic("b", 1, 2))
+    assert [[spec.topic for spec in job.topics] for job in admin.jobs] == [["a", "b"]]
+    assert admin.replicas("a") == [(0,), (1,)]
+    assert admin.replicas("b") == [(0, 1)]
 
 
-def test_the_partitions_of_a_request_are_bounded_together():
-    desk = Desk()
+def test_the_partitions_of_a_request_are_limited_together():
+    admin = FakeAdmin()
     topics = CreatableTopic("a", MAX_NEW_PARTITIONS), CreatableTopic("b", 1)
     request = CreateTopicsRequest(topics, PATIENCE, validate_only=True)
-    assert desk.decide(request) == [Errors.NONE, Errors.POLICY_VIOLATION]
+    assert admin.decide(request) == [Errors.NONE, Errors.POLICY_VIOLATION]
 
 
-def test_an_earlier_attempt_at_the_same_topic_counts_as_done():
-    desk = Desk()
-    desk.have("t", (0,))  # the desk gives every topic the id 1
-    again = desk.create(CreatableTopic("t", topic_id=topic_id(1)))
-    another = desk.create(CreatableTopic("t", topic_id=topic_id(2)))
+def test_a_topic_created_by_an_earlier_attempt_counts_as_created():
+    admin = FakeAdmin()
+    admin.have("t", (0,))  # every topic gets the id 1
+    again = admin.create(CreatableTopic("t", topic_id=topic_id(1)))
+    another = admin.create(CreatableTopic("t", topic_id=topic_id(2)))
     assert [*again, *another] == [Errors.NONE, Errors.TOPIC_ALREADY_EXISTS]
 
 
-# --- growing --------------------------------------------------------------------------------------
+# --- additional partitions ------------------------------------------------------------------------
 
 
-def test_the_ring_goes_on_where_it_ended():
-    desk = Desk()
-    desk.have("t", (0, 1), (1, 2))
-    assert desk.grow("t", 4) is Errors.NONE
-    assert desk.replicas("t")[2:] == [(2, 0), (0, 1)]
+def test_the_ring_continues_for_added_partitions():
+    admin = FakeAdmin()
+    admin.have("t", (0, 1), (1, 2))
+    assert admin.grow("t", 4) is Errors.NONE
+    assert admin.replicas("t")[2:] == [(2, 0), (0, 1)]
 
 
-def test_kafkas_scheme_goes_on_at_the_first_leader():
-    desk = Desk(AdminSettings(placement=Strategy.KAFKA))
-    desk.have("t", (1, 2))
-    assert desk.grow("t", 3) is Errors.NONE
-    assert [replicas[0] for replicas in desk.replicas("t")] == [1, 2, 0]
+def test_kafkas_scheme_continues_from_the_first_leader():
+    admin = FakeAdmin(AdminSettings(placement=Strategy.KAFKA))
+    admin.have("t", (1, 2))
+    assert admin.grow("t", 3) is Errors.NONE
+    assert [replicas[0] for replicas in admin.replicas("t")] == [1, 2, 0]
 
 
-def test_new_partitions_may_be_assigned():
-    desk = Desk()
-    desk.have("t", (0, 1))
-    assert desk.grow("t", 3, (2, 0), (1, 0)) is Errors.NONE
-    assert desk.replicas("t") == [(0, 1), (2, 0), (1, 0)]
+def test_added_partitions_may_be_assigned():
+    admin = FakeAdmin()
+    admin.have("t", (0, 1))
+    assert admin.grow("t", 3, (2, 0), (1, 0)) is Errors.NONE
+    assert admin.replicas("t") == [(0, 1), (2, 0), (1, 0)]
 
 
-def test_what_cannot_grow_is_refused():
-    desk = Desk()
-    desk.have("t", (0, 1))
-    desk.have("deleting", (0,))
-    desk.deleting.add("deleting")
-    desk.topics["moving"] = {0: ReplicaAssignment((0, 1), (1,))}
-    desk.topics["torn"] = {1: ReplicaAssignment((0,))}
-    assert desk.grow("nobody", 2) is Errors.UNKNOWN_TOPIC_OR_PARTITION
-    assert desk.grow("t/partitions/0", 2) is Errors.UNKNOWN_TOPIC_OR_PARTITION
-    assert desk.grow("t", 1) is Errors.INVALID_PARTITIONS
-    assert desk.grow("t", 3, (0, 1)) is Errors.INVALID_REPLICA_ASSIGNMENT
-    assert desk.grow("t", 2, (0,)) is Errors.INVALID_REPLICA_ASSIGNMENT
-    assert desk.grow("t", 2, (0, 9)) is Errors.INVALID_REPLICA_ASSIGNMENT
-    assert desk.grow("deleting", 2) is Errors.INVALID_TOPIC_EXCEPTION
-    assert desk.grow("moving", 2) is Errors.REASSIGNMENT_IN_PROGRESS
-    assert desk.grow("torn", 3) is Errors.INVALID_REQUEST
+def test_invalid_added_partitions_are_refused():
+    admin = FakeAdmin()
+    admin.have("t", (0, 1))
+    admin.have("deleting", (0,))
+    admin.deleting.add("deleting")
+    admin.topics["moving"] = {0: ReplicaAssignment((0, 1), (1,))}
+    admin.topics["torn"] = {1: ReplicaAssignment((0,))}
+    assert admin.grow("unknown", 2) is Errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert admin.grow("t/partitions/0", 2) is Errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert admin.grow("t", 1) is Errors.INVALID_PARTITIONS
+    assert admin.grow("t", 3, (0, 1)) is Errors.INVALID_REPLICA_ASSIGNMENT
+    assert admin.grow("t", 2, (0,)) is Errors.INVALID_REPLICA_ASSIGNMENT
+    assert admin.grow("t", 2, (0, 9)) is Errors.INVALID_REPLICA_ASSIGNMENT
+    assert admin.grow("deleting", 2) is Errors.INVALID_TOPIC_EXCEPTION
+    assert admin.grow("moving", 2) is Errors.REASSIGNMENT_IN_PROGRESS
+    assert admin.grow("torn", 3) is Errors.INVALID_REQUEST
 
 
-# --- deleting -------------------------------------------------------------------------------------
+# --- deletion -------------------------------------------------------------------------------------
 
 
-def test_a_topic_is_deleted_when_this_broker_knows_it_no_more():
-    desk = Desk()
-    desk.have("t", (0,))
-    desk.tell()
-    pending = desk.ask(DeleteTopicsRequest(("t",), PATIENCE))
-    assert desk.deleting == {"t"}
-    assert pending.poll(desk.cache.snapshot, NOW) is None
-    desk.forget("t")
-    assert pending.poll(desk.cache.snapshot, NOW) == TopicsResponse(
+def test_a_deletion_is_answered_when_this_broker_no_longer_knows_the_topic():
+    admin = FakeAdmin()
+    admin.have("t", (0,))
+    admin.update_metadata()
+    pending = admin.ask(DeleteTopicsRequest(("t",), PATIENCE))
+    assert admin.deleting == {"t"}
+    assert pending.poll(admin.cache.snapshot, NOW) is None
+    admin.forget("t")
+    assert pending.poll(admin.cache.snapshot, NOW) == TopicsResponse(
         (TopicOutcome("t", Errors.NONE),)
     )
 
 
-def test_a_topic_may_be_named_by_its_id():
-    desk = Desk()
-    desk.have("t", (0,))
-    desk.tell()
+def test_a_topic_may_be_deleted_by_its_id():
+    admin = FakeAdmin()
+    admin.have("t", (0,))
+    admin.update_metadata()
     unknown = topic_id(9)
-    decided = desk.manager.decide(DeleteTopicsRequest((), PATIENCE, (topic_id(1), unknown)))
+    decided = admin.manager.decide(DeleteTopicsRequest((), PATIENCE, (topic_id(1), unknown)))
     assert [(o.topic, o.error_code) for o in decided.outcomes] == [
         ("t", Errors.NONE),
         (unknown, Errors.UNKNOWN_TOPIC_ID),
     ]
-    assert desk.deleting == {"t"}
+    assert admin.deleting == {"t"}
 
 
 def test_unknown_topics_and_disabled_deletion_are_refused():
-    assert Desk().delete("nobody") == [Errors.UNKNOWN_TOPIC_OR_PARTITION]
-    desk = Desk(AdminSettings(delete_topic_enable=False))
-    desk.have("t", (0,))
-    desk.tell()
-    assert desk.delete("t") == [Errors.TOPIC_DELETION_DISABLED]
-    assert not desk.deleting
+    assert FakeAdmin().delete("unknown") == [Errors.UNKNOWN_TOPIC_OR_PARTITION]
+    admin = FakeAdmin(AdminSettings(delete_topic_enable=False))
+    admin.have("t", (0,))
+    admin.update_metadata()
+    assert admin.delete("t") == [Errors.TOPIC_DELETION_DISABLED]
+    assert not admin.deleting
 
 
-def test_only_the_broker_that_rules_accepts():
-    desk = Desk(rules=False)
-    desk.have("t", (0,))
-    desk.tell()
-    assert desk.create(CreatableTopic("new")) == [Errors.NOT_CONTROLLER]
-    assert desk.grow("t", 2) is Errors.NOT_CONTROLLER
-    assert desk.delete("t") == [Errors.NOT_CONTROLLER]
-    assert not desk.deleting
+def test_only_the_active_controller_accepts_requests():
+    admin = FakeAdmin(is_active=False)
+    admin.have("t", (0,))
+    admin.update_metadata()
+    assert admin.create(CreatableTopic("new")) == [Errors.NOT_CONTROLLER]
+    assert admin.grow("t", 2) is Errors.NOT_CONTROLLER
+    assert admin.delete("t") == [Errors.NOT_CONTROLLER]
+    assert not admin.deleting
 
 
-# --- configuring ----------------------------------------------------------------------------------
+# --- configuration --------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def configured() -> Desk:
-    """A topic that overrides two settings."""
-    desk = Desk(AdminSettings(topic_defaults={"cleanup.policy": "delete"}))
-    desk.have("t", (0,))
-    desk.overrides["t"] = {"retention.ms": "99", "segment.ms": "5"}
-    return desk
+def configured() -> FakeAdmin:
+    """A topic with two overrides."""
+    admin = FakeAdmin(AdminSettings(topic_defaults={"cleanup.policy": "delete"}))
+    admin.have("t", (0,))
+    admin.overrides["t"] = {"retention.ms": "99", "segment.ms": "5"}
+    return admin
 
 
 def set_(name: str, value: str | None) -> ConfigAlteration:
     return ConfigAlteration(name, AlterOperation.SET, value)
 
 
-def test_replacing_drops_what_is_not_named(configured: Desk):
+def test_replacing_removes_settings_that_are_not_named(configured: FakeAdmin):
     wanted = ConfiguredTopic("t", (set_("segment.ms", "6"),), replaces=True)
     assert configured.decide(AlterTopicConfigsRequest((wanted,), 0)) == [Errors.NONE]
     assert configured.changes == [("t", {"retention.ms": None, "segment.ms": "6"})]
 
 
-def test_changes_leave_the_rest_alone(configured: Desk):
+def test_changes_keep_the_other_settings(configured: FakeAdmin):
     deleted = ConfigAlteration("segment.ms", AlterOperation.DELETE)
     assert configured.alter(deleted, set_("flush.ms", "1")) is Errors.NONE
     assert configured.changes == [("t", {"segment.ms": None, "flush.ms": "1"})]
@@ -518,8 +518,8 @@ def test_changes_leave_the_rest_alone(configured: Desk):
         ("compact,delete", AlterOperation.SUBTRACT, "delete", "compact"),
     ],
 )
-def test_lists_take_and_lose_values(
-    configured: Desk, before: str | None, operation: AlterOperation, value: str, after: str
+def test_values_are_appended_to_and_removed_from_lists(
+    configured: FakeAdmin, before: str | None, operation: AlterOperation, value: str, after: str
 ):
     configured.overrides["t"] = {} if before is None else {"cleanup.policy": before}
     assert configured.alter(ConfigAlteration("cleanup.policy", operation, value)) is Errors.NONE
@@ -540,22 +540,22 @@ def test_lists_take_and_lose_values(
         ),
     ],
 )
-def test_settings_that_are_not_valid_are_refused(
-    configured: Desk, alteration: ConfigAlteration, error: Errors
+def test_invalid_settings_are_refused(
+    configured: FakeAdmin, alteration: ConfigAlteration, error: Errors
 ):
     assert configured.alter(alteration) is error
     assert not configured.changes
 
 
-def test_a_setting_named_twice_and_topics_that_do_not_exist_are_refused(configured: Desk):
+def test_a_setting_named_twice_and_unknown_topics_are_refused(configured: FakeAdmin):
     change = set_("segment.ms", "1")
     assert configured.alter(change, change) is Errors.INVALID_REQUEST
-    assert configured.alter(change, topic="nobody") is Errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert configured.alter(change, topic="unknown") is Errors.UNKNOWN_TOPIC_OR_PARTITION
     assert configured.alter(change, topic="a/b") is Errors.INVALID_TOPIC_EXCEPTION
     assert not configured.changes
 
 
-def test_validating_settings_changes_nothing(configured: Desk):
+def test_validate_only_changes_no_settings(configured: FakeAdmin):
     for value, error in (("6", Errors.NONE), ("x", Errors.INVALID_CONFIG)):
         wanted = ConfiguredTopic("t", (set_("segment.ms", value),))
         request = AlterTopicConfigsRequest((wanted,), 0, validate_only=True)
@@ -563,7 +563,7 @@ def test_validating_settings_changes_nothing(configured: Desk):
     assert not configured.changes
 
 
-def test_settings_that_cannot_be_written_are_refused_or_tried_again(configured: Desk):
+def test_settings_that_cannot_be_written_are_refused_or_retriable(configured: FakeAdmin):
     configured.failure = BadDataError("garbage")
     assert configured.alter(set_("segment.ms", "6")) is Errors.UNKNOWN_SERVER_ERROR
     configured.failure = SessionExpiredError("no session")

@@ -1,4 +1,4 @@
-"""What a broker learns of configurations that change, over the fake ZooKeeper."""
+"""Changed configurations, read over the fake ZooKeeper."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNCLEAN = {"unclean.leader.election.enable": "true"}
 
 
 class Cluster:
-    """A tree with ``/config/changes``, and broker 1 that listens."""
+    """A tree with ``/config/changes``, and the reader of broker 1."""
 
     def __init__(self, *, default: bool = False) -> None:
         self.now_ms = 1_000_000
@@ -36,7 +36,7 @@ class Cluster:
         self.changes = ConfigChanges(1, store, unclean_leader_election_enable=default)
 
     def configure(self, entity: str, config: dict[str, str]) -> None:
-        """Change a configuration as Kafka's own tools do."""
+        """Change a configuration as Kafka's tools do."""
         entity_type, _, name = entity.partition("/")
         self.server.put(ConfigEntityZNode.path(entity_type, name), ConfigEntityZNode.encode(config))
         self.notify(ConfigEntityChangeNotificationSequenceZNode.encode(entity))
@@ -47,11 +47,11 @@ class Cluster:
         assert isinstance(self.tool.multi([Create(prefix, data, sequential=True)]), Committed)
 
     def catch_up(self) -> list[ControllerEvent]:
-        """Look at what changed and return what the controller must know."""
+        """Read the changes; return the events for the controller."""
         return list(self.look().events)
 
     def look(self) -> ConfigNews:
-        """Look at what changed."""
+        """Read the changes."""
         return self.changes.catch_up()
 
 
@@ -60,13 +60,13 @@ def cluster() -> Cluster:
     return Cluster()
 
 
-def test_a_topic_that_allows_unclean_elections_is_told(cluster: Cluster):
+def test_a_topic_that_allows_unclean_elections_is_an_event(cluster: Cluster):
     cluster.configure("topics/orders", UNCLEAN)
     cluster.configure("topics/payments", {"retention.ms": "1"})
     assert cluster.catch_up() == [TopicUncleanLeaderElectionEnable("orders")]
 
 
-def test_a_change_is_looked_at_once_and_the_next_one_is_announced(cluster: Cluster):
+def test_a_change_is_read_once_and_the_next_one_fires_a_watch(cluster: Cluster):
     cluster.configure("topics/orders", UNCLEAN)
     assert cluster.catch_up() != []
     assert cluster.catch_up() == []
@@ -75,13 +75,13 @@ def test_a_change_is_looked_at_once_and_the_next_one_is_announced(cluster: Clust
     assert cluster.catch_up() == [TopicUncleanLeaderElectionEnable("orders")]
 
 
-def test_what_counts_is_the_configuration_and_not_the_notification(cluster: Cluster):
+def test_the_configuration_decides_and_not_the_notification(cluster: Cluster):
     cluster.configure("topics/orders", UNCLEAN)
     cluster.configure("topics/orders", {})
     assert cluster.catch_up() == []
 
 
-def test_both_versions_of_notifications_are_understood(cluster: Cluster):
+def test_both_versions_of_notifications_are_read(cluster: Cluster):
     cluster.server.put(
         "/config/topics/orders", b'{"config":' + b'{"unclean.leader.election.enable":"TRUE"}}'
     )
@@ -92,7 +92,9 @@ def test_both_versions_of_notifications_are_understood(cluster: Cluster):
 @pytest.mark.parametrize(
     "garbage", [b"", b"not JSON", b'{"version":3}', b'{"version":2,"entity_path":"topics"}']
 )
-def test_garbage_is_passed_over_and_what_follows_is_not(cluster: Cluster, garbage: bytes):
+def test_an_unreadable_notification_is_skipped_and_later_ones_are_read(
+    cluster: Cluster, garbage: bytes
+):
     cluster.notify(garbage)
     cluster.configure("topics/orders", UNCLEAN)
     assert cluster.catch_up() == [TopicUncleanLeaderElectionEnable("orders")]
@@ -104,14 +106,14 @@ def test_an_unreadable_configuration_allows_nothing(cluster: Cluster):
     assert cluster.catch_up() == []
 
 
-def test_the_default_changes_with_the_configuration_of_all_brokers_and_of_this_one(
+def test_the_default_follows_the_cluster_wide_and_the_broker_configuration(
     cluster: Cluster,
 ):
     assert cluster.catch_up() == []
     cluster.configure("brokers/<default>", UNCLEAN)
     assert cluster.catch_up() == [UncleanLeaderElectionEnable(True)]
     cluster.configure("brokers/2", {"unclean.leader.election.enable": "false"})
-    assert cluster.catch_up() == [], "another broker's"
+    assert cluster.catch_up() == [], "the configuration of another broker"
     cluster.configure("brokers/1", {"unclean.leader.election.enable": "false"})
     assert cluster.catch_up() == [UncleanLeaderElectionEnable(False)]
     cluster.configure("brokers/1", {})
@@ -123,13 +125,13 @@ def test_a_starting_broker_reads_the_default_without_a_notification(cluster: Clu
     assert cluster.catch_up() == [UncleanLeaderElectionEnable(True)]
 
 
-def test_what_is_as_the_file_says_is_no_news():
+def test_a_default_equal_to_the_file_is_no_event():
     cluster = Cluster(default=True)
     cluster.configure("brokers/<default>", UNCLEAN)
     assert cluster.catch_up() == []
 
 
-def test_old_notifications_are_deleted_and_young_ones_stay(cluster: Cluster):
+def test_old_notifications_are_deleted_and_recent_ones_stay(cluster: Cluster):
     cluster.configure("topics/orders", UNCLEAN)
     cluster.now_ms += CHANGE_EXPIRATION_MS + 1
     cluster.configure("topics/payments", UNCLEAN)
@@ -139,14 +141,14 @@ def test_old_notifications_are_deleted_and_young_ones_stay(cluster: Cluster):
     assert cluster.catch_up() == []
 
 
-def test_a_notification_stays_until_there_is_a_much_younger_one(cluster: Cluster):
+def test_a_notification_stays_until_there_is_a_much_later_one(cluster: Cluster):
     cluster.configure("topics/orders", UNCLEAN)
     cluster.now_ms += CHANGE_EXPIRATION_MS + 1
     cluster.catch_up()
     assert cluster.tool.children("/config/changes") == ["config_change_0000000000"]
 
 
-def test_who_was_away_while_notifications_were_deleted_reads_what_may_have_changed(
+def test_after_missed_notifications_everything_that_may_have_changed_is_read(
     cluster: Cluster,
 ):
     cluster.configure("topics/orders", {})
@@ -157,12 +159,12 @@ def test_who_was_away_while_notifications_were_deleted_reads_what_may_have_chang
     cluster.configure("topics/payments", {})
     ConfigChanges(2, ZkConfigStore(cluster.tool), unclean_leader_election_enable=False).catch_up()
     news = cluster.look()
-    assert news.has_missed_some, "any topic may have changed, too"
+    assert news.has_missed_some, "any topic may have changed"
     assert list(news.events) == [UncleanLeaderElectionEnable(True)]
     assert not cluster.look().has_missed_some
 
 
-def test_nothing_is_missed_when_the_session_ends_while_old_notifications_are_deleted(
+def test_no_change_is_missed_when_the_session_expires_during_the_deletion(
     cluster: Cluster,
 ):
     cluster.configure("brokers/<default>", UNCLEAN)
@@ -181,7 +183,7 @@ def test_nothing_is_missed_when_the_session_ends_while_old_notifications_are_del
     assert cluster.catch_up() == [UncleanLeaderElectionEnable(True)]
 
 
-def test_after_a_session_that_ended_in_between_nothing_is_missed(cluster: Cluster):
+def test_no_change_is_missed_after_an_expired_session(cluster: Cluster):
     cluster.configure("topics/orders", UNCLEAN)
     cluster.server.expire(cluster.session.session_id)
     with pytest.raises(SessionExpiredError):
@@ -190,15 +192,15 @@ def test_after_a_session_that_ended_in_between_nothing_is_missed(cluster: Cluste
     assert cluster.catch_up() == [TopicUncleanLeaderElectionEnable("orders")]
 
 
-def test_topics_whose_configuration_may_have_changed_are_named(cluster: Cluster):
+def test_topics_with_changed_configurations_are_listed(cluster: Cluster):
     cluster.configure("topics/payments", {"retention.ms": "1"})
     cluster.configure("topics/orders", {})
-    cluster.configure("clients/somebody", {"producer_byte_rate": "1"})
+    cluster.configure("clients/producer", {"producer_byte_rate": "1"})
     assert cluster.look().topics == ["orders", "payments"]
     assert cluster.look() == ConfigNews([], [])
 
 
-def test_what_holds_for_this_broker_is_told_when_it_changes(cluster: Cluster):
+def test_the_configuration_of_this_broker_is_returned_when_it_changes(cluster: Cluster):
     assert cluster.look().broker_config is None
     cluster.configure("brokers/<default>", {"min.insync.replicas": "2", "log.retention.ms": "5"})
     cluster.configure("brokers/1", {"min.insync.replicas": "3"})

@@ -1,4 +1,4 @@
-"""Where the value of a setting comes from, and what would hold without it."""
+"""Descriptions of settings: value, source and synonyms."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def one(described: list[ConfigDescription], name: str) -> ConfigDescription:
     return found
 
 
-def test_what_a_topic_overrides_holds_before_everything_else():
+def test_an_override_of_the_topic_has_the_highest_priority():
     own, of_all = {"log.retention.ms": "30"}, {"log.retention.ms": "20"}
     broker = BrokerSettings(STATIC, own, of_all)
     config = one(describe_topic({"retention.ms": "40"}, broker), "retention.ms")
@@ -39,7 +39,7 @@ def test_what_a_topic_overrides_holds_before_everything_else():
     )
 
 
-def test_without_an_override_the_brokers_setting_holds():
+def test_without_an_override_the_setting_of_the_broker_is_used():
     described = describe_topic({}, BrokerSettings(STATIC, {}, {}))
     retention, in_sync = (one(described, n) for n in ("retention.ms", "min.insync.replicas"))
     assert (retention.value, retention.source) == ("100", ConfigSource.STATIC_BROKER)
@@ -48,7 +48,7 @@ def test_without_an_override_the_brokers_setting_holds():
     assert (compression.value, compression.source) == ("producer", ConfigSource.DEFAULT)
 
 
-def test_overrides_without_an_effect_are_shown_as_they_are_and_others_names_are_not():
+def test_overrides_without_effect_are_described_and_unknown_names_are_not():
     overrides = {"preallocate": "true", "made.up": "1"}
     described = describe_topic(overrides, BrokerSettings(STATIC, {}, {}))
     config = one(described, "preallocate")
@@ -58,7 +58,7 @@ def test_overrides_without_an_effect_are_shown_as_they_are_and_others_names_are_
     assert names == sorted(names)
 
 
-def test_a_running_broker_takes_some_settings_from_zookeeper_and_not_others():
+def test_a_broker_reads_some_settings_from_zookeeper():
     own = {
         "log.retention.ms": "30",
         "num.partitions": "9",
@@ -73,7 +73,7 @@ def test_a_running_broker_takes_some_settings_from_zookeeper_and_not_others():
     assert (rate.type, rate.is_read_only) == (ConfigType.LONG, False)
 
 
-def test_a_value_that_was_given_is_the_brokers_own_even_if_it_is_the_default():
+def test_a_given_value_is_static_even_if_it_equals_the_default():
     given = load_settings(None, {"broker": {"num_partitions": 1}})
     described = describe_broker(BrokerSettings(broker_settings(given, 1), {}, {}))
     partitions, factor = (
@@ -83,7 +83,7 @@ def test_a_value_that_was_given_is_the_brokers_own_even_if_it_is_the_default():
     assert (factor.value, factor.source) == ("1", ConfigSource.DEFAULT)
 
 
-def test_all_brokers_together_have_only_what_is_set_for_them_all():
+def test_the_default_broker_has_only_cluster_wide_settings():
     (config,) = describe_all_brokers({"log.retention.ms": "20"})
     assert (config.name, config.value) == ("log.retention.ms", "20")
     assert config.source is ConfigSource.DYNAMIC_DEFAULT_BROKER

@@ -16,20 +16,20 @@ def move(sources: set[int], destinations: set[int]) -> PartitionMove:
     return PartitionMove(frozenset(sources), frozenset(destinations))
 
 
-def test_a_move_under_way_goes_from_the_origin_to_what_is_added():
+def test_an_ongoing_reassignment_copies_from_origin_to_added_replicas():
     assert partition_move(MOVING, None) == move({1, 2}, {3, 4})
 
 
-def test_what_is_replaced_goes_on_from_its_own_sources():
+def test_a_replaced_reassignment_copies_from_the_same_sources():
     assert partition_move(MOVING, (5, 6)) == move({1, 2}, {5, 6})
     assert partition_move(MOVING, (3,)) == move({1, 2}, {3})
 
 
-def test_a_replica_that_stays_receives_nothing():
+def test_a_replica_that_stays_is_not_a_destination():
     assert partition_move(ReplicaAssignment((2, 3, 4)), (1, 2, 3)) == move({2, 3, 4}, {1})
 
 
-def test_throttles_name_partitions_and_brokers_in_order():
+def test_throttles_list_partitions_and_brokers_in_sequence():
     moves = {
         TopicPartition("foo", 1): move({4, 5}, {7}),
         TopicPartition("foo", 0): move({2, 1}, {5}),

@@ -1,4 +1,4 @@
-"""What a topic may be called, configured and assigned."""
+"""Validation of topic names, settings and assignments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from regent.core.admin.topic_validation import (
 
 
 @pytest.mark.parametrize("name", ["a", "payments", "A.b_c-9", "...", "a" * 249, "__offsets"])
-def test_legal_names(name: str) -> None:
+def test_valid_names(name: str) -> None:
     assert topic_name_problem(name) is None
 
 
@@ -31,13 +31,13 @@ def test_legal_names(name: str) -> None:
         ("a\x00", "other characters"),
     ],
 )
-def test_illegal_names(name: str, problem: str) -> None:
+def test_invalid_names(name: str, problem: str) -> None:
     found = topic_name_problem(name)
     assert found is not None
     assert problem in found
 
 
-def test_names_that_differ_in_dots_and_underscores_only_collide() -> None:
+def test_names_that_differ_only_in_dots_and_underscores_collide() -> None:
     names = TopicNames(["a.b", "c"])
 
     assert names.collision("a_b") == "a.b"
@@ -103,12 +103,12 @@ def test_invalid_settings(name: str, value: str, problem: str) -> None:
     assert problem in found
 
 
-def test_every_known_setting_has_a_rule_that_refuses_nonsense() -> None:
+def test_every_setting_has_a_check() -> None:
     lenient = {name for name in TOPIC_SETTINGS if topic_config_problem(name, "nonsense!") is None}
     assert lenient == set()
 
 
-def test_assignments_are_regular_and_on_live_brokers() -> None:
+def test_a_valid_assignment_has_replicas_on_live_brokers() -> None:
     assert assignment_problem([(0, 1), (1, 0)], {0, 1, 2}) is None
 
 
@@ -121,5 +121,5 @@ def test_assignments_are_regular_and_on_live_brokers() -> None:
         ([(0, 7)], "broker 7 is not registered; registered are 0, 1, 2"),
     ],
 )
-def test_irregular_assignments(assignment: list[tuple[int, ...]], problem: str) -> None:
+def test_invalid_assignments(assignment: list[tuple[int, ...]], problem: str) -> None:
     assert assignment_problem(assignment, {0, 1, 2}) == problem

@@ -1,4 +1,4 @@
-"""Copysets: what is claimed of them, for every small cluster."""
+"""Copysets: their properties, for every small cluster."""
 
 import random
 from collections import Counter
@@ -12,7 +12,7 @@ NO_RACKS: dict[int, str] = {}
 
 
 def peers(entries: list[Copyset]) -> dict[int, set[int]]:
-    """Return whom each broker shares partitions with."""
+    """Return the brokers that share partitions with each broker."""
     found: dict[int, set[int]] = {}
     for entry in entries:
         for broker in entry:
@@ -29,7 +29,7 @@ def spread(loads: Counter[int], brokers: int) -> int:
     return max(counts) - min(counts)
 
 
-def test_six_brokers_in_one_permutation_are_two_copysets_that_take_turns():
+def test_six_brokers_in_one_permutation_have_two_alternating_copysets():
     entries = rota(range(6), NO_RACKS, 3, 2, seed=1)
     assert len(copysets(entries)) == 2
     assert set(entries[0]).isdisjoint(entries[1])
@@ -38,7 +38,7 @@ def test_six_brokers_in_one_permutation_are_two_copysets_that_take_turns():
 
 
 @pytest.mark.parametrize("width", [1, 4, 10])
-def test_all_brokers_hold_and_lead_as_many_whatever_their_number(width: int):
+def test_all_brokers_hold_and_lead_equally_many_partitions(width: int):
     for n in range(1, 16):
         for factor in range(1, n + 1):
             entries = rota(range(n), NO_RACKS, factor, width, seed=n)
@@ -57,23 +57,23 @@ def test_loads_are_even_after_any_number_of_partitions(factor: int):
             assert spread(loads, n) <= (1 if n % factor == 0 else 2)
 
 
-def test_the_scatter_width_is_the_one_asked_for_and_copysets_are_few():
+def test_the_scatter_width_is_as_requested_with_few_copysets():
     entries = rota(range(999), NO_RACKS, 3, 10, seed=5)
     widths = [len(others) for others in peers(entries).values()]
     assert len(widths) == 999
     assert max(widths) == 10
-    assert sum(widths) / 999 > 9.9  # now and then two permutations put the same two together
+    assert sum(widths) / 999 > 9.9  # sometimes two permutations pair the same brokers
     assert len(copysets(entries)) == 5 * 333
 
 
-def test_brokers_that_are_left_over_cost_a_few_copysets():
+def test_remaining_brokers_need_a_few_more_copysets():
     entries = rota(range(1000), NO_RACKS, 3, 10, seed=5)
     widths = [len(others) for others in peers(entries).values()]
     assert max(widths) <= 15
     assert len(copysets(entries)) == 5 * (332 + 4)
 
 
-def test_no_copyset_has_two_of_a_rack_when_there_are_racks_enough():
+def test_no_copyset_has_two_brokers_of_a_rack_if_there_are_enough_racks():
     dice = random.Random(3)
     for n, names in product(range(3, 20), ["abc", "abcd", "aaabc", "aabbccdef"]):
         racks = {broker: dice.choice(names) for broker in range(n)}
@@ -83,14 +83,14 @@ def test_no_copyset_has_two_of_a_rack_when_there_are_racks_enough():
             assert {broker for entry in entries for broker in entry} == set(range(n))
 
 
-def test_racks_no_larger_than_their_share_cost_no_balance():
+def test_small_racks_do_not_disturb_the_balance():
     racks = {broker: "abcde"[broker % 5] for broker in range(47)}
     entries = rota(range(47), racks, 3, 8, seed=0)
     assert spread(Counter(broker for entry in entries for broker in entry), 47) == 0
     assert spread(Counter(entry[0] for entry in entries), 47) == 0
 
 
-def test_a_rack_too_large_gives_one_broker_to_every_copyset():
+def test_a_rack_that_is_too_large_gives_one_broker_to_every_copyset():
     racks = {broker: "a" if broker < 40 else "bcd"[broker % 3] for broker in range(70)}
     entries = rota(range(70), racks, 3, 4, seed=0)
     holds = Counter(broker for entry in entries for broker in entry)
@@ -103,13 +103,13 @@ def test_a_rack_too_large_gives_one_broker_to_every_copyset():
 
 
 @pytest.mark.parametrize("layout", ["aabb", "aaabb", "aaabbb", "aaaabbbb", "ababababa"])
-def test_fewer_racks_than_replicas_are_all_used(layout: str):
+def test_all_racks_are_used_if_there_are_fewer_than_replicas(layout: str):
     racks = dict(enumerate(layout))
     entries = rota(range(len(layout)), racks, 3, 4, seed=0)
     assert all(len({racks[broker] for broker in entry}) == 2 for entry in entries)
 
 
-def test_the_seed_decides_and_not_the_order_of_the_brokers():
+def test_the_seed_decides_and_not_the_sequence_of_brokers():
     brokers = [7, 300, 12, 5, 91, 40, 8]
     racks = {broker: f"rack-{broker % 3}" for broker in brokers}
     chosen = rota(brokers, racks, 3, 6, seed=4)

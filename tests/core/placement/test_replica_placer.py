@@ -1,4 +1,4 @@
-"""The placement rules: worked examples of Kafka's by name, properties by enumeration."""
+"""Placement strategies: Kafka's examples by name, properties by enumeration."""
 
 import random
 from collections import Counter
@@ -32,7 +32,7 @@ def request(
     seed: int = 0,
     loads: dict[int, int] | None = None,
 ) -> PlaceTopicsRequest:
-    """``brokers`` is their number, or their racks by id."""
+    """``brokers`` is the number of brokers, or a rack for each id."""
     racks = dict.fromkeys(range(brokers)) if isinstance(brokers, int) else brokers
     loads = loads or {}
     return PlaceTopicsRequest(
@@ -77,7 +77,7 @@ def test_the_ring_is_i_plus_j_modulo_n_for_every_small_cluster():
             ]
 
 
-def test_brokers_are_indexed_in_the_order_of_their_ids():
+def test_brokers_are_sorted_by_id():
     assert placed(request(topic(3, 2), brokers={30: "", 7: "", 12: ""})) == [
         [7, 12],
         [12, 30],
@@ -85,15 +85,15 @@ def test_brokers_are_indexed_in_the_order_of_their_ids():
     ]
 
 
-def test_a_growing_topic_goes_on_where_it_ended():
+def test_added_partitions_continue_the_ring():
     whole = place(request(topic(10, 3), brokers=4))
     assert place(request(topic(4, 3, first=6), brokers=4)) == whole[6:]
 
 
-# --- how i counts ---------------------------------------------------------------------------------
+# --- the index ------------------------------------------------------------------------------------
 
 
-def test_a_batch_of_small_topics_spreads_over_all_brokers():
+def test_many_small_topics_spread_over_all_brokers():
     topics = [topic(1, 1, name=name) for name in ("c", "a", "d", "b")]
     assert [(p.topic, p.replicas) for p in place(request(*topics))] == [
         ("a", (0,)),
@@ -103,12 +103,12 @@ def test_a_batch_of_small_topics_spreads_over_all_brokers():
     ]
 
 
-def test_counted_per_topic_every_topic_begins_anew():
+def test_with_a_per_topic_index_every_topic_starts_at_the_same_broker():
     topics = [topic(2, 2, name=name) for name in ("a", "b")]
     assert placed(request(*topics, index="per-topic")) == [[0, 1], [1, 2]] * 2
 
 
-def test_a_batch_begins_at_the_start_of_its_first_topic_and_has_no_gaps():
+def test_a_batch_starts_at_its_first_new_partition_and_has_no_gaps():
     growing = topic(2, 1, first=5, name="a")
     new = topic(3, 1, name="b")
     assert [(p.topic, p.partition, p.replicas) for p in place(request(new, growing))] == [
@@ -123,7 +123,7 @@ def test_a_batch_begins_at_the_start_of_its_first_topic_and_has_no_gaps():
 # --- Kafka's shifted scheme -----------------------------------------------------------------------
 
 
-def test_the_example_of_kafka_for_five_brokers():
+def test_kafkas_example_for_five_brokers():
     expected = [
         [0, 1, 2],
         [1, 2, 3],
@@ -139,7 +139,7 @@ def test_the_example_of_kafka_for_five_brokers():
     assert placed(request(topic(10, 3), brokers=5, strategy="kafka")) == expected
 
 
-def test_followers_shift_after_every_round_of_the_brokers():
+def test_followers_shift_after_every_round_of_brokers():
     assert placed(request(topic(8, 2), strategy="kafka")) == [
         [0, 1],
         [1, 2],
@@ -152,17 +152,17 @@ def test_followers_shift_after_every_round_of_the_brokers():
     ]
 
 
-def test_expansion_from_ten_partitions_shifts_at_once():
+def test_added_partitions_after_ten_start_with_a_shift():
     grown = request(topic(3, 3, first=10), brokers=5, strategy="kafka")
     assert placed(grown) == [[0, 2, 3], [1, 3, 4], [2, 4, 0]]
 
 
-def test_a_fixed_start_is_the_first_shift_too():
+def test_a_fixed_start_is_also_the_first_shift():
     grown = request(topic(2, 2, first=1), strategy="kafka", start="1")
     assert placed(grown) == [[2, 0], [3, 1]]
 
 
-def test_the_leaderships_of_a_dead_broker_fall_to_many():
+def test_the_leaderships_of_a_failed_broker_move_to_many_brokers():
     def successors(strategy: str) -> set[int]:
         partitions = placed(request(topic(100, 3), brokers=10, strategy=strategy))
         return {replicas[1] for replicas in partitions if replicas[0] == 0}
@@ -179,7 +179,7 @@ def test_brokers_are_taken_from_each_rack_in_turn():
     assert rack_alternated_brokers({0: "a", 1: "b", 2: "b", 3: "b"}) == [0, 1, 2, 3]
 
 
-def test_the_rack_aware_example_of_kafka():
+def test_kafkas_rack_aware_example():
     seven = request(topic(7, 3), brokers=SIX_BROKERS_THREE_RACKS, strategy="rack-aware")
     assert placed(seven) == [
         [0, 3, 1],
@@ -193,7 +193,7 @@ def test_the_rack_aware_example_of_kafka():
 
 
 @pytest.mark.parametrize("layout", ["aab", "abc", "aabbcc", "aaaab", "abcabcab", "aaaa"])
-def test_no_rack_has_a_second_replica_before_every_rack_has_one(layout: str):
+def test_no_rack_gets_a_second_replica_before_every_rack_has_one(layout: str):
     racks = dict(enumerate(layout))
     for factor, start in product(range(1, len(racks) + 1), range(len(racks))):
         spec = topic(3 * len(racks), factor)
@@ -204,19 +204,19 @@ def test_no_rack_has_a_second_replica_before_every_rack_has_one(layout: str):
             assert len({racks[b] for b in replicas}) == min(factor, len(set(layout)))
 
 
-def test_even_racks_share_leaders_and_replicas_evenly():
+def test_equal_racks_share_leaders_and_replicas_evenly():
     even = request(topic(36, 3), brokers=SIX_BROKERS_THREE_RACKS, strategy="rack-aware")
     partitions = placed(even)
     assert set(Counter(replicas[0] for replicas in partitions).values()) == {6}
     assert set(Counter(b for replicas in partitions for b in replicas).values()) == {18}
 
 
-def test_without_racks_the_rack_aware_strategy_is_the_shifted_one():
+def test_without_racks_the_rack_aware_strategy_equals_the_shifted_one():
     spec = topic(20, 3)
     assert place(request(spec, strategy="rack-aware")) == place(request(spec, strategy="kafka"))
 
 
-# --- Kafka's own code, word for word --------------------------------------------------------------
+# --- Kafka's code, copied -------------------------------------------------------------------------
 
 
 def kafka_replica_index(first: int, shift: int, index: int, n: int) -> int:
@@ -287,13 +287,13 @@ def kafka_rack_unaware(
     return assigned
 
 
-def test_the_broker_list_of_kafka_without_broker_five():
+def test_kafkas_broker_list_without_broker_five():
     racks = {b: rack for b, rack in SIX_BROKERS_THREE_RACKS.items() if b != 5}
     assert rack_alternated_brokers(racks) == [0, 3, 1, 4, 2]
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_it_equals_the_code_of_kafka_on_any_cluster(seed: int):
+def test_placements_equal_those_of_kafkas_code_on_random_clusters(seed: int):
     dice = random.Random(seed)
     n = dice.randint(1, 14)
     ids = dice.sample(range(1000), n)
@@ -319,7 +319,7 @@ def test_it_equals_the_code_of_kafka_on_any_cluster(seed: int):
         ("aaa", 3, 4, [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 2, 1]]),
     ],
 )
-def test_rack_aware_placements_worked_out_by_hand(
+def test_rack_aware_placements_computed_by_hand(
     racks: str, factor: int, partitions: int, expected: list[list[int]]
 ):
     wanted = request(
@@ -331,7 +331,7 @@ def test_rack_aware_placements_worked_out_by_hand(
 # --- copysets -------------------------------------------------------------------------------------
 
 
-def test_partitions_take_the_copysets_in_turn():
+def test_partitions_use_the_copysets_in_turn():
     wanted = request(topic(40, 3), brokers=9, strategy="copyset")
     partitions = placed(wanted)
     [entries] = copyset_rotas(wanted).values()
@@ -339,7 +339,7 @@ def test_partitions_take_the_copysets_in_turn():
     assert placed(request(topic(3, 3, first=7), brokers=9, strategy="copyset")) == partitions[7:10]
 
 
-def test_every_replication_factor_has_its_copysets_and_is_counted_apart():
+def test_every_replication_factor_has_its_own_copysets_and_index():
     topics = [topic(12, 2 + number % 2, name=f"t{number}") for number in range(20)]
     loads: dict[int, Counter[int]] = {2: Counter(), 3: Counter()}
     for partition in place(request(*topics, brokers=12, strategy="copyset")):
@@ -348,7 +348,7 @@ def test_every_replication_factor_has_its_copysets_and_is_counted_apart():
     assert set(loads[3].values()) == {30}
 
 
-def test_topics_created_one_after_the_other_share_their_copysets():
+def test_topics_created_one_after_another_share_their_copysets():
     def copysets(name: str, seed: int) -> set[frozenset[int]]:
         wanted = request(
             topic(500, 3, name=name), brokers=9, strategy="copyset", start=RANDOM, seed=seed
@@ -360,16 +360,16 @@ def test_topics_created_one_after_the_other_share_their_copysets():
 
 
 @pytest.mark.parametrize("least", range(9))
-def test_copysets_begin_with_the_least_loaded_broker(least: int):
+def test_copysets_start_with_the_least_loaded_broker(least: int):
     loads = {broker: int(broker != least) for broker in range(9)}
     wanted = request(topic(1, 3), brokers=9, strategy="copyset", start=LEAST_LOADED, loads=loads)
     assert placed(wanted)[0][0] == least
 
 
-# --- where a run begins ---------------------------------------------------------------------------
+# --- the start index ------------------------------------------------------------------------------
 
 
-def test_a_random_start_follows_from_the_seed():
+def test_a_random_start_is_decided_by_the_seed():
     def start(seed: int) -> int:
         return placed(request(topic(1, 1), brokers=10, start=RANDOM, seed=seed))[0][0]
 
@@ -378,7 +378,7 @@ def test_a_random_start_follows_from_the_seed():
     assert set(starts) == set(range(10))
 
 
-def test_counted_per_topic_every_topic_draws_its_own_start():
+def test_with_a_per_topic_index_every_topic_has_its_own_random_start():
     topics = [topic(1, 1, name=f"t{number:03}") for number in range(200)]
     drawn = runs(request(*topics, brokers=10, start=RANDOM, index="per-topic"))
     assert {run.start for run in drawn} == {run.shift for run in drawn} == set(range(10))
@@ -388,13 +388,13 @@ def test_counted_per_topic_every_topic_draws_its_own_start():
 @pytest.mark.parametrize(
     ("loads", "first"), [({}, 0), ({0: 5, 1: 2, 2: 2, 3: 9}, 1), ({0: 1, 1: 1, 2: 1}, 3)]
 )
-def test_the_least_loaded_broker_comes_first_and_among_equals_the_lowest_id(
+def test_the_least_loaded_broker_is_first_and_the_lowest_id_among_equals(
     loads: dict[int, int], first: int
 ):
     assert placed(request(topic(1, 1), start=LEAST_LOADED, loads=loads)) == [[first]]
 
 
-def test_the_least_loaded_broker_comes_first_in_any_order_of_the_brokers():
+def test_the_least_loaded_broker_is_first_in_any_sequence_of_brokers():
     busy = {broker: 1 for broker in SIX_BROKERS_THREE_RACKS if broker != 4}
     [replicas] = placed(
         request(
@@ -408,7 +408,7 @@ def test_the_least_loaded_broker_comes_first_in_any_order_of_the_brokers():
     assert replicas[0] == 4
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -452,7 +452,7 @@ def test_the_least_loaded_broker_comes_first_in_any_order_of_the_brokers():
         ),
     ],
 )
-def test_a_request_that_cannot_be_satisfied_says_why(
+def test_a_refused_request_has_a_reason(
     refused: PlaceTopicsRequest, error_code: Errors, message: str
 ):
     with pytest.raises(PlacementError, match=message) as caught:
@@ -466,7 +466,7 @@ def test_a_broker_listed_twice_is_refused():
         check(PlaceTopicsRequest((topic(1, 1),), twice, "ring", "0", "batch", 0))
 
 
-def test_racks_are_all_or_none():
+def test_either_all_brokers_have_racks_or_none():
     some = (PlacementBroker(0, "a", 0), PlacementBroker(1, None, 0))
     with pytest.raises(PlacementError, match=r"not all brokers have a rack \(broker 1"):
         check(PlaceTopicsRequest((topic(1, 1),), some, "rack-aware", "0", "batch", 0))
