@@ -44,15 +44,6 @@ def become_leader(leader_epoch: int) -> LeaderAndIsrRequest:
     return LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (topic,), ())
 
 
-def test_a_broker_applies_a_request_once_and_refuses_a_repeated_one(stage: Stage):
-    broker = stage.broker(3)
-    request = ControlRequestReceived(ControlHeader(0, 1, -1), become_leader(0))
-    response = ask(broker, request)
-    assert [e.error_code for e in response.partition_errors] == [Errors.NONE]
-    repeated = ask(broker, request)
-    assert [e.error_code for e in repeated.partition_errors] == [Errors.STALE_CONTROLLER_EPOCH]
-
-
 def test_a_request_with_an_earlier_broker_epoch_is_refused(stage: Stage):
     broker = stage.broker(3)
     broker.tell(Registered(20))

@@ -115,15 +115,6 @@ def test_a_controlled_shutdown_is_handled_and_answered(stage: Stage):
         assert (state.leader_and_isr.leader, state.leader_and_isr.isr) == (0, (0,))
 
 
-def test_a_broker_that_is_not_the_controller_refuses_requests(stage: Stage):
-    stage.controller(0)
-    other = stage.controller(1)
-    answer = ask(other, ControlledShutdownRequest(0, -1))
-    assert answer == ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH)
-    answer = ask(other, ListPartitionReassignmentsRequest())
-    assert answer == REFUSED
-
-
 def test_session_expiry_resigns_and_later_requests_are_refused(stage: Stage):
     controller = stage.controller(0)
     ask(controller, ClearAndPut(Expire()))

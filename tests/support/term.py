@@ -45,11 +45,13 @@ from regent.core.model import (
     LeaderRecoveryState,
     PartitionAndReplica,
     ReplicaAssignment,
+    SuspectReplicas,
     TopicPartition,
 )
 from regent.core.ports import TopicAssignment
 from regent.core.protocol.api import ActorResponse
 from regent.core.protocol.control import (
+    ControlHeader,
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
     StopReplicaPartition,
@@ -122,11 +124,23 @@ class Tree:
         self.server = FakeZooKeeperServer()
         self.sessions: dict[BrokerId, FakeZooKeeper] = {}
 
-    def register(self, broker_id: BrokerId, *, incarnation: int = 1) -> BrokerRegistration:
+    def register(
+        self,
+        broker_id: BrokerId,
+        *,
+        incarnation: int = 1,
+        suspects: SuspectReplicas | None = None,
+    ) -> BrokerRegistration:
         """Register a broker; another ``incarnation`` has another control endpoint."""
         session = self.sessions[broker_id] = FakeZooKeeper(self.server)
         info = broker_info(broker_id, incarnation)
-        return BrokerRegistration(info, ZkControllerStore(session).register_broker(info))
+        epoch = ZkControllerStore(session).register_broker(info, suspects or SuspectReplicas())
+        return BrokerRegistration(info, epoch)
+
+    def restart(self, broker_id: BrokerId, suspects: SuspectReplicas | None = None) -> None:
+        """End the session of a broker and register it again."""
+        self.unregister(broker_id)
+        self.register(broker_id, incarnation=2, suspects=suspects)
 
     def unregister(self, *broker_ids: BrokerId) -> None:
         """Let the sessions of brokers expire."""
@@ -388,6 +402,17 @@ def kinds(effects: Iterable[Effect]) -> list[tuple[BrokerId, str]]:
 def of_type(effects: Iterable[Effect], effect_type: type[T]) -> list[T]:
     """Return the effects of one type."""
     return [effect for effect in effects if isinstance(effect, effect_type)]
+
+
+def leader_and_isr_requests(
+    effects: Iterable[Effect], broker_id: BrokerId
+) -> list[tuple[ControlHeader, LeaderAndIsrRequest]]:
+    """Return the LeaderAndIsr requests to a broker."""
+    return [
+        (sent.header, sent.request)
+        for sent in requests(effects)
+        if sent.broker_id == broker_id and isinstance(sent.request, LeaderAndIsrRequest)
+    ]
 
 
 def leader_and_isr_rows(effects: Iterable[Effect]) -> ByBroker[LeaderAndIsrPartition]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from regent.core.controller.effects import ScheduleEvent, SendControlRequest
+from regent.core.controller.effects import ScheduleEvent
 from regent.core.controller.events import (
     ControlledShutdown,
     ControlledShutdownAbandoned,
@@ -29,6 +29,7 @@ from tests.support.term import (
     T1,
     Office,
     kinds,
+    leader_and_isr_requests,
     leader_and_isr_rows,
     of_type,
     stop_replica_rows,
@@ -180,11 +181,7 @@ def test_the_response_is_sent_at_the_timeout_if_the_new_leaders_do_not_answer(
 def sent_to_the_new_leader(office: Office) -> tuple[ControlHeader, LeaderAndIsrRequest]:
     """Shut broker 2 down with request 5; return the request that makes broker 0 the leader."""
     office.shutdowns.shut_down(ControlledShutdown(5, 2, epoch_of(office, 2)))
-    (sent,) = [
-        (e.header, e.request)
-        for e in of_type(office.effects(), SendControlRequest)
-        if e.broker_id == 0 and isinstance(e.request, LeaderAndIsrRequest)
-    ]
+    (sent,) = leader_and_isr_requests(office.effects(), 0)
     return sent
 
 

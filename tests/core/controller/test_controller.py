@@ -70,6 +70,7 @@ from tests.support.term import (
     broker_info,
     delete,
     kinds,
+    leader_and_isr_requests,
     leader_and_isr_rows,
     metadata_rows,
     of_type,
@@ -395,11 +396,7 @@ def test_a_controlled_shutdown_is_answered_when_the_new_leader_has_answered(
     effects = active.handle(ControlledShutdown(17, 2, epoch))
     assert tree.leads(T1) == (1, (1,), 1)
     assert of_type(effects, Reply) == [], "the new leader has not answered"
-    request = next(
-        sent.request
-        for sent in requests(effects)
-        if sent.broker_id == 1 and isinstance(sent.request, LeaderAndIsrRequest)
-    )
+    _, request = leader_and_isr_requests(effects, 1)[0]
     response = LeaderAndIsrResponse(Errors.NONE, (PartitionError("t", 1, Errors.NONE),))
     assert answer(active, 1, response) == [], "the response to an earlier request"
     answered = LeaderAndIsrResponseReceived(1, header(active, 1), request, response)
@@ -513,11 +510,10 @@ def test_a_waiting_controlled_shutdown_is_answered_with_the_partitions_led_at_th
     tree: Tree, active: Candidate
 ) -> None:
     effects = active.handle(ControlledShutdown(1, 1, UNKNOWN_BROKER_EPOCH))
-    (request,) = (e.request for e in requests(effects) if T0 in leader_and_isr_rows([e]).get(2, {}))
+    (request,) = (r for _, r in leader_and_isr_requests(effects, 2) if T0 in dict(r.partitions()))
     scheduled = [effect.event for effect in of_type(effects, ScheduleEvent)]
     (abandoned,) = (e for e in scheduled if isinstance(e, ControlledShutdownAbandoned))
     active.handle(abandoned)
-    assert isinstance(request, LeaderAndIsrRequest)
     tree.put_state(T0, 2, (2, 1), leader_epoch=2)
     failed = LeaderAndIsrResponseReceived(2, header(active, 2), request, storage_error(T0))
     (reply,) = of_type(active.handle(failed), Reply)

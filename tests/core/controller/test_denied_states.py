@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from regent.core.controller.effects import Effect, ScheduleEvent, SendControlRequest
+from regent.core.controller.effects import Effect, ScheduleEvent
 from regent.core.controller.events import (
     BrokerFailedToObey,
     LeaderAndIsrResponseReceived,
@@ -35,18 +35,16 @@ from regent.core.protocol.control import (
 )
 from regent.zk.codecs.admin_znodes import IsrChangeNotificationSequenceZNode
 from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicPartitionsZNode
-from regent.zk.stores.controller_store import ZkControllerStore
-from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+from tests.support.fake_zookeeper import FakeZooKeeperServer
 from tests.support.term import (
     T0,
     T1,
     Candidate,
     Office,
     Tree,
-    broker_info,
+    leader_and_isr_requests,
     leader_and_isr_rows,
     of_type,
-    requests,
     topic_id,
 )
 
@@ -58,6 +56,7 @@ denials = pytest.mark.parametrize(
     "deny", [FakeZooKeeperServer.deny, FakeZooKeeperServer.deny_writing], ids=["read", "write"]
 )
 Deny = Callable[[FakeZooKeeperServer, str], None]
+LeaderAndIsr = tuple[ControlHeader, LeaderAndIsrRequest]
 
 
 @pytest.fixture
@@ -77,18 +76,6 @@ def candidate(tree: Tree) -> Candidate:
     return Candidate(tree, 3)
 
 
-def start_again(tree: Tree, broker_id: int, found: SuspectReplicas) -> None:
-    """Register a broker with the suspect replicas that it found in its logs."""
-    session = tree.sessions[broker_id] = FakeZooKeeper(tree.server)
-    ZkControllerStore(session).register_broker(broker_info(broker_id, 2), found)
-
-
-def bounce(tree: Tree, broker_id: int, found: SuspectReplicas) -> None:
-    """End the session of a broker and register it again before the controller looks."""
-    tree.unregister(broker_id)
-    start_again(tree, broker_id, found)
-
-
 def allow(tree: Tree, candidate: Candidate) -> list[Effect]:
     """Repair the ACL, and let the timer that reads again fire."""
     tree.server.allow(PATH)
@@ -96,32 +83,18 @@ def allow(tree: Tree, candidate: Candidate) -> list[Effect]:
     return [*effects, *candidate.catch_up()]
 
 
-def answer(candidate: Candidate, asked: SendControlRequest, error: Errors) -> list[Effect]:
+def answer(
+    candidate: Candidate, broker_id: int, request: LeaderAndIsr, error: Errors
+) -> list[Effect]:
     """Let a broker answer a request about t-0."""
-    assert isinstance(asked.request, LeaderAndIsrRequest)
     response = LeaderAndIsrResponse(Errors.NONE, (PartitionError(*T0, error),))
-    return candidate.handle(
-        LeaderAndIsrResponseReceived(asked.broker_id, asked.header, asked.request, response)
-    )
-
-
-def first_request(effects: list[Effect], broker_id: int) -> SendControlRequest:
-    """Return the first LeaderAndIsr request to a broker."""
-    return next(
-        sent
-        for sent in requests(effects)
-        if sent.broker_id == broker_id and isinstance(sent.request, LeaderAndIsrRequest)
-    )
+    return candidate.handle(LeaderAndIsrResponseReceived(broker_id, *request, response))
 
 
 def leaders_sent(effects: list[Effect], broker_id: int) -> set[int]:
     """Return the leaders of t-0 that were sent to a broker."""
-    return {
-        row.leader
-        for sent in requests(effects)
-        if sent.broker_id == broker_id and isinstance(sent.request, LeaderAndIsrRequest)
-        for _, row in sent.request.partitions()
-    }
+    sent = leader_and_isr_requests(effects, broker_id)
+    return {row.leader for _, request in sent for _, row in request.partitions()}
 
 
 @denials
@@ -131,7 +104,7 @@ def test_a_suspect_leader_that_restarted_is_not_sent_its_old_leadership(
 ) -> None:
     candidate.start()
     deny(tree.server, PATH)
-    bounce(tree, 1, found)
+    tree.restart(1, found)
     effects = candidate.catch_up()
     assert tree.leads(T0) == (1, (1, 2), 5)
     assert leaders_sent(effects, 1) == {NO_LEADER}
@@ -150,7 +123,7 @@ def test_a_leader_that_failed_and_returns_suspect_is_not_sent_its_old_leadership
     deny(tree.server, PATH)
     tree.unregister(1)
     candidate.catch_up()
-    start_again(tree, 1, EMPTY)
+    tree.register(1, incarnation=2, suspects=EMPTY)
     assert leaders_sent(candidate.catch_up(), 1) == {NO_LEADER}
     allow(tree, candidate)
     assert tree.leads(T0) == (2, (2,), 6)
@@ -160,7 +133,7 @@ def test_a_leader_that_failed_and_returns_suspect_is_not_sent_its_old_leadership
 def test_a_new_controller_that_cannot_replace_a_suspect_leader_does_not_let_it_lead(
     tree: Tree, candidate: Candidate, found: SuspectReplicas
 ) -> None:
-    bounce(tree, 1, found)
+    tree.restart(1, found)
     tree.server.deny_writing(PATH)
     effects = candidate.start()
     assert leaders_sent(effects, 1) == {NO_LEADER}
@@ -178,7 +151,7 @@ def test_a_suspect_leader_whose_partition_waits_for_another_replica_is_removed_w
     deny(tree.server, PATH)
     tree.unregister(2)
     candidate.catch_up()
-    bounce(tree, 1, SHORT)
+    tree.restart(1, SHORT)
     candidate.catch_up()
     assert leaders_sent(allow(tree, candidate), 1) == {NO_LEADER}
     assert tree.leads(T0)[:2] == (NO_LEADER, (1, 2))
@@ -193,7 +166,7 @@ def test_a_suspect_leader_stays_removed_when_the_isr_shrinks_before_the_next_rea
 ) -> None:
     candidate.start()
     deny(tree.server, PATH)
-    bounce(tree, 1, SHORT)
+    tree.restart(1, SHORT)
     effects = candidate.catch_up()
     tree.server.allow(PATH)
     tree.unregister(2)
@@ -208,10 +181,10 @@ def test_a_suspect_leader_that_asks_for_a_later_epoch_does_not_lead_in_it(
 ) -> None:
     candidate.start()
     deny(tree.server, PATH)
-    bounce(tree, 1, SHORT)
-    asked = first_request(candidate.catch_up(), 1)
+    tree.restart(1, SHORT)
+    request = leader_and_isr_requests(candidate.catch_up(), 1)[0]
     tree.server.allow(PATH)
-    effects = answer(candidate, asked, Errors.CORRUPT_MESSAGE)
+    effects = answer(candidate, 1, request, Errors.CORRUPT_MESSAGE)
     assert leaders_sent(effects, 1) <= {NO_LEADER, 2}
     assert tree.leads(T0)[0] != 1 or tree.leads(T0)[2] == 5
 
@@ -251,7 +224,7 @@ def test_a_restarted_suspect_follower_leaves_the_isr_when_the_state_can_be_writt
 ) -> None:
     candidate.start()
     deny(tree.server, PATH)
-    bounce(tree, 2, found)
+    tree.restart(2, found)
     candidate.catch_up()
     assert tree.leads(T0) == (1, (1, 2), 5)
     effects = allow(tree, candidate)
@@ -264,7 +237,7 @@ def test_a_restarted_suspect_follower_leaves_the_isr_when_the_state_can_be_writt
 def test_a_new_controller_removes_a_suspect_follower_when_the_state_can_be_written(
     tree: Tree, candidate: Candidate
 ) -> None:
-    bounce(tree, 2, SHORT)
+    tree.restart(2, SHORT)
     tree.server.deny_writing(PATH)
     assert ScheduleEvent(10_000, ReadAgain(1)) in candidate.start()
     assert tree.leads(T0) == (1, (1, 2), 5)
@@ -276,7 +249,7 @@ def test_a_new_controller_removes_a_suspect_follower_when_the_state_can_be_writt
 def test_a_suspect_leader_does_not_lead_while_its_state_can_be_read_but_not_written(
     tree: Tree, candidate: Candidate
 ) -> None:
-    bounce(tree, 1, EMPTY)
+    tree.restart(1, EMPTY)
     tree.server.deny(PATH)
     candidate.start()
     tree.server.allow(PATH)
@@ -290,8 +263,8 @@ def test_an_elected_suspect_replica_is_sent_its_leadership_again(
     tree: Tree, candidate: Candidate
 ) -> None:
     tree.unregister(2)
-    bounce(tree, 1, SHORT)
-    start_again(tree, 2, EMPTY)
+    tree.restart(1, SHORT)
+    tree.register(2, incarnation=2, suspects=EMPTY)
     candidate.start()
     assert tree.leads(T0) == (1, (1,), 6)
     tree.server.deny(PATH)
@@ -414,10 +387,10 @@ def test_a_replica_elected_before_its_reassignment_could_start_is_sent_its_leade
 def test_a_repaired_replica_is_used_when_a_new_leader_epoch_can_be_written(
     tree: Tree, candidate: Candidate, deny: Deny
 ) -> None:
-    asked = first_request(candidate.start(), 2)
-    answer(candidate, asked, Errors.KAFKA_STORAGE_ERROR)
+    request = leader_and_isr_requests(candidate.start(), 2)[0]
+    answer(candidate, 2, request, Errors.KAFKA_STORAGE_ERROR)
     deny(tree.server, PATH)
-    answer(candidate, asked, Errors.NONE)
+    answer(candidate, 2, request, Errors.NONE)
     assert tree.leads(T0) == (1, (1,), 6)
     effects = allow(tree, candidate)
     assert {b: rows[T0].leader_epoch for b, rows in leader_and_isr_rows(effects).items()} == {
@@ -434,9 +407,9 @@ def test_a_repaired_replica_is_used_when_a_new_leader_epoch_can_be_written(
 def test_a_damaged_log_gets_a_later_leader_epoch_when_it_can_be_written(
     tree: Tree, candidate: Candidate, deny: Deny
 ) -> None:
-    asked = first_request(candidate.start(), 2)
+    request = leader_and_isr_requests(candidate.start(), 2)[0]
     deny(tree.server, PATH)
-    answer(candidate, asked, Errors.CORRUPT_MESSAGE)
+    answer(candidate, 2, request, Errors.CORRUPT_MESSAGE)
     assert leader_and_isr_rows(allow(tree, candidate))[2][T0].leader_epoch == 6
 
 
@@ -444,10 +417,10 @@ def test_a_damaged_log_gets_a_later_leader_epoch_when_it_can_be_written(
 def test_a_repaired_replica_whose_broker_failed_meanwhile_is_not_used(
     tree: Tree, candidate: Candidate, deny: Deny
 ) -> None:
-    asked = first_request(candidate.start(), 2)
-    answer(candidate, asked, Errors.KAFKA_STORAGE_ERROR)
+    request = leader_and_isr_requests(candidate.start(), 2)[0]
+    answer(candidate, 2, request, Errors.KAFKA_STORAGE_ERROR)
     deny(tree.server, PATH)
-    answer(candidate, asked, Errors.NONE)
+    answer(candidate, 2, request, Errors.NONE)
     tree.unregister(2)
     candidate.catch_up()
     allow(tree, candidate)
@@ -459,9 +432,9 @@ def test_a_repaired_replica_whose_broker_failed_meanwhile_is_not_used(
 def test_a_replica_of_a_removed_topic_does_not_wait_to_be_used(
     tree: Tree, candidate: Candidate
 ) -> None:
-    asked = first_request(candidate.start(), 2)
+    request = leader_and_isr_requests(candidate.start(), 2)[0]
     tree.server.deny(PATH)
-    answer(candidate, asked, Errors.CORRUPT_MESSAGE)
+    answer(candidate, 2, request, Errors.CORRUPT_MESSAGE)
     assert candidate.controller.context.waiting_to_restart == {PartitionAndReplica(T0, 2)}
     candidate.controller.context.remove_topic("t")
     assert not candidate.controller.context.waiting_to_restart
@@ -470,13 +443,13 @@ def test_a_replica_of_a_removed_topic_does_not_wait_to_be_used(
 def test_a_repaired_replica_is_used_after_the_next_election(
     tree: Tree, candidate: Candidate
 ) -> None:
-    asked = first_request(candidate.start(), 2)
-    answer(candidate, asked, Errors.KAFKA_STORAGE_ERROR)
+    request = leader_and_isr_requests(candidate.start(), 2)[0]
+    answer(candidate, 2, request, Errors.KAFKA_STORAGE_ERROR)
     tree.server.deny(PATH)
-    bounce(tree, 1, SHORT)
+    tree.restart(1, SHORT)
     candidate.catch_up()
     tree.server.allow(PATH)
-    answer(candidate, asked, Errors.NONE)  # broker 1 must not lead before this answer
+    answer(candidate, 2, request, Errors.NONE)  # broker 1 must not lead before this answer
     leadership = candidate.controller.context.partition_leadership_info(T0)
     assert leadership is not None
     assert leadership.leader_and_isr.leader_epoch == 7, "all ISR members are suspect: 1 is elected"

@@ -165,21 +165,12 @@ def test_every_election_adds_one_leader_epoch_and_elects_a_member_of_the_isr(
 # --- examples -------------------------------------------------------------------------------------
 
 
-def test_the_first_live_member_of_the_isr_leads_and_offline_members_leave_it() -> None:
-    outcome = run(CLEAN, (1, 2, 3, 4, 5), isr=(1, 2, 3), live=(2, 3, 5))
-    assert result(outcome) == (2, (2, 3), (2, 3, 5))
-
-
 def test_without_a_live_isr_member_only_an_unclean_election_finds_a_leader() -> None:
     assert run(CLEAN, (1, 2, 3, 4, 5), isr=(1, 2, 3), live=(4, 6, 7)) is None
     outcome = run(UNCLEAN, (1, 2, 3, 4, 5), isr=(1, 2, 3), live=(4, 6, 7))
     assert outcome == PartitionChange(
         LeaderAndIsr(4, (4,), 6, 9, LeaderRecoveryState.RECOVERING), (4,), is_unclean=True
     )
-
-
-def test_an_unclean_election_without_live_replicas_fails() -> None:
-    assert run(UNCLEAN, (2, 4), isr=(2,), live=()) is None
 
 
 def test_the_assignment_and_not_the_isr_decides_the_sequence_of_candidates() -> None:
@@ -190,20 +181,8 @@ def test_the_assignment_and_not_the_isr_decides_the_sequence_of_candidates() -> 
     assert result(shutdown) == (1, (2, 1), (3, 1, 2))
 
 
-def test_a_reassignment_does_not_elect_a_target_replica_that_is_not_in_sync() -> None:
-    moving = ReplicaAssignment((4, 5, 6, 1), adding_replicas=(4, 5, 6), removing_replicas=(1,))
-    outcome = run(ReassignElection(), moving, isr=(1, 5, 6), live=(1, 4, 5, 6))
-    assert result(outcome) == (5, (1, 5, 6), (4, 5, 6))
-
-
-def test_a_preferred_election_does_not_try_the_next_replica() -> None:
-    assert run(PreferredElection(), (2, 4), isr=(4,), live=(2, 4)) is None
+def test_a_preferred_election_without_replicas_fails() -> None:
     assert run(PreferredElection(), (), isr=(), live=()) is None
-
-
-def test_a_controlled_shutdown_does_not_replace_the_last_isr_member() -> None:
-    assert run(ControlledShutdownElection(), (2, 4), (2,), (2, 4), shutting_down=(2,)) is None
-    assert run(ControlledShutdownElection(), (2, 4), (2, 4), (2, 4), shutting_down=(2, 4)) is None
 
 
 def test_a_broker_that_is_shutting_down_does_not_win_other_elections() -> None:

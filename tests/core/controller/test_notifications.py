@@ -18,7 +18,7 @@ from regent.core.model import (
     SuspectReplicas,
     TopicPartition,
 )
-from regent.core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrResponse, PartitionError
+from regent.core.protocol.control import LeaderAndIsrResponse, PartitionError
 from regent.zk.client.operations import WatchEvent, WatchKind
 from regent.zk.codecs.admin_znodes import IsrChangeNotificationSequenceZNode as IsrChange
 from regent.zk.codecs.admin_znodes import LogDirEventNotificationSequenceZNode as LogDirEvent
@@ -30,6 +30,7 @@ from tests.support.term import (
     Office,
     Tree,
     kinds,
+    leader_and_isr_requests,
     leader_and_isr_rows,
     metadata_rows,
     topic_id,
@@ -204,13 +205,11 @@ def test_a_broker_with_a_failed_log_directory_is_asked_for_its_replicas(office: 
 
 def answer_probe(office: Office, broker_id: int, t0: Errors, t1: Errors, *, times: int = 1) -> None:
     """Let a broker answer the last LeaderAndIsr request."""
-    to_it = [sent for sent in office.sent() if sent.broker_id == broker_id]
-    probe = [sent for sent in to_it if isinstance(sent.request, LeaderAndIsrRequest)][-1]
-    assert isinstance(probe.request, LeaderAndIsrRequest)
+    header, probe = leader_and_isr_requests(office.effects(), broker_id)[-1]
     response = LeaderAndIsrResponse(Errors.NONE, (PartitionError(*T0, t0), PartitionError(*T1, t1)))
     for _ in range(times):
         office.responses.on_leader_and_isr(
-            LeaderAndIsrResponseReceived(broker_id, probe.header, probe.request, response)
+            LeaderAndIsrResponseReceived(broker_id, header, probe, response)
         )
 
 
@@ -351,13 +350,6 @@ def test_notifications_after_the_start_of_a_term_are_handled(tree: Tree, active:
     tree.put_state(T0, 1, (1, 2), controller_epoch=1)
     notify_isr_change(tree, 1, T0)
     assert metadata_rows(active.catch_up())[2][T0].isr == (1, 2), "the path is still watched"
-
-
-def test_a_deposed_controller_resigns_at_a_notification(tree: Tree, active: Candidate) -> None:
-    tree.elect_another_controller()
-    notify_isr_change(tree, 0, T0)
-    active.catch_up()
-    assert not active.controller.is_active
 
 
 def test_a_topic_created_meanwhile_is_read_before_its_isr(tree: Tree, active: Candidate) -> None:

@@ -9,7 +9,6 @@ from regent.core.model import LogEnd, SuspectReplicas, TopicPartition
 from regent.core.protocol.control import LeaderAndIsrRequest, UpdateMetadataRequest
 from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicZNode
 from regent.zk.stores.controller_store import ZkControllerStore
-from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.term import (
     T0,
     Candidate,
@@ -37,16 +36,8 @@ def tree() -> Tree:
     return tree
 
 
-def bounce(tree: Tree, broker_id: int, suspects: SuspectReplicas | None = None) -> None:
-    """End the session of a broker and register it again before the controller looks."""
-    tree.unregister(broker_id)
-    session = tree.sessions[broker_id] = FakeZooKeeper(tree.server)
-    info = broker_info(broker_id, 2)
-    ZkControllerStore(session).register_broker(info, suspects or SuspectReplicas())
-
-
 def test_a_replica_that_did_not_restart_replaces_a_restarted_leader(tree: Tree) -> None:
-    bounce(tree, 1)
+    tree.restart(1)
     effects = Candidate(tree, 3).start()
     assert tree.leads(T0) == (2, (2,), 6)
     row = leader_and_isr_rows(effects)[1][T0]
@@ -54,14 +45,14 @@ def test_a_replica_that_did_not_restart_replaces_a_restarted_leader(tree: Tree) 
 
 
 def test_a_restarted_follower_leaves_the_isr_in_a_new_epoch(tree: Tree) -> None:
-    bounce(tree, 2)
+    tree.restart(2)
     Candidate(tree, 3).start()
     assert tree.leads(T0) == (1, (1,), 6)
 
 
 def test_when_all_replicas_restarted_the_first_leads_in_a_new_epoch(tree: Tree) -> None:
-    bounce(tree, 1)
-    bounce(tree, 2)
+    tree.restart(1)
+    tree.restart(2)
     Candidate(tree, 3).start()
     assert tree.leads(T0) == (1, (1, 2), 6)
 
@@ -70,7 +61,7 @@ def test_when_all_replicas_restarted_the_first_leads_in_a_new_epoch(tree: Tree) 
 def test_a_restarted_leader_is_replaced_in_one_epoch_when_its_partition_can_be_read(
     tree: Tree, path: str
 ) -> None:
-    bounce(tree, 1)
+    tree.restart(1)
     tree.server.deny(path)
     candidate = Candidate(tree, 3)
     candidate.start()
@@ -88,7 +79,7 @@ def test_a_leader_that_lost_records_is_removed_and_the_partition_waits_for_the_o
     tree: Tree,
 ) -> None:
     tree.unregister(2)
-    bounce(tree, 1, SuspectReplicas(LOST))
+    tree.restart(1, SuspectReplicas(LOST))
     candidate = Candidate(tree, 3)
     candidate.start()
     leader, isr, _ = tree.leads(T0)
@@ -104,7 +95,7 @@ def test_a_leader_that_lost_records_is_removed_when_its_partition_can_be_read(
     tree: Tree, path: str
 ) -> None:
     tree.unregister(2)
-    bounce(tree, 1, SuspectReplicas(LOST))
+    tree.restart(1, SuspectReplicas(LOST))
     tree.server.deny(path)
     candidate = Candidate(tree, 3)
     candidate.start()
@@ -122,11 +113,11 @@ def test_a_leader_that_lost_records_is_removed_when_its_partition_can_be_read(
 
 def test_when_all_replicas_are_suspect_the_longest_log_leads(tree: Tree) -> None:
     tree.unregister(2)
-    bounce(tree, 1, SuspectReplicas(LOST))
+    tree.restart(1, SuspectReplicas(LOST))
     candidate = Candidate(tree, 3)
     candidate.start()
     tree.register(2)
-    bounce(tree, 2, SuspectReplicas({T0: LogEnd(4, 9)}))
+    tree.restart(2, SuspectReplicas({T0: LogEnd(4, 9)}))
     candidate.catch_up()
     assert tree.leads(T0)[:2] == (2, (2,))
     assert candidate.controller.context.stats.unclean_leader_elections == 1
@@ -140,7 +131,7 @@ def test_a_replica_that_failed_with_the_leader_is_eligible_when_only_a_suspect_o
     tree.put_state(U0, 2, (0, 1, 2), leader_epoch=5)
     tree.unregister(0)
     tree.unregister(2)
-    bounce(tree, 1, SuspectReplicas({U0: LogEnd(-1, -1)}))
+    tree.restart(1, SuspectReplicas({U0: LogEnd(-1, -1)}))
     candidate = Candidate(tree, 3)
     candidate.start()
     assert tree.leads(U0)[:2] == (-1, (1, 2))
@@ -152,7 +143,7 @@ def test_a_replica_that_failed_with_the_leader_is_eligible_when_only_a_suspect_o
 
 def test_a_replica_that_is_no_longer_suspect_is_elected(tree: Tree) -> None:
     tree.unregister(2)
-    bounce(tree, 1, SuspectReplicas(LOST))
+    tree.restart(1, SuspectReplicas(LOST))
     candidate = Candidate(tree, 3)
     candidate.start()
     store = ZkControllerStore(tree.sessions[1])

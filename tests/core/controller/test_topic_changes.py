@@ -23,6 +23,7 @@ from tests.support.term import (
     T1,
     Office,
     kinds,
+    leader_and_isr_requests,
     leader_and_isr_rows,
     leadership,
     metadata_rows,
@@ -54,13 +55,8 @@ def full_requests(office: Office, broker_id: int) -> list[LeaderAndIsrRequest]:
     office.unregister(broker_id)
     office.register(broker_id, incarnation=2)
     office.brokers.on_broker_change()
-    return [
-        sent.request
-        for sent in office.sent()
-        if sent.broker_id == broker_id
-        and isinstance(sent.request, LeaderAndIsrRequest)
-        and sent.request.type is LeaderAndIsrType.FULL
-    ]
+    sent = leader_and_isr_requests(office.effects(), broker_id)
+    return [request for _, request in sent if request.type is LeaderAndIsrType.FULL]
 
 
 # --- new topics -----------------------------------------------------------------------------------
@@ -476,20 +472,9 @@ def test_a_returning_broker_gets_the_replicas_of_a_topic_repaired_meanwhile(
     office.effects()
     office.register(3, incarnation=2)
     office.brokers.on_broker_change()
-    (full,) = [
-        sent.request
-        for sent in office.sent()
-        if sent.broker_id == 3
-        and isinstance(sent.request, LeaderAndIsrRequest)
-        and sent.request.type is LeaderAndIsrType.FULL
-    ]
+    sent = leader_and_isr_requests(office.effects(), 3)
+    (full,) = (request for _, request in sent if request.type is LeaderAndIsrType.FULL)
     assert [partition for partition, _ in full.partitions()] == [T0], "the broker has the only copy"
-
-
-def test_no_request_is_full_while_a_topic_is_unreadable(grown: Office) -> None:
-    grown.server.put("/brokers/topics/bad", b"not JSON")
-    grown.topics.on_topic_change()
-    assert full_requests(grown, 2) == []
 
 
 def test_no_request_is_full_while_a_state_is_unreadable(office: Office) -> None:

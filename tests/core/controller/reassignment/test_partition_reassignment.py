@@ -13,7 +13,6 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.core.ports import TopicAssignment
-from regent.core.protocol.control import LeaderAndIsrRequest
 from regent.zk.codecs.admin_znodes import ReassignPartitionsZNode
 from regent.zk.stores.controller_store import ZkControllerStore, topic_assignment
 from tests.support.fake_zookeeper import Call, Moment
@@ -22,8 +21,8 @@ from tests.support.term import (
     T0,
     T1,
     broker_info,
+    leader_and_isr_requests,
     leader_and_isr_rows,
-    requests,
     stop_replica_rows,
     topic_id,
 )
@@ -45,7 +44,7 @@ def test_a_partition_is_reassigned_to_three_other_brokers() -> None:
     moving.catch_up()
     assert moving.replicas(T0) == ((4, 5, 6), (), ())
     assert moving.leads(T0) == (4, (4, 5, 6), 5), (
-        "one epoch each: start, election, two removed replicas"
+        "one epoch each: start, election, three removed replicas"
     )
     assert moving.topic("t").topic_id == topic_id(77)
     moving.assert_at_rest()
@@ -332,12 +331,8 @@ def test_an_added_replica_that_restarts_as_the_last_isr_member_is_not_new() -> N
     moving.effects.clear()
     moving.register(3)
     moving.settle()
-    is_new = [
-        row.is_new
-        for sent in requests(moving.effects)
-        if sent.broker_id == 3 and isinstance(sent.request, LeaderAndIsrRequest)
-        for _, row in sent.request.partitions()
-    ]
+    sent = leader_and_isr_requests(moving.effects, 3)
+    is_new = [row.is_new for _, request in sent for _, row in request.partitions()]
     assert is_new
     assert not any(is_new), "is_new would make a lost log count as a new replica"
 
