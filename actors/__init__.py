@@ -1,1 +1,1 @@
-"""The shells: Pykka actors that feed the machines of ``core`` and perform their effects."""
+"""Pykka actors that pass events to the state machines of ``core`` and perform their effects."""

@@ -1,4 +1,4 @@
-"""What an actor publishes of itself: other threads read this and never the actor."""
+"""What an actor publishes about itself: other threads read this instead of the actor."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class Activity:
 
     @property
     def handling_ms(self) -> float:
-        """How long the current message has been handled."""
+        """How long the actor has been handling the current message."""
         since = self.busy_since
         return 0.0 if since is None else (monotonic() - since) * 1000
 
     def begin(self, message: object) -> None:
-        """Note that the handling of a message begins."""
+        """Record that the handling of a message begins."""
         self.message = message
         self.busy_since = monotonic()
 
     def end(self) -> None:
-        """Note that the handling of a message ended."""
+        """Record that the handling of a message ended."""
         self.last_activity = monotonic()
         self.busy_since = None
         self.message = None

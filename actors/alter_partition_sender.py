@@ -1,7 +1,7 @@
-"""Sends the ISRs this broker proposes for the partitions it leads; one request at a time.
+"""Sends the ISR changes that this broker proposes as leader; one request at a time.
 
-Mirrors ``kafka.server.AlterPartitionManager``. What is proposed, and what an answer means, is
-decided by the ReplicaManager: this actor is woken whenever something may have been proposed.
+Mirrors ``kafka.server.AlterPartitionManager``. The ReplicaManager decides what to propose and what
+an answer means. It wakes this actor when there may be a proposal.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 RETRY_BACKOFF_MS = 50
 MAX_STALE_BACKOFF_MS = 5_000
 UNKNOWN_CONTROLLER_BACKOFF_MS = 100
-_SLICE_S = 0.05  # how late a wait for our own controller may notice that we are closing
+_SLICE_S = 0.05  # how often a wait for our own controller checks whether this actor is stopping
 
 
 class ControllerUnknownError(RegentError):
@@ -46,11 +46,11 @@ OpenControllerChannel: TypeAlias = Callable[[str], RequestChannel[AlterPartition
 
 @dataclass(frozen=True, slots=True)
 class SendPending:
-    """Something may have been proposed."""
+    """There may be a proposal to send."""
 
 
 class AlterPartitionSender(RegentActor):
-    """Sends proposals when told ``SendPending``; any thread may tell it."""
+    """Sends proposals on ``SendPending``, which any thread may tell it."""
 
     def __init__(
         self,
@@ -69,17 +69,17 @@ class AlterPartitionSender(RegentActor):
 
     @staticmethod
     def collapse_key(message: Hashable) -> Hashable | None:
-        """Once is enough."""
+        """One queued message is enough."""
         return message
 
     @abstractmethod
     def alter_partitions(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        """Send the AlterPartition; raises ``RegentError`` when no controller answered."""
+        """Send the AlterPartition; raises ``RegentError`` if no controller answered."""
 
     def handle(self, message: SendPending, reply: Reply | None) -> None:
-        """Send the proposals, unless the last attempt failed just now.
+        """Send the proposals, unless the last attempt failed recently.
 
-        While the controller does not know our broker epoch the backoff doubles, until we register
+        If the controller does not know our broker epoch, the backoff doubles until we register
         again.
         """
         del message, reply
@@ -107,7 +107,7 @@ class AlterPartitionSender(RegentActor):
             self._replica_manager.on_alter_partition_response(request, response, monotonic_ms())
             if response is not None and _accepts_all(request, response):
                 self._is_failing = False
-                self._tell_send_pending()  # more may have been proposed meanwhile
+                self._tell_send_pending()  # there may be new proposals
             else:
                 self._retry.set(retry_after_ms)
 
@@ -116,7 +116,7 @@ class AlterPartitionSender(RegentActor):
         self._retry.cancel()
 
     def _decided(self, request: AlterPartitionRequest) -> AlterPartitionResponse | None:
-        """Return the decision; None when the request was refused as a whole."""
+        """Return the decision; None: the whole request was refused."""
         response = self.alter_partitions(request)
         if response.error_code is Errors.STALE_BROKER_EPOCH:
             is_news = self._stale_epoch != request.broker_epoch
@@ -141,7 +141,7 @@ class AlterPartitionSender(RegentActor):
 
 
 class ControllerAlterPartitionSender(AlterPartitionSender):
-    """Asks the controller, which it finds in the metadata cache, anew for every request."""
+    """Asks the active controller, found in the metadata cache for each request."""
 
     def __init__(
         self,

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 class BrokerState(Enum):
-    """What a broker process is doing; Kafka's names (``kafka.metadata.BrokerState``)."""
+    """The state of a broker process, with Kafka's names (``kafka.metadata.BrokerState``)."""
 
     NOT_RUNNING = "NotRunning"
     STARTING = "Starting"
@@ -65,20 +65,20 @@ class BrokerStatus:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is wrong at present, a line each."""
+        """The current problems, one line each."""
         return tuple(line for warner in list(self._warners) for line in warner())
 
     def add_warner(self, warner: Callable[[], Sequence[str]]) -> None:
-        """Have ``warner`` asked what is wrong; on any thread."""
+        """Add a source of warnings; it is called on any thread."""
         self._warners.append(warner)
 
     @property
     def state(self) -> BrokerState:
-        """The present state."""
+        """The current state."""
         return self._state
 
     def become(self, state: BrokerState) -> None:
-        """Enter ``state``, unless the broker is shutting down and ``state`` is a running one."""
+        """Enter ``state``; a broker that is shutting down cannot return to a running state."""
         running = (BrokerState.RUNNING_AS_BROKER, BrokerState.RUNNING_AS_CONTROLLER)
         with self._lock:
             is_ending = self._state in (
@@ -91,7 +91,7 @@ class BrokerStatus:
 
 @dataclass(frozen=True, slots=True)
 class ControlRequestReceived:
-    """A controller's request, with the epochs it came with."""
+    """A controller's request with the epochs of its header."""
 
     header: ControlHeader
     request: ControlRequest
@@ -99,19 +99,19 @@ class ControlRequestReceived:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The broker has a new registration of this epoch."""
+    """The broker has a new registration with this broker epoch."""
 
     broker_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class ShrinkIsrs:
-    """Look for followers that are out of sync; told twice per ``replica.lag.time.max.ms``."""
+    """Check for followers that are out of sync; sent twice per ``replica.lag.time.max.ms``."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogDirectoryFailed:
-    """The replicas in a log directory are offline from now on."""
+    """A log directory has failed: its replicas are offline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,27 +135,28 @@ _NEVER_REFUSED = (Registered, ShrinkIsrs, LogDirectoryFailed, StopFetching)
 
 @dataclass(frozen=True, slots=True)
 class BrokerCallbacks:
-    """What the rest of the process does for a Broker actor, on the actor's thread."""
+    """Functions of the process that a Broker actor calls on its own thread."""
 
     request_shutdown: Callable[[Reply | None], None]
-    """Shut down, on another thread: the actor must handle control requests meanwhile."""
+    """Begin a shutdown on another thread, because the actor must keep handling control requests."""
     on_isrs_proposed: Callable[[], None] = lambda: None
-    """ISRs may have been proposed."""
+    """There may be ISR proposals to send."""
     on_replicas_offline: Callable[[], None] = lambda: None
-    """Replicas went offline because of their logs, or damaged logs can be replaced."""
+    """Replicas went offline because of log failures, or damaged logs can be replaced."""
     on_suspects_changed: Callable[[], None] = lambda: None
-    """Replicas may have lost records, or have them again."""
+    """The suspect replicas have changed."""
     on_metadata_changed: Callable[[], None] = lambda: None
     """The metadata cache has been updated."""
     catch_up_with_configs: Callable[[], None] = lambda: None
-    """Records are about to be copied: throttles that were set before are to be in force when this
-    returns. Raises ``SessionExpiredError``."""
+    """Apply the throttles that were set before a reassignment, and return only then.
+    Raises ``SessionExpiredError``."""
     load_topic_configs: Callable[[Collection[str]], None] = lambda _: None
-    """Logs of these topics are about to be created. Raises ``SessionExpiredError``."""
+    """Load the configurations of these topics before their logs are created.
+    Raises ``SessionExpiredError``."""
 
 
 class BrokerView(NamedTuple):
-    """What a Broker actor hands to the rest of the process: each part is safe on any thread."""
+    """The parts of a Broker actor that other threads may use; each is thread-safe."""
 
     ref: ActorRef[Broker]
     cache: MetadataCache
@@ -164,7 +165,7 @@ class BrokerView(NamedTuple):
 
 
 class Broker(RegentActor):
-    """Owns the ReplicaManager, which has a lock, and the fetchers."""
+    """Owns the ReplicaManager, which is thread-safe, and the fetchers."""
 
     overflow = Overflow(lambda message: isinstance(message, _NEVER_REFUSED))
 
@@ -197,12 +198,12 @@ class Broker(RegentActor):
 
     @property
     def view(self) -> BrokerView:
-        """What other threads may use."""
+        """The parts that other threads may use."""
         return BrokerView(self.actor_ref, self.cache, self.replica_manager, self.fetchers)
 
     @staticmethod
     def collapse_key(message: BrokerMessage) -> Hashable | None:
-        """One queued check of ISRs, or of logs, is enough."""
+        """One queued check of ISRs, and one of logs, is enough."""
         return message if isinstance(message, ShrinkIsrs | LogDirectoryFailed) else None
 
     def handle(self, message: BrokerMessage, reply: Reply | None) -> None:
@@ -221,7 +222,7 @@ class Broker(RegentActor):
                     reply.set(None)
             case Registered(broker_epoch):
                 self.replica_manager.broker_epoch = broker_epoch
-                self._callbacks.on_isrs_proposed()  # proposals may have been refused until now
+                self._callbacks.on_isrs_proposed()  # earlier proposals may have been refused
             case DescribeMetadataRequest(topics):
                 if reply is not None:
                     reply.set(self._describe(topics))
@@ -233,7 +234,7 @@ class Broker(RegentActor):
         self.fetchers.close()
 
     def preemption_answer(self, message: object) -> object:
-        """Refuse control requests that wait when the broker stops."""
+        """Refuse queued control requests when the broker stops."""
         match message:
             case ControlRequestReceived(_, request):
                 return refusal(request, Errors.UNKNOWN_SERVER_ERROR)
@@ -248,13 +249,13 @@ class Broker(RegentActor):
                     self._callbacks.catch_up_with_configs()
                 self._callbacks.load_topic_configs(self._topics_to_create_logs_of(request))
         except SessionExpiredError as expired:
-            # Not carried out in part either: the controller sends it again (KAFKA-9769).
-            logger.warning("%s: configurations that are needed are unknown: %s", self, expired)
+            # Carry out nothing: the controller sends the request again (KAFKA-9769).
+            logger.warning("%s: cannot read the required configurations: %s", self, expired)
             if reply is not None:
                 reply.fail(expired)
             return
-        except Exception:  # logs with other settings are better than none
-            logger.exception("%s: settings of topics could not be applied; others hold", self)
+        except Exception:  # logs with old settings are better than none
+            logger.exception("%s: cannot apply topic configurations; keeping the old ones", self)
         response = self.replica_manager.handle(header, request, monotonic_ms())
         if reply is not None:
             reply.set(response)

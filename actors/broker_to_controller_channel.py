@@ -1,4 +1,4 @@
-"""The connection over which a broker forwards requests about topics to the active controller's.
+"""The connection over which a broker forwards topic requests to the active controller's broker.
 
 Mirrors ``kafka.server.BrokerToControllerChannelManager``.
 """

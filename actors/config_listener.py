@@ -1,4 +1,4 @@
-"""Listens to changes of configuration and tells the controller and the logs of its own broker.
+"""Applies configuration changes to the logs of its broker and passes them to the controller.
 
 Mirrors ``kafka.server.DynamicConfigManager``.
 """
@@ -30,19 +30,19 @@ _START_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ConfigsChanged:
-    """Somebody changed a configuration, or a new session may have missed that."""
+    """A configuration changed, or a new session began and may have missed a change."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """Apply every change of configuration that was acknowledged before this message was sent.
+    """Apply every configuration change that was acknowledged before this message was sent.
 
-    The answer is None when that is done, ``SessionExpiredError`` when it cannot be.
+    The answer is None when that is done, or ``SessionExpiredError``.
     """
 
 
 class ConfigListener(RegentActor):
-    """Between sessions ``ConfigsChanged`` does nothing: the next session tells it again."""
+    """Between sessions ``ConfigsChanged`` does nothing: the next session sends it again."""
 
     def __init__(
         self,
@@ -57,15 +57,15 @@ class ConfigListener(RegentActor):
         self._changes = changes
         self._tell_controller = tell_controller
         self._topic_configs = topic_configs
-        self._changed_topics: set[str] = set()  # and not applied yet
+        self._changed_topics: set[str] = set()  # changed, but not applied yet
 
     @staticmethod
     def collapse_key(message: object) -> Hashable | None:
-        """One look is enough however much has changed."""
+        """One queued message is enough: it covers all changes."""
         return message if isinstance(message, ConfigsChanged) else None
 
     def handle(self, message: ConfigsChanged | CatchUp, reply: Reply | None) -> None:
-        """Look at what changed."""
+        """Read and apply the changes."""
         try:
             self._catch_up(sync=isinstance(message, CatchUp))
         except SessionExpiredError as expired:
@@ -95,7 +95,7 @@ def start_config_listener(
     tell_controller: Callable[[ControllerEvent], None],
     topic_configs: TopicConfigs,
 ) -> ActorRef[ConfigListener]:
-    """Start a broker's listener; it looks when it is told to."""
+    """Start a broker's listener; it acts only on messages."""
     changes = ConfigChanges(
         broker_id,
         ZkConfigStore(zookeeper),

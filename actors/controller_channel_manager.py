@@ -45,7 +45,7 @@ class BrokerChannel(NamedTuple):
 
     @property
     def queue_size(self) -> int:
-        """How many requests wait."""
+        """How many requests are queued."""
         return inbox_of(self.thread).size
 
 
@@ -72,7 +72,7 @@ class ControllerChannelManager:
         self._overflowed: set[BrokerId] = set()
 
     def add_broker(self, registration: BrokerRegistration) -> None:
-        """Start delivering to this incarnation of a broker."""
+        """Start sending to this incarnation of a broker."""
         broker_id = registration.info.broker_id
         self.remove_broker(broker_id)
         queue_time = Timer()
@@ -91,14 +91,14 @@ class ControllerChannelManager:
         self._channels[broker_id] = BrokerChannel(thread, queue_time)
 
     def remove_broker(self, broker_id: BrokerId) -> None:
-        """Stop delivering; what is queued is dropped, so no later incarnation ever sees it."""
+        """Stop sending and drop queued requests, so that no later incarnation receives them."""
         self._overflowed.discard(broker_id)
         channel = self._channels.pop(broker_id, None)
         if channel is not None:
             stop_actor(channel.thread, _STOP_TIMEOUT_S)
 
     def send(self, effects: list[SendControlRequest]) -> None:
-        """Queue requests; one that goes to several brokers is encoded once."""
+        """Queue requests; encode a request to several brokers only once."""
         bodies: dict[int, EncodedBody] = {}
         for effect in effects:
             body = bodies.get(id(effect.request))
@@ -106,17 +106,17 @@ class ControllerChannelManager:
                 try:
                     body = bodies[id(effect.request)] = encode_request(effect.request)
                 except BadDataError as error:  # no other controller could send it either
-                    logger.error("broker %d is not told: %s", effect.broker_id, error)
+                    logger.error("cannot send a request to broker %d: %s", effect.broker_id, error)
                     continue
             self._put(effect.broker_id, QueuedRequest(effect.header, effect.request, body))
 
     @property
     def channels(self) -> dict[BrokerId, BrokerChannel]:
-        """The channel to every broker. On any thread."""
+        """The channel to every broker. Thread-safe."""
         return self._channels.copy()
 
     def unanswered(self) -> Iterator[UnansweredRequest]:
-        """Yield the requests that brokers have owed an answer for too long."""
+        """Yield the requests that brokers have not answered for too long."""
         for broker_id, channel in sorted(self.channels.items()):
             activity = inbox_of(channel.thread).activity
             message, waiting_ms = activity.message, activity.handling_ms
@@ -125,21 +125,21 @@ class ControllerChannelManager:
                 yield UnansweredRequest(broker_id, name, round(waiting_ms))
 
     def close(self) -> None:
-        """Stop delivering to anybody."""
+        """Stop sending to all brokers."""
         for broker_id in list(self._channels):
             self.remove_broker(broker_id)
 
     def _put(self, broker_id: BrokerId, delivery: QueuedRequest) -> None:
         channel = self._channels.get(broker_id)
         if channel is None or broker_id in self._overflowed:
-            return  # gone, or about to be told everything afresh
+            return  # the broker is gone, or will get the complete state
         try:
             channel.thread.tell(delivery)
         except ActorDeadError:
             logger.error("the RequestSendThread of broker %d has died", broker_id)
             self._overflow(broker_id, delivery.header)
         except InboxFullError as full:
-            logger.warning("%s; broker %d will be told everything afresh", full, broker_id)
+            logger.warning("%s; broker %d will get the complete state again", full, broker_id)
             self._overflow(broker_id, delivery.header)
 
     def _overflow(self, broker_id: BrokerId, header: ControlHeader) -> None:
@@ -154,7 +154,7 @@ class ControllerChannelManager:
         response: ControlResponse,
         answered_ms: float,
     ) -> None:
-        """Turn an answer into an event; runs on the RequestSendThread."""
+        """Send the answer as an event to the controller; runs on the RequestSendThread."""
         event = response_event(broker_id, header, request, response, answered_ms)
         if event is not None:
             self._tell(event)

@@ -1,7 +1,7 @@
-"""The controller as an actor: one queue, one thread, all of the controller's state behind it.
+"""The controller as an actor: one queue and one thread that owns all of the controller's state.
 
 Mirrors ``kafka.controller.ControllerEventManager``. ZooKeeper watches, timers, answers of brokers
-and requests of other processes only ever tell it something.
+and requests of other processes reach it only as messages.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from regent.core.protocol.controller import (
 
 logger = logging.getLogger(__name__)
 
-_MAX_REFUSED_STATES = 100  # that are named in an answer
+_MAX_REFUSED_STATES = 100  # listed in an answer
 
 
 class ControllerListener:
-    """Learns what the controller did that concerns its own broker; does nothing by default."""
+    """Receives what concerns the controller's own broker; does nothing by default."""
 
     def on_broker_registered(self, broker_epoch: int) -> None:
-        """Learn the broker epoch of a new registration."""
+        """The broker has registered with this broker epoch."""
 
     def on_must_end(self, reason: RegentError) -> None:
-        """Learn why this broker must end."""
+        """This broker must stop, for this reason."""
 
     def on_role_changed(self, is_active: bool, controller_epoch: int) -> None:
-        """Learn whether this broker is the active controller."""
+        """This broker became, or is no longer, the active controller."""
 
 
 class ControllerView(NamedTuple):
-    """What the controller of one broker publishes: any thread may read it."""
+    """The parts of a controller that any thread may read."""
 
     ref: ActorRef[ControllerEventManager]
     stats: EventManagerStats
@@ -100,12 +100,12 @@ class ControllerEventManager(RegentActor):
 
     @property
     def view(self) -> ControllerView:
-        """What other threads may read."""
+        """The parts that other threads may read."""
         return ControllerView(self.actor_ref, self.stats, self.channels)
 
     @staticmethod
     def collapse_key(message: object) -> Hashable | None:
-        """Collapse triggers that would only read the same present twice."""
+        """Collapse events that would read the same state of ZooKeeper twice."""
         return events.collapse_key(message)
 
     def handle(self, message: ControllerEvent | ControllerRequest, reply: Reply | None) -> None:
@@ -123,10 +123,10 @@ class ControllerEventManager(RegentActor):
         handling_ms = (time.monotonic() - started) * 1000
         self._record(event, done, now_ms, handling_ms)
         if reply is not None and not isinstance(message, ControllerRequest):
-            reply.set(None)  # who asks with an event wants to know when it has been processed
+            reply.set(None)  # the sender of an event waits until it has been processed
 
     def preemption_answer(self, message: object) -> object:
-        """Answer a request nobody will process as a broker that is not the controller would."""
+        """Answer a dropped request like a broker that is not the active controller."""
         match message:
             case DescribeControllerRequest():
                 return DescribeControllerResponse(Errors.NOT_CONTROLLER)
@@ -137,14 +137,15 @@ class ControllerEventManager(RegentActor):
                 return super().preemption_answer(message)
 
     def on_preempted(self, message: object) -> None:
-        """Queue again what must not be lost: no look at ZooKeeper would make up for it."""
+        """Queue events again that no later read of ZooKeeper can replace."""
         if isinstance(message, events.StandAgain | events.UncleanLeaderElectionEnable):
             self._tell_later(message)
 
     def on_unexpected_error(self, message: object, error: Exception) -> None:
-        """Let another broker try, before anything else is handled: our state may be half changed.
+        """Resign at once, so that another broker takes over: our state may be inconsistent.
 
-        Resigning is not queued: queued events must not meet that state, and the queue may be full.
+        Resigning is not queued, because queued events must not see that state, and because the
+        queue may be full.
         """
         super().on_unexpected_error(message, error)
         if self.actor_stopped.is_set():
@@ -152,13 +153,13 @@ class ControllerEventManager(RegentActor):
         try:
             self.handle(resignation(message, error), None)
         except Exception:
-            # Resign in memory only. /controller is still ours: the next election deletes it.
+            # Resign in memory only. /controller is still ours; the next election deletes it.
             logger.exception("%s: resigning failed", self.name)
             self._perform(self.controller.handle(events.Expire(), time.time_ns() // 1_000_000))
             self._tell_later(events.Reelect())
 
     def on_stop(self) -> None:
-        """Resign, as far as our own process is concerned; the session's end does the rest."""
+        """Resign in memory; the end of the session deletes /controller."""
         try:
             self._perform(self.controller.handle(events.Expire(), time.time_ns() // 1_000_000))
             self._publish()
@@ -203,7 +204,7 @@ class ControllerEventManager(RegentActor):
         self, event: ControllerEvent, done: list[fx.Effect], now_ms: int, handling_ms: float
     ) -> None:
         changes = next((e for e in done if isinstance(e, fx.RecordChanges)), None)
-        # Of the term that ended, if this event ended it.
+        # If this event ended a term, it belongs to that term.
         epoch = changes.controller_epoch if changes else self.controller.context.epoch
         self._journal.record(
             HandledEvent(
@@ -228,7 +229,7 @@ class ControllerEventManager(RegentActor):
         return events.event_of(message, request_id)
 
     def _forget(self, reply: Reply) -> None:
-        """Leave a reply to the runtime, which answers it with what was raised."""
+        """Leave a reply to the runtime, which answers it with the exception."""
         self._replies = {i: other for i, other in self._replies.items() if other is not reply}
 
     def _perform(self, effects: list[fx.Effect]) -> None:
@@ -238,7 +239,7 @@ class ControllerEventManager(RegentActor):
                 requests.append(effect)
                 continue
             if isinstance(effect, fx.AddBroker | fx.RemoveBroker):
-                self.channels.send(requests)  # before whom they are for goes
+                self.channels.send(requests)  # before their receivers are removed
                 requests = []
             self._perform_one(effect)
         self.channels.send(requests)
@@ -275,8 +276,8 @@ class ControllerEventManager(RegentActor):
                 self._listener.on_role_changed(is_active, controller_epoch)
 
     def _tell_later(self, event: ControllerEvent) -> None:
-        """Queue an event, from any thread; after the actor's end there is nothing to tell."""
+        """Queue an event, from any thread; ignore it if the actor has stopped."""
         try:
             self.actor_ref.tell(event)
         except ActorDeadError:
-            logger.debug("%s has stopped; %s is dropped", self.name, event)
+            logger.debug("%s has stopped; dropping %s", self.name, event)

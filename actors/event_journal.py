@@ -1,10 +1,10 @@
-"""The journal of one broker's controller: one JSON line an event, for people and for Spark jobs.
+"""The journal of one broker's controller: one JSON line per event, for people and Spark jobs.
 
 A line has ``ts_ms`` (wall clock), ``broker_id``, ``controller_epoch``, ``event_id`` (ascending
 within one run of the process), ``event``, ``cause``, ``queue_ms``, ``handling_ms`` and ``changes``
 (a list of sentences; of a large change the first few and how many more there are). Control requests
-carry the event, and the logs of brokers name it: ``<controller epoch>-<event id>``. The answer of a
-broker has ``answered_ms`` as well: the time from the first attempt to deliver the request.
+carry the event id, and brokers log it: ``<controller epoch>-<event id>``. The answer of a broker
+also has ``answered_ms``: the time since the first attempt to send the request.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _CAUSES: dict[type[object], str] = {
 
 @dataclass(frozen=True, slots=True)
 class HandledEvent:
-    """One event and how it went; ``controller_epoch`` is of the term it belongs to, 0 for none."""
+    """A handled event; ``controller_epoch`` is that of the term it belongs to, 0 for none."""
 
     event: ControllerEvent
     controller_epoch: int
@@ -62,7 +62,7 @@ class HandledEvent:
 
 
 class EventJournal(Protocol):
-    """Where handled events are recorded."""
+    """Records handled events."""
 
     def record(self, handled: HandledEvent) -> None:
         """Record one handled event."""
@@ -94,13 +94,13 @@ class EventJournalFile:
         }
         try:
             file = self._open()
-            # What failed may have left half a line.
+            # The failed write may have left a part of a line.
             start = b"\n" if self._is_failing and file.tell() else b""
             file.write(start + orjson.dumps(line) + b"\n")
             self._is_failing = False
         except OSError as error:
             if not self._is_failing:
-                logger.error("%s: events are not recorded: %s", self._path, error.strerror)
+                logger.error("%s: cannot record events: %s", self._path, error.strerror)
             self._is_failing = True
 
     def close(self) -> None:

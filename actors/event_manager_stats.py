@@ -1,4 +1,4 @@
-"""What the controller's thread measures about itself.
+"""Measurements of the controller's thread.
 
 Mirrors the timers of ``kafka.controller.ControllerStats`` and the metrics of
 ``ControllerEventManager``.
@@ -15,7 +15,7 @@ from regent.core.controller.events import ControllerEvent
 from regent.core.controller.gauges import ControllerGauges
 from regent.core.timers import Timer
 
-IDLE_RESET_MS = 300_000  # then the queue times are old news
+IDLE_RESET_MS = 300_000  # without an event for so long, the queue times are reset
 
 
 class EventManagerStats:
@@ -35,14 +35,14 @@ class EventManagerStats:
 
     @property
     def event_queue_time(self) -> Timer:
-        """How long events waited; empty when there was none for a while."""
+        """How long events waited in the queue; empty if there was none for a while."""
         if (monotonic() - self._last_event_at) * 1000 >= self._idle_reset_ms:
             self._queue_time.clear()
         return self._queue_time
 
     @contextmanager
     def handling(self, event: ControllerEvent, queue_ms: float) -> Iterator[None]:
-        """Measure what is done inside, whatever is raised there."""
+        """Measure the time spent inside the context, also if it raises."""
         self.event_queue_time.record(queue_ms)
         started = self._last_event_at = monotonic()
         self.state = state_of(event)

@@ -1,8 +1,8 @@
-"""A lock that goes to the thread that waited longest, but to one thread before all others.
+"""A first-in first-out lock that prefers one thread to all others.
 
-``threading.Lock`` promises nothing of the kind: a thread that takes it again and again, as one that
-serves producers does, may keep an order of the controller waiting for a second. And where each of
-those before it waits for a busy disk, so would the order.
+``threading.Lock`` is not fair: a thread that takes it again and again to serve producers may delay
+a control request for a second. Also in a fair queue the control request would wait until all
+earlier threads have written to a busy disk, so the thread of control requests comes first.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections import deque
 
 
 class FairLock:
-    """A context manager; a thread must not take it twice. ``first`` waits for one at most."""
+    """A context manager; not re-entrant. ``first`` waits for at most one other thread."""
 
     def __init__(self, first: threading.Thread | None = None) -> None:
         self._first = first
-        self._state = threading.Lock()  # held for a moment, never while waiting
+        self._state = threading.Lock()  # held briefly, never while waiting
         self._is_held = False
         self._waiting: deque[threading.Lock] = deque()
 
@@ -31,7 +31,7 @@ class FairLock:
                 self._waiting.appendleft(turn)
             else:
                 self._waiting.append(turn)
-        turn.acquire()  # until it is handed over, still held
+        turn.acquire()  # blocks until the lock, still held, is handed over
 
     def __exit__(self, *exc_info: object) -> None:
         with self._state:

@@ -1,8 +1,8 @@
-"""Answers requests about topics, in every broker.
+"""Answers topic requests, in every broker.
 
-A request is taken to the active controller's broker, which decides and writes, as often as it takes
-to find that broker. Then the answer waits until this broker's own metadata cache shows what was
-asked for, so that a client that is told of a topic can ask the same broker where it is. Mirrors
+It forwards a request to the active controller's broker, which decides and writes, and repeats this
+until it has an answer. Then it waits until this broker's own metadata cache shows the change, so
+that a client that has created a topic can find it through the same broker. Mirrors
 ``kafka.server.ForwardingManager``, the purgatory of ``kafka.server.ZkAdminManager`` and
 ``kafka.server.AutoTopicCreationManager``.
 """
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 MAX_PENDING = 1_000
 MAX_WAIT_MS = 300_000
-MIN_PATIENCE_MS = 10_000  # for a decision, also if the request waits for nothing
+MIN_PATIENCE_MS = 10_000  # minimum time for a decision, even if the request has a shorter timeout
 CREATION_TIMEOUT_MS = 1_000  # of topics that are created on demand
 MAX_MISSING = 1_000
 RETRY_BACKOFF_MS = 100
@@ -55,7 +55,7 @@ _CREATED = (Errors.NONE, Errors.REQUEST_TIMED_OUT, Errors.TOPIC_ALREADY_EXISTS)
 
 @dataclass(frozen=True, slots=True)
 class MetadataChanged:
-    """The metadata cache has changed, and may show what a request waits for."""
+    """The metadata cache has changed; requests may be complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class CreateMissing:
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """The answer of the controller's broker to request ``number``, or the error instead of it."""
+    """The answer of the controller's broker to request ``number``, or an error."""
 
     number: int
     answer: object
@@ -75,7 +75,7 @@ class _Decided:
 
 @dataclass(frozen=True, slots=True)
 class _TryAgain:
-    """It is time for another attempt at request ``number``."""
+    """Another attempt at request ``number`` is due."""
 
     number: int
 
@@ -118,23 +118,23 @@ class ForwardingManager(RegentActor):
         self._scheduler = scheduler
         self._numbers = count(1)
         self._waiting: dict[int, _Waiting] = {}
-        self._missing: dict[str, None] = {}  # in the order of arrival
+        self._missing: dict[str, None] = {}  # in arrival order
         self._being_created: tuple[str, ...] = ()
         self._is_failing = False
         self._deadline = OneShotTimer(scheduler, lambda: self._tell(MetadataChanged()))
 
     @property
     def pending_count(self) -> int:
-        """How many requests are not answered yet. On any thread."""
+        """How many requests are not answered yet. Thread-safe."""
         return len(self._waiting)
 
     @staticmethod
     def collapse_key(message: object) -> Hashable | None:
-        """Several changes of the metadata cache need one look at it."""
+        """One queued message is enough for several changes of the metadata cache."""
         return message if isinstance(message, MetadataChanged) else None
 
     def handle(self, message: _Message, reply: Reply | None) -> None:
-        """Take a request, or continue with those that wait."""
+        """Accept a request, or continue the waiting ones."""
         match message:
             case MetadataChanged():
                 self._poll(list(self._waiting))
@@ -162,7 +162,7 @@ class ForwardingManager(RegentActor):
 
     def _take(self, request: TopicsRequest, reply: Reply) -> None:
         if len(self._waiting) >= MAX_PENDING:
-            message = f"{MAX_PENDING} requests are waiting already"
+            message = f"{MAX_PENDING} requests are already waiting"
             reply.set(refuse(request, Errors.REQUEST_TIMED_OUT, message))
             return
         now_ms, timeout_ms = monotonic_ms(), min(request.timeout_ms, MAX_WAIT_MS)
@@ -177,7 +177,7 @@ class ForwardingManager(RegentActor):
         self._forward(number)
 
     def _with_topic_ids(self, request: TopicsRequest) -> TopicsRequest:
-        """Give new topics their ids, so that a second attempt recognises what the first created."""
+        """Set the ids of new topics, so that a second attempt recognises what the first created."""
         if not isinstance(request, CreateTopicsRequest):
             return request
         topics = (
@@ -244,7 +244,7 @@ class ForwardingManager(RegentActor):
     # --- automatic creation ---
 
     def _want(self, topics: Collection[str]) -> None:
-        """Create topics, together with those that are asked about meanwhile."""
+        """Create topics, together with those requested while an earlier creation is in flight."""
         for topic in topics:
             if len(self._missing) < MAX_MISSING and topic not in self._being_created:
                 self._missing[topic] = None
@@ -269,7 +269,7 @@ class ForwardingManager(RegentActor):
             logger.info("%s: created %d topics on demand, the first %s", self.name, created, first)
         if failed:
             logger.warning(
-                "%s: %d topics cannot be created on demand, the first %s: %s: %s",
+                "%s: cannot create %d topics on demand, the first %s: %s: %s",
                 self.name,
                 len(failed),
                 failed[0].topic,
@@ -283,7 +283,7 @@ class ForwardingManager(RegentActor):
 
 def _reason(answer: object) -> str:
     if isinstance(answer, TopicsResponse):
-        return "the broker that was asked is not the controller any more"
+        return "the broker is no longer the active controller"
     return str(answer)
 
 
@@ -297,7 +297,7 @@ def _given_up(request: TopicsRequest, answer: object) -> TopicsResponse:
 
 
 def _undone(request: TopicsRequest, snapshot: MetadataSnapshot) -> frozenset[str]:
-    """Return the topics that are still to be deleted or to grow; those to create have an id."""
+    """Return the topics that are not deleted or extended yet; new topics are found by their id."""
     match request:
         case DeleteTopicsRequest(topics):
             return frozenset(snapshot.topic_ids.keys() & set(topics))

@@ -1,10 +1,10 @@
 """The inbox of an actor, and the reply that travels with a message.
 
-Everything that decides the fate of a message lives here, under one lock, because a raw ``ref.tell``
-or ``ref.ask`` meets no other code of ours. Three lanes, emptied in this order:
+All queueing decisions are made here, under one lock, because ``ref.tell`` and ``ref.ask`` of Pykka
+call no other code of ours. Three lanes, emptied in this order:
 
 1. *control*: stop messages;
-2. *preempted*: what was waiting when a ``ClearAndPut`` arrived, taken only to be told so;
+2. *preempted*: messages that were queued when a ``ClearAndPut`` arrived; they are only answered;
 3. *messages*: FIFO, bounded, collapsed by key.
 
 Mirrors the queue of ``kafka.controller.ControllerEventManager``; unlike there, preempted messages
@@ -34,25 +34,25 @@ _IDLE_S = 60.0
 
 
 class InboxFullError(RegentError):
-    """As many messages, or unanswered replies, as the inbox may hold are waiting already."""
+    """The inbox has reached its limit of messages or of unanswered replies."""
 
 
 class Reply:
-    """The one answer to one message, given at any time by any thread.
+    """The answer to one message, which any thread may give at any time.
 
-    The first of ``set`` and ``fail`` counts, later ones are ignored.
+    The first call of ``set`` or ``fail`` counts; later ones are ignored.
     """
 
     __slots__ = ("_deliver", "_once", "_unanswered")
 
     def __init__(self, deliver: Callable[[object, Exception | None], None]) -> None:
         self._deliver = deliver
-        self._once = threading.Lock()  # taken for ever by the first answer
+        self._once = threading.Lock()  # the first answer takes it and never releases it
         self._unanswered: dict[Reply, object] | None = None
 
     @classmethod
     def of(cls, callback: Callable[[object], None]) -> Reply:
-        """Return a reply that calls back, in the answering thread, with the value or exception."""
+        """Return a reply that calls ``callback(value or exception)`` on the answering thread."""
         return cls(lambda value, error: callback(value if error is None else error))
 
     @classmethod
@@ -77,15 +77,15 @@ class Reply:
         self._answer(value, None)
 
     def fail(self, error: Exception) -> None:
-        """Answer with ``error``: a blocking ``ask`` raises it."""
+        """Answer with ``error``; a blocking ``ask`` raises it."""
         self._answer(None, error)
 
     def track(self, unanswered: dict[Reply, object], message: object) -> None:
-        """Stay listed in ``unanswered`` until answered or told on to another inbox."""
+        """Stay in ``unanswered`` until answered or passed on to another inbox."""
         self._forget()
         self._unanswered = unanswered
         unanswered[self] = message
-        if self.answered:  # meanwhile, by a thread that may not have seen the list
+        if self.answered:  # by another thread that may not have seen the list
             self._forget()
 
     def _answer(self, value: object, error: Exception | None) -> None:
@@ -94,8 +94,8 @@ class Reply:
         self._forget()
         try:
             self._deliver(value, error)
-        except Exception:  # foreign code: it must not abort the handler that answers
-            logger.exception("A reply could not be delivered")
+        except Exception:  # the callback must not abort the handler that answers
+            logger.exception("Cannot deliver a reply")
 
     def _forget(self) -> None:
         if self._unanswered is not None:
@@ -104,7 +104,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class MessageWithReply:
-    """A message told together with where its answer goes; for threads that cannot wait."""
+    """A message together with its reply, for senders that cannot block."""
 
     message: Any
     reply: Reply
@@ -112,7 +112,7 @@ class MessageWithReply:
 
 @dataclass(frozen=True, slots=True)
 class ClearAndPut:
-    """Preempt everything queued and put ``message`` first in line.
+    """Preempt all queued messages and put ``message`` at the head of the queue.
 
     It may be a ``MessageWithReply``.
     """
@@ -122,7 +122,7 @@ class ClearAndPut:
 
 @dataclass(slots=True)
 class Delivery:
-    """A message as the actor takes it out; ``enqueued_at`` is monotonic, in seconds."""
+    """A message as the actor receives it; ``enqueued_at`` is monotonic, in seconds."""
 
     message: object
     reply: Reply | None
@@ -133,11 +133,12 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """What becomes of a message without a reply that finds the inbox full.
+    """How a full inbox treats a message without a reply.
 
-    ``always_fits`` names messages of which there are never many: they are queued all the same. Any
-    other is refused; or, with a ``substitute`` (which has a collapse key), all that are queued are
-    preempted but those, and the substitute is put first in line: it makes up for what is lost.
+    A message for which ``always_fits`` is true is queued anyway; there are never many of them. Any
+    other message is refused. With a ``substitute`` (which has a collapse key) it is not refused:
+    all other queued messages are preempted, and the substitute, which repairs their loss, is put at
+    the head of the queue.
     """
 
     always_fits: Callable[[Any], bool] = lambda _: False
@@ -145,15 +146,15 @@ class Overflow:
 
 
 class Inbox:
-    """Queue between the threads that tell and the actor's own; every method is thread-safe.
+    """The queue of an actor; every method is thread-safe.
 
-    ``limit`` bounds the queued messages, and the replies not yet answered (queued or handed to the
-    actor). Stop, ``ClearAndPut`` and what ``overflow`` says always fit. A message told with a
-    non-None collapse key is dropped while one with the same key is queued; messages with a reply
-    are never dropped.
+    ``limit`` bounds the queued messages, and separately the unanswered replies (queued or being
+    handled). Stop messages, ``ClearAndPut`` and messages that ``overflow`` admits are always
+    queued. A message with a collapse key is dropped while one with the same key is queued; a
+    message with a reply is never dropped.
 
-    A message that is not accepted fails the future of its ``ask``; a ``tell`` raises
-    ``InboxFullError`` or ``pykka.ActorDeadError`` and does not answer a ``MessageWithReply``.
+    If a message is not accepted, ``ask`` fails its future; ``tell`` raises ``InboxFullError`` or
+    ``pykka.ActorDeadError`` and does not answer a ``MessageWithReply``.
     """
 
     def __init__(
@@ -168,13 +169,13 @@ class Inbox:
         self.name = name
         self.activity = activity
         self.closing = threading.Event()
-        """Set before a stop message is queued, so that an actor that blocks can see it."""
+        """Set before a stop message is queued, so that a blocked actor can see it."""
         self.unanswered: dict[Reply, object] = {}
-        """Replies the actor owes, queued or taken, and the messages they belong to."""
+        """Unanswered replies, with the messages they belong to."""
         self._limit = limit
         self._collapse_key = collapse_key
         self._overflow = overflow or Overflow()
-        # Re-entrant: a signal handler may tell while its thread is in here.
+        # Re-entrant: a signal handler may tell while its thread holds the lock.
         self._changed = threading.Condition(threading.RLock())
         self._control: deque[Envelope[Any]] = deque()
         self._preempted: deque[Envelope[Any]] = deque()
@@ -184,11 +185,11 @@ class Inbox:
 
     @property
     def size(self) -> int:
-        """How many messages wait to be taken, preempted ones included."""
+        """How many messages are queued, including preempted ones."""
         return len(self._messages) + len(self._preempted)
 
     def put(self, envelope: Envelope[Any], /) -> None:
-        """Queue what ``ref.tell`` or ``ref.ask`` sent; see the class for what may be raised."""
+        """Queue a message of ``ref.tell`` or ``ref.ask``; the class describes the errors."""
         asker = envelope.reply_to
         try:
             if isinstance(envelope.message, _ActorStop):
@@ -201,7 +202,7 @@ class Inbox:
             asker.set_exception()
 
     def get(self) -> Envelope[Any]:
-        """Wait for the next message and take it out.
+        """Wait for the next message and remove it.
 
         The message of the envelope is a ``Delivery``, or pykka's own stop message.
         """
@@ -220,12 +221,12 @@ class Inbox:
                 self._changed.wait(_IDLE_S)
 
     def empty(self) -> bool:
-        """Whether ``get`` would have to wait."""
+        """Whether ``get`` would block."""
         with self._changed:
             return not (self._control or self._preempted or self._messages)
 
     def close(self) -> list[Delivery]:
-        """Accept nothing any more, and take out what is queued except stop messages."""
+        """Refuse new messages; remove and return the queued ones except stop messages."""
         self.closing.set()
         with self._changed:
             self._closed = True
@@ -248,11 +249,11 @@ class Inbox:
         if clear:
             message = message.message
         if isinstance(message, MessageWithReply):
-            assert reply is None, "a MessageWithReply is told, not asked: it brings its own reply"
+            assert reply is None, "use tell, not ask: a MessageWithReply has its own reply"
             message, reply = message.message, message.reply
         key = self._collapse_key(message) if reply is None else None
         envelope.message = Delivery(message, reply, monotonic(), key)
-        envelope.reply_to = None  # pykka would answer it when the handler returns
+        envelope.reply_to = None  # else pykka would answer it when the handler returns
         with self._changed:
             self._check_open()
             if clear:
@@ -260,7 +261,7 @@ class Inbox:
             elif key is not None and key in self._queued_keys:
                 return
             elif not self._has_room(message, reply):
-                return  # what is put instead makes up for it
+                return  # the substitute replaces it
             if key is not None:
                 self._queued_keys.add(key)
             if reply is not None:
@@ -274,7 +275,7 @@ class Inbox:
 
     def _check_room(self, reply: Reply | None) -> None:
         if len(self._messages) >= self._limit:
-            raise InboxFullError(f"{self.name}: {self._limit} messages are queued already")
+            raise InboxFullError(f"{self.name}: {self._limit} messages are already queued")
         if reply is not None and len(self.unanswered) >= self._limit:
             raise InboxFullError(f"{self.name}: {self._limit} messages are not answered yet")
 
@@ -290,11 +291,11 @@ class Inbox:
         return False
 
     def _substitute(self, overflow: Overflow) -> None:
-        """Put the substitute for all that is lost first in line, unless it waits already."""
+        """Put the substitute at the head of the queue, unless it is queued already."""
         key = self._collapse_key(overflow.substitute)
         if key in self._queued_keys:
             return
-        logger.error("%s: %d messages are queued: all are dropped", self.name, self._limit)
+        logger.error("%s: dropping all %d queued messages", self.name, self._limit)
         kept: deque[Envelope[Any]] = deque()
         for envelope in self._messages:
             delivery: Delivery = envelope.message
@@ -315,7 +316,7 @@ class Inbox:
 
 
 def inbox_of(ref: ActorRef[Any]) -> Inbox:
-    """Return the inbox of an actor, which also says what the actor does; on any thread."""
+    """Return the inbox of an actor, which also has the actor's activity. Thread-safe."""
     inbox = ref.actor_inbox
     assert isinstance(inbox, Inbox)
     return inbox

@@ -1,4 +1,4 @@
-"""Tells the controller, through ZooKeeper, that a log directory of this broker has failed.
+"""Notifies the controller, through ZooKeeper, that a log directory of this broker has failed.
 
 Mirrors the ZooKeeper half of ``kafka.server.ReplicaManager.LogDirFailureHandler``.
 """
@@ -21,19 +21,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DirectoryFailed:
-    """The controller must be told once more."""
+    """A log directory failed: notify the controller once more."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionBegun:
-    """What could not be told in the session before can be told now."""
+    """A new session has begun: retry a notification that failed."""
 
 
 NotifierMessage: TypeAlias = DirectoryFailed | SessionBegun
 
 
 class LogDirEventNotifier(RegentActor):
-    """Tells until it has been told, session after session."""
+    """Retries each notification until it succeeds, across sessions."""
 
     def __init__(
         self, broker_id: BrokerId, zookeeper: ZooKeeper, *, supervisor: Supervisor | None = None
@@ -51,6 +51,6 @@ class LogDirEventNotifier(RegentActor):
                 notify_log_dir_failure(self._zookeeper, self._broker_id)
                 self._is_due = False
             except RegentError as error:
-                logger.warning("%s: not told yet: %s", self.name, error)
+                logger.warning("%s: cannot notify the controller yet: %s", self.name, error)
         if reply is not None:
             reply.set(None)

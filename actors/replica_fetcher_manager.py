@@ -28,7 +28,7 @@ _STOP_TIMEOUT_S = 5.0
 
 
 class Fetcher(NamedTuple):
-    """The thread that fetches from a leader at an endpoint, and what it counts."""
+    """The thread that fetches from a leader at an endpoint, and its counters."""
 
     endpoint: str
     thread: ActorRef[ReplicaFetcherThread]
@@ -41,7 +41,7 @@ class Fetcher(NamedTuple):
 
 
 class ReplicaFetcherManager:
-    """Keeps the fetchers that the ReplicaManager says are needed."""
+    """Runs the fetchers that the ReplicaManager requires."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class ReplicaFetcherManager:
 
     @property
     def fetchers(self) -> dict[BrokerId, Fetcher]:
-        """The fetcher of every leader. On any thread."""
+        """The fetcher of every leader. Thread-safe."""
         return self._fetchers.copy()
 
     def update(self) -> None:
@@ -110,6 +110,6 @@ class ReplicaFetcherManager:
     def _stop(self, leaders: Collection[BrokerId]) -> None:
         threads = [self._fetchers.pop(leader).thread for leader in leaders]
         for thread in threads:
-            thread.stop(block=False)  # all at once, before waiting for each
+            thread.stop(block=False)  # stop all of them before waiting for each
         for thread in threads:
             stop_actor(thread, _STOP_TIMEOUT_S)

@@ -1,7 +1,7 @@
-"""Fetches from one leader what this broker follows it in, again and again.
+"""Fetches continuously from one leader the partitions that this broker follows.
 
-Mirrors ``kafka.server.ReplicaFetcherThread``. What to fetch and what an answer means is decided by
-the ReplicaManager; a fetch is repeated at will, because both sides know each other's epochs.
+Mirrors ``kafka.server.ReplicaFetcherThread``. The ReplicaManager decides what to fetch and what an
+answer means. A fetch may be repeated safely, because both sides check each other's epochs.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from regent.transport.client import RequestAbandonedError, RequestError
 
 logger = logging.getLogger(__name__)
 
-REQUEST_TIMEOUT_MS = 30_000  # beyond what the leader may hold the answer: replica.socket.timeout.ms
+REQUEST_TIMEOUT_MS = 30_000  # after the longest wait of the leader: replica.socket.timeout.ms
 
 
 OpenFetchChannel: TypeAlias = Callable[[str], RequestChannel[FetchRequest]]
-"""Given a replication endpoint; called on the thread that uses the channel."""
+"""Opens a channel to a replication endpoint; called on the thread that uses the channel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class DoWork:
 
 @dataclass(slots=True)
 class FetcherStats:
-    """What a fetcher counts; its thread writes, any thread reads."""
+    """The counters of a fetcher; its thread writes, any thread reads."""
 
     requests: int = 0
     received_bytes: int = 0
@@ -50,8 +50,8 @@ class FetcherStats:
 class ReplicaFetcherThread(RegentActor):
     """Fetches from ``leader`` at ``endpoint`` until it is stopped.
 
-    It tells itself each next turn: at once after an answer, for the leader holds answers that say
-    nothing; otherwise after ``backoff_ms``, or when somebody tells it that there is work.
+    It schedules each next fetch itself: at once after an answer, because the leader delays empty
+    answers; otherwise after ``backoff_ms``, or on ``DoWork``.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class ReplicaFetcherThread(RegentActor):
 
     @staticmethod
     def collapse_key(message: DoWork) -> Hashable | None:
-        """One turn in advance is enough."""
+        """One queued message is enough."""
         return message
 
     def on_start(self) -> None:
-        """Connect when there is something to ask, and begin."""
+        """Begin; connect at the first fetch."""
         self._channel = self._open_channel(self._endpoint)
         self._tell_do_work()
 
@@ -107,7 +107,7 @@ class ReplicaFetcherThread(RegentActor):
         self._channel.close()
 
     def _fetch(self) -> bool:
-        """Return whether the leader answered."""
+        """Fetch once; return whether the leader answered."""
         request = self._replica_manager.fetch_request(self._leader, monotonic_ms())
         if request is None:
             return False

@@ -1,4 +1,4 @@
-"""A connection to one peer, as the actors that ask over it see it."""
+"""The interface of a connection to one peer, as actors use it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ R_contra = TypeVar("R_contra", contravariant=True)
 
 
 class RequestChannel(Protocol[R_contra]):
-    """Asks one peer, one request at a time; ``transport.client.RequestClient``."""
+    """Sends one request at a time to one peer; see ``transport.client.RequestClient``."""
 
     def request(
         self, body: R_contra, *, timeout_ms: int, closing: threading.Event | None = None
@@ -26,7 +26,7 @@ class RequestChannel(Protocol[R_contra]):
 
 
 class ChannelToCurrent(Generic[R_contra]):
-    """One connection to the present receiver, for example the active controller.
+    """One connection to the current receiver, for example the active controller.
 
     ``open_channel`` connects to an endpoint, on the thread that uses it.
     """
@@ -36,7 +36,7 @@ class ChannelToCurrent(Generic[R_contra]):
         self._current: tuple[str, RequestChannel[R_contra]] | None = None
 
     def to(self, endpoint: str) -> RequestChannel[R_contra]:
-        """Return a connection to ``endpoint``; one to another endpoint is closed."""
+        """Return a connection to ``endpoint``; close one to another endpoint."""
         if self._current is None or self._current[0] != endpoint:
             self.close()
             self._current = (endpoint, self._open_channel(endpoint))

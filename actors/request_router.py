@@ -1,4 +1,4 @@
-"""Sends what arrives at the control server to the actor it is for."""
+"""Passes requests from the control server to the actor that handles them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class RequestRouter:
-    """Called on the control server's thread: only tells."""
+    """Called on the control server's thread; never blocks."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class RequestRouter:
         self._topics = topics
 
     def __call__(self, incoming: IncomingRequest) -> None:
-        """Tell the actor; one that is too busy, or gone, refuses at once."""
+        """Pass the request to its actor; refuse it if the actor is overloaded or stopped."""
         reply = Reply.of(lambda answer: give_answer(incoming, answer))
         header = incoming.control_header
         actor: ActorRef[Any]
@@ -76,7 +76,7 @@ class RequestRouter:
 def give_answer(incoming: IncomingRequest, answer: Any) -> None:
     """Send an actor's answer to the peer; an exception becomes an error code."""
     if isinstance(answer, SessionExpiredError):
-        incoming.reply.fail(Errors.BROKER_NOT_AVAILABLE)  # as things are; it may be asked again
+        incoming.reply.fail(Errors.BROKER_NOT_AVAILABLE)  # temporary: the sender may retry
     elif isinstance(answer, Exception):
         incoming.reply.fail(Errors.UNKNOWN_SERVER_ERROR)
     else:
@@ -84,14 +84,14 @@ def give_answer(incoming: IncomingRequest, answer: Any) -> None:
 
 
 def controller_client_id(broker_id: BrokerId) -> str:
-    """Return the client id under which a controller sends its requests."""
+    """Return the client id of a controller's requests."""
     return f"controller-{broker_id}"
 
 
 def _sequence(header: ControlHeader, incoming: IncomingRequest) -> int:
-    """Return the number of the attempt, if a controller counted it: nobody else's tells an order.
+    """Return the number of the attempt, if the sender is a controller.
 
-    All channels of a controller draw from one counter.
+    Only a controller's numbers give a sequence: all of its channels draw from one counter.
     """
     is_controller = incoming.client_id == controller_client_id(header.controller_id)
     return incoming.correlation_id if is_controller else 0

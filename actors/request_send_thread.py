@@ -1,8 +1,8 @@
-"""Delivers the controller's requests to one broker: in order, one at a time, until answered.
+"""Sends the controller's requests to one broker: in order, one at a time, until answered.
 
-Mirrors ``kafka.controller.RequestSendThread``. A request is sent again, the same one, until the
-broker answers it or is removed: skipping one would reorder what follows. The receiver may see a
-request twice and tells by its epochs.
+Mirrors ``kafka.controller.RequestSendThread``. The same request is sent again until the broker
+answers it or is removed, because skipping one would reorder the later ones. A receiver that gets a
+request twice recognises the copy by its epochs.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class ControlChannel(Protocol):
 
 OpenChannel: TypeAlias = Callable[[str], ControlChannel]
 OnResponse: TypeAlias = Callable[[ControlHeader, ControlRequest, ControlResponse, float], None]
-"""Gets a request, its answer, and the milliseconds from the first attempt to the answer."""
+"""Called with a request, its answer, and the milliseconds from the first attempt to the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedRequest:
-    """One request to deliver, with its body encoded once for all its receivers."""
+    """One request to send, with its body encoded once for all its receivers."""
 
     header: ControlHeader
     request: ControlRequest
@@ -73,10 +73,10 @@ class DeliverySettings:
 
 
 class RequestSendThread(RegentActor):
-    """One incarnation of one broker. Its inbox holds ``QueuedRequest`` messages, in order.
+    """Sends to one incarnation of one broker. Its inbox holds ``QueuedRequest`` messages.
 
-    ``may_announce`` says whether our ZooKeeper session is surely alive: while it is not, another
-    controller may rule, and nothing is sent.
+    ``may_announce`` returns whether our ZooKeeper session is certainly alive. If it is not, another
+    controller may be active, and nothing is sent.
     """
 
     inbox_limit = 1000
@@ -103,7 +103,7 @@ class RequestSendThread(RegentActor):
         self._queue_time = queue_time
 
     def handle(self, message: QueuedRequest, reply: Reply | None) -> None:
-        """Deliver one request, however long that takes, unless this actor is told to stop."""
+        """Send one request until it is answered, unless this actor must stop."""
         del reply
         self._queue_time.record(self.queue_ms)
         warned = False
@@ -149,7 +149,7 @@ class RequestSendThread(RegentActor):
             return None
         except RequestFailedError as failed:
             if failed.error_code is Errors.BROKER_NOT_AVAILABLE:
-                return None  # it has too much to do already
+                return None  # the broker is overloaded
             logger.error("%s: %s", self.name, failed)
             return refusal(message.request, failed.error_code)
         except RequestError as error:

@@ -1,10 +1,11 @@
-"""The actor runtime: what Pykka leaves out and every actor here relies on.
+"""The actor runtime: features that Pykka lacks and every actor here needs.
 
-Later answers, a bounded inbox that collapses and preempts (``actors.inbox``), a start that reports
-failure, handlers that cannot kill an actor, a stop that a blocked actor can see, and a watchdog.
+Deferred answers, a bounded inbox that collapses and preempts messages (``actors.inbox``), a start
+that reports failure, handlers whose errors do not end the actor, a stop that a blocked actor can
+see, and a watchdog.
 
-Others reach an actor by ``ref.tell(message)``, ``ref.ask(message, timeout=…)``,
-``ref.tell(MessageWithReply(message, reply))`` and ``ClearAndPut`` around a message. Each ends in
+Senders use ``ref.tell(message)``, ``ref.ask(message, timeout=…)``,
+``ref.tell(MessageWithReply(message, reply))`` and ``ClearAndPut`` around a message. Each results in
 ``handle(message, reply)`` on the actor's own thread.
 """
 
@@ -30,14 +31,14 @@ P = ParamSpec("P")
 A = TypeVar("A", bound="RegentActor")
 
 Supervisor: TypeAlias = Callable[[str, object, Exception], None]
-"""Told the actor's name, the message and what was raised, on the actor's thread."""
+"""Called with the actor's name, the message and the exception, on the actor's thread."""
 
 
 class RegentActor(ThreadingActor):
-    """An actor that handles one message at a time and survives whatever its handlers raise.
+    """An actor that handles one message at a time and survives all exceptions of its handlers.
 
-    ``name`` is also the thread's. While a message is handled ``queue_ms`` says how long it waited.
-    The hooks run on the actor's thread; other threads read ``activity``.
+    ``name`` is also the name of the thread. ``queue_ms`` is how long the current message was
+    queued. The hooks run on the actor's thread; other threads read ``activity``.
     """
 
     use_daemon_thread: ClassVar[bool] = True
@@ -64,25 +65,25 @@ class RegentActor(ThreadingActor):
 
     @abstractmethod
     def handle(self, message: Any, reply: Reply | None) -> None:
-        """Handle a message; ``reply`` (None when nobody waits) may be answered later."""
+        """Handle a message; ``reply`` (None if the sender does not wait) may be answered later."""
 
     @staticmethod
     def collapse_key(message: Any) -> Hashable | None:
-        """Messages with the same key mean the same: one queued is enough. Any thread calls this."""
+        """Return a key; of messages with the same key one queued is enough. Thread-safe."""
         return None
 
     def on_preempted(self, message: Any) -> None:
-        """Learn that a queued message will not be handled: cleared away, or the actor stops."""
+        """A queued message will not be handled: it was preempted, or the actor stops."""
 
     def preemption_answer(self, message: Any) -> object:
-        """Return the answer for a message preempted or still unanswered after ``on_stop``.
+        """Return the answer to a message that was preempted or is unanswered after ``on_stop``.
 
-        An exception is raised to the asker.
+        An exception is raised in the sender's ``ask``.
         """
         return ActorDeadError(f"{self.name} dropped the message before answering it")
 
     def on_unexpected_error(self, message: Any, error: Exception) -> None:
-        """Decide what a failed handler means; who asked has the exception as answer afterwards."""
+        """Handle the failure of a handler; afterwards the sender gets the exception as answer."""
         logger.error("%s: handling %.300r failed", self.name, message, exc_info=error)
         if self.supervisor is not None:
             self.supervisor(self.name, message, error)
@@ -126,7 +127,7 @@ class RegentActor(ThreadingActor):
         self._attempt(lambda _message, _reply: self.on_stop(), "on_stop", None)
 
     def _actor_loop_teardown(self) -> None:
-        self._preempt_queued()  # after a failed start nobody has done it
+        self._preempt_queued()  # not done yet after a failed start
         for reply, message in self.actor_inbox.unanswered.copy().items():
             self._attempt(self._answer_preempted, message, reply)
         super()._actor_loop_teardown()  # answers further stop messages
@@ -139,7 +140,7 @@ class RegentActor(ThreadingActor):
         self.activity.begin(message)
         try:
             step(message, reply)
-        except BaseException as error:  # noqa: BLE001 - pykka would end this actor, or all of them
+        except BaseException as error:  # noqa: BLE001 - else pykka ends this actor, or all actors
             self.activity.failures += 1
             failure = self._as_exception(message, error)
             try:
@@ -172,7 +173,7 @@ class RegentActor(ThreadingActor):
         if isinstance(error, Exception):
             return error
         failure = RuntimeError(f"{self.name}: {message!r:.300} raised {error!r}")
-        failure.__cause__ = error  # raised as it is, it would end the thread of the asker too
+        failure.__cause__ = error  # raised unchanged, it would end the sender's thread too
         return failure
 
 
@@ -186,13 +187,13 @@ def start_actor(
 def launch(actor: A, timeout: float) -> ActorRef[A]:
     """Start an actor and return its ref once ``on_start`` has succeeded.
 
-    Raises what ``on_start`` raised, or ``TimeoutError`` after ``timeout`` seconds; the actor is
-    told to stop then.
+    Raises what ``on_start`` raised, or ``TimeoutError`` after ``timeout`` seconds; in both cases
+    the actor stops.
     """
     ActorRegistry.register(actor.actor_ref)
     try:
         actor._start_actor_loop()
-    except RuntimeError:  # no more threads to be had
+    except RuntimeError:  # no thread could be started
         ActorRegistry.unregister(actor.actor_ref)
         raise
     if not actor.started.wait(timeout):
@@ -206,10 +207,10 @@ def launch(actor: A, timeout: float) -> ActorRef[A]:
 
 
 def stop_actor(ref: ActorRef[Any], timeout: float) -> bool:
-    """Stop an actor, ahead of whatever is queued, and wait up to ``timeout`` s for its thread.
+    """Stop an actor before it handles queued messages; wait up to ``timeout`` s for its thread.
 
-    Returns whether it ended; if not, its name and what it is busy with are logged. An actor stops
-    itself by ``self.stop()``: it cannot wait for its own thread.
+    Returns whether it ended; if not, logs its name and its current message. An actor stops itself
+    by ``self.stop()``, because it cannot wait for its own thread.
     """
     activity = inbox_of(ref).activity
     thread = activity.thread

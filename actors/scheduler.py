@@ -1,4 +1,4 @@
-"""Timers: one thread that does or tells something later. Mirrors ``kafka.utils.KafkaScheduler``."""
+"""Timers: one thread that runs callbacks later. Mirrors ``kafka.utils.KafkaScheduler``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _IDLE_S = 60.0
 
 
 class SchedulerFullError(RegentError):
-    """As many timers as a scheduler may hold are pending already."""
+    """A scheduler has reached its limit of pending timers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,11 +31,11 @@ class Handle:
 
 
 class Scheduler:
-    """Runs callbacks once, after a delay, in order of their due time, on one daemon thread.
+    """Runs each callback once, after a delay, in the order of due times, on one daemon thread.
 
-    While a callback runs no other timer fires: where others share the scheduler it only tells an
-    actor. One that raises is logged and counted in ``failures``. A cancelled timer whose callback
-    has begun already told its actor, so the actor still has to check that it wants the message.
+    While a callback runs no other timer fires, so on a shared scheduler a callback must only tell
+    an actor. A callback that raises is logged and counted in ``failures``. A callback may have
+    begun before its timer is cancelled, so the actor must check whether the message still applies.
     """
 
     def __init__(self, name: str = "scheduler", *, limit: int = 100_000) -> None:
@@ -44,7 +44,7 @@ class Scheduler:
         self._limit = limit
         self._changed = threading.Condition(threading.RLock())
         self._pending: set[Handle] = set()
-        self._heap: list[tuple[float, int, Handle]] = []  # cancelled ones stay until they surface
+        self._heap: list[tuple[float, int, Handle]] = []  # may hold cancelled entries
         self._order = count()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -58,16 +58,16 @@ class Scheduler:
     def schedule(
         self, after_ms: float, callback: Callable[[], None], *, key: Hashable | None = None
     ) -> Handle:
-        """Call ``callback`` once in ``after_ms``; after ``shutdown`` the request is ignored.
+        """Call ``callback`` once in ``after_ms``; ignored after ``shutdown``.
 
-        Raises ``SchedulerFullError`` when too many are pending.
+        Raises ``SchedulerFullError`` if too many are pending.
         """
         handle = Handle(monotonic() + after_ms / 1000, callback, key)
         with self._changed:
             if self._stopped:
                 return handle
             if len(self._pending) >= self._limit:
-                raise SchedulerFullError(f"{self.name}: {self._limit} timers are pending already")
+                raise SchedulerFullError(f"{self.name}: {self._limit} timers are already pending")
             self._pending.add(handle)
             heapq.heappush(self._heap, (handle.due, next(self._order), handle))
             if self._heap[0][2] is handle:
@@ -75,7 +75,7 @@ class Scheduler:
         return handle
 
     def cancel(self, handle: Handle) -> bool:
-        """Return whether ``handle`` was still pending; it will not be called then."""
+        """Cancel a callback; return whether it was still pending."""
         with self._changed:
             if handle not in self._pending:
                 return False
@@ -84,7 +84,7 @@ class Scheduler:
             return True
 
     def cancel_key(self, key: Hashable) -> int:
-        """Cancel everything pending under ``key`` and return how many that were."""
+        """Cancel all pending callbacks with ``key``; return how many."""
         with self._changed:
             found = {handle for handle in self._pending if handle.key == key}
             self._pending -= found
@@ -92,7 +92,7 @@ class Scheduler:
             return len(found)
 
     def shutdown(self, timeout: float = 5.0) -> None:
-        """Drop what is pending and end the thread, waiting ``timeout`` seconds for a callback."""
+        """Drop pending callbacks and end the thread; wait ``timeout`` seconds for a running one."""
         with self._changed:
             self._stopped = True
             self._pending.clear()
@@ -112,7 +112,7 @@ class Scheduler:
         while (handle := self._next_due()) is not None:
             try:
                 handle.callback()
-            except BaseException:  # not even SystemExit may end every timer of the process
+            except BaseException:  # even SystemExit must not end all timers of the process
                 self.failures += 1
                 logger.exception("%s: a callback failed (key %r)", self.name, handle.key)
 

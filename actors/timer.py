@@ -1,4 +1,4 @@
-"""Timers on a ``Scheduler`` that are set again and again, and the clock they go with."""
+"""Reusable timers on a ``Scheduler``, and their clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def monotonic_ms() -> int:
 
 
 class OneShotTimer:
-    """One shot, at most one pending; ``set`` and ``cancel`` belong to one thread.
+    """A timer with at most one pending callback; one thread calls ``set`` and ``cancel``.
 
     The callback runs on the scheduler's thread and only tells an actor.
     """
@@ -30,21 +30,21 @@ class OneShotTimer:
         return self._handle is not None and monotonic() < self._handle.due
 
     def set(self, after_ms: float) -> None:
-        """Fire in ``after_ms``, instead of at an earlier set time."""
+        """Fire in ``after_ms``; this replaces an earlier ``set``."""
         self.cancel()
         self._handle = self._scheduler.schedule(after_ms, self._callback)
 
     def cancel(self) -> None:
-        """Do not fire. A callback that has begun is not stopped."""
+        """Do not fire. A callback that has begun continues."""
         handle, self._handle = self._handle, None
         if handle is not None:
             self._scheduler.cancel(handle)
 
 
 class RepeatingTimer:
-    """Calls back every ``period_ms``, whatever the callback raises, until cancelled.
+    """Calls back every ``period_ms`` until cancelled, even if the callback raises.
 
-    ``first_after_ms``: for the first time after that, if it is sooner.
+    ``first_after_ms``: the delay of the first call, if it is shorter.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class RepeatingTimer:
         self._schedule(period_ms if first_after_ms is None else min(first_after_ms, period_ms))
 
     def cancel(self) -> None:
-        """Call back no more. From any thread, idempotent; one call may be under way."""
+        """Stop calling back. Thread-safe, idempotent; one call may still be running."""
         self._cancelled = True
         self._scheduler.cancel_key(self)
 
@@ -71,5 +71,5 @@ class RepeatingTimer:
 
     def _fire(self) -> None:
         if not self._cancelled:
-            self._schedule(self._period_ms)  # first: a callback that raises does not end the series
+            self._schedule(self._period_ms)  # first, because the callback may raise
             self._callback()

@@ -1,4 +1,4 @@
-"""Has logs and replication follow what ``/config`` says of their topics and of this broker."""
+"""Applies the configurations of topics and of this broker to logs and replication."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from regent.core.log_config import LogConfig
 
 
 class ConfigurableLogs(Protocol):
-    """``storage.log_manager.LogManager``, as far as configurations go."""
+    """The part of ``storage.log_manager.LogManager`` that is configurable."""
 
     def configure(self, configs: Mapping[str, LogConfig]) -> None:
-        """Set the configurations of topics, for the logs there are and those to come."""
+        """Set the configurations of topics, for existing and future logs."""
         ...
 
 
 class ThrottledReplication(Protocol):
-    """``core.replication.replica_manager.ReplicaManager``, as far as configurations go."""
+    """The part of ``core.replication.replica_manager.ReplicaManager`` that is configurable."""
 
     def on_broker_config(self, overrides: Mapping[str, str]) -> None:
-        """Take what this broker overrides: at which rates it replicates."""
+        """Apply this broker's overrides: its rates of throttled replication."""
         ...
 
     def on_topic_config(self, topic: str, overrides: Mapping[str, str]) -> None:
-        """Take what a topic overrides: for which replicas those rates hold."""
+        """Apply a topic's overrides: its throttled replicas."""
         ...
 
 
 class TopicConfigs:
-    """What every topic overrides that this broker has, or had, replicas of. Thread-safe."""
+    """The overrides of every topic of which this broker has, or had, replicas. Thread-safe."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class TopicConfigs:
         self._static_defaults = defaults
         self._defaults = defaults
         self._overrides: dict[str, Mapping[str, str]] = {}
-        # Held from reading to applying: a thread that read older values must not apply them last.
+        # Held from reading to applying, so that older values are never applied after newer ones.
         self._lock = threading.Lock()
 
     @property
@@ -65,7 +65,7 @@ class TopicConfigs:
             self._apply(topics)
 
     def set_broker_config(self, config: Mapping[str, str]) -> None:
-        """Apply what this broker overrides now; topics that say nothing else follow it."""
+        """Apply this broker's overrides; they are the defaults of topics without their own."""
         with self._lock:
             self._replication.on_broker_config(config)
             self._defaults = self._static_defaults.with_broker_config(config)

@@ -1,4 +1,4 @@
-"""Decides requests about topics, on the active controller's broker."""
+"""Decides topic requests, on the active controller's broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DECISION_TIMEOUT_MS = 5_000
 
 
 class TooLateError(RegentError):
-    """The sender does not wait for the answer any more."""
+    """The sender no longer waits for the answer."""
 
 
 class TopicRequestHandler(RegentActor):
@@ -34,7 +34,7 @@ class TopicRequestHandler(RegentActor):
         self._is_failing = False
 
     def handle(self, message: TopicsRequest, reply: Reply | None) -> None:
-        """Decide, and answer at once; ``ForwardingManager`` waits for the cluster."""
+        """Decide and answer at once; ``ForwardingManager`` waits until brokers know the change."""
         if reply is None:
             return
         try:
@@ -42,7 +42,7 @@ class TopicRequestHandler(RegentActor):
                 raise TooLateError("too many requests wait for a decision")
             reply.set(self._manager.decide(message))
             self._is_failing = False
-        except RegentError as error:  # done in part, perhaps; the sender repeats it
+        except RegentError as error:  # it may be partly done; the sender repeats it
             log = logger.debug if self._is_failing else logger.warning
             log("%s: %s: %s", self.name, type(message).__name__, error)
             self._is_failing = True

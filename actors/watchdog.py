@@ -1,4 +1,4 @@
-"""Finds actors that are stuck: nothing in Pykka would ever say so."""
+"""Finds actors that are stuck, which Pykka does not report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Watchdog:
-    """Names actors that are busy with one message for longer than ``limit_s``, once each time."""
+    """Logs each actor that handles one message for longer than ``limit_s``, once per message."""
 
     def __init__(self, limit_s: float = 5.0, interval_s: float = 1.0) -> None:
         self.incidents = 0
@@ -27,7 +27,7 @@ class Watchdog:
         self._thread = threading.Thread(target=self._run, name="actor-watchdog", daemon=True)
 
     def start(self) -> None:
-        """Begin to look every ``interval_s``."""
+        """Check every ``interval_s`` from now on."""
         self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
@@ -36,7 +36,7 @@ class Watchdog:
         self._thread.join(timeout)
 
     def check(self, now: float) -> None:
-        """Look once; ``now`` is monotonic seconds."""
+        """Check once; ``now`` is monotonic seconds."""
         seen, self._reported = self._reported, {}
         for ref in ActorRegistry.get_all():
             activity = inbox_of(ref).activity

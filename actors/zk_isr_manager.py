@@ -1,4 +1,4 @@
-"""Writes the ISRs this broker proposes into ZooKeeper itself, and tells the controller seldom.
+"""Writes this broker's ISR proposals to ZooKeeper, and notifies the controller in batches.
 
 Mirrors ``kafka.server.ZkIsrManager``: the protocol before Kafka 2.7, chosen by
 ``isr_change_protocol = "zookeeper"``.
@@ -23,14 +23,14 @@ from regent.zk.stores.isr_store import ZkIsrStore
 
 @dataclass(frozen=True, slots=True)
 class PropagateIsrChanges:
-    """Tell the controller of changed ISRs if it is time; to be told every 2.5 s."""
+    """Notify the controller of changed ISRs if that is due; sent every 2.5 s."""
 
 
 ZkIsrMessage: TypeAlias = SendPending | PropagateIsrChanges
 
 
 class ZkIsrManager(AlterPartitionSender):
-    """Decides by a conditional write, as the leader that it is."""
+    """Changes ISRs by conditional writes of this leader, without the controller."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class ZkIsrManager(AlterPartitionSender):
         self._propagation = IsrChangePropagation(monotonic_ms())
 
     def handle(self, message: ZkIsrMessage, reply: Reply | None) -> None:
-        """Write, or tell the controller."""
+        """Write proposals, or notify the controller."""
         match message:
             case SendPending():
                 super().handle(message, reply)

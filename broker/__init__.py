@@ -1,1 +1,1 @@
-"""One broker: the process, and how its parts are put together."""
+"""One broker process, and the wiring of its parts."""

@@ -1,4 +1,4 @@
-"""The controller of one broker process: started with all it needs, and told what happens."""
+"""Starts and stops the controller of one broker process, and passes events to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ACTOR_TIMEOUT_S = 10.0
 
 
 class BrokerController:
-    """Runs from its construction to ``stop``; any thread may tell it events."""
+    """Runs from its construction to ``stop``; any thread may send it events."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class BrokerController:
         self._context = context
         self._keeper = keeper
         self._client_id = controller_client_id(broker_id)
-        self._attempts = count(1)  # to deliver control requests
+        self._attempts = count(1)  # numbers the attempts to send control requests
         self._undo = ExitStack()
         journal = EventJournalFile(journal_file, broker_id)
         self._undo.callback(journal.close)
@@ -70,18 +70,18 @@ class BrokerController:
         self._undo.callback(stop_actor, self.ref, _ACTOR_TIMEOUT_S)
 
     def is_active(self) -> bool:
-        """Whether this broker is the active controller. On any thread."""
+        """Whether this broker is the active controller. Thread-safe."""
         return self._controller.is_active
 
     def tell(self, event: ControllerEvent) -> None:
-        """Tell it an event; dropped if it has stopped."""
+        """Send it an event; dropped if it has stopped."""
         try:
             self.ref.tell(event)
         except ActorDeadError:
-            logger.debug("The controller has stopped; %s is dropped", event)
+            logger.debug("The controller has stopped; dropping %s", event)
 
     def expire(self) -> Future[None]:
-        """Resign before any queued event is handled; the future is done after that."""
+        """Resign before any queued event is handled; the future is done afterwards."""
         resigned: Future[None] = Future()
         reply = Reply.of(lambda _: resigned.set_result(None))
         try:

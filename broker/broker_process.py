@@ -1,8 +1,8 @@
-"""One broker: every part of it, started in order and stopped in the reverse.
+"""One broker: starts all of its parts in order and stops them in reverse order.
 
-Mirrors ``kafka.server.KafkaServer``. The main thread builds the broker, waits for the reason to
-stop, and asks the controller for a controlled shutdown itself: the Broker actor must go on obeying
-meanwhile.
+Mirrors ``kafka.server.KafkaServer``. The main thread builds the broker, waits for a request to
+stop, and asks the controller for a controlled shutdown itself, because the Broker actor must
+handle control requests during it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _FIRST_METADATA_TIMEOUT_S = 5.0
 
 
 class BrokerAddress(TypedDict):
-    """What the broker says about itself once it serves."""
+    """What a broker reports when it is ready."""
 
     id: BrokerId
     host: str
@@ -93,7 +93,7 @@ class BrokerAddress(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
-    """Which broker this is, and where its things are."""
+    """The identity, addresses and directories of a broker."""
 
     broker_id: BrokerId
     zookeeper: str
@@ -101,7 +101,7 @@ class BrokerOptions:
 
 
 class BrokerProcess(ControllerListener):
-    """A broker from start to end; ``start``, ``wait`` and ``shut_down`` belong to one thread."""
+    """A broker from start to end; one thread calls ``start``, ``wait`` and ``shut_down``."""
 
     def __init__(self, options: BrokerOptions, settings: Settings) -> None:
         self._options = options
@@ -113,16 +113,16 @@ class BrokerProcess(ControllerListener):
         self._shutdown_replies: list[Reply] = []
         self._router: RequestRouter | None = None
         self._is_serving = False
-        self._is_told = threading.Event()  # of the cluster, by a controller
-        self._failure: RegentError | None = None  # why it stops by itself
+        self._is_told = threading.Event()  # an UpdateMetadata has arrived
+        self._failure: RegentError | None = None  # the reason if the broker stops by itself
         self._broker_epoch = UNKNOWN_BROKER_EPOCH
 
     # --- start ---
 
     def start(self) -> BrokerAddress:
-        """Start everything and register; return once the broker obeys and may be elected.
+        """Start all parts and register; return once the broker handles control requests.
 
-        Raises a ``RegentError`` of one line when it cannot; nothing is left running then.
+        Raises a one-line ``RegentError`` if it cannot; nothing is left running then.
         """
         try:
             return self._start()
@@ -149,7 +149,7 @@ class BrokerProcess(ControllerListener):
             config, kafka_endpoint.port, port_of(server.endpoint), port_of(replication_endpoint)
         )
         self._join(advertised.broker_info(broker_id, config.rack))
-        # A client that is told of no broker and no controller asks again much later.
+        # A client that gets metadata without brokers and controller asks again much later.
         self._is_told.wait(_FIRST_METADATA_TIMEOUT_S)
         kafka_endpoint.serve(
             Served(
@@ -189,7 +189,7 @@ class BrokerProcess(ControllerListener):
         )
 
     def _open_kafka_endpoint(self) -> KafkaEndpoint:
-        """Listen for Kafka clients, who are answered once the broker serves."""
+        """Listen for Kafka clients, which are answered once the broker is ready."""
         endpoint = KafkaEndpoint(self._options.broker_id, self._settings)
         self._status.add_warner(lambda: endpoint.metrics.warnings if endpoint.metrics else ())
         self._undo.callback(endpoint.close)
@@ -237,7 +237,7 @@ class BrokerProcess(ControllerListener):
             tcp_endpoint(config.host, config.control_port),
             self._dispatch,
             name="control-server",
-            max_frame_bytes=max_request_bytes(ApiKey.LEADER_AND_ISR),  # no other has more
+            max_frame_bytes=max_request_bytes(ApiKey.LEADER_AND_ISR),  # the largest request
             screen=self._screen,
         )
         server.start()
@@ -245,7 +245,7 @@ class BrokerProcess(ControllerListener):
         return server
 
     def _join(self, info: BrokerInfo) -> None:
-        """Open the session, register, and stand for election."""
+        """Open the session, register, and take part in controller elections."""
         self._guardian = Guardian(COMMAND, self._options.zookeeper)
         self._guardian.start()
         self._undo.callback(self._guardian.dismiss)
@@ -293,16 +293,16 @@ class BrokerProcess(ControllerListener):
         with suppress(SessionExpiredError):
             if self._keeper.session_id == session_id:
                 return
-        self._controller.tell(RegisterBrokerAndReelect())  # the session changed under our feet
+        self._controller.tell(RegisterBrokerAndReelect())  # there is a new session already
 
     def _forget_nothing(self) -> None:
-        """In a cluster without topics a log directory that is new has had nothing in it."""
+        """In a cluster without topics a new log directory has lost no logs."""
         if not self._storage.logs.knows_all and not self._keeper.children(TopicsZNode.PATH):
             self._storage.logs.note_lost(())
             self._storage.logs.save_suspects()
 
     def _start_controller(self, info: BrokerInfo, store: ZkControllerStore) -> None:
-        # Ends the session last: that is the moment the others see this broker die.
+        # Ends the session last: at that moment the controller sees this broker fail.
         self._undo.callback(self._keeper.close, _SESSION_CLOSE_TIMEOUT_S)
         controller = Controller(
             info,
@@ -326,7 +326,7 @@ class BrokerProcess(ControllerListener):
         self._topics.start(self._cache, self._keeper, self._controller.is_active)
         self._undo.callback(self._topics.stop)
         self._replication.propose_isrs(self._controller.ref, self._keeper)
-        self._undo.callback(self._replication.stop)  # again: before the session ends
+        self._undo.callback(self._replication.stop)  # it must also stop before the session ends
         self._configs = start_config_listener(
             info.broker_id,
             self._keeper,
@@ -336,7 +336,7 @@ class BrokerProcess(ControllerListener):
         )
         self._undo.callback(stop_actor, self._configs, _ACTOR_TIMEOUT_S)
 
-    # --- what other threads tell ---
+    # --- callbacks on other threads ---
 
     def _screen(self, api_key: ApiKey, header: ControlHeader) -> ControlResponse | None:
         return self._replica_manager.refuse_unread(header, CONTROL_REQUESTS[api_key])
@@ -363,7 +363,7 @@ class BrokerProcess(ControllerListener):
         self._topics.wake()
 
     def _on_session_starting(self, client: ZooKeeperClient) -> None:
-        """Hand the session to the guardian, and make sure that its data are of our cluster."""
+        """Pass the session to the guardian, and check that its data belong to our cluster."""
         self._guardian.watch_session(client.credentials)
         try:
             check_cluster(client, self._storage.logs)
@@ -389,40 +389,40 @@ class BrokerProcess(ControllerListener):
         try:
             self._configs.ask(CatchUp(), timeout=_ACTOR_TIMEOUT_S)
         except (ActorDeadError, AskTimeout) as error:
-            raise SessionExpiredError(f"configurations could not be read: {error}") from error
+            raise SessionExpiredError(f"cannot read configurations: {error}") from error
 
     def _on_expired(self) -> Future[None]:
-        """Have the controller resign; the next session waits for it.
+        """Let the controller resign; the next session waits for it.
 
-        What is noted of ZooKeeper now is compared with what the next session finds.
+        Record the state of ZooKeeper now; the next session compares it with what it finds.
         """
         self._storage.note_zxid()
         return self._controller.expire()
 
     def _on_log_directory_failed(self) -> None:
-        with suppress(ActorDeadError, InboxFullError):  # later requests for it fail as well
+        with suppress(ActorDeadError, InboxFullError):  # the next request reports it again
             self._broker.tell(LogDirectoryFailed())
 
     def _on_replicas_offline(self) -> None:
-        """Have the controller find others to lead; without any log directory left, end."""
+        """Ask the controller for other leaders; stop if no log directory is left."""
         try:
             self._storage.announce_failure()
         except StorageError as error:
             self.on_must_end(error)
 
     def _on_suspects_changed(self) -> None:
-        """Have it written down and told to controllers which replicas may have lost records."""
+        """Save the suspect replicas and report them to the controller."""
         self._storage.logs.save_suspects()
         self._controller.tell(SuspectReplicasChanged())
 
     def on_broker_registered(self, broker_epoch: int) -> None:
-        """Learn our broker epoch."""
+        """Pass on our new broker epoch."""
         self._broker_epoch = broker_epoch
         with suppress(ActorDeadError):
             self._broker.tell(Registered(broker_epoch))
 
     def on_must_end(self, reason: RegentError) -> None:
-        """End in an orderly way, without moving anything away first."""
+        """Shut down without a controlled shutdown."""
         self._failure = self._failure or reason
         self.request_stop(hurry=True)
 
@@ -436,9 +436,9 @@ class BrokerProcess(ControllerListener):
     # --- stop ---
 
     def request_stop(self, reply: Reply | None = None, *, hurry: bool = False) -> None:
-        """Ask the main thread to shut down; ``hurry``: without moving anything away first.
+        """Ask the main thread to shut down; ``hurry``: without a controlled shutdown.
 
-        From any thread, but not from a signal handler: it takes a lock the main thread may hold.
+        Thread-safe, but not for signal handlers: it takes a lock that the main thread may hold.
         """
         if reply is not None:
             self._shutdown_replies.append(reply)
@@ -447,14 +447,14 @@ class BrokerProcess(ControllerListener):
         self._stop_requested.set()
 
     def wait(self) -> None:
-        """Wait until somebody requests a stop."""
+        """Wait until a stop is requested."""
         while not self._stop_requested.wait(60):
             pass
 
     def shut_down(self) -> tuple[TopicPartition, ...]:
-        """Hand over, then stop everything; return the partitions nobody could take over.
+        """Do a controlled shutdown, then stop everything; return partitions without a new leader.
 
-        Raises at the end the ``RegentError`` that is why the broker stops, if it stops by itself.
+        If the broker stops by itself, raise the reason, a ``RegentError``, at the end.
         """
         self._status.become(BrokerState.PENDING_CONTROLLED_SHUTDOWN)
         remaining: tuple[TopicPartition, ...] = ()

@@ -1,4 +1,4 @@
-"""Registers a broker under its endpoints, after its former registration is gone."""
+"""Registers a broker with its endpoints, once its former registration is gone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RETRY_S = 0.2
 
 
 class AdvertisedListeners(NamedTuple):
-    """Where others are told to find the broker: Kafka's ``advertised.listeners``."""
+    """The endpoints that clients and brokers connect to: Kafka's ``advertised.listeners``."""
 
     host: str
     port: int
@@ -32,7 +32,7 @@ class AdvertisedListeners(NamedTuple):
     def of(
         cls, config: BrokerConfig, port: int, control_port: int, replication_port: int
     ) -> AdvertisedListeners:
-        """Return what is configured; what is not is where the broker listens, on these ports."""
+        """Return the configured endpoints; the default is where the broker listens."""
         return cls(
             config.advertised_host or config.host,
             config.advertised_port or port,
@@ -41,7 +41,7 @@ class AdvertisedListeners(NamedTuple):
         )
 
     def broker_info(self, broker_id: BrokerId, rack: str) -> BrokerInfo:
-        """Return what the broker registers with, as of now."""
+        """Return the content of the registration, with the current time."""
         return BrokerInfo(
             broker_id=broker_id,
             endpoints=(EndPoint("PLAINTEXT", self.host, self.port),),
@@ -62,8 +62,9 @@ def register(
 ) -> tuple[int, int]:
     """Return the broker epoch and the id of the session that registered.
 
-    A former life's session expires sooner or later. Raises ``BrokerIdInUseError`` when it does not,
-    or ``SessionExpiredError``; either at once when a stop is requested.
+    Wait until the session of an earlier process with this id expires. Raises
+    ``BrokerIdInUseError`` if it does not expire, or ``SessionExpiredError``; either at once if a
+    stop is requested.
     """
     deadline = time.monotonic() + 1.5 * session_timeout_ms / 1000 + 1
     said = ""

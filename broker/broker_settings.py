@@ -1,4 +1,4 @@
-"""The settings of a broker as DescribeConfigs shows them: by Kafka's names, as text."""
+"""The settings of a broker for DescribeConfigs: Kafka's names and text values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BROKER_ID = Setting("broker_id", -1, Declaration("The id of this broker.", (-1,
 
 
 def broker_settings(settings: Settings, broker_id: BrokerId) -> Mapping[str, BrokerSetting]:
-    """Return the values that this broker was started with, and the defaults."""
+    """Return the values that this broker was started with, with their defaults."""
     described = {"broker.id": BrokerSetting(_BROKER_ID, str(broker_id), is_given=True)}
     for table, row in rows():
         value = text_of(getattr(getattr(settings, table), row.name))

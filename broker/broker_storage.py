@@ -1,4 +1,4 @@
-"""A broker's logs on disk: recovered before anything listens, looked after, closed last.
+"""A broker's logs on disk: loads them before the broker listens, maintains and closes them.
 
 Mirrors what ``kafka.server.KafkaServer`` does with its ``LogManager``.
 """
@@ -41,7 +41,7 @@ _VERIFICATION_INTERVAL_MS = 1_000
 
 
 class BrokerStorage:
-    """Belongs to the thread that starts and stops the broker."""
+    """Used by the thread that starts and stops the broker."""
 
     def __init__(self, broker_id: BrokerId, settings: Settings, data_dir: Path) -> None:
         self._broker_id = broker_id
@@ -67,21 +67,19 @@ class BrokerStorage:
     def open(self) -> None:
         """Lock the directories, load and recover every log.
 
-        Raises ``StorageError`` of one line when no directory can be used.
+        Raises a one-line ``StorageError`` if no directory can be used.
         """
         started = monotonic()
         logger.info("Loading logs from %s", ", ".join(map(str, self._directories)))
         self.logs.open()
         self._undo.callback(self.logs.close, is_clean=True)
-        logger.info(
-            "%d logs are loaded after %.1f s", len(self.logs.hosted()), monotonic() - started
-        )
+        logger.info("Loaded %d logs in %.1f s", len(self.logs.hosted()), monotonic() - started)
 
     def follow(self, zookeeper: ZooKeeper, replication: ThrottledReplication) -> TopicConfigs:
-        """Return who has logs and replication follow the configurations of topics and broker.
+        """Return the object that applies configurations to logs and replication.
 
-        Failures of directories are announced in this ZooKeeper from now on, and how far it has
-        come is noted.
+        From now on, directory failures are reported through this ZooKeeper, and its newest zxid is
+        recorded.
         """
         self._newest_zxid = lambda: zookeeper.newest_zxid
         self._notifier = start_actor(
@@ -96,9 +94,10 @@ class BrokerStorage:
         replica_manager: ReplicaManager,
         on_directory_failed: Callable[[], None],
     ) -> None:
-        """Have the logs checkpointed, flushed, cleaned up and verified, on threads of their own.
-        ``on_directory_failed`` is called from any thread, whatever it is in the middle of. It does
-        not hear of what failed before: nobody has been ordered to use that yet.
+        """Start the threads that checkpoint, flush, clean up and verify the logs.
+
+        ``on_directory_failed`` may be called on any thread, under any locks of it. It is not called
+        for earlier failures, because no control request has used those directories yet.
         """
         self._on_directory_failed = on_directory_failed
         settings, logs = self._settings, self.logs
@@ -115,7 +114,7 @@ class BrokerStorage:
             RepeatingTimer(verification, _VERIFICATION_INTERVAL_MS, a_second)
 
     def upkeep(self, replica_manager: ReplicaManager) -> Mapping[Callable[[], None], int]:
-        """Return what is done to the logs regularly, and every how many milliseconds."""
+        """Return the maintenance tasks of the logs, each with its period in milliseconds."""
         settings, logs = self._settings, self.logs
         return {
             replica_manager.checkpoint_high_watermarks: (
@@ -132,9 +131,9 @@ class BrokerStorage:
         }
 
     def announce_failure(self) -> None:
-        """Have the controller find others to lead what was in a failed directory.
+        """Notify the controller of a failed directory, so that it elects other leaders.
 
-        Raises ``StorageError`` instead when every directory has failed.
+        Raises ``StorageError`` instead if every directory has failed.
         """
         if not self.logs.live_directories:
             failed = ", ".join(map(str, self._directories))
@@ -142,15 +141,15 @@ class BrokerStorage:
         self._tell_notifier(DirectoryFailed())
 
     def note_zxid(self) -> None:
-        """Note how far ZooKeeper has come, as far as we were told."""
+        """Record the newest zxid that ZooKeeper has sent us."""
         self.logs.note_seen(zxid=self._newest_zxid())
 
     def on_session(self) -> None:
-        """Say in a new session what could not be said in the one before."""
+        """Retry failed notifications in a new session."""
         self._tell_notifier(SessionBegun())
 
     def warnings(self) -> Sequence[str]:
-        """Return a line that names the logs that are set aside, if there are any."""
+        """Return a line that names the logs that are set aside, if any."""
         strays = self.logs.strays
         if not strays:
             return ()
@@ -159,7 +158,7 @@ class BrokerStorage:
         return (f"{len(strays)} logs are set aside, see docs/operations.md: {named}{rest}",)
 
     def close(self) -> None:
-        """Write everything down that a start without recovery needs, and unlock. Idempotent."""
+        """Save everything that a start without recovery needs, and unlock. Idempotent."""
         self._undo.close()
 
     def _tell_notifier(self, message: DirectoryFailed | SessionBegun) -> None:

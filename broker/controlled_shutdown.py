@@ -1,7 +1,7 @@
-"""The asking side of a controlled shutdown; mirrors ``KafkaServer.controlledShutdown``.
+"""The broker's side of a controlled shutdown; mirrors ``KafkaServer.controlledShutdown``.
 
-The request goes straight to the controller, this broker's own or another's, as an actor request.
-ZooKeeper has no part in it: the controller is found in the metadata cache (KAFKA-9189).
+The request goes directly to the active controller, on this broker or another one. The controller
+is found in the metadata cache, so ZooKeeper is not needed for it (KAFKA-9189).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ControlledShutdownSettings:
     max_retries: int
     retry_backoff_s: float
     timeout_s: float
-    reconnect_s: float = 1.0  # for a connection to ZooKeeper that is lost just now
+    reconnect_s: float = 1.0  # to wait for a lost connection to ZooKeeper
 
 
 def hand_over(
@@ -54,9 +54,9 @@ def hand_over(
     abort: threading.Event,
     is_connected: Callable[[], bool],
 ) -> tuple[TopicPartition, ...]:
-    """Find the controller, wherever it is, and have it move everything away.
+    """Find the active controller and ask it to move all leaderships away.
 
-    ``is_connected`` says whether ZooKeeper answers this broker.
+    ``is_connected`` returns whether ZooKeeper answers this broker.
     """
     broker_id = request().broker_id
     with ExitStack() as refs:
@@ -91,22 +91,22 @@ def ask_for_controlled_shutdown(
     abort: threading.Event,
     is_connected: Callable[[], bool],
 ) -> tuple[TopicPartition, ...]:
-    """Have the controller move everything away; return what could not be moved.
+    """Ask the controller to move all leaderships away; return the partitions that remain.
 
-    Gives up after ``max_retries`` attempts, when ``abort`` is set, or when ZooKeeper is gone,
-    without which nobody can be elected; the caller stops all the same. ``request`` is called for
-    each attempt: the broker epoch may have changed.
+    Gives up after ``max_retries`` attempts, when ``abort`` is set, or when ZooKeeper, which every
+    election needs, is unreachable. The caller stops anyway. ``request`` is called for each attempt,
+    because the broker epoch may have changed.
     """
     remaining: tuple[TopicPartition, ...] = ()
     for attempt in range(settings.max_retries):
         if attempt and abort.wait(settings.retry_backoff_s):
             break
         if not is_connected() and (abort.wait(settings.reconnect_s) or not is_connected()):
-            logger.warning("Without ZooKeeper nobody can take over: nothing is handed over")
+            logger.warning("ZooKeeper is unreachable: no election is possible; moving no leaders")
             break
         message, cluster = request(), snapshot()
         if not cluster.brokers:
-            break  # no controller has ever spoken to this broker: there is nothing to hand over
+            break  # no controller has sent this broker a request: it leads nothing
         response = _ask(find_controller(cluster), message, settings.timeout_s)
         if response is None:
             continue
@@ -116,7 +116,7 @@ def ask_for_controlled_shutdown(
         remaining = response.remaining_partitions
         if not remaining or not _others(cluster, message.broker_id):
             break
-        logger.warning("%d partitions cannot be moved yet", len(remaining))
+        logger.warning("Cannot move %d partitions yet", len(remaining))
     return remaining
 
 
@@ -124,7 +124,7 @@ def _ask(
     controller: AskableRef | None, message: ControlledShutdownRequest, timeout_s: float
 ) -> ControlledShutdownResponse | None:
     if controller is None:
-        logger.warning("No controller is known that could take over")
+        logger.warning("No active controller is known")
         return None
     try:
         answer = controller.ask(message, timeout=timeout_s)
@@ -136,5 +136,5 @@ def _ask(
 
 
 def _others(cluster: MetadataSnapshot, broker_id: BrokerId) -> bool:
-    """Whether anybody is left who could take over."""
+    """Whether another broker is alive."""
     return any(other != broker_id for other in cluster.brokers)

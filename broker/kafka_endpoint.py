@@ -1,8 +1,8 @@
 """The port that Kafka clients connect to, and the handlers of their requests.
 
-The port is taken before the broker registers, because the registration names it. Clients that
-connect earlier are answered once the broker serves. Mirrors ``kafka.server.KafkaApis`` as the list
-of handlers.
+The port is bound before the broker registers, because the registration contains it. Clients that
+connect earlier are answered once the broker is ready. Mirrors the list of handlers in
+``kafka.server.KafkaApis``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class KafkaEndpoint:
     """The Kafka port of a broker. Used by the thread that starts and stops the broker."""
 
     def __init__(self, broker_id: BrokerId, settings: Settings) -> None:
-        """Take the port. Raises ``PortInUseError``, or ``RegentError`` for an unusable address."""
+        """Bind the port. Raises ``PortInUseError``, or ``RegentError`` for an unusable address."""
         self._broker_id = broker_id
         self._settings = settings
         self._listening = listen(settings.broker.host, settings.broker.port)
@@ -73,7 +73,7 @@ class KafkaEndpoint:
         self._listener.start(self._listening)
 
     def close(self) -> None:
-        """Answer the requests that have begun, then close every connection. Idempotent."""
+        """Finish the requests in progress, then close every connection. Idempotent."""
         if self._listener is None:
             self._listening.close()
         else:

@@ -1,4 +1,4 @@
-"""Hands the settings to the parts of a broker that have settings of their own by the same names."""
+"""Builds the settings of the parts of a broker from the settings with the same names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def _filled(kind: type[T], *tables: object, **others: Any) -> T:
-    """Return a ``kind`` with the values that the tables have by its names."""
+    """Return a ``kind`` with the values of the same names in the tables."""
     values = {
         field.name: getattr(table, field.name)
         for table in tables
@@ -43,7 +43,7 @@ def replication_settings(settings: Settings) -> ReplicationSettings:
 
 
 def log_defaults(settings: Settings) -> LogConfig:
-    """Return the defaults of topics."""
+    """Return the default configuration of topics."""
     return LogConfig(
         **{
             field: getattr(settings.log, name.replace(".", "_"))
@@ -65,5 +65,5 @@ def kafka_limits(settings: Settings) -> KafkaLimits:
 
 
 def isr_changes_through_zookeeper(settings: Settings) -> bool:
-    """Return whether leaders write their ISRs themselves."""
+    """Return whether leaders write their ISRs to ZooKeeper themselves."""
     return settings.broker.isr_change_protocol == ISR_CHANGES_THROUGH_ZOOKEEPER

@@ -1,7 +1,7 @@
-"""Asks the resident placement service to place new partitions, and places them here if it cannot.
+"""Asks the resident placement service to place new partitions; otherwise places them itself.
 
-The same algorithm runs in this process when the service is down, not warm yet, or slow: a new topic
-must not wait for Spark. That is counted, and logged once until the service answers again.
+If the service is down, slow, or still starting, the same algorithm runs in this process, because a
+new topic must not wait for Spark. This is counted, and logged once until the service answers again.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _STARTING = ("starting", "warming")
 
 
 class PlacementUnavailableError(RegentError):
-    """The service did not place the partitions; the message says why."""
+    """The service did not place the partitions; the message has the reason."""
 
 
 class PlacementClient:
-    """Implements ``core.admin.admin_requests.TopicPlacer``; belongs to one thread.
+    """Implements ``core.admin.admin_requests.TopicPlacer``; used by one thread.
 
     ``find_endpoint`` is called for each request, because the service may have been restarted; it
     returns None when there is no service. After a failure it is not asked for ``PAUSE_S``.
@@ -74,7 +74,7 @@ class PlacementClient:
                 answer = self._ask(request)
             except (PlacementUnavailableError, RequestError) as error:
                 log = logger.debug if self._failure else logger.warning
-                log("New topics are placed without the placement service: %s", error)
+                log("Placing new topics without the placement service: %s", error)
                 self._failure = str(error)
                 self._ask_again_at = self._clock() + PAUSE_S
             else:
@@ -112,7 +112,7 @@ class PlacementClient:
         if answer.error_code is not Errors.NONE:
             raise PlacementUnavailableError(answer.message or answer.error_code.name)
         if not _is_complete(request, answer.partitions):
-            message = "the placement service placed other partitions than it was asked to"
+            message = "the placement service returned other partitions than requested"
             raise PlacementUnavailableError(message)
         return answer
 
@@ -124,7 +124,7 @@ def _status(service: RemoteActorRef) -> PlacementStatusResponse:
 
 
 def placement_finder(setting: str) -> Callable[[], str | None]:
-    """Return how to find the service: by its own endpoint, or in the ``cluster.json`` named."""
+    """Return a function that finds the endpoint: the setting itself, or from a ``cluster.json``."""
     if not setting:
         return lambda: None
     if "://" in setting:
@@ -133,7 +133,7 @@ def placement_finder(setting: str) -> Callable[[], str | None]:
 
 
 def _is_complete(request: PlaceTopicsRequest, placed: Sequence[PlacedPartition]) -> bool:
-    """Whether it is a placement of these partitions, and of nothing else, on these brokers."""
+    """Whether ``placed`` has exactly the requested partitions, on the requested brokers."""
     factors = {spec.topic: spec.replication_factor for spec in request.topics}
     brokers = {broker.broker_id for broker in request.brokers}
     wanted = {

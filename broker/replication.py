@@ -1,7 +1,7 @@
-"""The parts of replication beside the Broker actor, started and stopped in order.
+"""Starts and stops the parts of replication other than the Broker actor.
 
-Followers are served from before the broker registers until it has handed over what it leads. ISRs
-are proposed as soon as there is a controller to ask, or a ZooKeeper session to write them with.
+Followers are served from before the broker registers until its controlled shutdown is done. ISR
+changes are proposed as soon as there is a controller to ask, or a ZooKeeper session to write them.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class Replication:
         self._timers: list[RepeatingTimer] = []
 
     def open_channel(self, endpoint: str) -> RequestClient:
-        """Return a connection to another broker, for the thread that calls."""
+        """Return a connection to another broker, for use by the calling thread."""
         return RequestClient(self._context, endpoint, client_id=f"replica-{self._broker_id}")
 
     def wake(self) -> None:
-        """Send proposed ISRs, if there are any. On any thread, at any time."""
+        """Send ISR proposals, if there are any. Thread-safe."""
         if self._sender is not None and self._replica_manager.has_proposals:
             _tell(self._sender, SendPending())
 
@@ -73,7 +73,7 @@ class Replication:
         config = self._settings.broker
         self._broker = broker
         self._replica_manager = broker.replica_manager
-        # A thread of its own, as in Kafka: expiring waits for the lock that appends hold.
+        # It has its own thread, as in Kafka, because expiring waits for the lock of appends.
         self._reaper = Scheduler("expiration-reaper")
         self._server = ControlServer(
             self._context,
@@ -89,7 +89,7 @@ class Replication:
     def propose_isrs(
         self, controller: ActorRef[ControllerEventManager], zookeeper: ZooKeeper
     ) -> None:
-        """Have ISRs changed, by whichever protocol is configured; ``controller`` is our own."""
+        """Start to propose ISR changes by the configured protocol; ``controller`` is our own."""
         assert self._broker is not None
         broker = self._broker
         if isr_changes_through_zookeeper(self._settings):
@@ -113,7 +113,7 @@ class Replication:
                 timeout_ms=self._settings.controller.request_timeout_ms,
             )
         self._sender = sender
-        # Kafka's isr-expiration: an ISR shrinks after one and a half times the lag at the latest.
+        # Kafka's isr-expiration: an ISR shrinks after at most one and a half times the lag limit.
         interval_ms = self._settings.broker.replica_lag_time_max_ms / 2
         self._every(interval_ms, lambda: _tell(broker.ref, ShrinkIsrs()))
 

@@ -1,8 +1,8 @@
-"""Answers the fetches of followers; a fetch without records yet is held.
+"""Answers the fetches of followers; a fetch waits if there are no records yet.
 
-Mirrors the Fetch half of ``kafka.server.KafkaApis``. Between an append and its replication there
-is no inbox: a fetch is read on the thread of its socket, and a held fetch is answered on
-the thread that completes it.
+Mirrors the Fetch part of ``kafka.server.KafkaApis``. No inbox delays replication: a fetch is
+processed on the thread of its socket, and a waiting fetch is answered on the thread that completes
+it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from regent.transport.server import IncomingRequest, WireReply
 logger = logging.getLogger(__name__)
 
 MAX_WAIT_MS = 3_000
-"""The longest time a fetch is held, whatever the follower asks for."""
+"""The longest wait of a fetch, even if the follower asks for more."""
 
 
 class ReplicationServer:
-    """What the replication port dispatches to; fetches only.
+    """The handler of the replication port; it accepts only fetches.
 
-    ``reaper`` ends what is held for too long; ``on_fetched`` is called after each fetch.
+    ``reaper`` ends waits that time out; ``on_fetched`` is called after each fetch.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ReplicationServer:
         self._on_fetched = on_fetched
 
     def __call__(self, incoming: IncomingRequest) -> None:
-        """Answer, at once or later; runs on the thread of the socket."""
+        """Answer at once or later; runs on the thread of the socket."""
         request = incoming.body
         if not isinstance(request, FetchRequest):
             incoming.reply.fail(Errors.UNSUPPORTED_VERSION)
@@ -57,7 +57,7 @@ class ReplicationServer:
         try:
             answer.expire_by(self._reaper.schedule(wait_ms, lambda: self._expire(held)))
         except SchedulerFullError as full:
-            logger.warning("%s; nothing is held meanwhile", full)
+            logger.warning("%s; answering fetches without a wait", full)
             self._expire(held)
 
     def _expire(self, held: DelayedOperation) -> None:
@@ -65,10 +65,10 @@ class ReplicationServer:
 
 
 class _Answer:
-    """Sends the response and calls the reaper off; from any thread.
+    """Sends the response and cancels the reaper's timer. Thread-safe.
 
-    What waits holds its answer, and the reaper what waits: an answer that kept hold of the reaper's
-    call as well would be garbage that only the collector finds, some twenty minutes later.
+    It drops its reference to the timer afterwards. Otherwise timer, operation and answer would form
+    a cycle, which only the garbage collector frees, some twenty minutes later.
     """
 
     def __init__(self, reply: WireReply, reaper: Scheduler) -> None:
@@ -83,7 +83,7 @@ class _Answer:
         self._call_off()
 
     def expire_by(self, expiry: Handle) -> None:
-        """Call ``expiry`` off with the answer, which may have been given in the meantime."""
+        """Cancel ``expiry`` when the answer is given, or now if it was given already."""
         self._expiry = expiry
         if self._is_given:
             self._call_off()

@@ -1,4 +1,4 @@
-"""Where a broker's controller gets topic ids from."""
+"""Topic ids for a broker's controller."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RandomTopicIds:
         return encode_topic_id(uuid.uuid4().bytes)
 
     def last_known(self, topic: str) -> TopicId | None:
-        """Return the id the metadata cache has; before it has heard anything, one in a log."""
+        """Return the id in the metadata cache; while the cache is empty, the id in a log."""
         heard_of = self._cache.snapshot.topic_ids.get(topic)
         if heard_of is not None or self._logs is None:
             return heard_of

@@ -1,6 +1,6 @@
-"""One service for requests about topics, in every broker; started and stopped in order.
+"""The service for topic requests, in every broker: starts and stops its parts.
 
-Every request goes to the ForwardingManager of the broker it was sent to, and through the
+Every request goes to the ForwardingManager of the receiving broker, and through its
 BrokerToControllerChannel to the TopicRequestHandler of the active controller's broker, which may be
 the same broker::
 
@@ -102,13 +102,13 @@ class BrokerTopicService:
 
     @property
     def forwarding(self) -> ActorRef[ForwardingManager]:
-        """The actor that takes requests which wait for the cluster."""
+        """The actor for requests that wait until brokers know the change."""
         assert self._forwarding is not None
         return self._forwarding
 
     @property
     def handler(self) -> ActorRef[TopicRequestHandler]:
-        """The actor that takes requests which are only to be decided."""
+        """The actor for requests that need only a decision."""
         assert self._handler is not None
         return self._handler
 
@@ -118,7 +118,7 @@ class BrokerTopicService:
         return self._pending_count()
 
     def wake(self) -> None:
-        """Say that the metadata cache has changed; on any thread, at any time."""
+        """Report a change of the metadata cache. Thread-safe."""
         self._tell(MetadataChanged())
 
     def ask(self, request: TopicsRequest, respond: RespondToClient) -> None:

@@ -1,9 +1,10 @@
-"""What a broker looks at in ZooKeeper every ten seconds, because no watch tells of it.
+"""Checks of ZooKeeper every ten seconds, for changes that no watch reports.
 
-How far the cluster has come is noted, so that older data are refused when ZooKeeper is given some.
-And ZooKeeper sends no event about a znode to those who may not read it: while something may not be
-read, and once afterwards, the controller looks again at all there is. When there is no controller,
-this broker stands for election: the one there was may have ended while nobody could read its znode.
+* Record the newest zxid, so that the broker can refuse older ZooKeeper data later.
+* ZooKeeper sends no watch event about a znode to a session that may not read it. While a znode is
+  unreadable, and once afterwards, the controller reads everything again.
+* If there is no controller, this broker takes part in an election: the last one may have ended
+  while its znode was unreadable.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from regent.zk.stores.progress_mark import PATH, read_mark, write_mark
 logger = logging.getLogger(__name__)
 
 _INTERVAL_MS = 10_000
-_FIRST_AFTER_MS = 5_000  # a broker may not live for long
+_FIRST_AFTER_MS = 5_000  # soon, because a broker may run only briefly
 
 
 class ZooKeeperChecks:
-    """Runs from its making to ``stop``, on a thread of its own: an answer may take a while.
+    """Runs from its construction to ``stop``, on its own thread, because ZooKeeper may be slow.
 
-    ``tell_controller`` tells the controller of this broker, and ``is_controller`` says whether that
-    one rules: it writes the mark.
+    ``tell_controller`` sends an event to the controller of this broker. ``is_controller`` returns
+    whether that one is active: only the active controller writes the mark.
     """
 
     def __init__(
@@ -51,15 +52,15 @@ class ZooKeeperChecks:
         RepeatingTimer(self._scheduler, _INTERVAL_MS, self.look, first_after_ms=_FIRST_AFTER_MS)
 
     def look(self) -> None:
-        """Do it now; without a connection it is left to the next time."""
+        """Check now; without a connection do nothing."""
         try:
             self._note_progress()
             self._look_for_denied()
         except (ConnectionLossError, SessionExpiredError) as error:
-            logger.debug("looked in vain: %s", error)
+            logger.debug("the check failed: %s", error)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         self._scheduler.shutdown()
 
     def _note_progress(self) -> None:

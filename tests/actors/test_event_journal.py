@@ -132,7 +132,7 @@ def test_a_disk_failure_loses_lines_and_is_reported_once(
         record(journal)
         record(journal)
     assert [r.getMessage() for r in caplog.records] == [
-        f"{path}: events are not recorded: No such file or directory"
+        f"{path}: cannot record events: No such file or directory"
     ]
     path.parent.mkdir()
     record(journal, event_id=3)

@@ -92,7 +92,7 @@ def test_a_waiting_taker_is_woken_by_the_next_message() -> None:
 def test_a_tell_over_the_limit_raises() -> None:
     inbox = make_inbox(limit=2)
     tell(inbox, 1, 2)
-    with pytest.raises(InboxFullError, match="actor-1: 2 messages are queued"):
+    with pytest.raises(InboxFullError, match="actor-1: 2 messages are already queued"):
         tell(inbox, 3)
     take(inbox)
     tell(inbox, 3)
@@ -306,7 +306,7 @@ def test_a_callback_that_raises_does_not_affect_the_answering_thread(
         raise OSError("socket closed")
 
     Reply.of(callback).set(1)
-    assert "could not be delivered" in caplog.text
+    assert "Cannot deliver a reply" in caplog.text
 
 
 def test_ask_and_a_message_with_a_reply_arrive_alike() -> None:

@@ -182,6 +182,6 @@ def test_cancelled_timers_are_removed(scheduler: Scheduler) -> None:
 def test_the_number_of_timers_is_limited() -> None:
     scheduler = Scheduler("scheduler-test", limit=2)
     scheduler.schedule(NEVER_MS, nothing), scheduler.schedule(NEVER_MS, nothing)
-    with pytest.raises(SchedulerFullError, match="2 timers are pending"):
+    with pytest.raises(SchedulerFullError, match="2 timers are already pending"):
         scheduler.schedule(NEVER_MS, nothing)
     scheduler.shutdown(WAIT_S)
