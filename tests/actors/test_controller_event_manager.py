@@ -50,7 +50,6 @@ from regent.zk.stores.failure_store import ControllerFailuresZNode
 from tests.support.fake_zookeeper import Call
 from tests.support.stage import TIMEOUT_S, Sent, Stage, ask
 
-REFUSED = ListPartitionReassignmentsResponse(Errors.NOT_CONTROLLER)
 PAYMENTS = {0: ReplicaAssignment((0, 1)), 1: ReplicaAssignment((1, 0))}
 
 

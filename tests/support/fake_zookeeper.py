@@ -444,6 +444,30 @@ def _tell(session: _Session, event: WatchEvent) -> None:
         session.on_watch(event)
 
 
+def act_once(
+    zookeeper: FakeZooKeeper,
+    act: Callable[[], object],
+    *,
+    moment: Moment = Moment.BEFORE,
+    method: str | None = None,
+    path: str | None = None,
+) -> None:
+    """Hook ``act`` into the next call of this method, if given, that names ``path``, if given."""
+
+    def hook(call: Call) -> None:
+        names_path = path is None or path in call.paths
+        if call.moment is moment and method in (None, call.method) and names_path:
+            zookeeper.hook = None
+            act()
+
+    zookeeper.hook = hook
+
+
+def lose_connection() -> None:
+    """Lose the request before a call, and the response after it."""
+    raise ConnectionLossError("lost")
+
+
 class FakeZooKeeper:
     """One session with a ``FakeZooKeeperServer``: it implements ``operations.ZooKeeper``.
 

@@ -118,11 +118,13 @@ class KeptSession(FakeZooKeeper):
 
 
 class Tree:
-    """A ZooKeeper tree; every broker that registers has a session of its own."""
+    """A ZooKeeper tree with registered brokers; each broker has a session of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, brokers: Iterable[BrokerId] = ()) -> None:
         self.server = FakeZooKeeperServer()
         self.sessions: dict[BrokerId, FakeZooKeeper] = {}
+        for broker_id in brokers:
+            self.register(broker_id)
 
     def register(
         self,

@@ -17,7 +17,7 @@ from regent.zk.codecs.admin_znodes import (
     ConfigEntityZNode,
 )
 from regent.zk.stores.config_store import ZkConfigStore
-from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
+from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer, act_once
 
 UNCLEAN = {"unclean.leader.election.enable": "true"}
 
@@ -171,12 +171,10 @@ def test_no_change_is_missed_when_the_session_expires_during_the_deletion(
     cluster.now_ms += CHANGE_EXPIRATION_MS + 1
     cluster.configure("brokers/2", UNCLEAN)
 
-    def expire(call: Call) -> None:
-        if call.method == "multi_many" and call.moment is Moment.BEFORE:
-            cluster.session.hook = None
-            cluster.server.expire(cluster.session.session_id)
+    def expire() -> None:
+        cluster.server.expire(cluster.session.session_id)
 
-    cluster.session.hook = expire
+    act_once(cluster.session, expire, method="multi_many")
     with pytest.raises(SessionExpiredError):
         cluster.catch_up()
     cluster.session._session_id = cluster.server.open_session(cluster.watches.append)

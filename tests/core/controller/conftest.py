@@ -10,9 +10,7 @@ from tests.support.term import Candidate, Tree, topic_id
 @pytest.fixture
 def tree() -> Tree:
     """Brokers 1 and 2 are registered, and t has a partition on each."""
-    tree = Tree()
-    for broker_id in (1, 2):
-        tree.register(broker_id)
+    tree = Tree((1, 2))
     tree.put_topic("t", {0: (1, 2), 1: (2, 1)}, topic_id(77))
     return tree
 

@@ -23,9 +23,8 @@ from regent.core.protocol.controller import (
     AlterPartitionResponse,
     AlterPartitionRow,
 )
-from regent.zk.client.operations import ConnectionLossError
 from regent.zk.codecs.znodes import TopicPartitionStateZNode
-from tests.support.fake_zookeeper import Call, Moment
+from tests.support.fake_zookeeper import Call, Moment, act_once, lose_connection
 from tests.support.term import (
     T0,
     T1,
@@ -89,17 +88,7 @@ def outcome(office: Office, proposal: AlterPartitionRow, sender: int = 1) -> Err
 
 def on_write(office: Office, moment: Moment, act: Callable[[], None]) -> None:
     """Call ``act`` once when partition states are written."""
-
-    def hook(call: Call) -> None:
-        if call.method == "multi_many" and call.moment is moment:
-            office.zookeeper.hook = None
-            act()
-
-    office.zookeeper.hook = hook
-
-
-def lose() -> None:
-    raise ConnectionLossError("lost")
+    act_once(office.zookeeper, act, moment=moment, method="multi_many")
 
 
 # --- accepted -------------------------------------------------------------------------------------
@@ -189,7 +178,7 @@ def test_a_proposal_repeated_after_a_lost_response_gets_the_same_response(
 
 @pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
 def test_a_write_whose_response_is_lost_succeeds(office: Office, moment: Moment) -> None:
-    on_write(office, moment, lose)
+    on_write(office, moment, lose_connection)
     response, changed = office.alter_partitions.alter(request(office, row(1, 2, 3)))
     assert response.partitions == (AlteredPartition("t", 0, Errors.NONE, 1, 4, (1, 2, 3), 0, 3),)
     assert changed == [T0]

@@ -71,9 +71,7 @@ class Watched:
 
 @pytest.fixture
 def watched() -> Watched:
-    tree = Tree()
-    for broker_id in (1, 2):
-        tree.register(broker_id)
+    tree = Tree((1, 2))
     return Watched(tree)
 
 

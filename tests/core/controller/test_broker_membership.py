@@ -379,9 +379,7 @@ def test_the_full_state_contains_a_replica_that_is_being_added(office: Office) -
 @pytest.fixture
 def crowd() -> Candidate:
     """Broker 0 is the active controller of three brokers with thirty partitions."""
-    tree = Tree()
-    for broker_id in (1, 2):
-        tree.register(broker_id)
+    tree = Tree((1, 2))
     tree.put_topic("t", {p: ((p + 1) % 3, (p + 2) % 3, p % 3) for p in range(30)}, topic_id(77))
     candidate = Candidate(tree, 0)
     candidate.start()

@@ -60,7 +60,7 @@ from regent.core.protocol.controller import (
 from regent.zk.codecs.znodes import BrokerIdsZNode, BrokerIdZNode
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.cluster_notes import NotesInMemory
-from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment
+from tests.support.fake_zookeeper import FakeZooKeeper, act_once
 from tests.support.term import (
     T0,
     T1,
@@ -213,12 +213,10 @@ def test_registration_is_retried_after_any_error() -> None:
     candidate = Candidate(tree, 0)
     tool = FakeZooKeeper(tree.server)
 
-    def wipe(call: Call) -> None:
-        if call.moment is Moment.BEFORE and BrokerIdZNode.path(0) in call.paths:
-            candidate.session.hook = None
-            delete(tool, BrokerIdsZNode.PATH)
+    def wipe() -> None:
+        delete(tool, BrokerIdsZNode.PATH)
 
-    candidate.session.hook = wipe
+    act_once(candidate.session, wipe, path=BrokerIdZNode.path(0))
     assert candidate.start() == [ScheduleEvent(500, RegisterBrokerAndReelect())]
     candidate.start()
     assert candidate.controller.is_active

@@ -31,7 +31,7 @@ from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.controller import ControlledShutdownResponse
 from regent.zk.codecs.znodes import BrokerIdZNode, ControllerZNode
-from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, act_once
 from tests.support.term import (
     T0,
     Candidate,
@@ -55,14 +55,7 @@ class UnexpectedError(Exception):
 
 def lose_session_at(candidate: Candidate, path: str, method: str | None = None) -> None:
     """Expire the session just before a call that names ``path`` (of one method, if given)."""
-
-    def hook(call: Call) -> None:
-        is_this_one = path in call.paths and method in (None, call.method)
-        if is_this_one and call.moment is Moment.BEFORE:
-            candidate.session.hook = None
-            candidate.session.expire()
-
-    candidate.session.hook = hook
+    act_once(candidate.session, candidate.session.expire, path=path, method=method)
 
 
 # --- a refused write ------------------------------------------------------------------------------
@@ -107,13 +100,8 @@ def test_a_refused_write_makes_the_controller_resign_and_look_again(
 
 
 def test_a_refused_failover_leaves_no_state_and_is_tried_again(tree: Tree) -> None:
-    def hook(call: Call) -> None:
-        if call.method == "multi_many" and call.moment is Moment.BEFORE:
-            candidate.session.hook = None
-            tree.elect_another_controller()
-
     candidate = Candidate(tree, 0)
-    candidate.session.hook = hook
+    act_once(candidate.session, tree.elect_another_controller, method="multi_many")
     effects = candidate.start()
     assert_resigned(candidate, effects)
     assert ScheduleEvent(1000, Reelect()) in effects

@@ -62,9 +62,7 @@ LeaderAndIsr = tuple[ControlHeader, LeaderAndIsrRequest]
 @pytest.fixture
 def tree() -> Tree:
     """Broker 1 leads, broker 2 is in sync; broker 3 has no replica."""
-    tree = Tree()
-    for broker_id in (1, 2):
-        tree.register(broker_id)
+    tree = Tree((1, 2))
     tree.put_topic("t", {0: (1, 2)})
     tree.put_state(T0, 1, (1, 2), leader_epoch=5)
     return tree

@@ -52,10 +52,7 @@ NOTED = TopicPartitionsZNode.path("t")
 @pytest.fixture
 def tree() -> Tree:
     """Brokers 1 and 2 are registered."""
-    tree = Tree()
-    for broker_id in (1, 2):
-        tree.register(broker_id)
-    return tree
+    return Tree((1, 2))
 
 
 @pytest.fixture

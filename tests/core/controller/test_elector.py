@@ -11,7 +11,6 @@ from regent.core.errors import BadDataError, ControllerMovedError, SessionExpire
 from regent.core.model import MAX_CONTROLLER_EPOCH
 from regent.core.ports import ControllerEpoch
 from regent.zk.client.operations import (
-    ConnectionLossError,
     Create,
     SetData,
     WatchEvent,
@@ -24,6 +23,8 @@ from tests.support.fake_zookeeper import (
     FakeZooKeeper,
     FakeZooKeeperServer,
     Moment,
+    act_once,
+    lose_connection,
 )
 
 CONTROLLER, EPOCH = "/controller", "/controller_epoch"
@@ -78,10 +79,6 @@ def holder(server: FakeZooKeeperServer) -> tuple[int, int] | None:
 def epoch(server: FakeZooKeeperServer) -> tuple[bytes, int]:
     node = server.snapshot()[EPOCH]
     return node.data, node.stat.version
-
-
-def lose() -> None:
-    raise ConnectionLossError("lost")
 
 
 # --- elections ------------------------------------------------------------------------------------
@@ -187,12 +184,7 @@ def test_an_election_gives_up_when_the_znode_changes_in_every_round(
 
 
 def test_two_brokers_may_create_the_epoch_znode_at_the_same_time(one: Broker, two: Broker) -> None:
-    def hook(call: Call) -> None:
-        if call.paths == (EPOCH,) and call.method == "multi":
-            one.zookeeper.hook = None
-            two.elect()
-
-    one.zookeeper.hook = hook
+    act_once(one.zookeeper, two.elect, method="multi", path=EPOCH)
     assert one.elect() is None
     assert one.elector.active_controller_id == 2
 
@@ -203,7 +195,7 @@ def test_two_brokers_may_create_the_epoch_znode_at_the_same_time(one: Broker, tw
 def test_an_election_whose_response_is_lost_is_won(
     server: FakeZooKeeperServer, one: Broker
 ) -> None:
-    one.on_election(Moment.AFTER, lose)
+    one.on_election(Moment.AFTER, lose_connection)
     assert one.elect() == ControllerEpoch(1, 1)
     assert epoch(server) == (b"1", 1), "the epoch is raised once"
 
@@ -211,7 +203,7 @@ def test_an_election_whose_response_is_lost_is_won(
 def test_an_election_whose_request_is_lost_is_repeated(
     server: FakeZooKeeperServer, one: Broker
 ) -> None:
-    one.on_election(Moment.BEFORE, lose)
+    one.on_election(Moment.BEFORE, lose_connection)
     assert one.elect() == ControllerEpoch(1, 1)
     assert epoch(server) == (b"1", 1)
 
@@ -222,7 +214,7 @@ def test_a_lost_response_followed_by_session_expiry_is_not_a_won_election(
     def expire() -> None:
         one.zookeeper.close()
         two.elect()
-        lose()
+        lose_connection()
 
     one.on_election(Moment.AFTER, expire)
     with pytest.raises(SessionExpiredError):
@@ -237,7 +229,7 @@ def test_a_lost_response_is_not_a_won_election_if_an_admin_deleted_the_znode(
     def remove() -> None:
         ZkControllerStore(FakeZooKeeper(server)).delete_controller(1)
         two.elect()
-        lose()
+        lose_connection()
 
     one.on_election(Moment.AFTER, remove)
     assert one.elect() is None

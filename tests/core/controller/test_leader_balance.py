@@ -17,9 +17,8 @@ from regent.core.protocol.controller import (
     ElectLeadersRequest,
     ElectLeadersResponse,
 )
-from regent.zk.client.operations import ConnectionLossError
 from regent.zk.codecs.admin_znodes import PreferredReplicaElectionZNode
-from tests.support.fake_zookeeper import Call, Moment
+from tests.support.fake_zookeeper import Call, Moment, act_once, lose_connection
 from tests.support.term import (
     T0,
     T1,
@@ -268,13 +267,8 @@ def test_a_znode_created_right_after_the_deletion_is_read(
 
 
 def test_a_lost_response_to_the_deletion_changes_nothing(tree: Tree, active: Candidate) -> None:
-    def hook(call: Call) -> None:
-        if call.moment is Moment.AFTER and ZNODE in call.paths and call.method == "multi_many":
-            active.session.hook = None
-            raise ConnectionLossError("lost")
-
     move(tree, active, T0, leader=2)
-    active.session.hook = hook
+    act_once(active.session, lose_connection, moment=Moment.AFTER, method="multi_many", path=ZNODE)
     write_znode(tree, T0)
     active.catch_up()
     assert tree.leads(T0)[0] == 1

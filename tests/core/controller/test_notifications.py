@@ -22,7 +22,7 @@ from regent.core.protocol.control import LeaderAndIsrResponse, PartitionError
 from regent.zk.client.operations import WatchEvent, WatchKind
 from regent.zk.codecs.admin_znodes import IsrChangeNotificationSequenceZNode as IsrChange
 from regent.zk.codecs.admin_znodes import LogDirEventNotificationSequenceZNode as LogDirEvent
-from tests.support.fake_zookeeper import Call, Moment
+from tests.support.fake_zookeeper import Moment, act_once
 from tests.support.term import (
     T0,
     T1,
@@ -129,12 +129,7 @@ def test_unusable_states_do_not_change_the_memory(
 
 
 def test_a_notification_written_meanwhile_is_kept_and_watched(office: Office) -> None:
-    def hook(call: Call) -> None:
-        if (call.method, call.moment) == ("multi_many", Moment.BEFORE):
-            office.zookeeper.hook = None
-            notify_isr_change(office, 1, T1)
-
-    office.zookeeper.hook = hook
+    act_once(office.zookeeper, lambda: notify_isr_change(office, 1, T1), method="multi_many")
     notify_isr_change(office, 0, T0)
     office.notifications.on_isr_change_notification()
     assert left_in(office, ISR_CHANGES) == [f"{IsrChange.PATH_PREFIX}0000000001"]

@@ -10,8 +10,7 @@ from regent.core.controller.partition_change import Cause, LeaderLeavesAssignmen
 from regent.core.controller.partition_change_writer import MAX_ROUNDS, change_partitions
 from regent.core.errors import ControllerMovedError, SessionExpiredError, StateChangeFailedError
 from regent.core.model import TopicPartition
-from regent.zk.client.operations import ConnectionLossError
-from tests.support.fake_zookeeper import Call, Moment
+from tests.support.fake_zookeeper import Call, Moment, lose_connection
 from tests.support.term import T0, T1, Office
 
 STATE = "/brokers/topics/t/partitions/%d/state"
@@ -93,10 +92,7 @@ def test_a_partition_that_changes_in_every_round_fails(office: Office) -> None:
 
 
 def test_a_write_whose_response_is_lost_is_repeated_in_the_next_epoch(office: Office) -> None:
-    def lose() -> None:
-        raise ConnectionLossError("the answer is lost")
-
-    on_writes(office, Moment.AFTER, lose, times=1)
+    on_writes(office, Moment.AFTER, lose_connection, times=1)
     accepted, failures = change_partitions(office.term, [T0], MOVE_TO_2)
     assert failures == {}
     assert accepted[T0].leader_and_isr.leader_epoch == 2, "the first attempt looks like a conflict"

@@ -14,9 +14,8 @@ from regent.core.controller.states import VALID_PREVIOUS_PARTITION_STATES, Parti
 from regent.core.controller.term import ControllerSettings
 from regent.core.errors import ControllerMovedError, StateChangeFailedError
 from regent.core.model import LeaderRecoveryState, ReplicaAssignment, TopicPartition
-from regent.zk.client.operations import ConnectionLossError
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode
-from tests.support.fake_zookeeper import Call, Moment
+from tests.support.fake_zookeeper import Moment, act_once, lose_connection
 from tests.support.term import (
     T0,
     T1,
@@ -134,13 +133,8 @@ def test_a_partition_of_a_removed_topic_stays_new(office: Office) -> None:
 
 
 def test_a_state_created_by_an_attempt_with_a_lost_response_is_accepted(office: Office) -> None:
-    def lose_answer(call: Call) -> None:
-        if STATE in call.paths and call.moment is Moment.AFTER:
-            office.zookeeper.hook = None
-            raise ConnectionLossError("lost")
-
     office.assign(T0, (5, 6))
-    office.zookeeper.hook = lose_answer
+    act_once(office.zookeeper, lose_connection, moment=Moment.AFTER, path=STATE)
     assert office.partitions.handle_state_changes([T0], ONLINE, OfflineElection()) == {}
     assert office.state(T0) == leadership(5, (5, 6))
     assert leader_and_isr_rows(office.effects())[6][T0].is_new

@@ -12,7 +12,7 @@ from regent.core.controller.term import ControllerSettings
 from regent.core.errors import Errors
 from regent.core.model import ReplicaAssignment, TopicPartition
 from regent.zk.stores.fenced_writes import BYTES_OF_FENCE
-from tests.support.fake_zookeeper import Call, Moment
+from tests.support.fake_zookeeper import Call, Moment, act_once
 from tests.support.moving_cluster import MovingCluster, cluster, topic_path
 from tests.support.term import T0, T1, topic_id
 
@@ -82,13 +82,11 @@ def test_a_topic_too_large_to_write_is_not_reassigned() -> None:
 def test_a_topic_recreated_meanwhile_is_not_reassigned() -> None:
     moving = cluster((1, 2))
 
-    def recreate(call: Call) -> None:
-        if call.moment is Moment.BEFORE and call.method == "get_many" and T in call.paths:
-            moving.active.session.hook = None
-            moving.delete_topic("t")
-            moving.put_topic("t", {0: (2, 1)}, topic_id(78))
+    def recreate() -> None:
+        moving.delete_topic("t")
+        moving.put_topic("t", {0: (2, 1)}, topic_id(78))
 
-    moving.active.session.hook = recreate
+    act_once(moving.active.session, recreate, method="get_many", path=T)
     assert moving.submit({T0: (3, 4)}) == {T0: Errors.UNKNOWN_SERVER_ERROR}
     assert moving.replicas(T0) == ((2, 1), (), ())
     assert moving.leads(T0) == (2, (2, 1), 0)

@@ -9,8 +9,7 @@ from contextlib import suppress
 import pytest
 
 from regent.core.model import TopicPartition
-from regent.zk.client.operations import ConnectionLossError
-from tests.support.fake_zookeeper import Call, Moment
+from tests.support.fake_zookeeper import Call, Moment, lose_connection
 from tests.support.moving_cluster import ADMIN, MovingCluster
 from tests.support.term import T0, T1, Replicas, topic_id
 
@@ -198,12 +197,9 @@ def test_a_controller_that_does_not_know_that_it_is_deposed_changes_nothing(scri
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_lost_response_does_not_stop_a_reassignment(script: Script) -> None:
-    def lose() -> None:
-        raise ConnectionLossError("the answer is lost")
-
     for number in itertools.count():
         moving = cluster()
-        moving.active.session.hook = hook = AtWrite(number, Moment.AFTER, lose)
+        moving.active.session.hook = hook = AtWrite(number, Moment.AFTER, lose_connection)
         script(moving)
         heal(moving)
         assert_ended(moving, [ORIGIN] if script is cancelled else [TARGET])

@@ -11,7 +11,7 @@ from regent.core.controller.term import ControllerSettings
 from regent.core.errors import Errors
 from regent.core.model import ReplicaAssignment, TopicPartition
 from regent.zk.client.operations import WatchKind
-from tests.support.fake_zookeeper import Call, Moment
+from tests.support.fake_zookeeper import Moment, act_once
 from tests.support.moving_cluster import ADMIN, MovingCluster, topic_path
 from tests.support.term import T0, T1, Office, topic_id
 
@@ -169,13 +169,11 @@ def test_a_deleted_znode_stops_nothing_and_the_next_znode_is_read(moving: Moving
 def test_a_znode_created_during_the_deletion_is_read(moving: MovingCluster) -> None:
     data = b'{"version":1,"partitions":[{"topic":"t","partition":1,"replicas":[4,5]}]}'
 
-    def create(call: Call) -> None:
-        if call.moment is Moment.AFTER and call.method == "multi_many" and ADMIN in call.paths:
-            moving.active.session.hook = None
-            moving.server.put(ADMIN, data)
+    def create() -> None:
+        moving.server.put(ADMIN, data)
 
     moving.write_znode({T0: (3, 2)})
-    moving.active.session.hook = create
+    act_once(moving.active.session, create, moment=Moment.AFTER, method="multi_many", path=ADMIN)
     moving.catch_up()
     assert moving.replicas(T1) == ((4, 5, 2, 1), (4, 5), (2, 1))
 
@@ -185,13 +183,11 @@ def test_an_entry_changed_while_another_is_removed_is_kept(
 ) -> None:
     data = b'{"version":1,"partitions":[{"topic":"t","partition":1,"replicas":[4,5]}]}'
 
-    def change(call: Call) -> None:
-        if call.moment is Moment.BEFORE and call.method == "multi_many" and ADMIN in call.paths:
-            moving.active.session.hook = None
-            moving.server.put(ADMIN, data)
+    def change() -> None:
+        moving.server.put(ADMIN, data)
 
     moving.write_znode({T0: (3, 2)})
-    moving.active.session.hook = change
+    act_once(moving.active.session, change, method="multi_many", path=ADMIN)
     moving.catch_up()
     assert moving.replicas(T0) == ((3, 2), (), ())
     assert moving.znode() == {T1: (4, 5)}

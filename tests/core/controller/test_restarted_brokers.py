@@ -28,9 +28,7 @@ unreadable_at_first = pytest.mark.parametrize(
 @pytest.fixture
 def tree() -> Tree:
     """Broker 1 leads; 2 is in sync; 3 has no replica and becomes the controller."""
-    tree = Tree()
-    for broker_id in (1, 2):
-        tree.register(broker_id)
+    tree = Tree((1, 2))
     tree.put_topic("t", {0: (1, 2)})
     tree.put_state(T0, 1, (1, 2), leader_epoch=5)
     return tree

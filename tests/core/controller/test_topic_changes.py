@@ -17,7 +17,7 @@ from regent.zk.client.operations import Committed, Create, WatchKind
 from regent.zk.codecs.admin_znodes import ReassignPartitionsZNode
 from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicZNode
 from regent.zk.stores.fenced_writes import BYTES_OF_FENCE
-from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment, act_once
 from tests.support.term import (
     T0,
     T1,
@@ -185,13 +185,11 @@ def test_a_topic_extended_before_it_has_an_id_does_not_get_that_of_a_deleted_top
 
 
 def test_the_id_is_written_again_after_a_concurrent_write(office: Office) -> None:
-    def hook(call: Call) -> None:
-        if T in call.paths and call.method == "multi_many" and call.moment is Moment.BEFORE:
-            office.zookeeper.hook = None
-            office.put_topic("t", {0: (1,), 1: (2,)})
+    def write() -> None:
+        office.put_topic("t", {0: (1,), 1: (2,)})
 
     office.put_topic("t", {0: (1,)})
-    office.zookeeper.hook = hook
+    act_once(office.zookeeper, write, method="multi_many", path=T)
     office.topics.on_topic_change()
     stored = office.topic("t")
     assert sorted(stored.partitions) == [0, 1], "the concurrent write is kept"

@@ -27,7 +27,7 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
 )
 from regent.zk.codecs.znodes import TopicPartitionStateZNode
-from tests.support.fake_zookeeper import Call, Moment
+from tests.support.fake_zookeeper import Call, Moment, act_once
 from tests.support.term import (
     Office,
     kinds,
@@ -553,14 +553,12 @@ def test_del_07_partitions_added_to_a_queued_topic_are_removed(office: Office) -
 
 
 def test_added_partitions_are_removed_despite_a_concurrent_write(office: Office) -> None:
-    def add_another(call: Call) -> None:
-        if call.method == "multi_many" and call.moment is Moment.BEFORE:
-            office.zookeeper.hook = None
-            office.put_topic("foo", dict.fromkeys(range(4), (1, 2, 3)), topic_id(0))
+    def add_another() -> None:
+        office.put_topic("foo", dict.fromkeys(range(4), (1, 2, 3)), topic_id(0))
 
     request_deletion(office, "foo")
     office.put_topic("foo", dict.fromkeys(range(3), (1, 2, 3)), topic_id(0))
-    office.zookeeper.hook = add_another
+    act_once(office.zookeeper, add_another, method="multi_many")
     office.topics.on_partition_modifications("foo")
     assert sorted(office.topic("foo").partitions) == [0, 1]
 
@@ -582,14 +580,9 @@ def test_added_partitions_are_removed_when_an_acl_allows_it(office: Office) -> N
 def test_a_topic_removed_during_the_removal_of_partitions_is_not_created_again(
     office: Office,
 ) -> None:
-    def remove(call: Call) -> None:
-        if call.method == "multi_many" and call.moment is Moment.BEFORE:
-            office.zookeeper.hook = None
-            office.delete_topic("foo")
-
     request_deletion(office, "foo")
     office.put_topic("foo", dict.fromkeys(range(3), (1, 2, 3)), topic_id(0))
-    office.zookeeper.hook = remove
+    act_once(office.zookeeper, lambda: office.delete_topic("foo"), method="multi_many")
     office.topics.on_partition_modifications("foo")
     assert "/brokers/topics/foo" not in office.server.snapshot()
 

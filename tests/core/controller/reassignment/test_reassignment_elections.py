@@ -17,9 +17,7 @@ def test_an_offline_leader_in_the_target_is_replaced_at_the_end_of_a_reassignmen
 def test_a_leader_outside_the_assignment_stays_when_other_unassigned_replicas_leave_the_isr() -> (
     None
 ):
-    tree = Tree()
-    for broker_id in (1, 2, 4):
-        tree.register(broker_id)
+    tree = Tree((1, 2, 4))
     tree.put_topic("t", {0: (1, 2)})
     tree.put_state(T0, 4, (4, 1), leader_epoch=5)
     Candidate(tree, 3).start()
