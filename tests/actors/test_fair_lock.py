@@ -31,11 +31,11 @@ def test_one_thread_at_a_time_has_the_lock():
 
 
 def test_threads_get_the_lock_in_the_sequence_of_arrival():
-    lock, order = FairLock(), list[str]()
+    lock, sequence = FairLock(), list[str]()
 
     def use(name: str) -> None:
         with lock:
-            order.append(name)
+            sequence.append(name)
 
     threads = [threading.Thread(target=use, args=(name,)) for name in ("a", "b", "c")]
     with lock:
@@ -46,15 +46,15 @@ def test_threads_get_the_lock_in_the_sequence_of_arrival():
     use("again")
     for thread in threads:
         thread.join(TIMEOUT_S)
-    assert order == ["a", "b", "c", "again"]
+    assert sequence == ["a", "b", "c", "again"]
 
 
 def test_one_thread_has_priority_over_all_waiting_threads():
-    order = list[str]()
+    sequence = list[str]()
 
     def use() -> None:
         with lock:
-            order.append(threading.current_thread().name)
+            sequence.append(threading.current_thread().name)
 
     threads = [threading.Thread(target=use, name=name) for name in ("a", "b", "first")]
     lock = FairLock(first=threads[-1])
@@ -65,7 +65,7 @@ def test_one_thread_has_priority_over_all_waiting_threads():
                 pass
     for thread in threads:
         thread.join(TIMEOUT_S)
-    assert order == ["first", "a", "b"]
+    assert sequence == ["first", "a", "b"]
 
 
 def test_an_exception_releases_the_lock():

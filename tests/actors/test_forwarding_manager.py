@@ -110,7 +110,7 @@ class TwoBrokers:
         self.decide(body)
         raise PeerDisconnectedError("controller", "the connection broke")
 
-    # --- what tests do ---
+    # --- for tests ---
 
     def have(self, topic: str, partitions: int = 1) -> None:
         """Create a topic that both brokers know."""

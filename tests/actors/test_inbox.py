@@ -230,20 +230,20 @@ def test_clear_and_put_can_be_asked() -> None:
     assert future.get(timeout=0) == "done"
 
 
-def take_while_told_and_cleared(tellers: int, told: int, clears: int) -> list[tuple[Any, bool]]:
+def take_while_sent_and_cleared(tellers: int, sent: int, clears: int) -> list[tuple[Any, bool]]:
     """Take all messages while threads put (n, i) and another puts ("clear", i)."""
     inbox = make_inbox(limit=1_000_000)
     taken: list[tuple[Any, bool]] = []
 
     def teller(number: int) -> Callable[[], None]:
-        return lambda: tell(inbox, *((number, i) for i in range(told)))
+        return lambda: tell(inbox, *((number, i) for i in range(sent)))
 
     def clearer() -> None:
         for i in range(clears):
             tell(inbox, ClearAndPut(("clear", i)))
 
     def taker() -> None:
-        while len(taken) < tellers * told + clears:
+        while len(taken) < tellers * sent + clears:
             delivery = take(inbox)
             taken.append((delivery.message, delivery.preempted))
 
@@ -253,7 +253,7 @@ def take_while_told_and_cleared(tellers: int, told: int, clears: int) -> list[tu
 
 
 def test_every_message_is_taken_once_and_none_survives_a_later_clear() -> None:
-    taken = take_while_told_and_cleared(tellers=3, told=2000, clears=200)
+    taken = take_while_sent_and_cleared(tellers=3, sent=2000, clears=200)
     assert len({message for message, _ in taken}) == len(taken)
     for source, number in ((0, 2000), (1, 2000), (2, 2000), ("clear", 200)):
         assert [m[1] for m, _ in taken if m[0] == source] == list(range(number))
@@ -313,7 +313,7 @@ def test_ask_and_a_message_with_a_reply_arrive_alike() -> None:
     inbox = make_inbox()
     answers: list[object] = []
     future = ask(inbox, "asked")
-    tell(inbox, MessageWithReply("told", Reply.of(answers.append)))
+    tell(inbox, MessageWithReply("sent", Reply.of(answers.append)))
     for number in (1, 2):
         reply = take(inbox).reply
         assert reply is not None
@@ -332,7 +332,7 @@ def test_an_answered_reply_is_no_longer_owed() -> None:
     assert list(inbox.unanswered.values()) == [2]
 
 
-def test_a_reply_answered_before_it_is_told_is_not_owed() -> None:
+def test_a_reply_answered_before_it_is_sent_is_not_owed() -> None:
     inbox = make_inbox()
     reply = Reply.of(lambda _: None)
     reply.set(1)
@@ -421,7 +421,7 @@ def test_one_substitute_replaces_all_messages_that_do_not_fit() -> None:
     assert [m for m, preempted in taken if preempted] == [0, 1, 2]
     assert [m for m, preempted in taken if not preempted] == [ALL, 4, 5]
     tell(inbox, *range(4))
-    assert (ALL, False) in drain(inbox), "once it is handled the next loss needs another"
+    assert (ALL, False) in drain(inbox), "after it was handled the next loss needs another"
 
 
 def test_an_ask_to_a_full_inbox_is_refused_even_with_a_substitute() -> None:

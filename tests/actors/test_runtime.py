@@ -266,7 +266,7 @@ def test_clear_and_put_does_not_answer_messages_that_were_handled(start: Start) 
     assert future.get(timeout=0) == "still valid"
 
 
-# --- what handlers raise ---
+# --- errors of handlers ---
 
 
 def test_an_actor_survives_a_failing_handler_and_notifies_its_supervisor(

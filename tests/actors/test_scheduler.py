@@ -49,7 +49,7 @@ def test_a_callback_is_called_once_not_before_its_time_on_the_named_thread(
     assert scheduler.size == 0
 
 
-def test_callbacks_are_called_in_the_order_of_their_time(scheduler: Scheduler) -> None:
+def test_callbacks_are_called_in_the_sequence_of_their_times(scheduler: Scheduler) -> None:
     calls: list[str] = []
     done = threading.Event()
     scheduler.schedule(NEVER_MS, nothing)
@@ -60,7 +60,7 @@ def test_callbacks_are_called_in_the_order_of_their_time(scheduler: Scheduler) -
     assert calls == ["sooner", "later"]
 
 
-def test_callbacks_of_one_time_are_called_in_the_order_they_were_scheduled(
+def test_callbacks_of_one_time_are_called_in_the_sequence_they_were_scheduled(
     scheduler: Scheduler,
 ) -> None:
     calls: list[int] = []
@@ -127,7 +127,7 @@ def test_a_callback_may_schedule_the_next(scheduler: Scheduler) -> None:
     assert done.wait(WAIT_S)
 
 
-def test_shutdown_is_prompt_and_drops_what_is_pending() -> None:
+def test_shutdown_is_prompt_and_drops_pending_callbacks() -> None:
     scheduler = Scheduler("scheduler-test")
     calls: list[int] = []
     scheduler.schedule(NEVER_MS, lambda: calls.append(1))

@@ -85,7 +85,7 @@ def test_no_client_gets_a_fetch_session(version: int):
     assert outcomes(answer) == {}
 
 
-def test_bytes_after_the_partitions_are_ignored():
+def test_forgotten_topics_and_rack_are_ignored():
     replicas = CannedReplicas()
     replicas.consumed = {ORDERS_0: ConsumedPartition(Errors.NONE, 0, 0)}
     forgotten = FetchRequest.ForgottenTopic(topic="tea", partitions=[1, 2])

@@ -108,7 +108,7 @@ def test_every_version_returns_the_end_of_an_epoch(version: int):
         (5, Errors.OFFSET_NOT_AVAILABLE),
     ],
 )
-def test_an_unknown_epoch_end_is_returned_as_the_version_allows(version: int, error: Errors):
+def test_an_unknown_latest_offset_gets_the_error_of_the_version(version: int, error: Errors):
     replicas = CannedReplicas()
     replicas.listed = {ORDERS_0: ListedOffset(Errors.OFFSET_NOT_AVAILABLE)}
     queries = {ORDERS_0: OffsetQuery(-1, -1)}

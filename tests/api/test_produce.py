@@ -124,7 +124,7 @@ def test_a_waiting_request_keeps_no_records_in_memory(count: int):
         handling = asyncio.ensure_future(handle())
         while not replicas.held:
             await asyncio.sleep(0)
-        await asyncio.get_running_loop().run_in_executor(_checker, len, "whatever was before")
+        await asyncio.get_running_loop().run_in_executor(_checker, len, "earlier work")
         replicas.records = {}
         received.extend(b"no view of it is left, or this is an error")
         replicas.held[0].answer()()

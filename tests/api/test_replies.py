@@ -115,9 +115,9 @@ def test_an_operation_expires_after_its_timeout():
 
         def expire(operation: DelayedOperation, now_ms: int) -> None:
             expired.append(operation)
-            reply.give("what there is")
+            reply.give("the present result")
 
-        assert await reply.wait_for(operation, 1, expire) == "what there is"
+        assert await reply.wait_for(operation, 1, expire) == "the present result"
         assert expired == [operation]
 
     run(main)

@@ -161,7 +161,7 @@ def removed_logs_left(settings: Settings, place: Place) -> int:
 
 
 def refused(settings: Settings, off_by_ms: int = 0) -> Errors | None:
-    """Return the error of a batch whose timestamp differs by ``difference``."""
+    """Return the error of a batch whose timestamp differs by ``off_by_ms``."""
     records = batch(b"record", timestamp_ms=TIMESTAMP_MS + off_by_ms)
     try:
         batches_of_producer(records, log_defaults(settings), TIMESTAMP_MS)

@@ -1,4 +1,4 @@
-"""AlterPartition: which ISRs are accepted, the errors of the others, and who is notified."""
+"""AlterPartition: accepted ISRs, the errors of the others, and which brokers are notified."""
 
 from __future__ import annotations
 

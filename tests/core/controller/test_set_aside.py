@@ -303,7 +303,7 @@ def test_a_topic_is_tried_again_when_the_record_is_deleted(aside: Cluster) -> No
 def test_reassignments_set_aside_continue_when_the_record_is_deleted(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The assignment in the topic's znode says what to continue."""
+    """The request has no targets: the topic's znode has the assignment to continue."""
     moving = ReplicaAssignment((8, 1, 2), adding_replicas=(8,), removing_replicas=(1, 2))
     with monkeypatch.context() as patched:
         patched.setattr(Reassignments, "resume", raise_planted)

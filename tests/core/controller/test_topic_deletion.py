@@ -1,4 +1,4 @@
-"""Topic deletion: who is asked, what delays it, what remains."""
+"""Topic deletion: control requests, delays, failures, and remaining znodes."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ class NumberedLog:
 
     @property
     def log_start_offset(self) -> int:
-        """Return what the test says."""
+        """Return the offset set by the test."""
         return self._logs.starts.get(self._name, 0)
 
     @property

@@ -49,7 +49,7 @@ def test_a_second_proposal_for_a_partition_is_refused(manager: AlterPartitionMan
     assert not manager.submit(row(0, (1, 3)))
     request = send(manager)
     assert request.partitions == (row(0, (1, 2)),)
-    assert not manager.submit(row(0, (1, 3))), "in flight is waiting, too"
+    assert not manager.submit(row(0, (1, 3))), "it is in flight"
 
 
 def test_a_request_has_at_most_as_many_proposals_as_the_controller_accepts(
@@ -86,7 +86,7 @@ def test_a_proposal_made_meanwhile_is_sent_after_the_answer(  # ISR-19
         respond(error=Errors.UNKNOWN_SERVER_ERROR),
     ],
 )
-def test_all_proposals_are_sent_again_after_a_refused_request(  # ISR-16
+def test_proposals_are_sent_again_when_the_whole_request_failed(  # ISR-16
     manager: AlterPartitionManager, response: AlterPartitionResponse | None
 ) -> None:
     manager.submit(row(0))
@@ -95,7 +95,7 @@ def test_all_proposals_are_sent_again_after_a_refused_request(  # ISR-16
     assert manager.on_response(first, response) == []
     assert not manager.submit(row(0, (1, 3)))
     again = manager.next_request(1, 200)
-    assert again == AlterPartitionRequest(1, 200, first.partitions), "with the epoch of now"
+    assert again == AlterPartitionRequest(1, 200, first.partitions), "with the present broker epoch"
     assert manager.on_response(again, respond(accepted(row(0)), accepted(row(1))))
     assert manager.next_request(1, 200) is None
 

@@ -176,7 +176,7 @@ def test_an_answer_may_cause_the_next_call_on_the_same_thread() -> None:
 
     leader.manager.produce(-1, {T0: batch(b"x")}, 0, produce_again(2))
     assert answers == ["answer 2", "answer 1", "answer 0"]
-    assert consumed(asked.answer[T0]) == [b"x"], "of the first call, which was over by then"
+    assert consumed(asked.answer[T0]) == [b"x"], "the first call has returned"
     assert leader.log().log_end_offset == 3
 
 

@@ -321,7 +321,7 @@ def test_empty_fetches_keep_a_follower_in_the_isr_when_records_arrive(pair: Pair
     pair.leader.logs.ends[T0] = 5
     pair.pass_ms(LAG_MS)
     pair.leader.manager.shrink_isrs(pair.leader.now_ms)
-    assert pair.leader.proposals() == [], "it had everything a lag limit ago"
+    assert pair.leader.proposals() == [], "it was at the log end one lag limit ago"
     pair.pass_ms(1)
     pair.leader.manager.shrink_isrs(pair.leader.now_ms)
     assert [row.new_isr for row in pair.leader.proposals()] == [(1,)]

@@ -183,7 +183,7 @@ def test_producers_get_the_lock_while_many_replicas_change_roles() -> None:
     assert [(e.topic_partition, e.error_code) for e in response.partition_errors] == [
         (topic_partition, OK) for topic_partition in topic_partitions
     ]
-    assert lock.count == 4, "three turns, and the producer's after the first"
+    assert lock.count == 4, "three slices, and the producer's call after the first"
     assert [topic_partition for topic_partition, error in answers.items() if error is OK] == around[
         :1
     ]

@@ -103,7 +103,7 @@ def test_an_offline_leader_is_fetched_from_when_it_is_live(follower: Broker) -> 
     assert asked(follower, 9) == [T0, T1]
 
 
-def test_a_deposed_leader_fetches_from_its_successor_even_if_that_does_not_know_it_yet(
+def test_a_deposed_leader_follows_its_successor_even_if_that_is_not_live(
     follower: Broker,
 ) -> None:
     follower.apply({T2: state(9, 6)})
@@ -271,7 +271,9 @@ def test_a_diverging_log_is_truncated_to_the_common_end(follower: Broker) -> Non
     follower.logs.epochs[T0] = [(2, 0), (4, 6)]
     take(follower, ask(follower), answer(row(0, high_watermark=7, diverging=(3, 5)), row(1)))
     assert follower.logs.ends[T0] == 6, "epoch 3 is unknown here: ask again with epoch 2"
-    assert follower.hosted(T0).high_watermark == 0, "what is left may not be the leader's either"
+    assert follower.hosted(T0).high_watermark == 0, (
+        "the remaining records may differ from the leader's"
+    )
     request = ask(follower)
     assert request.topics[0].partitions[0] == FetchPartition(0, 5, 6, 2, 0)
     take(follower, request, answer(row(0, high_watermark=5, diverging=(2, 5)), row(1)))

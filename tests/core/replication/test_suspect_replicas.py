@@ -141,5 +141,5 @@ def test_a_suspect_log_does_not_know_all_its_epochs_so_the_controller_must_send_
     assert broker.apply(2, 6) == {T0: Errors.NONE}
     assert broker.hosted().role is Role.FOLLOWER
     assert restarted(*values, last_epoch=4).apply(1, 5) == {T0: Errors.NONE}, (
-        "it cannot know better"
+        "it does not know the lost epoch"
     )

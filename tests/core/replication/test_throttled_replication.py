@@ -55,14 +55,14 @@ def test_a_follower_does_not_fetch_a_partition_over_its_quota(
 ) -> None:
     throttle(follower, "follower", 2)
     follower.follow(leader, times=10)
-    assert ends(follower) == (3, 10), "the third one was too much"
+    assert ends(follower) == (3, 10), "the third batch exceeded the quota"
     pass_time(leader, follower, 1_400)
     assert follower.manager.fetch_request(1, follower.now_ms) is not None
     follower.follow(leader)
     assert ends(follower) == (3, 10)
     pass_time(leader, follower, 100)
     follower.follow(leader, times=3)
-    assert ends(follower) == (4, 10), "two a second"
+    assert ends(follower) == (4, 10), "two batches a second"
 
 
 def test_a_leader_returns_nothing_of_a_partition_over_its_quota(
@@ -72,7 +72,7 @@ def test_a_leader_returns_nothing_of_a_partition_over_its_quota(
     follower.follow(leader, times=10)
     assert ends(follower) == (3, 10)
     _, asked = follower.fetch_from(leader)
-    assert asked.is_waiting, "it is no error, and nothing to hurry for"
+    assert asked.is_waiting, "the fetch waits without an error"
     leader.produce(b"news", acks=1)
     assert asked.is_waiting
     assert rows(asked.expire()) == {}
