@@ -33,6 +33,7 @@ from tests.support.stage import (
     TIMEOUT_S,
     BrokenChannelError,
     Stage,
+    actor_of,
     ask,
     replication_endpoint,
 )
@@ -123,8 +124,7 @@ def test_a_proposal_is_repeated_until_it_is_answered(
     ref = start_actor(
         ScriptedSender, TIMEOUT_S, leader.replica_manager, stage.scheduler("s"), failure, failure
     )
-    sender = ref._actor_weakref()
-    assert sender is not None
+    sender = actor_of(ref)
     ref.tell(SendPending())
     (row,) = sender.accepted.get(timeout=TIMEOUT_S).partitions
     assert (row.topic_partition, row.new_isr) == (PARTITION, (1, 2))
@@ -144,8 +144,6 @@ def test_a_wake_up_does_not_shorten_the_pause_after_a_failure(stage: Stage, lead
     ref = start_actor(
         Timed, TIMEOUT_S, leader.replica_manager, stage.scheduler("s"), BrokenChannelError()
     )
-    sender = ref._actor_weakref()
-    assert sender is not None
     while len(failed_at) < 2:
         ref.tell(SendPending())
     assert stop_actor(ref, TIMEOUT_S)
@@ -185,8 +183,7 @@ def test_an_unregistered_broker_waits_longer_after_each_refusal_until_it_is_regi
 
 def test_no_request_is_sent_without_a_proposal(stage: Stage, leader: Broker):
     ref = start_actor(ScriptedSender, TIMEOUT_S, leader.replica_manager, stage.scheduler("s"))
-    sender = ref._actor_weakref()
-    assert sender is not None
+    sender = actor_of(ref)
     for _ in range(3):
         ref.tell(SendPending())
     sender.accepted.get(timeout=TIMEOUT_S)
@@ -263,8 +260,7 @@ def test_the_sender_waits_for_a_controller_and_finds_it_through_its_broker(
     sender: ActorRef[ControllerAlterPartitionSender],
 ):
     sender.tell(SendPending())
-    actor = sender._actor_weakref()
-    assert actor is not None
+    actor = actor_of(sender)
     stage.wait_for(lambda: actor.requests >= 2)
     assert elsewhere.endpoints.empty(), "no controller is known"
     ask(leader.actor_ref, alive(ENDPOINTS, controller=2, control_endpoint="inproc://control-2"))

@@ -35,7 +35,7 @@ from regent.core.protocol.controller import AlterPartitionRequest
 from regent.core.replication.replica_manager import ReplicationSettings
 from tests.support.memory_logs import MemoryLogs
 from tests.support.replicas import PARTITION, lead_and_follow
-from tests.support.stage import TIMEOUT_S, Stage, ask
+from tests.support.stage import TIMEOUT_S, Stage, actor_of, ask
 
 
 def become_leader(leader_epoch: int) -> LeaderAndIsrRequest:
@@ -66,8 +66,7 @@ def test_describe_metadata_returns_the_metadata_cache(stage: Stage):
 
 def test_describe_metadata_returns_the_warnings_of_all_parts(stage: Stage):
     broker = stage.broker(3)
-    actor = broker._actor_weakref()
-    assert actor is not None
+    actor = actor_of(broker)
     warnings: list[str] = []
     actor.status.add_warner(lambda: warnings)
     assert ask(broker, DescribeMetadataRequest()).warnings == ()
@@ -99,8 +98,7 @@ def test_an_isr_member_that_does_not_fetch_is_proposed_for_removal(stage: Stage)
     lag = ReplicationSettings(replica_lag_time_max_ms=1)
     broker = stage.broker(3, settings=lag)
     ask(broker, lead_and_follow(3, (3, 4), isr=(3, 4)))
-    actor = broker._actor_weakref()
-    assert actor is not None
+    actor = actor_of(broker)
     proposals: list[AlterPartitionRequest] = []
 
     def is_proposed() -> bool:
@@ -198,8 +196,7 @@ def test_throttles_are_read_before_a_replica_is_added_and_not_before_an_election
     throttles = Throttles()
     callbacks = BrokerCallbacks(lambda _: None, catch_up_with_configs=throttles.catch_up)
     broker = stage.broker(3, callbacks=callbacks)
-    actor = broker._actor_weakref()
-    assert actor is not None
+    actor = actor_of(broker)
 
     def apply(leader_epoch: int, adding: tuple[int, ...], replicas: tuple[int, ...]) -> int:
         """Apply a request; return how often the broker caught up."""
@@ -243,8 +240,7 @@ def test_replicas_of_a_failed_log_directory_stop_and_the_callback_is_called(stag
     callbacks = BrokerCallbacks(lambda _: None, on_replicas_offline=notified.set)
     broker = stage.broker(3, logs=logs, callbacks=callbacks)
     ask(broker, lead_and_follow(3, (3, 4), isr=(3, 4)))
-    actor = broker._actor_weakref()
-    assert actor is not None
+    actor = actor_of(broker)
     assert actor.replica_manager.leader_count == 1
     logs.fail([PARTITION])
     broker.tell(LogDirectoryFailed())

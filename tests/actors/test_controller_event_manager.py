@@ -48,7 +48,7 @@ from regent.zk.codecs.znodes import (
 )
 from regent.zk.stores.failure_store import ControllerFailuresZNode
 from tests.support.fake_zookeeper import Call
-from tests.support.stage import TIMEOUT_S, Sent, Stage, ask
+from tests.support.stage import TIMEOUT_S, Sent, Stage, actor_of, ask
 
 PAYMENTS = {0: ReplicaAssignment((0, 1)), 1: ReplicaAssignment((1, 0))}
 
@@ -153,8 +153,7 @@ def test_events_that_cannot_be_read_again_survive_session_expiry(
 
 def test_no_event_is_handled_between_an_unexpected_error_and_the_resignation(stage: Stage):
     controller = stage.controller(0)
-    actor = controller._actor_weakref()
-    assert actor is not None
+    actor = actor_of(controller)
     epoch = actor.controller.context.live_broker_epochs[0]
     nothing = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (), ())
     not_an_answer: Any = None
@@ -172,8 +171,7 @@ def test_no_event_is_handled_between_an_unexpected_error_and_the_resignation(sta
 def test_an_unexpected_error_moves_the_controller_and_stops_no_actor(stage: Stage):
     first = stage.controller(0)
     stage.controller(1)
-    actor = first._actor_weakref()
-    assert actor is not None
+    actor = actor_of(first)
     epoch = actor.controller.context.live_broker_epochs[0]
     nothing = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (), ())
     not_an_answer: Any = None
@@ -188,8 +186,7 @@ def test_an_unexpected_error_moves_the_controller_and_stops_no_actor(stage: Stag
 
 def test_a_request_that_ended_two_controllers_is_refused_by_the_third(stage: Stage):
     controllers = [stage.controller(broker_id) for broker_id in range(3)]
-    actor = controllers[0]._actor_weakref()
-    assert actor is not None
+    actor = actor_of(controllers[0])
     broker_epoch = actor.controller.context.live_broker_epochs[0]
     not_a_row: Any = None
     request = AlterPartitionRequest(0, broker_epoch, (not_a_row,))
@@ -246,8 +243,8 @@ def test_a_topic_that_ended_two_controllers_is_set_aside_by_the_third(
         return {row.what: row.controllers for row in rows}
 
     def set_aside() -> list[str]:
-        actors = [ref._actor_weakref() for ref in controllers]
-        active = [a.controller for a in actors if a is not None and a.controller.is_active]
+        actors = [actor_of(ref) for ref in controllers]
+        active = [a.controller for a in actors if a.controller.is_active]
         return [what for controller in active for what in controller.context.set_aside]
 
     stage.wait_for(lambda: set_aside() == ["topic evil"])

@@ -13,7 +13,7 @@ from regent.core.protocol.control import ControlResponse
 from regent.core.protocol.controller import UnansweredRequest
 from regent.metrics.controller_metrics import controller_metrics
 from regent.zk.codecs.znodes import TopicZNode
-from tests.support.stage import Sent, Stage, ask
+from tests.support.stage import Sent, Stage, actor_of, ask
 
 
 def value(metrics: list[Metric], name: str, **labels: str) -> float:
@@ -57,8 +57,7 @@ def test_the_active_controller_has_kafkas_metrics(stage: Stage):
     payments = {0: ReplicaAssignment((0,)), 1: ReplicaAssignment((9,))}
     stage.zookeeper.put(TopicZNode.path("payments"), TopicZNode.encode(None, payments))
     ask(controller, TopicChange())
-    actor = controller._actor_weakref()
-    assert actor is not None
+    actor = actor_of(controller)
     metrics = list(controller_metrics(actor.view))
     kafka = "kafka_controller_KafkaController_"
     assert value(metrics, kafka + "ActiveControllerCount") == 1
@@ -74,8 +73,7 @@ def test_a_broker_with_an_unanswered_request_is_named(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("regent.actors.controller_channel_manager.UNANSWERED_WARNING_S", 0.0)
-    actor = stage.controller(0)._actor_weakref()
-    assert actor is not None
+    actor = actor_of(stage.controller(0))
     channels, answers = actor.channels, stage.answer
     seen: list[UnansweredRequest] = []
 

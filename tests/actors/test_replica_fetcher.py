@@ -20,6 +20,7 @@ from tests.support.stage import (
     TIMEOUT_S,
     BrokenChannelError,
     Stage,
+    actor_of,
     ask,
     replication_endpoint,
 )
@@ -28,12 +29,6 @@ AT_ONCE = ReplicationSettings(replica_fetch_wait_max_ms=20, replica_fetch_backof
 PATIENT = ReplicationSettings(replica_fetch_wait_max_ms=60_000, replica_fetch_backoff_ms=60_000)
 ENDPOINTS = {1: replication_endpoint(1), 2: replication_endpoint(2)}
 STOPS_AT_ONCE_S = 1.0
-
-
-def actor_of(ref: ActorRef[Broker]) -> Broker:
-    actor = ref._actor_weakref()
-    assert actor is not None
-    return actor
 
 
 def tell(broker: ActorRef[Broker], received: ControlRequestReceived) -> None:

@@ -9,6 +9,7 @@ from pykka._envelope import Envelope
 
 from regent.actors.inbox import ClearAndPut, InboxFullError, MessageWithReply, Reply
 from regent.actors.runtime import RegentActor, Supervisor, start_actor, stop_actor
+from tests.support.stage import actor_of
 
 WAIT_S = 10.0
 
@@ -75,8 +76,7 @@ def start() -> Iterator[Start]:
 
     def start_performer(**kwargs: Any) -> tuple[ActorRef[Performer], Performer]:
         ref = start_actor(Performer, WAIT_S, **kwargs)
-        actor = ref._actor_weakref()
-        assert actor is not None
+        actor = actor_of(ref)
         started.append(ref)
         return ref, actor
 
@@ -409,8 +409,7 @@ def test_a_blocked_actor_sees_that_it_is_closing(start: Start) -> None:
 
     ref.tell(block)
     assert reached.wait(WAIT_S)
-    actor = ref._actor_weakref()
-    assert actor is not None
+    actor = actor_of(ref)
     assert stop_actor(ref, WAIT_S)
     assert actor.calls == ["closing: True", "on_stop after 0 preempted"]
 

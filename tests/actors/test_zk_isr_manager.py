@@ -19,7 +19,7 @@ from regent.zk.codecs.znodes import TopicPartitionStateZNode
 from regent.zk.stores.isr_store import ZkIsrStore
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.replicas import PARTITION, leader_of_two
-from tests.support.stage import TIMEOUT_S, Stage, replication_endpoint
+from tests.support.stage import TIMEOUT_S, Stage, actor_of, replication_endpoint
 
 ENDPOINTS = {b: replication_endpoint(b) for b in (1, 2)}
 STATE = TopicPartitionStateZNode.path(PARTITION)
@@ -122,8 +122,7 @@ def test_a_failed_notification_is_repeated(
         return bool(notifications(stage))
 
     stage.wait_for(is_notified)
-    actor = manager._actor_weakref()
-    assert actor is not None
+    actor = actor_of(manager)
     assert actor.activity.failures == 0
 
 
@@ -132,8 +131,7 @@ def test_without_a_session_the_write_is_repeated(
 ):
     stage.zookeeper.expire(session.session_id)
     manager.tell(SendPending())
-    actor = manager._actor_weakref()
-    assert actor is not None
+    actor = actor_of(manager)
     stage.wait_for(lambda: actor.requests >= 2)
     assert actor.activity.failures == 0
     assert isr(leader) == (1,)

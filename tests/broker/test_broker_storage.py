@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pykka import ActorRef
 
 import regent.broker.broker_storage
-from regent.actors.broker import Broker, BrokerCallbacks, LogDirectoryFailed
+from regent.actors.broker import BrokerCallbacks, LogDirectoryFailed
 from regent.actors.timer import monotonic_ms
 from regent.broker.broker_storage import BrokerStorage
 from regent.config.settings_file import load_settings
@@ -28,7 +27,7 @@ from tests.support.disk_logs import flip_byte
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from tests.support.record_batches import batch, values_of
 from tests.support.replicas import PARTITION, lead_and_follow
-from tests.support.stage import Stage, ask
+from tests.support.stage import Stage, actor_of, ask
 
 BROKER_ID = 1
 SEGMENT = f"{PARTITION}/{0:020d}.log"
@@ -59,17 +58,11 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         yield Disk(tmp_path / "broker-1", undo)
 
 
-def replica_manager(broker: ActorRef[Broker]) -> ReplicaManager:
-    actor = broker._actor_weakref()
-    assert actor is not None
-    return actor.replica_manager
-
-
 def lead(stage: Stage, logs: ReplicaLogs) -> ReplicaManager:
     """Start a broker that leads ``PARTITION`` alone."""
     broker = stage.broker(BROKER_ID, logs=logs)
     ask(broker, lead_and_follow(BROKER_ID, (BROKER_ID,), isr=(BROKER_ID,)))
-    return replica_manager(broker)
+    return actor_of(broker).replica_manager
 
 
 def produce(manager: ReplicaManager, *values: bytes) -> None:
@@ -151,7 +144,7 @@ def test_damage_found_in_the_background_takes_the_replica_offline(stage: Stage, 
     storage = disk.open(log_segment_bytes=200)  # one batch each
     broker = stage.broker(BROKER_ID, logs=storage.logs)
     ask(broker, lead_and_follow(BROKER_ID, (BROKER_ID, 2), isr=(BROKER_ID, 2)))
-    manager = replica_manager(broker)
+    manager = actor_of(broker).replica_manager
     for _ in range(3):
         produce(manager, bytes(100))
     flip_byte(disk.path / "log" / SEGMENT, 80)
@@ -171,7 +164,7 @@ def test_a_failed_directory_takes_only_its_replicas_offline_and_is_notified(
     storage.follow(FakeZooKeeper(zookeeper), ReplicationQuotas(BROKER_ID))
     callbacks = BrokerCallbacks(lambda _: None, on_replicas_offline=storage.announce_failure)
     broker = stage.broker(BROKER_ID, logs=storage.logs, callbacks=callbacks)
-    storage.look_after(replica_manager(broker), lambda: broker.tell(LogDirectoryFailed()))
+    storage.look_after(actor_of(broker).replica_manager, lambda: broker.tell(LogDirectoryFailed()))
     for topic_partition in (PARTITION, OTHER):
         storage.logs.get_or_create(topic_partition, None, is_new=True)
     failed = disk.path / ("one" if (disk.path / "one" / str(PARTITION)).exists() else "two")
@@ -182,7 +175,7 @@ def test_a_failed_directory_takes_only_its_replicas_offline_and_is_notified(
 
     reader = ZkControllerStore(FakeZooKeeper(zookeeper))
     stage.wait_for(lambda: list(reader.read_log_dir_events().values()) == [BROKER_ID])
-    assert replica_manager(broker).offline_replica_count == 1
+    assert actor_of(broker).replica_manager.offline_replica_count == 1
     assert storage.logs.is_offline(PARTITION)
     assert not storage.logs.is_offline(OTHER)
 

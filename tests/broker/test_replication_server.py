@@ -16,13 +16,12 @@ from regent.actors.scheduler import Handle, Scheduler
 from regent.broker.replication_server import ReplicationServer
 from regent.core.errors import Errors
 from regent.core.protocol.broker import DescribeMetadataRequest, FetchResponse
-from regent.core.replication.replica_manager import ReplicaManager
 from regent.transport.client import RequestClient, RequestFailedError
 from regent.transport.server import ControlServer
 from regent.transport.sockets import new_context
 from tests.support.record_batches import batch
 from tests.support.replicas import PARTITION, fetch, lead_and_follow
-from tests.support.stage import TIMEOUT_S, Stage, ask, fetch_from
+from tests.support.stage import TIMEOUT_S, Stage, actor_of, ask, fetch_from
 
 LONG_MS = 60_000
 
@@ -33,12 +32,6 @@ def leader(stage: Stage) -> ActorRef[Broker]:
     broker = stage.broker(1)
     ask(broker, lead_and_follow(1, (1, 2), isr=(1, 2)))
     return broker
-
-
-def replica_manager(broker: ActorRef[Broker]) -> ReplicaManager:
-    actor = broker._actor_weakref()
-    assert actor is not None
-    return actor.replica_manager
 
 
 def errors(response: FetchResponse) -> dict[object, Errors]:
@@ -73,17 +66,17 @@ def test_a_waiting_fetch_is_answered_when_records_are_appended(
     assert fetched.is_set()  # before the answer, because an ISR may be proposed
     assert answer.empty()
     records = batch(b"hello")
-    replica_manager(leader).produce(1, {PARTITION: records}, 0, lambda _: None)
+    actor_of(leader).replica_manager.produce(1, {PARTITION: records}, 0, lambda _: None)
     ((_, row),) = answer.get(timeout=0).partitions()
     assert bytes(row.records) == bytes(records)
 
 
 def test_a_fetch_answered_early_leaves_no_timer(stage: Stage, leader: ActorRef[Broker]):
     reaper = stage.scheduler("reaper")
-    server = ReplicationServer(replica_manager(leader), reaper, on_fetched=lambda: None)
+    server = ReplicationServer(actor_of(leader).replica_manager, reaper, on_fetched=lambda: None)
     answer = fetch_from(server, fetch(2, max_wait_ms=LONG_MS))
     assert reaper.size == 1
-    replica_manager(leader).produce(1, {PARTITION: batch(b"hello")}, 0, lambda _: None)
+    actor_of(leader).replica_manager.produce(1, {PARTITION: batch(b"hello")}, 0, lambda _: None)
     assert answer.qsize() == 1
     assert reaper.size == 0
 
@@ -105,7 +98,7 @@ class SlowReaper(Scheduler):
 def test_a_fetch_answered_before_its_timer_is_set_leaves_no_timer(
     stage: Stage, leader: ActorRef[Broker]
 ):
-    manager = replica_manager(leader)
+    manager = actor_of(leader).replica_manager
     records = {PARTITION: batch(b"hello")}
 
     def produce() -> None:
@@ -132,7 +125,9 @@ def test_the_wait_of_a_fetch_is_limited(
 def test_the_number_of_waiting_fetches_is_limited(stage: Stage, leader: ActorRef[Broker]):
     reaper = Scheduler("small", limit=2)
     try:
-        server = ReplicationServer(replica_manager(leader), reaper, on_fetched=lambda: None)
+        server = ReplicationServer(
+            actor_of(leader).replica_manager, reaper, on_fetched=lambda: None
+        )
         held = [fetch_from(server, fetch(2, max_wait_ms=LONG_MS)) for _ in range(2)]
         assert errors(fetch_from(server, fetch(2, max_wait_ms=LONG_MS)).get(timeout=0)) == {
             PARTITION: Errors.NONE

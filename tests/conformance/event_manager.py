@@ -42,7 +42,7 @@ from regent.metrics.controller_metrics import controller_metrics
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of
 from tests.conformance.sentences import understand
 from tests.support.fake_zookeeper import Call
-from tests.support.stage import TIMEOUT_S, BrokenChannelError, Sent, Stage, ask
+from tests.support.stage import TIMEOUT_S, BrokenChannelError, Sent, Stage, actor_of, ask
 
 T0 = TopicPartition("t", 0)
 TOLERANCE_MS = 400  # this thread and the actor's share the machine with everything else
@@ -100,8 +100,7 @@ class Manager:
     def __init__(self, stage: Stage, **settings: int) -> None:
         stage.answer = _leave_unanswered  # or answers become events among those of the case
         self.ref = stage.controller(0)
-        actor = self.ref._actor_weakref()
-        assert actor is not None
+        actor = actor_of(self.ref)
         self.actor: ControllerEventManager = actor
         self._stage = stage
         stage.wait_for(lambda: actor.activity.busy_since is None and actor.actor_inbox.size == 0)

@@ -42,7 +42,7 @@ from tests.conformance.topic_requests import Desk
 from tests.simulation.cluster import Cluster
 from tests.simulation.network import Fate, usual_fate
 from tests.support.fake_zookeeper import FakeZooKeeper
-from tests.support.stage import TIMEOUT_S, Stage
+from tests.support.stage import TIMEOUT_S, Stage, actor_of
 from tests.support.term import Tree, broker_info
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -285,8 +285,7 @@ def test_evt_07_what_cannot_be_makes_the_controller_give_up_and_another_rule():
         stage.controller(1)
         header = ControlHeader(0, 1, 0)
         nothing = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (), ())
-        actor = first._actor_weakref()
-        assert actor is not None
+        actor = actor_of(first)
         epoch = actor.controller.context.live_broker_epochs[0]
         header = header._replace(broker_epoch=epoch)
         first.tell(LeaderAndIsrResponseReceived(0, header, nothing, None))  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from regent.metrics.replication_metrics import fetcher_metrics, replication_metr
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import batch
 from tests.support.replicas import PARTITION, alive, lead_and_follow
-from tests.support.stage import Stage, ask, replication_endpoint
+from tests.support.stage import Stage, actor_of, ask, replication_endpoint
 
 MANAGER = "kafka_server_ReplicaManager_"
 LOG_END = "kafka_log_Log_LogEndOffset"
@@ -22,8 +22,7 @@ LOG_END = "kafka_log_Log_LogEndOffset"
 
 def told(broker: ActorRef[Broker]) -> dict[str, list[float]]:
     """The values of every metric, by its name."""
-    actor = broker._actor_weakref()
-    assert actor is not None
+    actor = actor_of(broker)
     metrics = [*replication_metrics(actor.replica_manager), *fetcher_metrics(actor.fetchers)]
     return {metric.name: [sample.value for sample in metric.samples] for metric in metrics}
 
@@ -32,8 +31,7 @@ def test_a_leader_tells_of_its_isrs_and_of_its_log(stage: Stage):
     logs = MemoryLogs(defaults=LogConfig(min_insync_replicas=2))
     broker = stage.broker(1, logs=logs)
     ask(broker, lead_and_follow(1, (1, 2), isr=(1, 2)))
-    actor = broker._actor_weakref()
-    assert actor is not None
+    actor = actor_of(broker)
     records = {PARTITION: batch(b"one", b"two")}
     actor.replica_manager.produce(ACKS_LEADER, records, 0, lambda _: None)
     metrics = told(broker)
@@ -69,8 +67,7 @@ def test_a_follower_tells_what_it_fetched(stage: Stage):
     for broker in (leader, follower):
         ask(broker, alive(endpoints))
         ask(broker, lead_and_follow(1, (1, 2), isr=(1, 2)))
-    actor = leader._actor_weakref()
-    assert actor is not None
+    actor = actor_of(leader)
     records = batch(b"one", b"two")
     actor.replica_manager.produce(ACKS_LEADER, {PARTITION: records}, 0, lambda _: None)
     fetched = "kafka_server_FetcherStats_BytesPerSec"

@@ -16,7 +16,7 @@ from regent.core.protocol.control import (
     UpdateMetadataBroker,
     UpdateMetadataRequest,
 )
-from tests.support.stage import Stage, ask
+from tests.support.stage import Stage, actor_of, ask
 
 PARTITION = TopicPartition("payments", 0)
 CONTROLLER = 9
@@ -70,7 +70,6 @@ def leader_of_two(stage: Stage, endpoints: Mapping[BrokerId, str]) -> Broker:
     ask(ref, StopFetching())
     ask(ref, alive(endpoints))
     ask(ref, lead_and_follow(1, (1, 2), isr=(1,)))
-    actor = ref._actor_weakref()
-    assert actor is not None
+    actor = actor_of(ref)
     actor.replica_manager.fetch(fetch(2), 0, lambda _: None)
     return actor

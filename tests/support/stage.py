@@ -15,9 +15,9 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from time import monotonic
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
-from pykka import ActorRef
+from pykka import Actor, ActorRef
 
 from regent.actors.broker import Broker, BrokerCallbacks, BrokerStatus
 from regent.actors.controller_event_manager import ControllerEventManager, ControllerListener
@@ -58,6 +58,7 @@ from regent.zk.stores.watches import controller_event
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from tests.support.memory_logs import MemoryLogs
 
+A = TypeVar("A", bound=Actor)
 TIMEOUT_S = 5.0
 
 
@@ -179,6 +180,13 @@ def replication_endpoint(broker_id: BrokerId) -> str:
 def ask(actor: ActorRef[Any], message: object) -> Any:
     """Send to an actor and return its answer; for an event, after it has been processed."""
     return actor.ask(message, timeout=TIMEOUT_S)
+
+
+def actor_of(ref: ActorRef[A]) -> A:
+    """Return the actor itself, for a test that looks inside."""
+    actor = ref._actor_weakref()
+    assert actor is not None
+    return actor
 
 
 def accept(sent: Sent) -> ControlResponse:
@@ -315,8 +323,7 @@ class Stage:
         self, broker: ActorRef[Broker], on_fetched: Callable[[], None] = lambda: None
     ) -> ReplicationServer:
         """Return the server for the fetches of a broker's followers."""
-        actor = broker._actor_weakref()
-        assert actor is not None
+        actor = actor_of(broker)
         broker_id = actor.replica_manager.broker_id
         reaper = self.scheduler(f"expiration-reaper-{broker_id}")
         server = ReplicationServer(actor.replica_manager, reaper, on_fetched=on_fetched)
