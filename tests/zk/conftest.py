@@ -1,4 +1,4 @@
-"""Sessions and a proxy that are gone after the test."""
+"""Sessions and a proxy that are closed after the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers of the fake ZooKeeper that lag: what their sessions see, and when."""
+"""Lagging servers of the fake ZooKeeper: what their sessions see, and when."""
 
 from __future__ import annotations
 
@@ -48,9 +48,7 @@ def test_a_session_reads_what_its_server_has(
     assert read(zk, "/node") == server.node("/node")
 
 
-def test_what_is_created_numbered_and_deleted_comes_to_every_server_alike(
-    server: FakeZooKeeperServer, follower: Replica
-) -> None:
+def test_all_servers_get_the_same_nodes(server: FakeZooKeeperServer, follower: Replica) -> None:
     server.connect_to = lambda: server.leader
     writer = FakeZooKeeper(server)
     apply(writer, Create("/node/n_", sequential=True), Create("/mortal", ephemeral=True))
@@ -61,7 +59,7 @@ def test_what_is_created_numbered_and_deleted_comes_to_every_server_alike(
 
 
 @pytest.mark.parametrize("is_refused", [False, True])
-def test_a_session_sees_all_that_came_before_its_write(
+def test_after_a_write_a_session_sees_all_earlier_writes(
     server: FakeZooKeeperServer, zk: FakeZooKeeper, *, is_refused: bool
 ) -> None:
     write(server, b"1", b"2")
@@ -70,7 +68,7 @@ def test_a_session_sees_all_that_came_before_its_write(
     assert read(zk, "/node").data == (b"2" if is_refused else b"mine")
 
 
-def test_a_session_sees_all_that_came_before_its_sync(
+def test_after_a_sync_a_session_sees_all_earlier_writes(
     server: FakeZooKeeperServer, zk: FakeZooKeeper
 ) -> None:
     write(server, b"1")
@@ -78,7 +76,7 @@ def test_a_session_sees_all_that_came_before_its_sync(
     assert read(zk, "/node").data == b"1"
 
 
-def test_a_session_sees_all_that_came_before_it_began(
+def test_a_new_session_sees_all_earlier_writes(
     server: FakeZooKeeperServer, follower: Replica
 ) -> None:
     write(server, b"1")

@@ -1,4 +1,4 @@
-"""What a test can do to the fake ZooKeeper, and what the sessions then see."""
+"""Faults that tests can cause in the fake ZooKeeper, and what sessions then see."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.zookeeper_sessions import apply, changed, children_changed, c
 
 
 class SimulatedCrashError(Exception):
-    """The process of the caller is gone."""
+    """The caller's process has crashed."""
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def zk(server: FakeZooKeeperServer) -> FakeZooKeeper:
 
 
 def raise_at(moment: Moment, error: Exception, *, number: int = 1) -> Hook:
-    """Return a hook that raises once, when the moment comes for the ``number``-th time."""
+    """Return a hook that raises at the ``number``-th occurrence of the moment."""
     left = number
 
     def hook(call: Call) -> None:
@@ -71,7 +71,7 @@ def test_the_fake_is_a_zookeeper(zk: FakeZooKeeper) -> None:
 # --- transactions ---------------------------------------------------------------------------------
 
 
-def test_transactions_tell_who_changed_what_together(
+def test_transactions_have_their_session_and_operations(
     server: FakeZooKeeperServer, zk: FakeZooKeeper
 ) -> None:
     elect = (Create("/controller", b"1", ephemeral=True), SetData("/epoch", b"1", 0))
@@ -115,9 +115,7 @@ def test_the_clock_of_the_test_is_the_ctime_of_nodes() -> None:
 
 
 @pytest.mark.parametrize("path", ["", "node", "/node/", "//node", "/a//b", "/a/../b"])
-def test_a_path_the_real_client_would_not_send_is_an_error_of_the_test(
-    zk: FakeZooKeeper, path: str
-) -> None:
+def test_an_invalid_path_is_an_error_of_the_test(zk: FakeZooKeeper, path: str) -> None:
     for call in (lambda: zk.get(path), lambda: zk.children(path), lambda: zk.multi([Create(path)])):
         with pytest.raises(ValueError, match="not a znode path"):
             call()
@@ -185,7 +183,7 @@ def test_a_read_waits_for_another_thread_to_reconnect_the_session(
     assert names == [["epoch", "ids"]]
 
 
-def test_a_disconnected_session_learns_of_its_expiry_when_it_is_back(
+def test_a_disconnected_session_learns_of_its_expiry_when_it_reconnects(
     server: FakeZooKeeperServer, zk: FakeZooKeeper
 ) -> None:
     apply(zk, Create("/controller", ephemeral=True))
@@ -233,7 +231,7 @@ def test_watches_fire_at_the_reconnection_for_what_changed_meanwhile(
 # --- hooks ----------------------------------------------------------------------------------------
 
 
-def test_a_hook_hears_of_every_moment_of_a_call(zk: FakeZooKeeper) -> None:
+def test_a_hook_is_called_at_every_moment_of_a_call(zk: FakeZooKeeper) -> None:
     calls: list[Call] = []
     zk.hook = calls.append
     zk.get_many(["/a", "/b", "/c"])
@@ -288,7 +286,7 @@ def test_a_read_that_never_gets_through_ends_with_the_session(zk: FakeZooKeeper)
         zk.get("/epoch")
 
 
-def test_a_stalled_controller_wakes_up_in_a_world_that_went_on(
+def test_other_sessions_may_act_while_a_call_is_stalled(
     server: FakeZooKeeperServer,
 ) -> None:
     zombie, successor = FakeZooKeeper(server), FakeZooKeeper(server)
@@ -305,7 +303,7 @@ def test_a_stalled_controller_wakes_up_in_a_world_that_went_on(
     assert [transaction.session_id for transaction in server.transactions] == [1, 1, 2]
 
 
-def test_the_nodes_of_a_bulk_read_may_be_of_different_moments(
+def test_the_nodes_of_a_bulk_read_are_read_at_different_moments(
     server: FakeZooKeeperServer, zk: FakeZooKeeper
 ) -> None:
     def hook(call: Call) -> None:
@@ -320,7 +318,7 @@ def test_the_nodes_of_a_bulk_read_may_be_of_different_moments(
 # --- delivery -------------------------------------------------------------------------------------
 
 
-def test_the_test_may_deliver_events_when_it_likes() -> None:
+def test_the_test_decides_when_events_are_delivered() -> None:
     scheduled: list[Callable[[], None]] = []
     server = FakeZooKeeperServer(deliver=scheduled.append)
     events: list[WatchEvent] = []
@@ -347,7 +345,7 @@ def test_an_event_on_its_way_to_an_ended_session_is_lost() -> None:
     assert events == []
 
 
-def test_events_come_in_the_order_of_changes_and_of_the_arming_of_watches(
+def test_events_come_in_the_sequence_of_changes_and_of_setting_watches(
     server: FakeZooKeeperServer,
 ) -> None:
     events: list[tuple[str, WatchEvent]] = []
@@ -387,7 +385,7 @@ def test_a_watcher_may_read_and_write(server: FakeZooKeeperServer) -> None:
     assert events == [created("/a"), created("/a"), created("/b")]
 
 
-def test_a_connection_cut_twice_has_missed_all_since_the_first_time(
+def test_a_connection_cut_twice_gets_all_events_since_the_first_cut(
     server: FakeZooKeeperServer,
 ) -> None:
     seen: list[WatchEvent] = []

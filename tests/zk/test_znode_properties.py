@@ -1,4 +1,4 @@
-"""Whatever a znode holds, its decoder returns a value or raises BadDataError; encoders agree."""
+"""For any bytes a decoder returns a value or raises BadDataError; encoders and decoders agree."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ damaged = st.builds(
 @pytest.mark.parametrize("decode", DECODERS.values(), ids=DECODERS)
 @repeatable
 @given(data=st.binary(max_size=64) | (junk | damaged).map(bytes_of))
-def test_no_bytes_make_a_decoder_raise_anything_but_bad_data(
+def test_a_decoder_raises_nothing_but_bad_data(
     decode: Callable[[bytes], object], data: bytes
 ) -> None:
     try:
@@ -113,7 +113,7 @@ def test_no_bytes_make_a_decoder_raise_anything_but_bad_data(
 @pytest.mark.parametrize(
     "data", [b"[" * 5000, b"\xff\xfe", b"NaN", b'{"a":1', b'"\\ud800"', b"7\n"]
 )
-def test_what_is_not_json_is_refused(decode: Callable[[bytes], object], data: bytes) -> None:
+def test_data_other_than_json_are_refused(decode: Callable[[bytes], object], data: bytes) -> None:
     with pytest.raises(BadDataError):
         decode(data)
 
@@ -149,7 +149,7 @@ versions = st.tuples(st.integers(0, 2**15 - 1), st.integers(0, 2**15 - 1))
         ids,
     )
 )
-def test_a_state_is_read_back_as_it_was_written(value: LeaderIsrAndControllerEpoch) -> None:
+def test_an_encoded_state_is_decoded(value: LeaderIsrAndControllerEpoch) -> None:
     written = TopicPartitionStateZNode.encode(value)
     assert json.loads(written)["isr"] == list(value.leader_and_isr.isr)
     epoch = value.leader_and_isr.partition_epoch
@@ -163,7 +163,7 @@ def test_a_state_is_read_back_as_it_was_written(value: LeaderIsrAndControllerEpo
         ids, st.builds(ReplicaAssignment, broker_ids.filter(bool), broker_ids, broker_ids)
     ),
 )
-def test_a_topic_is_read_back_as_it_was_written(
+def test_an_encoded_topic_is_decoded(
     topic_id: str | None, assignments: dict[int, ReplicaAssignment]
 ) -> None:
     written = TopicZNode.encode(topic_id, assignments)
@@ -187,13 +187,13 @@ def test_a_topic_is_read_back_as_it_was_written(
         st.integers(-1, 2**53),
     )
 )
-def test_a_broker_is_read_back_as_it_was_written(info: BrokerInfo) -> None:
+def test_an_encoded_broker_is_decoded(info: BrokerInfo) -> None:
     assert BrokerIdZNode.decode(BrokerIdZNode.encode(info), info.broker_id) == info
 
 
 @repeatable
 @given(st.dictionaries(partitions, broker_ids.filter(bool), max_size=5))
-def test_partitions_are_read_back_as_they_were_written(
+def test_encoded_partitions_are_decoded(
     reassignments: dict[TopicPartition, tuple[int, ...]],
 ) -> None:
     listed = tuple(reassignments)
@@ -210,9 +210,7 @@ def test_partitions_are_read_back_as_they_were_written(
     st.dictionaries(names, st.text(st.characters(codec="utf-8"), max_size=20), max_size=4),
     st.builds(ProducerIdBlock, ids, st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1)),
 )
-def test_the_other_znodes_are_read_back_as_they_were_written(
-    config: dict[str, str], block: ProducerIdBlock
-) -> None:
+def test_other_encoded_znodes_are_decoded(config: dict[str, str], block: ProducerIdBlock) -> None:
     assert ConfigEntityZNode.decode(ConfigEntityZNode.encode(config)) == config
     assert ProducerIdBlockZNode.decode(ProducerIdBlockZNode.encode(block)) == block
     broker_id = block.broker_id

@@ -1,4 +1,4 @@
-"""What ``zk.client.operations`` promises, asked of the real client and of the fake alike."""
+"""The contract of ``zk.client.operations``, for the real client and for the fake."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_children_are_names_and_sorted(zk: ZooKeeper) -> None:
     assert {"p", "q"} <= set(zk.children("/") or ())
 
 
-def test_a_set_raises_the_version_and_the_mzxid_and_leaves_the_czxid(zk: ZooKeeper) -> None:
+def test_a_set_raises_version_and_mzxid_but_not_czxid(zk: ZooKeeper) -> None:
     apply(zk, Create("/node", b"same"))
     before = read(zk, "/node").stat
     result = apply(zk, SetData("/node", b"same", ANY_VERSION))
@@ -115,7 +115,7 @@ def test_each_incarnation_of_a_node_has_a_greater_czxid(zk: ZooKeeper) -> None:
     assert second.version == third.version == 0
 
 
-def test_sequential_nodes_count_the_children_ever_created(zk: ZooKeeper) -> None:
+def test_sequential_nodes_are_numbered_by_the_children_ever_created(zk: ZooKeeper) -> None:
     apply(zk, Create("/p"), Create("/p/other"))
     one = apply(zk, Create("/p/n_", b"1", sequential=True)).results
     two = apply(
@@ -133,7 +133,7 @@ def test_sequential_nodes_count_the_children_ever_created(zk: ZooKeeper) -> None
     assert read(zk, "/p/n_0000000003").data == b"3"
 
 
-def test_a_multi_returns_a_result_an_operation(zk: ZooKeeper) -> None:
+def test_a_multi_returns_a_result_for_each_operation(zk: ZooKeeper) -> None:
     result = apply(
         zk,
         Create("/a"),
@@ -174,7 +174,7 @@ EXISTING = [Create("/p"), Create("/p/c"), Create("/e", ephemeral=True), Create("
         (Check("/v", 1), ZkError.BAD_VERSION),
     ],
 )
-def test_a_multi_applies_nothing_and_names_the_first_offender(
+def test_a_refused_multi_applies_nothing_and_names_the_first_refused_operation(
     zk: ZooKeeper, operation: Operation, error: ZkError
 ) -> None:
     apply(zk, *EXISTING)
@@ -198,7 +198,7 @@ def test_a_multi_sees_its_own_earlier_operations(zk: ZooKeeper) -> None:
     assert zk.multi([Delete("/p/d", 0), Check("/p/d", 0)]) == Refused(1, ZkError.NO_NODE)
 
 
-def test_the_multis_of_a_pipeline_are_applied_in_order_and_each_by_itself(zk: ZooKeeper) -> None:
+def test_the_multis_of_a_pipeline_are_applied_in_sequence_each_by_itself(zk: ZooKeeper) -> None:
     batches: list[Sequence[Operation]] = [[Create("/n")]]
     for version in range(500):
         batches.append([SetData("/n", b"%d" % version, version)])
@@ -214,7 +214,7 @@ def test_the_multis_of_a_pipeline_are_applied_in_order_and_each_by_itself(zk: Zo
     assert zk.multi_many([[], [Check("/n", 500)]]) == [Committed(()), Committed((None,))]
 
 
-def test_an_absent_node_is_watched_for_its_creation(session: WatchingSession) -> None:
+def test_a_watch_on_an_absent_node_fires_at_its_creation(session: WatchingSession) -> None:
     zk = session.zk
     assert zk.get("/node", watch=True) is None
     apply(zk, Create("/node"))
@@ -237,7 +237,7 @@ def test_a_watch_fires_once(session: WatchingSession) -> None:
     assert session.events() == [deleted("/node")]
 
 
-def test_a_read_without_a_watch_arms_none_and_cancels_none(session: WatchingSession) -> None:
+def test_a_read_without_a_watch_sets_none_and_cancels_none(session: WatchingSession) -> None:
     zk = session.zk
     apply(zk, Create("/node"), Create("/other"))
     zk.get("/node", watch=True)
@@ -252,7 +252,9 @@ def test_a_read_without_a_watch_arms_none_and_cancels_none(session: WatchingSess
     assert session.events() == [changed("/node"), children_changed("/node")]
 
 
-def test_a_child_watch_fires_for_children_that_come_and_go_only(session: WatchingSession) -> None:
+def test_a_child_watch_fires_only_for_created_and_deleted_children(
+    session: WatchingSession,
+) -> None:
     zk = session.zk
     apply(zk, Create("/p"), Create("/p/c"))
     zk.children("/p", watch=True)
@@ -268,7 +270,7 @@ def test_the_children_of_an_absent_node_are_not_watched(session: WatchingSession
     assert session.events() == []
 
 
-def test_a_deletion_is_told_once_whatever_was_watched(session: WatchingSession) -> None:
+def test_a_deletion_is_one_event_for_both_kinds_of_watches(session: WatchingSession) -> None:
     zk = session.zk
     apply(zk, Create("/p"), Create("/p/c"))
     zk.get_many(["/p/c"], watch=True)
@@ -319,7 +321,7 @@ def test_after_a_refused_multi_reads_see_why_it_was_refused(ensemble: Ensemble) 
         assert late.get(create.path) is not None
 
 
-def test_dropped_watches_are_silent_until_they_are_armed_again(session: WatchingSession) -> None:
+def test_dropped_watches_do_not_fire_until_they_are_set_again(session: WatchingSession) -> None:
     zk = session.zk
     apply(zk, *map(Create, ("/a", "/b", "/c")))
     zk.get_many(["/a", "/b", "/c", "/absent"], watch=True)
@@ -332,7 +334,7 @@ def test_dropped_watches_are_silent_until_they_are_armed_again(session: Watching
     assert session.events() == [changed("/b"), changed("/c")]
 
 
-def test_watches_armed_in_bulk_miss_nothing(ensemble: Ensemble) -> None:
+def test_watches_set_in_bulk_miss_no_change(ensemble: Ensemble) -> None:
     watcher, writer = ensemble.open_session(), ensemble.open_session()
     paths = [f"/n{i}" for i in range(300)]
     apply(writer.zk, *(Create(path, b"old") for path in paths[::2]))
@@ -354,12 +356,12 @@ def test_watches_armed_in_bulk_miss_nothing(ensemble: Ensemble) -> None:
     nodes = watcher.zk.get_many(paths, watch=True)
     thread.join(10.0)
     assert not thread.is_alive()
-    told = {event.path for event in watcher.events()}
+    fired = {event.path for event in watcher.events()}
     seen = {path for path, node in zip(paths, nodes, strict=True) if node and node.data == b"new"}
-    assert told | seen == set(paths)
+    assert fired | seen == set(paths)
 
 
-def test_every_session_has_an_id_of_its_own_that_stands_in_its_ephemeral_nodes(
+def test_every_session_has_its_own_id_which_its_ephemeral_nodes_have(
     ensemble: Ensemble,
 ) -> None:
     one, two = ensemble.open_session().zk, ensemble.open_session().zk
@@ -393,7 +395,7 @@ def test_the_ephemeral_nodes_of_a_session_vanish_together_with_it(ensemble: Ense
     assert watcher.zk.get("/persistent") is not None
 
 
-def test_a_session_that_is_over_raises_in_every_method(ensemble: Ensemble) -> None:
+def test_every_method_of_an_expired_session_raises(ensemble: Ensemble) -> None:
     zk = ensemble.open_session().zk
     zk.close()
     for call in (
@@ -414,7 +416,9 @@ def test_a_session_that_is_over_raises_in_every_method(ensemble: Ensemble) -> No
 # --- nodes that may not be read -------------------------------------------------------------------
 
 
-def test_a_node_that_may_not_be_read_spoils_no_other(ensemble: Ensemble, zk: ZooKeeper) -> None:
+def test_an_unreadable_node_does_not_affect_reads_of_others(
+    ensemble: Ensemble, zk: ZooKeeper
+) -> None:
     apply(zk, Create("/a", b"a"), Create("/secret", b"s"), Create("/secret/c"), Create("/z", b"z"))
     ensemble.deny("/secret")
     for watch in (False, True):
@@ -435,7 +439,7 @@ def test_a_node_that_may_not_be_read_spoils_no_other(ensemble: Ensemble, zk: Zoo
         zk.children("/secret")
 
 
-def test_a_node_that_may_not_be_read_is_watched_for_its_end(
+def test_a_watch_on_an_unreadable_node_fires_at_its_deletion(
     ensemble: Ensemble, session: WatchingSession
 ) -> None:
     zk = session.zk
@@ -443,12 +447,12 @@ def test_a_node_that_may_not_be_read_is_watched_for_its_end(
     ensemble.deny("/secret")
     zk.get_many(["/secret"], watch=True)
     apply(zk, Delete("/secret", ANY_VERSION))
-    assert session.events() in ([], [deleted("/secret")]), "newer servers tell only who may read it"
+    assert session.events() in ([], [deleted("/secret")]), (
+        "newer servers notify only sessions that may read it"
+    )
 
 
-def test_a_node_that_may_not_be_written_spoils_the_multi_it_is_in(
-    ensemble: Ensemble, zk: ZooKeeper
-) -> None:
+def test_an_unwritable_node_refuses_the_whole_multi(ensemble: Ensemble, zk: ZooKeeper) -> None:
     apply(zk, Create("/a", b"a"), Create("/fixed", b"f"), Create("/fixed/c"))
     ensemble.deny_writing("/fixed")
     both = [SetData("/a", b"b", 0), SetData("/fixed", b"g", 0)]

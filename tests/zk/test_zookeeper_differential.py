@@ -1,4 +1,4 @@
-"""The fake ZooKeeper does what the real one does, whatever is asked of it."""
+"""The fake ZooKeeper behaves as the real one for random operations."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def random_operation(dice: random.Random) -> Operation:
 
 
 def run(ensemble: Ensemble, steps: Iterable[Step]) -> list[object]:
-    """Return every result and every event, in an order that does not depend on threads."""
+    """Return every result and every event, in a sequence that does not depend on threads."""
     sessions = [ensemble.open_session(), ensemble.open_session()]
     outcomes: list[object] = []
     for number, step in enumerate(steps):
@@ -91,7 +91,7 @@ def relative(outcomes: list[object], sessions: list[WatchingSession]) -> list[ob
     """Replace zxids by their rank and session ids by their number; drop times."""
     zxids = {zxid for stat in stats_in(outcomes) for zxid in (stat.czxid, stat.mzxid)}
     ranks = {zxid: rank for rank, zxid in enumerate(sorted(zxids))}
-    owners = {0: "nobody"} | {s.zk.session_id: f"session {n}" for n, s in enumerate(sessions)}
+    owners = {0: "no session"} | {s.zk.session_id: f"session {n}" for n, s in enumerate(sessions)}
 
     def relate(value: object) -> object:
         match value:
@@ -154,5 +154,5 @@ def test_random_operations_exercise_every_kind_of_outcome() -> None:
         assert outcome in text
 
 
-def test_the_fake_does_the_same_every_time() -> None:
+def test_the_fake_is_deterministic() -> None:
     assert run(fake_ensemble(), random_steps(9)) == run(fake_ensemble(), random_steps(9))

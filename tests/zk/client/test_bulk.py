@@ -47,7 +47,7 @@ def client(zookeeper_address: str, events: queue.Queue[WatchEvent]) -> Iterator[
 
 
 class ObservedChannel:
-    """A real channel; it tells of each request before it is sent, and of each answer taken."""
+    """A real channel that calls a function before each request and for each answer."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ def test_each_of_two_thousand_watches_fires_once(
     assert events.get(timeout=5.0).path == "/"
 
 
-def test_a_change_between_the_read_and_the_arming_fires(
+def test_a_change_between_the_read_and_the_setting_of_its_watch_fires(
     client: ZooKeeperClient, channel: SessionChannel, events: queue.Queue[WatchEvent]
 ) -> None:
     client.multi([Create("/a"), Create("/b"), Create("/c")])
@@ -193,7 +193,7 @@ def test_large_nodes_are_read_in_small_requests(
     assert set(sizes[2:]) == {10}
 
 
-def test_multis_are_applied_in_order_and_each_by_itself(client: ZooKeeperClient) -> None:
+def test_multis_are_applied_in_sequence_each_by_itself(client: ZooKeeperClient) -> None:
     client.multi([Create("/a", b"0")])
     batches: list[list[Operation]] = [[SetData("/a", b"%d" % n, n)] for n in range(10)]
     batches[3:3] = [[Create("/b"), Check("/a", 99)], []]
@@ -211,7 +211,7 @@ def test_multis_are_applied_in_order_and_each_by_itself(client: ZooKeeperClient)
 
 @pytest.fixture
 def no_multi_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server meets an operation it does not know, as one before 3.6 does."""
+    """The server does not know the operation, as one before 3.6."""
     monkeypatch.setattr(MultiRead, "type", 9922)
 
 
@@ -242,7 +242,7 @@ def test_a_server_without_set_watches_gets_watching_reads(
     assert data_of(client.get_many([*paths, "/absent"], watch=True))[-2:] == [b"/00199", None]
     client.multi([SetData(paths[7], b"", 0), Delete(paths[8], 0), Create("/absent")])
 
-    # Such a server cuts the connection, upon which all watches count as fired.
+    # Such a server closes the connection, and then all watches count as fired.
     awaited = {
         WatchEvent(WatchKind.CHANGED, paths[7]),
         WatchEvent(WatchKind.DELETED, paths[8]),

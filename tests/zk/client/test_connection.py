@@ -89,7 +89,7 @@ def test_a_watch_survives_any_number_of_reconnections(
 def test_a_server_that_accepts_and_never_answers_does_not_cost_the_session(
     connect: Connect, proxy: TcpProxy, proxied: str
 ) -> None:
-    """ZooKeeper forgets connections that come while it is starting, without closing them."""
+    """A starting ZooKeeper forgets new connections without closing them."""
     session = connect(proxied, timeout_ms=3_000)
     session_id = session.client.session_id
     proxy.cut()
@@ -123,7 +123,7 @@ def test_a_server_restart_keeps_the_session_and_its_watches(tmp_path: Path) -> N
         assert session.events.get(timeout=5.0) == WatchEvent(WatchKind.CHANGED, "/a")
 
 
-def test_a_session_does_not_go_on_in_older_data_although_they_know_it(tmp_path: Path) -> None:
+def test_a_session_ends_when_the_server_has_older_data_with_the_session(tmp_path: Path) -> None:
     data, copy = tmp_path / "server" / "version-2", tmp_path / "copy"
     server = EmbeddedZooKeeper(data.parent)
     server.start()
@@ -156,7 +156,7 @@ def test_a_session_does_not_go_on_in_older_data_although_they_know_it(tmp_path: 
         assert session.events.empty()
 
 
-def test_a_server_that_hangs_is_noticed_while_requests_are_sent(tmp_path: Path) -> None:
+def test_a_server_that_hangs_during_requests_is_noticed(tmp_path: Path) -> None:
     server = EmbeddedZooKeeper(tmp_path)
     server.start()
     states: queue.Queue[ConnectionState] = queue.Queue()
@@ -182,7 +182,7 @@ def test_a_server_that_hangs_is_noticed_while_requests_are_sent(tmp_path: Path) 
         assert noticed is SUSPENDED
         assert time.monotonic() - stopped_at < 2.0
         assert not channel.lease_valid()
-        # The server cannot say so: the client gives the session up by itself.
+        # The server cannot end the session: the client gives it up by itself.
         assert states.get(timeout=5.0) is LOST
         assert 3.0 < time.monotonic() - stopped_at < 4.5
         with pytest.raises(SessionExpiredError, match="no connection for 2 s"):
@@ -192,7 +192,7 @@ def test_a_server_that_hangs_is_noticed_while_requests_are_sent(tmp_path: Path) 
         server.stop(timeout_s=0.0)
 
 
-def test_a_session_ended_elsewhere_is_lost_at_once_and_for_good(connect: Connect) -> None:
+def test_a_session_closed_from_elsewhere_is_lost_at_once(connect: Connect) -> None:
     session = connect()
     session.client.multi([Create("/e", ephemeral=True)])
     twin = connect(credentials=session.client.credentials).client
@@ -228,9 +228,7 @@ def test_no_other_session_is_opened_after_a_lost_one(
     session.client.abandon()
 
 
-def test_a_session_that_is_over_cannot_be_attached_to(
-    connect: Connect, zookeeper_address: str
-) -> None:
+def test_an_expired_session_cannot_be_attached_to(connect: Connect, zookeeper_address: str) -> None:
     credentials = connect().client.credentials
     connect(credentials=credentials).client.close()
     client = ZooKeeperClient(
@@ -310,7 +308,7 @@ def test_calls_blocked_in_an_abandoned_client_return_at_once(
     assert session.states.empty()
 
 
-def test_an_abandoned_session_lives_on_and_can_be_attached_to(connect: Connect) -> None:
+def test_an_abandoned_session_stays_and_can_be_attached_to(connect: Connect) -> None:
     session = connect()
     session.client.multi([Create("/e", ephemeral=True)])
 

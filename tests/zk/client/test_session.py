@@ -20,7 +20,7 @@ pytestmark = pytest.mark.zookeeper
 
 
 class Owner:
-    """Has a session kept, and notes what it is told in the order in which it is told."""
+    """The owner of a kept session: stores its notifications in sequence."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Owner:
         timeout_ms: int,
         expire: Callable[[], Future[None] | None] = lambda: None,
     ) -> None:
-        self.told: queue.Queue[tuple[str, object]] = queue.Queue()
+        self.notified: queue.Queue[tuple[str, object]] = queue.Queue()
         self.events: queue.Queue[WatchEvent] = queue.Queue()
         self._expire = expire
         self.keeper = SessionKeeper(
@@ -36,20 +36,20 @@ class Owner:
             timeout_ms,
             on_watch=self.events.put,
             on_session_starting=self._starting,
-            on_established=lambda client: self.told.put(("established", client.session_id)),
+            on_established=lambda client: self.notified.put(("established", client.session_id)),
             on_expired=self._expired,
         )
 
-    def hear(self) -> tuple[str, object]:
-        return self.told.get(timeout=5.0)
+    def next(self) -> tuple[str, object]:
+        return self.notified.get(timeout=5.0)
 
     def _starting(self, client: ZooKeeperClient) -> None:
-        self.told.put(("starting", client.session_id))
-        self.told.put(("usable", self._usable()))
+        self.notified.put(("starting", client.session_id))
+        self.notified.put(("usable", self._usable()))
 
     def _expired(self) -> Future[None] | None:
-        self.told.put(("expired", None))
-        self.told.put(("usable", self._usable()))
+        self.notified.put(("expired", None))
+        self.notified.put(("usable", self._usable()))
         return self._expire()
 
     def _usable(self) -> bool:
@@ -75,9 +75,9 @@ class Keep:
         owner = Owner(address or self._address, timeout_ms, expire)
         self._stack.callback(owner.keeper.close)
         owner.keeper.start(timeout_s=10.0)
-        assert owner.hear() == ("starting", owner.keeper.session_id)
-        assert owner.hear() == ("usable", False)
-        assert owner.hear() == ("established", owner.keeper.session_id)
+        assert owner.next() == ("starting", owner.keeper.session_id)
+        assert owner.next() == ("usable", False)
+        assert owner.next() == ("established", owner.keeper.session_id)
         return owner
 
 
@@ -98,7 +98,7 @@ def observer(zookeeper_address: str) -> Iterator[ZooKeeperClient]:
 def test_an_expired_session_is_followed_by_another(
     keep: Keep, observer: ZooKeeperClient, zookeeper_address: str
 ) -> None:
-    """ZK-26: each end and each beginning is told once."""
+    """ZK-26: each end and each start of a session is notified once."""
     owner = keep()
     keeper: ZooKeeper = owner.keeper
     first = keeper.session_id
@@ -107,10 +107,10 @@ def test_an_expired_session_is_followed_by_another(
 
     assert close_session(zookeeper_address, old_client.credentials, timeout_s=5.0)
 
-    told = [owner.hear() for _ in range(5)]
+    notified = [owner.next() for _ in range(5)]
     second = keeper.session_id
     assert second != first
-    assert told == [
+    assert notified == [
         ("expired", None),
         ("usable", False),
         ("starting", second),
@@ -134,16 +134,16 @@ def test_the_next_session_waits_until_the_end_of_the_last_is_handled(
 
     close_session(zookeeper_address, owner.keeper.client.credentials, timeout_s=5.0)
 
-    assert owner.hear() == ("expired", None)
-    assert owner.hear() == ("usable", False)
+    assert owner.next() == ("expired", None)
+    assert owner.next() == ("usable", False)
     with pytest.raises(queue.Empty):
-        owner.told.get(timeout=0.3)
+        owner.notified.get(timeout=0.3)
     assert not owner.keeper.lease_valid()
     handled.set_result(None)
-    assert owner.hear()[0] == "starting"
+    assert owner.next()[0] == "starting"
 
 
-def test_an_owner_that_fails_gets_a_session_all_the_same(
+def test_an_owner_whose_callback_fails_gets_a_session(
     keep: Keep, zookeeper_address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """ZK-28."""
@@ -155,11 +155,11 @@ def test_an_owner_that_fails_gets_a_session_all_the_same(
 
     close_session(zookeeper_address, owner.keeper.client.credentials, timeout_s=5.0)
 
-    assert [owner.hear()[0] for _ in range(5)][-1] == "established"
+    assert [owner.next()[0] for _ in range(5)][-1] == "established"
     assert "a callback of the session keeper failed" in caplog.text
 
 
-def test_a_session_given_up_unheard_is_ended_by_its_successor(
+def test_a_session_given_up_without_connection_is_closed_by_its_successor(
     keep: Keep,
     observer: ZooKeeperClient,
     zookeeper_server: EmbeddedZooKeeper,
@@ -170,26 +170,26 @@ def test_a_session_given_up_unheard_is_ended_by_its_successor(
         owner = keep(proxy.address + chroot, timeout_ms=1000)
         owner.keeper.multi([Create("/e", ephemeral=True)])
         credentials = owner.keeper.client.credentials
-        # Keeps the session alive on the server, however long it cannot be reached.
+        # Keeps the session alive on the server, although the client cannot reach it.
         twin = ZooKeeperClient(
             zookeeper_address, 60_000, on_watch=lambda _: None, credentials=credentials
         )
         twin.start(timeout_s=5.0)
 
         proxy.cut()
-        assert owner.hear() == ("expired", None)
+        assert owner.next() == ("expired", None)
         assert observer.get("/e") is not None
         proxy.restore()
 
-        assert owner.hear() == ("usable", False)
-        assert owner.hear() == ("starting", owner.keeper.session_id)
+        assert owner.next() == ("usable", False)
+        assert owner.next() == ("starting", owner.keeper.session_id)
         assert owner.keeper.session_id != credentials.session_id
         assert observer.get("/e") is None
         twin.abandon()
         owner.keeper.close()
 
 
-def test_the_keeper_tries_until_the_server_is_back(
+def test_the_keeper_retries_until_the_server_is_back(
     keep: Keep, zookeeper_server: EmbeddedZooKeeper, zookeeper_address: str
 ) -> None:
     chroot = zookeeper_address[zookeeper_address.index("/") :]
@@ -197,17 +197,17 @@ def test_the_keeper_tries_until_the_server_is_back(
         owner = keep(proxy.address + chroot, timeout_ms=400)
 
         proxy.cut()
-        assert owner.hear() == ("expired", None)
-        assert owner.hear() == ("usable", False)
+        assert owner.next() == ("expired", None)
+        assert owner.next() == ("usable", False)
         with pytest.raises(queue.Empty):  # more than one attempt
-            owner.told.get(timeout=1.0)
+            owner.notified.get(timeout=1.0)
         proxy.restore()
 
-        assert owner.hear()[0] == "starting"
+        assert owner.next()[0] == "starting"
         owner.keeper.close()
 
 
-def test_closing_ends_the_session_and_nothing_more_is_told(
+def test_closing_ends_the_session_without_further_notifications(
     keep: Keep, observer: ZooKeeperClient
 ) -> None:
     owner = keep()
@@ -216,7 +216,7 @@ def test_closing_ends_the_session_and_nothing_more_is_told(
     owner.keeper.close()
 
     assert observer.get("/e") is None
-    assert owner.told.empty()
+    assert owner.notified.empty()
     assert not any(thread.name == "zookeeper-session" for thread in threading.enumerate())
     with pytest.raises(SessionExpiredError):
         owner.keeper.get("/")
@@ -227,14 +227,14 @@ def test_a_keeper_closes_while_the_end_of_a_session_is_being_handled(
 ) -> None:
     owner = keep(expire=Future)
     close_session(zookeeper_address, owner.keeper.client.credentials, timeout_s=5.0)
-    assert owner.hear() == ("expired", None)
+    assert owner.next() == ("expired", None)
 
     owner.keeper.close()
 
     assert not any(thread.name == "zookeeper-session" for thread in threading.enumerate())
 
 
-def test_a_keeper_that_finds_no_server_says_so_and_is_closed(
+def test_a_keeper_without_a_server_raises_and_is_closed(
     zookeeper_server: EmbeddedZooKeeper,
 ) -> None:
     with TcpProxy(zookeeper_server.address) as proxy:
@@ -245,10 +245,10 @@ def test_a_keeper_that_finds_no_server_says_so_and_is_closed(
             owner.keeper.start(timeout_s=0.3)
 
     assert not any(thread.name == "zookeeper-session" for thread in threading.enumerate())
-    assert owner.told.empty()
+    assert owner.notified.empty()
 
 
-def test_a_keeper_knows_how_far_the_server_has_come_without_asking(
+def test_a_keeper_learns_the_newest_zxid_from_pings(
     keep: Keep, observer: ZooKeeperClient, zookeeper_address: str
 ) -> None:
     owner = keep(timeout_ms=1500)  # pings come twice a second
@@ -256,14 +256,14 @@ def test_a_keeper_knows_how_far_the_server_has_come_without_asking(
     node = observer.get("/e")
     assert node is not None
     created = node.stat.czxid
-    eventually(lambda: owner.keeper.newest_zxid >= created, "a ping tells")
+    eventually(lambda: owner.keeper.newest_zxid >= created, "a ping returned it")
     close_session(zookeeper_address, owner.keeper.client.credentials, timeout_s=5.0)
-    assert owner.hear() == ("expired", None)
+    assert owner.next() == ("expired", None)
     assert owner.keeper.newest_zxid >= created, "it remembers"
     assert observer.latest_zxid() > created
 
 
-def test_a_keeper_refuses_an_address_that_makes_no_sense() -> None:
+def test_a_keeper_refuses_an_invalid_address() -> None:
     with pytest.raises(ValueError, match="expected host:port"):
         Owner("host:port", 6000)
 
@@ -280,7 +280,7 @@ def test_a_session_is_closed_from_outside_once(
     assert not close_session(zookeeper_address, credentials, timeout_s=5.0)
 
 
-def test_a_session_that_the_owner_does_not_want_is_the_last_one(
+def test_a_session_that_the_owner_refuses_is_the_last_one(
     zookeeper_address: str, observer: ZooKeeperClient
 ) -> None:
     sessions: list[int] = []
@@ -290,24 +290,24 @@ def test_a_session_that_the_owner_does_not_want_is_the_last_one(
         client.multi([Create("/e", ephemeral=True)])
         raise ForeignDirectoryError("these are the data of another cluster")
 
-    told: list[object] = []
+    notified: list[object] = []
     keeper = SessionKeeper(
         zookeeper_address,
         6000,
         on_watch=lambda _: None,
         on_session_starting=refuse,
-        on_established=told.append,
-        on_expired=lambda: told.append("expired"),
+        on_established=notified.append,
+        on_expired=lambda: notified.append("expired"),
     )
     with pytest.raises(ForeignDirectoryError, match="another cluster"):
         keeper.start(timeout_s=10.0)
     keeper.close()
     assert len(sessions) == 1
-    assert told == []
+    assert notified == []
     assert observer.get("/e") is None, "the session is closed"
 
 
-def test_a_session_that_ends_while_the_owner_looks_at_it_is_followed_by_another(
+def test_a_session_that_expires_during_the_owners_check_is_followed_by_another(
     zookeeper_address: str,
 ) -> None:
     sessions: list[int] = []

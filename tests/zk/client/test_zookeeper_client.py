@@ -55,7 +55,9 @@ def test_a_chroot_that_does_not_exist_is_created(connect: Connect, zookeeper_add
     assert client.children("/") == []
 
 
-def test_no_server_within_the_time_is_one_clear_error(zookeeper_server: EmbeddedZooKeeper) -> None:
+def test_no_server_within_the_time_limit_is_one_clear_error(
+    zookeeper_server: EmbeddedZooKeeper,
+) -> None:
     with TcpProxy(zookeeper_server.address) as proxy:
         proxy.cut()
         client = ZooKeeperClient(f"{proxy.address}/x", 6000, on_watch=lambda _: None)
@@ -67,7 +69,7 @@ def test_no_server_within_the_time_is_one_clear_error(zookeeper_server: Embedded
 
 
 @pytest.mark.parametrize("address", ["", "host:port", ":2181", "/chroot"])
-def test_an_address_that_makes_no_sense_is_refused(address: str) -> None:
+def test_an_invalid_address_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match="expected host:port"):
         ZooKeeperClient(address, 6000, on_watch=lambda _: None)
 
@@ -117,7 +119,7 @@ def test_a_deleted_node_with_both_watches_is_one_event(connect: Connect) -> None
     assert session.events.get(timeout=5.0) == WatchEvent(WatchKind.CHANGED, "/sentinel")
 
 
-def test_an_unwatched_path_is_silent_until_it_is_watched_again(connect: Connect) -> None:
+def test_a_dropped_watch_does_not_fire_until_it_is_set_again(connect: Connect) -> None:
     session = connect()
     session.client.multi([Create("/a"), Create("/sentinel")])
     session.client.get_many(["/a", "/sentinel"], watch=True)

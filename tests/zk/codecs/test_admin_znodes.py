@@ -1,4 +1,4 @@
-"""Znodes of administration are read from every tool and written as Kafka writes them."""
+"""Znodes of administration are read in the formats of all tools and written as Kafka does."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_configuration_may_be_empty_or_lack_its_version() -> None:
         ConfigEntityZNode.decode(b'{"config":{"k":1}}')
 
 
-def test_nobody_may_have_taken_producer_ids_yet() -> None:
+def test_an_empty_producer_id_znode_has_no_block() -> None:
     assert ProducerIdBlockZNode.decode(b"") is None
 
 

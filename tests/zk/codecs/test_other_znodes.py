@@ -1,4 +1,4 @@
-"""Access control and token changes, byte for byte as Kafka writes them."""
+"""Znodes of access control and of token changes, byte for byte as Kafka writes them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DECODERS: list[Callable[[bytes], object]] = [
 ]
 
 
-def test_an_access_control_list_keeps_its_entries_in_order():
+def test_an_access_control_list_keeps_the_sequence_of_its_entries():
     data = ResourceZNode.encode([ALICE, BOB])
     assert json.loads(data)["acls"][0] == {
         "principal": "User:alice",
@@ -43,13 +43,13 @@ def test_an_access_control_list_keeps_its_entries_in_order():
     assert ResourceZNode.decode(data) == (ALICE, BOB)
 
 
-def test_a_list_stands_where_its_pattern_says():
+def test_the_path_of_a_list_depends_on_its_pattern():
     assert ResourceZNode.path(ResourcePattern("Topic", "orders")) == "/kafka-acl/Topic/orders"
     prefixed = ResourcePattern("Topic", "ord", "PREFIXED")
     assert ResourceZNode.path(prefixed) == "/kafka-acl-extended/prefixed/Topic/ord"
 
 
-def test_a_change_of_a_literal_resource_is_text_and_names_may_hold_colons():
+def test_a_change_of_a_literal_resource_is_text_and_names_may_have_colons():
     resource = ResourcePattern("Group", "a:b")
     assert LiteralAclChangeZNode.encode(resource) == b"Group:a:b"
     assert LiteralAclChangeZNode.decode(b"Group:a:b") == resource
@@ -74,13 +74,13 @@ def test_a_changed_token_is_named_by_its_bare_id():
         (ResourceZNode.decode, b'{"version":1,"acls":[{"principal":1}]}'),
     ],
 )
-def test_what_makes_no_sense_is_refused(decode: Callable[[bytes], object], data: bytes):
+def test_invalid_data_are_refused(decode: Callable[[bytes], object], data: bytes):
     with pytest.raises(BadDataError):
         decode(data)
 
 
 @repeatable
 @given(st.sampled_from(DECODERS), st.binary(max_size=200))
-def test_whatever_the_bytes_nothing_else_is_raised(decode: Callable[[bytes], object], data: bytes):
+def test_a_decoder_raises_nothing_but_bad_data(decode: Callable[[bytes], object], data: bytes):
     with suppress(BadDataError):
         decode(data)

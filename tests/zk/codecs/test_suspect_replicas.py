@@ -1,4 +1,4 @@
-"""Suspect replicas beside a registration: no controller sees the broker without them."""
+"""The list of suspect replicas in ZooKeeper: no controller sees a registration without it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def store(server: FakeZooKeeperServer) -> ZkControllerStore:
 
 
 def read(server: FakeZooKeeperServer) -> SuspectReplicas:
-    """Return what another broker's controller reads."""
+    """Return the list as another broker's controller reads it."""
     found = ZkControllerStore(FakeZooKeeper(server)).read_broker(3)
     assert isinstance(found, BrokerRegistration)
     return found.suspects
@@ -53,14 +53,14 @@ def read(server: FakeZooKeeperServer) -> SuspectReplicas:
         SuspectReplicas({TopicPartition("t", n): LogEnd(1, n) for n in range(5_000)}),
     ],
 )
-def test_what_is_registered_is_read(
+def test_a_registered_list_is_read(
     server: FakeZooKeeperServer, store: ZkControllerStore, suspects: SuspectReplicas
 ) -> None:
     store.register_broker(INFO, suspects)
     assert read(server) == suspects
 
 
-def test_they_are_listed_before_the_broker_is_there(
+def test_the_list_is_written_before_the_registration(
     server: FakeZooKeeperServer, store: ZkControllerStore
 ) -> None:
     store.register_broker(INFO, SUSPECTS)
@@ -73,14 +73,14 @@ def test_they_are_listed_before_the_broker_is_there(
     assert created[0].startswith(suspect_replicas.PARENT)
 
 
-def test_they_go_with_the_session(server: FakeZooKeeperServer) -> None:
+def test_the_list_is_deleted_with_the_session(server: FakeZooKeeperServer) -> None:
     zookeeper = FakeZooKeeper(server)
     ZkControllerStore(zookeeper).register_broker(INFO, SUSPECTS)
     server.expire(zookeeper.session_id)
     assert not [p for p in server.snapshot() if p.startswith(suspect_replicas.PARENT + "/")]
 
 
-def test_they_change_as_a_whole_and_nothing_of_former_lists_remains(
+def test_a_new_list_replaces_the_whole_former_one(
     server: FakeZooKeeperServer, store: ZkControllerStore
 ) -> None:
     store.register_broker(INFO, SUSPECTS)
@@ -91,20 +91,20 @@ def test_they_change_as_a_whole_and_nothing_of_former_lists_remains(
     assert not [p for p in server.snapshot() if p.startswith(suspect_replicas.PARENT + "/")]
 
 
-def test_a_registration_written_again_lists_them_as_before(
+def test_a_registration_that_is_written_again_keeps_the_list(
     server: FakeZooKeeperServer, store: ZkControllerStore
 ) -> None:
     store.register_broker(INFO, SUSPECTS)
     store.publish_suspects(INFO, SuspectReplicas({T0: LogEnd(5, 6)}))
     before = len(server.transactions)
     store.register_broker(INFO, SuspectReplicas({T0: LogEnd(5, 6)}))
-    assert len(server.transactions) == before, "what was published is no change by somebody else"
+    assert len(server.transactions) == before, "the broker's own list is not a change by others"
     server.put("/brokers/ids/3", b"garbage")
     store.register_broker(INFO, SuspectReplicas({T0: LogEnd(5, 6)}))
     assert read(server) == SuspectReplicas({T0: LogEnd(5, 6)})
 
 
-def test_a_registration_deleted_while_it_is_looked_at_is_not_made_again_without_them(
+def test_a_registration_deleted_during_its_check_is_not_created_without_the_list(
     server: FakeZooKeeperServer,
 ) -> None:
     zookeeper = FakeZooKeeper(server)
@@ -121,7 +121,7 @@ def test_a_registration_deleted_while_it_is_looked_at_is_not_made_again_without_
     assert read(server) == SUSPECTS
 
 
-def test_a_deleted_registration_that_a_server_still_shows_is_not_made_again_without_them(
+def test_a_deleted_registration_on_a_lagging_server_is_not_created_without_the_list(
     server: FakeZooKeeperServer,
 ) -> None:
     follower = server.add_follower(lag=10)
@@ -145,7 +145,7 @@ def test_a_broker_that_is_not_registered_publishes_nothing(
     assert not server.snapshot()
 
 
-def test_a_list_that_is_not_whole_means_that_all_are_suspect(
+def test_an_incomplete_list_means_that_all_replicas_are_suspect(
     server: FakeZooKeeperServer, store: ZkControllerStore
 ) -> None:
     store.register_broker(INFO, SUSPECTS)
@@ -157,7 +157,7 @@ def test_a_list_that_is_not_whole_means_that_all_are_suspect(
 
 
 @pytest.mark.parametrize("row", [b"[]", b"[1,2]", b'["a"]', b"[0,0,-2]", b"[0,1,2,3]", b"7"])
-def test_a_list_that_cannot_be_understood_is_refused(row: bytes) -> None:
+def test_an_unreadable_list_is_refused(row: bytes) -> None:
     data = b'{"version":1,"knows_all":true,"replicas":[{"topic":"t","partitions":[%s]}]}' % row
     with pytest.raises(BadDataError):
         suspect_replicas.decode([data])

@@ -1,4 +1,4 @@
-"""Znodes of brokers and topics are read in every dialect and written in Kafka's newest."""
+"""Znodes of brokers and topics are read in all formats and written in Kafka's newest."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def state(**changes: Any) -> Json:
     return {**plain, **changes}
 
 
-# --- what is written ------------------------------------------------------------------------------
+# --- encoding -------------------------------------------------------------------------------------
 
 
 def test_paths_are_kafkas() -> None:
@@ -132,7 +132,7 @@ def test_a_state_is_written_byte_for_byte_as_kafka_writes_it() -> None:
     )
 
 
-def test_only_a_recovering_state_says_so() -> None:
+def test_only_a_recovering_state_has_the_recovery_field() -> None:
     recovering = LeaderAndIsr(1, (1,), leader_recovery_state=LeaderRecoveryState.RECOVERING)
     written = TopicPartitionStateZNode.encode(LeaderIsrAndControllerEpoch(recovering, 1))
     assert json.loads(written)["leader_recovery_state"] == 1
@@ -147,7 +147,7 @@ def test_a_broker_without_a_plaintext_endpoint_has_a_null_host_and_port_minus_on
     assert not written.keys() & {"rack", "control_endpoint", "replication_endpoint"}
 
 
-def test_an_ipv6_address_is_put_into_brackets_and_taken_out_again() -> None:
+def test_an_ipv6_address_is_written_in_brackets_and_read_without() -> None:
     info = BrokerInfo(1, (EndPoint("PLAINTEXT", "2001:db8::1", 9092),))
     written = BrokerIdZNode.encode(info)
     assert json.loads(written)["endpoints"] == ["PLAINTEXT://[2001:db8::1]:9092"]
@@ -165,7 +165,7 @@ def test_a_topic_id_is_the_base64url_form_of_a_uuid() -> None:
     assert encode_topic_id(b"\xff" * 16) == "_" * 21 + "w"
 
 
-# --- what is read ---------------------------------------------------------------------------------
+# --- decoding -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_topics_of_every_version_are_read(
     assert list(data.partitions) == [1, 10]
 
 
-def test_a_state_keeps_the_order_of_its_isr_and_takes_the_version_of_its_znode() -> None:
+def test_a_state_keeps_the_sequence_of_its_isr_and_takes_its_znodes_version() -> None:
     read = TopicPartitionStateZNode.decode(bytes_of(state(isr=[3, 1, 2])), 17)
     assert read == LeaderIsrAndControllerEpoch(LeaderAndIsr(1, (3, 1, 2), 2, 17), 3)
 
@@ -256,7 +256,7 @@ def test_the_children_of_the_brokers_are_broker_ids() -> None:
             BrokerIdsZNode.decode_child(name)
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- invalid data ---------------------------------------------------------------------------------
 
 
 BAD_STATES = [
@@ -301,7 +301,7 @@ def test_a_topic_with_a_bad_partition_is_refused(partitions: Any) -> None:
         TopicZNode.decode(bytes_of({"version": 1, "partitions": partitions}))
 
 
-def test_a_registration_that_fits_into_no_request_is_refused() -> None:
+def test_a_registration_that_is_too_large_for_requests_is_refused() -> None:
     huge = bytes_of({"version": 5, "endpoints": [], "rack": "r" * 32_767})
     with pytest.raises(BadDataError, match=r"/brokers/ids/<id>: has 32\d+ bytes"):
         BrokerIdZNode.decode(huge, 1)

@@ -42,7 +42,7 @@ def client_of(addresses: str, stack: ExitStack) -> ZooKeeperClient:
     return client
 
 
-def test_a_stopped_server_is_gone(tmp_path: Path, stack: ExitStack) -> None:
+def test_a_stopped_server_has_no_process_and_no_port(tmp_path: Path, stack: ExitStack) -> None:
     server = EmbeddedZooKeeper(tmp_path / "zk")
     stack.callback(server.stop)
     server.start()
@@ -64,14 +64,14 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
             EmbeddedZooKeeper(tmp_path, port=port).start()
 
 
-def test_a_server_that_dies_is_quoted(tmp_path: Path) -> None:
+def test_the_error_of_a_server_that_fails_quotes_its_log(tmp_path: Path) -> None:
     (tmp_path / "version-2").write_text("in the way of the directory")
 
     with pytest.raises(ZooKeeperStartError, match=r"ended with status \d+ .*version-2"):
         EmbeddedZooKeeper(tmp_path).start()
 
 
-def test_a_server_whose_disk_takes_no_more_says_so(tmp_path: Path, stack: ExitStack) -> None:
+def test_a_server_with_a_full_disk_reports_the_cause(tmp_path: Path, stack: ExitStack) -> None:
     server = EmbeddedZooKeeper(tmp_path)
     stack.callback(server.stop)
     server.start()
@@ -118,7 +118,7 @@ def test_the_server_dies_with_the_process_that_started_it(tmp_path: Path, stack:
         assert starter.stdout is not None
         server_pid = int(starter.stdout.readline())
         stack.callback(os.close, server := os.pidfd_open(server_pid))
-        os.kill(server_pid, signal.SIGSTOP)  # not even a server that hangs survives
+        os.kill(server_pid, signal.SIGSTOP)  # a server that hangs ends too
 
         starter.send_signal(signal.SIGKILL)
         starter.wait(5.0)

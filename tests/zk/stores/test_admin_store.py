@@ -1,36 +1,23 @@
-"""What administrators read and write, against a fake ZooKeeper that misbehaves on demand."""
+"""Reads and writes of admins, with a fake ZooKeeper that loses connections."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from regent.core.errors import BadDataError, BrokerNotFoundError
 from regent.core.model import BrokerInfo, EndPoint, TopicPartition
-from regent.zk.client.operations import ConnectionLossError, Create
+from regent.zk.client.operations import Create
 from regent.zk.codecs import znodes
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode, ReassignPartitionsZNode
 from regent.zk.stores.admin_store import (
     RulingController,
     ZkAdminStore,
 )
-from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
+from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer, Moment
+from tests.support.zookeeper_hooks import lose_connection, once
 from tests.support.zookeeper_sessions import apply
-
-
-@pytest.fixture
-def server() -> FakeZooKeeperServer:
-    server = FakeZooKeeperServer()
-    for path in znodes.PERSISTENT_PATHS:
-        server.put(path)
-    return server
-
-
-@pytest.fixture
-def zookeeper(server: FakeZooKeeperServer) -> FakeZooKeeper:
-    return FakeZooKeeper(server)
 
 
 @pytest.fixture
@@ -38,25 +25,10 @@ def admin(zookeeper: FakeZooKeeper) -> ZkAdminStore:
     return ZkAdminStore(zookeeper)
 
 
-def once(moment: Moment, method: str, action: Callable[[], None]) -> Callable[[Call], None]:
-    """Return a hook that acts at the first such moment of a call that writes or reads topics."""
-    pending = [action]
-
-    def hook(call: Call) -> None:
-        if pending and call.moment is moment and call.method == method:
-            pending.pop()()
-
-    return hook
-
-
-def lose_connection() -> None:
-    raise ConnectionLossError("lost")
-
-
 # --- reassignments of other tools -----------------------------------------------------------------
 
 
-def test_what_other_tools_want_to_be_moved_is_read(
+def test_pending_reassignments_of_other_tools_are_read(
     server: FakeZooKeeperServer, admin: ZkAdminStore
 ) -> None:
     assert admin.read_pending_reassignments() == {}
@@ -74,7 +46,7 @@ def test_what_other_tools_want_to_be_moved_is_read(
 
 
 def elect(server: FakeZooKeeperServer, broker_id: int, epoch: int) -> FakeZooKeeper:
-    """Make a broker the controller, by a session of its own."""
+    """Make a broker the controller, with its own session."""
     session = FakeZooKeeper(server)
     server.put("/controller_epoch", b"%d" % epoch)
     data = znodes.ControllerZNode.encode(broker_id, 0)
@@ -82,7 +54,7 @@ def elect(server: FakeZooKeeperServer, broker_id: int, epoch: int) -> FakeZooKee
     return session
 
 
-def test_who_rules_is_read_with_the_epoch_it_rules_by(
+def test_the_controller_is_read_with_its_epoch(
     server: FakeZooKeeperServer, admin: ZkAdminStore
 ) -> None:
     assert admin.read_controller() is None
@@ -92,7 +64,7 @@ def test_who_rules_is_read_with_the_epoch_it_rules_by(
     assert admin.read_controller() == RulingController(2, 7, epoch_zk_version=0, zk_version=0)
 
 
-def test_an_election_in_the_middle_of_the_read_is_not_mixed_up(
+def test_an_election_during_the_read_does_not_mix_two_controllers(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, admin: ZkAdminStore
 ) -> None:
     first = elect(server, 1, epoch=1)
@@ -101,7 +73,7 @@ def test_an_election_in_the_middle_of_the_read_is_not_mixed_up(
         first.close()
         elect(server, 2, epoch=2)
 
-    zookeeper.hook = once(Moment.BETWEEN, "get_many", move)
+    zookeeper.hook = once(Moment.BETWEEN, move, method="get_many")
 
     controller = admin.read_controller()
 
@@ -121,7 +93,7 @@ def test_a_controller_node_with_garbage_has_broker_id_minus_one(
     assert controller.broker_id == -1
 
 
-def test_where_the_controller_is_asked_is_in_its_registration(
+def test_the_controllers_endpoint_is_in_its_registration(
     server: FakeZooKeeperServer, admin: ZkAdminStore
 ) -> None:
     with pytest.raises(BrokerNotFoundError, match="there is no controller"):
@@ -164,7 +136,7 @@ def test_deposing_is_repeated_after_a_lost_answer(
     elect(server, 1, epoch=1)
     ruling = admin.read_controller()
     assert ruling is not None
-    zookeeper.hook = once(Moment.AFTER, "multi", lose_connection)
+    zookeeper.hook = once(Moment.AFTER, lose_connection)
 
     assert not admin.depose_controller(ruling)
     assert admin.read_controller() is None
@@ -173,7 +145,7 @@ def test_deposing_is_repeated_after_a_lost_answer(
 # --- reading --------------------------------------------------------------------------------------
 
 
-def test_a_registration_that_cannot_be_understood_is_an_error_of_its_own(
+def test_an_unreadable_registration_is_an_error_of_its_own(
     server: FakeZooKeeperServer, admin: ZkAdminStore
 ) -> None:
     server.put("/brokers/ids/3", b"garbage")
@@ -184,7 +156,7 @@ def test_a_registration_that_cannot_be_understood_is_an_error_of_its_own(
     assert admin.read_broker(4) is None
 
 
-def test_configurations_are_read_for_all_topics_whether_they_have_one_or_not(
+def test_configurations_of_topics_with_and_without_one_are_read(
     server: FakeZooKeeperServer, admin: ZkAdminStore
 ) -> None:
     server.put("/config/topics/a", ConfigEntityZNode.encode({"retention.ms": "1"}))

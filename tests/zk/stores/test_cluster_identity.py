@@ -10,7 +10,6 @@ import pytest
 from regent.core.errors import BadDataError, ForeignDirectoryError
 from regent.core.model import BrokerInfo, EndPoint
 from regent.zk.client.operations import (
-    ConnectionLossError,
     Create,
     Operation,
     Refused,
@@ -29,22 +28,17 @@ from regent.zk.stores.controller_store import ZkControllerStore
 from regent.zk.stores.progress_mark import read_mark, write_mark
 from tests.support.cluster_notes import NotesInMemory
 from tests.support.fake_zookeeper import (
-    Call,
     FakeZooKeeper,
     FakeZooKeeperServer,
     Moment,
     SavedData,
 )
+from tests.support.zookeeper_hooks import lose_connection, once
 
 
 @pytest.fixture
 def server() -> FakeZooKeeperServer:
     return FakeZooKeeperServer()
-
-
-@pytest.fixture
-def zookeeper(server: FakeZooKeeperServer) -> FakeZooKeeper:
-    return FakeZooKeeper(server)
 
 
 # --- the cluster id -------------------------------------------------------------------------------
@@ -63,17 +57,16 @@ def test_two_clusters_have_two_ids(zookeeper: FakeZooKeeper) -> None:
     assert join_cluster(zookeeper) != join_cluster(FakeZooKeeper(FakeZooKeeperServer()))
 
 
-def test_of_two_that_choose_at_once_the_faster_decides(
+def test_of_two_concurrent_brokers_the_faster_one_sets_the_id(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ) -> None:
     faster: list[str] = []
 
-    def hook(call: Call) -> None:
-        if call == Call(Moment.BEFORE, "multi", ("/cluster/id",)):
-            zookeeper.hook = None
-            faster.append(join_cluster(FakeZooKeeper(server)))
-
-    zookeeper.hook = hook
+    zookeeper.hook = once(
+        Moment.BEFORE,
+        lambda: faster.append(join_cluster(FakeZooKeeper(server))),
+        path="/cluster/id",
+    )
     assert [join_cluster(zookeeper)] == faster
 
 
@@ -82,17 +75,12 @@ def test_of_two_that_choose_at_once_the_faster_decides(
 def test_a_lost_request_or_answer_does_not_make_two_ids(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, path: str, moment: Moment
 ) -> None:
-    def hook(call: Call) -> None:
-        if call == Call(moment, "multi", (path,)):
-            zookeeper.hook = None
-            raise ConnectionLossError("lost")
-
-    zookeeper.hook = hook
+    zookeeper.hook = once(moment, lose_connection, path=path)
     chosen = join_cluster(zookeeper)
     assert ClusterIdZNode.decode(server.snapshot()["/cluster/id"].data) == chosen
 
 
-def test_an_id_that_cannot_be_understood_is_not_replaced(
+def test_an_unreadable_id_is_not_replaced(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ) -> None:
     server.put("/cluster/id", b"nonsense")
@@ -102,7 +90,7 @@ def test_an_id_that_cannot_be_understood_is_not_replaced(
 
 
 class ForbiddingZooKeeper(FakeZooKeeper):
-    """A ZooKeeper in which this session may create nothing."""
+    """A ZooKeeper in which this session may not create nodes."""
 
     def multi(self, operations: Sequence[Operation]) -> Refused:
         """Refuse."""
@@ -110,28 +98,28 @@ class ForbiddingZooKeeper(FakeZooKeeper):
         return Refused(0, ZkError.NO_AUTH)
 
 
-def test_who_may_not_create_the_id_is_told_so(server: FakeZooKeeperServer) -> None:
+def test_a_denied_creation_of_the_id_is_an_error(server: FakeZooKeeperServer) -> None:
     with pytest.raises(RequestRefusedError, match="cannot create /cluster: NO_AUTH"):
         join_cluster(ForbiddingZooKeeper(server))
 
 
-# --- whose data these are -------------------------------------------------------------------------
+# --- the data of another or an older cluster ------------------------------------------------------
 
 
 @pytest.fixture
 def logs(server: FakeZooKeeperServer, zookeeper: FakeZooKeeper) -> NotesInMemory:
-    """The notes of a broker that has joined the cluster and is registered."""
+    """The stored cluster id and zxid of a broker that is registered."""
     notes = NotesInMemory()
     notes.cluster_id = join_cluster(zookeeper)
     notes.note_seen(controller_epoch=1, zxid=server.zxid)
     return notes
 
 
-def test_a_broker_without_logs_of_a_cluster_joins_any(zookeeper: FakeZooKeeper) -> None:
+def test_a_broker_without_a_stored_cluster_id_joins_any_cluster(zookeeper: FakeZooKeeper) -> None:
     check_cluster(zookeeper, NotesInMemory())
 
 
-def test_the_data_of_ones_own_cluster_are_fine(
+def test_the_data_of_the_own_cluster_are_accepted(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, logs: NotesInMemory
 ) -> None:
     server.put("/later")
@@ -152,7 +140,7 @@ def test_the_data_of_another_cluster_are_refused(logs: NotesInMemory) -> None:
         check_cluster(another, logs)
 
 
-def test_older_data_of_ones_own_cluster_are_refused(logs: NotesInMemory) -> None:
+def test_older_data_of_the_own_cluster_are_refused(logs: NotesInMemory) -> None:
     older = FakeZooKeeperServer()
     assert logs.cluster_id is not None
     older.put("/cluster/id", ClusterIdZNode.encode(logs.cluster_id))
@@ -181,7 +169,7 @@ def test_older_data_are_refused_although_their_transactions_continue_with_higher
         check_cluster(FakeZooKeeper(server), logs)
 
 
-def test_an_id_that_cannot_be_understood_is_nobodys(
+def test_an_unreadable_id_is_refused(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, logs: NotesInMemory
 ) -> None:
     server.put("/cluster/id", b"nonsense")
@@ -208,7 +196,7 @@ def register(server: FakeZooKeeperServer, broker: BrokerInfo) -> None:
         (info(2, 9092), info(2, 9092)),
     ],
 )
-def test_free_addresses_and_ones_own_former_are_fine(
+def test_unused_addresses_and_the_brokers_former_ones_are_accepted(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, other: BrokerInfo, ours: BrokerInfo
 ) -> None:
     register(server, other)
@@ -223,14 +211,14 @@ def test_an_address_of_another_broker_is_refused(
         check_end_points(zookeeper, info(2, 9092))
 
 
-def test_an_unreadable_registration_keeps_nobody_out(
+def test_an_unreadable_registration_blocks_no_address(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ) -> None:
     server.put(BrokerIdZNode.path(1), b"nonsense")
     check_end_points(zookeeper, info(2, 9092))
 
 
-def test_looking_at_addresses_leaves_no_watch(server: FakeZooKeeperServer) -> None:
+def test_the_check_of_addresses_sets_no_watch(server: FakeZooKeeperServer) -> None:
     watches: list[WatchEvent] = []
     register(server, info(1, 9092))
     check_end_points(FakeZooKeeper(server, watches.append), info(2, 9093))

@@ -1,4 +1,4 @@
-"""The controller's view of ZooKeeper: what is read, written on condition, created and watched."""
+"""The controller's view of ZooKeeper: reads, conditional writes, creations and watches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.core.ports import ControllerEpoch, ControllerRegistration, ControllerStore, WriteError
-from regent.zk.client.operations import ConnectionLossError, WatchEvent, WatchKind
+from regent.zk.client.operations import WatchEvent, WatchKind
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.client.session import SessionKeeper
 from regent.zk.codecs import znodes
@@ -33,8 +33,9 @@ from regent.zk.codecs.znodes import (
 from regent.zk.stores.cluster_identity import join_cluster
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.cluster_notes import NotesInMemory
-from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Hook, Moment
+from tests.support.fake_zookeeper import Call, FakeZooKeeperServer, Moment
 from tests.support.term import KeptSession, broker_info, leadership, topic_id
+from tests.support.zookeeper_hooks import lose_connection, once
 
 EPOCH = "/controller_epoch"
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -69,16 +70,7 @@ def store(broker: Broker) -> ZkControllerStore:
 
 def lose(broker: Broker, moment: Moment, path: str) -> None:
     """Lose the next request that writes ``path``, or its answer."""
-    broker.zookeeper.hook = losing(broker.zookeeper, moment, path)
-
-
-def losing(zookeeper: FakeZooKeeper, moment: Moment, path: str) -> Hook:
-    def hook(call: Call) -> None:
-        if call.moment is moment and path in call.paths and call.method.startswith("multi"):
-            zookeeper.hook = None
-            raise ConnectionLossError("lost")
-
-    return hook
+    broker.zookeeper.hook = once(moment, lose_connection, path=path)
 
 
 def put_topic(
@@ -95,7 +87,7 @@ def put_state(
     server.put(path, TopicPartitionStateZNode.encode(state))
 
 
-def test_it_is_what_the_core_asks_for(store: ZkControllerStore) -> None:
+def test_the_store_implements_the_port_of_the_core(store: ZkControllerStore) -> None:
     port: ControllerStore = store
     assert port.read_controller_epoch() == ControllerEpoch(7, 0)
 
@@ -103,7 +95,7 @@ def test_it_is_what_the_core_asks_for(store: ZkControllerStore) -> None:
 # --- election -------------------------------------------------------------------------------------
 
 
-def test_the_controllers_znode_as_read(server: FakeZooKeeperServer, broker: Broker) -> None:
+def test_the_controller_znode_is_read(server: FakeZooKeeperServer, broker: Broker) -> None:
     store = broker.store
     assert store.read_controller() is None
     other = Broker(server)
@@ -125,7 +117,9 @@ def test_the_controllers_znode_as_read(server: FakeZooKeeperServer, broker: Brok
     )
 
 
-def test_the_epoch_as_read(server: FakeZooKeeperServer, store: ZkControllerStore) -> None:
+def test_the_controller_epoch_is_read(
+    server: FakeZooKeeperServer, store: ZkControllerStore
+) -> None:
     server.put(EPOCH, b"8")
     assert store.read_controller_epoch() == ControllerEpoch(8, 1)
     server.put(EPOCH, b"eight")
@@ -142,7 +136,7 @@ def test_the_epoch_is_created_once() -> None:
 
 
 @pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
-def test_an_election_is_won_whatever_is_lost(
+def test_an_election_succeeds_after_a_lost_request_or_answer(
     server: FakeZooKeeperServer, broker: Broker, moment: Moment
 ) -> None:
     lose(broker, moment, "/controller")
@@ -158,25 +152,29 @@ def test_an_election_with_an_outdated_epoch_is_lost(
     assert "/controller" not in server.snapshot()
 
 
-def test_an_election_is_lost_to_who_holds_the_node(
+def test_an_election_fails_while_another_broker_has_the_znode(
     server: FakeZooKeeperServer, store: ZkControllerStore
 ) -> None:
     former = ControllerEpoch(7, 0)
     now = Broker(server).store.register_controller(1, former, 5)
     assert now == ControllerEpoch(8, 1)
     for known in (former, now):
-        assert store.register_controller(1, known, 5) is None, "a former life, not our own attempt"
+        assert store.register_controller(1, known, 5) is None, (
+            "the znode is of a former session, not of this attempt"
+        )
     assert store.read_controller_epoch() == now
 
 
-def test_an_election_is_not_won_by_a_node_of_an_earlier_term(store: ZkControllerStore) -> None:
+def test_a_znode_of_an_earlier_term_does_not_count_as_a_won_election(
+    store: ZkControllerStore,
+) -> None:
     now = store.register_controller(1, ControllerEpoch(7, 0), 5)
     assert now is not None
     assert store.register_controller(1, now, 5) is None
     assert store.register_controller(2, ControllerEpoch(7, 0), 5) is None
 
 
-def test_an_election_goes_above_what_the_broker_has_obeyed(
+def test_an_election_uses_an_epoch_above_the_highest_one_the_broker_has_seen(
     server: FakeZooKeeperServer, store: ZkControllerStore
 ) -> None:
     won = store.register_controller(1, ControllerEpoch(7, 0), 5, obeyed_epoch=41)
@@ -185,7 +183,7 @@ def test_an_election_goes_above_what_the_broker_has_obeyed(
 
 
 @pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
-def test_a_controller_raises_its_epoch_whatever_is_lost(
+def test_a_controller_raises_its_epoch_after_a_lost_request_or_answer(
     server: FakeZooKeeperServer, broker: Broker, moment: Moment
 ) -> None:
     now = broker.store.register_controller(1, ControllerEpoch(7, 0), 5)
@@ -195,7 +193,7 @@ def test_a_controller_raises_its_epoch_whatever_is_lost(
     assert server.snapshot()[EPOCH].data == b"42"
 
 
-def test_the_epoch_is_raised_by_the_present_controller_alone(
+def test_only_the_present_controller_raises_the_epoch(
     server: FakeZooKeeperServer, broker: Broker
 ) -> None:
     former = broker.store.register_controller(1, ControllerEpoch(7, 0), 5)
@@ -211,24 +209,22 @@ def test_the_epoch_is_raised_by_the_present_controller_alone(
     assert server.snapshot()[EPOCH].data == b"9"
 
 
-def test_the_epoch_is_not_raised_by_whom_somebody_overwrites_in_that_moment(
+def test_a_controller_whose_znode_is_overwritten_does_not_raise_the_epoch(
     server: FakeZooKeeperServer, broker: Broker
 ) -> None:
     now = broker.store.register_controller(1, ControllerEpoch(7, 0), 5)
     assert now is not None
 
-    def overwrite(call: Call) -> None:
-        if call.moment is Moment.BEFORE and EPOCH in call.paths and call.method == "multi":
-            server.put("/controller", b"garbage")
-
-    broker.zookeeper.hook = overwrite
+    broker.zookeeper.hook = once(
+        Moment.BEFORE, lambda: server.put("/controller", b"garbage"), path=EPOCH
+    )
     with pytest.raises(ControllerMovedError):
         broker.store.raise_controller_epoch(1, 42, now.zk_version)
     assert server.snapshot()["/controller"].data == b"garbage"
     assert server.snapshot()[EPOCH].data == b"8"
 
 
-def test_the_node_is_deleted_by_its_own_term_alone(
+def test_only_the_own_term_deletes_the_controller_znode(
     server: FakeZooKeeperServer, store: ZkControllerStore
 ) -> None:
     store.register_controller(1, ControllerEpoch(7, 0), 5)
@@ -243,7 +239,7 @@ def test_the_node_is_deleted_by_its_own_term_alone(
 # --- registration ---------------------------------------------------------------------------------
 
 
-def test_a_registration_has_its_creation_as_epoch(
+def test_the_broker_epoch_is_the_czxid_of_the_registration(
     server: FakeZooKeeperServer, broker: Broker
 ) -> None:
     info = broker_info(3)
@@ -252,7 +248,7 @@ def test_a_registration_has_its_creation_as_epoch(
     assert epoch == node.stat.czxid == node.stat.mzxid
     assert node.stat.ephemeral_owner == broker.zookeeper.session_id
     assert BrokerIdZNode.decode(node.data, 3) == info
-    assert set(PERSISTENT_PATHS) <= set(server.snapshot()), "a new ZooKeeper is furnished"
+    assert set(PERSISTENT_PATHS) <= set(server.snapshot()), "persistent paths are created"
 
 
 def test_registering_again_in_one_session_changes_nothing(
@@ -265,7 +261,7 @@ def test_registering_again_in_one_session_changes_nothing(
 
 
 @pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
-def test_a_registration_succeeds_whatever_is_lost(
+def test_a_registration_succeeds_after_a_lost_request_or_answer(
     server: FakeZooKeeperServer, broker: Broker, moment: Moment
 ) -> None:
     lose(broker, moment, "/brokers/ids/3")
@@ -274,7 +270,7 @@ def test_a_registration_succeeds_whatever_is_lost(
 
 
 @pytest.mark.parametrize("path", PERSISTENT_PATHS)
-def test_the_furniture_is_made_whatever_is_lost(
+def test_persistent_paths_are_created_after_a_lost_answer(
     server: FakeZooKeeperServer, broker: Broker, path: str
 ) -> None:
     lose(broker, Moment.AFTER, path)
@@ -299,7 +295,7 @@ def test_a_new_session_has_a_new_epoch(server: FakeZooKeeperServer, broker: Brok
     assert broker.store.register_broker(broker_info(3)) > first
 
 
-def test_a_registration_of_our_former_session_that_outlived_it_is_replaced(
+def test_a_registration_of_the_former_session_is_replaced(
     server: FakeZooKeeperServer, broker: Broker
 ) -> None:
     first = broker.store.register_broker(broker_info(3))
@@ -311,7 +307,7 @@ def test_a_registration_of_our_former_session_that_outlived_it_is_replaced(
 
 
 @pytest.mark.parametrize("has_registered_before", [False, True])
-def test_a_registration_no_session_holds_is_replaced(
+def test_a_persistent_registration_is_replaced(
     server: FakeZooKeeperServer, broker: Broker, has_registered_before: bool
 ) -> None:
     if has_registered_before:
@@ -323,7 +319,7 @@ def test_a_registration_no_session_holds_is_replaced(
     assert server.snapshot()["/brokers/ids/3"].stat.ephemeral_owner != 0
 
 
-def test_a_registration_somebody_deletes_is_heard_of_whoever_rules(
+def test_every_broker_notices_the_deletion_of_its_registration(
     server: FakeZooKeeperServer, broker: Broker
 ) -> None:
     first = broker.store.register_broker(broker_info(3))
@@ -338,25 +334,27 @@ def test_a_registration_somebody_deletes_is_heard_of_whoever_rules(
 
 
 @pytest.mark.parametrize("data", [b"garbage", b"", b"{}"])
-def test_a_registration_overwritten_with_garbage_is_written_again_in_the_same_life(
+def test_an_overwritten_registration_is_written_again_with_the_same_broker_epoch(
     server: FakeZooKeeperServer, broker: Broker, data: bytes
 ) -> None:
     epoch = broker.store.register_broker(broker_info(3))
     written = server.snapshot()["/brokers/ids/3"].data
-    ruler = Broker(server)
+    controller = Broker(server)
     server.put("/brokers/ids/3", data)
-    ruler.store.read_brokers()
+    controller.store.read_brokers()
     assert WatchEvent(WatchKind.CHANGED, "/brokers/ids/3") in broker.watches
     assert broker.store.register_broker(broker_info(3)) == epoch
     assert server.snapshot()["/brokers/ids/3"].data == written
-    assert ruler.watches == [WatchEvent(WatchKind.CHANGED, "/brokers/ids/3")]
+    assert controller.watches == [WatchEvent(WatchKind.CHANGED, "/brokers/ids/3")]
     broker.watches.clear()
     before = len(server.transactions)
-    assert broker.store.register_broker(broker_info(3)) == epoch, "its own change is told as well"
+    assert broker.store.register_broker(broker_info(3)) == epoch, (
+        "its own change fires the watch too"
+    )
     assert len(server.transactions) == before
 
 
-def test_a_registration_that_changes_while_it_is_written_again_is_tried_again(
+def test_rewriting_a_registration_is_retried_after_a_concurrent_change(
     server: FakeZooKeeperServer, broker: Broker
 ) -> None:
     broker.store.register_broker(broker_info(3))
@@ -380,21 +378,13 @@ def test_a_registration_written_again_succeeds_although_the_answer_is_lost(
     epoch = broker.store.register_broker(broker_info(3))
     written = server.snapshot()["/brokers/ids/3"].data
     server.put("/brokers/ids/3", b"garbage")
-    lost: list[Call] = []
-
-    def hook(call: Call) -> None:
-        if call == Call(Moment.AFTER, "multi", ("/brokers/ids/3",)) and not lost:
-            lost.append(call)
-            raise ConnectionLossError("lost")
-
-    broker.zookeeper.hook = hook
+    lose(broker, Moment.AFTER, "/brokers/ids/3")
     assert broker.store.register_broker(broker_info(3)) == epoch
-    assert lost
     assert server.snapshot()["/brokers/ids/3"].data == written
 
 
 class OfACluster(Broker):
-    """A broker whose logs belong to the cluster that had its id first."""
+    """A broker that has stored the id of the first cluster."""
 
     def __init__(self, server: FakeZooKeeperServer) -> None:
         super().__init__(server)
@@ -404,7 +394,7 @@ class OfACluster(Broker):
 
 
 @pytest.mark.parametrize("found", [None, "another"])
-def test_nothing_is_written_into_the_data_of_another_cluster(
+def test_no_broker_registers_in_the_data_of_another_cluster(
     server: FakeZooKeeperServer, found: str | None
 ) -> None:
     broker = OfACluster(server)
@@ -422,17 +412,14 @@ def test_nothing_is_written_into_the_data_of_another_cluster(
     assert server.snapshot() == before
 
 
-def test_a_registration_fails_when_the_cluster_id_goes_at_the_last_moment(
+def test_a_registration_fails_when_the_cluster_id_is_deleted_at_the_last_moment(
     server: FakeZooKeeperServer,
 ) -> None:
     broker = OfACluster(server)
 
-    def hook(call: Call) -> None:
-        if call.moment is Moment.BEFORE and "/brokers/ids/3" in call.paths:
-            broker.zookeeper.hook = None
-            server.remove("/cluster/id")
-
-    broker.zookeeper.hook = hook
+    broker.zookeeper.hook = once(
+        Moment.BEFORE, lambda: server.remove("/cluster/id"), path="/brokers/ids/3"
+    )
     with pytest.raises(ForeignDirectoryError):
         broker.store.register_broker(broker_info(3))
     assert "/brokers/ids/3" not in server.snapshot()
@@ -441,9 +428,7 @@ def test_a_registration_fails_when_the_cluster_id_goes_at_the_last_moment(
 # --- brokers --------------------------------------------------------------------------------------
 
 
-def test_brokers_as_read_in_the_order_of_their_ids(
-    server: FakeZooKeeperServer, broker: Broker
-) -> None:
+def test_brokers_are_read_sorted_by_id(server: FakeZooKeeperServer, broker: Broker) -> None:
     registrations = {}
     for broker_id in (10, 9):
         epoch = Broker(server).store.register_broker(broker_info(broker_id))
@@ -461,7 +446,7 @@ def test_brokers_as_read_in_the_order_of_their_ids(
     assert broker.store.read_broker(7) is None
 
 
-def test_brokers_that_come_go_and_change_are_heard_of(
+def test_new_changed_and_lost_brokers_fire_watches(
     server: FakeZooKeeperServer, broker: Broker
 ) -> None:
     one = Broker(server)
@@ -481,11 +466,7 @@ def test_a_broker_that_leaves_between_list_and_read_is_missing(
     one = Broker(server)
     one.store.register_broker(broker_info(1))
 
-    def hook(call: Call) -> None:
-        if call == Call(Moment.BEFORE, "get_many", ("/brokers/ids/1",)):
-            one.zookeeper.close()
-
-    broker.zookeeper.hook = hook
+    broker.zookeeper.hook = once(Moment.BEFORE, one.zookeeper.close, method="get_many")
     assert broker.store.read_brokers() == {}
     assert WatchEvent(WatchKind.CHILDREN, "/brokers/ids") in broker.watches
 
@@ -498,7 +479,7 @@ def test_a_cluster_without_any_path_has_no_brokers_and_no_topics(store: ZkContro
 # --- topics ---------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_a_topic_is_left_out_in_one_line(
+def test_invalid_topic_names_are_skipped_with_one_log_line(
     server: FakeZooKeeperServer, store: ZkControllerStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("t", "a topic", "x" * 250, "ü"):
@@ -510,7 +491,7 @@ def test_what_cannot_be_a_topic_is_left_out_in_one_line(
     ]
 
 
-def test_topics_as_read(server: FakeZooKeeperServer, broker: Broker) -> None:
+def test_topics_are_read(server: FakeZooKeeperServer, broker: Broker) -> None:
     put_topic(server, "u", 1, 0, id=topic_id(5))
     put_topic(server, "t", 0)
     put_topic(server, "t", 0)
@@ -568,7 +549,7 @@ def test_topics_say_whether_they_allow_unclean_elections(
 # --- partition states -----------------------------------------------------------------------------
 
 
-def test_states_as_read(server: FakeZooKeeperServer, store: ZkControllerStore) -> None:
+def test_states_are_read(server: FakeZooKeeperServer, store: ZkControllerStore) -> None:
     put_state(server, T0, leadership(2, (2, 1), leader_epoch=3, controller_epoch=4, recovery=1))
     put_state(server, T1, STATE)
     put_state(server, T1, STATE)
@@ -580,7 +561,7 @@ def test_states_as_read(server: FakeZooKeeperServer, store: ZkControllerStore) -
     assert isinstance(states[U0], BadDataError)
 
 
-def test_states_are_created_with_all_above_them(
+def test_states_are_created_with_their_parents(
     server: FakeZooKeeperServer, store: ZkControllerStore
 ) -> None:
     put_topic(server, "t", 0, 1)
@@ -593,7 +574,7 @@ def test_states_are_created_with_all_above_them(
     assert partition.data == b""
 
 
-def test_the_id_of_a_topic_is_noted_with_its_first_state(
+def test_the_id_of_a_topic_is_stored_with_its_first_state(
     server: FakeZooKeeperServer, store: ZkControllerStore
 ) -> None:
     for topic in ("t", "u"):
@@ -612,7 +593,7 @@ def test_states_are_created_under_nodes_that_exist_already(
     server: FakeZooKeeperServer, store: ZkControllerStore
 ) -> None:
     put_topic(server, "t", 0, 1)
-    server.put(TopicPartitionZNode.path(T0))  # half made by a controller that died
+    server.put(TopicPartitionZNode.path(T0))  # created by a controller that died
     put_state(server, T1, leadership(2, (2,)))
     outcomes = store.create_partition_states({T0: STATE, T1: STATE}, 0)
     assert outcomes == {T0: 0, T1: WriteError.NODE_EXISTS}
@@ -623,7 +604,7 @@ def test_states_are_created_under_nodes_that_exist_already(
     ("path", "outcome"),
     [
         ("/brokers/topics/t/partitions", 0),
-        # The caller reads and finds its own content.
+        # The caller reads the znode and finds its own content.
         (TopicPartitionStateZNode.path(T0), WriteError.NODE_EXISTS),
     ],
 )
@@ -703,7 +684,7 @@ def test_watches_can_be_dropped_when_they_are_gone_with_the_session(broker: Brok
     ZkControllerStore(between_sessions).unwatch_all_but_controller()
 
 
-def test_everything_else_fails_when_the_session_is_over(broker: Broker) -> None:
+def test_all_other_calls_fail_after_the_session(broker: Broker) -> None:
     store = broker.store
     broker.zookeeper.expire()
     for call in (

@@ -1,8 +1,8 @@
-"""A deposed controller's writes fail, whatever somebody does to the znodes of elections."""
+"""Writes of a deposed controller fail, also after changes of the election znodes by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -12,7 +12,6 @@ from regent.core.model import TopicPartition
 from regent.core.ports import ControllerEpoch
 from regent.zk.client.operations import (
     ANY_VERSION,
-    ConnectionLossError,
     Create,
     Delete,
     MultiResult,
@@ -24,8 +23,9 @@ from regent.zk.client.operations import (
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.codecs.znodes import ControllerTermZNode
 from regent.zk.stores.controller_store import ZkControllerStore
-from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
+from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer, Moment
 from tests.support.term import leadership
+from tests.support.zookeeper_hooks import lose_connection, once
 from tests.support.zookeeper_sessions import Ensemble, apply
 
 CONTROLLER, EPOCH = "/controller", "/controller_epoch"
@@ -33,7 +33,7 @@ TERMS = ControllerTermZNode.PARENT
 
 
 class Candidate:
-    """A broker that is elected, and writes."""
+    """A broker that is elected and writes."""
 
     def __init__(self, zookeeper: ZooKeeper, broker_id: int = 1) -> None:
         self.zookeeper = zookeeper
@@ -41,7 +41,7 @@ class Candidate:
         self._elector = Elector(broker_id, self.store)
 
     def elect(self) -> ControllerEpoch:
-        """Be elected."""
+        """Win an election."""
         won = self._elector.elect(now_ms=1)
         assert won is not None
         return won
@@ -68,11 +68,11 @@ def two(ensemble: Ensemble) -> Candidate:
 
 
 def depose_unnoticed(hand: ZooKeeper) -> None:
-    """Have the next controller's version of ``/controller_epoch`` be that of the first."""
+    """Give ``/controller_epoch`` the same version for the next controller as for the first."""
     apply(hand, Delete(CONTROLLER, ANY_VERSION), Delete(EPOCH, ANY_VERSION))
 
 
-def test_a_deposed_controller_whose_version_comes_again_writes_nothing(
+def test_a_deposed_controller_whose_version_repeats_writes_nothing(
     hand: ZooKeeper, one: Candidate, two: Candidate
 ) -> None:
     deposed = one.elect()
@@ -84,7 +84,7 @@ def test_a_deposed_controller_whose_version_comes_again_writes_nothing(
     two.write(present)
 
 
-def test_elections_leave_one_term_whoever_still_has_a_session(
+def test_after_an_election_there_is_only_one_term_znode(
     hand: ZooKeeper, one: Candidate, two: Candidate
 ) -> None:
     for candidate in (one, two, one):
@@ -114,7 +114,7 @@ def test_a_controller_whose_term_is_deleted_by_hand_is_elected_again(
     one.write(one.elect())
 
 
-def test_what_somebody_puts_among_the_terms_goes_with_the_next_election(
+def test_an_election_deletes_foreign_znodes_among_the_terms(
     hand: ZooKeeper, one: Candidate
 ) -> None:
     apply(
@@ -134,7 +134,7 @@ def test_what_somebody_puts_among_the_terms_goes_with_the_next_election(
     assert len(hand.children(TERMS) or ()) == 1
 
 
-# --- what happens in the middle of an election ----------------------------------------------------
+# --- during an election ---------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -147,26 +147,11 @@ def interrupted(server: FakeZooKeeperServer) -> FakeZooKeeper:
     return FakeZooKeeper(server)
 
 
-def at(zookeeper: FakeZooKeeper, moment: Moment, written: str, act: Callable[[], object]) -> None:
-    """Act at a moment of the next transaction that names a path."""
-
-    def hook(call: Call) -> None:
-        if call.moment is moment and call.method == "multi" and written in call.paths:
-            zookeeper.hook = None
-            act()
-
-    zookeeper.hook = hook
-
-
-def lose_the_answer() -> None:
-    raise ConnectionLossError("lost")
-
-
 def test_a_controller_that_won_while_the_answer_was_lost_can_be_deposed(
     server: FakeZooKeeperServer, interrupted: FakeZooKeeper
 ) -> None:
     one, two = Candidate(interrupted, 1), Candidate(FakeZooKeeper(server), 2)
-    at(interrupted, Moment.AFTER, CONTROLLER, lose_the_answer)
+    interrupted.hook = once(Moment.AFTER, lose_connection, path=CONTROLLER)
     deposed = one.elect()
     depose_unnoticed(FakeZooKeeper(server))
     two.elect()
@@ -174,26 +159,26 @@ def test_a_controller_that_won_while_the_answer_was_lost_can_be_deposed(
         one.write(deposed)
 
 
-def test_a_term_that_began_after_the_others_were_read_is_ended_as_well(
+def test_a_term_that_begins_after_the_others_were_read_is_ended_too(
     server: FakeZooKeeperServer, interrupted: FakeZooKeeper
 ) -> None:
     one, two = Candidate(interrupted, 1), Candidate(FakeZooKeeper(server), 2)
     hand = FakeZooKeeper(server)
     server.put(TERMS)
-    two_ruled: list[ControllerEpoch] = []
+    second_term: list[ControllerEpoch] = []
 
-    def rule_unnoticed() -> None:
-        two_ruled.append(two.elect())
+    def elect_unnoticed() -> None:
+        second_term.append(two.elect())
         depose_unnoticed(hand)
-        apply(hand, Create(EPOCH, b"0"))  # the version that the one who is elected has read
+        apply(hand, Create(EPOCH, b"0"))  # the version that the candidate has read
 
-    at(interrupted, Moment.BEFORE, CONTROLLER, rule_unnoticed)
+    interrupted.hook = once(Moment.BEFORE, elect_unnoticed, path=CONTROLLER)
     one.write(one.elect())
     with pytest.raises(ControllerMovedError):
-        two.write(two_ruled[0])
+        two.write(second_term[0])
 
 
-def test_a_deposed_controller_whose_version_comes_again_raises_no_epoch(
+def test_a_deposed_controller_whose_version_repeats_does_not_raise_the_epoch(
     server: FakeZooKeeperServer, interrupted: FakeZooKeeper
 ) -> None:
     one, two = Candidate(interrupted, 1), Candidate(FakeZooKeeper(server), 2)
@@ -203,19 +188,19 @@ def test_a_deposed_controller_whose_version_comes_again_raises_no_epoch(
         depose_unnoticed(FakeZooKeeper(server))
         two.elect()
 
-    at(interrupted, Moment.BEFORE, EPOCH, replace_it)
+    interrupted.hook = once(Moment.BEFORE, replace_it, path=EPOCH)
     with pytest.raises(ControllerMovedError):
         one.store.raise_controller_epoch(1, 42, deposed.zk_version)
 
 
-def test_who_may_not_be_elected_says_which_znode_refuses_it(server: FakeZooKeeperServer) -> None:
+def test_the_error_of_a_denied_election_names_the_znode(server: FakeZooKeeperServer) -> None:
     server.put(EPOCH, b"1")
     with pytest.raises(RequestRefusedError, match=f"refused {CONTROLLER}: NO_AUTH"):
         Candidate(Refusing(server)).elect()
 
 
 class Refusing(FakeZooKeeper):
-    """Lets nobody create nodes, as by an ACL of the root."""
+    """Denies the creation of nodes, as an ACL of the root does."""
 
     def multi(self, operations: Sequence[Operation]) -> MultiResult:
         """Refuse."""

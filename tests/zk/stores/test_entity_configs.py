@@ -1,19 +1,19 @@
-"""Deleting topics and changing their settings, against a fake ZooKeeper that misbehaves."""
+"""Changes of configurations, with a fake ZooKeeper that loses connections."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
 
 from regent.core.errors import BadDataError
 from regent.core.model import ReplicaAssignment
-from regent.zk.client.operations import ConflictError, ConnectionLossError, Create, SetData
+from regent.zk.client.operations import ConflictError, Create, SetData
 from regent.zk.codecs import znodes
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode
 from regent.zk.stores.entity_configs import UnknownTopicError, ZkEntityConfigs
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
+from tests.support.zookeeper_hooks import lose_connection, once
 
 CONFIG = "/config/topics/t"
 
@@ -30,28 +30,8 @@ def server() -> FakeZooKeeperServer:
 
 
 @pytest.fixture
-def zookeeper(server: FakeZooKeeperServer) -> FakeZooKeeper:
-    return FakeZooKeeper(server)
-
-
-@pytest.fixture
 def configs(zookeeper: FakeZooKeeper) -> ZkEntityConfigs:
     return ZkEntityConfigs(zookeeper)
-
-
-def once(moment: Moment, action: Callable[[], None]) -> Callable[[Call], None]:
-    """Return a hook that acts at the first such moment of a write."""
-    pending = [action]
-
-    def hook(call: Call) -> None:
-        if pending and call.moment is moment and call.method.startswith("multi"):
-            pending.pop()()
-
-    return hook
-
-
-def lose_connection() -> None:
-    raise ConnectionLossError("lost")
 
 
 def config_of(server: FakeZooKeeperServer) -> dict[str, str]:
@@ -66,7 +46,7 @@ def changes(server: FakeZooKeeperServer) -> list[object]:
 # --- settings -------------------------------------------------------------------------------------
 
 
-def test_settings_are_merged_and_brokers_told_in_one_transaction(
+def test_configurations_are_merged_and_notified_in_one_transaction(
     server: FakeZooKeeperServer, configs: ZkEntityConfigs
 ) -> None:
     server.put(CONFIG, ConfigEntityZNode.encode({"retention.ms": "1", "segment.ms": "2"}))
@@ -74,15 +54,15 @@ def test_settings_are_merged_and_brokers_told_in_one_transaction(
     config = configs.alter_topic_config("t", {"retention.ms": None, "preallocate": "true"})
 
     assert config == config_of(server) == {"segment.ms": "2", "preallocate": "true"}
-    written, told = server.transactions[-1].operations[1:]
+    written, notification = server.transactions[-1].operations[1:]
     assert isinstance(written, SetData)
-    assert isinstance(told, Create)
-    assert told.path == "/config/changes/config_change_0000000000"
+    assert isinstance(notification, Create)
+    assert notification.path == "/config/changes/config_change_0000000000"
     assert changes(server) == [{"version": 2, "entity_path": "topics/t"}]
 
 
 @pytest.mark.parametrize("leftover", [None, b""])
-def test_a_topic_that_never_had_settings_gets_some(
+def test_a_topic_without_a_configuration_gets_one(
     server: FakeZooKeeperServer, configs: ZkEntityConfigs, leftover: bytes | None
 ) -> None:
     if leftover is not None:
@@ -91,7 +71,7 @@ def test_a_topic_that_never_had_settings_gets_some(
     assert configs.alter_topic_config("t", {"segment.ms": "2"}) == config_of(server)
 
 
-def test_a_change_at_the_same_time_is_not_undone(
+def test_a_concurrent_change_is_kept(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkEntityConfigs
 ) -> None:
     server.put(CONFIG, ConfigEntityZNode.encode({"retention.ms": "1"}))
@@ -105,7 +85,7 @@ def test_a_change_at_the_same_time_is_not_undone(
 
 
 @pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
-def test_after_a_lost_answer_settings_are_written_again(
+def test_after_a_lost_answer_the_configuration_is_written_again(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkEntityConfigs, moment: Moment
 ) -> None:
     zookeeper.hook = once(moment, lose_connection)
@@ -116,7 +96,7 @@ def test_after_a_lost_answer_settings_are_written_again(
     assert len(changes(server)) == (1 if moment is Moment.BEFORE else 2)
 
 
-def test_a_topic_deleted_at_the_same_time_gets_no_settings(
+def test_a_concurrently_deleted_topic_gets_no_configuration(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkEntityConfigs
 ) -> None:
     zookeeper.hook = once(Moment.BEFORE, lambda: server.remove("/brokers/topics/t"))
@@ -127,7 +107,7 @@ def test_a_topic_deleted_at_the_same_time_gets_no_settings(
     assert changes(server) == []
 
 
-def test_settings_that_change_before_every_attempt_are_left_alone(
+def test_a_configuration_that_changes_before_every_attempt_is_given_up(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkEntityConfigs
 ) -> None:
     server.put(CONFIG)
@@ -142,7 +122,7 @@ def test_settings_that_change_before_every_attempt_are_left_alone(
         configs.alter_topic_config("t", {"segment.ms": "2"})
 
 
-def test_settings_that_cannot_be_understood_are_not_replaced(
+def test_an_unreadable_configuration_is_not_replaced(
     server: FakeZooKeeperServer, configs: ZkEntityConfigs
 ) -> None:
     server.put(CONFIG, b"garbage")

@@ -1,4 +1,4 @@
-"""What ended controllers is written on condition that nobody else has written or removed it."""
+"""The records of controller failures are written only if no other write came in between."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 from regent.core.ports import ControllerFailure
 from regent.zk.stores.controller_store import ZkControllerStore
 from regent.zk.stores.failure_store import ControllerFailuresZNode
-from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
+from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer, Moment
+from tests.support.zookeeper_hooks import once
 
 PATH = ControllerFailuresZNode.PATH
 OLD, NEW, OTHER = (ControllerFailure(what, "e", "x", 1, 0, 1) for what in ("old", "new", "other"))
@@ -33,24 +34,22 @@ def add_new(failures: Sequence[ControllerFailure]) -> Sequence[ControllerFailure
 def change_while(
     server: FakeZooKeeperServer, written: tuple[ControllerFailure, ...]
 ) -> Sequence[ControllerFailure]:
-    """Add one while the node is ``written``, or removed, after it was read; return all."""
+    """Add a record while the node is ``written``, or removed, after the read; return all."""
     session = FakeZooKeeper(server)
 
-    def interfere(call: Call) -> None:
-        if PATH in call.paths and call.method.startswith("multi") and call.moment is Moment.BEFORE:
-            session.hook = None
-            if written:
-                put(server, *written)
-            else:
-                server.remove(PATH)
+    def interfere() -> None:
+        if written:
+            put(server, *written)
+        else:
+            server.remove(PATH)
 
-    session.hook = interfere
+    session.hook = once(Moment.BEFORE, interfere, path=PATH)
     store = ZkControllerStore(session)
     store.change_failures(add_new, epoch_zk_version=0)
     return store.read_failures()
 
 
-def test_records_that_somebody_removed_meanwhile_do_not_come_back(
+def test_concurrently_removed_records_stay_removed(
     server: FakeZooKeeperServer,
 ) -> None:
     put(server, OLD)
@@ -58,7 +57,7 @@ def test_records_that_somebody_removed_meanwhile_do_not_come_back(
 
 
 @pytest.mark.parametrize("known", [(), (OLD,)])
-def test_what_another_wrote_meanwhile_stays(
+def test_concurrently_written_records_stay(
     server: FakeZooKeeperServer, known: tuple[ControllerFailure, ...]
 ) -> None:
     if known:

@@ -1,4 +1,4 @@
-"""Thousands of conditional writes: who is refused, who is not, and in how many transactions."""
+"""Thousands of conditional writes: which are refused, and the number of transactions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from regent.core.errors import ControllerMovedError, SessionExpiredError
 from regent.core.ports import WriteError
 from regent.zk.client.operations import (
     Check,
-    ConnectionLossError,
     Create,
     Delete,
     MultiResult,
@@ -32,6 +31,7 @@ from regent.zk.stores.fenced_writes import (
     write_unfenced,
 )
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
+from tests.support.zookeeper_hooks import lose_connection, once
 
 EPOCH = "/controller_epoch"
 FENCE = Check(EPOCH, 0)
@@ -46,11 +46,6 @@ def server() -> FakeZooKeeperServer:
     return server
 
 
-@pytest.fixture
-def zookeeper(server: FakeZooKeeperServer) -> FakeZooKeeper:
-    return FakeZooKeeper(server)
-
-
 def creates(count: int) -> list[Write]:
     return [[Create(f"/n/{number}")] for number in range(count)]
 
@@ -61,7 +56,7 @@ def created(server: FakeZooKeeperServer) -> set[int]:
 
 
 def sizes(server: FakeZooKeeperServer) -> list[int]:
-    """Return how many writes each transaction of a session applied, its fence not counted."""
+    """Return the number of writes in each transaction, without the fence."""
     return [
         len([op for op in transaction.operations if op != FENCE])
         for transaction in server.transactions
@@ -112,7 +107,7 @@ def test_every_transaction_begins_with_the_fence(
     assert all(FENCE not in transaction.operations[1:] for transaction in mine)
 
 
-# --- offenders ------------------------------------------------------------------------------------
+# --- refused writes -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -128,7 +123,7 @@ def test_every_transaction_begins_with_the_fence(
         ),
     ],
 )
-def test_a_refused_write_says_why_and_by_which_operation(
+def test_a_refused_write_names_the_reason_and_the_operation(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, write: Write, expected: WriteRefused
 ) -> None:
     writes = [[Create("/n/1")], write, [Create("/n/2")]]
@@ -137,7 +132,7 @@ def test_a_refused_write_says_why_and_by_which_operation(
     assert created(server) == {1, 2}, "of the refused one nothing was applied"
 
 
-def test_one_offender_is_taken_out_and_the_rest_applied_together(
+def test_one_refused_write_is_taken_out_and_the_others_applied_together(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ) -> None:
     server.put("/n/7")
@@ -147,7 +142,7 @@ def test_one_offender_is_taken_out_and_the_rest_applied_together(
 
 
 @pytest.mark.parametrize("offenders", [{0, 1}, {0, 99}, {98, 99}, {3, 50, 51}, set(range(100))])
-def test_with_more_offenders_every_other_write_still_succeeds(
+def test_with_several_refused_writes_all_others_succeed(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, offenders: set[int]
 ) -> None:
     for number in offenders:
@@ -160,7 +155,7 @@ def test_with_more_offenders_every_other_write_still_succeeds(
     ]
 
 
-def test_offenders_cost_rounds_not_a_call_each(
+def test_many_refused_writes_cost_few_calls(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ) -> None:
     calls: list[Call] = []
@@ -171,7 +166,7 @@ def test_offenders_cost_rounds_not_a_call_each(
     assert [call.method for call in calls] == ["multi_many"] * 3
 
 
-def test_an_offender_of_one_multi_does_not_hold_up_another(
+def test_a_refused_write_in_one_multi_does_not_affect_another(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ) -> None:
     for number in (3, 4):
@@ -181,7 +176,7 @@ def test_an_offender_of_one_multi_does_not_hold_up_another(
     assert sizes(server)[0] == MAX_OPERATIONS
 
 
-def test_writes_that_depend_on_earlier_ones_are_applied_in_order(
+def test_writes_that_depend_on_earlier_ones_are_applied_in_sequence(
     zookeeper: FakeZooKeeper,
 ) -> None:
     outcomes = write_fenced(
@@ -190,7 +185,7 @@ def test_writes_that_depend_on_earlier_ones_are_applied_in_order(
     assert outcomes == [("/n/a",), WriteRefused(WriteError.NODE_EXISTS, 0), ("/n/a/b",)]
 
 
-def test_a_write_below_an_ephemeral_node_is_refused_and_no_other(
+def test_only_the_write_below_an_ephemeral_node_is_refused(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ) -> None:
     below = [Create("/n/a", ephemeral=True), Create("/n/a/b")]
@@ -199,7 +194,7 @@ def test_a_write_below_an_ephemeral_node_is_refused_and_no_other(
     assert created(server) == {1}
 
 
-def test_a_write_zookeeper_would_cut_the_connection_for_is_refused_and_no_other(
+def test_only_the_write_that_is_too_large_for_zookeeper_is_refused(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ) -> None:
     huge = [SetData("/n", b"x" * (server.max_request_bytes - BYTES_OF_FENCE), 0)]
@@ -215,14 +210,14 @@ def test_the_largest_write_fits_into_a_request() -> None:
 
 
 class Refusing(FakeZooKeeper):
-    """Refuses every multi for a reason nobody has heard of."""
+    """Refuses every multi with an unknown error code."""
 
     def multi_many(self, batches: Sequence[Sequence[Operation]]) -> list[MultiResult]:
         """Refuse."""
         return [Refused(1, ZkError.OTHER) for _ in batches]
 
 
-def test_what_nobody_expects_is_an_error_that_names_the_operation(
+def test_an_unexpected_error_names_the_operation(
     server: FakeZooKeeperServer,
 ) -> None:
     with pytest.raises(RequestRefusedError, match="Create /n/1: OTHER"):
@@ -244,11 +239,7 @@ def test_after_another_election_nothing_is_applied(
 def test_an_election_between_two_transactions_stops_the_second(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ) -> None:
-    def hook(call: Call) -> None:
-        if call.moment is Moment.BETWEEN:
-            server.put(EPOCH, b"2")
-
-    zookeeper.hook = hook
+    zookeeper.hook = once(Moment.BETWEEN, lambda: server.put(EPOCH, b"2"))
     with pytest.raises(ControllerMovedError):
         write_fenced(zookeeper, creates(2 * MAX_OPERATIONS), [FENCE])
     assert created(server) == set(range(MAX_OPERATIONS))
@@ -262,7 +253,7 @@ def test_an_epoch_that_was_deleted_stops_everything(
         write_fenced(zookeeper, creates(3), [FENCE])
 
 
-def test_administration_writes_whoever_rules(
+def test_administration_writes_without_a_fence(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ) -> None:
     server.put(EPOCH, b"2")
@@ -289,7 +280,7 @@ def test_a_transaction_has_at_most_a_thousand_operations(
     assert created(server) == set(range(count))
 
 
-def test_operations_that_belong_together_are_never_parted(
+def test_the_operations_of_one_write_are_in_one_transaction(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ) -> None:
     writes = [[Create(f"/n/{n}"), Create(f"/n/{n}/state"), Create(f"/n/{n}/x")] for n in range(334)]
@@ -314,30 +305,21 @@ def test_a_transaction_is_at_most_half_of_what_zookeeper_takes(
 def test_writes_that_never_arrived_are_sent_again(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ) -> None:
-    def hook(call: Call) -> None:
-        zookeeper.hook = None
-        raise ConnectionLossError(call.method)
-
-    zookeeper.hook = hook
+    zookeeper.hook = once(Moment.BEFORE, lose_connection)
     assert write_fenced(zookeeper, creates(3), [FENCE]) == [("/n/0",), ("/n/1",), ("/n/2",)]
     assert sizes(server) == [3]
 
 
-def test_writes_whose_answer_is_lost_look_refused_and_the_caller_must_look(
+def test_writes_with_a_lost_answer_look_refused_and_the_caller_must_read(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ) -> None:
-    def hook(call: Call) -> None:
-        if call.moment is Moment.AFTER:
-            zookeeper.hook = None
-            raise ConnectionLossError(call.method)
-
-    zookeeper.hook = hook
+    zookeeper.hook = once(Moment.AFTER, lose_connection)
     outcomes = write_fenced(zookeeper, creates(3), [FENCE])
     assert outcomes == [WriteRefused(WriteError.NODE_EXISTS, 0)] * 3
     assert created(server) == {0, 1, 2}
 
 
-def test_a_session_that_ends_ends_the_writing(
+def test_the_end_of_the_session_ends_the_writes(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ) -> None:
     zookeeper.hook = lambda _: zookeeper.close()

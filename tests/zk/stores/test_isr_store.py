@@ -1,4 +1,4 @@
-"""Leaders that write their ISRs themselves: conditions, lost answers, notifications."""
+"""ISRs that leaders write themselves: conditions, lost answers, notifications."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from regent.core.protocol.controller import (
     AlterPartitionResponse,
     AlterPartitionRow,
 )
-from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.codecs.admin_znodes import (
     IsrChangeNotificationSequenceZNode,
@@ -26,7 +25,8 @@ from regent.zk.codecs.admin_znodes import (
 )
 from regent.zk.codecs.znodes import BrokerIdZNode, TopicPartitionStateZNode
 from regent.zk.stores.isr_store import MAX_PARTITIONS, ZkIsrStore
-from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
+from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer, Moment
+from tests.support.zookeeper_hooks import lose_connection, once
 
 P0, P1 = TopicPartition("payments", 0), TopicPartition("payments", 1)
 LEADER, CONTROLLER_EPOCH = 1, 7
@@ -44,18 +44,13 @@ def server() -> FakeZooKeeperServer:
     return server
 
 
-@pytest.fixture
-def zookeeper(server: FakeZooKeeperServer) -> FakeZooKeeper:
-    return FakeZooKeeper(server)
-
-
 def put(
     server: FakeZooKeeperServer,
     partition: TopicPartition,
     leadership: LeaderAndIsr,
     controller_epoch: int = CONTROLLER_EPOCH,
 ) -> None:
-    """Write a state, whoever should have."""
+    """Write a state, without conditions."""
     state = LeaderIsrAndControllerEpoch(leadership, controller_epoch)
     server.put(TopicPartitionStateZNode.path(partition), TopicPartitionStateZNode.encode(state))
 
@@ -78,7 +73,7 @@ def alter(zookeeper: FakeZooKeeper, *rows: AlterPartitionRow) -> tuple[AlteredPa
     return response.partitions
 
 
-def test_accepted_isrs_are_stored_with_the_epoch_of_the_order(
+def test_accepted_isrs_are_stored_with_the_controller_epoch(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ):
     answers = alter(zookeeper, proposal(P0), proposal(P1, (1,)))
@@ -93,7 +88,9 @@ def test_accepted_isrs_are_stored_with_the_epoch_of_the_order(
     assert len(server.transactions) == 1
 
 
-def test_a_recovered_leader_says_so(server: FakeZooKeeperServer, zookeeper: FakeZooKeeper):
+def test_a_recovered_leader_clears_the_recovery_state(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+):
     recovering = LeaderAndIsr(LEADER, (1,), 5, 0, LeaderRecoveryState.RECOVERING)
     put(server, P0, recovering)
     (answer,) = alter(zookeeper, proposal(P0, (1,), partition_epoch=1))
@@ -102,7 +99,7 @@ def test_a_recovered_leader_says_so(server: FakeZooKeeperServer, zookeeper: Fake
     assert state.leader_recovery_state is LeaderRecoveryState.RECOVERED
 
 
-def test_an_old_proposal_changes_nothing_and_learns_what_is_stored(
+def test_an_old_proposal_changes_nothing_and_returns_the_stored_state(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ):
     put(server, P0, STORED._replace(isr=(1, 3)))
@@ -112,7 +109,7 @@ def test_an_old_proposal_changes_nothing_and_learns_what_is_stored(
     assert stored(server, P0).leader_and_isr.isr == (1, 3)
 
 
-def test_a_deposed_leader_is_told(server: FakeZooKeeperServer, zookeeper: FakeZooKeeper):
+def test_a_deposed_leader_gets_an_error(server: FakeZooKeeperServer, zookeeper: FakeZooKeeper):
     put(server, P0, LeaderAndIsr(2, (2, 3), 6))
     (answer,) = alter(zookeeper, proposal(P0))
     assert answer == AlteredPartition(*P0, Errors.FENCED_LEADER_EPOCH, 2, 6, (2, 3), 0, 1)
@@ -126,7 +123,7 @@ def test_a_proposal_that_was_stored_before_is_accepted_again(
     assert stored(server, P0).leader_and_isr.partition_epoch == 1
 
 
-def test_the_same_isr_of_another_controllers_order_is_not_ours(
+def test_the_same_isr_with_another_controller_epoch_is_not_our_write(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ):
     put(server, P0, STORED._replace(isr=(1, 2)), controller_epoch=8)
@@ -135,18 +132,11 @@ def test_the_same_isr_of_another_controllers_order_is_not_ours(
 
 
 @pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
-def test_a_lost_connection_is_survived(
+def test_a_lost_request_or_answer_is_retried(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, moment: Moment
 ):
-    losses = [ConnectionLossError("lost")]
-
-    def lose(call: Call) -> None:
-        if losses and call.method == "multi_many" and call.moment is moment:
-            raise losses.pop()
-
-    zookeeper.hook = lose
+    zookeeper.hook = once(moment, lose_connection)
     answers = alter(zookeeper, proposal(P0), proposal(P1))
-    assert not losses
     assert [answer.error_code for answer in answers] == [Errors.NONE, Errors.NONE]
     assert stored(server, P0).leader_and_isr.partition_epoch == 1
 
@@ -159,7 +149,7 @@ def test_a_deleted_partition_is_unknown(server: FakeZooKeeperServer, zookeeper: 
     assert answer == AlterPartitionResponse(Errors.NONE, (unknown,))
 
 
-def test_a_partition_this_broker_has_given_up_is_not_written(
+def test_a_partition_that_this_broker_stopped_is_not_written(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ):
     request = AlterPartitionRequest(LEADER, 100, (proposal(P0),))
@@ -176,37 +166,41 @@ def register(server: FakeZooKeeperServer, broker_id: int) -> int:
     return server.snapshot()[path].stat.czxid
 
 
-def with_lives(partition: TopicPartition, lives: dict[int, int]) -> AlterPartitionRow:
-    """Propose those, as the leader saw them, beside the leader."""
-    isr, epochs = (LEADER, *lives), (UNKNOWN_BROKER_EPOCH, *lives.values())
+def with_broker_epochs(
+    partition: TopicPartition, broker_epochs: dict[int, int]
+) -> AlterPartitionRow:
+    """Propose these members with their broker epochs, beside the leader."""
+    isr, epochs = (LEADER, *broker_epochs), (UNKNOWN_BROKER_EPOCH, *broker_epochs.values())
     return AlterPartitionRow(*partition, None, 5, isr, epochs, 0, 0)
 
 
-def test_a_member_that_has_registered_again_since_it_fetched_is_not_let_in(
+def test_a_member_that_restarted_since_its_fetch_does_not_join(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ):
-    """It may have lost what it had fetched."""
+    """It may have lost the fetched records."""
     former, other = register(server, 2), register(server, 3)
     present = register(server, 2)
     assert former != present
     refused, accepted = alter(
-        zookeeper, with_lives(P0, {2: former, 3: other}), with_lives(P1, {2: present, 3: other})
+        zookeeper,
+        with_broker_epochs(P0, {2: former, 3: other}),
+        with_broker_epochs(P1, {2: present, 3: other}),
     )
     assert refused == AlteredPartition(*P0, Errors.INELIGIBLE_REPLICA)
     assert stored(server, P0).leader_and_isr.partition_epoch == 0
     assert (accepted.error_code, accepted.isr) == (Errors.NONE, (LEADER, 2, 3))
 
 
-def test_a_member_that_is_not_registered_is_not_let_in(
+def test_a_member_that_is_not_registered_does_not_join(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ):
     former = register(server, 2)
     server.remove(BrokerIdZNode.path(2))
-    (answer,) = alter(zookeeper, with_lives(P0, {2: former}))
+    (answer,) = alter(zookeeper, with_broker_epochs(P0, {2: former}))
     assert answer.error_code is Errors.INELIGIBLE_REPLICA
 
 
-def test_a_server_that_lags_behind_is_not_believed_which_lives_there_are():
+def test_broker_epochs_are_read_after_a_sync():
     server = FakeZooKeeperServer()
     put(server, P0, STORED)
     former = register(server, 2)
@@ -214,28 +208,26 @@ def test_a_server_that_lags_behind_is_not_believed_which_lives_there_are():
     server.connect_to = lambda: behind
     zookeeper = FakeZooKeeper(server)
     register(server, 2)
-    (answer,) = alter(zookeeper, with_lives(P0, {2: former}))
+    (answer,) = alter(zookeeper, with_broker_epochs(P0, {2: former}))
     assert answer.error_code is Errors.INELIGIBLE_REPLICA
 
 
-def test_a_member_whose_registration_may_not_be_read_is_taken_for_what_the_leader_saw(
+def test_a_member_with_an_unreadable_registration_joins_with_the_leaders_epoch(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ):
     seen = register(server, 2)
     server.deny(BrokerIdZNode.path(2))
-    (answer,) = alter(zookeeper, with_lives(P0, {2: seen}))
+    (answer,) = alter(zookeeper, with_broker_epochs(P0, {2: seen}))
     assert answer.error_code is Errors.NONE
 
 
-def test_a_damaged_state_is_nobodys(server: FakeZooKeeperServer, zookeeper: FakeZooKeeper):
+def test_a_damaged_state_is_not_overwritten(server: FakeZooKeeperServer, zookeeper: FakeZooKeeper):
     server.put(TopicPartitionStateZNode.path(P0), b"garbage")
     (answer,) = alter(zookeeper, proposal(P0))
     assert answer.error_code is Errors.UNKNOWN_SERVER_ERROR
 
 
-def test_after_the_session_nothing_is_written(
-    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
-):
+def test_after_the_session_no_isr_is_written(server: FakeZooKeeperServer, zookeeper: FakeZooKeeper):
     server.expire(zookeeper.session_id)
     with pytest.raises(SessionExpiredError):
         alter(zookeeper, proposal(P0))
@@ -247,7 +239,7 @@ def announced(server: FakeZooKeeperServer) -> list[tuple[TopicPartition, ...]]:
     return [IsrChangeNotificationSequenceZNode.decode(node.data) for _, node in nodes]
 
 
-def test_changes_are_announced_by_one_node(server: FakeZooKeeperServer, zookeeper: FakeZooKeeper):
+def test_changes_are_notified_by_one_node(server: FakeZooKeeperServer, zookeeper: FakeZooKeeper):
     ZkIsrStore(zookeeper).announce([P0, P1])
     assert announced(server) == [(P0, P1)]
 
@@ -261,12 +253,12 @@ def test_more_changes_than_a_znode_holds_take_several(
     assert sum(announced(server), ()) == tuple(changed)
 
 
-def test_without_the_parent_there_is_an_error(zookeeper: FakeZooKeeper):
+def test_a_notification_without_the_parent_is_an_error(zookeeper: FakeZooKeeper):
     with pytest.raises(RequestRefusedError, match="isr_change_"):
         ZkIsrStore(FakeZooKeeper(FakeZooKeeperServer())).announce([P0])
 
 
-def test_a_state_that_may_not_be_written_is_to_be_tried_again(
+def test_an_unwritable_state_is_retried_later(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ):
     server.deny_writing(TopicPartitionStateZNode.path(P0))

@@ -1,4 +1,4 @@
-"""The preferred elections somebody wishes: read, watched, deleted by who rules."""
+"""Requested preferred elections: reads, watches, and deletion by the active controller."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import pytest
 
 from regent.core.errors import BadDataError, ControllerMovedError, SessionExpiredError
 from regent.core.model import TopicPartition
-from regent.zk.client.operations import ConnectionLossError, Create, WatchEvent, WatchKind
+from regent.zk.client.operations import Create, WatchEvent, WatchKind
 from regent.zk.codecs.admin_znodes import PreferredReplicaElectionZNode
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.connected_sessions import Connect
-from tests.support.fake_zookeeper import Call, FakeZooKeeperServer, Moment
+from tests.support.fake_zookeeper import FakeZooKeeperServer, Moment
 from tests.support.term import KeptSession
+from tests.support.zookeeper_hooks import lose_connection, once
 
 PATH = PreferredReplicaElectionZNode.PATH
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-class Ruler:
+class WatchedStore:
     """A store, its session, and the watches that fired; ``/controller_epoch`` has version 0."""
 
     def __init__(self) -> None:
@@ -27,69 +28,66 @@ class Ruler:
         self.zookeeper = KeptSession(self.server, self.watches.append)
         self.store = ZkControllerStore(self.zookeeper)
 
-    def wish(self, *partitions: TopicPartition) -> None:
+    def request(self, *partitions: TopicPartition) -> None:
         self.server.put(PATH, PreferredReplicaElectionZNode.encode(partitions))
 
 
 @pytest.fixture
-def ruler() -> Ruler:
-    return Ruler()
+def controller() -> WatchedStore:
+    return WatchedStore()
 
 
-def test_wishes_as_read(ruler: Ruler) -> None:
-    assert ruler.store.read_preferred_elections() is None
-    ruler.wish(T1, T0, T1)
-    assert ruler.store.read_preferred_elections() == (T1, T0)
-    ruler.server.put(PATH, b"{")
-    assert isinstance(ruler.store.read_preferred_elections(), BadDataError)
+def test_requested_elections_are_read(controller: WatchedStore) -> None:
+    assert controller.store.read_preferred_elections() is None
+    controller.request(T1, T0, T1)
+    assert controller.store.read_preferred_elections() == (T1, T0)
+    controller.server.put(PATH, b"{")
+    assert isinstance(controller.store.read_preferred_elections(), BadDataError)
 
 
-def test_the_node_is_watched_whether_it_exists_or_not(ruler: Ruler) -> None:
-    ruler.store.read_preferred_elections()
-    ruler.wish(T0)
-    ruler.store.read_preferred_elections()
-    ruler.wish(T1)
-    ruler.store.read_preferred_elections()
-    ruler.store.delete_preferred_elections(0)
+def test_the_node_is_watched_whether_it_exists_or_not(controller: WatchedStore) -> None:
+    controller.store.read_preferred_elections()
+    controller.request(T0)
+    controller.store.read_preferred_elections()
+    controller.request(T1)
+    controller.store.read_preferred_elections()
+    controller.store.delete_preferred_elections(0)
     kinds = [WatchKind.CREATED, WatchKind.CHANGED, WatchKind.DELETED]
-    assert ruler.watches == [WatchEvent(kind, PATH) for kind in kinds]
-    ruler.store.read_preferred_elections()
-    ruler.store.unwatch_all_but_controller()
-    ruler.wish(T0)
-    assert len(ruler.watches) == 3
+    assert controller.watches == [WatchEvent(kind, PATH) for kind in kinds]
+    controller.store.read_preferred_elections()
+    controller.store.unwatch_all_but_controller()
+    controller.request(T0)
+    assert len(controller.watches) == 3
 
 
 @pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
-def test_it_is_deleted_whatever_is_lost(ruler: Ruler, moment: Moment) -> None:
-    def hook(call: Call) -> None:
-        if call.moment is moment:
-            ruler.zookeeper.hook = None
-            raise ConnectionLossError("lost")
-
-    ruler.wish(T0)
-    ruler.zookeeper.hook = hook
-    ruler.store.delete_preferred_elections(0)
-    assert PATH not in ruler.server.snapshot()
-    ruler.store.delete_preferred_elections(0)
+def test_the_node_is_deleted_after_a_lost_request_or_answer(
+    controller: WatchedStore, moment: Moment
+) -> None:
+    controller.request(T0)
+    controller.zookeeper.hook = once(moment, lose_connection)
+    controller.store.delete_preferred_elections(0)
+    assert PATH not in controller.server.snapshot()
+    controller.store.delete_preferred_elections(0)
 
 
-def test_who_was_deposed_deletes_nothing(ruler: Ruler) -> None:
-    ruler.wish(T0)
-    ruler.server.put("/controller_epoch", b"8")
+def test_a_deposed_controller_deletes_nothing(controller: WatchedStore) -> None:
+    controller.request(T0)
+    controller.server.put("/controller_epoch", b"8")
     with pytest.raises(ControllerMovedError):
-        ruler.store.delete_preferred_elections(0)
-    assert PATH in ruler.server.snapshot()
+        controller.store.delete_preferred_elections(0)
+    assert PATH in controller.server.snapshot()
 
 
-def test_nothing_works_when_the_session_is_over(ruler: Ruler) -> None:
-    ruler.zookeeper.expire()
+def test_all_calls_fail_after_the_session(controller: WatchedStore) -> None:
+    controller.zookeeper.expire()
     with pytest.raises(SessionExpiredError):
-        ruler.store.read_preferred_elections()
+        controller.store.read_preferred_elections()
     with pytest.raises(SessionExpiredError):
-        ruler.store.delete_preferred_elections(0)
+        controller.store.delete_preferred_elections(0)
 
 
-def test_a_real_zookeeper_tells_of_our_own_deletion_too(connect: Connect) -> None:
+def test_a_real_zookeeper_fires_the_watch_for_our_own_deletion(connect: Connect) -> None:
     session = connect()
     store = ZkControllerStore(session.client)
     data = PreferredReplicaElectionZNode.encode([T0])

@@ -1,4 +1,4 @@
-"""Blocks of producer ids: never the same twice, whatever is lost and whoever else takes one."""
+"""Blocks of producer ids are unique, also after lost answers and with concurrent brokers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import json
 import pytest
 
 from regent.core.errors import BadDataError
-from regent.zk.client.operations import ConflictError, ConnectionLossError
+from regent.zk.client.operations import ConflictError
 from regent.zk.codecs.admin_znodes import ProducerIdBlockZNode
 from regent.zk.stores.producer_ids import ZkProducerIds
 from tests.support.connected_sessions import Connect, read
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
+from tests.support.zookeeper_hooks import lose_connection, once
 
 PATH = ProducerIdBlockZNode.PATH
 
@@ -41,34 +42,24 @@ def test_an_empty_node_and_kafkas_own_are_continued(server: FakeZooKeeperServer)
     assert ZkProducerIds(FakeZooKeeper(server), 1).take_block() == range(6_000, 7_000)
 
 
-def test_a_block_that_another_broker_took_first_is_not_taken(server: FakeZooKeeperServer):
+def test_a_block_of_another_broker_is_not_taken(server: FakeZooKeeperServer):
     zookeeper, other = FakeZooKeeper(server), ZkProducerIds(FakeZooKeeper(server), 2)
     taken: list[range] = []
 
-    def intervene(call: Call) -> None:
-        if call.method == "multi" and call.moment is Moment.BEFORE and len(taken) < 2:
-            taken.append(other.take_block())
-
-    zookeeper.hook = intervene
+    zookeeper.hook = once(Moment.BEFORE, lambda: taken.append(other.take_block()), times=2)
     assert ZkProducerIds(zookeeper, 1).take_block() == range(2_000, 3_000)
     assert taken == [range(1_000), range(1_000, 2_000)]
 
 
 @pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
-def test_a_lost_answer_gives_no_block_twice(server: FakeZooKeeperServer, moment: Moment):
+def test_after_a_lost_answer_no_block_is_given_twice(server: FakeZooKeeperServer, moment: Moment):
     zookeeper = FakeZooKeeper(server)
-    losses = [ConnectionLossError("lost")]
-
-    def lose(call: Call) -> None:
-        if call.method == "multi" and call.moment is moment and losses:
-            raise losses.pop()
-
-    zookeeper.hook = lose
+    zookeeper.hook = once(moment, lose_connection)
     block = ZkProducerIds(zookeeper, 1).take_block()
     assert block == (range(1_000) if moment is Moment.BEFORE else range(1_000, 2_000))
 
 
-def test_it_gives_up_when_others_are_always_first(server: FakeZooKeeperServer):
+def test_an_allocation_that_always_conflicts_is_given_up(server: FakeZooKeeperServer):
     zookeeper, other = FakeZooKeeper(server), ZkProducerIds(FakeZooKeeper(server), 2)
 
     def intervene(call: Call) -> None:
@@ -89,14 +80,14 @@ def test_it_gives_up_when_others_are_always_first(server: FakeZooKeeperServer):
     ],
     ids=["garbage", "the last block there is"],
 )
-def test_what_cannot_be_continued_is_left_as_it_is(server: FakeZooKeeperServer, data: bytes):
+def test_unusable_data_are_not_overwritten(server: FakeZooKeeperServer, data: bytes):
     server.put(PATH, data)
     with pytest.raises(BadDataError, match=PATH):
         ZkProducerIds(FakeZooKeeper(server), 1).take_block()
     assert server.snapshot()[PATH].data == data
 
 
-def test_a_real_zookeeper_gives_each_broker_its_own(connect: Connect):
+def test_a_real_zookeeper_gives_each_broker_its_own_block(connect: Connect):
     first, second = connect().client, connect().client
     assert ZkProducerIds(first, 0).take_block() == range(1_000)
     assert ZkProducerIds(second, 1).take_block() == range(1_000, 2_000)

@@ -1,9 +1,8 @@
-"""The znodes of a deletion: what is read, and what is gone in which order."""
+"""The znodes of a deletion: reads, and the sequence of deletions."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 
 import pytest
 
@@ -11,7 +10,6 @@ from regent.core.errors import ControllerMovedError
 from regent.core.model import ReplicaAssignment
 from regent.zk.client.operations import (
     Check,
-    ConnectionLossError,
     Create,
     Delete,
     WatchEvent,
@@ -22,9 +20,10 @@ from regent.zk.stores.fenced_writes import MAX_OPERATIONS, Write, write_unfenced
 from regent.zk.stores.topic_deletion_store import MAX_ROUNDS, ZkTopicDeletionStore
 from tests.support.connected_sessions import Connect
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
+from tests.support.zookeeper_hooks import lose_connection, once
 
 EPOCH = "/controller_epoch"
-WISHES = "/admin/delete_topics"
+REQUESTS = "/admin/delete_topics"
 T = "/brokers/topics/t"
 
 
@@ -34,7 +33,7 @@ class Stage:
     def __init__(self) -> None:
         self.server = FakeZooKeeperServer()
         self.server.put(EPOCH, b"7")
-        self.server.put(WISHES)
+        self.server.put(REQUESTS)
         self.watches: list[WatchEvent] = []
         self.zookeeper = FakeZooKeeper(self.server, self.watches.append)
         self.store = ZkTopicDeletionStore(self.zookeeper)
@@ -49,13 +48,13 @@ class Stage:
             self.server.put(f"/config/topics/{topic}", b"{}")
         return self.server.snapshot()[TopicZNode.path(topic)].stat.czxid
 
-    def wish(self, topic: str) -> int:
-        """Wish a topic to be deleted; return the zxid of the wish."""
-        self.server.put(f"{WISHES}/{topic}")
-        return self.server.snapshot()[f"{WISHES}/{topic}"].stat.czxid
+    def request_deletion(self, topic: str) -> int:
+        """Request the deletion of a topic; return the zxid of the request."""
+        self.server.put(f"{REQUESTS}/{topic}")
+        return self.server.snapshot()[f"{REQUESTS}/{topic}"].stat.czxid
 
     def deleted(self) -> list[str]:
-        """Return what sessions deleted since the transactions were cleared, in order."""
+        """Return the paths that sessions deleted since the transactions were cleared."""
         return [
             operation.path
             for transaction in self.server.transactions
@@ -64,21 +63,9 @@ class Stage:
         ]
 
     def left(self) -> list[str]:
-        """Return the nodes of topics, their configurations and wishes that are there."""
-        roots = ("/brokers/topics/", "/config/topics/", f"{WISHES}/")
+        """Return the remaining nodes of topics, configurations and deletion requests."""
+        roots = ("/brokers/topics/", "/config/topics/", f"{REQUESTS}/")
         return [path for path in self.server.snapshot() if path.startswith(roots)]
-
-    def at_write(self, act: Callable[[], None], *, times: int = 1, at: Moment) -> None:
-        """Act when the store writes, so many times."""
-        left = times
-
-        def hook(call: Call) -> None:
-            nonlocal left
-            if call.method == "multi_many" and call.moment is at and left:
-                left -= 1
-                act()
-
-        self.zookeeper.hook = hook
 
 
 @pytest.fixture
@@ -86,52 +73,46 @@ def stage() -> Stage:
     return Stage()
 
 
-def lose() -> None:
-    raise ConnectionLossError("lost")
+# --- deletion requests ----------------------------------------------------------------------------
 
 
-# --- wishes ---------------------------------------------------------------------------------------
-
-
-def test_a_list_that_is_not_there_yet_is_watched_as_well(stage: Stage) -> None:
-    stage.server.remove(WISHES)
+def test_an_absent_list_is_watched(stage: Stage) -> None:
+    stage.server.remove(REQUESTS)
     assert stage.store.read_topics_to_delete() == {}
-    stage.server.put(WISHES)
-    assert [watch.path for watch in stage.watches] == [WISHES]
+    stage.server.put(REQUESTS)
+    assert [watch.path for watch in stage.watches] == [REQUESTS]
 
 
-def test_wishes_are_read_with_their_age_and_watched(stage: Stage) -> None:
-    later, earlier = stage.wish("u"), stage.wish("t")
+def test_requests_are_read_with_their_zxids_and_watched(stage: Stage) -> None:
+    later, earlier = stage.request_deletion("u"), stage.request_deletion("t")
     assert stage.store.read_topics_to_delete() == {"t": earlier, "u": later}
-    stage.wish("v")
-    assert stage.watches == [WatchEvent(WatchKind.CHILDREN, WISHES)]
+    stage.request_deletion("v")
+    assert stage.watches == [WatchEvent(WatchKind.CHILDREN, REQUESTS)]
 
 
-def test_a_wish_that_vanishes_while_it_is_read_is_none(stage: Stage) -> None:
-    def hook(call: Call) -> None:
-        if call.method == "get_many" and call.moment is Moment.BEFORE:
-            stage.server.remove(f"{WISHES}/t")
-
-    stage.wish("t")
-    zxid = stage.wish("u")
-    stage.zookeeper.hook = hook
+def test_a_request_deleted_during_the_read_is_left_out(stage: Stage) -> None:
+    stage.request_deletion("t")
+    zxid = stage.request_deletion("u")
+    stage.zookeeper.hook = once(
+        Moment.BEFORE, lambda: stage.server.remove(f"{REQUESTS}/t"), method="get_many"
+    )
     assert stage.store.read_topics_to_delete() == {"u": zxid}
 
 
-def test_wishes_are_dropped_and_the_topics_stay(stage: Stage) -> None:
+def test_requests_are_deleted_and_the_topics_stay(stage: Stage) -> None:
     stage.put_topic("t")
-    stage.wish("t")
-    before = [path for path in stage.left() if not path.startswith(WISHES)]
+    stage.request_deletion("t")
+    before = [path for path in stage.left() if not path.startswith(REQUESTS)]
     stage.store.delete_topic_deletions(["t", "absent"], 0)
     assert stage.left() == before
 
 
-# --- order and size -------------------------------------------------------------------------------
+# --- sequence and size ----------------------------------------------------------------------------
 
 
-def test_children_go_first_and_the_wish_last(stage: Stage) -> None:
+def test_children_are_deleted_first_and_the_request_last(stage: Stage) -> None:
     zxid = stage.put_topic("t", partitions=2)
-    stage.wish("t")
+    stage.request_deletion("t")
     stage.server.transactions.clear()
     assert stage.store.delete_topics({"t": zxid}, 0) == {"t"}
     assert stage.deleted() == [
@@ -142,14 +123,14 @@ def test_children_go_first_and_the_wish_last(stage: Stage) -> None:
         f"{T}/partitions",
         T,
         "/config/topics/t",
-        f"{WISHES}/t",
+        f"{REQUESTS}/t",
     ]
 
 
-def test_many_topics_go_in_one_transaction(stage: Stage) -> None:
+def test_many_topics_are_deleted_in_one_transaction(stage: Stage) -> None:
     topics = {f"t{n}": stage.put_topic(f"t{n}", partitions=5) for n in range(50)}
     for topic in topics:
-        stage.wish(topic)
+        stage.request_deletion(topic)
     stage.server.transactions.clear()
     calls: list[str] = []
     stage.zookeeper.hook = lambda call: calls.append(call.method)
@@ -160,11 +141,11 @@ def test_many_topics_go_in_one_transaction(stage: Stage) -> None:
     assert len(calls) - calls.count("multi_many") < 30 * 50, "reads in bulk"
 
 
-def test_a_topic_of_thousands_of_partitions_goes_in_transactions_of_a_thousand(
+def test_a_topic_with_thousands_of_partitions_is_deleted_in_transactions_of_a_thousand(
     stage: Stage,
 ) -> None:
     zxid = stage.put_topic("t", partitions=2_500)
-    stage.wish("t")
+    stage.request_deletion("t")
     stage.server.transactions.clear()
     assert stage.store.delete_topics({"t": zxid}, 0) == {"t"}
     assert stage.left() == []
@@ -176,7 +157,7 @@ def test_a_topic_of_thousands_of_partitions_goes_in_transactions_of_a_thousand(
 @pytest.mark.zookeeper
 def test_a_real_zookeeper_deletes_a_topic_of_thousands_of_partitions(connect: Connect) -> None:
     client = connect().client
-    parents = [EPOCH, "/admin", WISHES, f"{WISHES}/t", "/config", "/config/topics"]
+    parents = [EPOCH, "/admin", REQUESTS, f"{REQUESTS}/t", "/config", "/config/topics"]
     parents += ["/brokers", "/brokers/topics", T, f"{T}/partitions"]
     creates: list[Write] = [[Create(path)] for path in parents]
     for partition in range(3_000):
@@ -188,15 +169,15 @@ def test_a_real_zookeeper_deletes_a_topic_of_thousands_of_partitions(connect: Co
     store = ZkTopicDeletionStore(client)
     assert list(store.read_topics_to_delete()) == ["t"]
     assert store.delete_topics({"t": topic.stat.czxid}, 0) == {"t"}
-    assert client.children("/brokers/topics") == client.children(WISHES) == []
+    assert client.children("/brokers/topics") == client.children(REQUESTS) == []
 
 
 @pytest.mark.parametrize("crash_after", range(3))
-def test_topic_and_wish_go_together_whatever_happens_in_between(
+def test_a_topic_and_its_request_are_deleted_together_even_after_a_crash(
     stage: Stage, crash_after: int
 ) -> None:
     zxid = stage.put_topic("t", partitions=1_000)
-    stage.wish("t")
+    stage.request_deletion("t")
     transactions = 0
 
     def crash(call: Call) -> None:
@@ -209,7 +190,7 @@ def test_topic_and_wish_go_together_whatever_happens_in_between(
     stage.zookeeper.hook = crash
     with pytest.raises(KeyboardInterrupt):
         stage.store.delete_topics({"t": zxid}, 0)
-    assert {T, "/config/topics/t", f"{WISHES}/t"} <= set(stage.left())
+    assert {T, "/config/topics/t", f"{REQUESTS}/t"} <= set(stage.left())
     stage.zookeeper.hook = None
     assert stage.store.delete_topics({"t": zxid}, 0) == {"t"}
     assert stage.left() == []
@@ -217,7 +198,7 @@ def test_topic_and_wish_go_together_whatever_happens_in_between(
 
 def test_a_deposed_controller_deletes_nothing(stage: Stage) -> None:
     zxid = stage.put_topic("t")
-    stage.wish("t")
+    stage.request_deletion("t")
     stage.server.put(EPOCH, b"8")
     before = stage.left()
     for delete in (
@@ -229,7 +210,7 @@ def test_a_deposed_controller_deletes_nothing(stage: Stage) -> None:
     assert stage.left() == before
 
 
-# --- half of it -----------------------------------------------------------------------------------
+# --- partly deleted topics ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -238,94 +219,96 @@ def test_a_deposed_controller_deletes_nothing(stage: Stage) -> None:
         [f"{T}/partitions/0/state"],
         [f"{T}/partitions/0/state", f"{T}/partitions/0", f"{T}/partitions"],
         ["/config/topics/t"],
-        [f"{WISHES}/t"],
+        [f"{REQUESTS}/t"],
     ],
 )
-def test_what_is_gone_already_is_no_matter(stage: Stage, missing: list[str]) -> None:
+def test_already_deleted_nodes_are_skipped(stage: Stage, missing: list[str]) -> None:
     zxid = stage.put_topic("t")
-    stage.wish("t")
+    stage.request_deletion("t")
     for path in missing:
         stage.server.remove(path)
     assert stage.store.delete_topics({"t": zxid}, 0) == {"t"}
     assert stage.left() == []
 
 
-def test_a_wish_for_no_topic_is_dropped(stage: Stage) -> None:
-    assert stage.store.delete_topics({"t": stage.wish("t")}, 0) == {"t"}
+def test_a_request_for_an_unknown_topic_is_deleted(stage: Stage) -> None:
+    assert stage.store.delete_topics({"t": stage.request_deletion("t")}, 0) == {"t"}
     assert stage.left() == []
 
 
 @pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
-def test_a_lost_answer_is_no_matter(stage: Stage, moment: Moment) -> None:
+def test_a_deletion_succeeds_after_a_lost_request_or_answer(stage: Stage, moment: Moment) -> None:
     zxid = stage.put_topic("t", partitions=3)
-    stage.wish("t")
-    stage.at_write(lose, at=moment)
+    stage.request_deletion("t")
+    stage.zookeeper.hook = once(moment, lose_connection)
     assert stage.store.delete_topics({"t": zxid}, 0) == {"t"}
     assert stage.left() == []
 
 
-def test_a_node_created_meanwhile_goes_as_well(stage: Stage) -> None:
+def test_a_concurrently_created_node_is_deleted_too(stage: Stage) -> None:
     zxid = stage.put_topic("t")
-    stage.wish("t")
+    stage.request_deletion("t")
     late = f"{T}/partitions/1/state"
-    stage.at_write(lambda: stage.server.put(late), at=Moment.BEFORE)
+    stage.zookeeper.hook = once(Moment.BEFORE, lambda: stage.server.put(late))
     assert stage.store.delete_topics({"t": zxid}, 0) == {"t"}
     assert stage.left() == []
 
 
-def test_a_topic_written_meanwhile_goes_as_well(stage: Stage) -> None:
+def test_a_concurrently_written_topic_is_deleted_too(stage: Stage) -> None:
     zxid = stage.put_topic("t")
-    stage.at_write(lambda: stage.server.put(T, b"{}"), at=Moment.BEFORE)
+    stage.zookeeper.hook = once(Moment.BEFORE, lambda: stage.server.put(T, b"{}"))
     assert stage.store.delete_topics({"t": zxid}, 0) == {"t"}
     assert stage.left() == []
 
 
-def test_who_keeps_creating_nodes_does_not_keep_others_from_going(stage: Stage) -> None:
+def test_a_topic_that_keeps_getting_nodes_does_not_delay_others(stage: Stage) -> None:
     topics = {topic: stage.put_topic(topic) for topic in ("t", "u")}
-    stage.wish("t")
+    stage.request_deletion("t")
     partition = itertools.count(1)
-    stage.at_write(
+    stage.zookeeper.hook = once(
+        Moment.BEFORE,
         lambda: stage.server.put(f"{T}/partitions/{next(partition)}"),
         times=1_000,
-        at=Moment.BEFORE,
     )
     assert stage.store.delete_topics(topics, 0) == {"u"}
     assert next(partition) > MAX_ROUNDS
-    assert {T, f"{T}/partitions", "/config/topics/t", f"{WISHES}/t"} <= set(stage.left())
+    assert {T, f"{T}/partitions", "/config/topics/t", f"{REQUESTS}/t"} <= set(stage.left())
     assert not [path for path in stage.left() if path.endswith("/u")]
 
 
-# --- another topic of that name -------------------------------------------------------------------
+# --- another topic with the same name -------------------------------------------------------------
 
 
-def test_a_later_topic_of_that_name_stays_and_an_older_wish_goes(stage: Stage) -> None:
-    wish = stage.wish("t")
+def test_a_later_topic_with_the_name_stays_and_an_older_request_is_deleted(stage: Stage) -> None:
+    request_deletion = stage.request_deletion("t")
     stage.put_topic("t")
-    kept = [path for path in stage.left() if not path.startswith(WISHES)]
-    assert stage.store.delete_topics({"t": wish}, 0) == {"t"}
+    kept = [path for path in stage.left() if not path.startswith(REQUESTS)]
+    assert stage.store.delete_topics({"t": request_deletion}, 0) == {"t"}
     assert stage.left() == kept
 
 
-def test_a_later_wish_for_a_later_topic_stays(stage: Stage) -> None:
+def test_a_later_request_for_a_later_topic_stays(stage: Stage) -> None:
     zxid = stage.put_topic("t")
     for path in reversed(stage.left()):
         stage.server.remove(path)
     stage.put_topic("t")
-    stage.wish("t")
+    stage.request_deletion("t")
     kept = stage.left()
-    assert stage.store.delete_topics({"t": zxid}, 0) == frozenset(), "the next one is to go too"
+    assert stage.store.delete_topics({"t": zxid}, 0) == frozenset(), (
+        "the next one is to be deleted too"
+    )
     assert stage.left() == kept
 
 
-def test_a_topic_created_again_before_a_lost_answer_is_missed_stays(stage: Stage) -> None:
+def test_a_topic_created_again_after_a_lost_answer_stays(stage: Stage) -> None:
     def create_again() -> None:
         stage.put_topic("t")
-        stage.wish("t")
-        lose()
+        stage.request_deletion("t")
+        lose_connection()
 
     zxid = stage.put_topic("t")
-    stage.wish("t")
-    stage.at_write(create_again, at=Moment.AFTER)
+    stage.request_deletion("t")
+    stage.zookeeper.hook = once(Moment.AFTER, create_again)
     assert stage.store.delete_topics({"t": zxid}, 0) == frozenset()
-    assert {T, "/config/topics/t", f"{WISHES}/t"} <= set(stage.left())
+    assert {T, "/config/topics/t", f"{REQUESTS}/t"} <= set(stage.left())
     assert stage.server.snapshot()[T].stat.czxid > zxid

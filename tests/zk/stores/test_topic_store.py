@@ -1,8 +1,6 @@
-"""Topics created, grown and marked, in a fake ZooKeeper that misbehaves on demand."""
+"""Creation, growth and deletion marks of topics, with a fake ZooKeeper that loses connections."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import pytest
 
@@ -10,30 +8,18 @@ from regent.core.admin.admin_requests import NewTopic
 from regent.core.admin.topic_validation import unknown_topic
 from regent.core.errors import ApiError, Errors
 from regent.core.model import ReplicaAssignment
-from regent.zk.client.operations import ConnectionLossError, Create
+from regent.zk.client.operations import Create
 from regent.zk.codecs import znodes
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode
 from regent.zk.stores.topic_store import NoClusterError, ZkTopicStore
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
+from tests.support.zookeeper_hooks import lose_connection, once
 from tests.support.zookeeper_sessions import apply
 
 DONE = ApiError(Errors.NONE)
 ALREADY_MARKED = ApiError(Errors.NONE, "topic t is already marked for deletion")
 OURS, THEIRS = "A" * 22, "B" * 22
 ON_0 = {0: ReplicaAssignment((0, 1))}
-
-
-@pytest.fixture
-def server() -> FakeZooKeeperServer:
-    server = FakeZooKeeperServer()
-    for path in znodes.PERSISTENT_PATHS:
-        server.put(path)
-    return server
-
-
-@pytest.fixture
-def zookeeper(server: FakeZooKeeperServer) -> FakeZooKeeper:
-    return FakeZooKeeper(server)
 
 
 @pytest.fixture
@@ -56,21 +42,6 @@ def topic_in(server: FakeZooKeeperServer, topic: str) -> znodes.TopicZNodeData:
 def config_in(server: FakeZooKeeperServer, topic: str) -> dict[str, str]:
     path = ConfigEntityZNode.path("topics", topic)
     return ConfigEntityZNode.decode(server.snapshot()[path].data)
-
-
-def once(moment: Moment, method: str, action: Callable[[], None]) -> Callable[[Call], None]:
-    """Return a hook that acts at the first such moment of a call that writes or reads topics."""
-    pending = [action]
-
-    def hook(call: Call) -> None:
-        if pending and call.moment is moment and call.method == method:
-            pending.pop()()
-
-    return hook
-
-
-def lose_connection() -> None:
-    raise ConnectionLossError("lost")
 
 
 # --- creating topics ------------------------------------------------------------------------------
@@ -102,7 +73,7 @@ def test_a_thousand_topics_take_a_few_transactions(
     assert len(server.transactions) - before <= 3
 
 
-def test_an_existing_topic_is_left_alone_and_the_others_are_created(
+def test_an_existing_topic_is_unchanged_and_the_others_are_created(
     server: FakeZooKeeperServer, store: ZkTopicStore
 ) -> None:
     store.create_topics({"old": new_topic(THEIRS, **{"retention.ms": "1"})})
@@ -117,12 +88,12 @@ def test_an_existing_topic_is_left_alone_and_the_others_are_created(
     assert config_in(server, "old") == {"retention.ms": "1"}
 
 
-def test_a_topic_somebody_creates_at_the_same_time_is_theirs(
+def test_a_concurrently_created_topic_is_the_others(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, store: ZkTopicStore
 ) -> None:
     other = ZkTopicStore(FakeZooKeeper(server))
     zookeeper.hook = once(
-        Moment.BEFORE, "multi_many", lambda: void(other.create_topics({"t": new_topic(THEIRS)}))
+        Moment.BEFORE, lambda: void(other.create_topics({"t": new_topic(THEIRS)}))
     )
 
     outcomes = store.create_topics({"a": new_topic(), "t": new_topic(), "z": new_topic()})
@@ -135,7 +106,7 @@ def test_a_topic_somebody_creates_at_the_same_time_is_theirs(
     assert topic_in(server, "t").topic_id == THEIRS
 
 
-def test_a_configuration_left_over_from_an_earlier_topic_is_replaced(
+def test_the_configuration_of_an_earlier_topic_is_replaced(
     server: FakeZooKeeperServer, store: ZkTopicStore
 ) -> None:
     server.put("/config/topics/t", ConfigEntityZNode.encode({"retention.ms": "1"}))
@@ -144,12 +115,12 @@ def test_a_configuration_left_over_from_an_earlier_topic_is_replaced(
     assert config_in(server, "t") == {}
 
 
-def test_a_left_over_configuration_that_vanishes_meanwhile_is_created_after_all(
+def test_the_configuration_of_an_earlier_topic_may_be_deleted_concurrently(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, store: ZkTopicStore
 ) -> None:
     session = FakeZooKeeper(server)
     apply(session, Create("/config/topics/t", b"{}", ephemeral=True))
-    zookeeper.hook = once(Moment.BEFORE, "multi_many", session.close)
+    zookeeper.hook = once(Moment.BEFORE, session.close)
 
     assert store.create_topics({"t": new_topic()}) == {"t": DONE}
     assert config_in(server, "t") == {}
@@ -159,13 +130,13 @@ def test_a_left_over_configuration_that_vanishes_meanwhile_is_created_after_all(
 def test_a_topic_whose_answer_was_lost_is_recognised_by_its_id(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, store: ZkTopicStore, moment: Moment
 ) -> None:
-    zookeeper.hook = once(moment, "multi_many", lose_connection)
+    zookeeper.hook = once(moment, lose_connection)
 
     assert store.create_topics({"t": new_topic()}) == {"t": DONE}
     assert topic_in(server, "t").topic_id == OURS
 
 
-def test_a_topic_too_large_for_a_znode_leaves_the_others_alone(store: ZkTopicStore) -> None:
+def test_a_topic_too_large_for_a_znode_does_not_affect_the_others(store: ZkTopicStore) -> None:
     large = {partition: ReplicaAssignment((1, 2, 3)) for partition in range(70_000)}
 
     created = store.create_topics({"small": new_topic(), "large": NewTopic(OURS, large, {})})
@@ -215,21 +186,19 @@ def test_partitions_are_added_to_what_a_controller_wrote_meanwhile(
     moved = {0: ReplicaAssignment((2, 3))}
     path = znodes.TopicZNode.path(topic)
     zookeeper.hook = once(
-        Moment.BEFORE, "multi", lambda: server.put(path, znodes.TopicZNode.encode(OURS, moved))
+        Moment.BEFORE, lambda: server.put(path, znodes.TopicZNode.encode(OURS, moved))
     )
 
     assert grow(store, topic) == DONE
     assert topic_in(server, topic).partitions == moved | ADDED
 
 
-def test_partitions_that_somebody_else_added_first_are_not_overwritten(
+def test_concurrently_added_partitions_are_not_overwritten(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, store: ZkTopicStore, topic: str
 ) -> None:
     theirs = {1: ReplicaAssignment((4, 5))}
     other = ZkTopicStore(FakeZooKeeper(server))
-    zookeeper.hook = once(
-        Moment.BEFORE, "multi", lambda: void(other.add_partitions({topic: theirs}))
-    )
+    zookeeper.hook = once(Moment.BEFORE, lambda: void(other.add_partitions({topic: theirs})))
 
     assert grow(store, topic).error_code is Errors.INVALID_PARTITIONS
     assert topic_in(server, topic).partitions == ON_0 | theirs
@@ -243,13 +212,13 @@ def test_partitions_whose_answer_was_lost_are_added_once(
     topic: str,
     moment: Moment,
 ) -> None:
-    zookeeper.hook = once(moment, "multi", lose_connection)
+    zookeeper.hook = once(moment, lose_connection)
 
     assert grow(store, topic) == DONE
     assert server.snapshot()[znodes.TopicZNode.path(topic)].stat.version == 1
 
 
-def test_a_topic_that_may_not_grow_is_not_touched(
+def test_a_topic_that_may_not_grow_is_unchanged(
     server: FakeZooKeeperServer, store: ZkTopicStore, topic: str
 ) -> None:
     assert grow(store, "nope") == unknown_topic("nope")
@@ -305,7 +274,7 @@ def test_topics_are_marked_in_one_transaction(
 
 
 @pytest.mark.usefixtures("two")
-def test_what_is_marked_or_unknown_does_not_hinder_the_others(
+def test_marked_and_unknown_topics_do_not_affect_the_others(
     server: FakeZooKeeperServer, store: ZkTopicStore
 ) -> None:
     server.put("/admin/delete_topics/t")
@@ -317,22 +286,22 @@ def test_what_is_marked_or_unknown_does_not_hinder_the_others(
 
 
 @pytest.mark.usefixtures("two")
-def test_a_lost_request_to_mark_is_repeated(zookeeper: FakeZooKeeper, store: ZkTopicStore) -> None:
-    zookeeper.hook = once(Moment.BEFORE, "multi_many", lose_connection)
+def test_a_lost_deletion_request_is_repeated(zookeeper: FakeZooKeeper, store: ZkTopicStore) -> None:
+    zookeeper.hook = once(Moment.BEFORE, lose_connection)
 
     assert store.mark_for_deletion(["t"]) == {"t": DONE}
 
 
 @pytest.mark.usefixtures("two")
-def test_after_a_lost_answer_our_own_mark_is_found(
+def test_after_a_lost_answer_the_own_mark_is_found(
     zookeeper: FakeZooKeeper, store: ZkTopicStore
 ) -> None:
-    zookeeper.hook = once(Moment.AFTER, "multi_many", lose_connection)
+    zookeeper.hook = once(Moment.AFTER, lose_connection)
 
     assert store.mark_for_deletion(["t"]) == {"t": ALREADY_MARKED}
 
 
-def test_where_no_broker_ever_started_nothing_can_be_deleted() -> None:
+def test_before_the_first_broker_started_no_topic_can_be_deleted() -> None:
     with pytest.raises(NoClusterError):
         ZkTopicStore(FakeZooKeeper(FakeZooKeeperServer())).mark_for_deletion(["t"])
 

@@ -1,4 +1,4 @@
-"""Which fired watch triggers which event."""
+"""The event of each watch."""
 
 from __future__ import annotations
 
@@ -60,5 +60,5 @@ def test_events(kind: WatchKind, path: str, event: ControllerEvent) -> None:
         (CHANGED, "/"),
     ],
 )
-def test_what_triggers_nothing(kind: WatchKind, path: str) -> None:
+def test_other_watches_have_no_event(kind: WatchKind, path: str) -> None:
     assert controller_event(WatchEvent(kind, path), broker_id=7) is None
