@@ -1,4 +1,4 @@
-"""A bit flips on the disk of a real broker: nobody is given it, and the replica is fetched anew."""
+"""A bit flips on the disk of a real broker: clients never get it, and the log is fetched again."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def produce(cluster: BreakableCluster, partition: TopicPartition, values: list[b
 
 
 def consumer(cluster: BreakableCluster, partition: TopicPartition, offset: int) -> Consumer:
-    """Return one that checks nothing itself, as librdkafka does unless told otherwise."""
+    """Return a consumer that does not verify checksums, as librdkafka by default."""
     client = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
@@ -66,7 +66,7 @@ def consumer(cluster: BreakableCluster, partition: TopicPartition, offset: int) 
 
 
 def consume(cluster: BreakableCluster, partition: TopicPartition, offset: int = 0) -> list[bytes]:
-    """Read to the end."""
+    """Read all records from an offset on."""
     found: list[bytes] = []
     with closing(consumer(cluster, partition, offset)) as client:
         while len(found) < len(VALUES) - offset:
@@ -80,20 +80,20 @@ def consume(cluster: BreakableCluster, partition: TopicPartition, offset: int = 
 
 
 def damage(cluster: BreakableCluster, partition: TopicPartition, broker_id: BrokerId) -> None:
-    """Change a bit of the third segment of a replica."""
+    """Flip a bit of the third segment of a replica."""
     segments = sorted(cluster.log_of(partition, broker_id).glob("*.log"))
     assert len(segments) > 4
     flip_a_bit(segments[2], random.Random(7))
 
 
 def assert_whole(cluster: BreakableCluster, partition: TopicPartition) -> None:
-    """All replicas are in sync, and have what was written."""
+    """All replicas are in sync and have the written records."""
     logs = cluster.agreed_logs([partition])[partition]
     for broker_id in BROKERS:
         assert [record.value for record in logs[broker_id]] == VALUES
 
 
-def test_a_leader_gives_nobody_damaged_records_and_lets_others_lead(
+def test_a_leader_returns_no_damaged_records_and_another_broker_leads(
     cluster: BreakableCluster,
 ) -> None:
     (partition,) = cluster.create_safe_topic("led", 1)
@@ -106,7 +106,7 @@ def test_a_leader_gives_nobody_damaged_records_and_lets_others_lead(
     assert_whole(cluster, partition)
 
 
-def test_a_follower_finds_damage_that_nobody_reads(cluster: BreakableCluster) -> None:
+def test_a_follower_finds_damage_without_reads(cluster: BreakableCluster) -> None:
     (partition,) = cluster.create_safe_topic("followed", 1)
     produce(cluster, partition, VALUES)
     leader = cluster.leader_of(*partition)
@@ -117,7 +117,7 @@ def test_a_follower_finds_damage_that_nobody_reads(cluster: BreakableCluster) ->
     assert cluster.leader_of(*partition) == leader
 
 
-def test_a_bit_that_flipped_while_a_broker_was_away_is_found_before_anybody_reads_it(
+def test_damage_while_a_broker_is_down_is_found_before_a_read(
     cluster: BreakableCluster,
 ) -> None:
     (partition,) = cluster.create_safe_topic("restarted", 1)
@@ -131,25 +131,27 @@ def test_a_bit_that_flipped_while_a_broker_was_away_is_found_before_anybody_read
     assert consume(cluster, partition) == VALUES
 
 
-def test_a_segment_that_is_gone_is_missed_and_a_wrong_checkpoint_is_not_believed(
+def test_a_lost_segment_is_noticed_and_a_wrong_checkpoint_is_ignored(
     cluster: BreakableCluster,
 ) -> None:
-    holed, told = cluster.create_safe_topic("holed", 2)
-    for partition in (holed, told):
+    holed, shrunk = cluster.create_safe_topic("holed", 2)
+    for partition in (holed, shrunk):
         produce(cluster, partition, VALUES)
     leader = cluster.leader_of(*holed)
     cluster.shut_down(leader)
     log = cluster.log_of(holed, leader)
     sorted(log.glob("*.log"))[2].unlink()
-    checkpoint = cluster.log_of(told, leader).parent / "log-start-offset-checkpoint"
-    checkpoint.write_text(f"0\n1\n{told.topic} {told.partition} 1000000000\n")
+    checkpoint = cluster.log_of(shrunk, leader).parent / "log-start-offset-checkpoint"
+    checkpoint.write_text(f"0\n1\n{shrunk.topic} {shrunk.partition} 1000000000\n")
     cluster.revive(leader)
     cluster.await_replacement(holed, leader)
     assert_whole(cluster, holed)
-    assert_whole(cluster, told)
+    assert_whole(cluster, shrunk)
 
 
-def test_the_only_copy_goes_on_without_what_is_damaged(cluster: BreakableCluster) -> None:
+def test_the_only_copy_stays_in_service_without_its_damaged_records(
+    cluster: BreakableCluster,
+) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     wanted = NewTopic("alone", 1, 1, config=SMALL_SEGMENTS)
     admin.create_topics([wanted])["alone"].result(TIMEOUT_S)
@@ -160,7 +162,7 @@ def test_the_only_copy_goes_on_without_what_is_damaged(cluster: BreakableCluster
     with closing(consumer(cluster, partition, 0)) as client:
         errors = eventually(
             lambda: [m.error() for m in client.consume(100, 1.0) if m.error() is not None],
-            "the damage is told",
+            "status reports the damage",
         )
     assert errors
     late = len(VALUES) - 10
@@ -172,11 +174,11 @@ def test_the_only_copy_goes_on_without_what_is_damaged(cluster: BreakableCluster
 
 
 def warnings(cluster: BreakableCluster) -> str:
-    """Return what ``status`` warns of."""
+    """Return the warnings of ``status``."""
     return "\n".join(cluster.status()["warnings"])
 
 
-def test_a_topic_whose_znode_is_deleted_by_hand_finds_its_records_when_it_is_back(
+def test_a_topic_whose_znode_is_deleted_and_restored_by_hand_keeps_its_records(
     cluster: BreakableCluster,
 ) -> None:
     (partition,) = cluster.create_safe_topic("lost", 1)
@@ -195,7 +197,7 @@ def test_a_topic_whose_znode_is_deleted_by_hand_finds_its_records_when_it_is_bac
     finally:
         client.stop()
         client.close()
-    eventually(lambda: cluster.partition_states("lost"), "it is led")
+    eventually(lambda: cluster.partition_states("lost"), "it has leaders")
     cluster.await_isrs("lost", set(BROKERS))
     assert consume(cluster, partition) == VALUES
     assert_whole(cluster, partition)

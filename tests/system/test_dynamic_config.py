@@ -1,4 +1,4 @@
-"""A topic that is allowed unclean elections while nobody in sync is left gets a leader."""
+"""Unclean elections are enabled for a topic without a live in-sync replica: it gets a leader."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def cluster(tmp_path: Path) -> Iterator[RegentCluster]:
 
 
 def leader_and_isr(cluster: RegentCluster, topic: str) -> tuple[int, tuple[int, ...]]:
-    """Return what ZooKeeper says of a topic's only partition."""
+    """Return leader and ISR of a topic's only partition in ZooKeeper."""
     leadership = cluster.partition_states(topic)[0].leader_and_isr
     return leadership.leader, leadership.isr
 
 
 def allow_unclean_elections(cluster: RegentCluster, topic: str) -> None:
-    """Do what Kafka's own tool does."""
+    """Enable unclean elections as Kafka's own tool does."""
     config = ConfigEntityZNode.encode({"unclean.leader.election.enable": "true"})
     cluster.zookeeper.multi([Create(ConfigEntityZNode.path("topics", topic), config)])
     notification = ConfigEntityChangeNotificationSequenceZNode.encode(f"topics/{topic}")
@@ -41,27 +41,29 @@ def allow_unclean_elections(cluster: RegentCluster, topic: str) -> None:
     cluster.zookeeper.multi([Create(prefix, notification, sequential=True)])
 
 
-def test_a_topic_is_allowed_unclean_elections_while_it_waits_for_a_leader(
+def test_enabling_unclean_elections_ends_the_wait_for_a_leader(
     cluster: RegentCluster,
 ) -> None:
     cluster.create_topic("payments", 1)
     cluster.await_agreement([0, 1, 2], "payments")
-    ruler = cluster.controller()
-    assert ruler is not None
-    first, last = (b for b in (0, 1, 2) if b != ruler)
+    controller = cluster.controller()
+    assert controller is not None
+    first, last = (b for b in (0, 1, 2) if b != controller)
     cluster.create_topic_on("stuck", [(first, last)])
-    eventually(lambda: leader_and_isr(cluster, "stuck")[1] == (first, last), "it is led")
+    eventually(lambda: leader_and_isr(cluster, "stuck")[1] == (first, last), "it has a leader")
     cluster.signal(last, signal.SIGKILL)
     eventually(lambda: leader_and_isr(cluster, "stuck") == (first, (first,)), "one is in sync")
     cluster.signal(first, signal.SIGKILL)
-    eventually(lambda: leader_and_isr(cluster, "stuck") == (NO_LEADER, (first,)), "nobody leads")
+    eventually(
+        lambda: leader_and_isr(cluster, "stuck") == (NO_LEADER, (first,)), "there is no leader"
+    )
     cluster.start_broker(last)
     gauge = "kafka_controller_KafkaController_OfflinePartitionsCount"
-    eventually(lambda: cluster.metrics(ruler)[gauge] == 1.0, "the gauge says so")
+    eventually(lambda: cluster.metrics(controller)[gauge] == 1.0, "the gauge counts the partition")
     allow_unclean_elections(cluster, "stuck")
-    eventually(lambda: leader_and_isr(cluster, "stuck") == (last, (last,)), "it is led again")
+    eventually(lambda: leader_and_isr(cluster, "stuck") == (last, (last,)), "it has a leader again")
     meter = "kafka_controller_ControllerStats_UncleanLeaderElectionsPerSec_total"
-    eventually(lambda: cluster.metrics(ruler)[meter] == 1.0, "the meter counted it")
+    eventually(lambda: cluster.metrics(controller)[meter] == 1.0, "the meter counted it")
     eventually(
         lambda: cluster.partition_states("stuck")[0].leader_and_isr.leader_recovery_state == 0,
         "the new leader has recovered",

@@ -1,4 +1,4 @@
-"""Real processes, killed, paused and cut off."""
+"""Real processes that are killed, paused and disconnected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regent.zk.codecs.znodes import ControllerEpochZNode, ControllerZNode
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
 PARTITIONS = 12
-MAX_MOVES = 40  # each is won by one of three brokers, by chance
+MAX_MOVES = 40  # one of three brokers wins each election at random
 
 
 @pytest.fixture(scope="module")
@@ -39,16 +39,20 @@ def test_ten_moves_of_the_controller_lose_nothing(cluster: RegentCluster):
     "data",
     [b"garbage", ControllerZNode.encode(99, 0), ControllerZNode.encode(0, 0), b'{"brokerid":1}'],
 )
-def test_an_overwritten_controller_znode_ends_with_one_ruler(cluster: RegentCluster, data: bytes):
+def test_after_an_overwritten_controller_znode_there_is_one_active_controller(
+    cluster: RegentCluster, data: bytes
+):
     epoch = cluster.controller_epoch()
     cluster.zookeeper.multi([SetData(ControllerZNode.PATH, data, ANY_VERSION)])
     cluster.await_agreement([0, 1, 2], "payments")
-    ruling = [b for b in (0, 1, 2) if cluster.metadata(b).broker_state == "RunningAsController"]
-    assert ruling == [cluster.controller()]
+    active_controller = [
+        b for b in (0, 1, 2) if cluster.metadata(b).broker_state == "RunningAsController"
+    ]
+    assert active_controller == [cluster.controller()]
     assert cluster.controller_epoch() >= epoch
 
 
-def test_a_paused_controller_is_replaced_and_returns_as_a_subject(cluster: RegentCluster):
+def test_a_paused_controller_is_replaced_and_returns_as_a_broker(cluster: RegentCluster):
     paused = cluster.controller()
     assert paused is not None
     others = [b for b in (0, 1, 2) if b != paused]
@@ -63,11 +67,9 @@ def test_a_paused_controller_is_replaced_and_returns_as_a_subject(cluster: Regen
     eventually(
         lambda: cluster.broker_epoch(paused) not in (None, broker_epoch), "it registers again"
     )
-    eventually(
-        lambda: cluster.metadata(paused).broker_state == "RunningAsBroker", "it stopped ruling"
-    )
+    eventually(lambda: cluster.metadata(paused).broker_state == "RunningAsBroker", "it resigned")
     cluster.await_agreement([0, 1, 2], "payments", epoch + 1)
-    for _ in range(MAX_MOVES):  # it can be elected again, sooner or later
+    for _ in range(MAX_MOVES):  # later it can be elected again
         if cluster.controller() == paused:
             break
         epoch = cluster.controller_epoch()
@@ -97,7 +99,7 @@ def test_a_killed_controller_is_replaced_at_once_and_rejoins(cluster: RegentClus
     cause = f"event {epoch + 1}-{failover['event_id']}: "
     for broker in others:
         log = (cluster.data_dir / f"broker-{broker}" / "broker.log").read_text()
-        assert f"{cause}LeaderAndIsr FULL" in log, "one grep follows an event to what it caused"
+        assert f"{cause}LeaderAndIsr FULL" in log, "one grep finds the requests of an event"
     cluster.start_broker(killed)
     again = cluster.broker_epoch(killed)
     assert again is not None
@@ -106,12 +108,12 @@ def test_a_killed_controller_is_replaced_at_once_and_rejoins(cluster: RegentClus
     cluster.await_agreement([0, 1, 2], "payments", epoch + 1)
 
 
-def test_a_broker_that_is_asked_to_stop_hands_over_first(tmp_path: Path):
+def test_a_broker_hands_over_its_leaderships_before_it_stops(tmp_path: Path):
     with RegentCluster(tmp_path, "--no-placement-service") as cluster:
         cluster.create_topic("payments", PARTITIONS)
         cluster.await_agreement([0, 1, 2], "payments")
-        rules = cluster.controller()
-        leaves = next(b for b in (0, 1, 2) if b != rules)
+        controller = cluster.controller()
+        leaves = next(b for b in (0, 1, 2) if b != controller)
         pid = cluster.pid(leaves)
         answer = cluster.ask(leaves, ShutdownBrokerRequest(), timeout_s=30)
         assert answer.remaining_partitions == ()
@@ -121,6 +123,6 @@ def test_a_broker_that_is_asked_to_stop_hands_over_first(tmp_path: Path):
         cluster.await_end(leaves, pid)
         others = [b for b in (0, 1, 2) if b != leaves]
         cluster.await_agreement(others, "payments")
-        cluster.signal(next(b for b in others if b != rules), signal.SIGTERM)
-        assert rules is not None
-        cluster.await_agreement([rules], "payments")
+        cluster.signal(next(b for b in others if b != controller), signal.SIGTERM)
+        assert controller is not None
+        cluster.await_agreement([controller], "payments")

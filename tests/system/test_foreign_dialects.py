@@ -1,4 +1,4 @@
-"""Tools that write znodes themselves, each in its own dialect, are all understood."""
+"""Znodes that tools write in different formats are all understood."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.znode_writes import History, create, delete
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
-NOBODY = 9  # a broker that is not there
+ABSENT = 9  # a broker that is not there
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatedCluste
 
 
 def znode(cluster: OperatedCluster, topic: str) -> dict[str, Any]:
-    """Return what a topic's znode says."""
+    """Return the content of a topic's znode."""
     node = cluster.zookeeper.get(f"/brokers/topics/{topic}")
     assert node is not None
     content: dict[str, Any] = orjson.loads(node.data)
@@ -36,7 +36,7 @@ def znode(cluster: OperatedCluster, topic: str) -> dict[str, Any]:
 
 
 def await_znode(cluster: OperatedCluster, topic: str, **fields: Any) -> dict[str, Any]:
-    """Wait until a topic's znode has these fields; return all of it."""
+    """Wait until a topic's znode has these fields; return its content."""
     eventually(lambda: znode(cluster, topic).items() >= fields.items(), f"{topic}: {fields}")
     return znode(cluster, topic)
 
@@ -62,7 +62,9 @@ def await_znode(cluster: OperatedCluster, topic: str, **fields: Any) -> dict[str
     ],
     ids=lambda value: value if value[0] != "{" else "",
 )
-def test_a_reassignment_is_done_in_every_dialect(cluster: OperatedCluster, tool: str, data: str):
+def test_reassignments_in_the_formats_of_all_tools_are_done(
+    cluster: OperatedCluster, tool: str, data: str
+):
     topic = f"moved-by-{tool}"
     cluster.create_as_tools_do(topic, (0, 1))
     cluster.write(REASSIGN, data.replace('"T"', f'"{topic}"'))
@@ -72,7 +74,9 @@ def test_a_reassignment_is_done_in_every_dialect(cluster: OperatedCluster, tool:
     cluster.await_state(topic, 2, {1, 2})
 
 
-def test_a_plan_of_new_orders_only_is_done_and_then_elected(cluster: OperatedCluster):
+def test_a_reassignment_that_only_reorders_replicas_is_done_and_can_be_elected(
+    cluster: OperatedCluster,
+):
     cluster.create_as_tools_do("revoked", (0, 1), (0, 2))
     rows = '{"topic":"revoked","partition":0,"replicas":[1,0]},'
     rows += '{"topic":"revoked","partition":1,"replicas":[2,0]}'
@@ -90,13 +94,13 @@ def test_a_plan_of_new_orders_only_is_done_and_then_elected(cluster: OperatedClu
     ["", "not json", "[]", '{"version":1,"partitions":[]}'],
     ids=["no data", "no JSON", "no object", "no partitions"],
 )
-def test_what_cannot_be_done_is_not_left_lying_in_the_way(cluster: OperatedCluster, garbage: str):
+def test_a_reassignment_that_cannot_be_done_is_deleted(cluster: OperatedCluster, garbage: str):
     for path in (REASSIGN, ELECT):
         cluster.write(path, garbage)
         cluster.await_gone(path)
 
 
-def test_what_can_be_done_of_a_bad_plan_is_done(cluster: OperatedCluster):
+def test_the_valid_part_of_a_bad_reassignment_is_done(cluster: OperatedCluster):
     cluster.create_as_tools_do("planned", (0, 1))
     rows = '{"topic":"nosuch","partition":0,"replicas":[1]},'
     rows += '{"topic":"planned","partition":7,"replicas":[1]},'
@@ -106,11 +110,13 @@ def test_what_can_be_done_of_a_bad_plan_is_done(cluster: OperatedCluster):
     assert znode(cluster, "planned")["partitions"] == {"0": [1, 2]}
 
 
-def test_a_move_to_nobody_is_pending_until_another_plan_takes_its_place(cluster: OperatedCluster):
+def test_a_move_to_an_absent_broker_is_pending_until_another_plan_replaces_it(
+    cluster: OperatedCluster,
+):
     cluster.create_as_tools_do("stuck", (0, 1))
-    row = f'{{"topic":"stuck","partition":0,"replicas":[{NOBODY},1]}}'
+    row = f'{{"topic":"stuck","partition":0,"replicas":[{ABSENT},1]}}'
     cluster.write(REASSIGN, f'{{"version":1,"partitions":[{row}]}}')
-    await_znode(cluster, "stuck", adding_replicas={"0": [NOBODY]}, removing_replicas={"0": [0]})
+    await_znode(cluster, "stuck", adding_replicas={"0": [ABSENT]}, removing_replicas={"0": [0]})
     assert cluster.zookeeper.get(REASSIGN) is not None, "tools must refuse to begin another one"
     cluster.rewrite(
         REASSIGN, '{"version":1,"partitions":[{"topic":"stuck","partition":0,"replicas":[0,1]}]}'
@@ -119,11 +125,11 @@ def test_a_move_to_nobody_is_pending_until_another_plan_takes_its_place(cluster:
     await_znode(cluster, "stuck", partitions={"0": [0, 1]}, adding_replicas={})
 
 
-def test_the_node_may_be_removed_by_hand_and_written_again(cluster: OperatedCluster):
+def test_the_znode_may_be_removed_by_hand_and_written_again(cluster: OperatedCluster):
     cluster.create_as_tools_do("removed", (0, 1))
-    row = f'{{"topic":"removed","partition":0,"replicas":[{NOBODY},1]}}'
+    row = f'{{"topic":"removed","partition":0,"replicas":[{ABSENT},1]}}'
     cluster.write(REASSIGN, f'{{"version":1,"partitions":[{row}]}}')
-    await_znode(cluster, "removed", adding_replicas={"0": [NOBODY]})
+    await_znode(cluster, "removed", adding_replicas={"0": [ABSENT]})
     cluster.zookeeper.multi([Delete(REASSIGN, ANY_VERSION)])
     cluster.reassign("removed", (1, 0))
     await_znode(cluster, "removed", partitions={"0": [1, 0]}, adding_replicas={})
@@ -145,17 +151,17 @@ def test_a_topic_without_an_id_gets_one(cluster: OperatedCluster, version: int, 
     assert len(znode(cluster, topic)["topic_id"]) == 22
 
 
-def test_a_rewrite_that_knows_no_ids_and_no_moves_loses_neither(cluster: OperatedCluster):
+def test_a_rewrite_without_id_and_moves_loses_neither(cluster: OperatedCluster):
     cluster.create_as_tools_do("rewritten", (0, 1), (1, 2))
-    row = f'{{"topic":"rewritten","partition":0,"replicas":[{NOBODY},1]}}'
+    row = f'{{"topic":"rewritten","partition":0,"replicas":[{ABSENT},1]}}'
     cluster.write(REASSIGN, f'{{"version":1,"partitions":[{row}]}}')
-    before = await_znode(cluster, "rewritten", adding_replicas={"0": [NOBODY]})
-    grown = {"0": [NOBODY, 1, 0], "1": [1, 2], "2": [2, 0]}
+    before = await_znode(cluster, "rewritten", adding_replicas={"0": [ABSENT]})
+    grown = {"0": [ABSENT, 1, 0], "1": [1, 2], "2": [2, 0]}
     cluster.rewrite(
         "/brokers/topics/rewritten", orjson.dumps({"version": 1, "partitions": grown}).decode()
     )
     await_znode(cluster, "rewritten", **{**before, "partitions": grown})
-    eventually(lambda: 2 in cluster.partition_states("rewritten"), "the new partition is led")
+    eventually(lambda: 2 in cluster.partition_states("rewritten"), "the new partition has a leader")
     cluster.rewrite(
         REASSIGN, '{"version":1,"partitions":[{"topic":"rewritten","partition":0,"replicas":[1]}]}'
     )
@@ -170,8 +176,8 @@ def test_a_rewrite_that_knows_no_ids_and_no_moves_loses_neither(cluster: Operate
     ],
     ids=["version 2", "version 1"],
 )
-def test_a_change_of_a_setting_is_heard_in_both_versions(cluster: OperatedCluster, change: str):
-    _rules, dies, last = cluster.roles()
+def test_configuration_changes_of_both_versions_are_applied(cluster: OperatedCluster, change: str):
+    _controller, dies, last = cluster.roles()
     topic = f"unclean-{len(change)}"
     cluster.create_as_tools_do(topic, (dies, last))
     cluster.stop(dies)
@@ -192,7 +198,7 @@ MEBIBYTE = 1024 * 1024
 
 
 def throttle(cluster: OperatedCluster, topic: str, source: int, target: int, rate: int) -> None:
-    """Limit what the move of partition 0 may cost, in bytes a second, as Kafka's tools do."""
+    """Throttle the move of partition 0, in bytes a second, as Kafka's tools do."""
     setting = "{}.replication.throttled.{}".format
     rates = {setting(side, "rate"): str(rate) for side in ("leader", "follower")}
     replicas = {
@@ -205,7 +211,7 @@ def throttle(cluster: OperatedCluster, topic: str, source: int, target: int, rat
 
 
 def configure(cluster: OperatedCluster, entity: str, config: dict[str, str]) -> None:
-    """Replace a configuration and tell brokers of it, in that order."""
+    """Replace a configuration, then notify the brokers."""
     path, data = f"/config/{entity}", orjson.dumps({"version": 1, "config": config}).decode()
     if cluster.zookeeper.get(path) is None:
         cluster.write(path, data)
@@ -215,13 +221,13 @@ def configure(cluster: OperatedCluster, entity: str, config: dict[str, str]) -> 
 
 
 def change(entity: str) -> Operation:
-    """The write that tells brokers of a changed configuration."""
+    """The write that notifies brokers of a changed configuration."""
     data = orjson.dumps({"version": 2, "entity_path": entity})
     return Create("/config/changes/config_change_", data, sequential=True)
 
 
 def test_a_move_is_throttled_from_its_first_byte_on(cluster: OperatedCluster):
-    _rules, source, target = cluster.roles()
+    _controller, source, target = cluster.roles()
     cluster.create_as_tools_do("throttled", (source,))
     producer = Producer(
         {"bootstrap.servers": cluster.bootstrap_servers, "compression.type": "none"}
@@ -229,8 +235,8 @@ def test_a_move_is_throttled_from_its_first_byte_on(cluster: OperatedCluster):
     for _ in range(40):
         producer.produce("throttled", bytes(MEBIBYTE // 10), partition=0)
     assert producer.flush(20) == 0
-    # The throttle and the controller's request wait at the doors of brokers that sleep. The request
-    # could be obeyed at once, the throttle is found only after many other changes are read.
+    # The throttle and the controller's request wait at brokers that are paused. The request could
+    # be applied at once; the throttle is found only after many other changes are read.
     for broker_id in (source, target):
         cluster.signal(broker_id, signal.SIGSTOP)
     try:
@@ -257,11 +263,11 @@ def test_a_move_is_throttled_from_its_first_byte_on(cluster: OperatedCluster):
         configure(cluster, f"brokers/{broker_id}", {})
 
 
-def test_a_wish_to_delete_what_is_not_there_is_dropped(cluster: OperatedCluster):
-    history, wish = History(cluster), "/admin/delete_topics/ghost"
-    cluster.write(wish, "")
-    cluster.await_gone(wish)
-    assert history.writes("/admin", "/brokers/topics/ghost") == [create(wish), delete(wish)]
+def test_a_request_to_delete_an_unknown_topic_is_removed(cluster: OperatedCluster):
+    history, request = History(cluster), "/admin/delete_topics/ghost"
+    cluster.write(request, "")
+    cluster.await_gone(request)
+    assert history.writes("/admin", "/brokers/topics/ghost") == [create(request), delete(request)]
 
 
 def test_a_topic_that_cannot_be_read_can_be_deleted(cluster: OperatedCluster):
@@ -270,7 +276,7 @@ def test_a_topic_that_cannot_be_read_can_be_deleted(cluster: OperatedCluster):
     cluster.await_gone("/brokers/topics/weird", "/admin/delete_topics/weird")
 
 
-def test_a_topic_removed_by_hand_is_forgotten_and_may_be_created_again(cluster: OperatedCluster):
+def test_a_topic_removed_by_hand_may_be_created_again(cluster: OperatedCluster):
     cluster.create_as_tools_do("by-hand", (0, 1, 2))
     cluster.await_agreement([0, 1, 2], "by-hand")
     root = "/brokers/topics/by-hand"

@@ -1,4 +1,4 @@
-"""What people and networks do to a cluster: each is one clear line, and nothing dies."""
+"""Mistakes of people and failures of networks: each is one clear line, and no process ends."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ def test_a_taken_port_is_named(cluster: RegentCluster, tmp_path: Path, option: s
 
 
 def test_no_zookeeper_is_one_line(cluster: RegentCluster, tmp_path: Path):
-    """REC-06, the half without a log."""
+    """REC-06, the part without a log."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        nobody = taken.getsockname()[1]
+        unused = taken.getsockname()[1]
     config = tmp_path / "broker.toml"
     config.write_text("[zookeeper]\nconnection_timeout_ms = 1000\n")
-    arguments = ["--zookeeper", f"127.0.0.1:{nobody}", "--config", str(config)]
+    arguments = ["--zookeeper", f"127.0.0.1:{unused}", "--config", str(config)]
     ended = start_second(cluster, tmp_path, *arguments, broker_id=7)
-    assert_one_line(ended, f"127.0.0.1:{nobody}")
+    assert_one_line(ended, f"127.0.0.1:{unused}")
 
 
 def test_garbage_on_the_control_port_is_counted_and_survived(cluster: RegentCluster):
@@ -109,11 +109,11 @@ def test_garbage_on_the_control_port_is_counted_and_survived(cluster: RegentClus
         with urllib.request.urlopen(address, timeout=5) as page:
             return b'regent_rejected_frames_total{reason="not a ZeroMQ peer"}' in page.read()
 
-    eventually(is_counted, "the stranger is counted")
+    eventually(is_counted, "the rejected frames are counted")
     cluster.await_agreement([0, 1, 2], "payments")
 
 
-def test_an_unreadable_topic_is_set_aside_until_it_is_mended(cluster: RegentCluster):
+def test_an_unreadable_topic_is_set_aside_until_it_is_repaired(cluster: RegentCluster):
     path = TopicZNode.path("broken")
     cluster.zookeeper.multi([Create(path, b'{"version":1,"partitions":')])
     cluster.create_topic("whole", 2)
@@ -131,7 +131,9 @@ def test_a_topic_rewritten_by_an_old_tool_grows_and_keeps_its_id(cluster: Regent
     before = cluster.await_agreement([0, 1, 2], "orders")[0].topic_id
     grown = b'{"version":1,"partitions":{"0":[0,1,2],"1":[1,2,0],"2":[2,0,1]}}'
     cluster.zookeeper.multi([SetData(TopicZNode.path("orders"), grown, ANY_VERSION)])
-    eventually(lambda: len(cluster.partition_states("orders")) == 3, "the third partition is led")
+    eventually(
+        lambda: len(cluster.partition_states("orders")) == 3, "the third partition has a leader"
+    )
     rows = cluster.await_agreement([0, 1, 2], "orders")
     assert {row.topic_id for row in rows.values()} == {before}
     node = cluster.zookeeper.get(TopicZNode.path("orders"))
@@ -147,7 +149,7 @@ def test_two_signals_at_once_are_one_request(cluster: RegentCluster):
         assert fourth.wait(timeout=30) == 0
 
 
-def test_a_broker_paused_and_resumed_still_obeys_a_signal(cluster: RegentCluster):
+def test_a_broker_paused_and_resumed_still_handles_a_signal(cluster: RegentCluster):
     fourth = cluster.start_broker(3)
     fourth.send_signal(signal.SIGSTOP)
     fourth.send_signal(signal.SIGTERM)
@@ -159,7 +161,9 @@ def test_the_cluster_outlives_a_zookeeper_that_hangs(cluster: RegentCluster):
     (node,) = cluster.description["zookeeper_nodes"]
     os.kill(node["pid"], signal.SIGSTOP)
     try:
-        threading.Event().wait(1.5 * SESSION_TIMEOUT_MS / 1000)  # the fault is its duration
+        threading.Event().wait(
+            1.5 * SESSION_TIMEOUT_MS / 1000
+        )  # the test needs an outage of this time
     finally:
         os.kill(node["pid"], signal.SIGCONT)
     cluster.await_agreement([0, 1, 2], "payments")
@@ -194,7 +198,7 @@ def test_the_cluster_outlives_a_zookeeper_that_is_killed_and_restarted(cluster: 
         again.communicate(timeout=30)
 
 
-def test_after_ctrl_c_nothing_is_left(tmp_path: Path):
+def test_after_ctrl_c_no_process_is_left(tmp_path: Path):
     with RegentCluster(tmp_path, "--no-placement-service") as cluster:
         description = cluster.description
         pids = [b["pid"] for b in description["brokers"]]
@@ -207,7 +211,7 @@ def test_after_ctrl_c_nothing_is_left(tmp_path: Path):
         assert not (tmp_path / "cluster.json").exists()
 
 
-def test_after_the_death_of_the_supervisor_nothing_is_left(tmp_path: Path):
+def test_after_the_death_of_the_supervisor_no_process_is_left(tmp_path: Path):
     with RegentCluster(tmp_path, "--no-placement-service") as cluster:
         description = cluster.description
         pids = [b["pid"] for b in description["brokers"]]
@@ -219,7 +223,7 @@ def test_after_the_death_of_the_supervisor_nothing_is_left(tmp_path: Path):
 
 
 def _guardians(pids: list[int]) -> set[int]:
-    """Return the children of these processes."""
+    """Return the guardians among the children of these processes."""
     found: set[int] = set()
     for pid in pids:
         for task in Path(f"/proc/{pid}/task").iterdir():

@@ -1,7 +1,7 @@
-"""What real clients see while things break, checked record by record.
+"""Real clients during faults, checked record by record.
 
-Each round is another history: ``--rounds 20`` makes twenty of every fault. What happens where is
-picked by chance; the seed is printed with a failure. Longer ones: ``python -m tests.soak``.
+Each round is another history: ``--rounds 20`` runs twenty of every fault. Random choices decide
+what happens where; a failure prints the seed. Longer ones: ``python -m tests.soak``.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BreakableClust
         yield cluster
 
 
-def live_through(cluster: BreakableCluster, fault: Fault, chance: random.Random) -> str:
-    """Have a fault happen under load; return what it broke that it should not have."""
+def run_fault(cluster: BreakableCluster, fault: Fault, chance: random.Random) -> str:
+    """Run a fault under load; return the violations."""
     topic = f"history-{uuid.uuid4().hex[:8]}"
     partitions = cluster.create_safe_topic(topic, PARTITIONS)
     with Load(cluster.bootstrap_servers, partitions) as load:
@@ -57,16 +57,16 @@ def live_through(cluster: BreakableCluster, fault: Fault, chance: random.Random)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_what_is_acknowledged_survives(
+def test_acknowledged_records_survive(
     cluster: BreakableCluster, fault: Fault, rounds: Iterator[random.Random]
 ):
     for chance in rounds:
-        broken = live_through(cluster, fault, chance)
+        broken = run_fault(cluster, fault, chance)
         assert not broken, broken
 
 
-def test_what_is_acknowledged_survives_a_full_disk(tmp_path: Path, rounds: Iterator[random.Random]):
-    """One of the two log directories of a broker is full: only what is there goes offline."""
+def test_acknowledged_records_survive_a_full_disk(tmp_path: Path, rounds: Iterator[random.Random]):
+    """One of the two log directories of a broker is full: only its replicas go offline."""
     with ExitStack() as stack:
         disk = tmp_path / "broker-1" / SMALL_DISK
         try:
@@ -75,5 +75,5 @@ def test_what_is_acknowledged_survives_a_full_disk(tmp_path: Path, rounds: Itera
             pytest.skip(f"no file system can be mounted: {error}")
         cluster = stack.enter_context(BreakableCluster(tmp_path))
         for chance in rounds:
-            broken = live_through(cluster, fill_a_disk, chance)
+            broken = run_fault(cluster, fill_a_disk, chance)
             assert not broken, broken

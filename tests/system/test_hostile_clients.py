@@ -1,4 +1,4 @@
-"""A broker process beside strangers that send nonsense, too much, or nothing."""
+"""A broker process beside clients that send nonsense, too much, or nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EXPIRIES = "kafka_server_SessionExpireListener_ZooKeeperExpiresPerSec_total"
 
 
 class Broker(RegentCluster):
-    """A cluster of one."""
+    """A cluster with one broker."""
 
     def __init__(self, folder: Path) -> None:
         config = folder / "broker.toml"
@@ -56,18 +56,18 @@ class Broker(RegentCluster):
         return ask(self.address, request(0, 7, body))
 
     def peak_mb(self) -> float:
-        """The most memory the process has had since ``forget_peak``."""
+        """The peak of the process's memory since ``forget_peak``."""
         status = Path(f"/proc/{self.pid(0)}/status").read_text()
         (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
         return int(line.split()[1]) / 1000
 
     def forget_peak(self) -> float:
-        """Return how much memory the process has now."""
+        """Reset the peak; return the present memory."""
         Path(f"/proc/{self.pid(0)}/clear_refs").write_text("5")
         return self.peak_mb()
 
     def log(self) -> str:
-        """What the broker has logged."""
+        """The broker's log."""
         return (self.data_dir / "broker-0" / "broker.log").read_text()
 
 
@@ -77,7 +77,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield broker
 
 
-def test_clients_that_announce_much_and_send_nothing_block_nobody(broker: Broker) -> None:
+def test_clients_that_announce_much_and_send_nothing_do_not_block_others(broker: Broker) -> None:
     with ExitStack() as silent:
         for _ in range(8):
             client = silent.enter_context(RawClient(broker))
@@ -107,7 +107,7 @@ def test_hostile_bodies_between_brokers_take_neither_time_nor_memory(
             peer.send_multipart([b"", msgpack.packb(header), b"\x81\xa6topics" + array])
             assert ask_versions(broker.address)
         assert broker.produce(100)
-        assert broker.peak_mb() - before < 32, "what four peers can make it keep"
+        assert broker.peak_mb() - before < 32, "the memory that four peers can occupy"
         assert broker.metrics(0)[EXPIRIES] == 0
     finally:
         context.destroy(linger=0)
@@ -131,7 +131,7 @@ def test_changed_requests_between_brokers_do_no_harm(broker: Broker, port: str) 
     assert broker.metrics(0)[EXPIRIES] == 0
 
 
-def test_requests_that_end_too_early_leave_no_traceback(broker: Broker) -> None:
+def test_truncated_requests_log_no_traceback(broker: Broker) -> None:
     for data in genuine_requests(ask_versions(broker.address)):
         with RawClient(broker) as client:
             client.send(framed(data[: len(data) - 3]) + framed(data[:-1]))
@@ -141,7 +141,7 @@ def test_requests_that_end_too_early_leave_no_traceback(broker: Broker) -> None:
     assert "Traceback" not in broker.log()
 
 
-def test_a_broker_that_has_no_file_descriptor_left_for_a_while_goes_on(broker: Broker) -> None:
+def test_a_broker_survives_a_shortage_of_file_descriptors(broker: Broker) -> None:
     pid = broker.pid(0)
     before, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     used = {int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir()}
@@ -156,7 +156,7 @@ def test_a_broker_that_has_no_file_descriptor_left_for_a_while_goes_on(broker: B
     assert "is offline" not in broker.log()
 
 
-def test_as_many_connections_as_allowed_are_told_by_status(broker: Broker) -> None:
+def test_status_warns_when_the_limit_of_connections_is_reached(broker: Broker) -> None:
     with ExitStack() as idle:
         for _ in range(MAX_CONNECTIONS + 1):
             idle.enter_context(RawClient(broker))
@@ -164,5 +164,5 @@ def test_as_many_connections_as_allowed_are_told_by_status(broker: Broker) -> No
         def warned() -> bool:
             return any("max_connections" in line for line in broker.status()["warnings"])
 
-        eventually(warned, "status tells that clients wait")
+        eventually(warned, "status warns that clients wait")
     assert ask_versions(broker.address)

@@ -1,7 +1,7 @@
-"""A controller that dies in the middle of long work: the next one finishes it.
+"""A controller that is killed during a long operation: the next one finishes it.
 
-Each round kills the controller at another moment. ``--rounds 20`` makes the rounds of every
-operation twenty; the moments are picked by chance, the seed is printed.
+Each round kills the controller at another random moment. ``--rounds 20`` runs twenty rounds of
+every operation; a failure prints the seed.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def cluster(tmp_path: Path) -> Iterator[RegentCluster]:
 
 
 def create(cluster: RegentCluster, prefix: str) -> dict[TopicPartition, tuple[int, ...]]:
-    """Create topics of two replicas, and wait until they are led."""
+    """Create topics with two replicas, and wait for their leaders."""
     placed: dict[TopicPartition, tuple[int, ...]] = {
         TopicPartition(f"{prefix}-{t:02d}", p): ((t + p) % BROKERS, (t + p + 1) % BROKERS)
         for t in range(TOPICS)
         for p in range(PARTITIONS)
     }
     write_topics(cluster, placed)
-    everything_is_well(cluster, placed)
+    await_placement(cluster, placed)
     return placed
 
 
@@ -81,7 +81,7 @@ def write_topics(cluster: RegentCluster, placed: Mapping[TopicPartition, tuple[i
 
 
 class Interruption:
-    """The death of whoever rules, some time from now, and its return."""
+    """Kills the active controller after some time, and restarts it."""
 
     def __init__(self, cluster: RegentCluster, chance: random.Random) -> None:
         self._cluster = cluster
@@ -90,23 +90,23 @@ class Interruption:
         self._timer.start()
 
     def end(self) -> None:
-        """Wait for the death, and start the broker again."""
+        """Wait for the kill, and start the broker again."""
         self._timer.join()
         for broker_id in self._killed:
             self._cluster.await_end(broker_id, self._cluster.pid(broker_id))
             self._cluster.start_broker(broker_id)
 
     def _kill(self) -> None:
-        ruler = self._cluster.controller()
-        if ruler is not None:
-            self._cluster.signal(ruler, signal.SIGKILL)
-            self._killed.append(ruler)
+        controller = self._cluster.controller()
+        if controller is not None:
+            self._cluster.signal(controller, signal.SIGKILL)
+            self._killed.append(controller)
 
 
-def everything_is_well(
+def await_placement(
     cluster: RegentCluster, placed: Mapping[TopicPartition, tuple[int, ...]]
 ) -> None:
-    """Wait until every partition is assigned as ``placed``, all of it in sync, and led."""
+    """Wait until every partition is assigned as ``placed``, with a leader and all in sync."""
     admin = ZkAdminStore(cluster.zookeeper)
     topics = sorted({partition.topic for partition in placed})
 
@@ -129,11 +129,11 @@ def everything_is_well(
             for partition, state in states.items()
         )
 
-    eventually(settled, "every partition is where it belongs, and in sync", TIMEOUT_S)
+    eventually(settled, "every partition is as assigned, and in sync", TIMEOUT_S)
 
 
 def caches_hold(cluster: RegentCluster, partitions: Mapping[TopicPartition, object]) -> None:
-    """Wait until every broker knows these partitions and no others."""
+    """Wait until every broker's metadata cache has exactly these partitions."""
 
     def agreed() -> bool:
         return all(
@@ -142,7 +142,7 @@ def caches_hold(cluster: RegentCluster, partitions: Mapping[TopicPartition, obje
             for b in range(BROKERS)
         )
 
-    eventually(agreed, "every broker knows what there is", TIMEOUT_S)
+    eventually(agreed, "all metadata caches agree", TIMEOUT_S)
 
 
 def test_a_reassignment_survives_the_death_of_the_controller(
@@ -154,14 +154,14 @@ def test_a_reassignment_survives_the_death_of_the_controller(
             partition: tuple((replica + 1) % BROKERS for replica in replicas)
             for partition, replicas in placed.items()
         }
-        wish = Create(ReassignPartitionsZNode.PATH, ReassignPartitionsZNode.encode(placed))
+        request = Create(ReassignPartitionsZNode.PATH, ReassignPartitionsZNode.encode(placed))
         interruption = Interruption(cluster, chance)
-        cluster.zookeeper.multi([wish])
+        cluster.zookeeper.multi([request])
         interruption.end()
-        everything_is_well(cluster, placed)
+        await_placement(cluster, placed)
         eventually(
             lambda: cluster.zookeeper.get(ReassignPartitionsZNode.PATH) is None,
-            "the wish is fulfilled",
+            "the reassignment is done",
             TIMEOUT_S,
         )
         caches_hold(cluster, placed)
@@ -172,12 +172,12 @@ def test_a_deletion_survives_the_death_of_the_controller(
 ):
     for number, chance in enumerate(rounds):
         placed = create(cluster, f"doomed-{number}")
-        wishes = [
+        requests = [
             Create(DeleteTopicsTopicZNode.path(topic))
             for topic in sorted({partition.topic for partition in placed})
         ]
         interruption = Interruption(cluster, chance)
-        cluster.zookeeper.multi(wishes)
+        cluster.zookeeper.multi(requests)
         interruption.end()
         for path in ("/brokers/topics", "/config/topics", DeleteTopicsZNode.PATH):
             eventually(
@@ -193,16 +193,16 @@ def test_a_controlled_shutdown_survives_the_death_of_the_controller(
 ):
     placed = create(cluster, "steady")
     for chance in rounds:
-        ruler = eventually(
+        controller = eventually(
             lambda: [b for b in range(BROKERS) if b == cluster.controller()], "a controller"
         )
-        leaving = chance.choice([b for b in range(BROKERS) if b not in ruler])
+        leaving = chance.choice([b for b in range(BROKERS) if b not in controller])
         pid = cluster.pid(leaving)
         interruption = Interruption(cluster, chance)
-        with suppress(RequestError):  # it may end before its answer has travelled
+        with suppress(RequestError):  # the broker may end before its answer is sent
             cluster.ask(leaving, ShutdownBrokerRequest(), timeout_s=30)
         interruption.end()
         cluster.await_end(leaving, pid, TIMEOUT_S)
         cluster.start_broker(leaving)
-        everything_is_well(cluster, placed)
+        await_placement(cluster, placed)
         caches_hold(cluster, placed)

@@ -50,13 +50,17 @@ def test_a_failed_disk_costs_its_replicas_and_the_last_one_the_broker(
     shutil.rmtree(one)
     cluster.create_topic_on("more", [(0, BROKER)] * 4)
     eventually(
-        lambda: led_by(cluster, BROKER, "payments") == kept, "others lead what was in the first"
+        lambda: led_by(cluster, BROKER, "payments") == kept,
+        "other brokers lead the partitions of the first directory",
     )
     assert process.poll() is None
 
     shutil.rmtree(two)
     cluster.create_topic_on("again", [(0, BROKER)] * 2)
-    _, told = process.communicate(timeout=TIMEOUT_S)
+    _, output = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 1
-    assert told.splitlines()[-1].endswith(f"every log directory has failed: {one}, {two}")
-    eventually(lambda: not led_by(cluster, BROKER, "payments"), "others lead what was in the last")
+    assert output.splitlines()[-1].endswith(f"every log directory has failed: {one}, {two}")
+    eventually(
+        lambda: not led_by(cluster, BROKER, "payments"),
+        "other brokers lead the partitions of the last directory",
+    )

@@ -1,4 +1,4 @@
-"""What the brokers of a real cluster tell Prometheus, by Kafka's names."""
+"""Metrics of the brokers of a real cluster, with Kafka's names."""
 
 from __future__ import annotations
 
@@ -48,22 +48,26 @@ def cluster(tmp_path: Path) -> Iterator[RegentCluster]:
         yield cluster
 
 
-def test_every_broker_has_kafkas_metrics_and_one_of_them_rules(cluster: RegentCluster) -> None:
+def test_every_broker_has_kafkas_metrics_and_one_is_the_active_controller(
+    cluster: RegentCluster,
+) -> None:
     cluster.create_topic("payments", 3)
     cluster.await_agreement([0, 1, 2], "payments")
-    told = {broker_id: cluster.metrics(broker_id) for broker_id in (0, 1, 2)}
-    for metrics in told.values():
+    reported = {broker_id: cluster.metrics(broker_id) for broker_id in (0, 1, 2)}
+    for metrics in reported.values():
         assert [name for name in KAFKA_NAMES if name not in metrics] == []
-    ruling = "kafka_controller_KafkaController_ActiveControllerCount"
-    assert [b for b, metrics in told.items() if metrics[ruling] == 1] == [cluster.controller()]
+    active_controller = "kafka_controller_KafkaController_ActiveControllerCount"
+    assert [b for b, metrics in reported.items() if metrics[active_controller] == 1] == [
+        cluster.controller()
+    ]
     leaders = "kafka_server_ReplicaManager_LeaderCount"
-    assert sum(metrics[leaders] for metrics in told.values()) == 3
+    assert sum(metrics[leaders] for metrics in reported.values()) == 3
     in_sync = 'kafka_cluster_Partition_InSyncReplicasCount{partition="0",topic="payments"}'
-    assert [m[in_sync] for m in told.values() if in_sync in m] == [3.0]
+    assert [m[in_sync] for m in reported.values() if in_sync in m] == [3.0]
     ends = 'kafka_log_Log_LogEndOffset{partition="0",topic="payments"}'
-    assert [metrics[ends] for metrics in told.values()] == [0.0, 0.0, 0.0]
+    assert [metrics[ends] for metrics in reported.values()] == [0.0, 0.0, 0.0]
     fetches = "kafka_server_FetcherStats_RequestsPerSec_total"
     eventually(
         lambda: sum(v for k, v in cluster.metrics(0).items() if k.startswith(fetches)) > 0,
-        "it follows somebody",
+        "it follows a leader",
     )

@@ -1,4 +1,4 @@
-"""A plan on a real cluster: brokers and the one who executes it die, and it gets to its end."""
+"""A plan on a real cluster is completed although brokers and its executor are killed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ sys.exit(run_job(execute_command, "plan execute", sys.argv[1:], None))
 """
 
 Replicas = list[tuple[BrokerId, ...]]
-# What the leaving broker holds goes to the receiver, and what both hold to somebody else.
+# Replicas of the leaving broker go to the receiver; those of a shared partition to the third.
 BEFORE: Replicas = [((LEAVING, 0), (1, LEAVING), (LEAVING, RECEIVER))[p % 3] for p in range(60)]
 TARGET: Replicas = [((RECEIVER, 0), (1, RECEIVER), (0, RECEIVER))[p % 3] for p in range(60)]
 TARGETS = [ReplicaAssignment(replicas) for replicas in TARGET]
@@ -91,25 +91,23 @@ def await_words(process: subprocess.Popen[str], words: str) -> None:
     for line in process.stderr:
         if words in line:
             return
-    raise AssertionError(f"it never said {words!r}")
+    raise AssertionError(f"it never printed {words!r}")
 
 
 def outcome(process: subprocess.Popen[str]) -> tuple[int, dict[str, Any], list[str]]:
-    """Wait for its end; return its exit status, its summary, and what it said."""
+    """Wait for the end of a process; return its exit status, its summary, and its messages."""
     out, err = process.communicate(timeout=TIMEOUT_S)
     return process.returncode, json.loads(out or "{}"), err.splitlines()
 
 
-def test_a_plan_outlives_the_broker_that_receives_and_whoever_executes_it(
-    cluster: RegentCluster, plan: Path
-):
+def test_a_plan_survives_the_receiving_broker_and_its_executor(cluster: RegentCluster, plan: Path):
     with executor(cluster, plan) as first:
         await_words(first, "wave 1 of 4 is done: 15 partitions")
         pid = cluster.pid(RECEIVER)
         cluster.signal(RECEIVER, signal.SIGKILL)
         cluster.await_end(RECEIVER, pid)
         first.kill()
-    eventually(lambda: cluster.broker_epoch(RECEIVER) is None, "it is seen to be dead")
+    eventually(lambda: cluster.broker_epoch(RECEIVER) is None, "its registration is gone")
 
     with executor(cluster, plan) as second:
         await_words(second, "is the first")

@@ -1,4 +1,4 @@
-"""The power goes in the whole cluster: what was acknowledged is there, in any order of return."""
+"""The whole cluster loses power: acknowledged records stay, in any sequence of restarts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def produce_one_by_one(cluster: BreakableCluster, partition: TopicPartition) -> 
 
 
 def regent(cluster: BreakableCluster, *arguments: str) -> str:
-    """Run a command; return all it says, whatever comes of it."""
+    """Run a command; return its output, also of a failure."""
     command = [*COMMAND, *arguments, "--data-dir", str(cluster.data_dir)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     return ended.stdout + ended.stderr
@@ -65,12 +65,12 @@ def regent(cluster: BreakableCluster, *arguments: str) -> str:
 def values_on(
     cluster: BreakableCluster, partition: TopicPartition, broker_id: BrokerId
 ) -> list[bytes | None]:
-    """Return what is on the disk of a broker."""
+    """Return the records on the disk of a broker."""
     return [record.value for record in cluster.logs([partition])[partition][broker_id]]
 
 
 def consume(cluster: BreakableCluster, partition: TopicPartition) -> list[bytes | None]:
-    """Return every record that can be read; wait for as many as were written."""
+    """Return all readable records; wait for as many as were written."""
     client = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
@@ -86,7 +86,7 @@ def consume(cluster: BreakableCluster, partition: TopicPartition) -> list[bytes 
 
 
 def halve(cluster: BreakableCluster, broker_id: BrokerId, partition: TopicPartition) -> None:
-    """Cut the log of a broker that is down in the middle: between two batches, which is worse."""
+    """Cut the log of a stopped broker in the middle, between two batches."""
     (segment,) = cluster.log_of(partition, broker_id).glob("*.log")
     size = segment.stat().st_size
     assert size % len(VALUES) == 0
@@ -94,7 +94,7 @@ def halve(cluster: BreakableCluster, broker_id: BrokerId, partition: TopicPartit
         file.truncate(size // 2)
 
 
-def test_who_lost_records_does_not_lead_before_who_has_them_is_back(
+def test_a_replica_that_lost_records_does_not_lead_before_a_complete_one_is_back(
     cluster: BreakableCluster,
 ) -> None:
     (partition,) = cluster.create_safe_topic("payments", 1)
@@ -106,7 +106,7 @@ def test_who_lost_records_does_not_lead_before_who_has_them_is_back(
         f"{partition} waits for broker 1 or 2, which may have every committed record: the log of"
         " 0 may have lost some"
     )
-    eventually(lambda: why in regent(cluster, "status"), "status says who is waited for")
+    eventually(lambda: why in regent(cluster, "status"), "status names the awaited brokers")
     assert why in regent(cluster, "topics", "describe", "payments")
     assert cluster.leader_of(*partition) == -1
     cluster.revive(1)
@@ -123,7 +123,7 @@ def test_an_unclean_election_ends_the_wait(cluster: BreakableCluster) -> None:
     cluster.kill(*BROKERS)
     halve(cluster, 0, partition)
     cluster.revive(0)
-    eventually(lambda: cluster.leader_of(*partition) == -1, "a controller knows")
+    eventually(lambda: cluster.leader_of(*partition) == -1, "the partition has no leader")
     elect = ("elect-leaders", "--election-type", "unclean", "--topic", "orders", "--partition", "0")
     assert "Successfully" in regent(cluster, *elect)
     assert cluster.leader_of(*partition) == 0
@@ -134,7 +134,7 @@ def test_an_unclean_election_ends_the_wait(cluster: BreakableCluster) -> None:
     assert all(values_on(cluster, partition, b) == half for b in BROKERS)
 
 
-def test_when_all_have_lost_records_who_has_most_leads(cluster: BreakableCluster) -> None:
+def test_when_all_replicas_lost_records_the_longest_log_leads(cluster: BreakableCluster) -> None:
     (partition,) = cluster.create_safe_topic("audit", 1)
     produce_one_by_one(cluster, partition)
     cluster.kill(*BROKERS)
@@ -150,7 +150,7 @@ def test_when_all_have_lost_records_who_has_most_leads(cluster: BreakableCluster
     assert all(values_on(cluster, partition, b) == VALUES[:-1] for b in BROKERS)
 
 
-def test_a_leader_without_a_log_does_not_lead_on_while_nobody_may_change_that_it_leads(
+def test_a_leader_without_a_log_does_not_lead_while_its_state_cannot_be_written(
     cluster: BreakableCluster,
 ) -> None:
     (partition,) = cluster.create_safe_topic("sealed", 1)
@@ -160,10 +160,12 @@ def test_a_leader_without_a_log_does_not_lead_on_while_nobody_may_change_that_it
     address, path = cluster.description["zookeeper"], TopicPartitionStateZNode.path(partition)
     deny_writing(address, path)
     cluster.kill(before.leader)
-    shutil.rmtree(cluster.log_of(partition, before.leader))  # its leader epochs as well
+    shutil.rmtree(cluster.log_of(partition, before.leader))  # with its leader epochs
     cluster.revive(before.leader)
     why = f"{partition}: ZooKeeper refuses to let the controller change {path}"
-    eventually(lambda: why in regent(cluster, "status"), "status names what may not be changed")
+    eventually(
+        lambda: why in regent(cluster, "status"), "status names the znode that cannot be written"
+    )
     assert cluster.partition_states("sealed")[0].leader_and_isr == before
     assert all(values_on(cluster, partition, b) == VALUES for b in others)
     deny_writing(address, path, allow=True)
@@ -173,10 +175,10 @@ def test_a_leader_without_a_log_does_not_lead_on_while_nobody_may_change_that_it
     assert all(values_on(cluster, partition, b) == VALUES for b in BROKERS)
 
 
-def test_a_leader_that_is_back_before_anybody_rules_does_not_lead_with_what_it_has_left(
+def test_a_leader_that_restarts_before_the_next_election_does_not_lead_with_lost_records(
     tmp_path: Path,
 ) -> None:
-    """Its sessions' znodes are gone, it is registered again, and nobody has seen it away."""
+    """Its session's znodes are gone, it is registered again, and no controller saw it offline."""
     with BreakableCluster(tmp_path, "--session-timeout-ms", "30000") as cluster:
         partitions = cluster.create_safe_topic("ledger", 3)
         controller = cluster.controller()
@@ -194,12 +196,12 @@ def test_a_leader_that_is_back_before_anybody_rules_does_not_lead_with_what_it_h
         cluster.await_end(controller, pid)
         halve(cluster, controller, partition)
         for directory in cluster.log_directories(controller):
-            (directory / LOG_ENDS).unlink()  # nothing says that there were more
+            (directory / LOG_ENDS).unlink()  # no file says that there were more records
             (directory / HIGH_WATERMARKS).unlink(missing_ok=True)
         for path in ("/controller", f"/brokers/ids/{controller}"):  # as when its session ends
             cluster.zookeeper.multi([Delete(path, ANY_VERSION)])
         cluster.revive(controller)
-        eventually(lambda: cluster.controller() == controller, "it rules again")
+        eventually(lambda: cluster.controller() == controller, "it is the controller again")
         for broker_id in survivors:
             cluster.resume(broker_id)
         cluster.await_isrs("ledger", set(BROKERS))

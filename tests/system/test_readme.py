@@ -1,4 +1,4 @@
-"""README's transcripts, copied and pasted from top to bottom on one cluster."""
+"""README's transcripts, run from top to bottom on one cluster."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 ANYTHING = "…"  # stands for the rest of an output
-LOOKS = {"show", "describe", "status", "consume"}  # what a person would look at again
+LOOKS = {"show", "describe", "status", "consume"}  # repeated until the output is as expected
 PROMPT = "$ "
 
 
 class Step(NamedTuple):
-    """A command of a transcript, and what it is said to print."""
+    """A command of a transcript and its expected output."""
 
     command: str
     output: str
 
 
 def transcripts(text: str) -> Iterator[Step]:
-    """Yield every command of the shell blocks of a Markdown text, in order."""
+    """Yield every command of the shell blocks of a Markdown text, in sequence."""
     for block in re.findall(r"^```\n(\$ .*?)^```$", text, re.MULTILINE | re.DOTALL):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, output = part.partition("\n")
@@ -42,14 +42,14 @@ def transcripts(text: str) -> Iterator[Step]:
 
 
 def shape(output: str) -> list[str]:
-    """Return the words of an output without what differs from run to run."""
+    """Return the words of an output without values that differ between runs."""
     without_topic_ids = re.sub(r"TopicId: \S+", "TopicId: #", output)
     return re.sub(r"\d+", "#", without_topic_ids).split()
 
 
 @pytest.fixture
 def shell(tmp_path: Path) -> list[str]:
-    """A command line that runs what is put behind it in a directory like a fresh clone's."""
+    """A command line that runs a shell command in a directory like a fresh clone."""
     scripts = tmp_path / ".venv" / "bin"
     scripts.mkdir(parents=True)
     (scripts / "activate").write_text(f'PATH="{scripts}:$PATH"\n')
@@ -58,7 +58,7 @@ def shell(tmp_path: Path) -> list[str]:
     return ["bash", "-o", "pipefail", "-c"]
 
 
-def test_what_the_readme_shows_is_what_happens(tmp_path: Path, shell: list[str]) -> None:
+def test_the_readmes_commands_print_what_it_shows(tmp_path: Path, shell: list[str]) -> None:
     steps = list(transcripts((ROOT / "README.md").read_text(encoding="utf-8")))
     environment = {k: v for k, v in os.environ.items() if not k.startswith("REGENT_")}
     prelude: list[str] = []
@@ -82,7 +82,7 @@ def test_what_the_readme_shows_is_what_happens(tmp_path: Path, shell: list[str])
         return True
 
     with RegentCluster(tmp_path / "data") as cluster:
-        for broker_id in range(3):  # it has said that it is ready
+        for broker_id in range(3):  # each has reported that it is ready
             assert {b.broker_id for b in cluster.metadata(broker_id).brokers} == {0, 1, 2}
         for step in steps:
             if step.command.startswith("source "):

@@ -1,4 +1,4 @@
-"""``reassign --throttle`` on real brokers: a move is slow as long as the throttle is there."""
+"""``reassign --throttle`` on real brokers: a move is slow while there is a throttle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
 RECORDS, RECORD_BYTES = 40, 100_000
 RATE = 1_000_000
-AHEAD_BYTES = 1_100_000  # a quota lets the first second's bytes go at once, and one fetch more
+AHEAD_BYTES = 1_100_000  # a quota allows the bytes of the first second, and one more fetch
 
 
 @pytest.fixture

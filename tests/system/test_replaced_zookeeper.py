@@ -1,4 +1,4 @@
-"""ZooKeeper's data lost, set back or exchanged under running brokers: all end, the logs stay."""
+"""ZooKeeper has lost, older or foreign data under running brokers: all end, and the logs stay."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ TREE = "version-2"  # of a server
 
 
 class ReplaceableData:
-    """A cluster whose ZooKeeper is given other data; the topic ``late`` is younger than ``older``.
+    """A cluster whose ZooKeeper gets other data; the topic ``late`` is not yet in ``older``.
 
-    ``newest`` is what the cluster left behind when its brokers ended for the first time.
+    ``newest`` are the data at the first end of the cluster.
     """
 
     def __init__(self, cluster: BreakableCluster, directory: Path, servers: Sequence[Path]) -> None:
@@ -44,14 +44,14 @@ class ReplaceableData:
         self._servers = servers
         self.partitions = cluster.create_safe_topic("early", 1)
         produce(self.cluster, "early")
-        self._copy_to(self.older)  # while it is in use, and brokers are registered
+        self._copy_to(self.older)  # in use, with registered brokers
         self.partitions += cluster.create_safe_topic("late", 2)
         produce(self.cluster, "late")
         cluster.agreed_logs(self.partitions)
         self._files = self._read_files()
 
     def replace(self, data: Path | None) -> None:
-        """Put other data, or none, in the place of ZooKeeper's."""
+        """Replace ZooKeeper's data by others, or by none."""
         self.cluster.server.stop()
         if not self.newest.exists():
             self._copy_to(self.newest)
@@ -63,7 +63,7 @@ class ReplaceableData:
         self.cluster.renew_session()
 
     def await_notes_of(self, zxid: int) -> None:
-        """Wait until every broker has noted a write of the progress mark after ``zxid``."""
+        """Wait until every broker has stored a progress mark after ``zxid``."""
         for broker_id in BROKERS:
             notes = self.cluster.log_directories(broker_id)[0] / "control-plane.properties"
 
@@ -73,8 +73,8 @@ class ReplaceableData:
 
             eventually(has_noted, f"broker {broker_id} has noted a mark", TIMEOUT_S)
 
-    def await_the_end_of_all(self) -> str:
-        """Wait until every broker has ended by itself; return what one of them says of it."""
+    def await_end_of_all(self) -> str:
+        """Wait until every broker has ended by itself; return the last message of one of them."""
         for broker_id in BROKERS:
             self.cluster.await_end(broker_id, self.cluster.pid(broker_id))
         self.assert_untouched()
@@ -82,11 +82,11 @@ class ReplaceableData:
         return next(line for line in reversed(log.splitlines()) if "broker 0 ends" in line)
 
     def assert_untouched(self) -> None:
-        """Check that every replica is where it was, byte for byte."""
+        """Check that all log files are unchanged."""
         assert self._read_files() == self._files
 
-    def start_in_vain(self, broker_id: BrokerId) -> str:
-        """Start a broker that refuses to run, and return why."""
+    def start_refused(self, broker_id: BrokerId) -> str:
+        """Start a broker that refuses to run; return the reason."""
         command = self.cluster.broker_command(broker_id, *self.cluster.broker_arguments(broker_id))
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert ended.returncode == 1, ended
@@ -95,7 +95,7 @@ class ReplaceableData:
         return line
 
     def start_all(self) -> None:
-        """Start the brokers again, and check that nothing is missing and all goes on."""
+        """Start the brokers again; check that no record is missing and that produce works."""
         with ThreadPoolExecutor() as pool:
             list(pool.map(self.cluster.revive, BROKERS))
         for topic in ("early", "late"):
@@ -112,7 +112,7 @@ class ReplaceableData:
             shutil.copytree(server / TREE, copy / server.name / TREE)
 
     def _read_files(self) -> dict[Path, bytes]:
-        """Return every file of records there is."""
+        """Return the contents of all log files."""
         return {
             path: path.read_bytes()
             for broker_id in BROKERS
@@ -137,7 +137,7 @@ def replaceable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replaceabl
 
 
 def make_another_cluster(directory: Path) -> str:
-    """Make the data of a cluster that is not ours, with a topic of the same name; return its id."""
+    """Create the data of another cluster with a topic of the same name; return its id."""
     server = EmbeddedZooKeeper(directory / ALONE)
     server.start()
     client = ZooKeeperClient(server.address, 10_000, on_watch=lambda _: None)
@@ -159,15 +159,15 @@ def test_brokers_end_when_zookeeper_has_lost_its_data_or_has_those_of_another_cl
     other_id = make_another_cluster(tmp_path)
     replaceable.replace(tmp_path)
     said = f"but ZooKeeper says {other_id}: the ZooKeeper data was replaced"
-    assert said in replaceable.await_the_end_of_all()
+    assert said in replaceable.await_end_of_all()
     replaceable.replace(replaceable.newest)
     replaceable.start_all()
     replaceable.replace(None)
     said = "but ZooKeeper has no /cluster/id: the ZooKeeper data was deleted or replaced"
-    assert said in replaceable.await_the_end_of_all()
-    assert said in replaceable.start_in_vain(0)
+    assert said in replaceable.await_end_of_all()
+    assert said in replaceable.start_refused(0)
     assert said in replaceable.cluster.status()["reasons"][0]
-    assert replaceable.cluster.zookeeper.children("/") == ["zookeeper"], "nobody wrote anything"
+    assert replaceable.cluster.zookeeper.children("/") == ["zookeeper"], "no broker wrote anything"
     replaceable.replace(replaceable.newest)
     replaceable.start_all()
 
@@ -175,11 +175,11 @@ def test_brokers_end_when_zookeeper_has_lost_its_data_or_has_those_of_another_cl
 def test_brokers_end_when_zookeeper_was_set_back(replaceable: ReplaceableData) -> None:
     replaceable.replace(replaceable.older)
     said = "the ZooKeeper data is older than what this broker has seen"
-    assert said in replaceable.await_the_end_of_all()
-    assert said in replaceable.start_in_vain(2)
+    assert said in replaceable.await_end_of_all()
+    assert said in replaceable.start_refused(2)
     assert said in replaceable.cluster.status()["reasons"][0]
     replaceable.replace(replaceable.newest)
-    assert said in replaceable.start_in_vain(2), "until somebody says that it is well"
+    assert said in replaceable.start_refused(2), "until an admin accepts the data"
     for broker_id in BROKERS:
         for directory in replaceable.cluster.log_directories(broker_id):
             (directory / "control-plane.properties").unlink()
@@ -197,13 +197,13 @@ def test_brokers_end_when_the_servers_of_an_ensemble_were_set_back_within_their_
         data.replace(data.older)
         assert cluster.zookeeper.latest_zxid() > newest, "its transactions go on with higher ids"
         said = "the ZooKeeper data is older than what this broker has seen"
-        assert said in data.await_the_end_of_all()
+        assert said in data.await_end_of_all()
 
 
 def test_records_that_are_younger_than_the_data_are_kept_when_older_data_are_accepted(
     tmp_path: Path,
 ) -> None:
-    """In the older data somebody leads, and is in sync, who was dead when the records came."""
+    """In the older data a broker leads, and is in sync, that was down when the records came."""
     with BreakableCluster(tmp_path) as cluster:
         (partition,) = cluster.create_safe_topic("payments", 1)
         tree, older = tmp_path / ALONE / TREE, tmp_path / "older"

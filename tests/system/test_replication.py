@@ -1,4 +1,4 @@
-"""Real followers: they fall behind, die, come back, and are in sync again."""
+"""Real followers: they fall behind, are killed, return, and are in sync again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from regent.zk.codecs.admin_znodes import IsrChangeNotificationZNode
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
 PARTITIONS = 6
-SESSION_TIMEOUT_MS = 10_000  # a paused follower outlives its lag
+SESSION_TIMEOUT_MS = 10_000  # longer than the allowed lag of a paused follower
 CONFIG = """
 [broker]
 replica_lag_time_max_ms = 1000
@@ -45,10 +45,10 @@ def leaders(cluster: RegentCluster, topic: str) -> dict[int, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("role", ["follower of the controller", "controller"])
-def test_after_a_broker_was_killed_and_came_back_all_is_in_sync(cluster: RegentCluster, role: str):
-    rules = cluster.controller()
-    assert rules is not None
-    killed = rules if role == "controller" else next(b for b in (0, 1, 2) if b != rules)
+def test_after_a_killed_broker_returns_all_replicas_are_in_sync(cluster: RegentCluster, role: str):
+    controller = cluster.controller()
+    assert controller is not None
+    killed = controller if role == "controller" else next(b for b in (0, 1, 2) if b != controller)
     before = cluster.broker_epoch(killed)
     cluster.signal(killed, signal.SIGKILL)
     cluster.await_isrs("payments", {0, 1, 2} - {killed})
@@ -61,8 +61,8 @@ def test_after_a_broker_was_killed_and_came_back_all_is_in_sync(cluster: RegentC
 def test_a_paused_follower_leaves_the_isr_and_returns_without_an_election(
     cluster: RegentCluster,
 ):
-    rules = cluster.controller()
-    paused = next(b for b in (0, 1, 2) if b != rules)
+    controller = cluster.controller()
+    paused = next(b for b in (0, 1, 2) if b != controller)
     others = {0, 1, 2} - {paused}
     topic = f"created-without-{paused}"
     first, second = others
@@ -74,10 +74,10 @@ def test_a_paused_follower_leaves_the_isr_and_returns_without_an_election(
     finally:
         cluster.signal(paused, signal.SIGCONT)
     cluster.await_isrs(topic, {0, 1, 2})
-    assert leaders(cluster, topic) == created, "an ISR is no reason for an election"
+    assert leaders(cluster, topic) == created, "a change of an ISR needs no election"
 
 
-def test_the_controller_hears_of_every_change_of_an_isr(cluster: RegentCluster):
+def test_the_controller_reads_every_notification_of_an_isr_change(cluster: RegentCluster):
     cluster.await_agreement([0, 1, 2], "payments")
     eventually(
         lambda: cluster.zookeeper.children(IsrChangeNotificationZNode.PATH) == [],

@@ -1,6 +1,6 @@
-"""Brokers and ZooKeeper on machines of their own, as far as network namespaces are machines.
+"""Brokers and ZooKeeper on separate machines, simulated by network namespaces.
 
-Links are cut one way: what one machine sends to another is lost, what the other sends arrives.
+Links are cut in one direction: packets from one machine are lost, those of the other arrive.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ session_timeout_ms = 2000
 class SeveralMachines(ClusterObserver):
     """ZooKeeper, three brokers and a client, each on a host; the caller is inside the client's.
 
-    One broker listens on all addresses and advertises one, one listens on an IPv4 address, one on
+    One broker listens on all addresses and advertises one, another on an IPv4 address, the third on
     an IPv6 address.
     """
 
@@ -79,7 +79,7 @@ class SeveralMachines(ClusterObserver):
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where Kafka's clients begin."""
+        """The address for Kafka's clients."""
         first, second, third = self.brokers
         hosts = (first.ipv4, second.ipv4, f"[{third.ipv6}]")
         return ",".join(f"{host}:{KAFKA_PORT}" for host in hosts)
@@ -115,15 +115,15 @@ class SeveralMachines(ClusterObserver):
                 process.communicate()
 
     def create_topic(self, topic: str, partitions: int) -> list[TopicPartition]:
-        """Create a topic of three replicas of which two must be in sync."""
+        """Create a topic with three replicas and min.insync.replicas 2."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
         wanted = NewTopic(topic, partitions, 3, config={"min.insync.replicas": "2"})
         admin.create_topics([wanted])[topic].result(TIMEOUT_S)
-        eventually(lambda: len(self.partition_states(topic)) == partitions, f"{topic} is led")
+        eventually(lambda: len(self.partition_states(topic)) == partitions, f"{topic} has leaders")
         return [TopicPartition(topic, number) for number in range(partitions)]
 
     def logs(self, partitions: Sequence[TopicPartition]) -> Logs:
-        """Return what is on the disks now."""
+        """Return the records on the disks now."""
         return {
             p: {
                 broker: read_log(
@@ -135,7 +135,7 @@ class SeveralMachines(ClusterObserver):
         }
 
     def agreed_logs(self, partitions: Sequence[TopicPartition]) -> Logs:
-        """Wait until all replicas have the same; return what they have."""
+        """Wait until the logs of all replicas are equal; return their records."""
 
         def is_agreed() -> bool:
             replicas = self.logs(partitions).values()
@@ -165,21 +165,21 @@ def machines(tmp_path: Path) -> Iterator[SeveralMachines]:
         yield stack.enter_context(SeveralMachines(tmp_path, network))
 
 
-def test_one_way_cuts_between_machines_lose_nothing_and_heal(machines: SeveralMachines) -> None:
+def test_one_way_cuts_between_machines_lose_no_record(machines: SeveralMachines) -> None:
     partitions = machines.create_topic("orders", 6)
     cut, zookeeper, hosts = machines.network.cut, machines.zookeeper_host, machines.brokers
     machines.await_isrs("orders", set(BROKERS))
     with Load(machines.bootstrap_servers, partitions) as load:
         load.await_progress()
 
-        rules = machines.await_controller()
-        other = (rules + 1) % 3
-        with cut(hosts[other], [hosts[rules]]):
+        controller = machines.await_controller()
+        other = (controller + 1) % 3
+        with cut(hosts[other], [hosts[controller]]):
             machines.await_missing_in_isr(other)
             load.await_progress()
         machines.await_isrs("orders", set(BROKERS))
 
-        with cut(hosts[rules], [hosts[other]]):
+        with cut(hosts[controller], [hosts[other]]):
             load.await_progress()
         machines.await_isrs("orders", set(BROKERS))
 
@@ -188,15 +188,17 @@ def test_one_way_cuts_between_machines_lose_nothing_and_heal(machines: SeveralMa
             load.await_progress()
         machines.await_isrs("orders", set(BROKERS))
 
-        rules, epoch = machines.await_controller(), machines.controller_epoch()
-        with cut(zookeeper, [hosts[rules]]):
-            eventually(lambda: machines.controller_epoch() > epoch, "another one rules")
+        controller, epoch = machines.await_controller(), machines.controller_epoch()
+        with cut(zookeeper, [hosts[controller]]):
+            eventually(lambda: machines.controller_epoch() > epoch, "there is another controller")
             load.await_progress()
         machines.await_isrs("orders", set(BROKERS))
 
         alone = machines.await_controller()
         with cut(hosts[alone], [zookeeper, *(h for h in hosts if h is not hosts[alone])]):
-            eventually(lambda: machines.controller() not in (None, alone), "another one rules")
+            eventually(
+                lambda: machines.controller() not in (None, alone), "there is another controller"
+            )
             load.await_progress()
         machines.await_isrs("orders", set(BROKERS))
 

@@ -1,4 +1,4 @@
-"""A broker that is registered and answers nothing: what ``status`` says, what a controller does."""
+"""A registered broker that does not answer: the output of ``status``, the controller's reaction."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_paused_broker_that_is_still_registered_makes_the_cluster_unhealthy(
         cluster.signal(paused, signal.SIGSTOP)
         try:
             cluster.create_topic("meanwhile", 2, 2)
-            reasons = eventually(lambda: cluster.status()["reasons"], "it is told")
+            reasons = eventually(lambda: cluster.status()["reasons"], "status reports it")
         finally:
             cluster.signal(paused, signal.SIGCONT)
         assert reasons[0].startswith(f"broker {paused} has left LeaderAndIsr unanswered for ")
@@ -50,7 +50,7 @@ def test_a_registered_broker_that_answers_nothing_loses_its_leaderships_until_it
             assert {
                 s.leader_and_isr.leader for s in cluster.partition_states("t").values()
             } <= others
-            assert cluster.broker_epoch(paused) == registration, "its session lives"
+            assert cluster.broker_epoch(paused) == registration, "its session is valid"
         finally:
             cluster.signal(paused, signal.SIGCONT)
         cluster.await_isrs("t", {0, 1, 2})

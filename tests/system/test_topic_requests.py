@@ -1,4 +1,4 @@
-"""Any broker takes what clients ask of topics, whatever happens to the one that rules."""
+"""Any broker handles clients' requests about topics, also while the controller changes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegentCluster]
 
 
 def create(cluster: RegentCluster, broker_id: BrokerId, topic: str) -> Errors:
-    """Ask this broker, and no other as clients would, to create a topic."""
+    """Send a CreateTopics request to this broker only."""
     brokers = cluster.description["brokers"]
     port = next(broker["port"] for broker in brokers if broker["id"] == broker_id)
     body = Writer()
@@ -62,14 +62,14 @@ def test_a_topic_can_be_created_at_any_broker(cluster: RegentCluster):
         assert sorted(led) == list(range(PARTITIONS))
         assert all(len(row.leader_and_isr.isr) == REPLICATION_FACTOR for row in led.values())
         known = {row.partition for row in cluster.metadata(broker_id).partitions}
-        assert known == set(range(PARTITIONS)), "whoever answers knows it"
+        assert known == set(range(PARTITIONS)), "the answering broker knows the topic"
 
 
 def test_topics_are_created_while_another_controller_is_elected(cluster: RegentCluster):
-    ruling = cluster.controller()
-    assert ruling is not None
-    others = [broker_id for broker_id in range(3) if broker_id != ruling]
-    cluster.signal(ruling, signal.SIGKILL)
+    active_controller = cluster.controller()
+    assert active_controller is not None
+    others = [broker_id for broker_id in range(3) if broker_id != active_controller]
+    cluster.signal(active_controller, signal.SIGKILL)
     with ThreadPoolExecutor(6) as clients:
         answers = [
             clients.submit(create, cluster, others[number % 2], f"t{number}") for number in range(6)

@@ -1,4 +1,4 @@
-"""Znodes with an ACL that shows them to nobody: what depends on them waits, all else goes on."""
+"""Znodes whose ACL denies reads: only what depends on them waits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ALL = ((0, 1, 2), (1, 2, 0), (2, 0, 1))
 
 
 def refusal(path: str) -> str:
-    """Return how ``status`` says that nobody may read a znode."""
+    """Return the message of ``status`` for a znode that cannot be read."""
     return (
         f"{path}: ZooKeeper refuses to show it: NO_AUTH;"
         f" to allow it: setAcl {path} world:anyone:cdrwa"
@@ -41,12 +41,12 @@ def refusal(path: str) -> str:
 
 @contextmanager
 def denied(cluster: RegentCluster, path: str) -> Iterator[None]:
-    """Let only those who know a password use a znode, for the block; no watch fires."""
+    """Let only clients with a password use a znode, for the block; no watch fires."""
     client = KazooClient(cluster.description["zookeeper"])
     client.start()
     try:
-        client.add_auth("digest", "who:knows")
-        client.set_acls(path, [make_digest_acl("who", "knows", all=True)])
+        client.add_auth("digest", "user:secret")
+        client.set_acls(path, [make_digest_acl("user", "secret", all=True)])
         yield
         if client.exists(path):
             client.set_acls(path, OPEN_ACL_UNSAFE)
@@ -55,7 +55,9 @@ def denied(cluster: RegentCluster, path: str) -> Iterator[None]:
         client.close()
 
 
-def test_a_poisoned_topic_and_a_poisoned_configuration_stop_nobody_else(tmp_path: Path) -> None:
+def test_an_unreadable_topic_and_an_unreadable_configuration_stop_no_other_topic(
+    tmp_path: Path,
+) -> None:
     with RegentCluster(tmp_path, "--no-placement-service") as cluster:
         address = cluster.description["zookeeper"]
         cluster.create_topic_on("good", list(ALL))
@@ -66,7 +68,9 @@ def test_a_poisoned_topic_and_a_poisoned_configuration_stop_nobody_else(tmp_path
         tool = KazooClient(address)
         tool.start()
         data = TopicZNode.encode(encode_topic_id(os.urandom(16)), {0: ReplicaAssignment(ALL[0])})
-        tool.create(TopicZNode.path("evil"), data, acl=[make_digest_acl("who", "knows", all=True)])
+        tool.create(
+            TopicZNode.path("evil"), data, acl=[make_digest_acl("user", "secret", all=True)]
+        )
         tool.stop()
         tool.close()
         epoch, controller = cluster.controller_epoch(), cluster.controller()
@@ -80,12 +84,12 @@ def test_a_poisoned_topic_and_a_poisoned_configuration_stop_nobody_else(tmp_path
         reasons = [r for r in status["reasons"] if "evil" in r]
         assert reasons == [f"topic evil: {refusal(TopicZNode.path('evil'))}"]
         assert any("the defaults hold for topic secret" in w for w in status["warnings"])
-        # Who starts reads the configuration for every log, and is told what the others know.
+        # A broker reads the configuration of every log when it starts; the others send their state.
         cluster.start_broker(killed)
         for topic in ("good", "secret"):
             cluster.await_isrs(topic, {0, 1, 2})
         assert (cluster.controller_epoch(), cluster.controller()) == (epoch, controller)
-        # A takeover reads everything afresh.
+        # A new controller reads everything again.
         assert controller is not None
         cluster.signal(controller, signal.SIGKILL)
         for topic in ("good", "secret"):
@@ -94,35 +98,37 @@ def test_a_poisoned_topic_and_a_poisoned_configuration_stop_nobody_else(tmp_path
         eventually(lambda: cluster.controller() not in (None, controller), "another controller")
 
 
-def test_lists_and_the_controller_s_znode_that_nobody_may_read_use_up_no_epochs(
+def test_unreadable_lists_and_an_unreadable_controller_znode_cause_no_elections(
     tmp_path: Path,
 ) -> None:
     with RegentCluster(tmp_path, "--no-placement-service") as cluster:
         cluster.create_topic_on("good", list(ALL))
         cluster.await_isrs("good", {0, 1, 2})
         epoch, controller = cluster.controller_epoch(), cluster.controller()
-        # Who rules already sees deaths: the registrations can be read, though not listed.
+        # The active controller still notices dead brokers: registrations can be read, not listed.
         killed = next(b for b in (0, 1, 2) if b != controller)
         with denied(cluster, BrokerIdsZNode.PATH):
             cluster.signal(killed, signal.SIGKILL)
             cluster.await_isrs("good", {0, 1, 2} - {killed})
         cluster.start_broker(killed)
         cluster.await_isrs("good", {0, 1, 2})
-        # Nobody is elected who could not load.
+        # No broker is elected that could not load the state.
         with denied(cluster, TopicsZNode.PATH):
             cluster.zookeeper.multi([Delete(ControllerZNode.PATH, ANY_VERSION)])
             said = f"cannot stand for election: {refusal(TopicsZNode.PATH)}"
             log = tmp_path / f"broker-{controller}" / "broker.log"
-            eventually(lambda: said in log.read_text(), "it says why")
+            eventually(lambda: said in log.read_text(), "it logs the reason")
             assert cluster.status()["reasons"] == [
                 refusal(TopicsZNode.PATH),
                 "there is no controller",
             ]
             assert (cluster.controller_epoch(), cluster.controller()) == (epoch, None)
             assert log.read_text().count(said) == 1
-        eventually(lambda: cluster.controller() is not None, "somebody is elected", timeout_s=10)
+        eventually(
+            lambda: cluster.controller() is not None, "a controller is elected", timeout_s=10
+        )
         assert cluster.controller_epoch() == epoch + 1
-        # ZooKeeper tells nobody that a node is gone which nobody may read.
+        # ZooKeeper fires no watch for a deleted node that the session may not read.
         controller = cluster.controller()
         assert controller is not None
         with denied(cluster, ControllerZNode.PATH):

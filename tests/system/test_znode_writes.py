@@ -1,8 +1,8 @@
-"""What is written to ZooKeeper, in which order, is what Kafka writes.
+"""The writes to ZooKeeper, and their sequence, are those of Kafka.
 
-Each scenario was compared with the transaction log of a real cluster; what later releases of Kafka
-write differently (topic ids, ``adding_replicas``, an election after the ISR shrank at failover) is
-as in them. Read from ZooKeeper's transaction log: watches would miss writes.
+Each scenario was compared with the transaction log of a real Kafka cluster; where later releases of
+Kafka differ (topic ids, ``adding_replicas``, an election after the ISR shrank at failover), they
+apply. The tests read ZooKeeper's transaction log: watches would miss writes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatedCluste
         yield cluster
 
 
-def test_the_first_broker_makes_the_tree_registers_and_is_elected(cluster: OperatedCluster):
+def test_the_first_broker_creates_the_tree_registers_and_is_elected(cluster: OperatedCluster):
     transactions = [written(t) for t in History(cluster).everything()]
     writes = [write for transaction in transactions for write in transaction]
     election = next(w for w in writes if w.path == "/controller")
@@ -75,7 +75,7 @@ def test_the_first_broker_makes_the_tree_registers_and_is_elected(cluster: Opera
     }
 
 
-def test_a_topic_of_a_tool_gets_its_id_then_its_partitions_then_their_states(
+def test_a_topic_of_a_tool_gets_its_id_then_partitions_then_states(
     cluster: OperatedCluster,
 ):
     history, epoch = History(cluster), cluster.controller_epoch()
@@ -94,11 +94,11 @@ def test_a_topic_of_a_tool_gets_its_id_then_its_partitions_then_their_states(
 
 
 def test_a_dead_follower_leaves_the_isr_and_joins_it_again_at_its_end(cluster: OperatedCluster):
-    rules, dies, leads = cluster.roles()
-    cluster.create_as_tools_do("followed", (leads, dies, rules))
+    controller, dies, leads = cluster.roles()
+    cluster.create_as_tools_do("followed", (leads, dies, controller))
     history, epoch = History(cluster), cluster.controller_epoch()
     cluster.stop(dies)
-    cluster.await_state("followed", leads, {leads, rules})
+    cluster.await_state("followed", leads, {leads, controller})
     cluster.bring_back(dies)
     cluster.await_state("followed", leads, {0, 1, 2})
     path = state_path("followed")
@@ -106,73 +106,73 @@ def test_a_dead_follower_leaves_the_isr_and_joins_it_again_at_its_end(cluster: O
     writes = history.writes(ids, path)
     assert [w for w in writes if w.kind != "set" or w.path != ids] == [
         delete(ids),
-        change(path, state(leads, [leads, rules], 1, epoch)),
+        change(path, state(leads, [leads, controller], 1, epoch)),
         create(ids),
-        change(path, state(leads, [leads, rules, dies], 1, epoch)),
+        change(path, state(leads, [leads, controller, dies], 1, epoch)),
     ]
-    assert history.writes("/isr_change_notification") == [], "the controller did it itself"
+    assert history.writes("/isr_change_notification") == [], "the controller needs no notification"
 
 
 def test_a_dead_leader_is_replaced_in_one_write(cluster: OperatedCluster):
-    rules, dies, other = cluster.roles()
-    cluster.create_as_tools_do("led", (dies, other, rules))
+    controller, dies, other = cluster.roles()
+    cluster.create_as_tools_do("led", (dies, other, controller))
     history, epoch = History(cluster), cluster.controller_epoch()
     cluster.stop(dies)
-    cluster.await_state("led", other, {other, rules})
+    cluster.await_state("led", other, {other, controller})
     cluster.bring_back(dies)
     cluster.await_state("led", other, {0, 1, 2})
     path = state_path("led")
     assert history.writes(path) == [
-        change(path, state(other, [other, rules], 1, epoch)),
-        change(path, state(other, [other, rules, dies], 1, epoch)),
+        change(path, state(other, [other, controller], 1, epoch)),
+        change(path, state(other, [other, controller, dies], 1, epoch)),
     ]
 
 
 def test_after_the_death_of_the_controller_the_next_epoch_is_written(cluster: OperatedCluster):
     dies, first, second = cluster.roles()
-    cluster.create_as_tools_do("ruled", (dies, first, second))
-    cluster.create_as_tools_do("followed-by-the-ruler", (first, second, dies))
+    cluster.create_as_tools_do("led-by-the-controller", (dies, first, second))
+    cluster.create_as_tools_do("followed-by-the-controller", (first, second, dies))
     history, epoch = History(cluster), cluster.controller_epoch()
     cluster.stop(dies)
-    cluster.await_state("ruled", first, {first, second})
-    cluster.await_state("followed-by-the-ruler", first, {first, second})
+    cluster.await_state("led-by-the-controller", first, {first, second})
+    cluster.await_state("followed-by-the-controller", first, {first, second})
     (closed,) = [t for t in history.transactions() if t.closes_session and len(written(t)) == 2]
     assert set(written(closed)) == {delete("/controller"), delete(f"/brokers/ids/{dies}")}
-    ruled, followed = state_path("ruled"), state_path("followed-by-the-ruler")
-    writes = history.writes("/controller", "/controller_epoch", ruled, followed)
+    led, followed = state_path("led-by-the-controller"), state_path("followed-by-the-controller")
+    writes = history.writes("/controller", "/controller_epoch", led, followed)
     elected = cluster.controller()
     assert elected in (first, second)
     assert [w for w in writes if w.path != followed] == [
         delete("/controller"),
         create("/controller", {"version": 1, "brokerid": elected, "timestamp": MS}),
         change("/controller_epoch", epoch + 1),
-        change(ruled, state(-1, [first, second], 1, epoch + 1)),
-        change(ruled, state(first, [first, second], 2, epoch + 1)),
+        change(led, state(-1, [first, second], 1, epoch + 1)),
+        change(led, state(first, [first, second], 2, epoch + 1)),
     ]
     assert [w for w in writes if w.path == followed] == [
         change(followed, state(first, [first, second], 1, epoch + 1))
     ]
     cluster.bring_back(dies)
-    cluster.await_isrs("ruled", {0, 1, 2})
+    cluster.await_isrs("led-by-the-controller", {0, 1, 2})
 
 
-def test_preferred_replicas_are_elected_then_the_wish_is_deleted(cluster: OperatedCluster):
-    rules, dies, other = cluster.roles()
-    cluster.create_as_tools_do("preferred", (dies, other, rules), (other, dies, rules))
+def test_preferred_replicas_are_elected_then_the_request_is_deleted(cluster: OperatedCluster):
+    controller, dies, other = cluster.roles()
+    cluster.create_as_tools_do("preferred", (dies, other, controller), (other, dies, controller))
     cluster.stop(dies)
     cluster.bring_back(dies)
     cluster.await_isrs("preferred", {0, 1, 2})
     history, epoch = History(cluster), cluster.controller_epoch()
-    wish = {
+    request = {
         "version": 1,
         "partitions": [{"topic": "preferred", "partition": p} for p in (0, 1)],
     }
-    cluster.write(ELECT, str(wish).replace("'", '"'))
+    cluster.write(ELECT, str(request).replace("'", '"'))
     cluster.await_gone(ELECT)
     path = state_path("preferred")
     assert history.writes(ELECT, "/brokers/topics/preferred") == [
-        create(ELECT, wish),
-        change(path, state(dies, [other, rules, dies], 2, epoch)),
+        create(ELECT, request),
+        change(path, state(dies, [other, controller, dies], 2, epoch)),
         delete(ELECT),
     ]
 
@@ -182,9 +182,9 @@ def test_a_replica_moves_by_way_of_both_assignments(cluster: OperatedCluster):
     history, epoch = History(cluster), cluster.controller_epoch()
     cluster.reassign("moved", (2, 1))
     topic, path = "/brokers/topics/moved", state_path("moved")
-    wish = {"version": 1, "partitions": [{"topic": "moved", "partition": 0, "replicas": [2, 1]}]}
+    request = {"version": 1, "partitions": [{"topic": "moved", "partition": 0, "replicas": [2, 1]}]}
     assert history.writes(REASSIGN, topic) == [
-        create(REASSIGN, wish),
+        create(REASSIGN, request),
         change(topic, topic_znode([[2, 1, 0]], {"0": [2]}, {"0": [0]})),
         change(path, state(0, [0, 1], 1, epoch)),
         change(path, state(0, [0, 1, 2], 1, epoch)),
@@ -211,9 +211,9 @@ def test_another_order_of_the_same_replicas_moves_no_leader(cluster: OperatedClu
 def test_a_broker_that_shuts_down_hands_over_before_its_session_ends(
     cluster: OperatedCluster, role: str
 ):
-    rules, first, second = cluster.roles()
+    controller, first, second = cluster.roles()
     leaves, stays, other = (
-        (rules, first, second) if role == "controller" else (second, first, rules)
+        (controller, first, second) if role == "controller" else (second, first, controller)
     )
     topics = [f"{prefix}-{leaves}" for prefix in ("handed-over", "left")]
     cluster.create_as_tools_do(topics[0], (leaves, stays, other))
@@ -227,7 +227,7 @@ def test_a_broker_that_shuts_down_hands_over_before_its_session_ends(
         change(followed, state(stays, [stays, other], 1, epoch)),
         delete(ids),
     ]
-    eventually(lambda: cluster.controller() not in (None, leaves), "somebody else rules")
+    eventually(lambda: cluster.controller() not in (None, leaves), "there is another controller")
     cluster.bring_back(leaves)
     for topic in topics:
         cluster.await_state(topic, stays, {0, 1, 2})
@@ -241,7 +241,7 @@ def test_added_partitions_are_created_and_the_topic_keeps_its_id(cluster: Operat
     before = cluster.zookeeper.get(topic)
     history, epoch = History(cluster), cluster.controller_epoch()
     cluster.rewrite(topic, '{"version":1,"partitions":{"1":[1,2],"0":[0,1]}}')
-    eventually(lambda: 1 in cluster.partition_states("expanded"), "the new partition is led")
+    eventually(lambda: 1 in cluster.partition_states("expanded"), "the new partition has a leader")
     assert history.writes(topic) == [
         change(topic, {"version": 1, "partitions": {"0": [0, 1], "1": [1, 2]}}),
         change(topic, topic_znode([[0, 1], [1, 2]])),
@@ -254,15 +254,15 @@ def test_added_partitions_are_created_and_the_topic_keeps_its_id(cluster: Operat
     assert before.data.rpartition(b"topic_id")[2] == after.data.rpartition(b"topic_id")[2]
 
 
-def test_a_topic_is_emptied_and_deleted_from_below(cluster: OperatedCluster):
+def test_a_topics_znodes_are_deleted_children_first(cluster: OperatedCluster):
     cluster.create_as_tools_do("deleted", (0, 1))
     topic, path = "/brokers/topics/deleted", state_path("deleted")
-    config, wish = "/config/topics/deleted", "/admin/delete_topics/deleted"
+    config, request = "/config/topics/deleted", "/admin/delete_topics/deleted"
     history, epoch = History(cluster), cluster.controller_epoch()
-    cluster.write(wish, "")
-    cluster.await_gone(topic, wish)
-    assert history.writes(topic, config, wish) == [
-        create(wish),
+    cluster.write(request, "")
+    cluster.await_gone(topic, request)
+    assert history.writes(topic, config, request) == [
+        create(request),
         change(path, state(-1, [1], 1, epoch)),
         change(path, state(-1, [1], 2, epoch)),
         delete(path),
@@ -270,36 +270,36 @@ def test_a_topic_is_emptied_and_deleted_from_below(cluster: OperatedCluster):
         delete(f"{topic}/partitions"),
         delete(topic),
         delete(config),
-        delete(wish),
+        delete(request),
     ]
 
 
 def test_a_deletion_waits_for_the_broker_of_every_replica(cluster: OperatedCluster):
-    rules, dies, _other = cluster.roles()
-    cluster.create_as_tools_do("waiting", (rules, dies))
-    topic, wish = "/brokers/topics/waiting", "/admin/delete_topics/waiting"
+    controller, dies, _other = cluster.roles()
+    cluster.create_as_tools_do("waiting", (controller, dies))
+    topic, request = "/brokers/topics/waiting", "/admin/delete_topics/waiting"
     cluster.stop(dies)
-    cluster.await_state("waiting", rules, {rules})
+    cluster.await_state("waiting", controller, {controller})
     history, epoch = History(cluster), cluster.controller_epoch()
-    cluster.write(wish, "")
-    cluster.await_state("waiting", -1, {rules})
+    cluster.write(request, "")
+    cluster.await_state("waiting", -1, {controller})
     cluster.bring_back(dies)
-    cluster.await_gone(topic, wish)
+    cluster.await_gone(topic, request)
     ids, path = f"/brokers/ids/{dies}", state_path("waiting")
-    assert [w for w in history.writes(ids, topic, wish) if w != change(ids, w.content)] == [
-        create(wish),
-        change(path, state(-1, [rules], 2, epoch)),
+    assert [w for w in history.writes(ids, topic, request) if w != change(ids, w.content)] == [
+        create(request),
+        change(path, state(-1, [controller], 2, epoch)),
         create(ids),
         delete(path),
         delete(f"{topic}/partitions/0"),
         delete(f"{topic}/partitions"),
         delete(topic),
-        delete(wish),
+        delete(request),
     ]
 
 
 def test_a_partition_waits_for_the_last_replica_that_was_in_sync(cluster: OperatedCluster):
-    rules, dies, last = cluster.roles()
+    controller, dies, last = cluster.roles()
     cluster.create_as_tools_do("last", (dies, last))
     path, epoch = state_path("last"), cluster.controller_epoch()
     history = History(cluster)
@@ -310,7 +310,7 @@ def test_a_partition_waits_for_the_last_replica_that_was_in_sync(cluster: Operat
     cluster.bring_back(dies)
     cluster.bring_back(last)
     cluster.await_state("last", last, {dies, last})
-    assert cluster.controller() == rules
+    assert cluster.controller() == controller
     assert history.writes(path) == [
         change(path, state(last, [last], 1, epoch)),
         change(path, state(-1, [last], 2, epoch)),
@@ -319,20 +319,25 @@ def test_a_partition_waits_for_the_last_replica_that_was_in_sync(cluster: Operat
     ]
 
 
-def test_a_setting_is_stored_before_its_change_is_told(cluster: OperatedCluster):
+def test_a_configuration_is_stored_before_its_notification(cluster: OperatedCluster):
     cluster.create_as_tools_do("configured", (0, 1))
     history = History(cluster)
     options = ["configured", "--set", "retention.ms=1000", "--data-dir", str(cluster.data_dir)]
     subprocess.run([*COMMAND, "topics", "config", *options], check=True)
-    told = cluster.zookeeper.children("/config/changes")
-    assert told
+    notification = cluster.zookeeper.children("/config/changes")
+    assert notification
     assert history.writes("/config", "/brokers/topics/configured") == [
         change("/config/topics/configured", {"version": 1, "config": {"retention.ms": "1000"}}),
-        create(f"/config/changes/{max(told)}", {"version": 2, "entity_path": "topics/configured"}),
+        create(
+            f"/config/changes/{max(notification)}",
+            {"version": 2, "entity_path": "topics/configured"},
+        ),
     ]
 
 
-def test_a_controller_put_aside_is_elected_again_with_a_new_epoch(cluster: OperatedCluster):
+def test_a_controller_whose_znode_is_deleted_is_elected_again_with_a_new_epoch(
+    cluster: OperatedCluster,
+):
     history, epoch = History(cluster), cluster.controller_epoch()
     cluster.zookeeper.multi([Delete("/controller", ANY_VERSION)])
     eventually(lambda: cluster.controller_epoch() == epoch + 1, "an election")
@@ -344,28 +349,31 @@ def test_a_controller_put_aside_is_elected_again_with_a_new_epoch(cluster: Opera
     ]
 
 
-def test_leaders_that_write_their_isr_themselves_tell_of_it_afterwards(tmp_path: Path):
+def test_leaders_that_write_their_isrs_notify_the_controller_afterwards(tmp_path: Path):
     with OperatedCluster(tmp_path, "zookeeper") as cluster:
-        rules, dies, leads = cluster.roles()
+        controller, dies, leads = cluster.roles()
         epoch = cluster.controller_epoch()
-        cluster.create_as_tools_do("old", (leads, dies, rules), (leads, dies, rules))
+        cluster.create_as_tools_do("old", (leads, dies, controller), (leads, dies, controller))
         cluster.stop(dies)
-        cluster.await_isrs("old", {leads, rules})
+        cluster.await_isrs("old", {leads, controller})
         history = History(cluster)
         cluster.bring_back(dies)
         cluster.await_isrs("old", {0, 1, 2})
         notifications = "/isr_change_notification"
-        told = f"{notifications}/isr_change_0000000000"
-        eventually(lambda: delete(told) in history.writes(notifications), "the controller knows")
+        notification = f"{notifications}/isr_change_0000000000"
+        eventually(
+            lambda: delete(notification) in history.writes(notifications),
+            "the controller has read the notification",
+        )
         partitions = [{"topic": "old", "partition": p} for p in (0, 1)]
         assert history.writes(notifications) == [
-            create(told, {"version": 1, "partitions": partitions}),
-            delete(told),
+            create(notification, {"version": 1, "partitions": partitions}),
+            delete(notification),
         ]
         for partition in (0, 1):
             path = state_path("old", partition)
             assert history.writes(path) == [
-                change(path, state(leads, [leads, rules, dies], 1, epoch))
+                change(path, state(leads, [leads, controller, dies], 1, epoch))
             ]
         writers = {w.path: t.session for t in history.transactions() for w in t.writes}
-        assert writers[state_path("old")] != writers[told], "the leader; the controller"
+        assert writers[state_path("old")] != writers[notification], "the leader; the controller"
