@@ -1,4 +1,4 @@
-"""What happens in a scenario: every step that is not an expectation."""
+"""The actions of a scenario: every step that is not an expectation."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ _OTHERS = "first|second|third|next|other|another|brokers?|than|not|controller|ne
 
 
 def _letters(name: str | None) -> str:
-    """Return a name without its spelling: exceptions and error codes are spelled differently."""
+    """Return a name in a common form: exceptions and error codes are spelled differently."""
     return re.sub("[^a-z]|exception$", "", (name or "").lower())
 
 
 class Actions(Waits):
-    """Does one step after the other."""
+    """Runs one step after the other."""
 
     def __init__(self, stage: Stage, *, reassigns_by_znode: bool = False) -> None:
         super().__init__(stage)
         self.records = RecordClient(stage.cluster)
         self.moved: list[TopicPartition] = []
-        self.wished: set[str] = set()  # topics to be deleted
+        self.deletion_requested: set[str] = set()  # topics queued for deletion
         self._consumers: dict[str, StandingConsumer] = {}
         self._reassigns_by_znode = reassigns_by_znode
         self.by_op: Mapping[str, Callable[[Fields], None]] = {
@@ -69,7 +69,7 @@ class Actions(Waits):
         self.stage.start_all()
 
     def do_startup(self, step: Fields) -> None:
-        """Start one broker, or those that were stopped."""
+        """Start one broker, or the stopped ones."""
         name = step.take("broker")
         if name in ("both", "all"):
             for broker_id in [b for b in self.stage.start_order if b not in self.cluster.brokers]:
@@ -98,11 +98,11 @@ class Actions(Waits):
         self.stage.hold_events()
 
     def do_release_event_thread(self, step: Fields) -> None:
-        """Let it go."""
+        """Unblock the controller."""
         self.stage.release_events()
 
     def do_fail_log_dir(self, step: Fields) -> None:
-        """Let the log directory fail that has a partition's log."""
+        """Fail the log directory that has a partition's log."""
         broker = self.cluster.brokers[self.broker(step.take("broker"))]
         hosted = partition(step.take("hosting"))
         self.stage.eventually(f"{hosted} is there", lambda: hosted in broker.disk.hosted())
@@ -115,11 +115,11 @@ class Actions(Waits):
     # --- controllers ---
 
     def do_delete_controller_znode(self, step: Fields) -> None:
-        """Depose whoever rules."""
+        """Depose the active controller."""
         self.cluster.zookeeper.remove(ControllerZNode.PATH)
 
     def do_register_controller(self, step: Fields) -> None:
-        """Have somebody else elected behind the controller."""
+        """Elect another controller without notice to the present one."""
         name = step.take("broker")
         for effect in step.expected("effect"):
             understand(effect, "the effect", _REGISTRATION_EFFECTS)
@@ -130,7 +130,7 @@ class Actions(Waits):
         assert found == ControllerEpoch(current.epoch + 1, current.zk_version + 1)
 
     def do_controlled_shutdown_api(self, step: Fields) -> None:
-        """Ask the controller to take everything from a broker that goes on."""
+        """Request a controlled shutdown of a broker that stays."""
         broker_id = self.broker(step.take("broker"))
         registered = self.stage.context.live_broker_epochs.get(broker_id, -1)
         epoch = step.take("broker_epoch", "registered")
@@ -163,7 +163,7 @@ class Actions(Waits):
         self._put_partitions(topic_partition, tuple(replicas))
         if set(replicas) & set(self.cluster.brokers):
             self.stage.eventually(
-                f"{topic_partition} is led", lambda: self._is_led(topic_partition)
+                f"{topic_partition} has a leader", lambda: self._is_led(topic_partition)
             )
 
     def do_create_topic_zk(self, step: Fields) -> None:
@@ -197,11 +197,11 @@ class Actions(Waits):
         )
 
     def do_add_partitions_zk(self, step: Fields) -> None:
-        """Add partitions to the first topic, whatever else is going on."""
+        """Add partitions to the first topic, during other operations."""
         topic = self.stage.topics[0]
         stored = self.stage.topic(topic)
         if stored is None:
-            return  # it is gone already: nothing can be added
+            return  # it is deleted already
         grown = dict(stored.partitions)
         for index, replicas in step.take("manual").items():
             grown[int(index)] = ReplicaAssignment(tuple(self.stage.brokers(replicas)))
@@ -209,7 +209,7 @@ class Actions(Waits):
         self.cluster.zookeeper.put(TopicZNode.path(topic), data)
 
     def do_create_partitions_api(self, step: Fields) -> None:
-        """Ask for more partitions; a topic that is being deleted gets none."""
+        """Request more partitions; a topic that is being deleted gets none."""
         topic, total = self.stage.topics[0], step.take("total")
         assert step.take("outcome", "ignored by test") == "ignored by test"
         stored = self.stage.topic(topic)
@@ -219,10 +219,10 @@ class Actions(Waits):
         self.stage.admin.topics.add_partitions({topic: added})
 
     def do_delete_topic_zk(self, step: Fields) -> None:
-        """Write the wish to delete a topic."""
+        """Write the request to delete a topic."""
         topic = step.take("topic")
-        self.wished.add(topic)
-        if topic in INTERNAL_TOPICS:  # the tool does not even ask
+        self.deletion_requested.add(topic)
+        if topic in INTERNAL_TOPICS:  # the tool refuses
             assert step.take("expect_error") == "ADMIN_OPERATION"
             return
         error_code, message = self.stage.admin.topics.mark_for_deletion([topic])[topic]
@@ -240,7 +240,7 @@ class Actions(Waits):
             self.cluster.zookeeper.remove(node)
 
     def do_set_topic_config(self, step: Fields) -> None:
-        """Allow or forbid unclean elections of the first topic, as its config listener tells."""
+        """Allow or forbid unclean elections of the first topic, as its config listener does."""
         topic, key = self.stage.topics[0], "unclean.leader.election.enable"
         value = one_of(str(step.take(key)).lower(), {"true": "true", "false": "false"}, key)
         if step.take("topic", topic) != topic:
@@ -254,7 +254,7 @@ class Actions(Waits):
     # --- moves and elections ---
 
     def do_reassign_zk(self, step: Fields) -> None:
-        """Write what is to be moved."""
+        """Write a reassignment request."""
         topic_partition, target = (
             partition(step.take("tp")),
             self.stage.brokers(step.take("target")),
@@ -269,7 +269,7 @@ class Actions(Waits):
         self.cluster.zookeeper.put(ReassignPartitionsZNode.PATH, data)
 
     def do_reassign_api(self, step: Fields) -> None:
-        """Ask the controller to move a partition."""
+        """Send the controller a request to move a partition."""
         topic_partition, target = (
             partition(step.take("tp")),
             self.stage.brokers(step.take("target")),
@@ -298,7 +298,7 @@ class Actions(Waits):
         }
 
     def do_cancel(self, step: Fields) -> None:
-        """Cancel every move that was asked for."""
+        """Cancel every requested move."""
         errors = self._reassign(dict.fromkeys(self.moved))
         cancelled = {
             str(topic_partition) for topic_partition, error in errors.items() if error == "NONE"
@@ -307,7 +307,7 @@ class Actions(Waits):
         assert set(errors.values()) <= {"NONE", "NO_REASSIGNMENT_IN_PROGRESS"}
 
     def do_throttle(self, step: Fields) -> None:
-        """Replicate slowly what has records."""
+        """Throttle the replication of partitions with records."""
         rate = step.take("bytes_per_sec")
         for topic in self.stage.topics:
             stored = self.stage.topic(topic)
@@ -319,7 +319,7 @@ class Actions(Waits):
         throttle(self.cluster, {"leader": every, "follower": every}, rate)
 
     def do_preferred_zk(self, step: Fields) -> None:
-        """Write which partitions their preferred replicas shall lead."""
+        """Write a request for preferred elections."""
         data = PreferredReplicaElectionZNode.encode(map(partition, step.take("tps")))
         self.cluster.zookeeper.put(PreferredReplicaElectionZNode.PATH, data)
 
@@ -335,7 +335,7 @@ class Actions(Waits):
                 self.stage.names[name] = one_of(meaning, meanings, f"the meaning of {name}")
 
     def do_define(self, step: Fields) -> None:
-        """Give names to brokers: others that are named, or those that are not, in order."""
+        """Give names to brokers: the remaining ones, in sequence."""
         meanings = {name: meaning for name, meaning in step.rest().items() if name != "op"}
         named = {
             broker_id
@@ -351,7 +351,7 @@ class Actions(Waits):
             self.stage.names[name] = self.stage.broker(meaning) if is_name else next(others)
 
     def consumer(self, step: Fields) -> StandingConsumer:
-        """Return the consumer of a step; it reads the first topic, from the beginning on."""
+        """Return the consumer of a step; it reads the first topic from the beginning."""
         name = step.take("consumer", "the consumer")
         if name not in self._consumers:
             read = TopicPartition(self.stage.topics[0], 0)
@@ -359,7 +359,7 @@ class Actions(Waits):
         return self._consumers[name]
 
     def do_consume(self, step: Fields) -> None:
-        """Have a consumer read on, to what is committed now."""
+        """Let a consumer read up to the present high watermark."""
         self.consumer(step).read()
 
     def do_produce(self, step: Fields) -> None:

@@ -11,11 +11,11 @@ import pytest
 
 from tests.conformance.tables import OWN_TABLES, read_table
 
-ZOOKEEPER_GROUP = "zk_operation"  # played on a real server, too
+ZOOKEEPER_GROUP = "zk_operation"  # also run with a real server
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make every case of the tables a test named after its group and itself."""
+    """Make every case of the tables a test, named after its group and itself."""
     given = metafunc.config.getoption("--cases")
     here = metafunc.config.invocation_params.dir
     tables = OWN_TABLES if given is None else [here / given]

@@ -46,7 +46,7 @@ def _assign(context: ControllerContext, given: Mapping[str, Any]) -> None:
 
 
 def _assert_step(context: ControllerContext, changed: list[str], expected: Any) -> None:
-    """Compare the one partition that was set, or the lookups that are named."""
+    """Compare the one partition that was set, or the lookups in the case."""
     if isinstance(expected, Mapping) and "replicas" not in expected:
         for name, value in expected.items():
             _assert_lookup(context, name, value)
@@ -92,7 +92,7 @@ def preferred_imbalance_metric(case: Case) -> None:
 
 
 def offline_partition_count(case: Case) -> None:
-    """PartitionStateMachineTest: partitions of one topic go through states, and are counted."""
+    """PartitionStateMachineTest: partitions of one topic change states, and are counted."""
     topic_partitions = [partition(name) for name in case.take("partitions")]
     led = case.take("zk_leader_isr", None)
     replicas = case.take("assignment", None if led is None else led.get("isr")) or [0]
@@ -129,7 +129,7 @@ def _of(replicas: Any, topic_partition: TopicPartition) -> list[BrokerId]:
 
 
 def _put_topics(office: Office, topic_partitions: Iterable[TopicPartition]) -> None:
-    """Write the topics' znodes: a deletion looks for them."""
+    """Write the topics' znodes, which a deletion reads."""
     for topic in sorted({topic_partition.topic for topic_partition in topic_partitions}):
         assignments = office.context.partition_assignments(topic)
         office.put_topic(

@@ -1,4 +1,4 @@
-"""What leaders and administrators ask the controller: ISRs, elections, reassignments."""
+"""Requests of leaders and admins to the controller: ISRs, elections, reassignments."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def alter_isr_controller(case: Case) -> None:
     with case.nested("in") as given, case.nested("expect") as expect:
         if not given.take("active", True):
             request = AlterPartitionRequest(1, 1, (_row(LeaderAndIsr(1, (1, 2))),))
-            answer = _ask_a_bystander(AlterPartitionReceived(1, request))
+            answer = _ask_another_broker(AlterPartitionReceived(1, request))
             assert isinstance(answer, AlterPartitionResponse)
             assert answer.error_code.name == expect.take("top_level")
             return
@@ -66,8 +66,8 @@ def alter_isr_controller(case: Case) -> None:
         _assert_answer(office, response, before, expect)
 
 
-def _ask_a_bystander(event: Any) -> Any:
-    """Ask a broker that does not rule."""
+def _ask_another_broker(event: Any) -> Any:
+    """Send the request to a broker that is not the active controller."""
     tree = Tree()
     Candidate(tree, 0).start()
     bystander = Candidate(tree, 1)
@@ -77,7 +77,7 @@ def _ask_a_bystander(event: Any) -> Any:
 
 
 def _led_office(given: Fields) -> Office:
-    """A controller that knows t-0 on 1, 2, 3, led by 1 with 1 and 2 in sync, at epoch 3."""
+    """A controller that knows t-0 on 1, 2, 3, led by 1, with ISR 1 and 2, in epoch 3."""
     office = Office([0, 1, 2, 3])
     office.assign(T0, (1, 2, 3))
     office.context.add_topic_id(T0.topic, topic_id(7))
@@ -150,7 +150,7 @@ def _disturb(office: Office, given: Fields) -> None:
     match given.take("zk_update", "OK"):
         case "OK":
             pass
-        case "BADVERSION":  # somebody wrote since
+        case "BADVERSION":  # a write came in between
             known = office.context.partition_leadership_info(T0)
             assert known is not None
             now = known.leader_and_isr
@@ -169,7 +169,7 @@ def _assert_answer(
         for error in expect.expected(key):
             assert [row.error_code.name for row in rows] == [error or "NONE"]
     for is_retried in expect.expected("retried"):
-        assert is_retried is False  # what was found there is still there
+        assert is_retried is False  # the controller keeps the conflicting state
         stored = office.state(T0)
         assert stored is not None
         assert stored.leader_and_isr.isr == (stored.leader_and_isr.leader,)
@@ -205,7 +205,7 @@ def reassignment_validation(case: Case) -> None:
         )
         is_moving = given.take("being_reassigned", False)
         if one_of(to, {"controller": False, "non_controller": True}, "to"):
-            answer = _ask_a_bystander(ApiPartitionReassignment(1, request))
+            answer = _ask_another_broker(ApiPartitionReassignment(1, request))
             assert isinstance(answer, AlterPartitionReassignmentsResponse)
             assert answer.error_code.name == expect.take("error")
             return
@@ -236,7 +236,7 @@ def _assigned_office(
     *,
     is_moving: bool,
 ) -> _Assigned:
-    """A controller that knows ``count`` partitions of the topic, all led by the first broker."""
+    """A controller that knows ``count`` partitions of the topic, led by the first broker."""
     office = _Assigned({0, *live})
     for broker_id in {0} - set(live):
         office.context.remove_live_broker(broker_id)

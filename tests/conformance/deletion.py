@@ -29,7 +29,7 @@ _PUSHES = (
 
 
 class Deletions:
-    """A controller with topics on every broker, all of them well."""
+    """A controller with topics on all brokers, with all replicas online."""
 
     def __init__(self, context: Fields) -> None:
         self.brokers: list[BrokerId] = context.take("brokers")
@@ -43,15 +43,15 @@ class Deletions:
                 index: tuple(ring[start : start + factor]) for index, start in enumerate(starts)
             }
             self.office.put_topic(topic, partitions, topic_id(number))
-        self.office.brokers.on_broker_change()  # from now on it watches them
+        self.office.brokers.on_broker_change()  # it watches them from now on
         self.office.topics.on_topic_change()
-        self.dead: set[BrokerId] = set()  # now or formerly
-        self.named: list[TopicPartition] = []  # the partitions of the topics named last
+        self.dead: set[BrokerId] = set()  # now or earlier
+        self.named: list[TopicPartition] = []  # the partitions of the last named topics
         self.replicas: list[PartitionAndReplica] = []
         self.office.effects()
 
     def name(self, topics: Iterable[str]) -> None:
-        """Remember the partitions and replicas there are of these topics."""
+        """Store the partitions and replicas of these topics."""
         known = self.office.context
         if not set(topics) <= set(known.all_topics):
             raise UnknownInCaseError(f"topics {topics}")
@@ -61,7 +61,7 @@ class Deletions:
         self.replicas = known.replicas_of(self.named)
 
     def of(self, which: Any) -> list[PartitionAndReplica]:
-        """Return the replicas a case means: all, live, dead, or those of a broker."""
+        """Return the replicas that a case means: all, live, dead, or those of a broker."""
         if isinstance(which, int | list):
             brokers = {which} if isinstance(which, int) else set(which)
         elif which == "all":
@@ -95,7 +95,7 @@ class Deletions:
         self.office.deletions.load()
 
     def enqueue(self, step: Fields) -> None:
-        """Somebody wishes topics to be deleted."""
+        """Request the deletion of topics."""
         topics = step.take("topics")
         self.name(topics)
         for topic in topics:
@@ -107,7 +107,7 @@ class Deletions:
         self._answer(self.of(step.take("replicas")), Errors.NONE)
 
     def fail(self, step: Fields) -> None:
-        """Replicas cannot be deleted: their broker died, or says so."""
+        """Replicas cannot be deleted: their broker died, or answers with an error."""
         replicas = self.of(step.take("replicas"))
         self.office.deletions.fail([r for r in replicas if r.replica in self.dead])
         refused = [r for r in replicas if r.replica not in self.dead]
@@ -121,7 +121,7 @@ class Deletions:
             self.office.deletions.on_stop_replica_response(broker_id, errors)
 
     def broker_down(self, step: Fields) -> None:
-        """A broker dies; what it hosts goes offline."""
+        """A broker dies; its replicas go offline."""
         broker_id = step.take("broker")
         if broker_id not in self.brokers:
             raise UnknownInCaseError(f"broker {broker_id!r}")
@@ -132,7 +132,7 @@ class Deletions:
             self._assert_moved(sentence)
 
     def _assert_moved(self, sentence: str) -> None:
-        """Compare with what a sentence says of replicas."""
+        """Compare with a sentence about replicas."""
         said = re.fullmatch(
             r"(?:the )?replicas of (\w+) on (?:broker )?(\d+) "
             r"(?:(?:are )?moved?s? to|go(?: to)?|become|are) (\w+)",
@@ -146,7 +146,7 @@ class Deletions:
         assert states == {one_of(said[3], REPLICA_STATES, "the replicas' state")}
 
     def broker_up(self, step: Fields) -> None:
-        """A broker registers anew."""
+        """A broker registers again."""
         before = max(self.office.context.live_broker_epochs.values(), default=0)
         registration = self.office.register(step.take("broker"), incarnation=2)
         assert step.take("epoch", "+1") == "+1"
@@ -160,10 +160,10 @@ class Deletions:
             raise UnknownInCaseError(f"topics {topics}")
         self.office.deletions.resume(topics)
 
-    # --- what is to be seen ---
+    # --- expectations ---
 
     def assert_expected(self, expect: Fields) -> None:
-        """Compare what there is with what a step expects."""
+        """Compare the state with what a step expects."""
         known = self.office.context
         for key, found in (
             ("to_be_deleted", known.topics_to_be_deleted),
@@ -204,15 +204,15 @@ class Deletions:
         assert state == [] or replicas
 
     def _assert_pushed(self, expected: Any) -> None:
-        """Every live broker was told that the named partitions have no leader any more."""
+        """Every live broker got metadata without a leader for the named partitions."""
         if isinstance(expected, list):
             assert set(map(partition, expected)) == set(self.named)
         elif expected not in (1, True):
             understand(expected, "a metadata push", _PUSHES)
-        told = metadata_rows(self.office.effects())
+        rows = metadata_rows(self.office.effects())
         for broker_id in self.office.context.live_broker_ids:
             leaders = {
-                topic_partition: row.leader for topic_partition, row in told[broker_id].items()
+                topic_partition: row.leader for topic_partition, row in rows[broker_id].items()
             }
             assert leaders == dict.fromkeys(self.named, LEADER_DURING_DELETE)
 

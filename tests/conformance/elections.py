@@ -1,4 +1,4 @@
-"""Elections people ask for: PlaintextAdminIntegrationTest, LeaderElectionCommandTest."""
+"""Requested elections: PlaintextAdminIntegrationTest, LeaderElectionCommandTest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.term import Office
 
 
 class Ballot:
-    """A controller, and the partitions a case names."""
+    """A controller and the partitions of a case."""
 
     def __init__(self, given: Fields) -> None:
         self.type: ElectionType = one_of(
@@ -63,7 +63,7 @@ class Ballot:
     def _lead(
         self, name: str, replicas: Sequence[BrokerId], leader: BrokerId | None, isr: Any
     ) -> None:
-        """Make a partition known; without more said, all are in sync and one that lives leads."""
+        """Add a partition; by default all replicas are in sync and the first live one leads."""
         alive = [r for r in replicas if r in self._live]
         in_sync = list(isr if isr is not None else alive or replicas)
         if leader is None:
@@ -80,16 +80,16 @@ class Ballot:
             self.office.context.queue_topic_deletion(topics)
 
     def leader(self, name: str) -> BrokerId:
-        """Return who leads, according to ZooKeeper."""
+        """Return the leader in ZooKeeper."""
         return self.office.leads(partition(name))[0]
 
     def elect(self) -> ElectLeadersResponse:
-        """Ask for the election."""
+        """Request the election."""
         topic_partitions = None if self.wanted is None else tuple(map(partition, self.wanted))
         return self.office.balance.elect(ElectLeadersRequest(self.type, topic_partitions))
 
     def name_of(self, row: ElectedPartition) -> str:
-        """Return what the case calls a partition."""
+        """Return the partition that the case means."""
         found = TopicPartition(row.topic, row.partition)
         known = [*self.replicas, *(self.wanted or ())]
         names: list[str] = [name for name in known if partition(name) == found]
@@ -141,7 +141,7 @@ def _assert_outcome(ballot: Ballot, expect: Fields) -> None:
 
 
 def _assert_trigger(trigger: str, allow_unclean: bool) -> None:
-    """Whether this way to ask for an election lets a replica lead that is not in sync."""
+    """Whether this kind of request lets a replica outside the ISR lead."""
     ballot = Ballot(
         Fields({"replicas": {"t-0": [1, 2]}, "live": [0, 1], "leaders": {"t-0": -1}}, "in")
     )

@@ -1,4 +1,4 @@
-"""The controller's queue: ControllerEventManagerTest, and what preempted requests are told."""
+"""The controller's queue: ControllerEventManagerTest, and the answers to preempted requests."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from tests.support.fake_zookeeper import Call
 from tests.support.stage import TIMEOUT_S, BrokenChannelError, Sent, Stage, actor_of, ask
 
 T0 = TopicPartition("t", 0)
-TOLERANCE_MS = 400  # this thread and the actor's share the machine with everything else
+TOLERANCE_MS = 400  # the machine also runs other threads
 METRICS = "kafka_controller_ControllerEventManager"
 
 _HEADER = ControlHeader(0, 1, -1)
@@ -80,7 +80,7 @@ REQUESTS: Mapping[str, ControllerRequest] = {
 
 
 class CountingStats(EventManagerStats):
-    """Remembers which events were handled."""
+    """Stores which events were handled."""
 
     def __init__(self, **settings: int) -> None:
         super().__init__(**settings)
@@ -88,17 +88,17 @@ class CountingStats(EventManagerStats):
 
     @contextmanager
     def handling(self, event: ControllerEvent, queue_ms: float) -> Iterator[None]:
-        """Note an event and measure it."""
+        """Store an event and measure it."""
         with super().handling(event, queue_ms):
             self.handled.append(event)
             yield
 
 
 class Manager:
-    """The actor of broker 0, which rules; ``hook`` is called when it reads ZooKeeper."""
+    """The actor of broker 0, the active controller; ``hook`` is called when it reads ZooKeeper."""
 
     def __init__(self, stage: Stage, **settings: int) -> None:
-        stage.answer = _leave_unanswered  # or answers become events among those of the case
+        stage.answer = _leave_unanswered  # answers would be further events
         self.ref = stage.controller(0)
         actor = actor_of(self.ref)
         self.actor: ControllerEventManager = actor
@@ -108,11 +108,11 @@ class Manager:
         actor.stats = self.stats
 
     def hook(self, hook: Callable[[Call], None] | None) -> None:
-        """Let something happen whenever it calls ZooKeeper."""
+        """Call a function in each call to ZooKeeper."""
         self._stage._sessions[0].hook = hook
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Wait until something holds."""
+        """Wait for a condition."""
         self._stage.wait_for(condition)
 
 
@@ -165,7 +165,7 @@ def _handle_one(stage: Stage, given: Fields, expect: Fields) -> None:
 
 
 def _let_events_wait(stage: Stage, given: Fields, expect: Fields) -> None:
-    """Have the first event take its time while the others wait behind it."""
+    """Let the first event take some time while the others are queued."""
     count, handler_ms = given.take("events"), given.take("handler_ms", 0)
     settings = {"idle_reset_ms": given.take("idle_reset_ms")} if "idle_reset_ms" in given else {}
     manager = Manager(stage, **settings)
@@ -175,7 +175,7 @@ def _let_events_wait(stage: Stage, given: Fields, expect: Fields) -> None:
 
     def take_time(call: Call) -> None:
         assert all_are_queued.wait(TIMEOUT_S), call
-        if len(handled) not in slept:  # in the first call each event makes
+        if len(handled) not in slept:  # in the first call of each event
             slept.append(len(handled))
             _pass(handler_ms)
 
@@ -224,7 +224,7 @@ def _names(registry: CollectorRegistry) -> list[str]:
 
 
 def _assert_metrics(names: list[str], expected: Any) -> None:
-    """Compare with a number, names, or a word for some or none."""
+    """Compare with a number, with names, or with a word for some or none."""
     if isinstance(expected, bool) or expected in ("none", "empty", "some", "nonempty", "present"):
         assert bool(names) is (expected is True or expected in ("some", "nonempty", "present"))
     elif isinstance(expected, int):
@@ -278,7 +278,7 @@ def _queued(queued: Any) -> list[object]:
 
 
 def _preempt(stage: Stage, messages: list[Any]) -> list[object]:
-    """Stop the actor while one event runs and these wait; return what their senders got."""
+    """Stop the actor while one event runs and these are queued; return their answers."""
     manager = Manager(stage)
     is_running, may_end = threading.Event(), threading.Event()
 
@@ -304,7 +304,7 @@ def _preempt(stage: Stage, messages: list[Any]) -> list[object]:
 
 
 def _assert_refused(answer: Any, expect: Fields) -> None:
-    """A refusal as a whole is what every partition is told."""
+    """A refused request is an answer for every partition."""
     error: Errors = answer.error_code
     for name in expect.expected("failure"):
         # Kafka's ControllerMovedException has this code on the wire.

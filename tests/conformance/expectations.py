@@ -1,4 +1,4 @@
-"""What a scenario expects to see, in time."""
+"""The expectations of a scenario, which must hold in time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DELETED_MEANS = {
 
 
 class Expectations:
-    """Compares one step after the other with what there is."""
+    """Compares one step after the other with the state."""
 
     def __init__(self, actions: Actions) -> None:
         self.actions = actions
@@ -44,10 +44,10 @@ class Expectations:
     def _broker(self, name: Any) -> BrokerId:
         return NO_LEADER if name == NO_LEADER else self.actions.broker(name)
 
-    def _brokers(self, on: Any, everybody: list[BrokerId]) -> list[BrokerId]:
-        """Return the brokers an expectation holds for."""
+    def _brokers(self, on: Any, all_brokers: list[BrokerId]) -> list[BrokerId]:
+        """Return the brokers of an expectation."""
         if on == "all":
-            return everybody
+            return all_brokers
         if on in ("live", "alive", "running", "the live ones"):
             return list(self.cluster.brokers)
         return [self._broker(name) for name in (on if isinstance(on, list) else [on])]
@@ -55,18 +55,18 @@ class Expectations:
     # --- controllers ---
 
     def expect_controller(self, step: Fields) -> None:
-        """Somebody rules, and ZooKeeper says so."""
+        """There is an active controller, and ZooKeeper agrees."""
         broker_id = self._broker(step.take("broker"))
         self.stage.eventually(
             f"{broker_id} rules", lambda: self.stage.controller_znode() == broker_id
         )
 
     def expect_no_controller(self, step: Fields) -> None:
-        """Nobody rules."""
-        self.stage.eventually("nobody rules", lambda: self.stage.controller_znode() is None)
+        """There is no active controller."""
+        self.stage.eventually("no controller", lambda: self.stage.controller_znode() is None)
 
     def expect_controller_epoch(self, step: Fields) -> None:
-        """So many controllers there have been."""
+        """The number of controllers up to now."""
         value = step.take("value")
 
         def reached() -> bool:
@@ -76,7 +76,7 @@ class Expectations:
         self.stage.eventually(f"controller epoch {value}", reached)
 
     def expect_active(self, step: Fields) -> None:
-        """A broker rules, or does not, in its own opinion."""
+        """Whether a broker believes to be the active controller."""
         broker_id, value = self._broker(step.take("broker")), step.take("value")
         broker = self.cluster.brokers[broker_id]
         self.stage.eventually("its role", lambda: broker.controller.is_active is value)
@@ -88,7 +88,7 @@ class Expectations:
     # --- leaderships ---
 
     def expect_state(self, step: Fields) -> None:
-        """Somebody leads, in some epoch."""
+        """A partition has a leader, in some epoch."""
         topic_partition = partition(step.take("tp"))
         leader = self._broker(step.take("leader")) if "leader" in step else None
         epoch = step.take("leader_epoch", None)
@@ -119,17 +119,17 @@ class Expectations:
             ) from None
 
     def expect_has_leader(self, step: Fields) -> None:
-        """Somebody leads."""
+        """A partition has a leader."""
         topic_partition = partition(step.take("tp"))
 
         def is_led() -> bool:
             leads = self.stage.leads(topic_partition)
             return leads is not None and leads[0] in self.cluster.brokers
 
-        self.stage.eventually(f"{topic_partition} is led", is_led)
+        self.stage.eventually(f"{topic_partition} has a leader", is_led)
 
     def expect_unclean_meter(self, step: Fields) -> None:
-        """So many elections were unclean."""
+        """The number of unclean elections."""
         value = step.take("value")
 
         def count() -> bool:
@@ -145,7 +145,7 @@ class Expectations:
         return None if stored is None else stored.partitions.get(topic_partition.partition)
 
     def expect_assignment(self, step: Fields) -> None:
-        """A partition is assigned to these replicas."""
+        """The assignment of a partition."""
         topic_partition = partition(step.take("tp"))
         wanted = {
             kind: tuple(self.stage.brokers(step.take(kind)))
@@ -168,7 +168,7 @@ class Expectations:
         self.stage.eventually(f"{topic_partition} is assigned {wanted}", reached)
 
     def expect_replicas(self, step: Fields) -> None:
-        """How far a move is, as a tool sees it."""
+        """The state of a move, as a tool sees it."""
         topic_partition, is_done = partition(step.take("tp")), step.take("done")
         current = tuple(self.stage.brokers(step.take("current")))
         target = tuple(self.stage.brokers(step.take("target")))
@@ -185,13 +185,13 @@ class Expectations:
         self.stage.eventually(f"{topic_partition} moves from {current} to {target}", reached)
 
     def expect_no_reassignments(self, step: Fields) -> None:
-        """Nothing is being moved."""
+        """No partition is being moved."""
         response = self.cluster.request(ListPartitionReassignmentsRequest())
         assert isinstance(response, ListPartitionReassignmentsResponse)
         assert response.partitions == ()
 
     def expect_path(self, step: Fields) -> None:
-        """A node is there and stays, or goes."""
+        """A node exists and stays, or is deleted."""
         path, is_present = step.take("path"), step.take("present")
         if not _PATH.match(path):
             raise UnknownInCaseError(f"the path {path!r}")
@@ -203,13 +203,13 @@ class Expectations:
     # --- brokers ---
 
     def expect_hosted(self, step: Fields) -> None:
-        """A broker has been told of so many partitions."""
+        """The number of partitions that a broker hosts."""
         broker, count = self._broker(step.take("broker")), step.take("partitions")
         manager = self.cluster.brokers[broker].replica_manager
         self.stage.eventually(f"{broker} hosts {count}", lambda: len(manager.partitions) == count)
 
     def expect_cache(self, step: Fields) -> None:
-        """So much is in a broker's metadata cache."""
+        """The contents of a broker's metadata cache."""
         cache = self.cluster.brokers[self._broker(step.take("broker"))].cache
         topics, alive = step.take("topics", None), step.take("alive", None)
 
@@ -220,7 +220,7 @@ class Expectations:
         self.stage.eventually(f"{topics} topics, {alive} brokers", reached)
 
     def expect_metadata(self, step: Fields) -> None:
-        """Brokers know a partition like this."""
+        """The leadership of a partition in the brokers' metadata caches."""
         topic_partition = partition(step.take("tp"))
         brokers = self._brokers(step.take("on", "all"), list(self.cluster.brokers))
         wanted: dict[str, Any] = {}
@@ -244,10 +244,10 @@ class Expectations:
     # --- topics ---
 
     def expect_deleted(self, step: Fields) -> None:
-        """Nothing is left of a topic."""
+        """A topic is deleted completely."""
         topic, meanings = step.take("topic"), set(step.take("means", ()))
         self._check_known(topic)
-        count = step.take("partitions", 1)  # all of them
+        count = step.take("partitions", 1)  # means all of them
         if not isinstance(count, int) or count < 1:
             raise UnknownInCaseError(f"the deletion of {count!r} partitions")
         if not meanings <= _DELETED_MEANS:
@@ -271,9 +271,9 @@ class Expectations:
         self.stage.eventually(f"{topic} is deleted", is_gone)
 
     def _check_known(self, topic: str) -> None:
-        """What never was there is not there, whatever happens."""
-        if topic not in (*self.stage.topics, *self.actions.wished):
-            raise UnknownInCaseError(f"nobody created a topic {topic!r}")
+        """A topic that was never created does not exist."""
+        if topic not in (*self.stage.topics, *self.actions.deletion_requested):
+            raise UnknownInCaseError(f"the case creates no topic {topic!r}")
 
     def expect_logs_present(self, step: Fields) -> None:
         """Brokers have a partition's log."""
@@ -300,27 +300,27 @@ class Expectations:
             lambda: self.actions.records.values(topic_partition) == values,
         )
 
-    # --- what a consumer that reads on and on has seen ---
+    # --- what a continuous consumer has seen ---
 
     def expect_consumed(self, step: Fields) -> None:
-        """These values, in this order, whatever came of their records since."""
+        """The values it read, in sequence, even if their records were lost later."""
         assert self.actions.consumer(step).values == step.take("values")
 
     def expect_duplicates(self, step: Fields) -> None:
-        """These values twice."""
+        """The values it read twice."""
         assert self.actions.consumer(step).duplicates == step.take("values")
 
     def expect_gaps(self, step: Fields) -> None:
-        """Nothing between these offsets."""
+        """The gaps between the offsets it read."""
         gaps = [list(gap) for gap in self.actions.consumer(step).gaps]
         assert gaps == step.take("offsets")
 
     def expect_resets(self, step: Fields) -> None:
-        """So often it had to begin anew."""
+        """The number of resets to the beginning."""
         assert self.actions.consumer(step).resets == step.take("value")
 
     def expect_truncations(self, step: Fields) -> None:
-        """So often it went back, because what it had read was not in the log any more."""
+        """The number of truncations: it went back because the log lost what it had read."""
         assert self.actions.consumer(step).truncations == step.take("value")
 
     def expect_refused(self, step: Fields) -> None:

@@ -1,4 +1,4 @@
-"""Faults and what must come of them, in words: a whole sentence is understood, or none of it."""
+"""Faults and expected outcomes in words: a sentence is understood completely or refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COUNTS = "|".join(_NUMBERS)
 
 
 class Kind(Enum):
-    """What is done to brokers."""
+    """What happens to brokers."""
 
     NOTHING = "nothing"
     STOP = "stopped for good"
@@ -37,14 +37,14 @@ class Fault:
     kind: Kind
     mode: str = "controlled"
     rounds: int = USUAL_ROUNDS
-    pause_ms: int = 0  # before what was stopped goes on again; of a pause or cut, 0: never
-    bounces: bool = False  # while something else goes on
+    pause_ms: int = 0  # until stopped processes start again; of a pause or cut, 0: never
+    bounces: bool = False  # during another operation
     bytes_per_second: int | None = None  # of a reassignment; None: no throttle
     has_deleted_records: bool = False  # logs do not begin with 0
 
 
 def faults(how: str) -> list[Fault]:
-    """Return every fault a description means. Raises ``UnknownInCaseError``."""
+    """Return every fault that a description means. Raises ``UnknownInCaseError``."""
     sentence = Sentence(how, "how")
     if sentence.says("none|nothing|no faults?(?: is)?(?: injected| at all)?|baseline"):
         sentence.end()
@@ -189,9 +189,9 @@ def _ends(sentence: Sentence) -> list[Fault]:
     pause_ms = _pause_ms(sentence)
     stops = sentence.says(r"shut ?downs?|stop(?:s|ped)?|shut down")
     is_down = sentence.says("down")
-    # Whom it hits is said by the targets.
+    # The targets decide which brokers it hits.
     sentence.says("(?:current )?(?:leader|controller|follower)|brokers?|process(?:es)?")
-    sentence.says("wait(?:ing)? for (?:the )?full isrs?(?: between(?: them)?)?")  # it always does
+    sentence.says("wait(?:ing)? for (?:the )?full isrs?(?: between(?: them)?)?")  # always done
     bounces = (
         sentence.says(r"bounc(?:e|es|ed|ing)|restart(?:s|ed)?|roll(?:s|ed|ing)?|(?:back|up) again")
         or rounds is not None
@@ -222,12 +222,12 @@ def _modes(sentence: Sentence) -> list[str]:
     return [mode for mode, words in modes.items() if sentence.says(words)]
 
 
-# --- what must come of it -------------------------------------------------------------------------
+# --- expected outcomes ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a case expects, beside what always holds; None, False: it does not say."""
+    """The expectations of a case in addition to those of all cases; None, False: not given."""
 
     is_nothing_lost: bool = False
     is_available: bool = False
@@ -240,7 +240,7 @@ class Outcome:
 
 
 def outcome(expect: str) -> Outcome:
-    """Return what a sentence expects; it must expect something. Raises ``UnknownInCaseError``."""
+    """Return the expectations of a sentence; there must be one. Raises ``UnknownInCaseError``."""
     sentence = Sentence(expect, "expect")
     found = Outcome(
         is_directory_given_up=sentence.says(
@@ -286,5 +286,5 @@ def outcome(expect: str) -> Outcome:
     )
     sentence.end()
     if found == Outcome():
-        raise UnknownInCaseError(f"nothing is expected: {expect!r}")
+        raise UnknownInCaseError(f"no expectation: {expect!r}")
     return found

@@ -1,8 +1,8 @@
-"""Faults of whole processes: the fault modes of Kafka's system tests, on a simulated cluster.
+"""Faults of whole processes, as in Kafka's system tests, on a simulated cluster.
 
-Every record that was acknowledged is consumed in the end, and after every step the invariants hold:
-each leader was in sync, under one controller, in its own epoch, with all that was committed. In the
-end every partition is led by a broker that can be reached, with everybody in sync who can be.
+At the end every acknowledged record is consumed, and after every step the invariants hold: each
+leader was in sync, under one controller, in its own epoch, with all committed records. At the end
+every partition is led by a reachable broker, with all reachable replicas in sync.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ TOPIC = "test-topic"
 SECOND_DIRECTORY = 0  # the simulated disk's second directory has the even partitions
 
 RECORD = "x" * 1_000
-THROTTLED_S = 4  # about how long a throttled move is to take, or longer
-BATCHES_A_SECOND = 10  # of those that are moved so slowly
+THROTTLED_S = 4  # the minimal duration of a throttled move
+BATCHES_A_SECOND = 10  # of a throttled move
 MOVE_TIMEOUT_MS = 600_000
 
 _TARGETS: Mapping[str, str] = {
@@ -52,7 +52,7 @@ _TARGETS: Mapping[str, str] = {
 
 
 class Field:
-    """A cluster with one topic, under attack."""
+    """A cluster with one topic, for one fault."""
 
     def __init__(self, log: MovedLog, cluster: Mapping[str, Any]) -> None:
         with Fields(cluster, "cluster") as fields:
@@ -86,7 +86,7 @@ class Field:
         self.consume()
 
     def targets(self, names: Sequence[str]) -> list[BrokerId]:
-        """Return whom the targets mean at the moment, each once."""
+        """Return the present targets, each once."""
         found = [broker for name in names for broker in self._target(name)]
         return list(dict.fromkeys(found))
 
@@ -116,13 +116,13 @@ class Field:
                 raise UnknownInCaseError(f"the target {name!r}")
 
     def leader(self, topic_partition: TopicPartition) -> BrokerId:
-        """Return who leads."""
+        """Return the leader."""
         leads = self.stage.leads(topic_partition)
         assert leads is not None, f"{topic_partition} has no state"
         return leads[0]
 
     def produce(self) -> None:
-        """Write to every partition, unless there are fewer in sync than must be."""
+        """Write to every partition with enough in-sync replicas."""
         for topic_partition in self.names:
             value = f"{next(self._numbers)} {RECORD}"
             if len(self.cluster.brokers) < self.min_isr:
@@ -134,18 +134,18 @@ class Field:
                 self.records.produce(topic_partition, value)
 
     def consume(self) -> None:
-        """Let the consumers read on, who began before the fault."""
+        """Let the consumers that began before the fault read on."""
         for consumer in self.consumers:
             consumer.read()
 
     def delete_records(self) -> None:
-        """Have logs begin above zero."""
+        """Let logs begin above offset zero."""
         self.produce()
         for topic_partition in self.names:
             self.records.delete_before(topic_partition, 1)
 
     def fill(self, rate: int) -> None:
-        """Write what takes some seconds to copy at ``rate`` bytes a second."""
+        """Write records that take some seconds to copy at ``rate`` bytes a second."""
         record = "x" * max(1, rate // BATCHES_A_SECOND)
         for number in range(THROTTLED_S * BATCHES_A_SECOND * len(self.cluster.brokers)):
             topic_partition = self.names[number % len(self.names)]
@@ -159,7 +159,7 @@ class Field:
         self.stage.settle()
 
     def pause(self, broker_id: BrokerId) -> None:
-        """Stop a process by a signal, for longer than its session lasts."""
+        """Pause a process by a signal, for longer than its session timeout."""
         broker = self.cluster.brokers[broker_id]
         self.cut_off.add(broker_id)
         broker.is_paused = True
@@ -167,7 +167,7 @@ class Field:
         self.stage.settle()
 
     def isolate(self, broker_id: BrokerId) -> None:
-        """Cut a broker off from all others and from ZooKeeper, while it goes on."""
+        """Cut a running broker off from all others and from ZooKeeper."""
         broker = self.cluster.brokers[broker_id]
         endpoints = {broker.control_endpoint, broker.replication_endpoint}
 
@@ -182,7 +182,7 @@ class Field:
         self.stage.settle()
 
     def heal(self) -> None:
-        """Let those go on that were paused, and reach the others who were cut off."""
+        """Resume paused brokers, and reconnect those that were cut off."""
         self.cluster.network.fate = usual_fate
         for broker_id in self.cut_off:
             self.cluster.in_call.discard(broker_id)
@@ -199,7 +199,7 @@ class Field:
         self.stage.settle()
 
     def reassign(self) -> dict[BrokerId, int]:
-        """Begin to move every partition one broker on; return how many bytes go to whom."""
+        """Begin to move every partition by one broker; return the bytes for each broker."""
         count = len(self.cluster.brokers)
         stored = self.stage.topic(TOPIC)
         assert stored is not None
@@ -215,7 +215,7 @@ class Field:
         return arriving
 
     def await_moves(self) -> None:
-        """Go on until nothing is moved any more."""
+        """Run until all moves are done."""
         until_ms = self.cluster.now_ms + MOVE_TIMEOUT_MS
         while self._is_moving():
             assert self.cluster.now_ms < until_ms, "the reassignment never ends"
@@ -227,21 +227,21 @@ class Field:
         return moving.partitions != ()
 
     def throttle(self, bytes_per_second: int) -> None:
-        """Move slowly, whatever is moved."""
+        """Throttle all replication."""
         every = {TOPIC: "*"}
         throttle(self.cluster, {"leader": every, "follower": every}, bytes_per_second)
 
-    # --- what must come of it ---
+    # --- outcomes ---
 
     def assert_nothing_is_lost(self) -> None:
-        """Every acknowledged record is consumed, where and as often as it was written."""
+        """Every acknowledged record is consumed, at its offset and without duplicates."""
         for topic_partition in self.names:
             assert self.records.values(topic_partition) == self.records.acked[topic_partition], (
                 topic_partition
             )
 
     def assert_available(self) -> None:
-        """Every partition is led by somebody who can be reached, and all of those are in sync."""
+        """Every partition is led by a reachable broker, and all reachable replicas are in sync."""
         reachable = set(self.cluster.brokers) - self.cut_off
         assert {b.broker_id for b in self.cluster.active_controllers} & reachable
         stored = self.stage.topic(TOPIC)
@@ -256,12 +256,12 @@ class Field:
             )
 
     def assert_whole(self) -> None:
-        """Nothing is left of the fault."""
+        """No effect of the fault is left."""
         self.stage.settle()
         assert_converged(self.cluster)
 
     def assert_without_directory(self, broker_id: BrokerId) -> None:
-        """A broker serves nothing of its lost directory and everything of the other one."""
+        """A broker serves no partition of its lost directory and all of the other one."""
         assert broker_id in self.cluster.brokers
         manager = self.cluster.brokers[broker_id].replica_manager
         for topic_partition in self.names:
@@ -287,17 +287,17 @@ def _number(fields: Fields, key: str, usual: int | None = None) -> int:
 
 
 class Attack:
-    """One fault on one group of targets, and what it took."""
+    """One fault on one group of targets, and its measurements."""
 
     def __init__(self, field: Field, fault: Fault, targets: Sequence[str]) -> None:
         self.field = field
         self.fault = fault
         self._targets = targets
         self.move_ms: int | None = None
-        self.throttled_ms = 0.0  # what the move takes at the rate of the throttle
+        self.throttled_ms = 0.0  # the duration of the move at the rate of the throttle
 
     def run(self) -> None:
-        """Do it, and look after every step whether all goes on."""
+        """Run the fault, and check the outcome after every step."""
         attacks: Mapping[Kind, Callable[[], None]] = {
             Kind.NOTHING: self.field.assert_whole,
             Kind.STOP: self._stop,
@@ -311,7 +311,7 @@ class Attack:
         attacks[self.fault.kind]()
 
     def targets(self) -> list[BrokerId]:
-        """Return whom the fault hits now. Raises ``UnknownInCaseError`` when it hits nobody."""
+        """Return the present targets of the fault. Raises ``UnknownInCaseError`` without any."""
         found = self.field.targets(self._targets)
         if not found:
             raise UnknownInCaseError(f"{self.fault.kind.value}: which broker?")
@@ -389,11 +389,11 @@ class Attack:
         self.field.assert_whole()
 
     def assert_outcome(self, expected: Outcome) -> None:
-        """Compare what came of it with what the case expects, beside what always holds."""
+        """Compare the outcome with the case's expectations, beyond those of all cases."""
         kind = self.fault.kind
         if expected.is_directory_given_up and kind is not Kind.DIRECTORY:
-            raise UnknownInCaseError(f"a directory is given up: {kind.value}")
-        if kind is Kind.DIRECTORY:  # it looked before it stopped the others
+            raise UnknownInCaseError(f"an expectation of lost directories: {kind.value}")
+        if kind is Kind.DIRECTORY:  # already checked before the others were stopped
             self._assert_consumed(expected)
             return
         self.field.assert_nothing_is_lost()
@@ -424,29 +424,29 @@ class Attack:
 
 
 def _check_roles(how: str, targets: Sequence[str]) -> None:
-    """A fault that names whom it hits must not hit somebody else."""
+    """A fault that names its target must agree with ``targets``."""
     for role in ("leader", "controller", "follower"):
         if role in how.lower() and not any(role in target for target in targets):
             raise UnknownInCaseError(f"how is {how!r}, the targets are {targets}")
 
 
-def _check_everybody(how: str, targets: Sequence[str]) -> None:
-    everybody = re.compile("(?:all|every) brokers?")
-    if everybody.search(how.lower()) and not all(map(everybody.fullmatch, targets)):
+def _check_brokers(how: str, targets: Sequence[str]) -> None:
+    all_brokers = re.compile("(?:all|every) brokers?")
+    if all_brokers.search(how.lower()) and not all(map(all_brokers.fullmatch, targets)):
         raise UnknownInCaseError(f"how is {how!r}, the targets are {targets}")
 
 
 def fault_mode(case: Case) -> None:
-    """Every target under every fault that the case describes, each on a fresh cluster."""
+    """Every target under every fault of the case, each on a new cluster."""
     how, cluster, targets = case.take("how", ""), case.take("cluster"), case.take("targets", [])
     described, expected = faults(how), outcome(case.take("expect"))
     _check_roles(how, targets)
     if any(fault.kind in (Kind.STOP, Kind.BOUNCE) for fault in described):
-        _check_everybody(how, targets)
+        _check_brokers(how, targets)
     for fault in described:
         groups = [[target] for target in targets] or [[]]
         if fault.kind in (Kind.NOTHING, Kind.REASSIGN) and not fault.bounces:
-            groups = groups[:1]  # it hits nobody in particular
+            groups = groups[:1]  # the fault has no target
         for group in groups:
             with MovedLog() as log:
                 field = Field(log, cluster)

@@ -1,4 +1,4 @@
-"""A JSON object of which nothing may be overlooked."""
+"""A JSON object of which every key must be read."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _NAME = re.compile(r"[\w.-]+", re.ASCII)
 
 
 class UnknownInCaseError(AssertionError):
-    """The case says something its runner does not understand."""
+    """The case contains something that its runner does not understand."""
 
 
 class Fields:
-    """Hands out the values of an object; leaving it with a key unread is an error.
+    """Hands out the values of an object; an unread key at the end is an error.
 
-    A key nobody reads is one nobody checks, so that a case must not pass with it.
+    The runner does not check a key that it does not read, so the case must not pass.
     """
 
     def __init__(self, values: Mapping[str, Any] | None, where: str) -> None:
@@ -47,10 +47,10 @@ class Fields:
         traceback: TracebackType | None,
     ) -> None:
         if error is None and self._unread:
-            raise UnknownInCaseError(f"{self._where}: nobody reads {sorted(self._unread)}")
+            raise UnknownInCaseError(f"{self._where}: unread keys: {sorted(self._unread)}")
 
     def keys(self) -> set[str]:
-        """Return the keys there are."""
+        """Return all keys."""
         return set(self._values)
 
     def __contains__(self, key: str) -> bool:
@@ -66,29 +66,29 @@ class Fields:
         return default
 
     def nested(self, key: str) -> Fields:
-        """Return the object of ``key``; empty when there is none."""
+        """Return the object of ``key``; empty if there is none."""
         return Fields(self.take(key, {}), f"{self._where}.{key}")
 
     def expected(self, key: str) -> Iterator[Any]:
-        """Yield the value of ``key``, if there is one: ``for x in fields.expected("leader")``."""
+        """Yield the value of ``key`` if it exists: ``for x in fields.expected("leader")``."""
         if key in self._values:
             yield self.take(key)
 
     def matching(self, prefix: str) -> Iterator[tuple[str, Any]]:
-        """Yield what follows ``prefix`` in a key, and its value, for all such keys."""
+        """Yield the rest of each key with ``prefix``, and its value."""
         for key in sorted(self._values):
             if key.startswith(prefix):
                 yield key.removeprefix(prefix), self.take(key)
 
     def rest(self) -> dict[str, Any]:
-        """Return everything not read yet, where the keys themselves are data."""
+        """Return everything unread, where the keys themselves are data."""
         left = {key: self._values[key] for key in self._values if key in self._unread}
         self._unread.clear()
         return left
 
 
 class Case(Fields):
-    """One case; ``meaning`` is what tells cases of the same keys apart: name and upstream test."""
+    """One case; ``meaning`` distinguishes cases with the same keys: name and upstream test."""
 
     def __init__(self, group: str, values: Mapping[str, Any]) -> None:
         super().__init__(values, group)
@@ -100,7 +100,7 @@ class Case(Fields):
 
 
 def one_of(value: Any, choices: Mapping[Any, Any], what: str) -> Any:
-    """Return what ``value`` stands for."""
+    """Return the meaning of ``value``."""
     try:
         return choices[value]
     except (KeyError, TypeError):
@@ -110,7 +110,7 @@ def one_of(value: Any, choices: Mapping[Any, Any], what: str) -> Any:
 
 
 def partition(name: str) -> TopicPartition:
-    """Return the partition ``topic-3``; a name without a number is a topic of one partition."""
+    """Return the partition ``topic-3``; a name without a number is a topic with one partition."""
     if not _NAME.fullmatch(str(name)):
         raise UnknownInCaseError(f"{name!r} is no name of a partition")
     topic, dash, number = name.rpartition("-")
@@ -120,12 +120,12 @@ def partition(name: str) -> TopicPartition:
 
 
 def is_called_unknown(name: str) -> bool:
-    """Whether a topic or a partition says by its name that it is not there."""
+    """Whether the name of a topic or a partition means an absent one."""
     return re.search(r"unknown|absent|missing|no[-_]?such|non[-_]?exist", name.lower()) is not None
 
 
 def assignment(values: Any) -> ReplicaAssignment:
-    """Return a list of replicas, or an object that also says which are added and removed."""
+    """Return a list of replicas, or an object that also has added and removed ones."""
     if isinstance(values, Mapping):
         with Fields(values, "assignment") as fields:
             return ReplicaAssignment(
@@ -139,7 +139,7 @@ def assignment(values: Any) -> ReplicaAssignment:
 def leadership(
     values: Mapping[str, Any], controller_epoch: int, where: str = "leadership"
 ) -> LeaderIsrAndControllerEpoch:
-    """Return a leadership as the cases write it."""
+    """Return a leadership in the notation of the cases."""
     with Fields(values, where) as fields:
         return LeaderIsrAndControllerEpoch(
             LeaderAndIsr(
@@ -169,7 +169,7 @@ def assert_leadership(
     expected: Mapping[str, Any] | None,
     controller_epoch: int | None = None,
 ) -> None:
-    """Compare what a case says of a leadership; what it leaves out is not looked at."""
+    """Compare the fields of a leadership that a case gives."""
     if expected is None or actual is None:
         assert shown(actual) == expected
         return
@@ -184,7 +184,7 @@ def assert_leadership(
 
 
 def assert_assignment(actual: ReplicaAssignment, fields: Fields) -> None:
-    """Compare an assignment with what a case expects of it."""
+    """Compare an assignment with the one that a case expects."""
     for replicas in fields.expected("replicas"):
         assert list(actual.replicas) == replicas
     for adding in fields.expected("adding"):

@@ -1,6 +1,6 @@
-"""Which runner a group of cases has, and what every case goes through.
+"""The runner of each group of cases, and the common parts of all runs.
 
-What a runner does not understand is a failure that names the case and what it says.
+Anything that a runner does not understand is a failure that names the case and the value.
 """
 
 from __future__ import annotations
@@ -79,16 +79,16 @@ RUNNERS: Mapping[str, Callable[[Case], None]] = {
 }
 
 _EXPECTING = ("expect", "steps", "valid", "final_state")
-"""The keys under which cases say what is to be seen."""
+"""The keys of expectations."""
 
 _MISREAD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RegentError)
 
 
 def play(group: str, values: Mapping[str, Any]) -> None:
-    """Play one case.
+    """Run one case.
 
-    Raises ``AssertionError`` when something else is seen than the case expects, and
-    ``UnknownInCaseError`` when the case cannot be understood.
+    Raises ``AssertionError`` if the outcome differs from the case, and
+    ``UnknownInCaseError`` if the case cannot be understood.
     """
     name = f"{group}/{values.get('name')}"
     if group not in RUNNERS:
@@ -104,10 +104,10 @@ def play(group: str, values: Mapping[str, Any]) -> None:
         error.add_note(f"in the case {name}")
         raise
     except _MISREAD as error:
-        raise UnknownInCaseError(f"{name}: its runner makes no sense of it: {error!r}") from error
+        raise UnknownInCaseError(f"{name}: its runner cannot read it: {error!r}") from error
 
 
 def _check_expectation(values: Mapping[str, Any]) -> None:
     said = [values[key] for key in _EXPECTING if key in values]
     if not any(expected is not None and expected != {} and expected != "" for expected in said):
-        raise UnknownInCaseError("nothing is expected")
+        raise UnknownInCaseError("the case has no expectation")

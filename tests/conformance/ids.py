@@ -1,4 +1,4 @@
-"""Topic ids, and what an election may lose: the groups ``topic_id`` and ``unclean_scenario``."""
+"""Topic ids, and losses by elections: the groups ``topic_id`` and ``unclean_scenario``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STEP_WORDS = (
 
 
 class Ids:
-    """A cluster whose topics are looked at; ids are those of ZooKeeper and the controller."""
+    """A cluster with topics; ids are those of ZooKeeper and of the controller."""
 
     def __init__(self, log: MovedLog, brokers: int) -> None:
         with Fields({}, "config") as config:
@@ -45,13 +45,13 @@ class Ids:
         return topic_id
 
     def create(self, topic: str) -> None:
-        """Create a topic as a tool does that knows no ids."""
+        """Create a topic as a tool that knows no ids."""
         replicas = tuple(sorted(self.cluster.brokers))[:1]
         self.cluster.put_topic(topic, {0: replicas})
         self.stage.settle()
 
     def perform(self, step: str, topic: str) -> str:
-        """Do one step to a topic that is there; return what a case calls the time after it."""
+        """Do one step with an existing topic; return the case's name of the time after it."""
         text = step.lower()
         if "add" in text or "expan" in text:
             stored = self.stage.topic(topic)
@@ -78,10 +78,10 @@ class Ids:
 
 
 def topic_id(case: Case) -> None:
-    """Old versions of the inter-broker protocol, which knew no ids, do not exist here.
+    """Old versions of the inter-broker protocol, without ids, do not exist here.
 
-    A case of such a version that expects none gets the usual ones, except for the topic that a
-    broker of the old version created before the others were started: it gets its id then.
+    A case of such a version that expects no id gets the usual ones, except for the topic that a
+    broker of the old version created before the others started: it gets its id then.
     """
     with case.nested("in") as given, case.nested("expect") as expect:
         versions = given.take("ibp", "2.8")
@@ -96,7 +96,7 @@ def topic_id(case: Case) -> None:
         with MovedLog() as log:
             ids = Ids(log, brokers=1 if _restarts(steps) else 2)
             if is_upgrade:
-                _create_before_anybody_starts(ids, topics[0])
+                _create_before_other_brokers_start(ids, topics[0])
                 steps = [step for step in steps if "create" not in step.lower()]
             seen = _look_at(ids, topics, steps)
             _assert_ids(ids, topics, seen, expect, is_old=is_old and not is_upgrade)
@@ -113,7 +113,7 @@ def _restarts(steps: list[str]) -> bool:
     return any("restart" in step.lower() or "upgrade" in step.lower() for step in steps)
 
 
-def _create_before_anybody_starts(ids: Ids, topic: str) -> None:
+def _create_before_other_brokers_start(ids: Ids, topic: str) -> None:
     for broker_id in list(ids.cluster.brokers):
         ids.stage.shut_down(broker_id, "controlled")
     ids.cluster.put_topic(topic, {0: (0,)})

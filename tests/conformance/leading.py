@@ -33,7 +33,7 @@ LAG_MS = 30_000
 
 
 class CountedLogs(NumberedLogs):
-    """Logs whose end is a number, in a directory that may fail."""
+    """Logs that only have an end offset, in a directory that may fail."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class CountedLogs(NumberedLogs):
 
     @property
     def end(self) -> int:
-        """Where the log of the partition ends."""
+        """The log end offset of the partition."""
         return self.ends.get(NAME, 0)
 
     @end.setter
@@ -54,13 +54,13 @@ class CountedLogs(NumberedLogs):
         self._has_failed = True
 
     def hosted(self) -> Mapping[TopicPartition, TopicId | None]:
-        """Return the logs that can be reached."""
+        """Return the logs unless the directory has failed."""
         return MappingProxyType({}) if self._has_failed else super().hosted()
 
     def delete(
         self, topic_partition: TopicPartition, *, deleted_topic: TopicId | None = None
     ) -> None:
-        """Delete a log, or find out that its directory has failed."""
+        """Delete a log, or raise if its directory has failed."""
         if self.fails_to_delete:
             self.fail()
             raise StorageError(f"cannot delete {topic_partition}")
@@ -75,7 +75,7 @@ class CountedLogs(NumberedLogs):
 def fresh_manager(
     broker_id: BrokerId = 0, lag_ms: int = LAG_MS, logs: CountedLogs | None = None
 ) -> tuple[ReplicaManager, CountedLogs]:
-    """Return a broker that was told nothing yet, and its logs."""
+    """Return a broker without any request yet, and its logs."""
     logs = logs or CountedLogs()
     settings = ReplicationSettings(replica_lag_time_max_ms=lag_ms)
     return ReplicaManager(broker_id, logs, MetadataCache(), settings), logs
@@ -90,7 +90,7 @@ def leader_and_isr_row(
     adding: Sequence[BrokerId] = (),
     removing: Sequence[BrokerId] = (),
 ) -> LeaderAndIsrPartition:
-    """Return orders for the partition."""
+    """Return control requests for the partition."""
     return LeaderAndIsrPartition(
         NAME.partition,
         controller_epoch=1,
@@ -107,9 +107,9 @@ def leader_and_isr_row(
 
 
 class Leader:
-    """A leader with a log that ends at ``log_end_offset``; every replica's broker is alive.
+    """A leader with a log that ends at ``log_end_offset``; the brokers of all replicas are alive.
 
-    It began to lead at ``epoch_start``, by default with all of the log.
+    Its epoch began at ``epoch_start``, by default at the end of the log.
     """
 
     def __init__(
@@ -137,33 +137,33 @@ class Leader:
 
     @property
     def partition(self) -> Partition:
-        """What it knows."""
+        """The leader's partition."""
         return self.manager.partitions[NAME]
 
     @property
     def log_end_offset(self) -> int:
-        """Where its log ends."""
+        """The log end offset."""
         return self._logs.end
 
     def append_to(self, log_end_offset: int) -> None:
-        """Have records up to this offset."""
+        """Append records up to this offset."""
         self._logs.end = log_end_offset
 
     def check(self) -> None:
-        """Let the shrink timer fire."""
+        """Fire the shrink timer."""
         self.manager.shrink_isrs(self.now_ms)
 
     def send(self) -> AlterPartitionRequest | None:
-        """Put what is proposed in flight, if anything is and nothing is under way."""
+        """Send the pending proposal unless one is in flight."""
         request = self.manager.alter_partition_request()
         self.in_flight = request or self.in_flight
         return request
 
     def answer(self, error: Errors) -> None:
-        """Let the controller answer what is proposed; an error carries nothing else."""
+        """Answer the proposal as the controller; an error has no other content."""
         self.send()
         request, self.in_flight = self.in_flight, None
-        assert request is not None, "nothing is proposed"
+        assert request is not None, "there is no proposal"
         answers = [
             AlteredPartition(*row.topic_partition, error)
             if error is not Errors.NONE
@@ -190,7 +190,7 @@ class Follower:
         self._broker_id = broker_id
 
     def fetch(self, offset: int) -> None:
-        """Fetch from ``offset`` on: everything before it is there."""
+        """Fetch from ``offset``, which acknowledges everything before it."""
         epoch = self._leader.partition.leader_epoch
         row = FetchPartition(NAME.partition, epoch, offset, NO_EPOCH, 0)
         request = FetchRequest(self._broker_id, topics=(FetchTopic(NAME.topic, None, (row,)),))

@@ -1,8 +1,8 @@
-"""A term whose store answers as a case says, and whose batches are looked into.
+"""A term whose store gives scripted answers, and whose batches are recorded.
 
-Upstream tests the state machines over a mocked ZooKeeper and a mocked request batch. Here the
-machines, the context and the batch are the real ones; the store is over the fake ZooKeeper and
-answers for partition states what the case has it answer, versions included.
+Upstream tests the state machines with a mocked ZooKeeper and a mocked request batch. Here the
+machines, the context and the batch are the real ones; the store uses the fake ZooKeeper and
+gives scripted answers for partition states, versions included.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _WRITE_OUTCOMES: Mapping[str, WriteError | None] = {
 
 
 class ScriptedStore(ZkControllerStore):
-    """A store that answers for partition states as it is told, and notes what is asked of it."""
+    """A store with scripted answers for partition states; it records the calls."""
 
     def __init__(self) -> None:
         super().__init__(FakeZooKeeper(FakeZooKeeperServer()))
@@ -69,7 +69,7 @@ class ScriptedStore(ZkControllerStore):
         self.configs_read: list[str] = []
 
     def read_partition_states(self, partitions: Collection[TopicPartition]) -> PartitionStates:
-        """Answer with what was scripted."""
+        """Give the scripted answer."""
         _fail_on_exception(self.reads)
         if one_of(self.reads, _WRITE_OUTCOMES, "the answer to a read") is not None:
             return {}
@@ -85,7 +85,7 @@ class ScriptedStore(ZkControllerStore):
         epoch_zk_version: int,
         topic_ids: Mapping[str, str | None] | None = None,
     ) -> Mapping[TopicPartition, int | WriteError]:
-        """Note the states and answer with what was scripted."""
+        """Record the states and give the scripted answer."""
         del epoch_zk_version, topic_ids
         _fail_on_exception(self.creations)
         refusal = one_of(self.creations, _WRITE_OUTCOMES, "the answer to a creation")
@@ -96,7 +96,7 @@ class ScriptedStore(ZkControllerStore):
     def update_partition_states(
         self, states: Mapping[TopicPartition, LeaderIsrAndControllerEpoch], epoch_zk_version: int
     ) -> Mapping[TopicPartition, int | WriteError]:
-        """Note the states and answer with the scripted version."""
+        """Record the states and return the scripted version."""
         del epoch_zk_version
         self.updated.update(states)
         return {
@@ -109,7 +109,7 @@ class ScriptedStore(ZkControllerStore):
     def read_unclean_leader_election(
         self, topics: Collection[str]
     ) -> Mapping[str, bool | BadDataError]:
-        """Note the topics; none overrides anything."""
+        """Record the topics; none has overrides."""
         self.configs_read += topics
         return {}
 
@@ -119,8 +119,8 @@ def _fail_on_exception(code: str) -> None:
         raise SessionExpiredError("as the case has it")
 
 
-class Told(NamedTuple):
-    """A LeaderAndIsr that was put into a batch."""
+class AddedRow(NamedTuple):
+    """A LeaderAndIsr that was added to a batch."""
 
     broker_ids: list[BrokerId]
     leadership: LeaderIsrAndControllerEpoch
@@ -129,7 +129,7 @@ class Told(NamedTuple):
 
 
 class Stopped(NamedTuple):
-    """A StopReplica that was put into a batch."""
+    """A StopReplica that was added to a batch."""
 
     broker_id: BrokerId
     topic_partition: TopicPartition
@@ -137,11 +137,11 @@ class Stopped(NamedTuple):
 
 
 class WatchedBatch(ControlRequestBatch):
-    """A batch that remembers what was put into it; receivers need not be alive for that."""
+    """A batch that records its content, also for dead receivers."""
 
     def __init__(self, controller_id: BrokerId, context: ControllerContext) -> None:
         super().__init__(controller_id, context)
-        self.told: list[Told] = []
+        self.added: list[AddedRow] = []
         self.stopped: list[Stopped] = []
         self.metadata: list[tuple[list[TopicPartition], Collection[BrokerId] | None]] = []
 
@@ -152,12 +152,12 @@ class WatchedBatch(ControlRequestBatch):
         *,
         is_new: bool = False,
     ) -> None:
-        """Remember and add."""
+        """Record and add."""
         receivers = list(broker_ids)
         leadership = self._context.partition_leadership_info(topic_partition)
         if leadership is not None:
             assignment = self._context.partition_full_replica_assignment(topic_partition)
-            self.told.append(Told(receivers, leadership, assignment, is_new))
+            self.added.append(AddedRow(receivers, leadership, assignment, is_new))
         super().add_leader_and_isr(receivers, topic_partition, is_new=is_new)
 
     def add_stop_replica(
@@ -168,7 +168,7 @@ class WatchedBatch(ControlRequestBatch):
         delete: bool,
         is_topic_lost: bool = False,
     ) -> None:
-        """Remember and add."""
+        """Record and add."""
         self.stopped.append(Stopped(broker_id, topic_partition, delete))
         super().add_stop_replica(
             broker_id, topic_partition, delete=delete, is_topic_lost=is_topic_lost
@@ -179,7 +179,7 @@ class WatchedBatch(ControlRequestBatch):
         partitions: Iterable[TopicPartition],
         broker_ids: Collection[BrokerId] | None = None,
     ) -> None:
-        """Remember and add."""
+        """Record and add."""
         named = list(partitions)
         if named:
             self.metadata.append((named, broker_ids))
@@ -188,29 +188,29 @@ class WatchedBatch(ControlRequestBatch):
 
 @dataclass(frozen=True)
 class WatchedTerm(Term):
-    """A term that remembers its batches, and which of them were announced."""
+    """A term that records its batches, and which of them were sent."""
 
     batches: list[WatchedBatch] = field(default_factory=list)
     announced: list[ControlRequestBatch] = field(default_factory=list)
 
     def new_batch(self) -> ControlRequestBatch:
-        """Return an empty batch and remember it."""
+        """Return an empty batch and record it."""
         self.batches.append(WatchedBatch(self.broker_id, self.context))
         return self.batches[-1]
 
     def announce(self, batch: ControlRequestBatch) -> None:
-        """Remember and announce."""
+        """Record and send."""
         self.announced.append(batch)
         super().announce(batch)
 
     @property
-    def told(self) -> list[Told]:
-        """Every LeaderAndIsr, in order."""
-        return [told for batch in self.batches for told in batch.told]
+    def added(self) -> list[AddedRow]:
+        """Every LeaderAndIsr, in sequence."""
+        return [added for batch in self.batches for added in batch.added]
 
     @property
     def stopped(self) -> list[Stopped]:
-        """Every StopReplica, in order."""
+        """Every StopReplica, in sequence."""
         return [stopped for batch in self.batches for stopped in batch.stopped]
 
 
@@ -220,7 +220,7 @@ def watched_term(store: ScriptedStore) -> WatchedTerm:
 
 
 def arrange(context: ControllerContext, store: ScriptedStore, given: Fields) -> TopicPartition:
-    """Make of context and store what a case gives of one partition; return the partition."""
+    """Set context and store for one partition as the case says; return the partition."""
     topic_partition = partition(given.take("partition", "t-0"))
     context.epoch = given.take("controller_epoch", 50)
     replicas = given.take("assignment", None)
@@ -235,9 +235,7 @@ def arrange(context: ControllerContext, store: ScriptedStore, given: Fields) -> 
     if cached is not None:
         known = leadership(cached, context.epoch, "cached")
         context.put_partition_leadership_info(topic_partition, known)
-        store.states[topic_partition] = (
-            known  # what ZooKeeper holds, unless the case says otherwise
-        )
+        store.states[topic_partition] = known  # ZooKeeper's content, unless the case gives another
     _script(store, topic_partition, given, context.epoch)
     return topic_partition
 

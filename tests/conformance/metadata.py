@@ -1,4 +1,4 @@
-"""What a broker's metadata cache tells its clients: MetadataCacheTest."""
+"""Answers of a broker's metadata cache: MetadataCacheTest."""
 
 from __future__ import annotations
 

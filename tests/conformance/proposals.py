@@ -1,4 +1,4 @@
-"""ISR proposals on their way to the controller, or to ZooKeeper: AlterIsrManagerTest."""
+"""ISR proposals to the controller, or to ZooKeeper: AlterIsrManagerTest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.term import Tree
 
 T0 = TopicPartition("t", 0)
 
-# Kafka's client library makes an error of the authentication; here the request got no answer.
+# Kafka's client library turns it into an authentication error; here the request has no answer.
 _REFUSALS: dict[str, Errors | None] = {error.name: error for error in Errors} | {
     "AUTHENTICATION_FAILURE": None
 }
@@ -35,7 +35,7 @@ def proposal(
 
 
 class Manager:
-    """The manager of proposals, the requests it sent, and the answers its leaders got."""
+    """The sender of proposals, its requests, and the answers to its leaders."""
 
     def __init__(self) -> None:
         self._manager = AlterPartitionManager()
@@ -49,7 +49,7 @@ class Manager:
         return accepted
 
     def send(self) -> bool:
-        """Send what waits, if anything does and nothing is in flight."""
+        """Send the pending proposals unless a request is in flight."""
         request = self._manager.next_request(broker_id=0, broker_epoch=1)
         if request is not None:
             self.requests.append(request)
@@ -58,7 +58,7 @@ class Manager:
     def answer(
         self, error: Errors, topic_partitions: Sequence[TopicPartition] | None = None
     ) -> None:
-        """Answer the last request for these partitions (None: all it names)."""
+        """Answer the last request for these partitions (None: all of them)."""
         request = self.requests[-1]
         asked = [row.topic_partition for row in request.partitions]
         rows = [
@@ -68,7 +68,7 @@ class Manager:
         self._take(request, AlterPartitionResponse(Errors.NONE, tuple(rows)))
 
     def refuse(self, error: Errors | None) -> None:
-        """Refuse the last request as a whole, or leave it without an answer."""
+        """Refuse the last request as a whole, or do not answer it."""
         response = None if error is None else AlterPartitionResponse(error)
         self._take(self.requests[-1], response)
 
@@ -124,7 +124,7 @@ def _refuse_partition(given: Fields, expect: Fields) -> None:
 
 def _answer_some(given: Fields, expect: Fields) -> None:
     manager = Manager()
-    for name in given.take("sent"):  # the first submit would send itself alone
+    for name in given.take("sent"):  # or the first submit would be sent alone
         manager._manager.submit(proposal(partition(name)))
     manager.send()
     manager.answer(Errors.NONE, [partition(name) for name in given.take("in_response")])
@@ -196,7 +196,7 @@ def _submit_in_batches(given: Fields, expect: Fields) -> None:
 
 
 def _write_to_zookeeper(given: Fields, expect: Fields) -> None:
-    """The classic way: the leader writes the state itself."""
+    """The older protocol: the leader writes the state itself."""
     version, is_written = given.take("expected_version"), given.take("write_ok")
     tree = Tree()
     for _ in range(1 + (version if is_written else version + 1)):

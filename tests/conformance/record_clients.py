@@ -32,19 +32,19 @@ _PRODUCER_IDS = itertools.count(1_000)
 
 
 class RecordClient:
-    """Idempotent producers that try until they succeed, and a consumer.
+    """Idempotent producers that retry until they succeed, and a consumer.
 
-    ``acked`` is what it was told is there, by partition.
+    ``acked`` are the acknowledged records by partition.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.acked: dict[TopicPartition, list[str]] = {}
-        self.starts: dict[TopicPartition, int] = {}  # of logs whose first records were deleted
+        self.starts: dict[TopicPartition, int] = {}  # log start offsets above zero
         self._producer_ids: dict[tuple[TopicPartition, str], int] = {}
 
     def produce(self, topic_partition: TopicPartition, value: str) -> None:
-        """Have a record appended, and acknowledged."""
+        """Append a record and wait for its acknowledgement."""
         until_ms = self._cluster.now_ms + TIMEOUT_MS
         error = Errors.LEADER_NOT_AVAILABLE
         while self._cluster.now_ms < until_ms:
@@ -55,9 +55,9 @@ class RecordClient:
         raise AssertionError(f"{topic_partition}: {value} was not acknowledged: {error.name}")
 
     def try_to_produce(self, topic_partition: TopicPartition, value: str) -> Errors:
-        """Ask the leader once."""
+        """Send one request to the leader."""
         acked = self.acked.setdefault(topic_partition, [])
-        # A producer for each: none can lose its place to an unclean election.
+        # A producer of its own: its sequence cannot be lost in an unclean election.
         producer_id = self._producer_ids.setdefault((topic_partition, value), next(_PRODUCER_IDS))
         data = batch(value.encode(), producer_id=producer_id, producer_epoch=0, base_sequence=0)
         answer = self._ask(
@@ -71,7 +71,7 @@ class RecordClient:
         return answer.outcome.error_code
 
     def values(self, topic_partition: TopicPartition) -> list[str]:
-        """Return what a consumer reads, from the first record to the high watermark."""
+        """Return the consumed records, from the first one to the high watermark."""
         found: list[str] = []
         offset, end = self.starts.get(topic_partition, 0), EVERYTHING
         while offset < end:
@@ -87,7 +87,7 @@ class RecordClient:
     def fetch(
         self, topic_partition: TopicPartition, offset: int, last_fetched_epoch: int = NO_EPOCH
     ) -> ConsumedPartition | None:
-        """Ask the leader for records from ``offset`` on; None when it does not answer."""
+        """Fetch from the leader from ``offset`` on; None without an answer."""
         position = ConsumerPosition(offset, EVERYTHING, last_fetched_epoch=last_fetched_epoch)
         request = ConsumeRequest(ConsumerFetch({topic_partition: position}), waits=False)
         answer = self._ask(self._leader(topic_partition), request)
@@ -98,7 +98,9 @@ class RecordClient:
         answer = self._ask(
             self._leader(topic_partition), DeleteRecordsRequest(topic_partition, offset)
         )
-        assert isinstance(answer, DeleteRecordsResponse), f"{topic_partition}: nothing is deleted"
+        assert isinstance(answer, DeleteRecordsResponse), (
+            f"{topic_partition}: no records are deleted"
+        )
         assert answer.outcome.error_code is Errors.NONE, answer.outcome
         del self.acked[topic_partition][: offset - self.starts.get(topic_partition, 0)]
         self.starts[topic_partition] = offset
@@ -127,10 +129,10 @@ class RecordClient:
 
 
 class StandingConsumer:
-    """Reads one partition on and on, and remembers what its application saw.
+    """Reads one partition continuously, and stores what its application saw.
 
-    Where its offset is out of range it begins anew, with the first record: a reset. When the log
-    has lost what it read last it goes back to where both agree: a truncation (KIP-595).
+    If its offset is out of range it starts again with the first record: a reset. If the log has
+    lost what it read last, it goes back to where both agree: a truncation (KIP-595).
     """
 
     def __init__(self, client: RecordClient, topic_partition: TopicPartition) -> None:
@@ -138,34 +140,34 @@ class StandingConsumer:
         self.seen: list[tuple[int, str]] = []  # offsets and values
         self.resets = 0
         self.truncations = 0
-        self._epoch = NO_EPOCH  # of the record it read last
+        self._epoch = NO_EPOCH  # of the last record
         self._client = client
         self._position = 0
 
     @property
     def values(self) -> list[str]:
-        """What it saw."""
+        """The values it saw."""
         return [value for _, value in self.seen]
 
     @property
     def duplicates(self) -> list[str]:
-        """What it saw twice."""
+        """The values it saw twice."""
         counts = Counter(self.values)
         return [value for value, count in counts.items() if count > 1]
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
-        """Between which offsets that it saw others are missing."""
+        """The pairs of offsets between which it saw no record."""
         offsets = [offset for offset, _ in self.seen]
         return [(one, next) for one, next in pairwise(offsets) if next > one + 1]
 
     def read(self) -> None:
-        """Read on, to the high watermark."""
+        """Read up to the high watermark."""
         end = EVERYTHING
         while self._position < end:
             outcome = self._client.fetch(self.name, self._position, self._epoch)
             if outcome is None:
-                return  # it asks again when it reads on
+                return  # it retries at the next call
             if outcome.error_code is Errors.OFFSET_OUT_OF_RANGE:
                 self.resets += 1
                 assert self.resets <= MAX_RESETS, f"{self.name}: reset again and again"
@@ -187,7 +189,7 @@ class StandingConsumer:
 
 
 def throttle(cluster: Cluster, replicas: dict[str, dict[str, str]], bytes_per_second: int) -> None:
-    """Throttle replicas on all brokers: of each side ("leader", "follower") those of each topic."""
+    """Throttle replicas on all brokers, by side ("leader", "follower") and topic."""
     for side, named in replicas.items():
         for broker_id in cluster.brokers:
             rate = {f"{side}.replication.throttled.rate": str(bytes_per_second)}

@@ -1,4 +1,4 @@
-"""A broker's obedience, and a leader's care for its ISR.
+"""How a broker applies control requests, and how a leader maintains its ISR.
 
 KafkaApisTest, ReplicaManagerTest, PartitionTest, IsrExpirationTest, AssignmentStateTest,
 AlterIsrManagerTest, MetadataCacheTest: over the real ``ReplicaManager`` and its parts.
@@ -201,7 +201,7 @@ def _epoch_start(epochs: Any) -> int | None:
 
 
 def _end_of_log(case: Case) -> int:
-    """Return where the log ends that a case does not describe: no follower is ahead of it."""
+    """Return the log end offset if a case gives none: no follower is ahead of it."""
     offsets = [step.get("fetch_to", 0) for step in case.take("steps", [])]
     return max([10, *(offset for offset in offsets if isinstance(offset, int))])
 
@@ -220,9 +220,9 @@ def _isr_step(leader: Leader, fields: Fields) -> None:
     elif fields.take("ack", False):
         leader.answer(Errors.NONE)
     if "shrink" in fields:
-        # Who would be out: while a proposal is under way nobody is proposed.
+        # The followers to remove: during a proposal no other one is proposed.
         if not set(fields.take("shrink")) <= set(leader.partition.followers):
-            raise UnknownInCaseError("one who is no follower would be out")
+            raise UnknownInCaseError("a broker that is not a follower would be removed")
         leader.now_ms += LAG_MS + 1
         leader.check()
     elif fields.take("check", False):
@@ -233,7 +233,7 @@ def _isr_step(leader: Leader, fields: Fields) -> None:
 
 
 def _assert_pending(leader: Leader, sentence: str) -> None:
-    """Compare with a sentence about the proposal under way."""
+    """Compare with a sentence about the pending proposal."""
     said = re.fullmatch(
         r"(?:the )?(shrink|expansion|expand|proposal) (?:stays|is) pending", sentence
     )

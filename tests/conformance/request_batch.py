@@ -1,7 +1,7 @@
-"""What one batch sends and what its answers become: ControllerChannelManagerTest.
+"""The requests of one batch and the events of their answers: ControllerChannelManagerTest.
 
-Versions of the inter-broker protocol do not exist here: every batch is of the newest. A case of an
-older one that has more than one request of a kind (StopReplica before version 3) gets one.
+Older versions of the inter-broker protocol do not exist here. A case of an older version with more
+than one request of a kind (StopReplica before version 3) gets one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _ERRORS = {error.name: error for error in Errors}
 
 
 class Channel:
-    """A term of some controller, and what its batches sent."""
+    """A controller's term, and the requests of its batches."""
 
     def __init__(self, context: Fields, given: Fields) -> None:
         self.brokers: list[BrokerId] = context.take("brokers", [1, 2, 3])
@@ -148,7 +148,7 @@ class Channel:
     # --- answers ---
 
     def answer(self, sent: SendControlRequest, error: Errors = Errors.NONE) -> object | None:
-        """Answer a request; return the event that the controller has to act upon, if any."""
+        """Answer a request; return the controller's event for it, if any."""
         request = sent.request
         response: LeaderAndIsrResponse | StopReplicaResponse | UpdateMetadataResponse
         if isinstance(request, UpdateMetadataRequest):
@@ -168,7 +168,7 @@ class Channel:
         return event
 
     def _deleted_by(self, event: TopicDeletionStopReplicaResponseReceived) -> list[TopicPartition]:
-        """Return the replicas whose deletion is under way: what the deletion learns of."""
+        """Return the pending replica deletions, for the topic deletion."""
         topic_partitions = [error.topic_partition for error in event.response.partition_errors]
         return [
             topic_partition
@@ -181,7 +181,7 @@ class Channel:
         return state is ReplicaState.DELETION_STARTED
 
     def partitions_of(self, event: object) -> list[TopicPartition]:
-        """Return which partitions an event is about."""
+        """Return the partitions of an event."""
         if isinstance(event, LeaderAndIsrResponseReceived):
             return [error.topic_partition for error in event.response.partition_errors]
         assert isinstance(event, TopicDeletionStopReplicaResponseReceived)
@@ -204,7 +204,7 @@ def request_batch(case: Case) -> None:
 
 
 def _assert_newest(channel: Channel, calls: Iterable[Mapping[str, Any]], expect: Fields) -> None:
-    """One request of a kind says everything; older versions needed one for each ``delete``."""
+    """One request of a kind has all rows; older versions needed one for each ``delete``."""
     asked = [c for c in calls if c.get("add") == "StopReplica"]
     deletes = {c["delete"] for c in asked}
     for broker_id, expected in expect.matching("to_broker_"):
@@ -223,7 +223,7 @@ def _assert_newest(channel: Channel, calls: Iterable[Mapping[str, Any]], expect:
 
 
 def _is_of_the_past(version: Any) -> bool:
-    """Whether a case is about versions of the protocol that are not the newest."""
+    """Whether a case is about older versions of the protocol."""
     said = re.fullmatch(
         r"(every|any|all|newest|latest)|(<|<=|>=|>|before|old|older|since)? ?"
         rf"(?:(\d+)\.(\d+){_REST_OF_VERSION})?"
@@ -266,15 +266,15 @@ def _named_kind(name: Any) -> str:
 
 
 def _assert_content(channel: Channel, expect: Fields) -> None:
-    told = _merged(leader_and_isr_rows(channel.sent))
+    led = _merged(leader_and_isr_rows(channel.sent))
     metadata = _merged(metadata_rows(channel.sent))
     stopped = _merged(stop_replica_rows(channel.sent))
     for rows in expect.expected("leader_and_isr_partitions"):
-        assert set(told) == set(map(partition, rows))
+        assert set(led) == set(map(partition, rows))
         for name, row in rows.items():
-            assert_leadership(_led(told[partition(name)]), row)
+            assert_leadership(_led(led[partition(name)]), row)
     for flags in expect.expected("is_new"):
-        assert {name: told[partition(name)].is_new for name in flags} == flags
+        assert {name: led[partition(name)].is_new for name in flags} == flags
     for leaders in expect.expected("leaders"):
         assert {name: metadata[partition(name)].leader for name in leaders} == leaders
     for unchanged in expect.expected("isr_unchanged"):

@@ -1,4 +1,4 @@
-"""Pure rules: elections, assignments, placement, the throttles of a reassignment."""
+"""Pure functions: elections, assignments, placement, the throttles of a reassignment."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from tests.conformance.fields import (
 )
 
 RANDOM_STARTS = 20
-"""How many random placements a case without a start index is tried on."""
+"""The number of random placements for a case without a start index."""
 
-# Kafka's own tools raise AdminOperationException where there is no code of the protocol.
+# Kafka's own tools raise AdminOperationException where the protocol has no error code.
 ERRORS = {error.name: error for error in Errors} | {"ADMIN_OPERATION": Errors.INVALID_REQUEST}
 
 
 def strategy(name: str, *, allow_unclean: bool = False) -> ElectionStrategy:
-    """Return the strategy of that name."""
+    """Return the strategy with this name."""
     strategies: dict[str, ElectionStrategy] = {
         "offline": OfflineElection(allow_unclean),
         "reassign": ReassignElection(),
@@ -97,7 +97,7 @@ def rack_alternated_list(case: Case) -> None:
 
 
 def _placement(given: Fields, seed: int) -> PlaceTopicsRequest:
-    """Return what Kafka's ``AdminUtils.assignReplicasToBrokers`` is asked."""
+    """Return the arguments of Kafka's ``AdminUtils.assignReplicasToBrokers``."""
     racks: Mapping[int, str | None]
     if "racks" in given:
         racks = {int(broker_id): rack for broker_id, rack in given.take("racks").items()}

@@ -1,4 +1,4 @@
-"""Whole clusters, step by step: ControllerIntegrationTest, DeleteTopicTest and their kin."""
+"""Whole clusters, step by step: ControllerIntegrationTest, DeleteTopicTest and others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ deletion_scenario = end_to_end
 
 
 def _variant(sentence: str) -> dict[str, bool] | None:
-    """Return how a variant is played; None for one that does not differ here."""
+    """Return how a variant is run; None if it does not differ here."""
     if "znode" in sentence:
         understand(sentence, "also true when", ("submitted|through|znode|instead|api|requested",))
         return {"reassigns_by_znode": True}
@@ -45,7 +45,7 @@ def run(
     steps: Sequence[Mapping[str, Any]],
     **variant: bool,
 ) -> Actions:
-    """Play the steps on a fresh cluster."""
+    """Run the steps on a new cluster."""
     with MovedLog() as log:
         with Fields(settings, "config") as config:
             starts_itself = any(step.get("op") == "start" for step in steps)

@@ -1,4 +1,4 @@
-"""Sentences of a case, read to the last word: what is left over is something nobody understood."""
+"""Sentences of a case: every word must be understood."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FILLERS = frozenset(
 
 
 class Sentence:
-    """What a case says in words, of which one phrase after the other is taken."""
+    """A sentence of a case, from which one phrase after the other is taken."""
 
     def __init__(self, text: str, what: str) -> None:
         if not isinstance(text, str):
@@ -27,27 +27,27 @@ class Sentence:
         self._left = text.lower()
 
     def take(self, phrase: str) -> re.Match[str] | None:
-        """Take the first phrase (a regular expression) of whole words; None when it is not said."""
+        """Take the first phrase (a regular expression) of whole words; None if there is none."""
         found = re.search(rf"(?<!\w)(?:{phrase})(?!\w)", self._left)
         if found is not None:
             self._left = f"{self._left[: found.start()]} {_TAKEN} {self._left[found.end() :]}"
         return found
 
     def says(self, phrase: str) -> bool:
-        """Whether a phrase is said; it is taken then, wherever it is said."""
+        """Whether the sentence has a phrase at any place; it is taken then."""
         is_said = False
         while self.take(phrase) is not None:
             is_said = True
         return is_said
 
     def end(self) -> None:
-        """Raise ``UnknownInCaseError`` for words that were not taken and mean something."""
+        """Raise ``UnknownInCaseError`` if significant words are left."""
         words = re.findall(rf"[^\s,;:()!{_TAKEN}]+", self._left)
         meant = [word.strip(".") for word in words if word.strip("./-")]
         unknown = [word for word in meant if word not in _FILLERS]
         if unknown:
             raise UnknownInCaseError(
-                f"{self._what}: nobody understands {' '.join(unknown)!r} of {self._text!r}"
+                f"{self._what}: unknown words {' '.join(unknown)!r} of {self._text!r}"
             )
 
 

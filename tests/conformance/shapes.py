@@ -1,7 +1,7 @@
-"""What the values of a case are: a word in the place of a number is something nobody understands.
+"""The types of the values of cases: a word in place of a number is not understood.
 
-Broker ids, epochs, offsets and flags have names of their own in all groups; where a group writes
-some of them in words, its runner reads the words.
+Broker ids, epochs, offsets and flags have the same keys in all groups; where a group writes some of
+them in words, its runner reads the words.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NUMBERS_AND_FLAGS = frozenset(
     """.split()  # noqa: SIM905 - a list of them would be a screen long
 )
 
-_IN_WORDS: Mapping[str, frozenset[str]] = {  # what a group's own runner reads
+_IN_WORDS: Mapping[str, frozenset[str]] = {  # read by the group's own runner
     "alter_isr_controller": frozenset({"leader_epoch", "broker_epoch", "proposed"}),
     "create_partitions_validation": frozenset({"current"}),
     "elect_leaders": frozenset({"existing"}),
@@ -46,7 +46,7 @@ _IN_WORDS: Mapping[str, frozenset[str]] = {  # what a group's own runner reads
     "zk_operation": frozenset({"existing"}),
 }
 _BY_NAME = frozenset({"end_to_end", "deletion_scenario", "unclean_scenario", "fault_mode"})
-"""Groups whose brokers have names: of these only what is certainly a number is looked at."""
+"""Groups whose brokers have names: only values that must be numbers are checked."""
 
 _CERTAINLY_NUMBERS = frozenset(
     {"auto.leader.rebalance.enable", "controlled.shutdown.enable", "delete.topic.enable"}
@@ -61,9 +61,9 @@ _HERE_NUMBERS = {  # and elsewhere names
 }
 
 _CONTENT = frozenset({"features", "fields", "json", "raw"})
-"""Objects that are content of znodes: their decoders read what is in them."""
+"""Objects with the content of znodes: their decoders read them."""
 
-# Groups of which a whole object maps names to numbers.
+# Groups in which a whole object maps names to numbers.
 _MAPS_OF_NUMBERS: Mapping[str, str] = {
     "controller_context_lookup": "given",
     "replica_placement_exact": "expect",
@@ -72,7 +72,7 @@ _MAPS_OF_NUMBERS: Mapping[str, str] = {
 
 
 def check_shapes(group: str, values: Mapping[str, Any]) -> None:
-    """Raise ``UnknownInCaseError`` for a word in the place of a number or a flag."""
+    """Raise ``UnknownInCaseError`` for a word in place of a number or a flag."""
     known = _CERTAINLY_NUMBERS if group in _BY_NAME else _NUMBERS_AND_FLAGS
     known = (known | _HERE_NUMBERS.get(group, frozenset())) - _IN_WORDS.get(group, frozenset())
     for where, value in _values_of(values, known):
@@ -83,7 +83,7 @@ def check_shapes(group: str, values: Mapping[str, Any]) -> None:
 
 
 def _values_of(values: Any, keys: frozenset[str], where: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield where each of these keys is, and its value."""
+    """Yield the place and the value of each of these keys."""
     if isinstance(values, Mapping):
         for key, value in values.items():
             if key in _CONTENT:
@@ -100,7 +100,7 @@ def _values_of(values: Any, keys: frozenset[str], where: str = "") -> Iterator[t
 
 def _refuse_words(where: str, value: Any) -> None:
     if isinstance(value, str):
-        raise UnknownInCaseError(f"{where}: {value!r} is in the place of a number")
+        raise UnknownInCaseError(f"{where}: {value!r} is in place of a number")
     if isinstance(value, Mapping):
         for key, one in value.items():
             if key not in ("topic_state", "state", "error"):

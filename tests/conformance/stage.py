@@ -1,6 +1,6 @@
-"""A simulated cluster as the scenarios see it: brokers by name, and things that come true in time.
+"""A simulated cluster for scenarios: brokers by name, and conditions that become true in time.
 
-``C`` is the broker that rules first, the others are named in the order in which they start.
+``C`` is the first active controller, the others are named in the sequence of their start.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CONTROLLER_LOG = logging.getLogger("regent.core.controller.controller")
 
 
 class MovedLog(logging.Handler):
-    """Remembers whether the controller logged that another one rules."""
+    """Stores whether the controller logged that another one is active."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class MovedLog(logging.Handler):
 
 
 class Stage:
-    """Brokers of a case, started when it says so, else before its first step."""
+    """Brokers of a case, started by a step, or before the first one."""
 
     def __init__(
         self, brokers: list[Any], config: Fields, log: MovedLog, *, starts_itself: bool
@@ -84,7 +84,7 @@ class Stage:
     # --- names ---
 
     def broker(self, name: Any) -> BrokerId:
-        """Return the broker of that name."""
+        """Return the broker with that name."""
         if isinstance(name, str):
             name = self.names.get(name, name)
         if isinstance(name, int) and not isinstance(name, bool):
@@ -100,24 +100,24 @@ class Stage:
         raise UnknownInCaseError(f"broker {name!r}")
 
     def brokers(self, names: Iterable[Any]) -> list[BrokerId]:
-        """Return brokers by name; -1 stays what it is."""
+        """Return brokers by name; -1 stays -1."""
         return [name if name == -1 else self.broker(name) for name in names]
 
     @property
     def controller(self) -> SimulatedBroker:
-        """The broker that rules."""
-        (ruling,) = self.cluster.active_controllers
-        return ruling
+        """The active controller."""
+        (active,) = self.cluster.active_controllers
+        return active
 
     @property
     def context(self) -> ControllerContext:
-        """What the controller knows."""
+        """The controller's context."""
         return self.controller.controller.context
 
     # --- time ---
 
     def go_on(self) -> None:
-        """Let one thing happen."""
+        """Take one step of the cluster."""
         steps = self.cluster.steps()
         if steps:
             self.cluster.take(steps[0])
@@ -125,12 +125,12 @@ class Stage:
             self.cluster.time.advance(FETCH_INTERVAL_MS)
 
     def eventually(self, what: str, condition: Callable[[], bool]) -> None:
-        """Go on until ``condition`` holds; it must within the usual timeout."""
+        """Run until ``condition`` holds; it must hold within the usual timeout."""
         until_ms = self.cluster.now_ms + TIMEOUT_MS
         for _ in range(MAX_STEPS):
             if condition():
                 return
-            assert self.cluster.now_ms < until_ms, f"it never came: {what}"
+            assert self.cluster.now_ms < until_ms, f"this did not happen: {what}"
             self.go_on()
         raise AssertionError(f"{what}: still busy after {MAX_STEPS} steps")
 
@@ -141,13 +141,13 @@ class Stage:
             self.go_on()
 
     def settle(self) -> None:
-        """Go on until nothing happens any more."""
+        """Run until the cluster is at rest."""
         self.cluster.run_until_quiet()
 
     # --- processes ---
 
     def start_all(self) -> None:
-        """Start every broker; the first one rules before the second one starts."""
+        """Start every broker; the first one is elected before the second one starts."""
         for broker_id in self.start_order:
             self.start(broker_id)
             if self.first is None:
@@ -161,7 +161,7 @@ class Stage:
         self.eventually(f"broker {broker_id} is registered", lambda: broker.broker_epoch > 0)
 
     def shut_down(self, broker_id: BrokerId, mode: str | None) -> None:
-        """Stop a broker, in a controlled way or hard; return when process and session are gone."""
+        """Stop a broker, controlled or hard; return when process and session are gone."""
         if mode not in (None, "controlled", "hard"):
             raise UnknownInCaseError(f"mode {mode!r}")
         if mode == "hard" or (mode is None and not self.uses_controlled_shutdown):
@@ -174,11 +174,11 @@ class Stage:
             self.eventually(gone, lambda: broker_id not in self.cluster.brokers)
 
     def hold_events(self) -> None:
-        """Keep the controller from handling any event."""
+        """Keep the controller from handling events."""
         self.cluster.in_call.add(self.controller.broker_id)
 
     def release_events(self) -> None:
-        """Let it go."""
+        """Let the controller handle events again."""
         self.cluster.in_call.clear()
 
     # --- ZooKeeper ---
@@ -189,27 +189,27 @@ class Stage:
         return self.cluster.zookeeper.snapshot()
 
     def is_registered(self, broker_id: BrokerId) -> bool:
-        """Whether a broker has a registration."""
+        """Whether a broker is registered."""
         return BrokerIdZNode.path(broker_id) in self.nodes
 
     def controller_znode(self) -> BrokerId | None:
-        """Return whom ``/controller`` names."""
+        """Return the broker in ``/controller``."""
         node = self.nodes.get(ControllerZNode.PATH)
         return None if node is None else ControllerZNode.decode(node.data)
 
     def topic(self, topic: str) -> TopicZNodeData | None:
-        """Return what a topic's znode says."""
+        """Return the content of a topic's znode."""
         node = self.nodes.get(TopicZNode.path(topic))
         return None if node is None else TopicZNode.decode(node.data)
 
     def leads(self, topic_partition: TopicPartition) -> tuple[BrokerId, int] | None:
-        """Return leader and leader epoch as ZooKeeper has them."""
+        """Return leader and leader epoch in ZooKeeper."""
         stored = self.cluster.leadership(topic_partition)
         if stored is None:
             return None
         return stored.leader_and_isr.leader, stored.leader_and_isr.leader_epoch
 
     def isr(self, topic_partition: TopicPartition) -> list[BrokerId]:
-        """Return the ISR as ZooKeeper has it, sorted."""
+        """Return the ISR in ZooKeeper, sorted."""
         stored = self.cluster.leadership(topic_partition)
         return [] if stored is None else sorted(stored.leader_and_isr.isr)

@@ -35,8 +35,8 @@ from tests.conformance.machines import (
     EXCEPTION,
     PARTITION_STATES,
     REPLICA_STATES,
+    AddedRow,
     ScriptedStore,
-    Told,
     WatchedTerm,
     arrange,
     put_replica_state,
@@ -48,7 +48,7 @@ from tests.support.term import KnownTopicIds, Office, broker_info
 T0 = TopicPartition("t", 0)
 
 
-# --- which state may follow which -----------------------------------------------------------------
+# --- valid state changes --------------------------------------------------------------------------
 
 
 def partition_state_transitions(case: Case) -> None:
@@ -96,7 +96,7 @@ def partition_state_machine(case: Case) -> None:
         store.version_after_write = expect.take("zk_version_after_write", None)
         if EXCEPTION in (given.take("zk_create", None), given.nested("zk_get").rest().get("code")):
             if (target, name, allow_unclean) != (PartitionState.ONLINE, "offline", False):
-                raise UnknownInCaseError("only a clean offline election can meet an exception")
+                raise UnknownInCaseError("only a clean offline election can raise an exception")
             _meet_an_exception(store, before, given, expect)
             return
         term = watched_term(store)
@@ -108,11 +108,11 @@ def partition_state_machine(case: Case) -> None:
             None if name is None else strategy(name, allow_unclean=allow_unclean),
         )
         for raises in expect.expected("raises"):
-            assert raises is False  # or we were not here
+            assert raises is False  # else it would have raised
         for state in expect.expected("state"):
             assert term.context.partition_state(where) is PARTITION_STATES[state]
         _assert_written(store, term, where, expect)
-        _assert_told(term.told, expect)
+        _assert_added(term.added, expect)
         for flushed in expect.expected("batch_flushed"):
             assert (term.announced == term.batches) is flushed
 
@@ -122,7 +122,7 @@ def _meet_an_exception(
 ) -> None:
     """Let ZooKeeper fail while the controller handles an event.
 
-    The event ends there and the controller survives it; what its batch held is not left over: the
+    The event ends there and the controller continues; the content of its batch is not kept: the
     partition goes online as soon as ZooKeeper answers again.
     """
     controller = Controller(broker_info(0), store, KnownTopicIds())
@@ -173,21 +173,21 @@ def _assert_stored(state: LeaderIsrAndControllerEpoch | None, expected: Any) -> 
         assert_leadership(state.leader_and_isr, expected, state.controller_epoch)
 
 
-def _assert_told(told: list[Told], expect: Fields) -> None:
+def _assert_added(added: list[AddedRow], expect: Fields) -> None:
     for expected in expect.expected("leader_and_isr"):
         if expected is None:
-            assert told == []
+            assert added == []
             continue
-        assert len(told) == 1
+        assert len(added) == 1
         with Fields(expected, "leader_and_isr") as fields:
             for receivers in fields.expected("to"):
-                assert sorted(told[0].broker_ids) == sorted(receivers)
+                assert sorted(added[0].broker_ids) == sorted(receivers)
             for state in fields.expected("state"):
-                assert_leadership(told[0].leadership.leader_and_isr, state)
+                assert_leadership(added[0].leadership.leader_and_isr, state)
             for is_new in fields.expected("is_new"):
-                assert told[0].is_new is is_new
+                assert added[0].is_new is is_new
             for replicas in fields.expected("replicas"):
-                assert list(told[0].assignment.replicas) == replicas
+                assert list(added[0].assignment.replicas) == replicas
 
 
 # --- the replica state machine --------------------------------------------------------------------
@@ -212,7 +212,7 @@ def replica_state_machine(case: Case) -> None:
             known = term.context.partition_leadership_info(where)
             assert_leadership(None if known is None else known.leader_and_isr, cached)
         _assert_written(store, term, where, expect)
-        _assert_told(term.told, expect)
+        _assert_added(term.added, expect)
         _assert_stopped(term, expect)
         _assert_metadata(term, expect)
 
@@ -245,11 +245,11 @@ def _assert_metadata(term: WatchedTerm, expect: Fields) -> None:
         if not isinstance(expected, dict):
             assert bool(added) is bool(expected)
             continue
-        everybody = term.context.live_or_shutting_down_broker_ids
+        all_brokers = term.context.live_or_shutting_down_broker_ids
         with Fields(expected, "update_metadata") as fields:
             for receivers in fields.expected("to"):
-                told = {b for _, to in added for b in (everybody if to is None else to)}
-                assert sorted(told) == (everybody if receivers == "all" else sorted(receivers))
+                reached = {b for _, to in added for b in (all_brokers if to is None else to)}
+                assert sorted(reached) == (all_brokers if receivers == "all" else sorted(receivers))
             for names in fields.expected("partitions"):
                 told_of = {
                     topic_partition for partitions, _ in added for topic_partition in partitions
@@ -258,7 +258,7 @@ def _assert_metadata(term: WatchedTerm, expect: Fields) -> None:
 
 
 def isr_removal(case: Case) -> None:
-    """What is left of a leadership when a replica goes offline."""
+    """The leadership after a replica goes offline."""
     with case.nested("in") as given, case.nested("expect") as expect:
         replica, isr = given.take("replica"), tuple(given.take("isr"))
         leader, epoch = given.take("leader"), given.take("leader_epoch")

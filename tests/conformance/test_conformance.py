@@ -1,4 +1,4 @@
-"""The conformance table: what Kafka's own tests say a controller does, a test for each case."""
+"""The conformance table: one test for each case of Kafka's own tests of the controller."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def test_case(group: str, values: Mapping[str, Any]) -> None:
 
 @pytest.mark.zookeeper
 def test_zookeeper_case(zookeeper_case: Mapping[str, Any], zookeeper_address: str) -> None:
-    """The same that is asked of the fake ZooKeeper is asked of a real server."""
+    """A real ZooKeeper behaves as the fake one in the same cases."""
     with Case("zk_operation", zookeeper_case) as case:
         zk_operation(case, lambda: real_ensemble(zookeeper_address))

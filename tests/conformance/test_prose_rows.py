@@ -1,4 +1,4 @@
-"""Rows of the table that stand only in its prose; each test is named after its row."""
+"""Rows of the table that are only prose; each test is named after its row."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ def test_ap_22_of_two_colliding_names_in_one_request_one_is_created():
 # --- reassignments --------------------------------------------------------------------------------
 
 
-def test_ra_13_of_an_idle_or_absent_topic_no_reassignment_is_listed(cluster: Cluster):
+def test_ra_13_no_reassignment_is_listed_for_an_idle_or_absent_topic(cluster: Cluster):
     cluster.put_topic("t", {0: (0, 1)})
     cluster.run_until_quiet()
-    nobody = TopicPartition("nobody", 0)
-    for partitions in (None, (T0,), (nobody,)):
+    absent = TopicPartition("absent", 0)
+    for partitions in (None, (T0,), (absent,)):
         listed = cluster.request(ListPartitionReassignmentsRequest(partitions))
         assert listed == ListPartitionReassignmentsResponse(Errors.NONE, ())
 
@@ -124,9 +124,9 @@ def test_ldf_03_leadership_moves_when_the_leaders_directory_fails(cluster: Clust
     state = cluster.leadership(T0)
     assert state is not None
     assert (state.leader_and_isr.leader, set(state.leader_and_isr.isr)) == (2, {0, 2})
-    (ruling,) = cluster.active_controllers
+    (active,) = cluster.active_controllers
     replica = PartitionAndReplica(T0, 1)
-    assert ruling.controller.context.replica_state(replica) is ReplicaState.OFFLINE
+    assert active.controller.context.replica_state(replica) is ReplicaState.OFFLINE
     prefix = LogDirEventNotificationSequenceZNode.PATH_PREFIX
     assert not [path for path in cluster.zookeeper.snapshot() if path.startswith(prefix)]
 
@@ -160,17 +160,17 @@ def test_ldf_06_a_broker_that_lost_one_directory_serves_the_other(
 # --- metadata and counts --------------------------------------------------------------------------
 
 
-def test_met_01_everybody_learns_of_another_controller(cluster: Cluster):
+def test_met_01_all_brokers_learn_of_another_controller(cluster: Cluster):
     cluster.shut_down(0)
     cluster.run_until_quiet()
     cluster.start(0)
     cluster.run_until_quiet()
-    told = {broker.cache.snapshot.controller_id for broker in cluster.brokers.values()}
-    assert len(told) == 1
-    assert told != {0}
+    known = {broker.cache.snapshot.controller_id for broker in cluster.brokers.values()}
+    assert len(known) == 1
+    assert known != {0}
 
 
-def test_met_02_replicas_isr_and_leader_reach_every_broker_in_order(cluster: Cluster):
+def test_met_02_replicas_isr_and_leader_reach_every_broker(cluster: Cluster):
     cluster.put_topic("t1", {0: (1, 2, 0), 1: (2, 0, 1)})
     cluster.run_until_quiet()
     for broker in cluster.brokers.values():
@@ -179,7 +179,7 @@ def test_met_02_replicas_isr_and_leader_reach_every_broker_in_order(cluster: Clu
             assert (row.leader, row.replicas, row.isr) == (replicas[0], replicas, replicas)
 
 
-def test_met_15_creating_and_deleting_never_shows_as_trouble(cluster: Cluster):
+def test_met_15_creations_and_deletions_never_count_as_offline(cluster: Cluster):
     worst = {"offline": 0, "imbalanced": 0, "under-replicated": 0}
 
     def sample() -> None:
@@ -206,7 +206,7 @@ def test_met_15_creating_and_deleting_never_shows_as_trouble(cluster: Cluster):
     assert worst == dict.fromkeys(worst, 0)
 
 
-def test_met_16_a_partition_nobody_can_lead_is_known_with_its_isr(cluster: Cluster):
+def test_met_16_a_partition_without_a_leader_is_known_with_its_isr(cluster: Cluster):
     cluster.put_topic("t", {0: (2,)})
     cluster.run_until_quiet()
     session_id = cluster.brokers[2].session.session_id
@@ -233,11 +233,11 @@ def test_met_17_two_of_six_replicas_killed_leave_four_in_sync():
     assert state.leader_and_isr.isr == (0, 1, 2, 3)
 
 
-# --- brokers that obey ----------------------------------------------------------------------------
+# --- how brokers apply control requests -----------------------------------------------------------
 
 
 class TwoDirectories(CountedLogs):
-    """The even partitions are in a directory that may fail, the odd ones are not."""
+    """Even partitions are in a directory that may fail, odd ones are not."""
 
     def is_offline(self, topic_partition: TopicPartition) -> bool:
         """Whether the log was in the directory that failed."""
@@ -262,7 +262,7 @@ def test_fen_13_a_repeated_deletion_is_answered_the_same():
         assert errors == [Errors.KAFKA_STORAGE_ERROR, Errors.NONE]
 
 
-def test_fen_17_a_follower_obeys_the_same_leader_in_a_later_epoch():
+def test_fen_17_a_follower_accepts_the_same_leader_in_a_later_epoch():
     manager, _ = fresh_manager()
     brokers = tuple(UpdateMetadataBroker(b, -1, (), None, None, f"tcp://{b}:1") for b in (0, 1))
     manager.handle(HEADER, UpdateMetadataRequest((), brokers), 0)
@@ -279,7 +279,7 @@ def test_fen_17_a_follower_obeys_the_same_leader_in_a_later_epoch():
 # --- controllers and registrations ----------------------------------------------------------------
 
 
-def test_evt_07_what_cannot_be_makes_the_controller_give_up_and_another_rule():
+def test_evt_07_after_an_impossible_error_another_controller_is_elected():
     with Stage() as stage:
         first = stage.controller(0)
         stage.controller(1)
@@ -316,7 +316,7 @@ def test_rec_09_a_second_broker_of_one_id_fails_and_the_first_stays():
     assert store.read_broker(0) == first
 
 
-def test_zk_20_relative_paths_are_refused_and_a_missing_one_is_not_missed():
+def test_zk_20_relative_paths_are_refused_and_a_missing_one_is_skipped():
     tree = Tree()
     with pytest.raises(ValueError, match="not a znode path"):
         tree.server.put("relative/path")

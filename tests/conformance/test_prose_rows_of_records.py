@@ -1,4 +1,4 @@
-"""Rows about records that stand only in the table's prose; each test is named after its row."""
+"""Rows of the table about records that are only prose; each test is named after its row."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def produce(cluster: Cluster, *values: str) -> RecordClient:
     return client
 
 
-def test_rec_01_both_replicas_note_the_high_watermark(pair: Cluster):
+def test_rec_01_both_replicas_checkpoint_the_high_watermark(pair: Cluster):
     produce(pair, "one", "two")
     assert checkpointed(pair) == [2, 2]
 
@@ -93,11 +93,11 @@ def test_rec_03_the_high_watermark_is_kept_while_both_are_stopped(pair: Cluster)
     assert client.values(FOO) == ["one", "two", "three", "four"]
 
 
-def test_rec_04_who_stops_notes_the_high_watermark(pair: Cluster):
+def test_rec_04_a_stopping_broker_checkpoints_the_high_watermark(pair: Cluster):
     client = RecordClient(pair)
     for number in range(20):
         client.produce(FOO, f"{number}")
-    pair.time.advance(1_000)  # less than it takes until the next checkpoint
+    pair.time.advance(1_000)  # before the next checkpoint
     for broker_id in (0, 1):
         pair.shut_down(broker_id)
         pair.run_until_quiet()
@@ -148,7 +148,7 @@ def test_ra_05_a_move_keeps_the_high_watermark():
     assert cluster.disks[3].log(FOO).log_start_offset == 123
 
 
-def test_ra_06_moves_are_throttled_until_the_throttle_is_taken_back():
+def test_ra_06_moves_are_throttled_until_the_throttle_is_removed():
     cluster = Cluster(4)
     cluster.run_until_quiet()
     current = {FOO: (0, 1, 2), BAZ: (0, 2, 1)}
@@ -174,7 +174,7 @@ def test_ra_06_moves_are_throttled_until_the_throttle_is_taken_back():
     pass_time(cluster, 30_000)
     assert is_moving(cluster)
     for topic_partition in current:
-        client.produce(topic_partition, "those in sync are not throttled")
+        client.produce(topic_partition, "in-sync replicas are not throttled")
     throttle(cluster, {side: dict.fromkeys(topics, "") for side, topics in named.items()}, 1)
     cluster.run_until_quiet()
     assert not is_moving(cluster)
@@ -232,7 +232,7 @@ def append(manager: ReplicaManager, topic_partition: TopicPartition, value: byte
     return error
 
 
-def test_rec_05_what_is_stopped_and_started_has_old_and_new_records(tmp_path: Path):
+def test_rec_05_a_restarted_broker_has_old_and_new_records(tmp_path: Path):
     threads = set(threading.enumerate())
     for value in (b"old", b"new"):
         logs = LogManager([tmp_path], 1)
@@ -251,7 +251,7 @@ def test_rec_05_what_is_stopped_and_started_has_old_and_new_records(tmp_path: Pa
     assert set(threading.enumerate()) == threads
 
 
-def test_ldf_01_a_producer_is_told_that_the_directory_failed_when_the_log_rolls(tmp_path: Path):
+def test_ldf_01_a_producer_gets_an_error_when_the_log_rolls_in_a_failed_directory(tmp_path: Path):
     directories = [tmp_path / name for name in ("one", "two", "three")]
     logs = LogManager(directories, 1, defaults=LogConfig(segment_bytes=200))
     logs.open()
@@ -271,8 +271,8 @@ def test_ldf_01_a_producer_is_told_that_the_directory_failed_when_the_log_rolls(
     logs.close(is_clean=True)
 
 
-def test_del_13_what_is_noted_of_a_topic_vanishes_with_it(tmp_path: Path):
-    """There is no cleaner, hence no cleaner's checkpoint: this is of all the others."""
+def test_del_13_the_checkpoints_of_a_topic_are_deleted_with_it(tmp_path: Path):
+    """There is no log cleaner, so no checkpoint of it: this covers all other checkpoints."""
     logs = LogManager([tmp_path], 1)
     logs.open()
     logs.configure({"t": LogConfig(cleanup_policy="compact,delete")})
@@ -303,7 +303,7 @@ def test_del_13_what_is_noted_of_a_topic_vanishes_with_it(tmp_path: Path):
 
 @pytest.fixture
 def leader() -> RecordBroker:
-    """Leads a partition that clients know of, with a follower that does not fetch."""
+    """Leads a partition that is in the metadata, with a follower that does not fetch."""
     leader = RecordBroker(1)
     leader.apply(1, 1)
     row = UpdateMetadataPartition(0, 7, 1, 1, (1, 2), 3, (1, 2), ())
@@ -318,7 +318,7 @@ def stop(broker: RecordBroker, leader_epoch: int, *, delete: bool) -> None:
     broker.manager.handle(HEADER, StopReplicaRequest((StopReplicaTopic("t", A, (row,)),)), 0)
 
 
-def test_fen_14_who_waits_is_told_when_the_replica_is_deleted(leader: RecordBroker):
+def test_fen_14_waiting_clients_get_an_answer_when_the_replica_is_deleted(leader: RecordBroker):
     produced = leader.produce(b"x")
     consumed = leader.consume({T0: 0})
     assert produced.is_waiting
@@ -329,10 +329,10 @@ def test_fen_14_who_waits_is_told_when_the_replica_is_deleted(leader: RecordBrok
 
 
 @pytest.mark.parametrize("leader_epoch", [1, NO_EPOCH, EPOCH_DURING_DELETE])
-def test_fen_15_who_leads_stands_back_when_its_replica_is_deleted_and_only_then(
+def test_fen_15_a_leader_resigns_when_its_replica_is_deleted_and_only_then(
     leader: RecordBroker, leader_epoch: int
 ):
-    """A coordinator is whoever leads the partition: there is nothing else to resign from."""
+    """The coordinator is the partition's leader: it has nothing else to resign from."""
     stop(leader, leader_epoch, delete=False)
     assert leader.hosted().role is Role.LEADER
     assert leader.produce(b"x", acks=1).answer[T0].error_code is Errors.NONE

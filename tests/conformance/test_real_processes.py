@@ -1,4 +1,4 @@
-"""Some cases of the table once more, on real brokers and a real ZooKeeper."""
+"""Some cases of the table with real brokers and a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegentCluster]
 
 
 class RealActions:
-    """The steps of the chosen cases; every case has topics of its own."""
+    """The steps of the chosen cases; every case has its own topics."""
 
     def __init__(self, cluster: RegentCluster, case: str) -> None:
         self.cluster = cluster
@@ -102,7 +102,7 @@ class RealActions:
         self._put(topic, node, {int(n): self._brokers(r) for n, r in rows})
 
     def do_add_partitions_zk(self, step: Fields) -> None:
-        """Add partitions to the topic of the case, if it is still there."""
+        """Add partitions to the topic of the case, if it still exists."""
         topic, added = self._topic("test"), step.take("manual")
         node = self.zookeeper.get(TopicZNode.path(topic))
         if node is None:
@@ -111,26 +111,28 @@ class RealActions:
         self._put(topic, node, known | {int(n): self._brokers(r) for n, r in added.items()})
 
     def _put(self, topic: str, node: Znode, partitions: Mapping[int, tuple[BrokerId, ...]]) -> None:
-        """Overwrite an assignment; a topic deleted meanwhile stays deleted."""
+        """Overwrite an assignment; a concurrently deleted topic stays deleted."""
         assignments = {n: ReplicaAssignment(replicas) for n, replicas in partitions.items()}
         data = TopicZNode.encode(TopicZNode.decode(node.data).topic_id, assignments)
         self.zookeeper.multi([SetData(TopicZNode.path(topic), data, ANY_VERSION)])
 
     def do_reassign_zk(self, step: Fields) -> None:
-        """Write what is to be moved."""
+        """Write a reassignment request."""
         topic_partition, target = self._partition(step), self._brokers(step.take("target"))
         data = ReassignPartitionsZNode.encode({topic_partition: target})
         self._apply(Create(ReassignPartitionsZNode.PATH, data))
 
     def do_preferred_zk(self, step: Fields) -> None:
-        """Write which partitions their preferred replicas shall lead."""
-        wished = map(partition, step.take("tps"))
-        topic_partitions = [TopicPartition(self._topic(topic), number) for topic, number in wished]
+        """Write a request for preferred elections."""
+        requested = map(partition, step.take("tps"))
+        topic_partitions = [
+            TopicPartition(self._topic(topic), number) for topic, number in requested
+        ]
         data = PreferredReplicaElectionZNode.encode(topic_partitions)
         self._apply(Create(PreferredReplicaElectionZNode.PATH, data))
 
     def do_delete_topic_zk(self, step: Fields) -> None:
-        """Write the wish to delete a topic."""
+        """Write the request to delete a topic."""
         self._apply(Create(DeleteTopicsTopicZNode.path(self._topic(step.take("topic")))))
 
     def do_shutdown(self, step: Fields) -> None:
@@ -146,7 +148,7 @@ class RealActions:
         self.cluster.start_broker(self._broker(step.take("broker")))
 
     def do_controlled_shutdown_api(self, step: Fields) -> None:
-        """Ask the controller in the name of a broker."""
+        """Send the controller a request in the name of a broker."""
         broker_id = self._broker(step.take("broker"))
         registered = self.cluster.broker_epoch(broker_id)
         assert registered is not None
@@ -157,7 +159,7 @@ class RealActions:
     # --- expectations ---
 
     def do_wait_isr_size(self, step: Fields) -> None:
-        """So many are in sync."""
+        """The number of in-sync replicas."""
         topic, count = self._topic(step.take("topic", "t")), step.take("n")
         eventually(
             lambda: (
@@ -168,7 +170,7 @@ class RealActions:
         )
 
     def do_expect_state(self, step: Fields) -> None:
-        """Somebody leads in some epoch."""
+        """A partition has a leader in some epoch."""
         topic_partition = self._partition(step)
         leader = step.take("leader")
         wanted = (
@@ -185,7 +187,7 @@ class RealActions:
         eventually(lambda: found() == wanted, f"{topic_partition} is {wanted}")
 
     def do_expect_assignment(self, step: Fields) -> None:
-        """A partition is assigned to these."""
+        """The assignment of a partition."""
         topic_partition = self._partition(step)
         wanted = ReplicaAssignment(
             self._brokers(step.take("replicas")),
@@ -198,12 +200,12 @@ class RealActions:
         )
 
     def do_expect_path(self, step: Fields) -> None:
-        """A node is there, or not."""
+        """Whether a node exists."""
         path, is_present = step.take("path"), step.take("present")
         eventually(lambda: (self.zookeeper.get(path) is not None) is is_present, path)
 
     def do_expect_deleted(self, step: Fields) -> None:
-        """Nothing is left of a topic: no znodes, and nobody knows it."""
+        """A topic is deleted completely: no znodes, and no broker knows it."""
         topic = self._topic(step.take("topic"))
         step.take("means", None)
         paths = [TopicZNode.path(topic), DeleteTopicsTopicZNode.path(topic)]
@@ -213,7 +215,7 @@ class RealActions:
             assert topic not in known
 
     def do_expect_logs_present(self, step: Fields) -> None:
-        """Every replica obeys: it is in sync with a leader that knows it."""
+        """Every replica is in sync with a leader that knows it."""
         topic_partition = self._partition(step)
         step.take("on")
         self.cluster.await_isrs(topic_partition.topic, {0, 1, 2})

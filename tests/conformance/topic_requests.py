@@ -1,7 +1,7 @@
-"""What clients ask of topics, on a simulated cluster: CreateTopicsRequestTest and its kin.
+"""Clients' requests about topics, on a simulated cluster: CreateTopicsRequestTest and others.
 
-Every step of the cluster takes a millisecond here, so that a client's patience can be over before
-the cluster has done what it was asked for.
+Every step of the cluster takes a millisecond, so that a client's timeout may expire before the
+cluster has handled the request.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ TIMEOUT_MS = 10_000
 
 
 class Desk:
-    """A cluster and the broker its clients talk to; placement as Kafka's own."""
+    """A cluster and the broker that its clients use; placement as Kafka's own."""
 
     def __init__(self, brokers: Collection[BrokerId], *, to_controller: bool = True) -> None:
         self.cluster = Cluster(sorted(brokers))
         self.cluster.run_until_quiet()
-        (ruling,) = self.cluster.active_controllers
-        others = [b for b in self.cluster.brokers.values() if b is not ruling]
-        asked = ruling if to_controller else others[0]
+        (active,) = self.cluster.active_controllers
+        others = [b for b in self.cluster.brokers.values() if b is not active]
+        asked = active if to_controller else others[0]
         self.cache: MetadataCache = asked.cache
         self.manager = AdminManager(
             asked.cache,
@@ -65,7 +65,7 @@ class Desk:
         )
 
     def answer(self, request: TopicsRequest) -> list[Errors]:
-        """Go on until a request is answered."""
+        """Run until a request is answered."""
         pending = PendingAnswer(request, self.manager.decide(request), request.timeout_ms)
         now_ms = 0
         while (response := pending.poll(self.cache.snapshot, now_ms)) is None:
@@ -83,12 +83,12 @@ class Desk:
         return error
 
     def put_topic(self, topic: str, partitions: Mapping[int, tuple[BrokerId, ...]]) -> None:
-        """Have a topic."""
+        """Ensure that a topic exists."""
         self.cluster.put_topic(topic, partitions)
         self.cluster.run_until_quiet()
 
     def topic(self, topic: str) -> TopicZNodeData | None:
-        """Return what a topic's znode says."""
+        """Return the content of a topic's znode."""
         node = self.cluster.zookeeper.snapshot().get(TopicZNode.path(topic))
         return None if node is None else TopicZNode.decode(node.data)
 
@@ -98,9 +98,9 @@ class Desk:
         return {} if stored is None else {p: list(a.replicas) for p, a in stored.partitions.items()}
 
     def leader(self, topic: str, partition: int) -> BrokerId:
-        """Return who leads."""
+        """Return the leader."""
         stored = self.cluster.leadership(TopicPartition(topic, partition))
-        assert stored is not None, f"{topic}-{partition} is not led"
+        assert stored is not None, f"{topic}-{partition} has no leader"
         return stored.leader_and_isr.leader
 
 
@@ -155,7 +155,7 @@ def _tuples(assignment: Mapping[str, Any]) -> dict[int, tuple[BrokerId, ...]]:
 
 
 def assigned(assignment: Mapping[int, tuple[BrokerId, ...]]) -> tuple[AssignedPartition, ...]:
-    """Return an assignment as a request has it."""
+    """Return an assignment in the form of a request."""
     return tuple(AssignedPartition(number, row) for number, row in assignment.items())
 
 
@@ -179,7 +179,7 @@ def add_partitions(case: Case) -> None:
     with case.nested("in") as given, case.nested("expect") as expect:
         desk = Desk(given.take("brokers"))
         existing, manual = _tuples(given.take("existing")), given.take("manual", None)
-        # What the manager derives from the topic, as Kafka does; the placement shows it.
+        # The manager derives it from the topic, as Kafka does; the placement shows it.
         given.take("start_index", None)
         assert given.take("start_partition_id", len(existing)) == len(existing)
         desk.put_topic("topic", existing)
@@ -253,7 +253,7 @@ def create_partitions_validation(case: Case) -> None:
 
 
 def _have(desk: Desk, topic: str, current: Any) -> None:
-    """Make a topic what the case says it is before the request."""
+    """Create a topic in the state that the case gives before the request."""
     if current is None or current in ("absent", "unknown") or is_called_unknown(topic):
         return
     if isinstance(current, str):

@@ -1,4 +1,4 @@
-"""Who is meant by a name that depends on what has happened, and the steps that wait."""
+"""Names that depend on earlier steps, and the steps that wait."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.conformance.stage import Stage
 
 
 class Waits:
-    """Waits until something is so; knows who was stopped, and who ruled before."""
+    """Waits for conditions; knows the stopped brokers and the former controllers."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -21,7 +21,7 @@ class Waits:
         self.old_controller: BrokerId | None = None
 
     def broker(self, name: Any) -> BrokerId:
-        """Return the broker of that name, bound ones included."""
+        """Return the broker with that name, also a bound one."""
         if name in ("that follower", "that broker", "the follower"):
             return self.stopped[-1]
         if name in ("a follower", "follower"):
@@ -31,20 +31,20 @@ class Waits:
         return self.stage.broker(name)
 
     def leader(self) -> BrokerId:
-        """Return who leads the first topic."""
+        """Return the leader of the first topic."""
         leads = self.stage.leads(TopicPartition(self.stage.topics[0], 0))
         assert leads is not None
         return leads[0]
 
     def _a_follower(self) -> BrokerId:
-        """Return the last replica that neither leads the first topic nor rules."""
+        """Return the last replica that is not the first topic's leader and not the controller."""
         stored = self.stage.topic(self.stage.topics[0])
         assert stored is not None
         busy = {self.leader(), self.stage.controller.broker_id}
         return [r for r in stored.partitions[0].replicas if r not in busy][-1]
 
     def do_wait_broker_unregistered(self, step: Fields) -> None:
-        """Wait until the broker stopped last has no registration."""
+        """Wait until the last stopped broker has no registration."""
         broker_id = self.stopped[-1]
         self.stage.eventually("unregistered", lambda: not self.stage.is_registered(broker_id))
         self.stage.eventually(
@@ -53,13 +53,13 @@ class Waits:
         )
 
     def do_wait_new_controller(self, step: Fields) -> None:
-        """Wait until another broker rules than did before the last shutdown."""
+        """Wait until another broker is the controller than before the last shutdown."""
         none: list[list[BrokerId | None]] = [[], [self.old_controller]]
 
-        def ruling() -> list[BrokerId]:
+        def active() -> list[BrokerId]:
             return [b.broker_id for b in self.cluster.active_controllers]
 
-        self.stage.eventually("a new controller", lambda: ruling() not in none)
+        self.stage.eventually("a new controller", lambda: active() not in none)
 
     def do_wait_isr(self, step: Fields) -> None:
         """Wait for an ISR."""
@@ -110,4 +110,4 @@ class Waits:
                 for topic_partition in b.cache.snapshot.partitions
             )
 
-        self.stage.eventually(f"nobody knows {topic}", is_absent)
+        self.stage.eventually(f"no broker knows {topic}", is_absent)

@@ -39,7 +39,7 @@ _PATHS = (
 
 
 class CurrentSession:
-    """Whichever session a broker has at the moment."""
+    """The present session of a broker."""
 
     def __init__(self, watching: WatchingSession) -> None:
         self.watching = watching
@@ -62,15 +62,15 @@ class Client:
         self.store.create_controller_epoch()
 
     def renew_session(self) -> None:
-        """Go on in another session; the server has not noticed yet that the first one is over."""
+        """Continue in another session; the server has not expired the first one yet."""
         self._current.watching = self._ensemble.open_session()
 
     def another_session(self) -> ZooKeeper:
-        """Return a session of somebody else."""
+        """Return another client's session."""
         return self._ensemble.open_session().zk
 
     def events(self) -> list[str]:
-        """Return the paths the broker's session was told of since the last time."""
+        """Return the paths of the broker's watch events since the last call."""
         return [event.path for event in self._current.watching.events()]
 
     # --- the tree, as tools see it ---
@@ -103,7 +103,7 @@ class Client:
 
     @property
     def epoch_zk_version(self) -> int:
-        """The version that fences writes."""
+        """The version of ``/controller_epoch``."""
         epoch = self.store.read_controller_epoch()
         assert epoch is not None
         return epoch.zk_version
@@ -123,7 +123,7 @@ class Client:
         self.put(TopicZNode.path(topic), TopicZNode.encode(topic_id, assignments))
 
     def topic(self, topic: str) -> TopicAssignment:
-        """Return what a topic's znode says."""
+        """Return the content of a topic's znode."""
         read = self.store.read_topics([topic])[topic]
         assert isinstance(read, TopicAssignment)
         return read

@@ -1,4 +1,4 @@
-"""Calls to ZooKeeper one after the other: the lives of states, of the controller, of its epoch."""
+"""Sequences of calls to ZooKeeper: states, the controller, its epoch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CALLS = (
 
 
 def run_steps(client: Client, steps: list[Mapping[str, Any]]) -> None:
-    """Do one step after the other on a fresh tree."""
+    """Do one step after the other on a new tree."""
     script = Script(client)
     for step in steps:
         with Fields(step, "step") as fields:
@@ -61,14 +61,14 @@ class Script:
                 operation = Create(PreferredReplicaElectionZNode.PATH, data)
             assert self._multi(operation) == fields.take("result")
         else:
-            raise UnknownInCaseError("a step that calls nothing known")
+            raise UnknownInCaseError("a step without a known call")
 
     def _multi(self, operation: Create | SetData) -> str:
         result = self.client.session.multi([operation])
         return result.error.name.replace("_", "") if isinstance(result, Refused) else "OK"
 
     def _states(self, fields: Fields) -> None:
-        """Create or replace states; each has its own code."""
+        """Create or replace states; each has its own result."""
         is_creation = "create" in fields
         names = fields.take("create") if is_creation else fields.take("set")
         versions = fields.take("zk_version", {})
@@ -95,11 +95,11 @@ class Script:
                 assert found == wanted
 
     def _call(self, call: str, fields: Fields) -> None:
-        """Do what a sentence says: the lives of ``/controller`` and ``/controller_epoch``."""
+        """Run a sentence about ``/controller`` and ``/controller_epoch``."""
         store, session = self.client.store, self.client.session
         path = ControllerEpochZNode.PATH
         if self._is_fresh and "register" not in call:
-            self.client.remove(path)  # these begin without one
+            self.client.remove(path)  # these cases begin without one
         self._is_fresh = False
         result: Any
         words = call.split()

@@ -1,6 +1,6 @@
-"""ZooKeeper as the controller, brokers and tools use it: KafkaZkClientTest, ReplicationUtilsTest.
+"""ZooKeeper as controllers, brokers and tools use it: KafkaZkClientTest, ReplicationUtilsTest.
 
-What a case calls depends on the keys it has; where several calls share their keys, on its name.
+The keys of a case decide what it calls; where several calls have the same keys, its name does.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tests.support.zookeeper_sessions import Ensemble, fake_ensemble
 
 
 def zk_operation(case: Case, open_ensemble: Callable[[], Ensemble] = fake_ensemble) -> None:
-    """Play a case on a fresh tree of the fake ZooKeeper, or of another."""
+    """Run a case on a new tree of the fake ZooKeeper, or of another."""
     ensemble = open_ensemble()
     try:
         _play(case, Client(ensemble))
@@ -63,14 +63,14 @@ def _play(case: Case, client: Client) -> None:
             if key in fields:
                 run(client, fields, expect)
                 return
-    raise UnknownInCaseError(f"none of {sorted(given)} tells what is called")
+    raise UnknownInCaseError(f"no call for the keys {sorted(given)}")
 
 
 # --- fencing --------------------------------------------------------------------------------------
 
 
 def _fenced(client: Client, given: Fields, expect: Fields) -> None:
-    """Try every fenced write there is: none may take effect."""
+    """Try every fenced write: none may take effect."""
     version = client.epoch_zk_version + one_of(
         given.take("expected_epoch_zk_version"),
         {"current+1": 1, "current": 0, "current-1": -1},
@@ -109,13 +109,13 @@ def _fenced_writes(client: Client, version: int) -> list[Callable[[], object]]:
     state = leadership(1, (1,))
     topic = client.topic("t")
     other = partition("t-1")
-    wishes = store.read_topics_to_delete()
+    requests = store.read_topics_to_delete()
     return [
         lambda: store.create_partition_states({other: state}, version),
         lambda: store.update_partition_states({T0: state}, version),
         lambda: store.write_topics({"t": topic}, version),
-        lambda: store.delete_topic_deletions(wishes, version),
-        lambda: store.delete_topics(wishes, version),
+        lambda: store.delete_topic_deletions(requests, version),
+        lambda: store.delete_topics(requests, version),
         lambda: store.remove_reassignments({T0: (1,)}, version),
         lambda: store.delete_preferred_elections(version),
         lambda: store.delete_isr_changes(list(store.read_isr_changes()), version),
@@ -134,7 +134,7 @@ def _update_states(client: Client, given: Fields, expect: Fields) -> None:
     absent = names if znodes == "absent" else _absent(znodes)
     for said in (absent, actual if isinstance(actual, Mapping) else ()):
         if not set(said) <= set(names):
-            raise UnknownInCaseError(f"nobody writes {sorted(set(said) - set(names))}")
+            raise UnknownInCaseError(f"no state is written: {sorted(set(said) - set(names))}")
     for name in names:
         if name not in absent:
             there = actual.get(name, wanted.get(name, 0)) if isinstance(actual, Mapping) else actual
@@ -218,7 +218,7 @@ def _write_isr(client: Client, given: Fields, expect: Fields) -> None:
 
 
 def _assign_topic(client: Client, given: Fields, expect: Fields) -> None:
-    """A topic's assignment is stored with what is being added and removed."""
+    """A topic's assignment is stored with the added and removed replicas."""
     wanted = assignment({key: given.take(key, []) for key in ("replicas", "adding", "removing")})
     client.put_topic("t", {0: (9,)}, topic_id(1))
     written = replace(client.topic("t"), partitions={0: wanted})
@@ -291,7 +291,7 @@ def _register(client: Client, given: Fields, expect: Fields) -> None:
 
 
 def _update_info(client: Client, info: BrokerInfo, is_registered: bool, expect: Fields) -> None:
-    """Replace what a broker says about itself, where it is registered."""
+    """Replace the content of a registration."""
     changed = broker_info(1, incarnation=2)
     write = SetData(BrokerIdZNode.path(1), BrokerIdZNode.encode(changed), ANY_VERSION)
     if is_registered:
@@ -341,7 +341,7 @@ def _listed(client: Client, case: Case, given: list[Any], expect: Fields) -> Non
 
 
 def _assert_deletable(read: Callable[[], Mapping[str, Any]], delete: Any, client: Client) -> None:
-    """One, then all, then what is gone already."""
+    """One, then all, then already deleted ones."""
     names = list(read())
     delete(names[:1], client.epoch_zk_version)
     assert list(read()) == names[1:]
