@@ -73,6 +73,10 @@ T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
 
 
+class SimulatedCrashError(Exception):
+    """The controller's process ends here."""
+
+
 class KnownTopicIds:
     """Ids that count from 1; ``last_known_ids`` are those the broker remembers."""
 

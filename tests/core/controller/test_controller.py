@@ -554,10 +554,6 @@ def test_replica_errors_are_used_although_the_request_failed_in_part(
     assert tree.leads(T0)[0] != 1
 
 
-def test_a_broker_that_knows_a_newer_controller_gets_no_more_requests(active: Candidate) -> None:
-    assert answer(active, 1, LeaderAndIsrResponse(Errors.STALE_CONTROLLER_EPOCH)) == []
-
-
 def test_an_overflow_of_a_closed_channel_is_ignored(active: Candidate) -> None:
     for stale in (header(active, 1, broker_epoch=0), header(active, 1, controller_epoch=0)):
         assert active.handle(ChannelOverflowed(1, stale)) == []

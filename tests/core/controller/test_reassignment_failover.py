@@ -11,7 +11,7 @@ import pytest
 from regent.core.model import TopicPartition
 from tests.support.fake_zookeeper import Call, Moment, lose_connection
 from tests.support.moving_cluster import ADMIN, MovingCluster
-from tests.support.term import T0, T1, Replicas, topic_id
+from tests.support.term import T0, T1, Replicas, SimulatedCrashError, topic_id
 
 U0 = TopicPartition("u", 0)
 ORIGIN: dict[TopicPartition, Replicas] = {T0: (1, 2, 3), T1: (2, 1, 3), U0: (1, 2)}
@@ -20,10 +20,6 @@ OTHER: dict[TopicPartition, Replicas] = {T0: (6, 2, 5), T1: (2, 1, 6), U0: (4, 3
 
 
 MIN_WRITES = 8  # of each script
-
-
-class SimulatedCrashError(Exception):
-    """The controller's process ends here."""
 
 
 def cluster() -> MovingCluster:

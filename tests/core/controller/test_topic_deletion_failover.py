@@ -27,6 +27,7 @@ from tests.support.term import (
     T0,
     T1,
     Candidate,
+    SimulatedCrashError,
     Tree,
     leader_and_isr_rows,
     of_type,
@@ -37,10 +38,6 @@ from tests.support.term import (
 
 TOPICS = ("t", "u")
 DELETE_TOPICS = "/admin/delete_topics"
-
-
-class SimulatedCrashError(Exception):
-    """The controller's process ends here."""
 
 
 class Answers:
