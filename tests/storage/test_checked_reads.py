@@ -1,4 +1,4 @@
-"""Bits that flip in closed segments: whoever reads gets what was written, or is told."""
+"""Bits that flip in closed segments: a reader gets the written records or an error."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ FLIPS = [
     pytest.param(number, at, id=f"{field} of {number}")
     for number in (3, 4, 5)
     for field, at in FIELDS.items()
-    # Where segments meet, nothing says that an epoch is too new.
+    # Where segments meet, a too new epoch cannot be noticed.
     if (field, number) != ("leader epoch", 5)
 ]
 
@@ -91,7 +91,7 @@ WHEN = [
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize(("number", "at"), FLIPS)
 @pytest.mark.parametrize("interval", [1, 4096])
-def test_nobody_gets_a_damaged_batch(
+def test_no_reader_gets_a_damaged_batch(
     machine: Machine,
     number: int,
     at: int,
@@ -117,18 +117,18 @@ def test_nobody_gets_a_damaged_batch(
                 got.update(offsets_of(data))
     assert got.isdisjoint({number})
     assert got >= set(range(COUNT)) - {3, 4, 5}
-    assert got >= set(range(number - 1))  # what a bad offset follows may be the bad one itself
+    assert got >= set(range(number - 1))  # the batch before a bad offset may be the bad one
     assert machine.failed == []
 
 
 def written(start: int, end: int) -> bytes:
-    """Return the batches of ``fill``."""
+    """Return the batches that ``fill`` writes."""
     return b"".join(batch(b"%04d" % offset, base_offset=offset) for offset in range(start, end))
 
 
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("size", [2 * BATCH_BYTES + 5, 3 * BATCH_BYTES - 1])
-def test_a_file_that_was_cut_is_read_up_to_there(
+def test_a_truncated_file_is_read_up_to_its_end(
     machine: Machine,
     disk_log: UnifiedLog,
     size: int,
@@ -156,11 +156,11 @@ def test_a_batch_in_the_middle_of_a_large_read_ends_it(machine: Machine):
         log.read(50, EVERYTHING, 500, at_least_one=True)
     records = log.read(51, EVERYTHING, 500, at_least_one=True)
     assert records.file_range is not None
-    assert MIB - size < records.size <= MIB  # not more is checked at once
+    assert MIB - size < records.size <= MIB  # the limit of one check
     assert records.read() == data[51 * size : 51 * size + records.size]
 
 
-def test_only_so_many_batches_are_checked_at_once(machine: Machine):
+def test_the_number_of_batches_in_one_check_is_limited(machine: Machine):
     machine.defaults = LogConfig(segment_bytes=2_100 * BATCH_BYTES)
     log = create(machine.start())
     for start in range(0, 3_000, 100):
@@ -169,7 +169,7 @@ def test_only_so_many_batches_are_checked_at_once(machine: Machine):
     assert values(log) == numbered(0, 3_000)
 
 
-def test_a_batch_larger_than_what_is_checked_at_once_is_checked(machine: Machine):
+def test_a_batch_larger_than_the_limit_of_one_check_is_checked(machine: Machine):
     machine.defaults = LogConfig(segment_bytes=4 * MIB)
     log = create(machine.start())
     data = [batch(b"x" * 3 * MIB, base_offset=offset) for offset in range(3)]
@@ -181,10 +181,12 @@ def test_a_batch_larger_than_what_is_checked_at_once_is_checked(machine: Machine
         log.read(1, 1, 3, at_least_one=True)
 
 
-# --- what is believed -----------------------------------------------------------------------------
+# --- which batches are not checked again ----------------------------------------------------------
 
 
-def test_what_is_verified_is_believed_until_somebody_writes(logs: LogManager, disk_log: UnifiedLog):
+def test_verified_batches_are_not_checked_until_the_next_write(
+    logs: LogManager, disk_log: UnifiedLog
+):
     fill(disk_log, COUNT)
     logs.verify(MIB)
     path = segment_file(disk_log.path, 3)
@@ -197,7 +199,7 @@ def test_what_is_verified_is_believed_until_somebody_writes(logs: LogManager, di
         disk_log.read(3, EVERYTHING, COUNT, at_least_one=True)
 
 
-def test_what_a_process_finds_in_the_active_segment_is_checked(
+def test_batches_of_a_former_process_in_the_active_segment_are_checked(
     machine: Machine, disk_log: UnifiedLog
 ):
     fill(disk_log, 2)
@@ -210,7 +212,7 @@ def test_what_a_process_finds_in_the_active_segment_is_checked(
     assert log.read(1, EVERYTHING, 3, at_least_one=True).read() == written(1, 3)
 
 
-def test_what_a_process_appends_is_believed_until_the_segment_is_closed(
+def test_appended_batches_are_not_checked_until_the_segment_is_closed(
     machine: Machine, disk_log: UnifiedLog
 ):
     fill(disk_log, 1)
@@ -225,7 +227,7 @@ def test_what_a_process_appends_is_believed_until_the_segment_is_closed(
 
 @pytest.mark.parametrize("is_verified", [False, True])
 @pytest.mark.parametrize("end", [4, 5])
-def test_what_a_truncation_left_of_a_closed_segment_is_checked(
+def test_the_rest_of_a_truncated_closed_segment_is_checked(
     logs: LogManager, disk_log: UnifiedLog, end: int, *, is_verified: bool
 ):
     fill(disk_log, COUNT)
@@ -241,7 +243,7 @@ def test_what_a_truncation_left_of_a_closed_segment_is_checked(
     assert values(disk_log) == numbered(0, COUNT)
 
 
-def test_what_was_recovered_is_not_checked_again(machine: Machine, disk_log: UnifiedLog):
+def test_recovered_batches_are_not_checked_again(machine: Machine, disk_log: UnifiedLog):
     fill(disk_log, COUNT)
     log = log_of(machine.crash())
     path = segment_file(log.path, 3)
@@ -254,7 +256,7 @@ def test_what_was_recovered_is_not_checked_again(machine: Machine, disk_log: Uni
         log.read(3, EVERYTHING, COUNT, at_least_one=True)
 
 
-def test_gaps_that_compaction_left_are_no_damage(disk_log: UnifiedLog):
+def test_gaps_of_compaction_are_no_damage(disk_log: UnifiedLog):
     for offset in (0, 5, 6, 20, 40, 41, 60):
         disk_log.append_as_follower(batch(b"0000", base_offset=offset))
     assert files(disk_log.path) == [".log", "42.log", "7.log"]
@@ -263,11 +265,11 @@ def test_gaps_that_compaction_left_are_no_damage(disk_log: UnifiedLog):
         assert offsets_of(data) == [first]
 
 
-# --- what cannot be found any more ----------------------------------------------------------------
+# --- batches that cannot be found -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("when", WHEN)
-def test_no_time_is_found_where_batches_are_not(
+def test_no_time_is_found_in_a_damaged_segment(
     machine: Machine, disk_log: UnifiedLog, when: Callable[[Machine, Callable[[], None]], None]
 ):
     fill(disk_log, COUNT)

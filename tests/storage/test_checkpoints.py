@@ -1,4 +1,4 @@
-"""Files that say how far things got: read as written, and refused when they are not whole."""
+"""Checkpoint files are read as written, and refused if they are incomplete."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_without_a_file_there_are_no_offsets(tmp_path: Path) -> None:
     assert read_offsets(tmp_path / HIGH_WATERMARKS) == {}
 
 
-def test_a_checkpoint_that_a_crash_tore_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_torn_by_a_crash_is_refused(tmp_path: Path) -> None:
     path = tmp_path / HIGH_WATERMARKS
     write_offsets(path, {TopicPartition("foo", i): 1_000 + i for i in range(12)})
     whole = path.read_bytes()
@@ -71,7 +71,7 @@ def test_a_checkpoint_that_a_crash_tore_is_refused(tmp_path: Path) -> None:
         "\0" * 30,
     ],
 )
-def test_a_file_of_somebody_else_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_file_with_another_format_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / HIGH_WATERMARKS
     path.write_text(text, encoding="latin-1")
     with pytest.raises(BadDataError, match=HIGH_WATERMARKS) as raised:
@@ -88,10 +88,10 @@ def test_a_file_that_cannot_be_read_or_written_is_a_failure_of_the_directory(
         write_offsets(tmp_path / "missing" / HIGH_WATERMARKS, {})
 
 
-# --- which topic a log is for ---------------------------------------------------------------------
+# --- the topic id of a log ------------------------------------------------------------------------
 
 
-def test_a_log_knows_its_topic(tmp_path: Path) -> None:
+def test_the_topic_id_of_a_log_is_stored(tmp_path: Path) -> None:
     assert read_topic_id(tmp_path) is None
     write_topic_id(tmp_path, TOPIC_ID)
     assert read_topic_id(tmp_path) == TOPIC_ID
@@ -103,7 +103,7 @@ def test_metadata_that_ends_with_a_new_line_is_understood(tmp_path: Path) -> Non
     assert read_topic_id(tmp_path) == TOPIC_ID
 
 
-def test_metadata_that_a_crash_tore_is_refused(tmp_path: Path) -> None:
+def test_metadata_torn_by_a_crash_is_refused(tmp_path: Path) -> None:
     write_topic_id(tmp_path, TOPIC_ID, is_synced=False)
     whole = (tmp_path / "partition.metadata").read_bytes()
     for end in range(len(whole)):

@@ -1,4 +1,4 @@
-"""Disks that are full or broken: the directory is offline, and says so once."""
+"""Full or broken disks: the directory goes offline, with one log line."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def logs(two: Machine) -> LogManager:
 
 
 def full(log: UnifiedLog) -> None:
-    """Let the disk of a log be full."""
+    """Make the disk of a log full."""
     break_disk(segment_file(log.path, 0))
 
 
@@ -93,9 +93,7 @@ def test_a_truncation_that_fails_takes_the_directory_offline(two: Machine, logs:
     assert logs.failed_directories == {two.directories[0]}
 
 
-def test_records_that_cannot_be_read_any_more_take_the_directory_offline(
-    two: Machine, logs: LogManager
-):
+def test_a_failing_read_takes_the_directory_offline(two: Machine, logs: LogManager):
     log = log_of(logs)
     records = log.read(0, 1000, 2, at_least_one=True)
     break_disk(segment_file(log.path, 0), "/proc/self/mem")
@@ -105,13 +103,13 @@ def test_records_that_cannot_be_read_any_more_take_the_directory_offline(
     assert logs.is_offline(T0)
 
 
-def test_a_full_disk_says_so(logs: LogManager):
+def test_the_error_of_a_full_disk_names_the_cause(logs: LogManager):
     full(log_of(logs))
     with pytest.raises(StorageError, match=r"00\.log: No space left on device"):
         fill(log_of(logs), 1)
 
 
-def test_nothing_is_believed_of_what_could_not_be_flushed(logs: LogManager):
+def test_the_recovery_point_does_not_include_unflushed_records(logs: LogManager):
     log = log_of(logs)
     full(log)
     with pytest.raises(StorageError):
@@ -122,7 +120,7 @@ def test_nothing_is_believed_of_what_could_not_be_flushed(logs: LogManager):
     assert log.recovery_point == 0
 
 
-def test_logs_of_a_failed_directory_are_out_of_reach(two: Machine, logs: LogManager):
+def test_logs_of_a_failed_directory_are_unusable(two: Machine, logs: LogManager):
     full(log_of(logs))
     with pytest.raises(StorageError):
         fill(log_of(logs), 1)
@@ -141,7 +139,7 @@ def test_logs_of_a_failed_directory_are_out_of_reach(two: Machine, logs: LogMana
     assert create(logs, unheard_of).directory.path == two.directories[1]
 
 
-def test_the_other_directory_is_looked_after(two: Machine, logs: LogManager):
+def test_the_other_directory_is_maintained(two: Machine, logs: LogManager):
     full(log_of(logs))
     with pytest.raises(StorageError):
         fill(log_of(logs), 1)
@@ -159,7 +157,7 @@ def test_the_other_directory_is_looked_after(two: Machine, logs: LogManager):
     assert values(log_of(logs)) == numbered(0, 2)
 
 
-def test_a_directory_that_fails_at_its_end_was_not_closed_cleanly(two: Machine, logs: LogManager):
+def test_a_directory_that_fails_while_closing_is_not_marked_clean(two: Machine, logs: LogManager):
     full(log_of(logs))
     logs.close(is_clean=True)
     assert logs.failed_directories == {two.directories[0]}
@@ -167,7 +165,7 @@ def test_a_directory_that_fails_at_its_end_was_not_closed_cleanly(two: Machine, 
     assert (two.directories[1] / ".kafka_cleanshutdown").exists()
 
 
-def test_a_directory_with_a_damaged_log_that_was_not_flushed_was_not_closed_cleanly(
+def test_a_directory_with_an_unflushed_damaged_log_is_not_marked_clean(
     two: Machine, logs: LogManager
 ):
     log = log_of(logs)
@@ -178,7 +176,7 @@ def test_a_directory_with_a_damaged_log_that_was_not_flushed_was_not_closed_clea
     assert (two.directories[1] / ".kafka_cleanshutdown").exists()
 
 
-def test_a_directory_that_goes_away_fails(two: Machine, logs: LogManager):
+def test_a_directory_that_disappears_fails(two: Machine, logs: LogManager):
     two.directories[0].rename(two.directories[0].with_name("gone"))
     logs.checkpoint_high_watermarks({T0: 2})
     assert logs.failed_directories == {two.directories[0]}
@@ -196,7 +194,7 @@ def test_a_log_that_cannot_be_read_at_the_start_fails_its_directory(two: Machine
     assert two.failed == []
 
 
-def test_what_may_be_in_a_directory_that_failed_is_not_known_to_be_gone(
+def test_a_log_that_may_be_in_a_failed_directory_is_not_known_to_be_gone(
     two: Machine, logs: LogManager
 ):
     two.copy()
@@ -214,7 +212,7 @@ def test_what_may_be_in_a_directory_that_failed_is_not_known_to_be_gone(
     assert logs.topic_id(T0) == OTHER_ID
 
 
-def test_the_topic_of_a_log_that_cannot_be_used_is_known(two: Machine, logs: LogManager):
+def test_the_topic_id_of_an_unusable_log_is_known(two: Machine, logs: LogManager):
     path = log_of(logs).path
     logs.close(is_clean=True)
     segment_file(path, 0).write_bytes(b"")

@@ -1,4 +1,4 @@
-"""Which epochs wrote a log: what KIP-101 asks, and what a crash leaves of the answer."""
+"""The leader epochs of a log (KIP-101), and their file after a crash."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def entries(epochs: LeaderEpochFileCache) -> list[tuple[int, int]]:
     return [(int(epoch), int(start)) for epoch, start in (line.split() for line in lines[2:])]
 
 
-# --- questions ------------------------------------------------------------------------------------
+# --- look-ups -------------------------------------------------------------------------------------
 
 
 def test_an_epoch_ends_where_the_next_one_begins(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_an_epoch_ends_where_the_next_one_begins(tmp_path: Path) -> None:
         0: (0, 10),  # before the first one: where that begins
         1: (1, 10),
         2: (2, 25),
-        3: (2, 25),  # not here: the newest one before it
+        3: (2, 25),  # unknown: the newest one before it
         4: (4, 40),
         5: (4, 40),
         6: (4, 40),
@@ -51,7 +51,7 @@ def test_an_epoch_ends_where_the_next_one_begins(tmp_path: Path) -> None:
     }
 
 
-def test_without_epochs_nothing_is_known(tmp_path: Path) -> None:
+def test_without_epochs_there_is_no_answer(tmp_path: Path) -> None:
     epochs = epochs_of(tmp_path)
     assert epochs.latest_epoch == -1
     assert epochs.end_offset_for(0, 50) == UNKNOWN
@@ -85,7 +85,7 @@ def test_the_latest_epoch_keeps_its_first_offset(tmp_path: Path) -> None:
         (1, 0, [(1, 0)]),
     ],
 )
-def test_entries_that_contradict_a_new_one_go(
+def test_entries_that_contradict_a_new_one_are_removed(
     tmp_path: Path, epoch: int, start: int, left: list[tuple[int, int]]
 ) -> None:
     epochs = epochs_of(tmp_path, (2, 10), (4, 25), (7, 40))
@@ -93,12 +93,12 @@ def test_entries_that_contradict_a_new_one_go(
     assert entries(epochs) == left
 
 
-def test_batches_that_know_no_epoch_begin_none(tmp_path: Path) -> None:
+def test_batches_without_an_epoch_begin_none(tmp_path: Path) -> None:
     assert not epochs_of(tmp_path).assign(-1, 0)
 
 
 @pytest.mark.parametrize(("end", "left"), [(41, 3), (40, 2), (26, 2), (25, 1), (10, 0), (0, 0)])
-def test_epochs_from_an_offset_on_go(tmp_path: Path, end: int, left: int) -> None:
+def test_epochs_from_an_offset_on_are_removed(tmp_path: Path, end: int, left: int) -> None:
     epochs = epochs_of(tmp_path, (2, 10), (4, 25), (7, 40))
     epochs.truncate_from_end(end)
     assert entries(epochs) == [(2, 10), (4, 25), (7, 40)][:left]
@@ -115,7 +115,7 @@ def test_epochs_from_an_offset_on_go(tmp_path: Path, end: int, left: int) -> Non
         (100, [(7, 100)]),  # the latest epoch is never forgotten
     ],
 )
-def test_epochs_before_an_offset_go(
+def test_epochs_before_an_offset_are_removed(
     tmp_path: Path, start: int, left: list[tuple[int, int]]
 ) -> None:
     epochs = epochs_of(tmp_path, (2, 10), (4, 25), (7, 40))
@@ -168,7 +168,7 @@ def test_epochs_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert epochs.latest_epoch == 5
 
 
-def test_nothing_is_written_when_nothing_changed(tmp_path: Path) -> None:
+def test_the_file_is_not_written_without_a_change(tmp_path: Path) -> None:
     epochs = epochs_of(tmp_path, (2, 10))
     epochs.save()
     (tmp_path / FILE).unlink()
@@ -183,7 +183,7 @@ def test_nothing_is_written_when_nothing_changed(tmp_path: Path) -> None:
     assert not (tmp_path / FILE).exists()
 
 
-def test_a_missing_file_is_no_file_without_epochs(tmp_path: Path) -> None:
+def test_a_missing_file_differs_from_a_file_without_epochs(tmp_path: Path) -> None:
     assert not LeaderEpochFileCache(tmp_path).load()
     epochs = epochs_of(tmp_path, (2, 10))
     epochs.clear()
@@ -191,7 +191,7 @@ def test_a_missing_file_is_no_file_without_epochs(tmp_path: Path) -> None:
     assert LeaderEpochFileCache(tmp_path).load()
 
 
-def test_a_file_that_a_crash_tore_is_not_believed(tmp_path: Path) -> None:
+def test_a_file_torn_by_a_crash_is_ignored(tmp_path: Path) -> None:
     epochs_of(tmp_path, (2, 10), (4, 25), (17, 40)).save()
     whole = (tmp_path / FILE).read_bytes()
     for end in range(len(whole)):
@@ -215,7 +215,7 @@ def test_a_file_that_a_crash_tore_is_not_believed(tmp_path: Path) -> None:
         "\xff",
     ],
 )
-def test_a_file_that_cannot_be_right_is_not_believed(tmp_path: Path, text: str) -> None:
+def test_an_impossible_file_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text, encoding="latin-1")
     assert not LeaderEpochFileCache(tmp_path).load()
 

@@ -1,4 +1,4 @@
-"""Logs that are taken away: at once by name, later by file, whatever happens in between."""
+"""Deletion of logs: renamed at once, files deleted later, also after a crash."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ DELAY_MS = 60_000
 
 
 def known(topic_id: str) -> bool:
-    """Say that every topic exists."""
+    """Every topic exists."""
     return True
 
 
 def unknown(topic_id: str) -> bool:
-    """Say that no topic does."""
+    """No topic exists."""
     return False
 
 
 def directories(machine: Machine) -> list[str]:
-    """Return the names of what is in the log directory, without the digits that differ."""
+    """Return the names in the log directory, without the random digits."""
     [directory] = machine.directories
     names = [path.name for path in directory.iterdir() if path.is_dir()]
     return sorted(re.sub(r"\.[0-9a-f]{32}-", "-", name) for name in names)
 
 
-def test_a_deleted_log_is_renamed_and_deleted_when_it_is_time(
+def test_a_deleted_log_is_renamed_and_its_files_are_deleted_later(
     machine: Machine, logs: LogManager, disk_log: UnifiedLog
 ):
     fill(disk_log, 2)
@@ -62,7 +62,7 @@ def test_a_deleted_log_is_renamed_and_deleted_when_it_is_time(
     assert directories(machine) == []
 
 
-def test_a_stray_log_that_others_have_is_kept_for_longer(
+def test_a_stray_log_of_a_known_topic_is_kept_longer(
     machine: Machine, logs: LogManager, disk_log: UnifiedLog
 ):
     fill(disk_log, 2)
@@ -77,7 +77,7 @@ def test_a_stray_log_that_others_have_is_kept_for_longer(
 
 
 @pytest.mark.parametrize("topic_id", [TOPIC_ID, None])
-def test_a_stray_log_of_a_topic_that_nobody_knows_is_kept_for_ever(
+def test_a_stray_log_of_an_unknown_topic_is_kept_for_ever(
     machine: Machine, logs: LogManager, topic_id: str | None
 ):
     fill(create(logs, T0, topic_id), 2)
@@ -126,7 +126,7 @@ def test_a_damaged_log_that_was_set_aside_is_not_used_again(logs: LogManager, di
     assert len(logs.strays) == 1
 
 
-def test_a_log_that_was_damaged_while_it_was_aside_is_refused_and_kept(
+def test_a_log_that_was_damaged_while_set_aside_is_refused_and_kept(
     machine: Machine, logs: LogManager, disk_log: UnifiedLog
 ):
     fill(disk_log, 8)
@@ -141,7 +141,7 @@ def test_a_log_that_was_damaged_while_it_was_aside_is_refused_and_kept(
     assert create(logs).log_end_offset == 0
 
 
-def test_the_deletion_of_a_topic_takes_what_was_set_aside_of_it_too(
+def test_the_deletion_of_a_topic_deletes_its_logs_that_were_set_aside(
     machine: Machine, logs: LogManager, disk_log: UnifiedLog
 ):
     logs.set_aside(T0)
@@ -155,7 +155,7 @@ def test_the_deletion_of_a_topic_takes_what_was_set_aside_of_it_too(
 
 
 @pytest.mark.parametrize("way", ["delete", "set_aside"])
-def test_what_was_removed_stays_so_and_its_time_goes_on(
+def test_removed_logs_and_their_deadlines_survive_a_restart(
     machine: Machine, logs: LogManager, disk_log: UnifiedLog, way: str
 ):
     fill(disk_log, 2)
@@ -192,14 +192,16 @@ def test_a_long_name_is_cut(machine: Machine, logs: LogManager):
     assert directories(machine) == []
 
 
-def test_a_log_that_somebody_deleted_by_hand_can_be_deleted(logs: LogManager, disk_log: UnifiedLog):
+def test_a_log_whose_files_were_deleted_by_hand_can_be_deleted(
+    logs: LogManager, disk_log: UnifiedLog
+):
     disk_log.path.rename(disk_log.path.parent.parent / "elsewhere")
     logs.delete(T0)
     assert logs.hosted() == {}
     assert not disk_log.directory.is_offline
 
 
-def test_a_log_that_is_removed_while_it_is_flushed_fails_nothing(
+def test_the_removal_of_a_log_during_a_flush_is_no_failure(
     logs: LogManager, disk_log: UnifiedLog, monkeypatch: pytest.MonkeyPatch
 ):
     fill(disk_log, 1)

@@ -1,4 +1,4 @@
-"""One owner at a time, of one broker and one cluster."""
+"""A log directory has one process at a time, one broker and one cluster."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def directory(path: Path) -> Iterator[LogDirectory]:
 
 
 def fails(path: Path, broker_id: int, reason: str) -> None:
-    """Check that a broker cannot open the directory, and says why in one line."""
+    """Check that a broker cannot open the directory, with an error of one line."""
     with pytest.raises(StorageError, match=reason) as raised:
         LogDirectory(path).open(broker_id)
     assert str(path) in str(raised.value)
@@ -110,7 +110,7 @@ def test_a_directory_of_another_cluster_is_refused(directory: LogDirectory, path
     assert (path / META).read_bytes() == before
 
 
-def test_what_kafka_wrote_is_understood(path: Path) -> None:
+def test_kafkas_files_are_understood(path: Path) -> None:
     path.mkdir(parents=True)
     kafka = f"#\n#Sat Nov 21 10:00:00 UTC 2026\ncluster.id={CLUSTER}\nversion = 0\nbroker.id=3\n\n"
     (path / META).write_text(kafka)
@@ -126,10 +126,10 @@ def test_what_kafka_wrote_is_understood(path: Path) -> None:
 @pytest.mark.parametrize(
     ("found", "said"), [(None, "ZooKeeper has no /cluster/id"), ("another", "says another")]
 )
-def test_a_directory_says_when_zookeeper_is_not_of_its_cluster(
+def test_a_directory_refuses_a_zookeeper_of_another_cluster(
     directory: LogDirectory, path: Path, found: str | None, said: str
 ) -> None:
-    directory.check_cluster(found)  # it belongs to none yet
+    directory.check_cluster(found)  # no cluster yet
     directory.join_cluster(3, CLUSTER)
     directory.check_cluster(CLUSTER)
     with pytest.raises(ForeignDirectoryError, match=f"{path} belongs to cluster {CLUSTER}, but.*"):
@@ -142,14 +142,14 @@ def test_a_directory_says_when_zookeeper_is_not_of_its_cluster(
     again.close()
 
 
-def test_how_far_the_cluster_has_come_is_noted_where_kafka_does_not_look(
+def test_the_newest_zxid_is_stored_in_a_file_that_kafka_ignores(
     directory: LogDirectory, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert directory.read_seen() == SeenOfCluster()
     directory.note_seen(SeenOfCluster(controller_epoch=7, zxid=300, mark=200))
     assert directory.read_seen() == SeenOfCluster(7, 300, 200)
     (path / "control-plane.properties").write_text("controller.epoch=7\nzookeeper.zxid=300\n")
-    assert directory.read_seen() == SeenOfCluster(7, 300), "as noted by an earlier release"
+    assert directory.read_seen() == SeenOfCluster(7, 300), "in the format of an earlier release"
     assert not caplog.messages
     (path / "control-plane.properties").write_text("controller.epoch=seven")
     assert directory.read_seen() == SeenOfCluster()
@@ -184,7 +184,7 @@ def test_an_error_of_a_file_of_one_log_takes_no_directory_offline(directory: Log
     assert not directory.is_offline
 
 
-def test_an_orderly_end_is_noted_until_the_next_use(directory: LogDirectory, path: Path) -> None:
+def test_a_clean_shutdown_is_marked_until_the_next_use(directory: LogDirectory, path: Path) -> None:
     assert not directory.was_closed_cleanly()
     directory.mark_clean()
     assert directory.was_closed_cleanly()
@@ -194,7 +194,7 @@ def test_an_orderly_end_is_noted_until_the_next_use(directory: LogDirectory, pat
     assert not directory.was_closed_cleanly()
 
 
-def test_a_directory_of_somebody_else_is_not_a_broken_one(
+def test_a_directory_of_another_broker_does_not_count_as_failed(
     directory: LogDirectory, path: Path
 ) -> None:
     directory.join_cluster(3, CLUSTER)

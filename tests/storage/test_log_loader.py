@@ -1,4 +1,4 @@
-"""Logs after a crash, after an orderly end, and after somebody was at them."""
+"""Logs after a crash, after a clean shutdown, and after changes by others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CHECKPOINTS = (
 
 
 def crashed(machine: Machine, log: UnifiedLog) -> Path:
-    """Crash, without another start; return where the log is."""
+    """Crash without another start; return the path of the log."""
     machine.copy()
     return machine.directories[0] / log.path.name
 
@@ -59,7 +59,7 @@ def test_everything_written_is_there_after_a_crash(machine: Machine, disk_log: U
     assert values(log) == numbered(0, 9)
 
 
-def test_an_epoch_that_begins_behind_the_end_of_what_is_left_is_forgotten(
+def test_an_epoch_that_begins_behind_the_recovered_end_is_removed(
     machine: Machine, disk_log: UnifiedLog
 ):
     fill(disk_log, 7)
@@ -88,7 +88,7 @@ def test_garbage_at_the_end_is_cut_off(machine: Machine, disk_log: UnifiedLog, g
     assert values(restarted(machine)) == numbered(0, 8)
 
 
-def test_what_follows_a_bad_batch_goes_with_it(
+def test_batches_after_a_bad_one_are_cut_off_too(
     machine: Machine, disk_log: UnifiedLog, caplog: pytest.LogCaptureFixture
 ):
     fill(disk_log, 8)
@@ -111,7 +111,7 @@ def test_lost_committed_records_are_reported(
     assert "1 logs lost committed records that only other replicas have, first: t-0" in caplog.text
 
 
-def test_what_is_before_the_recovery_point_is_not_checked(machine: Machine, disk_log: UnifiedLog):
+def test_batches_before_the_recovery_point_are_not_checked(machine: Machine, disk_log: UnifiedLog):
     fill(disk_log, 8)
     disk_log.flush()
     machine_logs = machine.logs
@@ -121,7 +121,7 @@ def test_what_is_before_the_recovery_point_is_not_checked(machine: Machine, disk
     assert restarted(machine).log_end_offset == 8
 
 
-def test_an_orderly_end_needs_no_recovery(machine: Machine, disk_log: UnifiedLog):
+def test_after_a_clean_shutdown_no_recovery_is_needed(machine: Machine, disk_log: UnifiedLog):
     fill(disk_log, 8)
     machine.logs.close(is_clean=True)
     directory = machine.directories[0]
@@ -132,13 +132,13 @@ def test_an_orderly_end_needs_no_recovery(machine: Machine, disk_log: UnifiedLog
     assert not (directory / MARKER).exists()
 
 
-def test_an_end_that_is_not_orderly_leaves_no_marker(machine: Machine, disk_log: UnifiedLog):
+def test_after_an_unclean_shutdown_there_is_no_marker(machine: Machine, disk_log: UnifiedLog):
     fill(disk_log, 1)
     machine.logs.close(is_clean=False)
     assert not (machine.directories[0] / MARKER).exists()
 
 
-def test_a_log_that_was_cut_after_an_orderly_end_is_recovered(
+def test_a_log_truncated_after_a_clean_shutdown_is_recovered(
     machine: Machine, disk_log: UnifiedLog
 ):
     fill(disk_log, 8)
@@ -147,7 +147,7 @@ def test_a_log_that_was_cut_after_an_orderly_end_is_recovered(
     assert values(restarted(machine)) == numbered(0, 7)
 
 
-def test_what_follows_a_hole_goes(machine: Machine, disk_log: UnifiedLog):
+def test_batches_after_a_gap_are_cut_off(machine: Machine, disk_log: UnifiedLog):
     fill(disk_log, 8)
     path = crashed(machine, disk_log)
     os.truncate(segment_file(path, 0), 2 * BATCH_BYTES)
@@ -155,7 +155,7 @@ def test_what_follows_a_hole_goes(machine: Machine, disk_log: UnifiedLog):
     assert files(path) == [".log"]
 
 
-def test_the_log_cleaner_of_kafka_leaves_holes(machine: Machine, disk_log: UnifiedLog):
+def test_gaps_of_kafkas_log_cleaner_are_accepted(machine: Machine, disk_log: UnifiedLog):
     fill(disk_log, 8)
     path = crashed(machine, disk_log)
     os.truncate(segment_file(path, 0), 2 * BATCH_BYTES)
@@ -164,7 +164,7 @@ def test_the_log_cleaner_of_kafka_leaves_holes(machine: Machine, disk_log: Unifi
     assert (log.log_end_offset, log.size) == (8, 7 * BATCH_BYTES)
 
 
-def test_compaction_leaves_holes_too(machine: Machine, disk_log: UnifiedLog):
+def test_gaps_of_compaction_are_accepted(machine: Machine, disk_log: UnifiedLog):
     for base_offset in (0, 2, 5):  # without 1 and 4
         disk_log.append_as_follower(batch(b"", base_offset=base_offset))
     disk_log.append_as_follower(batch(b"", base_offset=10))
@@ -174,7 +174,7 @@ def test_compaction_leaves_holes_too(machine: Machine, disk_log: UnifiedLog):
 
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("base_offset", [0, 3])
-def test_a_log_that_misses_a_segment_is_refused(
+def test_a_log_with_a_missing_segment_is_refused(
     machine: Machine,
     logs: LogManager,
     disk_log: UnifiedLog,
@@ -216,12 +216,12 @@ def test_the_end_of_a_segment_is_found_without_its_index(machine: Machine, disk_
     assert values(restarted(machine)) == numbered(0, 8)
 
 
-# --- what is beside the records -------------------------------------------------------------------
+# --- other files ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", [None, "", "0\n2\n0 0\n", "nonsense", "0\n2\n3 0\n1 5\n"])
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_epochs_are_found_in_the_records(
+def test_epochs_are_restored_from_the_records(
     machine: Machine, disk_log: UnifiedLog, text: str | None, is_clean: bool
 ):
     for epoch in (1, 3, 4):
@@ -245,9 +245,7 @@ def test_epochs_are_found_in_the_records(
     assert path.read_text() == "0\n3\n1 0\n3 3\n4 6\n"
 
 
-def test_epochs_that_contradict_the_records_are_not_believed(
-    machine: Machine, disk_log: UnifiedLog
-):
+def test_epochs_that_contradict_the_records_are_ignored(machine: Machine, disk_log: UnifiedLog):
     fill(disk_log, 3, leader_epoch=1)
     fill(disk_log, 3, leader_epoch=2)
     (crashed(machine, disk_log) / "leader-epoch-checkpoint").write_text("0\n1\n5 0\n")
@@ -256,7 +254,7 @@ def test_epochs_that_contradict_the_records_are_not_believed(
     assert log.latest_epoch == 2
 
 
-def test_deleted_records_that_a_crash_brings_back_have_their_epochs(
+def test_deleted_records_that_return_after_a_crash_have_their_epochs(
     machine: Machine, disk_log: UnifiedLog
 ):
     for epoch in (1, 2):
@@ -265,17 +263,17 @@ def test_deleted_records_that_a_crash_brings_back_have_their_epochs(
     machine.logs.checkpoint_recovery_points()
     disk_log.advance_log_start_offset(6)
     log = log_of(machine.crash())
-    assert log.log_start_offset == 0, "nobody noted it"
+    assert log.log_start_offset == 0, "it was not checkpointed"
     assert log.end_offset_for_epoch(1) == EpochEndOffset(1, 4)
 
 
-def test_epochs_that_wrote_nothing_are_kept(machine: Machine, disk_log: UnifiedLog):
+def test_epochs_without_records_are_kept(machine: Machine, disk_log: UnifiedLog):
     fill(disk_log, 3, leader_epoch=1)
     disk_log.assign_epoch(4)
     assert log_of(machine.crash()).end_offset_for_epoch(1) == EpochEndOffset(1, 3)
 
 
-def test_epochs_of_records_that_are_cut_off_go(machine: Machine, disk_log: UnifiedLog):
+def test_epochs_of_records_that_are_cut_off_are_removed(machine: Machine, disk_log: UnifiedLog):
     fill(disk_log, 3, leader_epoch=1)
     fill(disk_log, 3, leader_epoch=2)
     os.truncate(segment_file(crashed(machine, disk_log), 3), BATCH_BYTES - 1)
@@ -286,9 +284,7 @@ def test_epochs_of_records_that_are_cut_off_go(machine: Machine, disk_log: Unifi
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_indexes_are_made_again(
-    machine: Machine, disk_log: UnifiedLog, suffix: str, is_clean: bool
-):
+def test_indexes_are_rebuilt(machine: Machine, disk_log: UnifiedLog, suffix: str, is_clean: bool):
     fill(disk_log, 8)
     if is_clean:
         machine.logs.close(is_clean=True)
@@ -311,7 +307,7 @@ def test_an_index_without_records_is_deleted(machine: Machine, disk_log: Unified
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
 @pytest.mark.parametrize("text", [None, "", "0\n9\nt 0 5\n", "7\n1\nt 0 5\n", "0\n1\nt 0 x\n"])
-def test_a_torn_checkpoint_is_as_good_as_none(
+def test_a_torn_checkpoint_is_ignored(
     machine: Machine, logs: LogManager, disk_log: UnifiedLog, name: str, text: str | None
 ):
     fill(disk_log, 8)
@@ -330,7 +326,7 @@ def test_a_torn_checkpoint_is_as_good_as_none(
     assert logs.checkpointed_high_watermark(T0) == high_watermark
 
 
-def test_a_checkpoint_beyond_the_log_is_not_believed(
+def test_a_checkpoint_beyond_the_log_is_ignored(
     machine: Machine, logs: LogManager, disk_log: UnifiedLog
 ):
     fill(disk_log, 2)
@@ -344,15 +340,13 @@ def test_a_checkpoint_beyond_the_log_is_not_believed(
     assert logs.checkpointed_high_watermark(T0) == 2
 
 
-def test_a_torn_topic_id_is_given_anew(machine: Machine, disk_log: UnifiedLog):
+def test_a_torn_topic_id_is_replaced(machine: Machine, disk_log: UnifiedLog):
     (crashed(machine, disk_log) / "partition.metadata").write_text("version: 0\ntop")
     logs = machine.start()
     assert logs.hosted() == {T0: None}
 
 
-def test_the_log_start_offset_is_known_again(
-    machine: Machine, logs: LogManager, disk_log: UnifiedLog
-):
+def test_the_log_start_offset_is_restored(machine: Machine, logs: LogManager, disk_log: UnifiedLog):
     fill(disk_log, 8)
     disk_log.advance_log_start_offset(4)
     logs.checkpoint_log_start_offsets()
@@ -360,7 +354,7 @@ def test_the_log_start_offset_is_known_again(
     assert (log.log_start_offset, log.log_end_offset) == (4, 8)
 
 
-def test_a_log_that_ends_before_its_start_keeps_what_it_has(
+def test_a_log_that_ends_before_its_start_keeps_its_records(
     machine: Machine, logs: LogManager, disk_log: UnifiedLog
 ):
     fill(disk_log, 8)
@@ -371,7 +365,7 @@ def test_a_log_that_ends_before_its_start_keeps_what_it_has(
     assert values(log) == numbered(0, 6)
 
 
-def test_a_log_without_segments_is_empty_whatever_its_checkpoint_says(
+def test_a_log_without_segments_is_empty_despite_its_checkpoint(
     machine: Machine, logs: LogManager, disk_log: UnifiedLog
 ):
     disk_log.truncate_fully_and_start_at(50)
@@ -393,9 +387,7 @@ def test_sequences_are_known_after_a_crash_at_any_point(machine: Machine, disk_l
         assert (again.first_offset, again.is_duplicate) == (sequence, True)
 
 
-def test_sequences_of_records_that_are_cut_off_are_forgotten(
-    machine: Machine, disk_log: UnifiedLog
-):
+def test_sequences_of_records_that_are_cut_off_are_removed(machine: Machine, disk_log: UnifiedLog):
     for sequence in range(8):
         send(disk_log, b"", producer_id=7, producer_epoch=0, base_sequence=sequence)
     size = segment_file(disk_log.path, 6).stat().st_size
@@ -405,7 +397,7 @@ def test_sequences_of_records_that_are_cut_off_are_forgotten(
     assert (again.first_offset, again.is_duplicate) == (7, False)
 
 
-def test_a_snapshot_of_records_that_were_not_checked_is_not_believed(
+def test_a_snapshot_of_unchecked_records_is_ignored(
     machine: Machine, logs: LogManager, disk_log: UnifiedLog
 ):
     fill(disk_log, 3)

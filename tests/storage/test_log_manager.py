@@ -1,4 +1,4 @@
-"""The logs of a broker in several directories, and what others left in them."""
+"""The logs of a broker in several directories, and files of others in them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def two(tmp_path: Path) -> Iterator[Machine]:
 
 
 def blocked(machine: Machine, index: int) -> Path:
-    """Put a file where a log directory should be."""
+    """Create a file in place of a log directory."""
     path = machine.directories[index]
     path.write_bytes(b"")
     return path
@@ -68,7 +68,9 @@ def test_new_logs_are_spread_over_the_directories(two: Machine):
     assert set(two.restart().hosted()) == {*(TopicPartition("t", p) for p in range(1, 10)), U0}
 
 
-def test_one_bad_directory_of_two_is_done_without(two: Machine, caplog: pytest.LogCaptureFixture):
+def test_a_broker_starts_without_one_bad_directory_of_two(
+    two: Machine, caplog: pytest.LogCaptureFixture
+):
     bad = blocked(two, 0)
     logs = two.start()
     assert logs.failed_directories == {bad}
@@ -78,7 +80,7 @@ def test_one_bad_directory_of_two_is_done_without(two: Machine, caplog: pytest.L
     assert line == f"log directory {bad} is offline: {bad}: File exists"
 
 
-def test_what_may_be_in_a_bad_directory_is_not_made_anew(two: Machine):
+def test_a_log_that_may_be_in_a_bad_directory_is_not_created(two: Machine):
     blocked(two, 0)
     logs = two.start()
     with pytest.raises(StorageError, match="t-0 may be in a log directory that is offline"):
@@ -88,7 +90,7 @@ def test_what_may_be_in_a_bad_directory_is_not_made_anew(two: Machine):
     assert logs.get_or_create(T0, TOPIC_ID, is_new=False) is log
 
 
-def test_no_good_directory_is_an_error_of_one_line(two: Machine):
+def test_without_a_good_directory_there_is_an_error_of_one_line(two: Machine):
     blocked(two, 0)
     blocked(two, 1)
     with pytest.raises(StorageError, match=r"one is offline: .*two is offline: ") as raised:
@@ -114,7 +116,7 @@ def test_all_directories_join_the_cluster(two: Machine):
         two.restart().join_cluster("another-cluster-abcdef")
 
 
-def test_how_far_the_cluster_has_come_outlives_the_process_and_a_directory(two: Machine):
+def test_the_newest_zxid_survives_the_process_and_a_failed_directory(two: Machine):
     logs = two.start()
     assert logs.seen == SeenOfCluster()
     logs.note_seen(controller_epoch=7, zxid=300, mark=200)
@@ -125,15 +127,15 @@ def test_how_far_the_cluster_has_come_outlives_the_process_and_a_directory(two: 
 
 
 @pytest.mark.parametrize("older", [(299, 200), (300, 199), (300, 0), (2**32, 199)])
-def test_a_zookeeper_that_went_back_is_refused_until_somebody_removes_the_note(
+def test_a_zookeeper_with_older_data_is_refused_until_the_file_is_removed(
     two: Machine, older: tuple[int, int]
 ):
     logs = two.start()
     logs.note_seen(controller_epoch=7, zxid=300, mark=200)
-    for mark in (200, 201, None):  # None: it is not shown
+    for mark in (200, 201, None):  # None: unreadable
         logs.check_not_older(300, mark)
     files = [directory / "control-plane.properties" for directory in two.directories]
-    for zxid, mark in older, (400, 400):  # attempts to start make transactions, too
+    for zxid, mark in older, (400, 400):  # attempts to start cause transactions too
         with pytest.raises(
             ForeignDirectoryError, match=r"older than .* seen.*remove control-plane\.properties"
         ):
@@ -155,10 +157,10 @@ def test_a_log_that_is_in_two_directories_is_used_in_neither(two: Machine):
         create(logs)
 
 
-# --- what others left -----------------------------------------------------------------------------
+# --- files of others ------------------------------------------------------------------------------
 
 
-def test_what_is_no_log_is_left_alone(machine: Machine, caplog: pytest.LogCaptureFixture):
+def test_other_directories_are_ignored(machine: Machine, caplog: pytest.LogCaptureFixture):
     [directory] = machine.directories
     names = ["lost+found", "t-x", "t-01", f"t-3.{'a' * 32}-future", "__consumer_offsets-12"]
     for name in names:
@@ -171,7 +173,7 @@ def test_what_is_no_log_is_left_alone(machine: Machine, caplog: pytest.LogCaptur
     assert "ignoring 3 directories that are not logs, the first is lost+found" in caplog.text
 
 
-def test_logs_of_brokers_that_knew_no_topic_ids_get_one(machine: Machine, logs: LogManager):
+def test_logs_without_a_topic_id_get_one(machine: Machine, logs: LogManager):
     create(logs, T0, None)
     logs = machine.restart()
     assert logs.hosted() == {T0: None}
@@ -182,7 +184,7 @@ def test_logs_of_brokers_that_knew_no_topic_ids_get_one(machine: Machine, logs: 
 # --- settings -------------------------------------------------------------------------------------
 
 
-def test_settings_reach_logs_there_are_and_logs_to_come(logs: LogManager):
+def test_configurations_apply_to_present_and_future_logs(logs: LogManager):
     small = replace(THREE_A_SEGMENT, segment_bytes=BATCH_BYTES)
     first = create(logs, T0)
     logs.configure({"t": small, "v": small})
@@ -196,7 +198,7 @@ def test_settings_reach_logs_there_are_and_logs_to_come(logs: LogManager):
 # --- checkpoints ----------------------------------------------------------------------------------
 
 
-def test_checkpoints_are_kafkas_and_one_a_directory(two: Machine):
+def test_each_directory_has_kafkas_checkpoints(two: Machine):
     logs = two.start()
     for name in (T0, T1, U0):
         fill(create(logs, name), 5)
@@ -220,7 +222,7 @@ def test_checkpoints_are_kafkas_and_one_a_directory(two: Machine):
     assert other["replication-offset"] == ["0", "1", "t 1 4"]
 
 
-def test_high_watermarks_of_logs_that_are_not_named_are_kept(machine: Machine, logs: LogManager):
+def test_high_watermarks_of_other_logs_are_kept(machine: Machine, logs: LogManager):
     for name in (T0, T1):
         fill(create(logs, name), 5)
     logs.checkpoint_high_watermarks({T0: 3, T1: 4})
@@ -233,7 +235,7 @@ def test_high_watermarks_of_logs_that_are_not_named_are_kept(machine: Machine, l
     assert high_watermarks == [3, 0, 0]
 
 
-def test_a_checkpoint_that_did_not_change_is_not_written(machine: Machine, logs: LogManager):
+def test_an_unchanged_checkpoint_is_not_written(machine: Machine, logs: LogManager):
     create(logs)
     path = machine.directories[0] / "replication-offset-checkpoint"
     logs.checkpoint_high_watermarks({T0: 0})
@@ -247,7 +249,7 @@ def test_a_checkpoint_that_did_not_change_is_not_written(machine: Machine, logs:
 # --- damage ---------------------------------------------------------------------------------------
 
 
-def test_damage_takes_only_its_log(
+def test_damage_affects_only_its_log(
     machine: Machine, logs: LogManager, caplog: pytest.LogCaptureFixture
 ):
     for name in (T0, T1):
@@ -273,7 +275,7 @@ def test_damage_takes_only_its_log(
     assert create(logs, T0).log_end_offset == 0
 
 
-def test_a_condemned_log_is_told_of_once(
+def test_a_damaged_log_is_logged_once(
     machine: Machine, logs: LogManager, caplog: pytest.LogCaptureFixture
 ):
     fill(create(logs), 7)
@@ -320,7 +322,7 @@ def test_a_log_that_was_in_two_directories_is_replaced_in_both(
 
 
 @pytest.mark.parametrize("removal", [LogManager.delete, LogManager.set_aside])
-def test_a_condemned_log_is_replaced_though_another_directory_failed(
+def test_a_damaged_log_is_replaced_although_another_directory_failed(
     two: Machine, removal: Callable[[LogManager, TopicPartition], None]
 ):
     logs = two.start()
@@ -345,11 +347,11 @@ def test_a_damaged_log_is_recovered_at_the_next_start(machine: Machine, logs: Lo
     assert values(log_of(logs)) == numbered(0, 6)
 
 
-# --- topics that are deleted and created anew -----------------------------------------------------
+# --- topics that are deleted and created again ----------------------------------------------------
 
 
 @pytest.mark.parametrize("removal", [LogManager.delete, LogManager.set_aside])
-def test_a_new_log_has_nothing_to_do_with_the_checkpoints_of_its_predecessor(
+def test_a_new_log_does_not_use_the_checkpoints_of_its_predecessor(
     machine: Machine, logs: LogManager, removal: Callable[[LogManager, TopicPartition], None]
 ):
     former = create(logs)
@@ -359,7 +361,7 @@ def test_a_new_log_has_nothing_to_do_with_the_checkpoints_of_its_predecessor(
     for write in (logs.checkpoint_recovery_points, logs.checkpoint_log_start_offsets):
         write()
     logs.checkpoint_high_watermarks({T0: 8})
-    logs = machine.crash()  # so that this process has not written them itself
+    logs = machine.crash()  # so that another process wrote them
     removal(logs, T0)
     fill(create(logs, topic_id=OTHER_ID), 5)
     logs = machine.crash()
@@ -369,7 +371,7 @@ def test_a_new_log_has_nothing_to_do_with_the_checkpoints_of_its_predecessor(
 
 
 @pytest.mark.parametrize("cut", [UnifiedLog.truncate_to, UnifiedLog.truncate_fully_and_start_at])
-def test_a_log_cut_below_its_start_keeps_what_is_appended_there(
+def test_records_appended_below_the_former_start_are_kept(
     machine: Machine, logs: LogManager, cut: Callable[[UnifiedLog, int], None]
 ):
     log = create(logs)
@@ -381,10 +383,10 @@ def test_a_log_cut_below_its_start_keeps_what_is_appended_there(
     assert values(log_of(machine.crash())) == numbered(4, 6)
 
 
-# --- crashes in the midst of it -------------------------------------------------------------------
+# --- crashes during deletions ---------------------------------------------------------------------
 
 
-def test_a_crash_while_old_segments_go_leaves_no_hole(
+def test_a_crash_while_old_segments_are_deleted_leaves_no_gap(
     machine: Machine, logs: LogManager, monkeypatch: pytest.MonkeyPatch
 ):
     fill(create(logs), 8)

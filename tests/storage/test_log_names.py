@@ -41,7 +41,7 @@ def test_other_directories_are_no_logs(name: str):
 
 
 @pytest.mark.parametrize("kind", ["delete", "stray", "future"])
-def test_logs_that_are_not_in_use_are_told_apart(kind: str):
+def test_logs_that_are_not_in_use_are_recognized(kind: str):
     name = f"t-0.{HEX}-{kind}"
     assert is_moved(name)
     assert log_of_directory(name) is None
@@ -49,13 +49,13 @@ def test_logs_that_are_not_in_use_are_told_apart(kind: str):
 
 @pytest.mark.parametrize("suffix", [TO_DELETE, STRAY])
 @pytest.mark.parametrize("topic", ["t", "x" * 249])
-def test_every_log_that_is_taken_out_gets_a_name_of_its_own(topic: str, suffix: str):
+def test_each_removed_log_gets_a_unique_name(topic: str, suffix: str):
     names = {out_of_use(TopicPartition(topic, 7), suffix) for _ in range(10)}
     assert len(names) == 10
     assert all(is_moved(name) and name.endswith(suffix) and len(name) <= 255 for name in names)
 
 
-def test_segments_are_named_for_where_they_begin():
+def test_segments_are_named_after_their_base_offsets():
     assert base_offset_of("00000000000000000042.log") == 42
     for name in ("00000000000000000042.index", "42.log", "00000000000000000042.log.deleted"):
         assert base_offset_of(name) is None

@@ -1,4 +1,4 @@
-"""One segment: what is appended is read again, by offset, by size and by time."""
+"""One segment: appended batches are read by offset, by size and by time."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def read(
     *,
     at_least_one: bool = True,
 ) -> list[int] | None:
-    """Return the offsets that a read gives, be what it returns checked or not."""
+    """Return the offsets of a read; checked and unchecked reads must agree."""
     found: list[bytes | None] = []
     for check_to in (None, segment.next_offset, None):
         records = segment.read(
@@ -84,7 +84,7 @@ def test_a_new_segment_is_empty(segment: LogSegment) -> None:
     assert names == [f"{NAME}.log"]
 
 
-def test_what_is_appended_is_in_the_file_as_it_is(segment: LogSegment) -> None:
+def test_appended_batches_are_in_the_file_unchanged(segment: LogSegment) -> None:
     data = batch(b"a", b"b", base_offset=100) + batch(b"c", base_offset=102)
     append(segment, data)
     assert segment.path.read_bytes() == data
@@ -92,7 +92,7 @@ def test_what_is_appended_is_in_the_file_as_it_is(segment: LogSegment) -> None:
 
 
 @pytest.mark.parametrize("is_reopened", [False, True])
-def test_a_read_begins_with_the_batch_that_holds_the_offset(
+def test_a_read_begins_with_the_batch_of_the_offset(
     segment: LogSegment, *, is_reopened: bool
 ) -> None:
     fill(segment, 50)
@@ -103,7 +103,7 @@ def test_a_read_begins_with_the_batch_that_holds_the_offset(
     assert read(segment, 200) is None
 
 
-def test_a_read_gives_whole_batches_that_fit(segment: LogSegment) -> None:
+def test_a_read_returns_whole_batches_that_fit(segment: LogSegment) -> None:
     fill(segment, 50)
     size = segment.size // 50
     assert read(segment, 110, 3 * size) == list(range(110, 116))
@@ -124,7 +124,7 @@ def test_a_read_ends_before_its_limit(segment: LogSegment) -> None:
 
 @settings(deadline=None)
 @given(data=st.data())
-def test_any_read_gives_what_a_walk_over_all_batches_would(
+def test_any_read_returns_the_same_as_a_walk_over_all_batches(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     config = replace(DEFAULT_LOG_CONFIG, index_interval_bytes=data.draw(st.integers(0, 2_000)))
@@ -154,7 +154,7 @@ def test_any_read_gives_what_a_walk_over_all_batches_would(
         assert read(segment, start, max_bytes, limit) == expected
 
 
-def test_a_reader_that_goes_on_misses_nothing(segment: LogSegment) -> None:
+def test_consecutive_reads_miss_nothing(segment: LogSegment) -> None:
     fill(segment, 60)
     for step in (1, 300, 1_000):
         offset = 100
@@ -167,7 +167,7 @@ def test_a_reader_that_goes_on_misses_nothing(segment: LogSegment) -> None:
         assert offset == 210
 
 
-def test_records_are_not_read_before_somebody_wants_them(segment: LogSegment) -> None:
+def test_records_are_read_lazily(segment: LogSegment) -> None:
     fill(segment, 3)
     records = segment.read(102, 2**30, EVERYTHING, at_least_one=True)
     assert records is not None
@@ -177,13 +177,13 @@ def test_records_are_not_read_before_somebody_wants_them(segment: LogSegment) ->
     assert os.pread(where.file.fileno(), records.size, where.position) == records.read()
 
 
-def test_headers_begin_with_the_batch_that_holds_the_offset(segment: LogSegment) -> None:
+def test_headers_begin_with_the_batch_of_the_offset(segment: LogSegment) -> None:
     fill(segment, 50)
     assert [header.base_offset for header in islice(segment.headers(131), 2)] == [130, 132]
     assert len(list(segment.headers())) == 50
 
 
-def test_batches_larger_than_what_is_read_at_once_are_found(segment: LogSegment) -> None:
+def test_batches_larger_than_one_read_are_found(segment: LogSegment) -> None:
     fill(segment, 20, each=1, size=20_000)
     assert read(segment, 117) == [117, 118, 119]
     assert read(reopened(segment), 117, limit=119) == [117, 118]
@@ -218,14 +218,14 @@ def test_the_first_batch_young_enough_is_found(segment: LogSegment, *, is_reopen
     assert segment.find_timestamp(TIMESTAMP_MS + 491, 0) is None
 
 
-def test_a_time_is_looked_for_from_an_offset_on(segment: LogSegment) -> None:
+def test_the_search_for_a_time_begins_at_an_offset(segment: LogSegment) -> None:
     fill(segment, 50)
     found = segment.find_timestamp(TIMESTAMP_MS, 131)
     assert found is not None
     assert found.base_offset == 130
 
 
-def test_retention_need_not_load_the_indexes_of_a_segment(segment: LogSegment) -> None:
+def test_retention_does_not_load_the_indexes(segment: LogSegment) -> None:
     fill(segment, 50)
     segment.close()
     time_index = segment.directory / f"{NAME}.timeindex"
@@ -254,7 +254,7 @@ def rolls(
 
 def test_a_segment_rolls_when_it_would_get_too_large(segment: LogSegment) -> None:
     segment.config = replace(CONFIG, segment_bytes=1_000)
-    assert not rolls(segment, incoming=2_000)  # an empty one takes anything
+    assert not rolls(segment, incoming=2_000)  # an empty one accepts any size
     fill(segment, 1)
     assert not rolls(segment, incoming=1_000 - segment.size)
     assert rolls(segment, incoming=1_001 - segment.size)
@@ -299,7 +299,7 @@ def test_a_segment_rolls_when_an_offset_is_too_far_away(segment: LogSegment) -> 
 
 @pytest.mark.parametrize("is_reopened", [False, True])
 @pytest.mark.parametrize("offset", [100, 101, 102, 149, 150, 198, 199])
-def test_batches_from_an_offset_on_go_as_a_whole(
+def test_batches_from_an_offset_on_are_removed_as_a_whole(
     segment: LogSegment, offset: int, *, is_reopened: bool
 ) -> None:
     fill(segment, 50)
@@ -321,7 +321,7 @@ def test_an_offset_beyond_the_end_truncates_nothing(segment: LogSegment) -> None
     assert segment.next_offset == 104
 
 
-def test_a_truncated_segment_goes_on_with_other_records(segment: LogSegment) -> None:
+def test_other_records_are_appended_after_a_truncation(segment: LogSegment) -> None:
     fill(segment, 50)
     read(segment, 100, limit=120)
     segment.truncate_to(115)
@@ -349,7 +349,7 @@ def test_opening_reads_nothing(segment: LogSegment) -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"\0" * 16, b"\0" * 7, bytes(range(1, 25))])
 @pytest.mark.parametrize("kind", ["index", "timeindex"])
-def test_a_damaged_index_is_made_again(segment: LogSegment, kind: str, damage: bytes) -> None:
+def test_a_damaged_index_is_rebuilt(segment: LogSegment, kind: str, damage: bytes) -> None:
     fill(segment, 50)
     segment.close()
     files = [segment.directory / f"{NAME}.{name}" for name in ("index", "timeindex")]
@@ -362,7 +362,7 @@ def test_a_damaged_index_is_made_again(segment: LogSegment, kind: str, damage: b
     assert [file.read_bytes() for file in files] == contents
 
 
-def test_missing_indexes_are_made_again(segment: LogSegment) -> None:
+def test_missing_indexes_are_rebuilt(segment: LogSegment) -> None:
     fill(segment, 50)
     segment.close()
     for kind in ("index", "timeindex"):
@@ -372,7 +372,7 @@ def test_missing_indexes_are_made_again(segment: LogSegment) -> None:
     )
 
 
-def test_an_index_that_names_no_batch_is_made_again(segment: LogSegment) -> None:
+def test_an_index_with_a_wrong_position_is_rebuilt(segment: LogSegment) -> None:
     fill(segment, 50)
     segment.close()
     index = segment.directory / f"{NAME}.index"
@@ -390,7 +390,7 @@ def test_an_index_that_names_no_batch_is_made_again(segment: LogSegment) -> None
     )
 
 
-def test_any_entry_that_is_wrong_is_found_when_it_is_used(segment: LogSegment) -> None:
+def test_a_wrong_entry_is_found_when_it_is_used(segment: LogSegment) -> None:
     fill(segment, 50)
     segment.close()
     index = segment.directory / f"{NAME}.index"
@@ -417,7 +417,7 @@ def test_an_index_that_is_behind_is_completed(segment: LogSegment) -> None:
     assert (segment.directory / f"{NAME}.index").read_bytes() == complete
 
 
-def test_a_deleted_segment_stays_readable_for_who_holds_records_of_it(segment: LogSegment) -> None:
+def test_records_of_a_deleted_segment_stay_readable(segment: LogSegment) -> None:
     fill(segment, 2)
     records = segment.read(100, 2**30, EVERYTHING, at_least_one=True)
     assert records is not None
@@ -431,7 +431,7 @@ def test_a_deleted_segment_stays_readable_for_who_holds_records_of_it(segment: L
     assert len(os.listdir("/proc/self/fd")) == before - 1
 
 
-def test_a_segment_that_nobody_uses_holds_no_file(segment: LogSegment) -> None:
+def test_an_unused_segment_holds_no_file(segment: LogSegment) -> None:
     fill(segment, 50)
     size = segment.size
     before = len(os.listdir("/proc/self/fd"))
@@ -459,12 +459,12 @@ def test_a_segment_whose_directory_moved_is_read_there(segment: LogSegment, tmp_
     one.close()
 
 
-def test_records_that_were_cut_off_cannot_be_read_any_more(segment: LogSegment) -> None:
+def test_truncated_records_cannot_be_read(segment: LogSegment) -> None:
     fill(segment, 2)
     records = segment.read(100, 2**30, EVERYTHING, at_least_one=True)
     assert records is not None
     segment.truncate_to(102)
-    with pytest.raises(StorageError, match="cut"):
+    with pytest.raises(StorageError, match="truncated below 230"):
         records.read()
 
 
@@ -473,7 +473,7 @@ def test_records_that_were_cut_off_cannot_be_read_any_more(segment: LogSegment) 
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """Let no file of this process get larger than 1,000 bytes, the output of the tests included."""
+    """Limit the files of this process to 1,000 bytes, including the output of the tests."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, hard))
     try:
@@ -482,7 +482,7 @@ def full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_disk_that_is_full_leaves_no_half_batch_behind(segment: LogSegment) -> None:
+def test_a_full_disk_leaves_no_partial_batch(segment: LogSegment) -> None:
     fill(segment, 4)
     size = segment.size
     with full_disk(), pytest.raises(StorageError, match=f"{NAME}.log"):
@@ -493,7 +493,7 @@ def test_a_disk_that_is_full_leaves_no_half_batch_behind(segment: LogSegment) ->
     assert read(segment, 100) == list(range(100, 110))
 
 
-def test_a_disk_that_takes_nothing_is_named(tmp_path: Path) -> None:
+def test_the_error_of_a_full_disk_names_the_file(tmp_path: Path) -> None:
     (tmp_path / f"{NAME}.log").symlink_to("/dev/full")
     segment = LogSegment.create(tmp_path, 100, CONFIG, NOW_MS)
     with pytest.raises(StorageError, match=f"{NAME}.log: No space left on device"):

@@ -1,4 +1,4 @@
-"""Appending goes on while others flush, clean up, checkpoint, verify and read."""
+"""Appends during flushes, deletions, checkpoints, verification and reads in other threads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.record_batches import offsets_of
 BATCHES = 600
 
 
-def test_records_are_written_once_whatever_goes_on_beside(
+def test_records_are_written_once_during_all_other_work(
     machine: Machine, logs: LogManager, disk_log: UnifiedLog
 ):
     logs.configure({"t": replace(THREE_A_SEGMENT, retention_bytes=30 * BATCH_BYTES)})

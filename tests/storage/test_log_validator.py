@@ -1,4 +1,4 @@
-"""What a log takes from producers and from leaders."""
+"""What a log accepts from producers and from leaders."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONFIG = LogConfig(message_timestamp_difference_max_ms=1_000)
 
 
 def code_for(data: bytes, config: LogConfig = CONFIG) -> Errors | None:
-    """Return why a producer's batches are refused; None: they are not."""
+    """Return the error of a producer's batches; None: they are accepted."""
     try:
         batches_of_producer(data, config, TIMESTAMP_MS)
     except RecordsRefusedError as refused:
@@ -34,24 +34,24 @@ def code_for(data: bytes, config: LogConfig = CONFIG) -> Errors | None:
 
 
 def edited(data: bytes, position: int, layout: str, value: int) -> bytes:
-    """Return a batch with another value in its header, and the CRC that goes with it."""
+    """Return a batch with another value in its header, and a correct CRC."""
     changed = bytearray(data)
     struct.pack_into(layout, changed, position, value)
     return resealed(changed)
 
 
 @pytest.mark.parametrize("attributes", [CONTROL_MASK, TRANSACTIONAL_MASK])
-def test_what_only_brokers_or_transactions_write_is_refused(attributes: int):
+def test_batches_of_brokers_or_transactions_are_refused(attributes: int):
     assert code_for(batch(b"a", attributes=attributes)) is Errors.INVALID_RECORD
 
 
 @pytest.mark.parametrize("compression", [1, 2, 3, 4])
-def test_compressed_batches_are_taken_as_they_are(compression: int):
+def test_compressed_batches_are_accepted_unchanged(compression: int):
     assert code_for(batch(b"a", attributes=compression)) is None
 
 
 @pytest.mark.parametrize("count", [-1, 0, 1, 3])
-def test_the_number_of_records_must_fit_the_offsets(count: int):
+def test_the_number_of_records_must_match_the_offsets(count: int):
     data = edited(batch(b"a", b"b"), RECORD_COUNT_AT, ">i", count)
     assert code_for(data) is Errors.INVALID_RECORD
 
@@ -60,7 +60,7 @@ def test_no_records_are_refused():
     assert code_for(b"") is Errors.INVALID_RECORD
 
 
-def test_an_idempotent_producer_has_to_number_its_records():
+def test_an_idempotent_producer_must_number_its_records():
     data = batch(b"a", producer_id=7, producer_epoch=0, base_sequence=-1)
     assert code_for(data) is Errors.INVALID_RECORD
 
@@ -107,7 +107,7 @@ def test_times_must_be_near_the_present(timestamp_ms: int, code: Errors | None):
         (5_000, 10, 5_000, 10),
     ],
 )
-def test_past_and_future_may_have_limits_of_their_own(
+def test_past_and_future_may_have_separate_limits(
     before_ms: int | None, after_ms: int | None, past_ms: int, future_ms: int
 ):
     config = replace(
@@ -122,14 +122,14 @@ def test_past_and_future_may_have_limits_of_their_own(
         assert code is Errors.INVALID_TIMESTAMP
 
 
-def test_no_time_matters_where_the_broker_gives_it():
+def test_times_are_not_checked_with_log_append_time():
     stamps = LogConfig(
         message_timestamp_type=LOG_APPEND_TIME, message_timestamp_difference_max_ms=0
     )
     assert code_for(batch(b"a", timestamp_ms=1), stamps) is None
 
 
-def test_only_the_broker_says_when_records_were_appended():
+def test_a_producer_may_not_set_the_append_time():
     data = batch(b"a", attributes=LOG_APPEND_TIME_MASK)
     assert code_for(data) is Errors.INVALID_TIMESTAMP
 
@@ -138,7 +138,7 @@ def test_only_the_broker_says_when_records_were_appended():
 
 
 @pytest.mark.parametrize(("base_offset", "follows"), [(4, False), (5, True), (9, True)])
-def test_a_leaders_batches_go_on_at_the_end_or_beyond(base_offset: int, follows: bool):
+def test_a_leaders_batches_begin_at_the_end_or_beyond(base_offset: int, follows: bool):
     data = batch(b"a", b"b", base_offset=base_offset)
     if follows:
         [(position, header)] = batches_of_leader(data, 5, may_overlap=False)
@@ -148,7 +148,7 @@ def test_a_leaders_batches_go_on_at_the_end_or_beyond(base_offset: int, follows:
             batches_of_leader(data, 5, may_overlap=False)
 
 
-def test_only_the_first_batch_may_hold_the_end():
+def test_only_the_first_batch_may_include_the_end():
     first, second = batch(b"a", b"b", base_offset=4), batch(b"c", base_offset=5)
     assert len(batches_of_leader(first, 5, may_overlap=True)) == 1
     with pytest.raises(RecordsRefusedError, match="do not follow"):
@@ -157,7 +157,7 @@ def test_only_the_first_batch_may_hold_the_end():
         batches_of_leader(batch(b"a", base_offset=3), 5, may_overlap=True)
 
 
-def test_what_a_leader_took_is_taken():
+def test_a_follower_accepts_all_batches_that_its_leader_accepted():
     control = batch(b"a", attributes=CONTROL_MASK | TRANSACTIONAL_MASK, timestamp_ms=1)
     compacted = edited(batch(b"a", b"b"), RECORD_COUNT_AT, ">i", 0)
     for data in (control, compacted):
@@ -165,5 +165,5 @@ def test_what_a_leader_took_is_taken():
 
 
 @pytest.mark.parametrize("data", [batch(b"a", base_offset=99), batch(b"a", attributes=7)])
-def test_a_batch_that_is_not_as_producers_write_them_is_refused(data: bytes):
+def test_malformed_batches_are_refused(data: bytes):
     assert code_for(data) is Errors.INVALID_RECORD

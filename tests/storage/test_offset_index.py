@@ -1,4 +1,4 @@
-"""Where an offset is: never behind it, and not far before."""
+"""The offset index: the position found is never behind the offset, and not far before."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_offsets_far_outside_have_the_nearest_entry_too() -> None:
     assert index.last_below(2**62, 2**63 - 1) == (BASE + 17, 4_100)
 
 
-def test_batches_that_went_leave_no_entry() -> None:
+def test_removed_batches_leave_no_entry() -> None:
     index = index_of((17, 4_100), (30, 8_300), (40, 12_500))
     index.truncate_to(BASE + 31)
     assert index.last == (BASE + 30, 8_300)
@@ -72,12 +72,12 @@ def test_batches_that_went_leave_no_entry() -> None:
         (1, 100, 1, 200),
         (2, 100, 1, 200),
         (1, 100, 2, 100),
-        (1, 100, 0, 0, 0, 0),  # what Kafka leaves when it crashes
+        (1, 100, 0, 0, 0, 0),  # as after a crash of Kafka
         (-1, 100),
         (1, 1_000),  # beyond the segment
     ],
 )
-def test_a_file_that_cannot_be_right_is_refused(numbers: tuple[int, ...]) -> None:
+def test_an_impossible_file_is_refused(numbers: tuple[int, ...]) -> None:
     with pytest.raises(BadDataError):
         OffsetIndex.decode(BASE, struct.pack(f">{len(numbers)}i", *numbers), 1_000)
     with pytest.raises(BadDataError):

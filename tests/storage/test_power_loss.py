@@ -1,4 +1,4 @@
-"""What is on the disk when the power goes: what somebody waited for (fsync), and no more."""
+"""The contents of a disk after a loss of power: flushed data (fsync), and nothing else."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def machine(disk: DurableFiles, tmp_path: Path) -> Iterator[Machine]:
 def lose_power(
     machine: Machine, disk: DurableFiles, dice: random.Random | None = None
 ) -> LogManager:
-    """Start anew with what is on the disk; with ``dice``, with some of what is perhaps there."""
+    """Restart with the flushed data; with ``dice``, also with some of the other data."""
     [before] = machine.directories
     after = before.with_name(before.name + "+")
     if dice is None:
@@ -45,7 +45,7 @@ def lose_power(
 
 
 def epochs_of(log: UnifiedLog) -> dict[int, int]:
-    """Return where the epochs that wrote records end, by these records."""
+    """Return the end offsets of the epochs in the records."""
     ends: dict[int, int] = {}
     offset = 0
     while offset < log.log_end_offset:
@@ -55,7 +55,7 @@ def epochs_of(log: UnifiedLog) -> dict[int, int]:
     return ends
 
 
-def test_what_was_flushed_is_there_with_the_epochs_and_the_topic(
+def test_flushed_records_survive_with_epochs_and_topic_id(
     machine: Machine, disk: DurableFiles, disk_log: UnifiedLog
 ):
     fill(disk_log, 4, leader_epoch=1)
@@ -69,7 +69,7 @@ def test_what_was_flushed_is_there_with_the_epochs_and_the_topic(
     assert (log.latest_epoch, log.end_offset_for_epoch(1).end_offset) == (2, 4)
 
 
-def test_a_new_log_that_nobody_waited_for_is_empty_and_suspect(
+def test_a_new_unflushed_log_is_empty_and_suspect(
     machine: Machine, disk: DurableFiles, disk_log: UnifiedLog
 ):
     fill(disk_log, 4)
@@ -80,7 +80,7 @@ def test_a_new_log_that_nobody_waited_for_is_empty_and_suspect(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_left_of_a_log_is_known_to_be_of_its_topic(
+def test_the_rest_of_a_log_has_its_topic_id(
     machine: Machine, disk: DurableFiles, disk_log: UnifiedLog, seed: int
 ):
     fill(disk_log, 4)
@@ -89,7 +89,7 @@ def test_what_is_left_of_a_log_is_known_to_be_of_its_topic(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_log_that_begins_where_its_leaders_does_is_known_to_be_of_its_topic(
+def test_a_log_that_begins_at_its_leaders_start_has_its_topic_id(
     machine: Machine, disk: DurableFiles, disk_log: UnifiedLog, seed: int
 ):
     disk_log.truncate_fully_and_start_at(100)
@@ -97,7 +97,7 @@ def test_a_log_that_begins_where_its_leaders_does_is_known_to_be_of_its_topic(
     assert logs.hosted() == {T0: TOPIC_ID}
 
 
-def test_records_without_a_topic_id_are_given_it_once(
+def test_records_without_a_topic_id_get_one_once(
     machine: Machine, disk: DurableFiles, logs: LogManager
 ):
     log = create(logs, topic_id=None)
@@ -107,7 +107,7 @@ def test_records_without_a_topic_id_are_given_it_once(
     assert lose_power(machine, disk).hosted() == {T0: TOPIC_ID}
 
 
-def test_what_is_flushed_after_a_crash_is_there_with_the_names_of_its_files(
+def test_a_flush_after_a_crash_includes_the_names_of_files(
     machine: Machine, disk: DurableFiles, disk_log: UnifiedLog
 ):
     fill(disk_log, 4)
@@ -119,7 +119,7 @@ def test_what_is_flushed_after_a_crash_is_there_with_the_names_of_its_files(
 
 @pytest.mark.parametrize("is_torn", [False, True])
 @pytest.mark.parametrize("seed", range(15))
-def test_whatever_is_said_to_be_on_the_disk_is_there(
+def test_everything_before_the_recovery_point_is_on_the_disk(
     machine: Machine, disk: DurableFiles, disk_log: UnifiedLog, seed: int, is_torn: bool
 ):
     dice = random.Random(seed)

@@ -58,7 +58,7 @@ def refused(state: ProducerStateManager, *headers: BatchHeader) -> Errors:
 
 
 def first_offset_of_duplicate(state: ProducerStateManager, *headers: BatchHeader) -> int | None:
-    """Return where the first one is; None: the batches are new, and next."""
+    """Return the offset of the first one; None: the batches are new and in sequence."""
     found = state.check(headers)
     return None if found is None else found.first_offset
 
@@ -87,24 +87,24 @@ def test_several_batches_are_checked_one_after_the_other(state: ProducerStateMan
     assert refused(state, header(1, 2), header(4)) is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_producer_nobody_remembers_may_begin_anywhere(state: ProducerStateManager) -> None:
+def test_an_unknown_producer_may_begin_with_any_sequence(state: ProducerStateManager) -> None:
     assert state.check([header(500)]) is None
 
 
-def test_producers_have_nothing_to_do_with_each_other(state: ProducerStateManager) -> None:
+def test_producers_are_independent(state: ProducerStateManager) -> None:
     state.update(header(0, 5))
     state.update(header(0, 3, producer_id=8, offset=5))
     assert state.check([header(5), header(3, producer_id=8)]) is None
 
 
-def test_records_without_a_producer_are_no_concern(state: ProducerStateManager) -> None:
+def test_records_without_a_producer_id_are_ignored(state: ProducerStateManager) -> None:
     plain = read_header(batch(b"a", b"b"))
     assert state.check([plain, plain]) is None
     state.update(plain)
     assert len(state) == 0
 
 
-def test_sequence_numbers_begin_again_at_zero(state: ProducerStateManager) -> None:
+def test_sequence_numbers_wrap_around_to_zero(state: ProducerStateManager) -> None:
     state.update(header(2**31 - 3, 3))
     assert refused(state, header(1)) is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert state.check([header(0)]) is None
@@ -140,7 +140,7 @@ def test_a_newer_epoch_is_no_duplicate_of_an_older_one(state: ProducerStateManag
 # --- duplicates -----------------------------------------------------------------------------------
 
 
-def test_one_of_the_last_five_batches_is_recognized_when_it_comes_again(
+def test_a_repetition_of_one_of_the_last_five_batches_is_recognized(
     state: ProducerStateManager,
 ) -> None:
     for i in range(7):
@@ -186,7 +186,7 @@ def test_a_marker_of_a_newer_epoch_fences_the_older_one(state: ProducerStateMana
 # --- expiry ---------------------------------------------------------------------------------------
 
 
-def test_producers_that_wrote_nothing_for_a_week_are_forgotten(state: ProducerStateManager) -> None:
+def test_producers_without_writes_for_a_week_are_removed(state: ProducerStateManager) -> None:
     state.update(header(0))
     state.update(header(0, producer_id=8, timestamp_ms=NOW_MS + 1))
     state.update(header(0, producer_id=9, attributes=0x10))
@@ -222,7 +222,7 @@ def test_a_snapshot_is_what_kafka_writes(state: ProducerStateManager, tmp_path: 
         ),
     )
 )
-def test_producers_go_on_after_a_snapshot_as_before_it(
+def test_producers_continue_after_a_snapshot(
     tmp_path_factory: pytest.TempPathFactory, producers: dict[int, tuple[int, int, int]]
 ) -> None:
     state = ProducerStateManager(tmp_path_factory.mktemp("log"))
@@ -238,7 +238,7 @@ def test_producers_go_on_after_a_snapshot_as_before_it(
         assert again.entry(producer_id) == state.entry(producer_id)
 
 
-def test_a_batch_that_comes_again_is_known_after_a_snapshot_although_others_followed(
+def test_a_repeated_batch_is_recognized_after_a_snapshot_and_later_batches(
     state: ProducerStateManager, tmp_path: Path
 ) -> None:
     for i in range(BATCHES_TO_RETAIN + 2):
@@ -254,7 +254,7 @@ def test_a_batch_that_comes_again_is_known_after_a_snapshot_although_others_foll
         again.check([header(1)])
 
 
-def test_batches_of_a_producers_former_epoch_are_not_in_a_snapshot(
+def test_a_snapshot_has_no_batches_of_former_producer_epochs(
     state: ProducerStateManager, tmp_path: Path
 ) -> None:
     state.update(header(0, offset=0, epoch=1))
@@ -282,7 +282,7 @@ def test_the_newest_snapshot_within_the_log_counts(
     assert len(again) == 0
 
 
-def test_a_snapshot_with_any_byte_changed_or_cut_is_not_believed(
+def test_a_snapshot_with_any_byte_changed_or_cut_is_ignored(
     state: ProducerStateManager, tmp_path: Path
 ) -> None:
     state.update(header(0, offset=9))
@@ -301,7 +301,7 @@ def test_a_snapshot_with_any_byte_changed_or_cut_is_not_believed(
         assert again.check([header(1)]) is None
 
 
-def test_what_expired_does_not_come_back(state: ProducerStateManager, tmp_path: Path) -> None:
+def test_expired_producers_do_not_return(state: ProducerStateManager, tmp_path: Path) -> None:
     state.update(header(0, offset=9))
     state.take_snapshot(10)
     again = ProducerStateManager(tmp_path)
@@ -309,9 +309,7 @@ def test_what_expired_does_not_come_back(state: ProducerStateManager, tmp_path: 
     assert len(again) == 0
 
 
-def test_snapshots_are_deleted_when_nobody_needs_them(
-    state: ProducerStateManager, tmp_path: Path
-) -> None:
+def test_unneeded_snapshots_are_deleted(state: ProducerStateManager, tmp_path: Path) -> None:
     for offset in (10, 20, 30, 40):
         state.take_snapshot(offset)
     (tmp_path / "00000000000000000005.log").touch()

@@ -1,4 +1,4 @@
-"""The header of a batch: read, checked, and the little of it that a broker writes."""
+"""The header of a batch: reads, checks, and the fields that a broker writes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_all(data: RecordBytes) -> None:
 
 
 def refused(data: RecordBytes) -> Errors:
-    """Return why records are refused."""
+    """Return the error of refused records."""
     with pytest.raises(RecordsRefusedError) as raised:
         check_all(data)
     return raised.value.error_code
@@ -66,7 +66,7 @@ def test_a_header_is_read_as_it_was_written(header: BatchHeader, before: bytes) 
     assert read_header(memoryview(data), len(before)) == header
 
 
-def test_a_header_says_where_its_batch_is_and_ends() -> None:
+def test_a_header_has_the_offsets_and_the_end_of_its_batch() -> None:
     data = batch(b"a", b"b", b"c", base_offset=40, leader_epoch=7)
     header = read_header(data)
     assert (header.base_offset, header.last_offset, header.next_offset) == (40, 42, 43)
@@ -78,13 +78,13 @@ def test_a_header_says_where_its_batch_is_and_ends() -> None:
     ("first", "count", "last"),
     [(0, 1, 0), (5, 3, 7), (2**31 - 1, 1, 2**31 - 1), (2**31 - 1, 2, 0), (2**31 - 2, 5, 2)],
 )
-def test_sequence_numbers_begin_again_at_zero(first: int, count: int, last: int) -> None:
+def test_sequence_numbers_wrap_around_to_zero(first: int, count: int, last: int) -> None:
     data = batch(*[b""] * count, producer_id=1, producer_epoch=0, base_sequence=first)
     assert read_header(data).last_sequence == last
 
 
 @pytest.mark.parametrize("compression", range(5))
-def test_attributes_say_what_a_batch_is(compression: int) -> None:
+def test_attributes_are_decoded(compression: int) -> None:
     plain = read_header(batch(b"", attributes=compression))
     assert plain.compression == compression
     assert not any((plain.stamps_append_time, plain.is_transactional, plain.is_control))
@@ -93,7 +93,7 @@ def test_attributes_say_what_a_batch_is(compression: int) -> None:
     assert read_header(batch(b"", attributes=compression | 0x20)).is_control
 
 
-def test_batches_come_one_after_the_other() -> None:
+def test_several_batches_are_read() -> None:
     parts = [batch(b"a"), batch(b"b", b"c", base_offset=1), batch(b"d" * 500, base_offset=3)]
     found = list(batches(b"".join(parts)))
     assert [position for position, _ in found] == [0, len(parts[0]), len(parts[0] + parts[1])]
@@ -112,7 +112,7 @@ def test_a_batch_that_is_cut_anywhere_is_corrupt() -> None:
 
 
 @given(bit=st.integers(0, 7), position=st.integers(16, 200))
-def test_a_bit_that_flips_behind_the_leader_epoch_is_found(bit: int, position: int) -> None:
+def test_a_bit_flip_after_the_leader_epoch_is_found(bit: int, position: int) -> None:
     data = bytearray(batch(b"a" * 70, b"b" * 70))
     position = min(position, len(data) - 1)
     data[position] ^= 1 << bit
@@ -127,7 +127,7 @@ def test_a_bit_that_flips_behind_the_leader_epoch_is_found(bit: int, position: i
         st.binary(max_size=200),
     )
 )
-def test_hostile_bytes_are_refused_and_nothing_else(data: bytes) -> None:
+def test_hostile_bytes_raise_only_refusals(data: bytes) -> None:
     try:
         check_all(data)
     except RecordsRefusedError:
@@ -145,7 +145,7 @@ def test_old_message_formats_are_not_supported() -> None:
 
 
 @pytest.mark.parametrize("length", [-1, 0, 48, 2**31 - 1])
-def test_a_length_no_batch_can_have_is_corrupt(length: int) -> None:
+def test_an_impossible_length_is_corrupt(length: int) -> None:
     data = bytearray(batch(b"a"))
     struct.pack_into(">i", data, 8, length)
     assert refused(data) is Errors.CORRUPT_MESSAGE
@@ -162,7 +162,9 @@ def test_negative_offsets_and_counts_are_invalid(at: int, form: str) -> None:
 
 
 @given(base_offset=st.integers(0, 2**63 - 10), leader_epoch=st.integers(0, 2**31 - 1))
-def test_a_batch_gets_its_place_and_keeps_its_checksum(base_offset: int, leader_epoch: int) -> None:
+def test_a_batch_gets_its_offset_and_keeps_its_checksum(
+    base_offset: int, leader_epoch: int
+) -> None:
     data = bytearray(b"...." + batch(b"a", b"b"))
     header = assign(data, 4, base_offset, leader_epoch)
     assert header == read_header(data, 4)
@@ -171,7 +173,7 @@ def test_a_batch_gets_its_place_and_keeps_its_checksum(base_offset: int, leader_
     assert [record.offset for record in records_of(data[4:])] == [base_offset, base_offset + 1]
 
 
-def test_a_batch_is_stamped_with_the_time_it_is_appended_at() -> None:
+def test_a_batch_gets_its_append_time() -> None:
     data = bytearray(batch(b"a", timestamp_ms=5, attributes=3))
     header = stamp_append_time(data, 0, read_header(data), 1_234)
     assert header == read_header(data)
@@ -180,7 +182,7 @@ def test_a_batch_is_stamped_with_the_time_it_is_appended_at() -> None:
     check_crc(data, 0, header)
 
 
-def test_only_what_cannot_be_patched_is_copied() -> None:
+def test_only_read_only_batches_are_copied() -> None:
     data = bytearray(b"abc")
     assert writable(data) is data
     view = memoryview(data)

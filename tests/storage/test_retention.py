@@ -1,4 +1,4 @@
-"""Which segments go: too old, too many, below the start; never what others may not have."""
+"""Retention: segments are deleted by age, size and start offset, never uncommitted ones."""
 
 from __future__ import annotations
 
@@ -33,35 +33,35 @@ SPANS = [SegmentSpan(10, 100, 1_000), SegmentSpan(20, 100, 2_000), SegmentSpan(3
 
 
 def count(config: LogConfig, *, start: int = 0, limit: int = 30, now_ms: int = 0) -> int:
-    """Return how many of three segments go; the last is the one that is written."""
+    """Return the number of deleted segments of three; the last one is active."""
     return segments_to_delete(SPANS, config, log_start_offset=start, limit=limit, now_ms=now_ms)
 
 
-# --- the rule -------------------------------------------------------------------------------------
+# --- the function ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("now_ms", "gone"), [(1_500, 0), (1_501, 1), (2_501, 2), (9_999, 3)])
-def test_segments_go_by_the_age_of_their_newest_record(now_ms: int, gone: int):
+def test_segments_are_deleted_by_the_age_of_their_newest_record(now_ms: int, gone: int):
     assert count(LogConfig(retention_ms=500), now_ms=now_ms) == gone
 
 
 @pytest.mark.parametrize(("size", "gone"), [(250, 0), (151, 0), (150, 1), (51, 1), (50, 2), (0, 3)])
-def test_segments_go_when_what_is_left_is_large_enough(size: int, gone: int):
+def test_segments_are_deleted_when_the_others_are_large_enough(size: int, gone: int):
     assert count(LogConfig(retention_ms=-1, retention_bytes=size)) == gone
 
 
 @pytest.mark.parametrize(("start", "gone"), [(9, 0), (10, 1), (29, 2), (30, 3)])
-def test_segments_go_when_the_log_starts_behind_them(start: int, gone: int):
+def test_segments_below_the_log_start_are_deleted(start: int, gone: int):
     assert count(LogConfig(retention_ms=-1), start=start) == gone
 
 
 @pytest.mark.parametrize(("limit", "gone"), [(0, 0), (9, 0), (10, 1), (29, 2), (30, 3)])
-def test_what_others_may_not_have_stays(limit: int, gone: int):
+def test_segments_above_the_high_watermark_stay(limit: int, gone: int):
     assert count(LogConfig(retention_ms=0, retention_bytes=0), limit=limit, now_ms=9_999) == gone
     assert count(LogConfig(retention_ms=-1), start=30, limit=limit) == gone
 
 
-def test_a_compacted_topic_keeps_all_but_what_is_below_its_start():
+def test_a_compacted_topic_keeps_all_segments_above_its_start():
     compacted = LogConfig(cleanup_policy="compact", retention_ms=0, retention_bytes=0)
     assert count(compacted, now_ms=9_999) == 0
     assert count(compacted, start=20, now_ms=9_999) == 2
@@ -69,7 +69,7 @@ def test_a_compacted_topic_keeps_all_but_what_is_below_its_start():
     assert count(both, now_ms=9_999) == 3
 
 
-def test_an_empty_segment_stays_however_old():
+def test_an_old_empty_segment_stays():
     spans = [SegmentSpan(0, 0, 0)]
     config = LogConfig(retention_ms=0, retention_bytes=0)
     assert segments_to_delete(spans, config, log_start_offset=0, limit=0, now_ms=DAY_MS) == 0
@@ -78,7 +78,7 @@ def test_an_empty_segment_stays_however_old():
 # --- logs -----------------------------------------------------------------------------------------
 
 
-def test_old_segments_go_and_the_log_starts_later(
+def test_old_segments_are_deleted_and_the_log_starts_later(
     machine: Machine, logs: LogManager, disk_log: UnifiedLog, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level("INFO")
@@ -94,7 +94,7 @@ def test_old_segments_go_and_the_log_starts_later(
     assert values(log_of(machine.restart())) == numbered(6, 8)
 
 
-def test_a_log_all_of_whose_records_are_old_goes_on_where_it_was(
+def test_a_log_with_only_old_records_keeps_its_end_offset(
     machine: Machine, logs: LogManager, disk_log: UnifiedLog
 ):
     fill(disk_log, 8, leader_epoch=3)
@@ -109,7 +109,7 @@ def test_a_log_all_of_whose_records_are_old_goes_on_where_it_was(
     assert values(disk_log) == numbered(8, 9)
 
 
-def test_nothing_goes_before_a_high_watermark_is_known(
+def test_no_segment_is_deleted_before_a_high_watermark_is_known(
     machine: Machine, logs: LogManager, disk_log: UnifiedLog
 ):
     fill(disk_log, 8)
@@ -121,7 +121,7 @@ def test_nothing_goes_before_a_high_watermark_is_known(
     assert values(disk_log) == numbered(3, 8)
 
 
-def test_the_high_watermark_that_was_noted_counts_after_a_restart(
+def test_the_checkpointed_high_watermark_counts_after_a_restart(
     machine: Machine, logs: LogManager, disk_log: UnifiedLog
 ):
     fill(disk_log, 8)
@@ -132,7 +132,7 @@ def test_the_high_watermark_that_was_noted_counts_after_a_restart(
     assert values(log_of(logs)) == numbered(3, 8)
 
 
-def test_truncation_takes_the_limit_down(machine: Machine, logs: LogManager, disk_log: UnifiedLog):
+def test_a_truncation_lowers_the_limit(machine: Machine, logs: LogManager, disk_log: UnifiedLog):
     fill(disk_log, 8)
     logs.checkpoint_high_watermarks({T0: 8})
     disk_log.truncate_to(4)
@@ -142,7 +142,7 @@ def test_truncation_takes_the_limit_down(machine: Machine, logs: LogManager, dis
     assert values(disk_log) == numbered(3, 8)
 
 
-def test_deleted_records_go_with_their_segments(logs: LogManager, disk_log: UnifiedLog):
+def test_segments_of_deleted_records_are_deleted(logs: LogManager, disk_log: UnifiedLog):
     logs.configure({"t": FOREVER})
     fill(disk_log, 8)
     logs.checkpoint_high_watermarks({T0: 8})

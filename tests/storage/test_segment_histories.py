@@ -1,4 +1,4 @@
-"""A segment through any history is what a list of its batches would be."""
+"""A segment under random operations behaves as a list of its batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVERYTHING = 2**63 - 1
 
 
 class SegmentHistory(RuleBasedStateMachine):
-    """Keeps the batches beside the segment that ought to hold them."""
+    """Keeps the expected batches beside the segment."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class SegmentHistory(RuleBasedStateMachine):
     def teardown(self) -> None:
         shutil.rmtree(self.directory)
 
-    # --- what happens ---
+    # --- operations ---
 
     @rule(
         parts=st.lists(
@@ -90,9 +90,9 @@ class SegmentHistory(RuleBasedStateMachine):
         with self.segment.path.open("ab") as file:
             file.write(tail)
         self.segment = LogSegment.open(self.directory, BASE, CONFIG, 0)
-        told: list[BatchHeader] = []
-        assert self.segment.recover(told.append) == len(tail)
-        assert told == [header for _, header in self.with_headers]
+        reported: list[BatchHeader] = []
+        assert self.segment.recover(reported.append) == len(tail)
+        assert reported == [header for _, header in self.with_headers]
 
     @precondition(lambda self: self.batches)
     @rule(kind=st.sampled_from(["index", "timeindex"]), data=st.binary(max_size=30))
@@ -100,9 +100,9 @@ class SegmentHistory(RuleBasedStateMachine):
         self.segment.close()
         (self.directory / f"{BASE:020d}.{kind}").write_bytes(data)
         self.segment = LogSegment.open(self.directory, BASE, CONFIG, 0)
-        assert self.segment.next_offset == self.end  # retention may be told anything before
+        assert self.segment.next_offset == self.end  # retention may lower it
 
-    # --- what is asked ---
+    # --- reads ---
 
     @precondition(lambda self: self.batches)
     @rule(data=st.data())
@@ -132,7 +132,7 @@ class SegmentHistory(RuleBasedStateMachine):
         expected = [h for h in headers if h.last_offset >= start and h.max_timestamp >= time]
         assert self.segment.find_timestamp(time, start) == (expected[0] if expected else None)
 
-    # --- what always holds ---
+    # --- invariants ---
 
     @invariant()
     def it_is_what_was_appended(self) -> None:
@@ -145,7 +145,7 @@ class SegmentHistory(RuleBasedStateMachine):
         assert self.segment.read(self.end, 1, EVERYTHING, at_least_one=True) is None
 
     @invariant()
-    def records_that_somebody_holds_do_not_change(self) -> None:
+    def records_in_use_do_not_change(self) -> None:
         for records, data in self.held:
             assert records.read() == data
 

@@ -1,4 +1,4 @@
-"""A segment after a crash: what is sound stays, from the first bad batch on everything goes."""
+"""A segment after a crash: it is cut off at the first bad batch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def recover(directory: Path, data: RecordBytes) -> tuple[LogSegment, list[BatchHeader], int]:
-    """Recover a segment that holds ``data``; return it, what it told of, and what it cut off."""
+    """Recover a segment with ``data``; return it, the reported batches, and the bytes cut off."""
     (directory / f"{100:020d}.log").write_bytes(data)
     segment = LogSegment.open(directory, 100, CONFIG, NOW_MS)
     headers: list[BatchHeader] = []
@@ -47,7 +47,7 @@ def recover(directory: Path, data: RecordBytes) -> tuple[LogSegment, list[BatchH
 
 
 def keeps(directory: Path, data: RecordBytes, count: int) -> None:
-    """Check that exactly the first ``count`` of ``BATCHES`` are left, and are told of."""
+    """Check that exactly the first ``count`` of ``BATCHES`` are left, and are reported."""
     segment, headers, _ = recover(directory, data)
     assert segment.path.read_bytes() == WHOLE[: ENDS[count]]
     assert headers == [header for _, header in batches(WHOLE[: ENDS[count]])]
@@ -57,7 +57,7 @@ def keeps(directory: Path, data: RecordBytes, count: int) -> None:
         (directory / f"{100:020d}.{kind}").unlink()
 
 
-def test_a_sound_segment_stays_as_it_is(directory: Path) -> None:
+def test_a_sound_segment_is_unchanged(directory: Path) -> None:
     segment, headers, cut = recover(directory, WHOLE)
     assert cut == 0
     assert [header.base_offset for header in headers] == list(range(100, 116, 2))
@@ -86,7 +86,7 @@ def test_any_byte_that_changed_is_found(directory: Path) -> None:
 
 @settings(deadline=None)
 @given(position=st.integers(0, len(WHOLE) - 1), bit=st.integers(0, 7))
-def test_a_bit_that_flips_leaves_only_sound_batches_in_order(
+def test_after_a_bit_flip_only_sound_batches_in_sequence_are_left(
     directory: Path, position: int, bit: int
 ) -> None:
     damaged = bytearray(WHOLE)
@@ -103,11 +103,11 @@ def test_a_bit_that_flips_leaves_only_sound_batches_in_order(
 
 
 @pytest.mark.parametrize("tail", [b"\0", b"\0" * 61, b"\0" * 5_000, b"\xff" * 100, WHOLE[:40]])
-def test_what_a_crash_appended_is_cut_off(directory: Path, tail: bytes) -> None:
+def test_garbage_after_a_crash_is_cut_off(directory: Path, tail: bytes) -> None:
     keeps(directory, WHOLE + tail, 8)
 
 
-# --- what no checksum covers ----------------------------------------------------------------------
+# --- fields without a checksum --------------------------------------------------------------------
 
 
 def moved(count: int, form: str, at: int, number: int) -> RecordBytes:
@@ -117,21 +117,21 @@ def moved(count: int, form: str, at: int, number: int) -> RecordBytes:
     return data
 
 
-def test_of_two_batches_that_do_not_follow_each_other_both_go(directory: Path) -> None:
-    keeps(directory, moved(4, ">q", 0, 150), 4)  # ahead: what follows is behind it
-    keeps(directory, moved(4, ">q", 0, 104), 3)  # behind: or is the one before it ahead?
+def test_of_two_batches_out_of_sequence_both_are_cut_off(directory: Path) -> None:
+    keeps(directory, moved(4, ">q", 0, 150), 4)  # ahead: the following batch is behind it
+    keeps(directory, moved(4, ">q", 0, 104), 3)  # behind: or the one before it is ahead
     keeps(directory, moved(4, ">i", 12, 9), 4)
     keeps(directory, moved(4, ">i", 12, 0), 3)
     keeps(directory, moved(0, ">q", 0, 150), 0)
 
 
-def test_offsets_a_segment_cannot_hold_are_bad(directory: Path) -> None:
+def test_offsets_out_of_a_segments_range_are_bad(directory: Path) -> None:
     keeps(directory, moved(0, ">q", 0, 99), 0)
     keeps(directory, moved(7, ">q", 0, 100 + 2**31 - 1), 7)
     keeps(directory, moved(7, ">q", 0, 2**62), 7)
 
 
-def test_gaps_that_compaction_left_are_no_fault(directory: Path) -> None:
+def test_gaps_of_compaction_are_accepted(directory: Path) -> None:
     data = BATCHES[0] + BATCHES[3] + BATCHES[7]
     segment, headers, cut = recover(directory, data)
     assert cut == 0
@@ -142,7 +142,7 @@ def test_gaps_that_compaction_left_are_no_fault(directory: Path) -> None:
     segment.close()
 
 
-# --- indexes, and files larger than what is read at once ------------------------------------------
+# --- indexes, and files larger than one read ------------------------------------------------------
 
 
 def filled(directory: Path, sizes: list[int]) -> Iterator[bytes]:
@@ -151,7 +151,7 @@ def filled(directory: Path, sizes: list[int]) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("sizes", [[700_000] * 4, [100] * 20_000, [3_000_000, 10, 1_048_500, 10]])
-def test_recovery_makes_the_indexes_that_appending_made(tmp_path: Path, sizes: list[int]) -> None:
+def test_recovery_builds_the_same_indexes_as_appends(tmp_path: Path, sizes: list[int]) -> None:
     segment = LogSegment.create(tmp_path, 100, DEFAULT_LOG_CONFIG, NOW_MS)
     for data in filled(tmp_path, sizes):
         segment.append(data, list(batches(data)))
@@ -166,7 +166,7 @@ def test_recovery_makes_the_indexes_that_appending_made(tmp_path: Path, sizes: l
     assert (one.next_offset, one.largest) == (segment.next_offset, segment.largest)
 
 
-def test_damage_in_a_segment_that_nobody_recovers_is_found_when_it_is_read(directory: Path) -> None:
+def test_damage_in_an_unrecovered_segment_is_found_by_a_read(directory: Path) -> None:
     segment, _, _ = recover(directory, WHOLE)
     segment.close()
     data = bytearray(WHOLE)

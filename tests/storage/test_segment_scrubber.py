@@ -1,4 +1,4 @@
-"""Segments are read again in the background, so that damage is found before anybody reads it."""
+"""Segments are verified in the background, so that damage is found before a reader finds it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
 
 
-# --- what is checked, and when --------------------------------------------------------------------
+# --- which segments are verified, and when --------------------------------------------------------
 
 
 def test_closed_segments_are_checked_once(machine: Machine, logs: LogManager, log: UnifiedLog):
@@ -77,7 +77,7 @@ def test_a_week_later_they_are_checked_again(machine: Machine, logs: LogManager,
     assert logs.verify(EVERYTHING) == 3 * SEGMENT
 
 
-def test_one_that_somebody_wrote_to_is_checked_again(
+def test_a_segment_is_checked_again_after_a_write(
     machine: Machine, logs: LogManager, log: UnifiedLog
 ):
     logs.verify(EVERYTHING)
@@ -89,7 +89,7 @@ def test_one_that_somebody_wrote_to_is_checked_again(
 
 
 @pytest.mark.parametrize("max_bytes", [1, SEGMENT, SEGMENT + 1, 4 * SEGMENT])
-def test_a_call_checks_about_so_much_and_the_next_one_goes_on(
+def test_a_call_checks_a_limited_amount_and_the_next_one_continues(
     machine: Machine, logs: LogManager, log: UnifiedLog, max_bytes: int
 ):
     fill(create(logs, T1), 7)
@@ -108,7 +108,7 @@ def closed_segments(log: UnifiedLog) -> list[LogSegment]:
         return contents.segments[:-1]
 
 
-def test_what_was_read_unchecked_comes_first(logs: LogManager, log: UnifiedLog):
+def test_segments_that_were_read_unchecked_come_first(logs: LogManager, log: UnifiedLog):
     other = create(logs, T1)
     fill(other, 10)
     other.read(6, 1, 10, at_least_one=True)
@@ -117,9 +117,7 @@ def test_what_was_read_unchecked_comes_first(logs: LogManager, log: UnifiedLog):
     assert verified == [False, False, False, False, False, True]
 
 
-def test_looking_for_work_among_many_logs_costs_little_at_a_time(
-    machine: Machine, logs: LogManager
-):
+def test_the_search_for_segments_is_split_over_calls(machine: Machine, logs: LogManager):
     names = [T0._replace(partition=partition) for partition in range(150)]
     for name in names:
         create(logs, name)
@@ -153,7 +151,7 @@ def test_damage_is_found_without_any_read(
 
 
 @pytest.mark.parametrize("size", [0, 5, SEGMENT - 1])
-def test_a_file_that_was_cut_is_damaged(
+def test_a_truncated_file_is_damaged(
     machine: Machine, logs: LogManager, log: UnifiedLog, size: int
 ):
     os.truncate(segment_file(log.path, 3), size)
@@ -161,7 +159,7 @@ def test_a_file_that_was_cut_is_damaged(
     assert machine.damaged == [T0]
 
 
-def test_damage_is_told_of_once_a_minute_and_logged_once(
+def test_damage_is_reported_once_a_minute_and_logged_once(
     machine: Machine, logs: LogManager, log: UnifiedLog, caplog: pytest.LogCaptureFixture
 ):
     damage(log, 3, 2 * BATCH_BYTES - 1)
@@ -190,12 +188,12 @@ def test_damage_that_was_repaired_is_forgotten(machine: Machine, logs: LogManage
     assert values(log) == numbered(0, 10)
 
 
-def test_no_log_is_locked_when_damage_is_told_of(tmp_path: Path):
-    told: list[DamagedRecordsError] = []
+def test_no_log_is_locked_during_the_report_of_damage(tmp_path: Path):
+    reported: list[DamagedRecordsError] = []
 
     def mark_damaged(name: object, error: DamagedRecordsError) -> None:
-        told.append(error)
-        with ThreadPoolExecutor(1) as executor:  # a log that is locked would wait for ever
+        reported.append(error)
+        with ThreadPoolExecutor(1) as executor:  # a lock would block for ever
             executor.submit(manager.mark_damaged, T0, str(error)).result(timeout=10)
 
     manager = LogManager(
@@ -206,13 +204,13 @@ def test_no_log_is_locked_when_damage_is_told_of(tmp_path: Path):
     fill(log, 10)
     damage(log, 0)
     manager.verify(EVERYTHING)
-    assert "its CRC does not match" in str(told[0])
+    assert "its CRC does not match" in str(reported[0])
     assert manager.is_damaged(T0)
     assert manager.verify(EVERYTHING) == 0
     manager.close(is_clean=False)
 
 
-def test_damage_is_not_forgotten_when_telling_of_it_fails(tmp_path: Path):
+def test_damage_is_reported_again_after_a_failed_report(tmp_path: Path):
     def fail(name: object, error: DamagedRecordsError) -> None:
         raise RuntimeError(f"{name}: {error}")
 
@@ -228,7 +226,7 @@ def test_damage_is_not_forgotten_when_telling_of_it_fails(tmp_path: Path):
     manager.close(is_clean=False)
 
 
-# --- segments that go meanwhile -------------------------------------------------------------------
+# --- segments that are deleted during the check ---------------------------------------------------
 
 
 def delete_log(logs: LogManager, log: UnifiedLog) -> None:
@@ -248,13 +246,13 @@ WAYS_TO_GO: dict[str, Callable[[LogManager, UnifiedLog], object]] = {
     "a new begin": lambda _, log: log.truncate_fully_and_start_at(5),
     "deletion": delete_log,
     "the process ends": lambda logs, _: logs.close(is_clean=True),
-    "condemned": lambda logs, _: logs.mark_damaged(T0, "damage"),
+    "marked as damaged": lambda logs, _: logs.mark_damaged(T0, "damage"),
 }
 
 
 @pytest.mark.parametrize("go", WAYS_TO_GO.values(), ids=WAYS_TO_GO)
 @pytest.mark.parametrize("max_bytes", [1, SEGMENT - 1])
-def test_a_segment_that_goes_meanwhile_is_not_damaged(
+def test_a_segment_deleted_during_the_check_is_not_damaged(
     machine: Machine,
     logs: LogManager,
     log: UnifiedLog,
@@ -270,7 +268,7 @@ def test_a_segment_that_goes_meanwhile_is_not_damaged(
     assert (machine.damaged, machine.failed) == ([], [])
 
 
-def test_other_records_that_take_the_place_meanwhile_are_not_damaged(
+def test_records_replaced_during_the_check_are_not_damaged(
     machine: Machine, logs: LogManager, log: UnifiedLog
 ):
     damage(log, 0, SEGMENT - 1)
@@ -282,7 +280,7 @@ def test_other_records_that_take_the_place_meanwhile_are_not_damaged(
     assert all(segment.is_verified() for segment in closed_segments(log))
 
 
-def test_reads_and_writes_go_on_while_a_segment_is_read(
+def test_reads_and_writes_do_not_wait_for_the_check(
     machine: Machine, logs: LogManager, log: UnifiedLog, monkeypatch: pytest.MonkeyPatch
 ):
     is_reading, may_go_on = threading.Event(), threading.Event()
@@ -349,7 +347,7 @@ def test_a_directory_that_is_gone_has_failed(machine: Machine, logs: LogManager,
     assert (machine.failed, machine.damaged) == (machine.directories, [])
 
 
-def test_a_segment_that_does_not_meet_the_next_is_damaged(
+def test_a_segment_with_a_gap_to_the_next_is_damaged(
     machine: Machine, logs: LogManager, log: UnifiedLog
 ):
     with log.exclusively() as contents:

@@ -1,4 +1,4 @@
-"""No file descriptor is left: what was asked fails, nothing is lost, and the next attempt works."""
+"""Without file descriptors operations fail, no data are lost, and the next attempt succeeds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HISTORY = 8  # batches, three in a segment
 
 
 def append(logs: LogManager) -> None:
-    """Roll, in a new leader epoch."""
+    """Append in a new segment and a new leader epoch."""
     log = log_of(logs)
     fill(log, HISTORY + 2 - log.log_end_offset, leader_epoch=2)
 
@@ -55,17 +55,17 @@ def lead(logs: LogManager) -> None:
 
 
 def truncate(logs: LogManager) -> None:
-    """Drop what is in several segments."""
+    """Truncate several segments."""
     log_of(logs).truncate_to(2)
 
 
 def start_over(logs: LogManager) -> None:
-    """Drop everything."""
+    """Remove all records."""
     log_of(logs).truncate_fully_and_start_at(20)
 
 
 def begin_later(logs: LogManager) -> None:
-    """Drop the first records, and their segment."""
+    """Delete the first records, and their segment."""
     log_of(logs).advance_log_start_offset(4)
     log_of(logs).delete_old_segments(0)
     log_of(logs).delete_dropped_files()
@@ -73,7 +73,7 @@ def begin_later(logs: LogManager) -> None:
 
 
 def read(logs: LogManager) -> None:
-    """Read everything."""
+    """Read all records."""
     assert values(log_of(logs)) == numbered(0, HISTORY)
 
 
@@ -90,7 +90,7 @@ ACTS: dict[str, tuple[Act, list[bytes]]] = {
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a log of two epochs, and one that was set aside."""
+    """A directory with a log of two epochs, and a log that was set aside."""
     machine = Machine(tmp_path_factory.mktemp("history") / "logs")
     logs = machine.start()
     fill(create(logs), 5)
@@ -108,9 +108,9 @@ def copied(history: Path, directory: Path) -> Machine:
 
 
 def attempts(history: Path, directory: Path, act: Act) -> Iterator[Machine]:
-    """Do something with fewer descriptors than it takes: none, one, two … and then with enough.
+    """Try an operation with too few descriptors, none, one, two …, and then with enough.
 
-    Yield what is left each time, when there are as many as anybody wants.
+    Yield the machine after each attempt, with enough descriptors again.
     """
     for opened in range(_MOST_OPENS):
         machine = copied(history, directory / f"{opened}")
@@ -131,7 +131,7 @@ def attempts(history: Path, directory: Path, act: Act) -> Iterator[Machine]:
 
 
 @pytest.mark.parametrize("name", ACTS)
-def test_what_found_no_descriptor_is_done_by_the_next_attempt(
+def test_an_operation_without_descriptors_succeeds_at_the_next_attempt(
     history: Path, tmp_path: Path, name: str
 ):
     act, expected = ACTS[name]
@@ -142,13 +142,13 @@ def test_what_found_no_descriptor_is_done_by_the_next_attempt(
         epoch = log.latest_epoch
         after = log_of(machine.crash())
         assert values(after) == expected
-        # An epoch without records is nowhere but in the file that could not be written.
+        # An epoch without records is only in the file that could not be written.
         assert after.latest_epoch == epoch
         assert not machine.damaged
 
 
 @pytest.mark.parametrize("name", ACTS)
-def test_a_crash_after_a_shortage_leaves_what_was_or_what_was_asked_for(
+def test_a_crash_after_a_shortage_leaves_the_old_or_the_new_state(
     history: Path, tmp_path: Path, name: str
 ):
     act, expected = ACTS[name]
@@ -168,7 +168,7 @@ def test_a_crash_after_a_shortage_leaves_what_was_or_what_was_asked_for(
     [(U0, TOPIC_ID, []), (T1, OTHER_ID, numbered(0, 4))],
     ids=["new", "taken back"],
 )
-def test_a_log_that_found_no_descriptor_is_there_after_the_next_attempt(
+def test_a_log_that_could_not_be_created_is_created_by_the_next_attempt(
     history: Path, tmp_path: Path, name: TopicPartition, topic_id: str, expected: list[bytes]
 ):
     def act(logs: LogManager) -> None:
@@ -192,7 +192,7 @@ def test_a_log_that_cannot_be_set_aside_stays_in_use(history: Path, tmp_path: Pa
         )
 
 
-def test_what_could_not_be_flushed_is_flushed_by_the_next_attempt(history: Path, tmp_path: Path):
+def test_a_flush_without_descriptors_is_done_by_the_next_attempt(history: Path, tmp_path: Path):
     def act(logs: LogManager) -> None:
         fill(log_of(logs), 1)
         log_of(logs).flush()
@@ -203,7 +203,7 @@ def test_what_could_not_be_flushed_is_flushed_by_the_next_attempt(history: Path,
         assert log.recovery_point == log.log_end_offset
 
 
-def test_a_start_without_descriptors_ends_and_changes_nothing(history: Path, tmp_path: Path):
+def test_a_start_without_descriptors_fails_and_changes_nothing(history: Path, tmp_path: Path):
     for opened in range(_MOST_OPENS):
         machine = copied(history, tmp_path / f"{opened}")
         with SHORTAGE.after(opened, machine.directories[0]), suppress(ShortageError):
@@ -220,7 +220,7 @@ def test_a_start_without_descriptors_ends_and_changes_nothing(history: Path, tmp
     pytest.fail("it opens more files than expected")
 
 
-def test_nothing_fails_in_a_process_that_really_has_no_descriptor(
+def test_no_directory_fails_in_a_process_without_descriptors(
     machine: Machine, caplog: pytest.LogCaptureFixture
 ):
     log = create(machine.start())
@@ -242,9 +242,7 @@ def test_nothing_fails_in_a_process_that_really_has_no_descriptor(
 
 
 @pytest.mark.parametrize("act", [truncate, start_over])
-def test_a_log_whose_truncation_stopped_on_the_way_is_used_as_it_is_then(
-    history: Path, tmp_path: Path, act: Act
-):
+def test_a_partly_truncated_log_stays_usable(history: Path, tmp_path: Path, act: Act):
     for machine in attempts(history, tmp_path, act):
         log = log_of(machine.logs)
         log.assign_epoch(5)

@@ -1,4 +1,4 @@
-"""What a broker knows, when it starts, of the committed records that its logs may have lost."""
+"""What a starting broker knows of committed records that its logs may have lost."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.support.disk_logs import BATCH_BYTES, T0, T1, Machine, create, fill, 
 def machine(tmp_path: Path) -> Iterator[Machine]:
     machine = Machine(tmp_path / "one")
     machine.start()
-    machine.logs.note_lost(())  # nothing was in the directory, which is new
+    machine.logs.note_lost(())  # the new directory had no logs
     machine.logs.save_suspects()
     yield machine
     machine.end()
 
 
 def cut(machine: Machine, size: int, name: str = "t-0") -> None:
-    """Cut a log's newest segment while nobody uses it."""
+    """Truncate a log's newest segment while no process uses it."""
     segment = max((machine.directories[0] / name).glob("*.log"))
     with segment.open("r+b") as file:
         file.truncate(size)
@@ -38,12 +38,12 @@ def crash_then(machine: Machine, size: int) -> None:
     machine.start()
 
 
-def test_after_a_kill_nothing_is_suspect(machine: Machine) -> None:
+def test_after_a_kill_no_log_is_suspect(machine: Machine) -> None:
     fill(create(machine.logs), 5)
     assert not machine.crash().suspects()
 
 
-def test_a_batch_that_was_not_appended_as_a_whole_is_not_missed(machine: Machine) -> None:
+def test_a_partly_appended_batch_does_not_make_a_log_suspect(machine: Machine) -> None:
     fill(create(machine.logs), 2)
     machine.copy()
     (segment,) = (machine.directories[0] / "t-0").glob("*.log")
@@ -53,9 +53,7 @@ def test_a_batch_that_was_not_appended_as_a_whole_is_not_missed(machine: Machine
 
 
 @pytest.mark.parametrize("size", [BATCH_BYTES, BATCH_BYTES + 7, 0])
-def test_a_log_that_somebody_cut_is_suspect_also_between_two_batches(
-    machine: Machine, size: int
-) -> None:
+def test_a_truncated_log_is_suspect_also_between_two_batches(machine: Machine, size: int) -> None:
     fill(create(machine.logs), 2, leader_epoch=3)
     crash_then(machine, size)
     records = size // BATCH_BYTES
@@ -73,7 +71,7 @@ def test_after_another_boot_all_logs_are_suspect(
     assert dict(machine.start().suspects().ends) == {T0: LogEnd(0, 5)}
 
 
-def test_after_another_boot_a_log_may_be_gone_with_what_was_noted_of_it(
+def test_after_another_boot_a_log_may_be_lost_with_its_entry(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fill(create(machine.logs), 5)
@@ -85,7 +83,7 @@ def test_after_another_boot_a_log_may_be_gone_with_what_was_noted_of_it(
     assert machine.start().suspects().end_of(T0) == NO_LOG_END
 
 
-def test_after_an_orderly_end_another_boot_means_nothing(
+def test_after_a_clean_shutdown_another_boot_makes_no_log_suspect(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fill(create(machine.logs), 5)
@@ -95,7 +93,7 @@ def test_after_an_orderly_end_another_boot_means_nothing(
     assert not machine.start().suspects()
 
 
-def test_all_logs_are_suspect_once_it_is_accepted_that_the_cluster_was_set_back(
+def test_all_logs_are_suspect_once_older_zookeeper_data_are_accepted(
     machine: Machine,
 ) -> None:
     machine.logs.join_cluster("a-cluster")
@@ -109,7 +107,7 @@ def test_all_logs_are_suspect_once_it_is_accepted_that_the_cluster_was_set_back(
     assert set(machine.restart().suspects().ends) == {T0}
 
 
-def test_truncating_leaves_a_log_sound(machine: Machine) -> None:
+def test_a_log_truncated_by_the_broker_is_sound(machine: Machine) -> None:
     log = create(machine.logs)
     fill(log, 5)
     log.truncate_to(2)
@@ -118,7 +116,7 @@ def test_truncating_leaves_a_log_sound(machine: Machine) -> None:
     assert not machine.crash().suspects()
 
 
-def test_a_log_is_suspect_until_it_is_relied_on_again_however_often_the_broker_starts(
+def test_a_log_stays_suspect_over_restarts_until_it_is_marked_sound(
     machine: Machine,
 ) -> None:
     fill(create(machine.logs), 2)
@@ -130,21 +128,21 @@ def test_a_log_is_suspect_until_it_is_relied_on_again_however_often_the_broker_s
     assert not machine.crash().has_suspects
 
 
-def test_a_log_without_what_was_noted_of_it_is_suspect(machine: Machine) -> None:
+def test_a_log_without_its_entry_is_suspect(machine: Machine) -> None:
     fill(create(machine.logs), 2)
     machine.copy()
     (machine.directories[0] / LOG_ENDS).unlink()
     assert machine.start().is_suspect(T0)
 
 
-def test_a_log_of_an_unclean_directory_that_says_nothing_is_suspect(machine: Machine) -> None:
+def test_a_log_of_an_unclean_directory_without_entries_is_suspect(machine: Machine) -> None:
     fill(create(machine.logs), 2)
     machine.copy()
     (machine.directories[0] / SUSPECT_LOGS).unlink()
     assert machine.start().is_suspect(T0)
 
 
-def test_a_log_that_is_gone_makes_everything_suspect_until_all_is_named(machine: Machine) -> None:
+def test_a_lost_log_makes_all_suspect_until_the_lost_ones_are_named(machine: Machine) -> None:
     fill(create(machine.logs, T0), 2)
     fill(create(machine.logs, T1), 2)
     machine.copy()
@@ -160,16 +158,16 @@ def test_a_log_that_is_gone_makes_everything_suspect_until_all_is_named(machine:
     assert dict(machine.crash().suspects().ends) == {T0: NO_LOG_END}
 
 
-def test_a_new_directory_does_not_know_what_was_in_its_place(tmp_path: Path) -> None:
+def test_a_new_directory_does_not_know_which_logs_were_lost(tmp_path: Path) -> None:
     machine = Machine(tmp_path / "new")
     try:
         assert machine.start().suspects().sound == frozenset()
-        assert not machine.restart().knows_all, "nor does it at the next start"
+        assert not machine.restart().knows_all, "the same at the next start"
     finally:
         machine.end()
 
 
-def test_a_log_that_was_removed_is_not_missed(machine: Machine) -> None:
+def test_a_deleted_log_does_not_count_as_lost(machine: Machine) -> None:
     fill(create(machine.logs), 2)
     machine.logs.delete(T0)
     assert not machine.crash().suspects()
@@ -177,18 +175,18 @@ def test_a_log_that_was_removed_is_not_missed(machine: Machine) -> None:
     assert not machine.crash().suspects()
 
 
-def test_a_log_that_is_created_while_not_all_is_known_is_news_as_it_is_listed_as_sound(
+def test_a_log_created_while_others_are_unknown_changes_the_list(
     tmp_path: Path,
 ) -> None:
     machine = Machine(tmp_path / "one")
     logs = machine.start()
-    told = logs.suspect_changes
+    changes = logs.suspect_changes
     assert logs.suspects().end_of(T0) is not None
     create(logs)
     assert logs.suspects().end_of(T0) is None
-    assert logs.suspect_changes > told
+    assert logs.suspect_changes > changes
     logs.note_lost([T0])
-    told = logs.suspect_changes
+    changes = logs.suspect_changes
     create(logs, T1)
-    assert logs.suspect_changes == told
+    assert logs.suspect_changes == changes
     machine.end()

@@ -1,4 +1,4 @@
-"""How young records are: an entry for each that is younger than all before it, now and then."""
+"""The time index: entries for records that are younger than all before them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_every_record_before_the_offset_found_is_older(
     assert index_of(*entries).offset_before(timestamp) == BASE + (up_to[-1] if up_to else 0)
 
 
-def test_records_that_went_leave_no_entry() -> None:
+def test_removed_records_leave_no_entry() -> None:
     index = index_of((1_600, 17), (1_700, 30))
     index.truncate_to(BASE + 31)
     assert len(index) == 2
@@ -71,7 +71,7 @@ def test_records_that_went_leave_no_entry() -> None:
     "numbers",
     [(1_600, 17, 1_600, 18), (1_600, 17, 1_500, 18), (1_600, 17, 1_700, 16), (1_600, 17, 0, 0)],
 )
-def test_a_file_that_cannot_be_right_is_refused(numbers: tuple[int, ...]) -> None:
+def test_an_impossible_file_is_refused(numbers: tuple[int, ...]) -> None:
     with pytest.raises(BadDataError):
         TimeIndex.decode(BASE, struct.pack(">" + "qi" * (len(numbers) // 2), *numbers))
 

@@ -1,4 +1,4 @@
-"""What crashes leave, also Kafka's and those of its log cleaner."""
+"""Files after crashes of a broker, of Kafka and of Kafka's log cleaner."""
 
 from __future__ import annotations
 
@@ -46,27 +46,27 @@ UNTOUCHED = {
 }
 
 
-def test_a_log_that_is_in_order_stays_as_it_is(directory: Path):
+def test_a_sound_log_is_unchanged(directory: Path):
     assert complete_swaps(directory) == [0, 10, 20]
     assert left(directory) == UNTOUCHED
 
 
 @pytest.mark.parametrize("suffix", [".deleted", ".cleaned"])
-def test_what_is_not_to_be_used_goes(directory: Path, suffix: str):
+def test_unfinished_files_are_deleted(directory: Path, suffix: str):
     write(directory, 10, suffix)
     write(directory, 30, suffix)
     assert complete_swaps(directory) == [0, 10, 20]
     assert left(directory) == UNTOUCHED
 
 
-def test_indexes_of_no_segment_go(directory: Path):
+def test_indexes_without_a_segment_are_deleted(directory: Path):
     segment_file(directory, 20).unlink()
     segment_file(directory, 33, ".txnindex").write_bytes(b"")
     assert complete_swaps(directory) == [0, 10]
     assert left(directory) == UNTOUCHED - {f"20{kind}" for kind in KINDS}
 
 
-def test_a_cleaned_copy_takes_the_place_of_what_it_replaces(directory: Path):
+def test_a_cleaned_copy_replaces_its_originals(directory: Path):
     write(directory, 0, ".swap", next_offset=20)
     assert complete_swaps(directory) == [0, 20]
     assert left(directory) == UNTOUCHED - {f"10{kind}" for kind in KINDS}
@@ -74,7 +74,7 @@ def test_a_cleaned_copy_takes_the_place_of_what_it_replaces(directory: Path):
     assert segment_file(directory, 0, ".index").read_bytes() == b".index.swap"
 
 
-def test_the_place_may_have_been_made_already(directory: Path):
+def test_the_originals_may_be_deleted_already(directory: Path):
     write(directory, 0, ".swap", next_offset=20)
     for base_offset in (0, 10):
         for kind in KINDS:
@@ -84,7 +84,7 @@ def test_the_place_may_have_been_made_already(directory: Path):
     assert b".swap" in segment_file(directory, 0).read_bytes()
 
 
-def test_half_of_a_split_is_undone(directory: Path):
+def test_an_incomplete_split_is_undone(directory: Path):
     write(directory, 10, ".swap", next_offset=15)
     write(directory, 5, ".cleaned")
     assert complete_swaps(directory) == [0, 10, 20]
@@ -92,6 +92,6 @@ def test_half_of_a_split_is_undone(directory: Path):
     assert b".swap" not in segment_file(directory, 10).read_bytes()
 
 
-def test_tidying_up_twice_changes_nothing(directory: Path):
+def test_a_second_cleanup_changes_nothing(directory: Path):
     write(directory, 0, ".swap", next_offset=20)
     assert complete_swaps(directory) == complete_swaps(directory)

@@ -1,4 +1,4 @@
-"""What a log does with its segments; what any log does is in ``contract``."""
+"""A log on disk and its segments; the behaviour of all logs is in ``contract``."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_full_index_ends_a_segment(disk_log: UnifiedLog):
     assert values(disk_log) == numbered(0, 8)
 
 
-def test_a_segment_ends_where_its_index_cannot_count_on(disk_log: UnifiedLog):
+def test_a_segment_ends_at_the_largest_relative_offset(disk_log: UnifiedLog):
     disk_log.configure(LogConfig())
     disk_log.append_as_follower(batch(b"a"))
     disk_log.append_as_follower(batch(b"b", base_offset=2**31 - 1))
@@ -106,7 +106,7 @@ def test_a_segment_ends_where_its_index_cannot_count_on(disk_log: UnifiedLog):
     assert disk_log.log_end_offset == 2**31 + 1
 
 
-def test_an_append_is_in_one_segment_however_large(disk_log: UnifiedLog):
+def test_a_large_append_is_in_one_segment(disk_log: UnifiedLog):
     fill(disk_log, 1)
     data = b"".join(batch(b"%04d" % i, base_offset=i) for i in range(1, 9))
     disk_log.append_as_follower(data)
@@ -116,7 +116,7 @@ def test_an_append_is_in_one_segment_however_large(disk_log: UnifiedLog):
     assert values(disk_log) == numbered(0, 10)
 
 
-def test_a_gap_is_read_over(disk_log: UnifiedLog):
+def test_a_read_skips_a_gap(disk_log: UnifiedLog):
     fill(disk_log, 3)
     disk_log.append_as_follower(batch(b"late", base_offset=100))
     assert disk_log.log_end_offset == 101
@@ -127,7 +127,7 @@ def test_a_gap_is_read_over(disk_log: UnifiedLog):
 
 
 @pytest.mark.parametrize("offset", range(8))
-def test_truncation_drops_segments_and_the_end_of_one(disk_log: UnifiedLog, offset: int):
+def test_truncation_removes_segments_and_the_end_of_one(disk_log: UnifiedLog, offset: int):
     fill(disk_log, 8)
     disk_log.truncate_to(offset)
     assert disk_log.log_end_offset == offset
@@ -145,7 +145,7 @@ def test_files_of_dropped_segments_are_deleted_later(disk_log: UnifiedLog):
     assert files(disk_log.path, ".deleted") == []
 
 
-def test_a_log_that_begins_anew_has_one_segment(disk_log: UnifiedLog):
+def test_a_log_that_starts_over_has_one_segment(disk_log: UnifiedLog):
     fill(disk_log, 8)
     disk_log.truncate_fully_and_start_at(3)
     assert files(disk_log.path) == ["3.log"]
@@ -154,7 +154,7 @@ def test_a_log_that_begins_anew_has_one_segment(disk_log: UnifiedLog):
     assert values(disk_log) == numbered(3, 5)
 
 
-def test_epochs_of_dropped_records_are_dropped_on_the_disk_as_well(disk_log: UnifiedLog):
+def test_epochs_of_truncated_records_are_removed_on_the_disk_too(disk_log: UnifiedLog):
     fill(disk_log, 2)
     fill(disk_log, 2, leader_epoch=7)
     disk_log.truncate_to(2)
@@ -163,7 +163,7 @@ def test_epochs_of_dropped_records_are_dropped_on_the_disk_as_well(disk_log: Uni
     assert known.latest_epoch == 0
 
 
-def test_what_is_truncated_while_it_is_flushed_is_not_taken_for_flushed(
+def test_records_truncated_during_a_flush_do_not_count_as_flushed(
     disk_log: UnifiedLog, monkeypatch: pytest.MonkeyPatch
 ):
     fill(disk_log, 2)
@@ -180,7 +180,7 @@ def test_what_is_truncated_while_it_is_flushed_is_not_taken_for_flushed(
     assert disk_log.recovery_point == 0
 
 
-# --- what is on the disk --------------------------------------------------------------------------
+# --- flushes --------------------------------------------------------------------------------------
 
 
 def test_the_recovery_point_rises_when_all_is_flushed(disk_log: UnifiedLog):
@@ -199,7 +199,7 @@ def test_complete_segments_are_flushed_in_the_background(machine: Machine, disk_
     assert disk_log.recovery_point == 6
 
 
-def test_a_topic_says_how_long_records_may_be_unflushed(machine: Machine, disk_log: UnifiedLog):
+def test_a_topic_limits_the_time_without_a_flush(machine: Machine, disk_log: UnifiedLog):
     disk_log.configure(replace(THREE_A_SEGMENT, flush_ms=1_000))
     fill(disk_log, 1)
     machine.clock.now_ms += 999
@@ -210,7 +210,7 @@ def test_a_topic_says_how_long_records_may_be_unflushed(machine: Machine, disk_l
     assert disk_log.recovery_point == 1
 
 
-def test_a_topic_says_how_many_records_may_be_unflushed(logs: LogManager):
+def test_a_topic_limits_the_number_of_unflushed_records(logs: LogManager):
     logs.configure({"t": LogConfig(flush_messages=2)})
     leader, follower = create(logs, T0), create(logs, T1)
     ends = []
@@ -228,7 +228,7 @@ def test_truncation_lowers_the_recovery_point(disk_log: UnifiedLog):
     assert disk_log.recovery_point == 4
 
 
-def test_segments_on_the_disk_that_go_are_no_longer_believed_to_be_there(disk_log: UnifiedLog):
+def test_a_truncation_of_flushed_segments_lowers_the_checkpoint(disk_log: UnifiedLog):
     fill(disk_log, 8)
     disk_log.flush()
     disk_log.truncate_to(2)
@@ -239,7 +239,7 @@ def test_segments_on_the_disk_that_go_are_no_longer_believed_to_be_there(disk_lo
 # --- ends -----------------------------------------------------------------------------------------
 
 
-def test_a_closed_log_is_refused_and_its_directory_is_fine(disk_log: UnifiedLog):
+def test_a_closed_log_is_refused_and_its_directory_works(disk_log: UnifiedLog):
     fill(disk_log, 1)
     disk_log.close()
     uses: list[Callable[[], object]] = [
@@ -254,7 +254,7 @@ def test_a_closed_log_is_refused_and_its_directory_is_fine(disk_log: UnifiedLog)
     assert not disk_log.directory.is_offline
 
 
-def test_records_stay_readable_when_their_segment_goes(disk_log: UnifiedLog):
+def test_records_of_a_deleted_segment_stay_readable(disk_log: UnifiedLog):
     fill(disk_log, 7)
     records = disk_log.read(0, 1000, 7, at_least_one=True)
     before = bytes(records.read())
@@ -263,7 +263,7 @@ def test_records_stay_readable_when_their_segment_goes(disk_log: UnifiedLog):
     assert bytes(records.read()) == before
 
 
-def test_segments_that_nobody_reads_any_more_hold_no_file(logs: LogManager, disk_log: UnifiedLog):
+def test_unread_segments_hold_no_file(logs: LogManager, disk_log: UnifiedLog):
     fill(disk_log, 8)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Two ways to have logs, behind one door: in memory, as simulations have them, and on disk."""
+"""Logs in memory, for simulations, and logs on disk, with the same operations for tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEFAULTS = LogConfig(segment_bytes=SEGMENT_BYTES, index_interval_bytes=100)
 
 
 class Host(Protocol):
-    """A broker's logs, and what happens to the process that has them."""
+    """A broker's logs, and operations on its process."""
 
     @property
     def logs(self) -> ReplicaLogs:
@@ -34,11 +34,11 @@ class Host(Protocol):
         ...
 
     def restart(self) -> None:
-        """End the process in an orderly way, and start another one."""
+        """Shut the process down cleanly, and start another one."""
         ...
 
     def crash(self) -> None:
-        """End the process at once, and start another one; what was written is there."""
+        """Kill the process, and start another one, which finds what was written."""
         ...
 
     def damage(self, name: TopicPartition, base_offset: int) -> None:
@@ -47,7 +47,7 @@ class Host(Protocol):
 
 
 class MemoryHost:
-    """Logs in memory, which outlive every process."""
+    """Logs in memory, which exist longer than every process."""
 
     def __init__(self) -> None:
         self.logs = MemoryLogs(defaults=DEFAULTS)
@@ -63,7 +63,7 @@ class MemoryHost:
         """Do nothing."""
 
     def damage(self, name: TopicPartition, base_offset: int) -> None:
-        """Let there be other bytes than were written."""
+        """Change the bytes of a batch."""
         self.logs.log(name).damaged.add(base_offset)
 
 
@@ -92,7 +92,7 @@ class DiskHost:
         self._open()
 
     def crash(self) -> None:
-        """Forget everything that is not in a file, and open those."""
+        """Drop everything in memory, and open the files."""
         self._close(is_clean=False)
         self._open()
 
@@ -128,7 +128,7 @@ def create(host: Host, name: TopicPartition = T0, topic_id: str | None = A) -> P
 
 
 def log_of(host: Host, name: TopicPartition = T0) -> PartitionLog:
-    """Return a log that is there."""
+    """Return a log that exists."""
     log = host.logs.get(name)
     assert log is not None
     return log

@@ -1,4 +1,4 @@
-"""Short ways to write to a log and to read what is in it."""
+"""Short functions to write to a log and to read from it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def append_each(log: PartitionLog, *values: bytes, epoch: int = 0) -> None:
 
 
 def read(log: PartitionLog, offset: int | None = None, *, limit: int | None = None) -> list[Record]:
-    """Return the records from ``offset`` on, or from the start, batches as a whole."""
+    """Return the records of the batches from ``offset`` on, by default from the start."""
     found: list[Record] = []
     limit = log.log_end_offset if limit is None else limit
     offset = log.log_start_offset if offset is None else offset
@@ -35,5 +35,5 @@ def read(log: PartitionLog, offset: int | None = None, *, limit: int | None = No
 
 
 def values(log: PartitionLog) -> list[bytes | None]:
-    """Return what all records say."""
+    """Return the values of all records."""
     return [record.value for record in read(log)]

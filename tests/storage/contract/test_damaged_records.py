@@ -1,4 +1,4 @@
-"""Bytes that are not what was written: nobody gets them, and others may have better ones."""
+"""Damaged records: readers never get them, and the log can be replaced."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ def damaged(host: Host, log: PartitionLog, request: pytest.FixtureRequest) -> Pa
 
 
 @pytest.mark.parametrize("offset", range(7))
-def test_what_comes_before_damage_is_read(damaged: PartitionLog, offset: int):
+def test_records_before_the_damage_are_read(damaged: PartitionLog, offset: int):
     assert [record.offset for record in read(damaged, offset, limit=7)] == list(range(offset, 7))
     found = offsets_of(damaged.read(6, EVERYTHING, 60, at_least_one=True).read())
     assert found == [6]
 
 
-def test_damage_where_a_read_begins_is_said(damaged: PartitionLog):
+def test_a_read_at_the_damage_raises(damaged: PartitionLog):
     for _ in range(2):
         with pytest.raises(DamagedRecordsError):
             damaged.read(7, EVERYTHING, 60, at_least_one=True)
 
 
-def test_what_comes_after_damage_is_read(damaged: PartitionLog):
+def test_records_after_the_damage_are_read(damaged: PartitionLog):
     assert [record.offset for record in read(damaged, 8)] == list(range(8, 60))
 
 
-def test_a_damaged_log_goes_on(host: Host, damaged: PartitionLog):
+def test_a_damaged_log_accepts_appends(host: Host, damaged: PartitionLog):
     with pytest.raises(DamagedRecordsError):
         damaged.read(7, EVERYTHING, 60, at_least_one=True)
     assert append(damaged, b"new")[:2] == (60, 60)
@@ -47,13 +47,13 @@ def test_a_damaged_log_goes_on(host: Host, damaged: PartitionLog):
     assert (host.logs.is_offline(T0), host.logs.is_damaged(T0)) == (False, False)
 
 
-def test_damage_goes_with_the_records_that_are_dropped(damaged: PartitionLog):
+def test_damage_is_removed_with_truncated_records(damaged: PartitionLog):
     damaged.truncate_to(7)
     append_each(damaged, *(b"%d" % number for number in range(7, 40)))
     assert values(damaged) == [b"%d" % number for number in range(40)]
 
 
-def test_a_condemned_log_is_of_no_use(host: Host, damaged: PartitionLog):
+def test_a_log_that_is_marked_damaged_is_unusable(host: Host, damaged: PartitionLog):
     append(create(host, T1), b"a")
     for _ in range(2):
         host.logs.mark_damaged(T0, "at 7")
@@ -70,16 +70,14 @@ def test_a_condemned_log_is_of_no_use(host: Host, damaged: PartitionLog):
     assert values(log_of(host, T1)) == [b"a"]
 
 
-def test_what_is_not_there_can_be_condemned(host: Host):
+def test_a_missing_log_can_be_marked_damaged(host: Host):
     host.logs.mark_damaged(U0, "nothing")
     assert (host.logs.is_offline(U0), host.logs.is_damaged(U0)) == (False, False)
     assert create(host, U0).log_end_offset == 0
 
 
 @pytest.mark.parametrize("way", ["delete", "set_aside"])
-def test_another_log_comes_in_the_place_of_a_condemned_one(
-    host: Host, damaged: PartitionLog, way: str
-):
+def test_a_damaged_log_is_replaced_by_a_new_one(host: Host, damaged: PartitionLog, way: str):
     host.logs.checkpoint_high_watermarks({T0: 60})
     host.logs.mark_damaged(T0, "at 7")
     getattr(host.logs, way)(T0)

@@ -41,7 +41,7 @@ def test_an_epoch_ends_where_the_next_one_begins(
     assert log_of(host).end_offset_for_epoch(epoch) == EpochEndOffset(*expected)
 
 
-def test_an_empty_log_knows_no_epoch_until_one_is_assigned(host: Host, log: PartitionLog):
+def test_an_empty_log_has_no_epoch_until_one_is_assigned(host: Host, log: PartitionLog):
     assert log.end_offset_for_epoch(0) == NO_EPOCH_END_OFFSET
     log.assign_epoch(4)
     for _ in range(2):
@@ -51,7 +51,7 @@ def test_an_empty_log_knows_no_epoch_until_one_is_assigned(host: Host, log: Part
         host.crash()
 
 
-def test_an_epoch_in_which_nothing_was_written_is_remembered(host: Host, log: PartitionLog):
+def test_an_epoch_without_records_is_kept(host: Host, log: PartitionLog):
     append(log, b"a", epoch=1)
     log.assign_epoch(7)
     host.crash()
@@ -81,7 +81,7 @@ def test_a_follower_learns_epochs_from_batches(host: Host, log: PartitionLog):
 
 
 @pytest.mark.parametrize("offset", [0, 1, 2, 3, 5, 6])
-def test_records_and_epochs_from_an_offset_on_are_dropped(
+def test_records_and_epochs_from_an_offset_on_are_removed(
     host: Host, epochs: PartitionLog, offset: int
 ):
     epochs.truncate_to(offset)
@@ -95,14 +95,14 @@ def test_records_and_epochs_from_an_offset_on_are_dropped(
         end_process()
 
 
-def test_the_epoch_of_a_leader_that_wrote_nothing_goes_though_no_record_does(log: PartitionLog):
+def test_an_epoch_without_records_is_truncated(log: PartitionLog):
     append(log, b"a", epoch=1)
     log.assign_epoch(2)
     log.truncate_to(1)
     assert (log.log_end_offset, log.latest_epoch) == (1, 1)
 
 
-def test_a_batch_is_dropped_as_a_whole(log: PartitionLog):
+def test_a_batch_is_removed_as_a_whole(log: PartitionLog):
     append(log, b"a")
     append(log, b"b", b"c", b"d")
     log.truncate_to(3)
@@ -111,7 +111,7 @@ def test_a_batch_is_dropped_as_a_whole(log: PartitionLog):
     assert values(log) == [b"a", b"e"]
 
 
-def test_other_records_come_in_the_place_of_those_dropped(host: Host, log: PartitionLog):
+def test_other_records_replace_the_removed_ones(host: Host, log: PartitionLog):
     append_each(log, *(b"old %d" % number for number in range(40)), epoch=1)
     log.truncate_to(7)
     append_each(log, *(b"new %d" % number for number in range(7, 30)), epoch=2)
@@ -123,7 +123,7 @@ def test_other_records_come_in_the_place_of_those_dropped(host: Host, log: Parti
         end_process()
 
 
-def test_a_log_begins_anew_at_any_offset(host: Host, log: PartitionLog):
+def test_a_log_starts_over_at_any_offset(host: Host, log: PartitionLog):
     append_each(log, *(b"%d" % number for number in range(30)), epoch=3)
     log.truncate_fully_and_start_at(100)
     assert (log.log_start_offset, log.log_end_offset, log.latest_epoch) == (100, 100, -1)
@@ -135,7 +135,7 @@ def test_a_log_begins_anew_at_any_offset(host: Host, log: PartitionLog):
         end_process()
 
 
-def test_the_epoch_that_holds_the_new_start_begins_there(host: Host, epochs: PartitionLog):
+def test_the_epoch_of_the_new_start_begins_there(host: Host, epochs: PartitionLog):
     epochs.advance_log_start_offset(1)
     assert epochs.end_offset_for_epoch(1) == EpochEndOffset(1, 1)
     epochs.advance_log_start_offset(4)
@@ -147,7 +147,7 @@ def test_the_epoch_that_holds_the_new_start_begins_there(host: Host, epochs: Par
     assert log.end_offset_for_epoch(2) == EpochEndOffset(2, 4)
 
 
-def test_a_truncation_below_the_start_takes_the_start_with_it(log: PartitionLog):
+def test_a_truncation_below_the_start_lowers_the_start(log: PartitionLog):
     append_each(log, b"a", b"b", b"c", b"d")
     log.advance_log_start_offset(3)
     log.truncate_to(2)
@@ -155,7 +155,9 @@ def test_a_truncation_below_the_start_takes_the_start_with_it(log: PartitionLog)
     assert append(log, b"e")[:2] == (2, 2)
 
 
-def test_a_follower_that_begins_inside_a_batch_takes_it_as_a_whole(host: Host, log: PartitionLog):
+def test_a_follower_that_begins_inside_a_batch_appends_the_whole_batch(
+    host: Host, log: PartitionLog
+):
     append(log, b"a", b"b", b"c", epoch=1)
     append(log, b"d", epoch=1)
     log.advance_log_start_offset(2)
@@ -172,7 +174,7 @@ def test_a_follower_that_begins_inside_a_batch_takes_it_as_a_whole(host: Host, l
 
 
 @pytest.mark.parametrize("base_offset", [0, 1])
-def test_a_follower_refuses_what_it_has(log: PartitionLog, base_offset: int):
+def test_a_follower_refuses_batches_that_it_has(log: PartitionLog, base_offset: int):
     log.append_as_follower(batch(b"a", b"b"))
     with pytest.raises(RecordsRefusedError):
         log.append_as_follower(batch(b"x", b"y", base_offset=base_offset))

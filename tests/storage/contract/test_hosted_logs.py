@@ -8,13 +8,13 @@ from tests.storage.contract.hosts import DEFAULTS, T0, T1, U0, A, B, Host, creat
 from tests.storage.contract.records import append, values
 
 
-def test_nothing_is_hosted_before_it_was_created(host: Host):
+def test_before_its_creation_a_log_is_not_hosted(host: Host):
     assert dict(host.logs.hosted()) == {}
     assert host.logs.get(T0) is None
     assert not host.logs.is_offline(T0)
 
 
-def test_logs_outlive_the_process_with_their_topic_ids(host: Host):
+def test_logs_and_topic_ids_survive_a_restart(host: Host):
     for name, topic_id in ((T0, A), (T1, A), (U0, B)):
         append(create(host, name, topic_id), b"%d" % name.partition)
     for end_process in (host.restart, host.crash, host.restart):
@@ -31,7 +31,7 @@ def test_a_log_is_created_once(host: Host, log: PartitionLog):
         assert (same.topic_id, values(same)) == (A, [b"a"])
 
 
-def test_a_log_without_an_id_is_given_one(host: Host):
+def test_a_log_without_an_id_gets_one(host: Host):
     create(host, T0, None)
     assert dict(host.logs.hosted()) == {T0: None}
     host.restart()
@@ -42,7 +42,7 @@ def test_a_log_without_an_id_is_given_one(host: Host):
 
 
 @pytest.mark.parametrize("way", ["delete", "set_aside"])
-def test_what_is_taken_away_is_gone_and_may_come_anew(host: Host, log: PartitionLog, way: str):
+def test_a_removed_log_may_be_created_again(host: Host, log: PartitionLog, way: str):
     append(log, b"a")
     append(create(host, T1), b"b")
     host.logs.checkpoint_high_watermarks({T0: 1, T1: 1})
@@ -59,13 +59,13 @@ def test_what_is_taken_away_is_gone_and_may_come_anew(host: Host, log: Partition
     assert dict(host.logs.hosted()) == {T0: A, T1: A}
 
 
-def test_what_is_not_there_can_be_deleted(host: Host):
+def test_a_missing_log_can_be_deleted(host: Host):
     host.logs.delete(T0)
     host.logs.delete(T0)
     assert dict(host.logs.hosted()) == {}
 
 
-def test_high_watermarks_are_known_again(host: Host, log: PartitionLog):
+def test_high_watermarks_survive_a_restart(host: Host, log: PartitionLog):
     create(host, T1)
     append(log, b"a", b"b", b"c")
     assert host.logs.checkpointed_high_watermark(T0) == 0
@@ -78,7 +78,7 @@ def test_high_watermarks_are_known_again(host: Host, log: PartitionLog):
         end_process()
 
 
-def test_a_log_has_the_settings_of_its_topic(host: Host, log: PartitionLog):
+def test_a_log_has_the_configuration_of_its_topic(host: Host, log: PartitionLog):
     assert log.config == DEFAULTS
     host.configure({"t": LogConfig(min_insync_replicas=2)})
     assert log.config.min_insync_replicas == 2

@@ -16,7 +16,7 @@ def test_a_new_log_is_empty(log: PartitionLog):
     assert log.read(0, EVERYTHING, 0, at_least_one=True).size == 0
 
 
-def test_a_leader_gives_records_their_offsets_and_its_epoch(log: PartitionLog):
+def test_a_leader_assigns_offsets_and_its_epoch(log: PartitionLog):
     assert append(log, b"a", b"b", epoch=3)[:2] == (0, 1)
     assert append(log, b"c", epoch=3)[:2] == (2, 2)
     assert log.log_end_offset == 3
@@ -30,7 +30,7 @@ def test_several_batches_of_one_request_follow_one_another(log: PartitionLog):
     assert offsets_of(log.read(0, EVERYTHING, 3, at_least_one=True).read()) == [0, 1, 2]
 
 
-def test_records_are_patched_where_they_are_when_they_may_be(log: PartitionLog):
+def test_writable_records_are_patched_in_place(log: PartitionLog):
     append(log, b"a")
     writable = bytearray(batch(b"b"))
     log.append_as_leader(writable, 5)
@@ -49,7 +49,7 @@ def test_part_of_a_larger_buffer_is_appended(log: PartitionLog):
     assert request.endswith(b"tail")
 
 
-def test_a_read_begins_with_the_batch_that_holds_the_offset(log: PartitionLog):
+def test_a_read_begins_with_the_batch_of_the_offset(log: PartitionLog):
     append(log, b"a", b"b", b"c")
     append(log, b"d")
     assert offsets_of(log.read(1, EVERYTHING, 4, at_least_one=True).read()) == [0, 1, 2, 3]
@@ -62,7 +62,7 @@ def test_a_read_at_the_end_is_empty(log: PartitionLog):
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 3])
-def test_nothing_is_read_from_the_limit_on(log: PartitionLog, limit: int):
+def test_no_record_is_read_from_the_limit_on(log: PartitionLog, limit: int):
     append(log, b"a")
     append(log, b"b", b"c")
     found = offsets_of(log.read(0, EVERYTHING, limit, at_least_one=True).read())
@@ -91,14 +91,14 @@ def test_every_offset_of_a_long_log_can_be_read(host: Host, log: PartitionLog):
         host.restart()
 
 
-def test_what_was_read_stays_readable_when_its_log_is_deleted(host: Host, log: PartitionLog):
+def test_records_that_were_read_stay_readable_after_a_deletion(host: Host, log: PartitionLog):
     append_each(log, *(b"%d" % number for number in range(30)))
     records = log.read(0, EVERYTHING, 30, at_least_one=True)
     host.logs.delete(T0)
     assert values_of(records.read())[0] == b"0"
 
 
-def test_the_start_moves_up_and_never_back(log: PartitionLog):
+def test_the_log_start_offset_never_decreases(log: PartitionLog):
     append(log, b"a", b"b")
     append(log, b"c")
     log.advance_log_start_offset(1)

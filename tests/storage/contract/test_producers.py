@@ -26,23 +26,23 @@ def send(
 
 
 def refused(log: PartitionLog, sequence: int, producer_epoch: int = 0) -> Errors:
-    """Return why a batch is refused."""
+    """Return the error of a refused batch."""
     with pytest.raises(RecordsRefusedError) as refusal:
         send(log, sequence, producer_epoch=producer_epoch)
     return refusal.value.error_code
 
 
-def test_what_is_sent_twice_is_appended_once(log: PartitionLog):
-    append(log, b"somebody else's")
+def test_a_repeated_batch_is_appended_once(log: PartitionLog):
+    append(log, b"another producer's")
     first = send(log, 0, b"a", b"b")
     send(log, 2, b"c")
     again = send(log, 0, b"a", b"b")
     assert (first.is_duplicate, again.is_duplicate) == (False, True)
     assert first[:2] == again[:2] == (1, 2)
-    assert values(log) == [b"somebody else's", b"a", b"b", b"c"]
+    assert values(log) == [b"another producer's", b"a", b"b", b"c"]
 
 
-def test_the_last_five_batches_are_known_again(log: PartitionLog):
+def test_the_last_five_batches_are_recognized(log: PartitionLog):
     for sequence in range(7):
         send(log, sequence)
     assert [send(log, sequence).first_offset for sequence in range(2, 7)] == [2, 3, 4, 5, 6]
@@ -51,27 +51,25 @@ def test_the_last_five_batches_are_known_again(log: PartitionLog):
 
 
 @pytest.mark.parametrize("sequence", [0, 2, 5])
-def test_a_gap_is_refused_and_so_is_what_only_resembles_a_duplicate(
-    log: PartitionLog, sequence: int
-):
+def test_a_gap_and_a_false_duplicate_are_refused(log: PartitionLog, sequence: int):
     send(log, 0, b"a", b"b", b"c")
     assert refused(log, sequence) is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert log.log_end_offset == 3
 
 
-def test_producers_do_not_mix(log: PartitionLog):
+def test_producers_are_independent(log: PartitionLog):
     send(log, 0, id=1)
     send(log, 0, id=2)
     send(log, 1, id=1)
     assert send(log, 1, id=2).first_offset == 3
 
 
-def test_who_is_not_known_begins_wherever_it_is(log: PartitionLog):
+def test_an_unknown_producer_may_begin_with_any_sequence(log: PartitionLog):
     assert send(log, 12).first_offset == 0
     assert send(log, 13).first_offset == 1
 
 
-def test_the_last_batch_of_a_producer_can_be_asked_for(log: PartitionLog):
+def test_the_last_batch_of_a_producer_is_returned(log: PartitionLog):
     assert log.last_of_producer(PRODUCER) is None
     send(log, 0)
     send(log, 0, producer_epoch=1)
@@ -87,19 +85,19 @@ def test_a_new_epoch_of_a_producer_begins_at_0_and_ends_the_old_one(log: Partiti
     assert send(log, 1, producer_epoch=1).first_offset == 2
 
 
-def test_sequence_numbers_go_round(log: PartitionLog):
+def test_sequence_numbers_wrap_around(log: PartitionLog):
     send(log, 2**31 - 2, b"a", b"b")
     assert send(log, 0).first_offset == 2
     assert send(log, 2**31 - 2, b"a", b"b").is_duplicate
 
 
-def test_a_batch_goes_round_in_its_middle(log: PartitionLog):
+def test_sequence_numbers_wrap_around_inside_a_batch(log: PartitionLog):
     send(log, 2**31 - 1, b"a", b"b")
     assert send(log, 1).first_offset == 2
 
 
 @pytest.mark.parametrize("ends", [["restart"], ["crash"], ["restart", "crash"], ["crash", "crash"]])
-def test_sequences_outlive_the_process(host: Host, log: PartitionLog, ends: list[str]):
+def test_sequences_survive_a_restart(host: Host, log: PartitionLog, ends: list[str]):
     for sequence in range(40):
         send(log, sequence)
     for end in ends:
@@ -111,7 +109,7 @@ def test_sequences_outlive_the_process(host: Host, log: PartitionLog, ends: list
 
 
 @pytest.mark.parametrize("end", ["restart", "crash"])
-def test_the_last_five_batches_are_known_again_wherever_segments_end(
+def test_the_last_five_batches_are_recognized_over_segments(
     host: Host, log: PartitionLog, end: str
 ):
     for count in range(1, 20):
@@ -134,7 +132,7 @@ def test_a_follower_learns_sequences_from_batches(host: Host, log: PartitionLog)
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_sequences_go_with_the_records_that_are_dropped(
+def test_sequences_are_removed_with_truncated_records(
     host: Host, log: PartitionLog, restarts: bool
 ):
     for sequence in range(30):
@@ -155,13 +153,13 @@ def test_sequences_stay_when_the_start_moves_up(log: PartitionLog):
     assert send(log, 1).first_offset == 1
 
 
-def test_nobody_is_known_after_everything_was_dropped(log: PartitionLog):
+def test_after_a_full_truncation_no_producer_is_known(log: PartitionLog):
     send(log, 0)
     log.truncate_fully_and_start_at(0)
     assert send(log, 5).first_offset == 0
 
 
-def test_a_duplicate_tells_the_time_of_the_first_one(host: Host):
+def test_a_duplicate_returns_the_time_of_the_first_one(host: Host):
     host.configure({"t": LogConfig(message_timestamp_type=LOG_APPEND_TIME)})
     log = create(host, T0)
     first = send(log, 0)

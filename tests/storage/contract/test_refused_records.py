@@ -63,13 +63,13 @@ def test_a_follower_appends_no_corrupt_batch(log: PartitionLog, name: str):
     assert values(log) in ([], [b"a"])
 
 
-def test_a_follower_takes_what_its_leader_took(log: PartitionLog):
+def test_a_follower_accepts_what_its_leader_accepted(log: PartitionLog):
     control = batch(b"x", attributes=CONTROL_MASK)
     log.append_as_follower(control)
     assert log.log_end_offset == 1
 
 
-def test_a_batch_must_not_be_larger_than_its_topic_allows(host: Host):
+def test_a_batch_must_not_be_larger_than_max_message_bytes(host: Host):
     host.configure({"t": LogConfig(max_message_bytes=len(GOOD))})
     log = create(host)
     log.append_as_leader(GOOD, 0)

@@ -12,7 +12,7 @@ from tests.support.record_checks import headers_of
 
 @pytest.fixture
 def log(host: Host) -> PartitionLog:
-    """Forty records: each ten milliseconds after the one before, but the 20th is from long ago."""
+    """Forty records, ten milliseconds apart, except for the 20th, which is much older."""
     log = create(host)
     for number in range(40):
         time_ms = 1_000 if number == 20 else TIMESTAMP_MS + 10 * number
@@ -32,18 +32,18 @@ def test_the_first_record_at_or_after_a_time_is_found(
         host.restart()
 
 
-def test_no_record_is_that_young(log: PartitionLog):
+def test_there_may_be_no_record_after_a_time(log: PartitionLog):
     assert log.offset_of_timestamp(TIMESTAMP_MS + 391, 40) is None
 
 
-def test_nothing_at_or_beyond_the_limit_is_found(log: PartitionLog):
+def test_no_record_at_or_beyond_the_limit_is_found(log: PartitionLog):
     assert log.offset_of_timestamp(TIMESTAMP_MS + 100, 10) is None
     found = log.offset_of_timestamp(TIMESTAMP_MS + 100, 11)
     assert found is not None
     assert found.offset == 10
 
 
-def test_nothing_below_the_start_is_found(log: PartitionLog):
+def test_no_record_below_the_start_is_found(log: PartitionLog):
     log.advance_log_start_offset(33)
     found = log.offset_of_timestamp(TIMESTAMP_MS, 40)
     assert found == OffsetOfTimestamp(TIMESTAMP_MS + 330, 33, 3)
@@ -62,7 +62,7 @@ def test_an_empty_log_has_no_times(host: Host):
     assert log.offset_of_timestamp(MAX_TIMESTAMP, 0) is None
 
 
-def test_times_go_with_the_records_that_are_dropped(host: Host, log: PartitionLog):
+def test_times_are_removed_with_truncated_records(host: Host, log: PartitionLog):
     log.truncate_to(15)
     for _ in range(2):
         log = log_of(host)
@@ -72,11 +72,11 @@ def test_times_go_with_the_records_that_are_dropped(host: Host, log: PartitionLo
         host.crash()
 
 
-def test_records_keep_the_time_they_came_with(log: PartitionLog):
+def test_records_keep_their_create_time(log: PartitionLog):
     assert append(log, b"x").log_append_time_ms == -1
 
 
-def test_a_topic_may_want_the_time_of_the_append(host: Host):
+def test_a_topic_may_use_the_append_time(host: Host):
     host.configure({"t": LogConfig(message_timestamp_type=LOG_APPEND_TIME)})
     log = create(host)
     appended = log.append_as_leader(batch(b"x", timestamp_ms=77), 0)
