@@ -23,11 +23,11 @@ from regent.actors.runtime import RegentActor, Supervisor
 from regent.actors.scheduler import Scheduler
 from regent.core.controller import effects as fx
 from regent.core.controller import events
-from regent.core.controller.answers import refusal
 from regent.core.controller.controller import Controller
+from regent.core.controller.error_responses import error_response
 from regent.core.controller.events import ControllerEvent, RequestId
 from regent.core.controller.gauges import take_gauges
-from regent.core.controller.set_aside import resignation
+from regent.core.controller.quarantine import resignation
 from regent.core.errors import Errors, RegentError
 from regent.core.model import BrokerId
 from regent.core.protocol.controller import (
@@ -131,7 +131,7 @@ class ControllerEventManager(RegentActor):
             case DescribeControllerRequest():
                 return DescribeControllerResponse(Errors.NOT_CONTROLLER)
             case _ if isinstance(message, ControllerRequest):
-                refused = refusal(events.event_of(message, 0))
+                refused = error_response(events.event_of(message, 0))
                 return None if refused is None else refused.response
             case _:
                 return super().preemption_answer(message)
@@ -250,7 +250,7 @@ class ControllerEventManager(RegentActor):
                 self.channels.add_broker(registration)
             case fx.RemoveBroker(broker_id):
                 self.channels.remove_broker(broker_id)
-            case fx.Reply(request_id, response):
+            case fx.SendResponse(request_id, response):
                 waiting = self._replies.pop(request_id, None)
                 if waiting is not None:
                     waiting.set(response)

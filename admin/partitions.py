@@ -30,7 +30,7 @@ _NO_STATE = LeaderIsrAndControllerEpoch(
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class DescribedPartition:
     """One partition; before its first election there is no leader and every epoch is -1."""
 
     topic_partition: TopicPartition
@@ -94,7 +94,7 @@ class Topics:
     """Topics and their partitions, sorted; ``unreadable`` says why anything is missing."""
 
     assignments: Mapping[str, TopicAssignment]
-    partitions: tuple[Partition, ...]
+    partitions: tuple[DescribedPartition, ...]
     unreadable: tuple[str, ...]
 
 
@@ -121,5 +121,5 @@ def read_partitions(admin: ZkAdminStore, topics: Collection[str]) -> Topics:
             state = _NO_STATE
         of_topic = assignments[partition.topic]
         replicas = of_topic.partitions[partition.partition]
-        rows.append(Partition(partition, of_topic.topic_id, replicas, state))
+        rows.append(DescribedPartition(partition, of_topic.topic_id, replicas, state))
     return Topics(assignments, tuple(rows), tuple(unreadable))

@@ -15,7 +15,7 @@ class ReassignmentError(RegentError):
     """Partitions were not moved, or not all of them."""
 
 
-class MoveState(Enum):
+class ReassignmentState(Enum):
     """How a partition stands to where it shall be."""
 
     COMPLETE = "complete"
@@ -29,16 +29,16 @@ class ReassignmentStatus(NamedTuple):
     partition: TopicPartition
     target: tuple[BrokerId, ...]
     replicas: tuple[BrokerId, ...]
-    state: MoveState
+    state: ReassignmentState
 
     def __str__(self) -> str:
         """Return the sentence Kafka's own tool has for it."""
         match self.state:
-            case MoveState.COMPLETE:
+            case ReassignmentState.COMPLETE:
                 return f"Reassignment of partition {self.partition} is complete."
-            case MoveState.IN_PROGRESS:
+            case ReassignmentState.IN_PROGRESS:
                 return f"Reassignment of partition {self.partition} is still in progress."
-            case MoveState.NOT_ACTIVE:
+            case ReassignmentState.NOT_ACTIVE:
                 return (
                     f"There is no active reassignment of partition {self.partition}, but replica"
                     f" set is {_ids(self.replicas) or 'none'} rather than {_ids(self.target)}."
@@ -69,9 +69,10 @@ def read_moves(
         current = None if topic is None else topic.partitions.get(partition.partition)
         replicas = () if current is None else current.replicas
         if current is not None and (current.is_being_reassigned or partition in pending):
-            state = MoveState.IN_PROGRESS
+            state = ReassignmentState.IN_PROGRESS
         else:
-            state = MoveState.COMPLETE if replicas == target else MoveState.NOT_ACTIVE
+            is_complete = replicas == target
+            state = ReassignmentState.COMPLETE if is_complete else ReassignmentState.NOT_ACTIVE
         moves.append(ReassignmentStatus(partition, target, replicas, state))
     return moves
 

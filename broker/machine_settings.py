@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from regent.config.settings import ISR_CHANGES_THROUGH_ZOOKEEPER, Settings
 from regent.config.settings_file import connections_per_ip_overrides
-from regent.core.controller.term import ControllerSettings
+from regent.core.controller.services import ControllerSettings
 from regent.core.log_config import BROKER_NAMES, LogConfig
 from regent.core.replication.replica_manager import ReplicationSettings
 from regent.transport.kafka.connection import KafkaLimits

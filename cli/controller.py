@@ -77,9 +77,9 @@ def move(cluster: Cluster, /, timeout_ms: int, output: str) -> None:
 @output_option
 @pass_cluster
 def try_again(cluster: Cluster, /, output: str) -> None:
-    """Have the controller try again what it has set aside.
+    """Have the controller try again what it has quarantined.
 
-    A topic or event that ended two controllers by an unexpected error is set aside by the third;
+    A topic or event that ended two controllers by an unexpected error is quarantined by the third;
     status names it. A topic is tried again when its znode changes.
     """
     with cluster.admin() as admin:

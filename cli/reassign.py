@@ -14,7 +14,7 @@ from regent.admin.partition_files import (
     read_topics_to_move_file,
     reassignment_json,
 )
-from regent.admin.reassign_progress import MoveState, ReassignmentError, read_moves
+from regent.admin.reassign_progress import ReassignmentError, ReassignmentState, read_moves
 from regent.admin.reassignment_throttles import are_throttled, clear_throttles
 from regent.cli.find_cluster import Cluster, pass_cluster
 from regent.cli.output import Output, examples, note, output_option, print_json
@@ -205,7 +205,7 @@ def _verify(
         print_json([move.as_json() for move in moves])
     else:
         click.echo("\n".join(["Status of partition reassignment:", *map(str, moves)]))
-    is_over = all(move.state is not MoveState.IN_PROGRESS for move in moves)
+    is_over = all(move.state is not ReassignmentState.IN_PROGRESS for move in moves)
     if is_over and not preserve:
         _clear_throttles(admin, targets)
 

@@ -17,8 +17,8 @@ from regent.admin.live_brokers import not_registered, read_live_brokers
 from regent.admin.partition_files import reassignment_json
 from regent.admin.pauses import pauses
 from regent.admin.reassign_progress import (
-    MoveState,
     ReassignmentError,
+    ReassignmentState,
     ReassignmentStatus,
     read_moves,
 )
@@ -322,8 +322,8 @@ def await_moves(
                 moves = read_moves(
                     admin, {partition: targets[partition] for partition in remaining}
                 )
-                failed += [move for move in moves if move.state is MoveState.NOT_ACTIVE]
-                remaining = [m.partition for m in moves if m.state is MoveState.IN_PROGRESS]
+                failed += [move for move in moves if move.state is ReassignmentState.NOT_ACTIVE]
+                remaining = [m.partition for m in moves if m.state is ReassignmentState.IN_PROGRESS]
                 progress.remain(len(remaining))
                 if not remaining:
                     break

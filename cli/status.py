@@ -20,8 +20,8 @@ from regent.cli.find_cluster import Cluster, ClusterNotFoundError, LocalCluster,
 from regent.cli.output import Output, output_option, print_facts, print_json
 from regent.cli.placement import placement_status
 from regent.cli.replaced_data import replaced_data
-from regent.core.controller.elector import NO_CONTROLLER
-from regent.core.controller.set_aside import FAILURES_TO_SET_ASIDE
+from regent.core.controller.controller_election import NO_CONTROLLER
+from regent.core.controller.quarantine import FAILURES_TO_QUARANTINE
 from regent.core.errors import BadDataError, UnreadableError
 from regent.core.model import MAX_CONTROLLER_EPOCH, BrokerId, BrokerRegistration
 from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
@@ -235,9 +235,9 @@ def _why_states_stay(described: DescribeControllerResponse | None, health: Healt
 def _examine_failures(admin: ZkAdminStore, health: Health) -> None:
     """Tell what controllers leave alone; what ended only one of them may pass by itself."""
     for failure in admin.read_failures():
-        if failure.controllers >= FAILURES_TO_SET_ASIDE:
+        if failure.controllers >= FAILURES_TO_QUARANTINE:
             health.reasons.append(
-                f"{failure.what} is set aside, it ended {failure.controllers} controllers:"
+                f"{failure.what} is quarantined, it ended {failure.controllers} controllers:"
                 f" {failure.error}; mend it, then: controller try-again"
             )
         else:

@@ -7,7 +7,7 @@ from itertools import groupby
 
 import click
 
-from regent.admin.partitions import Partition, Topics, read_partitions
+from regent.admin.partitions import DescribedPartition, Topics, read_partitions
 from regent.cli.find_cluster import Cluster, pass_cluster
 from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.cli.topic_options import TopicError, named, topic_argument
@@ -73,7 +73,7 @@ def describe(
 
 
 def _json(
-    partition: Partition, brokers: Mapping[BrokerId, BrokerRegistration | BadDataError]
+    partition: DescribedPartition, brokers: Mapping[BrokerId, BrokerRegistration | BadDataError]
 ) -> dict[str, object]:
     """Return a partition; ``waiting`` says whom for and why, if it waits for anybody."""
     waits = partition.waiting_reason(brokers)
@@ -81,7 +81,7 @@ def _json(
 
 
 def _print_partitions(
-    partitions: Sequence[Partition],
+    partitions: Sequence[DescribedPartition],
     found: Topics,
     configs: Mapping[str, Mapping[str, str] | BadDataError],
     deleted: Collection[str],
@@ -107,7 +107,7 @@ def _print_partitions(
         click.echo("\n".join(map(_partition_line, rows)))
 
 
-def _partition_line(partition: Partition) -> str:
+def _partition_line(partition: DescribedPartition) -> str:
     topic, number = partition.topic_partition
     assignment = partition.assignment
     fields = [

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from regent.core.admin.admin_manager import AdminSettings
-from regent.core.controller.term import ControllerSettings
+from regent.core.controller.services import ControllerSettings
 from regent.core.log_config import LOG_SETTINGS
 from regent.core.replication.replica_manager import ReplicationSettings
 from regent.core.setting import INT_MAX, Scope, Setting, setting, settings_of

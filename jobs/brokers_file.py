@@ -17,7 +17,7 @@ _MAX_ID: Final = 2**31 - 1
 _MAX_COUNT: Final = 2**63 - 1
 
 
-class Broker(NamedTuple):
+class PlannedBroker(NamedTuple):
     """A broker that may hold replicas."""
 
     broker_id: BrokerId
@@ -26,13 +26,13 @@ class Broker(NamedTuple):
     capacity: int | None  # replicas it may hold at most; None: any number
 
 
-def read_brokers_file(path: Path) -> tuple[Broker, ...]:
+def read_brokers_file(path: Path) -> tuple[PlannedBroker, ...]:
     """Read a list of ids or of ``{"id", "rack"?, "replica_count"?, "capacity"?}``, in any order.
 
     What ``regent brokers list -o json`` prints is such a list: other keys are passed over. Returned
     in the order of the ids. Raises ``InputError``.
     """
-    brokers: dict[BrokerId, Broker] = {}
+    brokers: dict[BrokerId, PlannedBroker] = {}
     for number, entry in enumerate(read_json_list(path, "broker")):
         broker = _broker(entry, f"{path}: entry {number}")
         if broker.broker_id in brokers:
@@ -43,7 +43,7 @@ def read_brokers_file(path: Path) -> tuple[Broker, ...]:
     return tuple(brokers[broker_id] for broker_id in sorted(brokers))
 
 
-def read_registered_brokers(admin: ZkAdminStore) -> tuple[Broker, ...]:
+def read_registered_brokers(admin: ZkAdminStore) -> tuple[PlannedBroker, ...]:
     """Read the brokers that are registered in ZooKeeper, in the order of their ids.
 
     Their ``replica_count`` is 0: what they hold is in the assignment. Raises ``InputError`` when
@@ -54,13 +54,13 @@ def read_registered_brokers(admin: ZkAdminStore) -> tuple[Broker, ...]:
     for broker_id, registration in admin.read_brokers().items():
         if isinstance(registration, BadDataError):
             raise registration
-        brokers.append(Broker(broker_id, registration.info.rack, 0, None))
+        brokers.append(PlannedBroker(broker_id, registration.info.rack, 0, None))
     if not brokers:
         raise InputError("no broker is registered in ZooKeeper: is the cluster running?")
     return tuple(brokers)
 
 
-def _broker(entry: object, where: str) -> Broker:
+def _broker(entry: object, where: str) -> PlannedBroker:
     fields: object = {"id": entry} if isinstance(entry, int) else entry
     if not isinstance(fields, dict):
         raise InputError(f"{where} must be a broker id or an object, not {reprlib.repr(entry)}")
@@ -70,7 +70,7 @@ def _broker(entry: object, where: str) -> Broker:
     broker_id = _whole_number(fields, "id", where, _MAX_ID)
     if broker_id is None:
         raise InputError(f"{where}: a broker needs an id")
-    return Broker(
+    return PlannedBroker(
         broker_id,
         rack,
         _whole_number(fields, "replica_count", where, _MAX_COUNT) or 0,

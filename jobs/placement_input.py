@@ -17,7 +17,7 @@ from regent.core.model import BrokerId
 from regent.core.placement.replica_placer import LEAST_LOADED, RANDOM, check
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.core.protocol.topics import ConfigEntry
-from regent.jobs.brokers_file import Broker, read_brokers_file, read_registered_brokers
+from regent.jobs.brokers_file import PlannedBroker, read_brokers_file, read_registered_brokers
 from regent.jobs.cluster_connection import cluster_admin, zookeeper_address
 from regent.jobs.command import InputError
 from regent.jobs.json_list import read_json_list
@@ -75,7 +75,7 @@ def read_order(options: Mapping[str, Any]) -> PlacementOrder:
 
 
 def _request(
-    options: Mapping[str, Any], specs: tuple[PlacementSpec, ...], brokers: tuple[Broker, ...]
+    options: Mapping[str, Any], specs: tuple[PlacementSpec, ...], brokers: tuple[PlannedBroker, ...]
 ) -> PlaceTopicsRequest:
     seed = options["seed"]
     is_drawn = seed is None and options["start_index"] == RANDOM
@@ -133,7 +133,7 @@ def _field(
 
 def _registered_brokers(
     admin: ZkAdminStore, start_index: str, specs: Collection[PlacementSpec]
-) -> tuple[Broker, ...]:
+) -> tuple[PlannedBroker, ...]:
     """Read the brokers and, where it matters, what they hold.
 
     What they hold of the topics to place does not count: who was interrupted and runs the same

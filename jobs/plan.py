@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from regent.core.model import BrokerId
 from regent.jobs.assignment_source import ZOOKEEPER, AssignmentSource
-from regent.jobs.brokers_file import Broker, read_brokers_file, read_registered_brokers
+from regent.jobs.brokers_file import PlannedBroker, read_brokers_file, read_registered_brokers
 from regent.jobs.cluster_connection import cluster_admin, cluster_options, zookeeper_address
 from regent.jobs.command import (
     InputError,
@@ -34,7 +34,7 @@ from regent.jobs.command import (
 )
 from regent.jobs.new_directory import check_is_new
 from regent.jobs.planning.goals import Decommission, Goal, Rebalance, Replace, ReplicationFactor
-from regent.jobs.planning.planner import Plan, Request, make_plan
+from regent.jobs.planning.planner import PlacementPlan, Request, make_plan
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -244,14 +244,14 @@ def _request(
     )
 
 
-def _brokers(text: str, address: Callable[[], str]) -> tuple[Broker, ...]:
+def _brokers(text: str, address: Callable[[], str]) -> tuple[PlannedBroker, ...]:
     if text != ZOOKEEPER:
         return read_brokers_file(Path(text))
     with cluster_admin(address()) as admin:
         return read_registered_brokers(admin)
 
 
-def _is_rack_aware(brokers: Sequence[Broker], wanted: bool | None) -> bool:
+def _is_rack_aware(brokers: Sequence[PlannedBroker], wanted: bool | None) -> bool:
     without = [broker.broker_id for broker in brokers if broker.rack is None]
     if wanted and without:
         raise InputError(f"--rack-aware: broker {without[0]} has no rack")
@@ -276,7 +276,7 @@ def _execute_at(options: dict[str, Any], address: Callable[[], str]) -> str | No
 
 
 def _summary(
-    plan: Plan, name: str, options: dict[str, Any], target: Path | None, seconds: float
+    plan: PlacementPlan, name: str, options: dict[str, Any], target: Path | None, seconds: float
 ) -> dict[str, Any]:
     written = str(target) if target is not None and plan.changes else None
     return {

@@ -36,8 +36,8 @@ from regent.jobs.reports.placement_trial import (
     BLOCKS,
     INTERLEAVED,
     UNIFORM,
-    Setting,
     Trial,
+    TrialSetting,
     failure_load,
     growth_cost,
     place_on_paper,
@@ -89,7 +89,7 @@ _STRATEGIES: Final = (*(strategy.value for strategy in Strategy), UNIFORM)
 @click.pass_obj
 def _command(spark: SparkSession | None, /, master: str, html: Path | None, **options: Any) -> None:
     started = time.monotonic()
-    setting = Setting(**{name: options[name] for name in Setting._fields})
+    setting = TrialSetting(**{name: options[name] for name in TrialSetting._fields})
     compare = options["compare"]
     names = strategies_to_compare(setting) if compare else [options["strategy"]]
     _check(setting, names, options["failures"])
@@ -112,7 +112,7 @@ def _command(spark: SparkSession | None, /, master: str, html: Path | None, **op
     print_report(options["output"], result, tables)
 
 
-def _check(setting: Setting, names: Sequence[str], failures: int | None) -> None:
+def _check(setting: TrialSetting, names: Sequence[str], failures: int | None) -> None:
     if setting.partitions * setting.factor > MAX_REPLICAS:
         raise InputError(f"more than {MAX_REPLICAS:,} replicas: use fewer partitions")
     if setting.racks > setting.brokers:
@@ -127,7 +127,7 @@ def _check(setting: Setting, names: Sequence[str], failures: int | None) -> None
 
 
 def _try(
-    spark: SparkSession, setting: Setting, strategy: str, added: int, loss: LossOptions
+    spark: SparkSession, setting: TrialSetting, strategy: str, added: int, loss: LossOptions
 ) -> Trial:
     started = time.monotonic()
     with progress(f"placing: {strategy}", spark):

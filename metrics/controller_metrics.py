@@ -53,7 +53,10 @@ _GAUGES = {
     "ActiveBrokerCount": ("active_broker_count", "registered brokers"),
     "FencedBrokerCount": ("fenced_broker_count", "registered brokers that answer nothing"),
     "UnusableTopicCount": ("unusable_topic_count", "topics whose znode cannot be used"),
-    "SetAsideCount": ("set_aside_count", "topics and events that ended controllers, left alone"),
+    "QuarantinedCount": (
+        "quarantined_count",
+        "topics and events that ended controllers, left alone",
+    ),
 }
 
 

@@ -24,7 +24,7 @@ from regent.core.admin.topic_validation import (
     topic_name_problem,
     unknown_topic,
 )
-from regent.core.controller.term import ControllerSettings
+from regent.core.controller.services import ControllerSettings
 from regent.core.errors import (
     ApiError,
     BadDataError,

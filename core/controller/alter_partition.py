@@ -18,7 +18,7 @@ from regent.core.controller.partition_change_writer import (
     partition_replicas,
 )
 from regent.core.controller.partition_replicas import ChangeRefused, PartitionChange
-from regent.core.controller.term import Term
+from regent.core.controller.services import ControllerServices
 from regent.core.errors import BadDataError, Errors
 from regent.core.model import (
     BrokerId,
@@ -38,10 +38,10 @@ from regent.core.protocol.controller import (
 class AlterPartitions:
     """Answers leaders that propose ISRs."""
 
-    def __init__(self, term: Term) -> None:
-        self._term = term
-        self._log = term.log(__name__)
-        self._context = term.context
+    def __init__(self, services: ControllerServices) -> None:
+        self._services = services
+        self._log = services.log(__name__)
+        self._context = services.context
 
     def alter(
         self, request: AlterPartitionRequest
@@ -69,7 +69,7 @@ class AlterPartitions:
         joining = {partition: self._joining(rows[partition]) for partition in changes}
         if changes:
             current = {partition: self._current(partition) for partition in changes}
-            outcomes |= self._write(keep_eligible_replicas(self._term, current, changes))
+            outcomes |= self._write(keep_eligible_replicas(self._services, current, changes))
         for partition, members in joining.items():
             if outcomes[partition] is Errors.NONE:
                 for member in members:
@@ -131,7 +131,7 @@ class AlterPartitions:
             partition: LeaderIsrAndControllerEpoch(change.leader_and_isr, epoch)
             for partition, change in changes.items()
         }
-        store = self._term.store
+        store = self._services.store
         written = store.update_partition_states(states, self._context.epoch_zk_version)
         conflicts = [p for p in changes if written[p] is WriteError.BAD_VERSION]
         found = store.read_partition_states(conflicts) if conflicts else {}
@@ -171,7 +171,7 @@ class AlterPartitions:
     def _apply(self, partition: TopicPartition, leadership: LeaderIsrAndControllerEpoch) -> None:
         before, now = self._known(partition), leadership.leader_and_isr
         self._context.put_partition_leadership_info(partition, leadership)
-        self._term.outbox.record(
+        self._services.outbox.record(
             "%s: leader %d, isr %s → %s%s",
             partition,
             now.leader,
@@ -185,9 +185,9 @@ class AlterPartitions:
     def _announce(self, partitions: Iterable[TopicPartition]) -> None:
         known = [partition for partition in partitions if self._known(partition) is not None]
         if known:
-            batch = self._term.new_batch()
+            batch = self._services.new_batch()
             batch.add_update_metadata(known)
-            self._term.announce(batch)
+            self._services.announce(batch)
 
     def _answer(self, partition: TopicPartition, error: Errors) -> AlteredPartition:
         known = self._known(partition)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from regent.core.controller.partition_change_writer import Failures
-from regent.core.controller.term import Term
+from regent.core.controller.services import ControllerServices
 from regent.core.errors import BadDataError, StateChangeFailedError, UnreadableError
 from regent.core.model import ReplicaAssignment, TopicPartition
 from regent.core.ports import TopicAssignment, WriteError
@@ -20,7 +20,7 @@ MAX_ROUNDS = 10
 
 
 def write_assignments(
-    term: Term, assignments: Mapping[TopicPartition, ReplicaAssignment]
+    services: ControllerServices, assignments: Mapping[TopicPartition, ReplicaAssignment]
 ) -> Failures:
     """Bring topic znodes to these assignments; return what failed and why.
 
@@ -35,10 +35,10 @@ def write_assignments(
     for _ in range(MAX_ROUNDS):
         if not remaining:
             break
-        proposals = _merge(term, remaining, refused)
-        outcomes = term.store.write_topics(proposals, term.context.epoch_zk_version)
+        proposals = _merge(services, remaining, refused)
+        outcomes = services.store.write_topics(proposals, services.context.epoch_zk_version)
         remaining = {t: wanted[t] for t, o in outcomes.items() if o is WriteError.BAD_VERSION}
-        term.context.must_read_again |= WriteError.NOT_ALLOWED in outcomes.values()
+        services.context.must_read_again |= WriteError.NOT_ALLOWED in outcomes.values()
         refused.update(
             {
                 topic: f"its topic cannot be written: {outcome.value}"
@@ -56,24 +56,26 @@ def write_assignments(
 
 
 def _merge(
-    term: Term, wanted: Mapping[str, Mapping[int, ReplicaAssignment]], refused: dict[str, str]
+    services: ControllerServices,
+    wanted: Mapping[str, Mapping[int, ReplicaAssignment]],
+    refused: dict[str, str],
 ) -> dict[str, TopicAssignment]:
     """Return the topics that must be written, as they are to be."""
     proposals: dict[str, TopicAssignment] = {}
-    stored = term.store.read_topics(wanted)
+    stored = services.store.read_topics(wanted)
     for topic, partitions in wanted.items():
         read = stored.get(topic)
         if read is None:
             refused[topic] = "its topic is gone"
         elif isinstance(read, BadDataError):
-            term.context.must_read_again |= isinstance(read, UnreadableError)
+            services.context.must_read_again |= isinstance(read, UnreadableError)
             refused[topic] = str(read)
-        elif term.context.topic_created_zxids.get(topic) not in (None, read.created_zxid):
+        elif services.context.topic_created_zxids.get(topic) not in (None, read.created_zxid):
             refused[topic] = "its topic was deleted and created again"
         else:
             merged = replace(
                 read,
-                topic_id=term.context.topic_id(topic) or read.topic_id,
+                topic_id=services.context.topic_id(topic) or read.topic_id,
                 partitions=dict(sorted({**read.partitions, **partitions}.items())),
             )
             if merged != read:

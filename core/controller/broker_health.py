@@ -17,7 +17,7 @@ from __future__ import annotations
 from regent.core.controller.controlled_shutdown import ControlledShutdowns
 from regent.core.controller.effects import ScheduleEvent, SendControlRequest
 from regent.core.controller.events import CheckBrokers
-from regent.core.controller.term import Term
+from regent.core.controller.services import ControllerServices
 from regent.core.model import BrokerId
 from regent.core.protocol.control import ControlHeader, LeaderAndIsrRequest, LeaderAndIsrType
 
@@ -28,22 +28,22 @@ _PROBE = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (), ())
 class BrokerHealth:
     """Probes brokers, and moves leaderships away from those that do not answer."""
 
-    def __init__(self, term: Term, shutdowns: ControlledShutdowns) -> None:
-        self._term = term
-        self._log = term.log(__name__)
-        self._context = term.context
+    def __init__(self, services: ControllerServices, shutdowns: ControlledShutdowns) -> None:
+        self._services = services
+        self._log = services.log(__name__)
+        self._context = services.context
         self._shutdowns = shutdowns
         self._missed: dict[BrokerId, int] = {}  # looks since it last answered
 
     def load(self) -> None:
         """Start probing at the start of a term, if it is configured."""
         self._missed.clear()
-        if self._term.settings.broker_answer_timeout_ms > 0:
+        if self._services.settings.broker_answer_timeout_ms > 0:
             self._probe()
 
     def look(self) -> None:
         """Relieve brokers that have not answered for too long, and probe again."""
-        if self._term.settings.broker_answer_timeout_ms == 0:
+        if self._services.settings.broker_answer_timeout_ms == 0:
             return  # switched off meanwhile
         registered = self._context.registrations
         missed = {b: self._missed.get(b, 0) + 1 for b in registered}
@@ -58,7 +58,7 @@ class BrokerHealth:
         if broker_id not in self._context.unresponsive_broker_ids:
             return False
         self._context.unresponsive_broker_ids.discard(broker_id)
-        self._term.outbox.record("broker %d: answers again", broker_id)
+        self._services.outbox.record("broker %d: answers again", broker_id)
         self._log.warning("broker %d answers again and is used again", broker_id)
         self._shutdowns.use_again(broker_id)
         return True
@@ -72,9 +72,9 @@ class BrokerHealth:
             self._log.error(
                 "broker %d has answered nothing for %d ms: others lead",
                 broker_id,
-                self._term.settings.broker_answer_timeout_ms,
+                self._services.settings.broker_answer_timeout_ms,
             )
-            self._term.outbox.record("broker %d: answers nothing", broker_id)
+            self._services.outbox.record("broker %d: answers nothing", broker_id)
         self._context.unresponsive_broker_ids.update(broker_ids)
         self._context.shutting_down_broker_ids.update(broker_ids)
         for broker_id in broker_ids:
@@ -85,11 +85,11 @@ class BrokerHealth:
         for broker_id, registration in sorted(self._context.registrations.items()):
             if self._missed.get(broker_id, 0) <= LOOKS:  # else it has enough to answer already
                 header = ControlHeader(
-                    self._term.broker_id,
+                    self._services.broker_id,
                     epoch,
                     registration.broker_epoch,
                     event_id=self._context.event_id,
                 )
-                self._term.outbox.add(SendControlRequest(broker_id, header, _PROBE))
-        after_ms = max(self._term.settings.broker_answer_timeout_ms // LOOKS, 1)
-        self._term.outbox.add(ScheduleEvent(after_ms, CheckBrokers(epoch)))
+                self._services.outbox.add(SendControlRequest(broker_id, header, _PROBE))
+        after_ms = max(self._services.settings.broker_answer_timeout_ms // LOOKS, 1)
+        self._services.outbox.add(ScheduleEvent(after_ms, CheckBrokers(epoch)))

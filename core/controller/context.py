@@ -87,7 +87,9 @@ class ControllerContext:
         self.topics_ineligible_for_deletion: set[str] = set()
         self.bad_topics: dict[str, str] = {}  # topic -> why its znode cannot be used
         self.unreadable_partitions: set[TopicPartition] = set()  # led once, nobody can say by whom
-        self.set_aside: dict[str, str] = {}  # topics and events that ended controllers -> the error
+        self.quarantined: dict[
+            str, str
+        ] = {}  # topics and events that ended controllers -> the error
         self.must_read_again = False  # an ACL refused something; no watch fires when it changes
         self.refused_states: set[TopicPartition] = set()  # which an ACL kept from changing
         # Replicas whose logs were, or can be, replaced, but not in the present leader epoch.
@@ -336,9 +338,9 @@ class ControllerContext:
             for replica in dict.fromkeys((*record.assignment.replicas, *record.replica_states))
         ]
 
-    def is_topic_set_aside(self, topic: str) -> bool:
+    def is_topic_quarantined(self, topic: str) -> bool:
         """Whether a topic is left alone because it ended controllers."""
-        return f"topic {topic}" in self.set_aside
+        return f"topic {topic}" in self.quarantined
 
     @property
     def knows_everything(self) -> bool:

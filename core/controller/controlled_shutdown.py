@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from regent.core.controller.effects import Reply, ScheduleEvent
+from regent.core.controller.effects import ScheduleEvent, SendResponse
 from regent.core.controller.election import ControlledShutdownElection
 from regent.core.controller.events import (
     ControlledShutdown,
@@ -19,8 +19,8 @@ from regent.core.controller.events import (
 )
 from regent.core.controller.partition_state_machine import PartitionStateMachine
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
+from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import PartitionState, ReplicaState
-from regent.core.controller.term import Term
 from regent.core.errors import Errors
 from regent.core.model import (
     NO_LEADER,
@@ -45,11 +45,14 @@ class ControlledShutdowns:
     """Answers brokers that ask to stop."""
 
     def __init__(
-        self, term: Term, partitions: PartitionStateMachine, replicas: ReplicaStateMachine
+        self,
+        services: ControllerServices,
+        partitions: PartitionStateMachine,
+        replicas: ReplicaStateMachine,
     ) -> None:
-        self._term = term
-        self._log = term.log(__name__)
-        self._context = term.context
+        self._services = services
+        self._log = services.log(__name__)
+        self._context = services.context
         self._partitions = partitions
         self._replicas = replicas
         self._waiting: dict[RequestId, _Waiting] = {}
@@ -64,7 +67,9 @@ class ControlledShutdowns:
         broker_id = event.broker_id
         refused = self._refusal(broker_id, event.broker_epoch)
         if refused is not Errors.NONE:
-            self._term.outbox.add(Reply(event.request_id, ControlledShutdownResponse(refused)))
+            self._services.outbox.add(
+                SendResponse(event.request_id, ControlledShutdownResponse(refused))
+            )
             return
         self._mark(broker_id)
         led = self.relieve(broker_id)
@@ -76,20 +81,20 @@ class ControlledShutdowns:
             return
         self._waiting[event.request_id] = waiting
         timeout = ControlledShutdownTimeout(event.request_id, self._context.epoch)
-        self._term.outbox.add(
-            ScheduleEvent(self._term.settings.controlled_shutdown_ack_timeout_ms, timeout)
+        self._services.outbox.add(
+            ScheduleEvent(self._services.settings.controlled_shutdown_ack_timeout_ms, timeout)
         )
 
     def relieve(self, broker_id: BrokerId) -> list[TopicPartition]:
         """Move everything off a broker that is shutting down; return what it led."""
         led, followed = self._replicated_partitions(broker_id)
-        self._term.outbox.record(
+        self._services.outbox.record(
             "broker %d: relieved, led %d, followed %d", broker_id, len(led), len(followed)
         )
         self._partitions.handle_state_changes(
             led, PartitionState.ONLINE, ControlledShutdownElection()
         )
-        self._term.outbox.flush()
+        self._services.outbox.flush()
         self._replicas.handle_state_changes(
             [PartitionAndReplica(partition, broker_id) for partition in followed],
             ReplicaState.OFFLINE,
@@ -149,7 +154,7 @@ class ControlledShutdowns:
             or registration.broker_epoch != event.broker_epoch
         ):
             return False
-        self._term.outbox.record("broker %d: did not shut down, used again", event.broker_id)
+        self._services.outbox.record("broker %d: did not shut down, used again", event.broker_id)
         self.use_again(event.broker_id)
         return True
 
@@ -170,7 +175,7 @@ class ControlledShutdowns:
         """Answer everybody who waits: somebody else will have to be asked."""
         refused = ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH)
         for request_id in self._waiting:
-            self._term.outbox.add(Reply(request_id, refused))
+            self._services.outbox.add(SendResponse(request_id, refused))
         self._waiting.clear()
 
     # --- inside ---
@@ -198,9 +203,9 @@ class ControlledShutdowns:
             return
         self._context.shutting_down_broker_ids.add(broker_id)
         broker_epoch = self._context.registrations[broker_id].broker_epoch
-        self._term.outbox.add(
+        self._services.outbox.add(
             ScheduleEvent(
-                self._term.settings.controlled_shutdown_abandoned_ms,
+                self._services.settings.controlled_shutdown_abandoned_ms,
                 ControlledShutdownAbandoned(broker_id, broker_epoch, self._context.epoch),
             )
         )
@@ -235,7 +240,7 @@ class ControlledShutdowns:
             len(remaining),
         )
         response = ControlledShutdownResponse(Errors.NONE, tuple(remaining))
-        self._term.outbox.add(Reply(request_id, response))
+        self._services.outbox.add(SendResponse(request_id, response))
 
     def _replicated_partitions(
         self, broker_id: BrokerId

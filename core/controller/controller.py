@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import assert_never
 
-from regent.core.controller import set_aside
+from regent.core.controller import quarantine
 from regent.core.controller.alter_partition import AlterPartitions
-from regent.core.controller.answers import refusal
+from regent.core.controller.broker_changes import BrokerChanges
 from regent.core.controller.broker_health import BrokerHealth
-from regent.core.controller.broker_membership import BrokerMembership
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.controlled_shutdown import ControlledShutdowns
+from regent.core.controller.controller_election import ControllerElection
 from regent.core.controller.effects import (
     BrokerMustEnd,
     BrokerRegistered,
@@ -27,10 +27,10 @@ from regent.core.controller.effects import (
     ControllerRoleChanged,
     Effect,
     RemoveBroker,
-    Reply,
     ScheduleEvent,
+    SendResponse,
 )
-from regent.core.controller.elector import Elector
+from regent.core.controller.error_responses import error_response
 from regent.core.controller.events import (
     AlterPartitionReceived,
     ApiPartitionReassignment,
@@ -74,14 +74,14 @@ from regent.core.controller.events import (
     UpdateMetadataResponseReceived,
     ZkPartitionReassignment,
 )
-from regent.core.controller.leader_balance import LeaderBalance
+from regent.core.controller.leader_elections import LeaderElections
 from regent.core.controller.notifications import Notifications
 from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.quarantine import Quarantine, event_name
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.responses import ControlResponses
-from regent.core.controller.set_aside import SetAside, event_name
-from regent.core.controller.term import ControllerSettings, Term
+from regent.core.controller.services import ControllerServices, ControllerSettings
 from regent.core.controller.topic_changes import TopicChanges
 from regent.core.controller.topic_deletion import TopicDeletions
 from regent.core.errors import (
@@ -120,24 +120,26 @@ class Controller:
     ) -> None:
         self._info = broker_info
         self._suspects = suspects  # of this broker
-        self._term = Term(broker_info.broker_id, store, topic_ids, settings or ControllerSettings())
-        self._log = self._term.log(__name__)
-        self._elector = Elector(broker_info.broker_id, store, obeyed_epoch)
-        self._partitions = PartitionStateMachine(self._term)
-        self._replicas = ReplicaStateMachine(self._term)
-        machines = (self._term, self._partitions, self._replicas)
+        self._services = ControllerServices(
+            broker_info.broker_id, store, topic_ids, settings or ControllerSettings()
+        )
+        self._log = self._services.log(__name__)
+        self._election = ControllerElection(broker_info.broker_id, store, obeyed_epoch)
+        self._partitions = PartitionStateMachine(self._services)
+        self._replicas = ReplicaStateMachine(self._services)
+        machines = (self._services, self._partitions, self._replicas)
         self._deletions = TopicDeletions(*machines)
         self._reassignments = Reassignments(*machines, self._deletions)
-        self._brokers = BrokerMembership(*machines, self._deletions, self._reassignments)
-        self._aside = SetAside(self._term)
-        self._topics = TopicChanges(*machines, self._deletions, self._aside)
+        self._brokers = BrokerChanges(*machines, self._deletions, self._reassignments)
+        self._quarantine = Quarantine(self._services)
+        self._topics = TopicChanges(*machines, self._deletions, self._quarantine)
         self._shutdowns = ControlledShutdowns(*machines)
-        self._health = BrokerHealth(self._term, self._shutdowns)
-        self._balance = LeaderBalance(self._term, self._partitions)
-        self._alter_partitions = AlterPartitions(self._term)
-        self._notifications = Notifications(self._term, self._replicas, self._reassignments)
+        self._health = BrokerHealth(self._services, self._shutdowns)
+        self._elections = LeaderElections(self._services, self._partitions)
+        self._alter_partitions = AlterPartitions(self._services)
+        self._notifications = Notifications(self._services, self._replicas, self._reassignments)
         self._responses = ControlResponses(
-            self._term, self._replicas, self._brokers, self._deletions
+            self._services, self._replicas, self._brokers, self._deletions
         )
         self._is_active = False
         self._resignations = 0  # after unexpected errors, since the last good term
@@ -156,12 +158,12 @@ class Controller:
     @property
     def active_controller_id(self) -> BrokerId:
         """The active controller according to ZooKeeper; -1: unknown."""
-        return self._elector.active_controller_id
+        return self._election.active_controller_id
 
     @property
     def context(self) -> ControllerContext:
         """The controller's state; empty while it is not active."""
-        return self._term.context
+        return self._services.context
 
     def flush_to(self, perform: Callable[[list[Effect]], None]) -> None:
         """Have urgent effects performed while their event is still being handled.
@@ -169,7 +171,7 @@ class Controller:
         When a broker dies, the requests about new leaders are sent before the broker is removed
         from all other ISRs.
         """
-        self._term.outbox.perform = perform
+        self._services.outbox.perform = perform
 
     def handle(self, event: ControllerEvent, now_ms: int) -> list[Effect]:
         """Process one event to completion; the caller performs the effects, in order.
@@ -198,7 +200,7 @@ class Controller:
             # Expire follows, and resigns; nothing more can be learnt or written until then.
             self._log.info("%s", expired)
             self._refuse(event)
-        return self._term.outbox.drain(max(epoch, self.context.epoch))
+        return self._services.outbox.drain(max(epoch, self.context.epoch))
 
     def _dispatch(self, event: ControllerEvent, now_ms: int) -> None:  # noqa: C901, PLR0915 - every event
         match event:
@@ -213,7 +215,7 @@ class Controller:
                 self._reconsider(now_ms)
             case Expire():
                 self._will_reelect = False
-                self._elector.forget()
+                self._election.forget()
                 self._resign()
             case RegisterBrokerAndReelect():
                 if self._register_broker(now_ms):
@@ -234,10 +236,10 @@ class Controller:
             case EventsLost():
                 self._register_broker(now_ms)  # the watch on it may have fired
                 self._begin_a_new_term(now_ms)
-            case _ if self._aside.has_event(event_name(event)):
-                self._refuse_set_aside(event)
+            case _ if self._quarantine.has_event(event_name(event)):
+                self._refuse_quarantined(event)
             case UncleanLeaderElectionEnable(enabled):
-                self._term.settings.unclean_leader_election_enable = enabled
+                self._services.settings.unclean_leader_election_enable = enabled
                 if self._is_active and enabled:
                     self._partitions.trigger_online_partition_state_change()
             case _ if not self._is_active:
@@ -249,7 +251,7 @@ class Controller:
             case TopicChange():
                 self._topics.on_topic_change()
             case PartitionModifications(topic):
-                is_tried_again = self._aside.try_again(topic)
+                is_tried_again = self._quarantine.try_again(topic)
                 self._topics.on_partition_modifications(topic)
                 if is_tried_again:
                     self._deletions.on_topic_deletion()  # a request to delete it has waited
@@ -261,14 +263,14 @@ class Controller:
             case PartitionReassignmentIsrChange(topic_partition):
                 self._reassignments.on_state_written(topic_partition)
             case PreferredReplicaElection():
-                self._balance.on_preferred_replica_election()
+                self._elections.on_preferred_replica_election()
             case IsrChangeNotification():
                 self._notifications.on_isr_change_notification()
             case LogDirEventNotification():
                 self._notifications.on_log_dir_event_notification()
             case AutoPreferredReplicaLeaderElection(controller_epoch):
                 if controller_epoch == self.context.epoch:
-                    self._balance.rebalance()
+                    self._elections.rebalance()
             case TopicUncleanLeaderElectionEnable(topic):
                 self._partitions.trigger_online_partition_state_change(topic)
             case ControlledShutdown():
@@ -284,7 +286,7 @@ class Controller:
                 self._reply(request_id, answer)
                 self._reassignments.on_isr_change(changed)
             case ReplicaLeaderElection(request_id, request):
-                self._reply(request_id, self._balance.elect(request))
+                self._reply(request_id, self._elections.elect(request))
             case ApiPartitionReassignment(request_id, request):
                 self._reply(request_id, self._reassignments.submit(request))
             case ListPartitionReassignments(request_id, request):
@@ -306,7 +308,7 @@ class Controller:
                 self._hear_of(event.broker_id, event.header)
                 self._responses.on_stop_replica(event)
             case ControllerFailuresChange():
-                self._make_up_for(self._aside.on_change())
+                self._make_up_for(self._quarantine.on_change())
             case CheckBrokers(controller_epoch):
                 if controller_epoch == self.context.epoch:
                     self._health.look()
@@ -323,17 +325,17 @@ class Controller:
 
     def _see_to_unreadable(self) -> None:
         """Look again after a while at what was refused: a changed ACL fires no watch."""
-        store, epoch = self._term.store, self.context.epoch
+        store, epoch = self._services.store, self.context.epoch
         if not (self.context.must_read_again or store.unreadable):
             return
         if self._reads_again_in != epoch:
             self._reads_again_in = epoch
-            self._schedule(self._term.settings.tell_again_ms, ReadAgain(epoch))
+            self._schedule(self._services.settings.tell_again_ms, ReadAgain(epoch))
 
     def _read_again(self, *, everything: bool = False) -> None:
         self._reads_again_in = 0
         self.context.must_read_again = False
-        has_missed_requests = everything or bool(self._term.store.unreadable)
+        has_missed_requests = everything or bool(self._services.store.unreadable)
         self._brokers.on_broker_change()
         self._notifications.on_isr_change_notification()
         self._reassignments.try_again(self._topics.read_again())
@@ -341,11 +343,11 @@ class Controller:
             self._topics.on_topic_change()
             self._deletions.on_topic_deletion()
             self._reassignments.on_zk_reassignment()
-            self._balance.on_preferred_replica_election()
+            self._elections.on_preferred_replica_election()
             self._notifications.on_log_dir_event_notification()
 
     def _make_up_for(self, tried_again: Collection[str]) -> None:
-        """Do what was set aside until now, and when this term began."""
+        """Do what was quarantined until now, and when this term began."""
         if tried_again:
             self._read_again(everything=True)
         if ZkPartitionReassignment.__name__ in tried_again:
@@ -364,7 +366,7 @@ class Controller:
     def _reconsider(self, now_ms: int) -> None:
         """Resign if ``/controller`` is not ours any more; then stand for election."""
         if self._is_active:
-            if self._elector.holds_controller_znode():
+            if self._election.holds_controller_znode():
                 return
             self._resign()
         self._elect(now_ms)
@@ -375,15 +377,15 @@ class Controller:
             self._log.error("Events were lost: reading everything again in a new term")
             epoch_zk_version = self.context.epoch_zk_version
             self._resign()
-            self._term.store.delete_controller(epoch_zk_version)
+            self._services.store.delete_controller(epoch_zk_version)
         self._reconsider(now_ms)
 
     def _elect(self, now_ms: int) -> None:
         if now_ms < self._no_election_before_ms:
-            self._elector.look()
+            self._election.look()
             return
         try:
-            won = self._elector.elect(now_ms)
+            won = self._election.elect(now_ms)
         except (BadDataError, ForeignDirectoryError) as error:  # until an operator corrects it
             self._complain(f"cannot stand for election: {error}", now_ms)
             self._reelect_later()
@@ -395,20 +397,20 @@ class Controller:
     def _register_broker(self, now_ms: int) -> bool:
         """Register and return whether that succeeded; if not, schedule another attempt."""
         try:
-            broker_epoch = self._term.store.register_broker(self._info, self._suspects())
+            broker_epoch = self._services.store.register_broker(self._info, self._suspects())
         except SessionExpiredError:
             raise
         except ForeignDirectoryError as error:
-            self._term.outbox.add(BrokerMustEnd(error))
+            self._services.outbox.add(BrokerMustEnd(error))
             return False
         except Exception as error:  # noqa: BLE001 - an unregistered broker serves nobody
             what = str(error) if isinstance(error, RegentError) else repr(error)
             self._complain(f"{what}; trying again", now_ms)
-            retry_ms = self._term.settings.registration_retry_ms
+            retry_ms = self._services.settings.registration_retry_ms
             self._schedule(retry_ms, RegisterBrokerAndReelect())
             return False
-        self._term.outbox.add(BrokerRegistered(broker_epoch))
-        self._term.outbox.record("broker %d: epoch %d", self._info.broker_id, broker_epoch)
+        self._services.outbox.add(BrokerRegistered(broker_epoch))
+        self._services.outbox.record("broker %d: epoch %d", self._info.broker_id, broker_epoch)
         return True
 
     def _complain(self, what: str, now_ms: int) -> None:
@@ -425,7 +427,7 @@ class Controller:
         controller was elected after us.
         """
         try:
-            raised = self._elector.raise_epoch(controller_epoch, self.context.epoch_zk_version)
+            raised = self._election.raise_epoch(controller_epoch, self.context.epoch_zk_version)
         except BadDataError as error:
             self._complain(f"cannot raise the controller epoch: {error}", now_ms)
             return
@@ -434,12 +436,12 @@ class Controller:
 
     def _publish_suspects(self) -> None:
         try:
-            self._term.store.publish_suspects(self._info, self._suspects())
+            self._services.store.publish_suspects(self._info, self._suspects())
         except SessionExpiredError:
             raise  # registering in the next session says it
         except RegentError as error:
             self._log.warning("%s; trying again", error)
-            self._schedule(self._term.settings.registration_retry_ms, SuspectReplicasChanged())
+            self._schedule(self._services.settings.registration_retry_ms, SuspectReplicasChanged())
 
     def _failover(self, won: ControllerEpoch) -> None:
         """Become the active controller, as ``KafkaController.onControllerFailover``.
@@ -450,28 +452,30 @@ class Controller:
         context = self.context
         self._is_active = True
         context.epoch, context.epoch_zk_version = won
-        self._term.outbox.add(ControllerRoleChanged(is_active=True, controller_epoch=won.epoch))
-        self._term.outbox.record("broker %d: controller epoch %d", self._info.broker_id, won.epoch)
+        self._services.outbox.add(ControllerRoleChanged(is_active=True, controller_epoch=won.epoch))
+        self._services.outbox.record(
+            "broker %d: controller epoch %d", self._info.broker_id, won.epoch
+        )
         for name, step in (
-            (set_aside.LOADING_SET_ASIDE, self._aside.load),
+            (quarantine.LOADING_QUARANTINE, self._quarantine.load),
             ("IsrChangeNotification", self._notifications.load),
-            (set_aside.LOADING_BROKERS, self._brokers.load),
-            (set_aside.LOADING_TOPICS, self._topics.load),
+            (quarantine.LOADING_BROKERS, self._brokers.load),
+            (quarantine.LOADING_TOPICS, self._topics.load),
             ("TopicDeletion", self._deletions.load),
-            (set_aside.ANNOUNCING_BROKERS, self._brokers.announce_brokers),
-            (set_aside.SETTLING_LEADERSHIPS, self._partitions.settle_restarted_replicas),
-            (set_aside.STARTING_REPLICAS, self._replicas.startup),
-            (set_aside.STARTING_PARTITIONS, self._partitions.startup),
+            (quarantine.ANNOUNCING_BROKERS, self._brokers.announce_brokers),
+            (quarantine.SETTLING_LEADERSHIPS, self._partitions.settle_restarted_replicas),
+            (quarantine.STARTING_REPLICAS, self._replicas.startup),
+            (quarantine.STARTING_PARTITIONS, self._partitions.startup),
             ("ZkPartitionReassignment", self._reassignments.resume),
             ("TopicDeletion", self._deletions.resume),
-            ("PreferredReplicaElection", self._balance.load),
+            ("PreferredReplicaElection", self._elections.load),
             ("CheckBrokers", self._health.load),
         ):
             self._loading = name
-            # A step that has the name of an event can be set aside.
-            if not self._aside.has_event(name):
+            # A step that has the name of an event can be quarantined.
+            if not self._quarantine.has_event(name):
                 step()
-        self._balance.begin_checks()
+        self._elections.begin_checks()
         self._loading = None
         self._log.info(
             "Ready to serve as the new controller: %d brokers, %d topics",
@@ -489,16 +493,16 @@ class Controller:
         self._is_active = False
         self._loading = None
         self._reads_again_in = 0
-        self._term.store.unwatch_all_but_controller()
+        self._services.store.unwatch_all_but_controller()
         for broker_id in self.context.live_or_shutting_down_broker_ids:
-            self._term.outbox.add(RemoveBroker(broker_id))
-        self._term.outbox.add(CancelScheduledEvents())
+            self._services.outbox.add(RemoveBroker(broker_id))
+        self._services.outbox.add(CancelScheduledEvents())
         self._will_reelect = False
-        self._term.outbox.add(
+        self._services.outbox.add(
             ControllerRoleChanged(is_active=False, controller_epoch=self.context.epoch)
         )
         self._shutdowns.refuse_all()
-        self._term.outbox.record("broker %d: resigned", self._info.broker_id)
+        self._services.outbox.record("broker %d: resigned", self._info.broker_id)
         self._log.info("Resigned")
         self.context.reset()
 
@@ -506,59 +510,61 @@ class Controller:
         """Resign after an unexpected error and stay out of elections for a backoff.
 
         The backoff doubles per failure. It is short again after a term longer than the maximum
-        backoff, and if the next term sets aside what failed. Mirrors
+        backoff, and if the next term quarantines what failed. Mirrors
         ``KafkaController.triggerControllerMove``. The version that fences the deletion of
         ``/controller`` is read before the term is forgotten.
         """
         self._log.error("Resigning after an error: %s", failed.reason)
         was_active, epoch_zk_version = self._is_active, self.context.epoch_zk_version
         term_ms = now_ms - self._elected_ms
-        is_set_aside_next = was_active and bool(failed.event) and self._write_down(failed, term_ms)
+        is_quarantined_next = (
+            was_active and bool(failed.event) and self._write_down(failed, term_ms)
+        )
         self._resign()
-        if is_set_aside_next or (was_active and term_ms > MAX_RESIGNATION_BACKOFF_MS):
+        if is_quarantined_next or (was_active and term_ms > MAX_RESIGNATION_BACKOFF_MS):
             self._resignations = 0
-        backoff_ms = self._term.settings.election_retry_ms * 2**self._resignations
+        backoff_ms = self._services.settings.election_retry_ms * 2**self._resignations
         backoff_ms = min(backoff_ms, MAX_RESIGNATION_BACKOFF_MS)
         self._resignations += 1
         self._no_election_before_ms = now_ms + backoff_ms
         self._schedule(backoff_ms, StandAgain())
         if was_active:
-            self._term.store.delete_controller(epoch_zk_version)
+            self._services.store.delete_controller(epoch_zk_version)
 
     def _write_down(self, failed: Resign, term_ms: int) -> bool:
         """Write to ZooKeeper what ended this term, before another controller is elected.
 
-        Returns whether the next term is the first that sets it aside.
+        Returns whether the next term is the first that quarantines it.
         """
         event = self._loading or failed.event
         try:
-            return self._aside.on_failure(event, failed.topic, failed.reason, term_ms=term_ms)
+            return self._quarantine.on_failure(event, failed.topic, failed.reason, term_ms=term_ms)
         except Exception as error:  # noqa: BLE001 - resigning matters more than any error
             self._log.warning("%r", error)
             return False
 
-    def _refuse_set_aside(self, event: ControllerEvent) -> None:
-        """Refuse an event that is set aside; a request is answered with an error."""
+    def _refuse_quarantined(self, event: ControllerEvent) -> None:
+        """Refuse an event that is quarantined; a request is answered with an error."""
         name = event_name(event)
-        self._term.outbox.record("%s: set aside, %s", name, self.context.set_aside[name])
-        reply = refusal(event, Errors.UNKNOWN_SERVER_ERROR)
+        self._services.outbox.record("%s: quarantined, %s", name, self.context.quarantined[name])
+        reply = error_response(event, Errors.UNKNOWN_SERVER_ERROR)
         if reply is not None:
-            self._term.outbox.add(reply)
+            self._services.outbox.add(reply)
         if isinstance(event, AutoPreferredReplicaLeaderElection):
-            self._balance.check_later(event.controller_epoch)
+            self._elections.check_later(event.controller_epoch)
 
     def _reply(self, request_id: RequestId, response: ControllerResponse) -> None:
-        self._term.outbox.add(Reply(request_id, response))
+        self._services.outbox.add(SendResponse(request_id, response))
 
     def _refuse(self, event: ControllerEvent) -> None:
-        reply = refusal(event)
-        if reply is not None and not self._term.outbox.has_answered(reply.request_id):
-            self._term.outbox.add(reply)
+        reply = error_response(event)
+        if reply is not None and not self._services.outbox.has_answered(reply.request_id):
+            self._services.outbox.add(reply)
 
     def _reelect_later(self) -> None:
         if not self._will_reelect:
             self._will_reelect = True
-            self._schedule(self._term.settings.election_retry_ms, Reelect())
+            self._schedule(self._services.settings.election_retry_ms, Reelect())
 
     def _schedule(self, after_ms: int, event: ControllerEvent) -> None:
-        self._term.outbox.add(ScheduleEvent(after_ms, event))
+        self._services.outbox.add(ScheduleEvent(after_ms, event))

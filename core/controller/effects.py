@@ -39,7 +39,7 @@ class SendControlRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class SendResponse:
     """Answer the request of this id."""
 
     request_id: RequestId
@@ -94,7 +94,7 @@ Effect: TypeAlias = (
     AddBroker
     | RemoveBroker
     | SendControlRequest
-    | Reply
+    | SendResponse
     | ScheduleEvent
     | CancelScheduledEvents
     | BrokerRegistered

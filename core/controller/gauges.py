@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from regent.core.controller.context import ControllerContext
-from regent.core.controller.elector import NO_CONTROLLER
+from regent.core.controller.controller_election import NO_CONTROLLER
 from regent.core.controller.states import ReplicaState
 from regent.core.model import BrokerId
 
@@ -31,7 +31,7 @@ class ControllerGauges:
     active_broker_count: int = 0
     fenced_broker_count: int = 0  # registered, but they answer nothing
     unusable_topic_count: int = 0
-    set_aside_count: int = 0
+    quarantined_count: int = 0
 
 
 def take_gauges(
@@ -61,5 +61,5 @@ def take_gauges(
         active_broker_count=len(context.registrations) - len(context.unresponsive_broker_ids),
         fenced_broker_count=len(context.unresponsive_broker_ids),
         unusable_topic_count=len(context.bad_topics),
-        set_aside_count=len(context.set_aside),
+        quarantined_count=len(context.quarantined),
     )

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
+from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import VALID_PREVIOUS_REPLICA_STATES, ReplicaState
-from regent.core.controller.term import Term
 from regent.core.errors import BadDataError, UnreadableError
 from regent.core.model import PartitionAndReplica, TopicPartition
 
@@ -22,11 +22,14 @@ class Notifications:
     """Reads notifications, acts on them, and deletes them."""
 
     def __init__(
-        self, term: Term, replicas: ReplicaStateMachine, reassignments: Reassignments
+        self,
+        services: ControllerServices,
+        replicas: ReplicaStateMachine,
+        reassignments: Reassignments,
     ) -> None:
-        self._term = term
-        self._log = term.log(__name__)
-        self._context = term.context
+        self._services = services
+        self._log = services.log(__name__)
+        self._context = services.context
         self._replicas = replicas
         self._reassignments = reassignments
         self._unread: set[TopicPartition] = set()  # changed, and an ACL hid how
@@ -34,13 +37,13 @@ class Notifications:
     def load(self) -> None:
         """Watch, and drop what is there: everything is read afresh at the start of a term."""
         self._unread.clear()
-        store, epoch_zk_version = self._term.store, self._context.epoch_zk_version
+        store, epoch_zk_version = self._services.store, self._context.epoch_zk_version
         store.delete_log_dir_events(store.read_log_dir_events().keys(), epoch_zk_version)
         store.delete_isr_changes(store.read_isr_changes().keys(), epoch_zk_version)
 
     def on_isr_change_notification(self) -> None:
         """Learn the ISRs that leaders wrote themselves, and tell every broker."""
-        notifications = self._term.store.read_isr_changes()
+        notifications = self._services.store.read_isr_changes()
         named = dict.fromkeys(sorted(self._unread))
         named.update(dict.fromkeys(p for named in notifications.values() for p in named))
         self._unread.clear()
@@ -48,11 +51,13 @@ class Notifications:
             p for p in named if self._context.partition_replica_assignment(p)
         )
         if learnt:
-            batch = self._term.new_batch()
+            batch = self._services.new_batch()
             batch.add_update_metadata(learnt)
-            self._term.announce(batch)
+            self._services.announce(batch)
             self._reassignments.on_isr_change(learnt)
-        self._term.store.delete_isr_changes(notifications.keys(), self._context.epoch_zk_version)
+        self._services.store.delete_isr_changes(
+            notifications.keys(), self._context.epoch_zk_version
+        )
 
     def on_log_dir_event_notification(self) -> None:
         """Ask brokers with a failed directory what they have lost.
@@ -61,14 +66,14 @@ class Notifications:
         answer KAFKA_STORAGE_ERROR, and that takes it offline. What was lost before they are told
         as well: a damaged log may be replaced now.
         """
-        events = self._term.store.read_log_dir_events()
+        events = self._services.store.read_log_dir_events()
         brokers = sorted(set(events.values()) & self._context.registrations.keys())
         if brokers:
-            self._term.outbox.record("brokers %s: logs failed, or can be replaced", brokers)
+            self._services.outbox.record("brokers %s: logs failed, or can be replaced", brokers)
             hosted = self._context.replicas_on_brokers(brokers)
             asked = [replica for replica in hosted if self._may_have_changed(replica)]
             self._replicas.ask(asked)
-        self._term.store.delete_log_dir_events(events.keys(), self._context.epoch_zk_version)
+        self._services.store.delete_log_dir_events(events.keys(), self._context.epoch_zk_version)
 
     def _may_have_changed(self, replica: PartitionAndReplica) -> bool:
         """Whether it is in service, or is not because of its log."""
@@ -82,7 +87,9 @@ class Notifications:
         """Read states into the context; return those that could be."""
         learnt: list[TopicPartition] = []
         unusable: list[str] = []
-        for partition, state in self._term.store.read_partition_states(list(partitions)).items():
+        for partition, state in self._services.store.read_partition_states(
+            list(partitions)
+        ).items():
             if isinstance(state, UnreadableError):
                 self._unread.add(partition)
                 self._context.must_read_again = True
@@ -97,7 +104,7 @@ class Notifications:
                 learnt.append(partition)
                 if state != before:
                     now = state.leader_and_isr
-                    self._term.outbox.record(
+                    self._services.outbox.record(
                         "%s: leader %d, isr %s → %s",
                         partition,
                         now.leader,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from regent.core.controller.effects import Effect, RecordChanges, Reply
+from regent.core.controller.effects import Effect, RecordChanges, SendResponse
 from regent.core.controller.events import RequestId
 
 MAX_CHANGE_LINES = 20  # an event may move 100,000 leaders; the journal names the first few
@@ -34,14 +34,16 @@ class Outbox:
         if self.perform is None or not self._effects:
             return
         effects, self._effects = self._effects, []
-        self._answered.update(e.request_id for e in effects if isinstance(e, Reply))
+        self._answered.update(e.request_id for e in effects if isinstance(e, SendResponse))
         self.perform(effects)
 
     def has_answered(self, request_id: RequestId) -> bool:
         """Whether the request has its answer already: there is never a second one."""
         if request_id in self._answered:
             return True
-        return any(isinstance(e, Reply) and e.request_id == request_id for e in self._effects)
+        return any(
+            isinstance(e, SendResponse) and e.request_id == request_id for e in self._effects
+        )
 
     def record(self, template: str, *args: object) -> None:
         """Note a change; only the first few of an event are ever formatted, tuples as lists."""

@@ -23,7 +23,7 @@ from regent.core.controller.partition_replicas import (
     PartitionChange,
     PartitionReplicas,
 )
-from regent.core.controller.term import Term
+from regent.core.controller.services import ControllerServices
 from regent.core.errors import BadDataError, StateChangeFailedError, UnreadableError
 from regent.core.model import (
     NO_LEADER,
@@ -45,7 +45,7 @@ NOBODY_COMMITS = 2**31  # as ``min.insync.replicas``: more than there can be in 
 
 
 def change_partitions(
-    term: Term,
+    services: ControllerServices,
     partitions: Collection[TopicPartition],
     cause: Cause | Callable[[TopicPartition], Cause],
 ) -> tuple[Changes, Failures]:
@@ -62,10 +62,10 @@ def change_partitions(
     for _ in range(MAX_ROUNDS):
         if not remaining:
             break
-        states = term.store.read_partition_states(remaining)
-        current = _usable(term, remaining, states, failures)
-        changes = _decide(term, current, cause_of, failures)
-        remaining = _write(term, current, changes, accepted, failures)
+        states = services.store.read_partition_states(remaining)
+        current = _usable(services, remaining, states, failures)
+        changes = _decide(services, current, cause_of, failures)
+        remaining = _write(services, current, changes, accepted, failures)
     for partition in remaining:
         failures[partition] = StateChangeFailedError(
             f"{partition}: its state kept changing while {MAX_ROUNDS} attempts were made"
@@ -90,15 +90,15 @@ def partition_replicas(context: ControllerContext, partition: TopicPartition) ->
 
 
 def _decide(
-    term: Term,
+    services: ControllerServices,
     current: Leaderships,
     cause_of: Callable[[TopicPartition], Cause],
     failures: Failures,
 ) -> Changes:
     causes = {partition: cause_of(partition) for partition in current}
-    replicas = {partition: partition_replicas(term.context, partition) for partition in current}
+    replicas = {partition: partition_replicas(services.context, partition) for partition in current}
     _read_unclean_leader_election(
-        term,
+        services,
         {
             partition: replicas[partition]
             for partition, now in current.items()
@@ -112,17 +112,17 @@ def _decide(
             failures[partition] = StateChangeFailedError(f"{partition}: {outcome.reason}")
         else:
             changes[partition] = outcome
-    return keep_eligible_replicas(term, current, changes)
+    return keep_eligible_replicas(services, current, changes)
 
 
 def _read_unclean_leader_election(
-    term: Term, replicas: Mapping[TopicPartition, PartitionReplicas]
+    services: ControllerServices, replicas: Mapping[TopicPartition, PartitionReplicas]
 ) -> None:
     """Read whether topics allow unclean elections, and note it for these partitions."""
     if not replicas:
         return
-    settings = term.store.read_unclean_leader_election(sorted({p.topic for p in replicas}))
-    default = term.settings.unclean_leader_election_enable
+    settings = services.store.read_unclean_leader_election(sorted({p.topic for p in replicas}))
+    default = services.settings.unclean_leader_election_enable
     for partition, of_partition in replicas.items():
         setting = settings.get(partition.topic, default)
         if isinstance(setting, BadDataError):
@@ -131,12 +131,14 @@ def _read_unclean_leader_election(
             of_partition.allows_unclean_election = setting
 
 
-def keep_eligible_replicas(term: Term, current: Leaderships, changes: Changes) -> Changes:
+def keep_eligible_replicas(
+    services: ControllerServices, current: Leaderships, changes: Changes
+) -> Changes:
     """Return changes that keep as eligible the replicas that leave the ISR (KIP-966).
 
     ``min.insync.replicas`` of topics is read only where few replicas remain, or did before.
     """
-    context = term.context
+    context = services.context
     keeping = {
         partition: change.leader_and_isr
         for partition, change in changes.items()
@@ -157,13 +159,13 @@ def keep_eligible_replicas(term: Term, current: Leaderships, changes: Changes) -
         )
     }
     topics = {p.topic for p in concerned & led if keeping[p].leader_recovery_state is RECOVERED}
-    settings = term.store.read_min_insync_replicas(sorted(topics)) if topics else {}
+    settings = services.store.read_min_insync_replicas(sorted(topics)) if topics else {}
     kept = dict(changes)
     for partition in concerned:
         min_isr = NOBODY_COMMITS
         if partition in led:
             replicas = context.partition_replica_assignment(partition)
-            min_isr = settings.get(partition.topic, term.settings.min_insync_replicas)
+            min_isr = settings.get(partition.topic, services.settings.min_insync_replicas)
             min_isr = min(min_isr, len(replicas))
         after = with_eligible_replicas(current[partition], keeping[partition], min_isr)
         kept[partition] = changes[partition]._replace(leader_and_isr=after)
@@ -181,7 +183,7 @@ def _can_be_led(
 
 
 def _usable(
-    term: Term,
+    services: ControllerServices,
     partitions: Collection[TopicPartition],
     states: PartitionStates,
     failures: Failures,
@@ -193,9 +195,9 @@ def _usable(
             reason = "its state znode does not exist"
         elif isinstance(state, BadDataError):
             if isinstance(state, UnreadableError):
-                _look_again(term.context, partition)
+                _look_again(services.context, partition)
             reason = str(state)
-        elif term.context.is_of_newer_controller(state):
+        elif services.context.is_of_newer_controller(state):
             reason = f"written by a newer controller, epoch {state.controller_epoch}"
         else:
             current[partition] = state.leader_and_isr
@@ -211,10 +213,14 @@ def _look_again(context: ControllerContext, partition: TopicPartition) -> None:
 
 
 def _write(
-    term: Term, current: Leaderships, changes: Changes, accepted: Changes, failures: Failures
+    services: ControllerServices,
+    current: Leaderships,
+    changes: Changes,
+    accepted: Changes,
+    failures: Failures,
 ) -> list[TopicPartition]:
     """Write changes; return partitions that met a conflict."""
-    context = term.context
+    context = services.context
     states: dict[TopicPartition, LeaderIsrAndControllerEpoch] = {}
     for partition, change in changes.items():
         state = LeaderIsrAndControllerEpoch(change.leader_and_isr, context.epoch)
@@ -227,8 +233,8 @@ def _write(
             accepted[partition] = change
     if not states:
         return []
-    _report_unclean(term, current, changes)
-    outcomes = term.store.update_partition_states(states, context.epoch_zk_version)
+    _report_unclean(services, current, changes)
+    outcomes = services.store.update_partition_states(states, context.epoch_zk_version)
     conflicts: list[TopicPartition] = []
     for partition, state in states.items():
         outcome = outcomes[partition]
@@ -245,18 +251,18 @@ def _write(
             context.put_partition_leadership_info(
                 partition, LeaderIsrAndControllerEpoch(written, context.epoch)
             )
-            _record(term.outbox, partition, before, written)
+            _record(services.outbox, partition, before, written)
     return conflicts
 
 
-def _report_unclean(term: Term, before: Leaderships, changes: Changes) -> None:
+def _report_unclean(services: ControllerServices, before: Leaderships, changes: Changes) -> None:
     """Count and log unclean elections before the write, whose answer may be lost."""
     unclean = [partition for partition, change in changes.items() if change.is_unclean]
     if not unclean:
         return
-    term.context.stats.unclean_leader_elections += len(unclean)
+    services.context.stats.unclean_leader_elections += len(unclean)
     first = unclean[0]
-    term.log("state.change").warning(
+    services.log("state.change").warning(
         "%d UNCLEAN elections: records may be lost. The first: %s goes to %d, in sync were %s",
         len(unclean),
         first,

@@ -24,12 +24,12 @@ from regent.core.controller.partition_change_writer import (
 )
 from regent.core.controller.partition_replicas import ChangeRefused
 from regent.core.controller.request_batch import ControlRequestBatch
+from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import (
     VALID_PREVIOUS_PARTITION_STATES,
     PartitionState,
     ReplicaState,
 )
-from regent.core.controller.term import Term
 from regent.core.errors import StateChangeFailedError
 from regent.core.model import (
     NO_LEADER,
@@ -43,10 +43,10 @@ from regent.core.ports import WriteError
 class PartitionStateMachine:
     """Owns the state of every partition."""
 
-    def __init__(self, term: Term) -> None:
-        self._term = term
-        self._log = term.log("state.change")
-        self._context = term.context
+    def __init__(self, services: ControllerServices) -> None:
+        self._services = services
+        self._log = services.log("state.change")
+        self._context = services.context
 
     def settle_restarted_replicas(self) -> None:
         """Treat as failed, at the start of a term, replicas restarted since the last decision."""
@@ -56,7 +56,7 @@ class PartitionStateMachine:
 
     def settle_late(self, partitions: Iterable[TopicPartition]) -> None:
         """Settle partitions whose replicas were told a leadership before it could be changed."""
-        batch = self._term.new_batch()
+        batch = self._services.new_batch()
         for partition, change in self.settle(partitions).items():
             is_led = change.leader_and_isr.leader != NO_LEADER
             state = PartitionState.ONLINE if is_led else PartitionState.OFFLINE
@@ -68,7 +68,7 @@ class PartitionStateMachine:
                 if replica_state in (ReplicaState.NEW, ReplicaState.ONLINE):
                     is_new = replica_state is ReplicaState.NEW
                     batch.add_leader_and_isr((broker_id,), partition, is_new=is_new)
-        self._term.announce(batch)
+        self._services.announce(batch)
 
     def settle(self, partitions: Iterable[TopicPartition]) -> Changes:
         """Treat replicas that restarted since the last decision, or are suspect, as failed.
@@ -79,7 +79,7 @@ class PartitionStateMachine:
         election as an offline leader does.
         """
         changed = [p for p in partitions if self._has_restarted_replicas(p)]
-        accepted, failures = change_partitions(self._term, changed, ReplicasRestarted())
+        accepted, failures = change_partitions(self._services, changed, ReplicasRestarted())
         self._context.note_elected(accepted)
         not_led = PartitionState.NON_EXISTENT, PartitionState.NEW
         self._context.note_undeposed(
@@ -174,10 +174,10 @@ class PartitionStateMachine:
         for partition in partitions:
             is_new = self._context.partition_state(partition) is PartitionState.NEW
             (new if is_new else existing).append(partition)
-        batch = self._term.new_batch()
+        batch = self._services.new_batch()
         failures, found = self._initialise(new, batch)
         failures.update(self._elect([*existing, *found], strategy, batch))
-        self._term.announce(batch)
+        self._services.announce(batch)
         return failures
 
     def _initialise(
@@ -196,13 +196,13 @@ class PartitionStateMachine:
                 )
         if not proposals:
             return failures, []
-        outcomes = self._term.store.create_partition_states(
+        outcomes = self._services.store.create_partition_states(
             proposals,
             self._context.epoch_zk_version,
             {topic: self._context.topic_id(topic) for topic in {p.topic for p in proposals}},
         )
         exist = [p for p in proposals if outcomes[p] is WriteError.NODE_EXISTS]
-        stored = self._term.store.read_partition_states(exist) if exist else {}
+        stored = self._services.store.read_partition_states(exist) if exist else {}
         found: list[TopicPartition] = []
         for partition, proposal in proposals.items():
             outcome = outcomes[partition]
@@ -229,7 +229,7 @@ class PartitionStateMachine:
         for member in first.isr:
             # A broker with a new log directory may suspect it, but was never told of it.
             self._context.note_rejoined(member, partition)
-        self._term.outbox.record(
+        self._services.outbox.record(
             "%s: created, leader %d, isr %s", partition, first.leader, list(first.isr)
         )
         batch.add_leader_and_isr(first.isr, partition, is_new=True)
@@ -240,7 +240,7 @@ class PartitionStateMachine:
         strategy: ElectionStrategy,
         batch: ControlRequestBatch,
     ) -> Failures:
-        accepted, failures = change_partitions(self._term, partitions, strategy)
+        accepted, failures = change_partitions(self._services, partitions, strategy)
         self._context.note_elected(accepted)
         for partition in accepted:
             self._context.put_partition_state(partition, PartitionState.ONLINE)

@@ -20,18 +20,18 @@ from collections.abc import Collection, Iterable
 from regent.core.controller.partition_change import NewLeaderEpoch, RemoveReplica
 from regent.core.controller.partition_change_writer import change_partitions
 from regent.core.controller.request_batch import ControlRequestBatch
+from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import VALID_PREVIOUS_REPLICA_STATES, ReplicaState
-from regent.core.controller.term import Term
 from regent.core.model import BrokerId, PartitionAndReplica, ReplicaAssignment, TopicPartition
 
 
 class ReplicaStateMachine:
     """Owns the state of every replica."""
 
-    def __init__(self, term: Term) -> None:
-        self._term = term
-        self._log = term.log("state.change")
-        self._context = term.context
+    def __init__(self, services: ControllerServices) -> None:
+        self._services = services
+        self._log = services.log("state.change")
+        self._context = services.context
 
     def startup(self) -> None:
         """Give every replica its first state of this term, and tell every broker what it hosts.
@@ -39,7 +39,7 @@ class ReplicaStateMachine:
         Dead replicas leave the ISR here (KAFKA-3143). Runs before the partition machine.
         """
         context = self._context
-        batch = self._term.new_batch()
+        batch = self._services.new_batch()
         batch.make_full(context.live_or_shutting_down_broker_ids)
         batch.add_full_metadata()
         all_offline: list[PartitionAndReplica] = []
@@ -55,7 +55,7 @@ class ReplicaStateMachine:
                     all_offline.append(replica)
             if online:
                 batch.add_leader_and_isr(online, partition)
-        self._term.announce(batch)
+        self._services.announce(batch)
         self.handle_state_changes(all_offline, ReplicaState.OFFLINE)
 
     def handle_state_changes(
@@ -72,7 +72,7 @@ class ReplicaStateMachine:
         ``metadata_of``: partitions that every broker hears of, with the live brokers, in any case.
         Raises ``ControllerMovedError``.
         """
-        batch = self._term.new_batch()
+        batch = self._services.new_batch()
         batch.make_full(full_for)
         if metadata_of is not None:
             batch.add_update_metadata(metadata_of)
@@ -81,14 +81,14 @@ class ReplicaStateMachine:
             by_broker.setdefault(replica.replica, []).append(replica.topic_partition)
         for broker_id in sorted(by_broker):
             self._move(broker_id, by_broker[broker_id], target, batch)
-        self._term.announce(batch)
+        self._services.announce(batch)
 
     def ask(self, replicas: Iterable[PartitionAndReplica]) -> None:
         """Tell replicas their leadership once more, for their answer."""
-        batch = self._term.new_batch()
+        batch = self._services.new_batch()
         for partition, broker_id in replicas:
             batch.add_leader_and_isr((broker_id,), partition)
-        self._term.announce(batch)
+        self._services.announce(batch)
 
     def restart(self, replicas: Collection[PartitionAndReplica]) -> None:
         """Use replicas whose logs failed, in a leader epoch in which their former ones never were.
@@ -98,8 +98,8 @@ class ReplicaStateMachine:
         """
         kept = [r for r in replicas if self._is_kept(r)]
         led = sorted({r.topic_partition for r in kept if self._was_led(r.topic_partition)})
-        accepted, _ = change_partitions(self._term, led, NewLeaderEpoch())
-        batch = self._term.new_batch()
+        accepted, _ = change_partitions(self._services, led, NewLeaderEpoch())
+        batch = self._services.new_batch()
         for replica in self._valid(kept, ReplicaState.ONLINE):
             partition = replica.topic_partition
             if partition in accepted:
@@ -108,7 +108,7 @@ class ReplicaStateMachine:
             else:
                 self._context.waiting_to_restart.add(replica)
         batch.add_changes(accepted)
-        self._term.announce(batch)
+        self._services.announce(batch)
 
     def restart_waiting(self) -> None:
         """Use those that wait for it, as far as they are still there."""
@@ -239,7 +239,7 @@ class ReplicaStateMachine:
         for partition in partitions:  # with the epoch of now, before the ISR changes
             batch.add_stop_replica(broker_id, partition, delete=False)
         led = [p for p in partitions if self._context.partition_leadership_info(p) is not None]
-        removed, failures = change_partitions(self._term, led, RemoveReplica(broker_id))
+        removed, failures = change_partitions(self._services, led, RemoveReplica(broker_id))
         # The znodes of a topic that is being deleted may be gone already.
         failures = {p: f for p, f in failures.items() if not self._is_queued_for_deletion(p)}
         batch.add_changes({p: c for p, c in removed.items() if self._context.is_to_be_led(p)})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from regent.core.controller.broker_membership import BrokerMembership
+from regent.core.controller.broker_changes import BrokerChanges
 from regent.core.controller.effects import ScheduleEvent
 from regent.core.controller.events import (
     BrokerFailedToObey,
@@ -18,8 +18,8 @@ from regent.core.controller.events import (
     UpdateMetadataResponseReceived,
 )
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
+from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import ReplicaState
-from regent.core.controller.term import Term
 from regent.core.controller.topic_deletion import TopicDeletions
 from regent.core.errors import Errors
 from regent.core.model import EPOCH_DURING_DELETE, BrokerId, PartitionAndReplica, TopicPartition
@@ -73,14 +73,14 @@ class ControlResponses:
 
     def __init__(
         self,
-        term: Term,
+        services: ControllerServices,
         replicas: ReplicaStateMachine,
-        brokers: BrokerMembership,
+        brokers: BrokerChanges,
         deletions: TopicDeletions,
     ) -> None:
-        self._term = term
-        self._log = term.log(__name__)
-        self._context = term.context
+        self._services = services
+        self._log = services.log(__name__)
+        self._context = services.context
         self._replicas = replicas
         self._brokers = brokers
         self._deletions = deletions
@@ -147,17 +147,17 @@ class ControlResponses:
         ]
         if newly_offline:
             offline.update(replica.topic_partition for replica in newly_offline)
-            self._term.outbox.record(
+            self._services.outbox.record(
                 "broker %d: %d replicas offline", event.broker_id, len(newly_offline)
             )
             self._brokers.on_replicas_become_offline(newly_offline)
 
     def _on_back(self, broker_id: BrokerId, replicas: list[PartitionAndReplica]) -> None:
         """Use replicas again whose logs were replaced; their topics may wait for being deleted."""
-        self._term.outbox.record("broker %d: %d replicas are back", broker_id, len(replicas))
-        batch = self._term.new_batch()
+        self._services.outbox.record("broker %d: %d replicas are back", broker_id, len(replicas))
+        batch = self._services.new_batch()
         batch.add_update_metadata(replica.topic_partition for replica in replicas)
-        self._term.announce(batch)
+        self._services.announce(batch)
         # They were told to stop, because of an earlier answer, and may have to obey that still.
         self._brokers.on_replicas_back(replicas)
         topics = {replica.topic_partition.topic for replica in replicas}
@@ -211,6 +211,6 @@ class ControlResponses:
         """Leave it to whoever is newer; an error of the broker's own is no reason to give up."""
         self._log.warning("broker %d refused %s: %s", broker_id, order, error.name)
         if error is Errors.UNKNOWN_SERVER_ERROR:
-            after_ms = self._term.settings.tell_again_ms
+            after_ms = self._services.settings.tell_again_ms
             again = BrokerFailedToObey(broker_id, header)
-            self._term.outbox.add(ScheduleEvent(after_ms, again))
+            self._services.outbox.add(ScheduleEvent(after_ms, again))

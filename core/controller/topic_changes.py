@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from regent.core.controller.election import OfflineElection
 from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.quarantine import Quarantine
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
-from regent.core.controller.set_aside import SetAside
+from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import PartitionState, ReplicaState
-from regent.core.controller.term import Term
 from regent.core.controller.topic_deletion import TopicDeletions
 from regent.core.errors import BadDataError, UnreadableError
 from regent.core.model import PartitionAndReplica, ReplicaAssignment, TopicPartition
@@ -30,23 +30,23 @@ class TopicChanges:
 
     def __init__(
         self,
-        term: Term,
+        services: ControllerServices,
         partitions: PartitionStateMachine,
         replicas: ReplicaStateMachine,
         deletions: TopicDeletions,
-        set_aside: SetAside,
+        quarantine: Quarantine,
     ) -> None:
-        self._term = term
-        self._log = term.log(__name__)
-        self._context = term.context
+        self._services = services
+        self._log = services.log(__name__)
+        self._context = services.context
         self._partitions = partitions
         self._replicas = replicas
         self._deletions = deletions
-        self._aside = set_aside
+        self._quarantine = quarantine
 
     def load(self) -> None:
         """Learn every topic, its partitions and their leaderships at the start of a term."""
-        topics, _ = self._read_topics(self._term.store.read_topic_names())
+        topics, _ = self._read_topics(self._services.store.read_topic_names())
         # Of two topics with one id, copied by hand, the older is the original.
         for topic in sorted(topics, key=lambda topic: topics[topic].created_zxid):
             self._learn(topic, topics[topic])
@@ -54,15 +54,15 @@ class TopicChanges:
 
     def on_topic_change(self) -> None:
         """Compare ``/brokers/topics`` with what we know."""
-        names = self._term.store.read_topic_names()
+        names = self._services.store.read_topic_names()
         present = set(names)
-        is_aside_gone = self._aside.forget_gone(present)
+        is_quarantine_over = self._quarantine.forget_gone(present)
         known = dict.fromkeys((*self._context.all_topics, *self._context.bad_topics))
         gone = [t for t in known if t not in present]
         new = [t for t in names if t not in self._context.all_topics]
         self._forget(gone)
         self._create(new)
-        if is_aside_gone:
+        if is_quarantine_over:
             self._deletions.on_topic_deletion()  # a request to delete it has waited
 
     def on_partition_modifications(self, topic: str) -> None:
@@ -95,7 +95,7 @@ class TopicChanges:
                 partition, assignment.partitions[partition.partition]
             )
         if added:
-            self._term.outbox.record("%s: %d partitions added", topic, len(added))
+            self._services.outbox.record("%s: %d partitions added", topic, len(added))
             self._on_new_partition_creation(added)
 
     def read_again(self) -> list[TopicPartition]:
@@ -123,7 +123,7 @@ class TopicChanges:
     def _read_topics(
         self, topics: Iterable[str]
     ) -> tuple[dict[str, TopicAssignment], frozenset[str]]:
-        """Read topics; those without an id get one, the unreadable ones are set aside.
+        """Read topics; those without an id get one, the unreadable ones are quarantined.
 
         Returns those that can be used and the names of those that are not there.
         """
@@ -132,20 +132,20 @@ class TopicChanges:
         remaining = list(topics)
         for _ in range(MAX_ROUNDS):
             without_id: dict[str, TopicAssignment] = {}
-            found = self._term.store.read_topics(remaining)
+            found = self._services.store.read_topics(remaining)
             absent |= {topic for topic in remaining if topic not in found}
             for topic, read in found.items():
                 if isinstance(read, BadDataError):
-                    self._set_aside(topic, read)
+                    self._quarantine_topic(topic, read)
                     continue
-                if self._context.is_topic_set_aside(topic):
-                    error = self._context.set_aside[f"topic {topic}"]
-                    self._set_aside(topic, BadDataError(f"it ended controllers: {error}"))
+                if self._context.is_topic_quarantined(topic):
+                    error = self._context.quarantined[f"topic {topic}"]
+                    self._quarantine_topic(topic, BadDataError(f"it ended controllers: {error}"))
                     continue
                 try:
                     with_id = self._with_topic_id(topic, read)
                 except UnreadableError as refused:  # its logs are of the id it has, if it has one
-                    self._set_aside(topic, refused)
+                    self._quarantine_topic(topic, refused)
                     continue
                 if with_id == read:
                     usable[topic] = read
@@ -156,7 +156,7 @@ class TopicChanges:
                 break
         for topic in remaining:  # its watch has fired; until then nobody may take it for unknown
             error = f"it got no id, its znode kept changing while {MAX_ROUNDS} attempts were made"
-            self._set_aside(topic, BadDataError(error))
+            self._quarantine_topic(topic, BadDataError(error))
         for topic in usable:
             self._context.bad_topics.pop(topic, None)
         return usable, absent
@@ -179,19 +179,19 @@ class TopicChanges:
             return read
         was_rewritten = known is None and read.zk_version > 0
         lost = self._lost_id(topic, read) if was_rewritten else None
-        return replace(read, topic_id=lost or self._term.topic_ids.new_topic_id())
+        return replace(read, topic_id=lost or self._services.topic_ids.new_topic_id())
 
     def _lost_id(self, topic: str, read: TopicAssignment) -> TopicId | None:
         """Return the id that a topic had before somebody dropped it; None: it had none."""
-        noted = self._term.store.read_noted_topic_id(topic)
+        noted = self._services.store.read_noted_topic_id(topic)
         if noted is not None:
             return noted
-        heard_of = self._term.topic_ids.last_known(topic)
+        heard_of = self._services.topic_ids.last_known(topic)
         return heard_of if heard_of is not None and self._has_states(topic, read) else None
 
     def _has_states(self, topic: str, read: TopicAssignment) -> bool:
         partitions = [TopicPartition(topic, partition) for partition in read.partitions]
-        return bool(self._term.store.read_partition_states(partitions))
+        return bool(self._services.store.read_partition_states(partitions))
 
     def _moves_lost_by(self, topic: str, read: TopicAssignment) -> dict[int, ReplicaAssignment]:
         """Return what is being moved, where a tool kept the replicas and dropped the rest."""
@@ -213,7 +213,7 @@ class TopicChanges:
         """Write topics back with their ids; return those somebody else wrote meanwhile."""
         if not topics:
             return []
-        outcomes = self._term.store.write_topics(topics, self._context.epoch_zk_version)
+        outcomes = self._services.store.write_topics(topics, self._context.epoch_zk_version)
         again: list[str] = []
         for topic, assignment in topics.items():
             outcome = outcomes[topic]
@@ -221,32 +221,32 @@ class TopicChanges:
                 again.append(topic)
             elif isinstance(outcome, int):
                 usable[topic] = replace(assignment, zk_version=outcome)
-                self._term.outbox.record("%s: topic id %s", topic, assignment.topic_id)
+                self._services.outbox.record("%s: topic id %s", topic, assignment.topic_id)
             elif outcome is WriteError.NOT_ALLOWED:  # until it is: logs without an id get none
-                self._set_aside(topic, BadDataError(f"it got no id: {outcome.value}"))
+                self._quarantine_topic(topic, BadDataError(f"it got no id: {outcome.value}"))
                 self._context.must_read_again = True
             elif outcome is not WriteError.NO_NODE:  # better none than no topic
                 self._log.error("topic %s gets no id: %s", topic, outcome.value)
                 usable[topic] = replace(assignment, topic_id=self._context.topic_id(topic))
         return again
 
-    def _set_aside(self, topic: str, error: BadDataError) -> None:
+    def _quarantine_topic(self, topic: str, error: BadDataError) -> None:
         if self._context.bad_topics.get(topic) != str(error):
-            self._log.error("topic %s is set aside until its znode is mended: %s", topic, error)
-            self._term.outbox.record("%s: set aside, %s", topic, error)
+            self._log.error("topic %s is quarantined until its znode is mended: %s", topic, error)
+            self._services.outbox.record("%s: quarantined, %s", topic, error)
         self._context.bad_topics[topic] = str(error)
         self._context.must_read_again |= isinstance(error, UnreadableError)
 
     # --- applying ---
 
     def _learn(self, topic: str, assignment: TopicAssignment) -> bool:
-        """Remember a topic; False when it is set aside because another one has its id."""
+        """Remember a topic; False when it is quarantined because another one has its id."""
         context = self._context
         if assignment.topic_id is not None:
             namesake = context.topic_name(assignment.topic_id)
             if namesake not in (None, topic):
                 taken = f"topic {topic}: its id {assignment.topic_id} is {namesake}'s"
-                self._set_aside(topic, BadDataError(taken))
+                self._quarantine_topic(topic, BadDataError(taken))
                 return False
             context.add_topic_id(topic, assignment.topic_id)
         context.add_topic(topic)
@@ -260,7 +260,7 @@ class TopicChanges:
 
     def _learn_leaderships(self, partitions: list[TopicPartition]) -> None:
         unreadable: dict[TopicPartition, BadDataError] = {}
-        states, zxids = self._term.store.read_partition_states_with_zxids(partitions)
+        states, zxids = self._services.store.read_partition_states_with_zxids(partitions)
         broker_epochs = self._context.live_broker_epochs
         youngest = max(broker_epochs.values(), default=0)
         for partition, state in states.items():
@@ -285,7 +285,7 @@ class TopicChanges:
         for topic, assignment in self._read_topics(topics)[0].items():
             if self._learn(topic, assignment):
                 created += self._context.partitions_of(topic)
-                self._term.outbox.record("%s: new topic", topic)
+                self._services.outbox.record("%s: new topic", topic)
         self._on_new_partition_creation(created)
 
     def _on_new_partition_creation(self, partitions: list[TopicPartition]) -> None:
@@ -339,7 +339,7 @@ class TopicChanges:
         lost = {t for t in topics if not self._context.is_topic_queued_for_deletion(t)}
         # Queued for deletion, the batch marks their rows as such and skips epoch checks.
         self._context.queue_topic_deletion(topics)
-        batch = self._term.new_batch()
+        batch = self._services.new_batch()
         for topic in topics:
             partitions = self._context.partitions_of(topic)
             batch.add_update_metadata(partitions)
@@ -351,8 +351,8 @@ class TopicChanges:
                     is_topic_lost=topic in lost,
                 )
             kept = ", not by a deletion: its logs are kept aside" if topic in lost else ""
-            self._term.outbox.record("%s: gone from ZooKeeper%s", topic, kept)
-        self._term.announce(batch)
+            self._services.outbox.record("%s: gone from ZooKeeper%s", topic, kept)
+        self._services.announce(batch)
         if lost:
             self._log.warning(
                 "%d topics are gone from ZooKeeper although nobody asked for their deletion, the"
@@ -374,4 +374,4 @@ class TopicChanges:
             if partition in moving
         }
         if dropped:
-            self._term.store.remove_reassignments(dropped, self._context.epoch_zk_version)
+            self._services.store.remove_reassignments(dropped, self._context.epoch_zk_version)

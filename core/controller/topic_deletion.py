@@ -26,8 +26,8 @@ from regent.core.controller.election import OfflineElection
 from regent.core.controller.events import TopicDeletion
 from regent.core.controller.partition_state_machine import PartitionStateMachine
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
+from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import PartitionState, ReplicaState
-from regent.core.controller.term import Term
 from regent.core.errors import BadDataError, Errors, UnreadableError
 from regent.core.model import BrokerId, PartitionAndReplica, TopicPartition
 from regent.core.ports import TopicAssignment, WriteError
@@ -51,11 +51,14 @@ class TopicDeletions:
     """Deletes topics as far as their replicas allow at the moment."""
 
     def __init__(
-        self, term: Term, partitions: PartitionStateMachine, replicas: ReplicaStateMachine
+        self,
+        services: ControllerServices,
+        partitions: PartitionStateMachine,
+        replicas: ReplicaStateMachine,
     ) -> None:
-        self._term = term
-        self._log = term.log(__name__)
-        self._context = term.context
+        self._services = services
+        self._log = services.log(__name__)
+        self._context = services.context
         self._partitions = partitions
         self._replicas = replicas
         self._deletions: dict[str, _Deletion] = {}
@@ -86,22 +89,22 @@ class TopicDeletions:
         ]
         self._context.queue_topic_deletion(new)
         for topic in new:
-            self._term.outbox.record("%s: to be deleted", topic)
+            self._services.outbox.record("%s: to be deleted", topic)
         self.mark_ineligible(self._being_reassigned(new), "partitions are being reassigned")
         self.resume(failed)
         self._advance(new)
 
     def _read_requests(self) -> list[str]:
         """Return the topics to be deleted that we know; see to the other requests."""
-        requests = self._term.store.read_topics_to_delete()
+        requests = self._services.store.read_topics_to_delete()
         epoch_zk_version = self._context.epoch_zk_version
-        if not self._term.settings.delete_topic_enable:
+        if not self._services.settings.delete_topic_enable:
             if requests:
-                self._term.store.delete_topic_deletions(requests, epoch_zk_version)
-                self._term.outbox.record("topics %s: deletion is disabled", list(requests))
+                self._services.store.delete_topic_deletions(requests, epoch_zk_version)
+                self._services.outbox.record("topics %s: deletion is disabled", list(requests))
             return []
-        # Which brokers host a topic that is set aside is unknown: its deletion waits.
-        requests = {t: z for t, z in requests.items() if not self._context.is_topic_set_aside(t)}
+        # Which brokers host a topic that is quarantined is unknown: its deletion waits.
+        requests = {t: z for t, z in requests.items() if not self._context.is_topic_quarantined(t)}
         others = {t: zxid for t, zxid in requests.items() if not self._is_meant(t, zxid)}
         if others:
             self._delete_untold(others)
@@ -123,11 +126,11 @@ class TopicDeletions:
         if waiting:
             self._try_again_later(waiting)
         requests = {topic: zxid for topic, zxid in requests.items() if topic not in waiting}
-        gone = self._term.store.delete_topics(requests, self._context.epoch_zk_version)
+        gone = self._services.store.delete_topics(requests, self._context.epoch_zk_version)
         for topic in sorted(gone):
             if topic not in self._context.all_topics:
                 self._context.bad_topics.pop(topic, None)
-            self._term.outbox.record("%s: nothing left to delete", topic)
+            self._services.outbox.record("%s: nothing left to delete", topic)
         if len(gone) < len(requests):
             self._try_again_later(requests.keys() - gone)
 
@@ -137,7 +140,7 @@ class TopicDeletions:
         Those whose znode was mended (its watch has fired), and those that an ACL hides for now.
         """
         broken = [topic for topic in topics if topic in self._context.bad_topics]
-        found = self._term.store.read_topics(broken) if broken else {}
+        found = self._services.store.read_topics(broken) if broken else {}
         return {topic for topic, read in found.items() if self._will_be_known(topic, read)}
 
     def _will_be_known(self, topic: str, read: TopicAssignment | BadDataError) -> bool:
@@ -159,18 +162,18 @@ class TopicDeletions:
             ):
                 return
             restored = replace(read, topic_id=self._context.topic_id(topic), partitions=wanted)
-            outcome = self._term.store.write_topics(
+            outcome = self._services.store.write_topics(
                 {topic: restored}, self._context.epoch_zk_version
             )[topic]
             if isinstance(outcome, int):
                 added = len(read.partitions.keys() - wanted.keys())
-                self._term.outbox.record("%s: %d added partitions taken back", topic, added)
+                self._services.outbox.record("%s: %d added partitions taken back", topic, added)
                 return
             if outcome is WriteError.NOT_ALLOWED:
                 self.grown.add(topic)
                 self._context.must_read_again = True
                 return
-            read = self._term.store.read_topics([topic]).get(topic)
+            read = self._services.store.read_topics([topic]).get(topic)
 
     # --- what keeps it from being deleted ---
 
@@ -181,7 +184,7 @@ class TopicDeletions:
             return
         self._context.topics_ineligible_for_deletion.update(halted)
         for topic in halted:
-            self._term.outbox.record("%s: deletion waits, %s", topic, reason)
+            self._services.outbox.record("%s: deletion waits, %s", topic, reason)
         self._log.info(
             "the deletion of %d topics waits, the first %s: %s",
             len(halted),
@@ -272,8 +275,8 @@ class TopicDeletions:
 
     def _try_again_later(self, topics: Iterable[str]) -> None:
         if not self._failed:
-            after_ms = self._term.settings.topic_deletion_retry_ms
-            self._term.outbox.add(ScheduleEvent(after_ms, TopicDeletion()))
+            after_ms = self._services.settings.topic_deletion_retry_ms
+            self._services.outbox.add(ScheduleEvent(after_ms, TopicDeletion()))
         self._failed.update(topics)
 
     # --- what replicas say ---
@@ -354,11 +357,11 @@ class TopicDeletions:
         if not topics:
             return
         self._begin([topic for topic in topics if self._started(topic) is None])
-        batch = self._term.new_batch()
+        batch = self._services.new_batch()
         batch.add_update_metadata(
             tp for topic in topics for tp in self._context.partitions_of(topic)
         )
-        self._term.announce(batch)
+        self._services.announce(batch)
         alive: list[PartitionAndReplica] = []
         dead: list[PartitionAndReplica] = []
         for topic in topics:
@@ -389,7 +392,7 @@ class TopicDeletions:
         for topic in topics:
             replicas = self._context.replicas_of(self._context.partitions_of(topic))
             self._deletions[topic] = _Deletion(set(replicas))
-            self._term.outbox.record("%s: deletion started, %d replicas", topic, len(replicas))
+            self._services.outbox.record("%s: deletion started, %d replicas", topic, len(replicas))
         # Not before: until here its partitions count as offline, and cease to.
         self._context.topics_with_deletion_started.update(topics)
 
@@ -405,11 +408,11 @@ class TopicDeletions:
                 done[topic] = self._context.topic_created_zxids[topic]
         if not done:
             return
-        gone = self._term.store.delete_topics(done, self._context.epoch_zk_version)
+        gone = self._services.store.delete_topics(done, self._context.epoch_zk_version)
         for topic in sorted(gone):
             self._context.remove_topic(topic)
             self._deletions.pop(topic)
-            self._term.outbox.record("%s: deleted", topic)
+            self._services.outbox.record("%s: deleted", topic)
         self._log.info(
             "%d topics are deleted, the first: %s",
             len(gone),

@@ -25,7 +25,7 @@ _WAVE: Final = re.compile(r"(\d{1,9})\.json")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ExecutablePlan:
     """A plan that can be executed: every partition is moved once."""
 
     directory: Path
@@ -37,7 +37,7 @@ class Plan:
         return [move for wave in self.waves for move in wave]
 
 
-def read_plan(directory: Path) -> Plan:
+def read_plan(directory: Path) -> ExecutablePlan:
     """Read the plan in ``directory``. Raises ``InputError`` for anything else."""
     paths = _wave_paths(directory)
     before = _read_assignments(directory / ROLLBACK)
@@ -62,7 +62,7 @@ def read_plan(directory: Path) -> Plan:
         raise InputError(
             f"{directory}: no wave moves {forgotten}, which {ROLLBACK} has: is a wave missing?"
         )
-    return Plan(directory, tuple(waves))
+    return ExecutablePlan(directory, tuple(waves))
 
 
 def _wave_paths(directory: Path) -> list[Path]:

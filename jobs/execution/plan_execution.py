@@ -33,7 +33,7 @@ from regent.core.protocol.controller import (
 )
 from regent.jobs.cluster_connection import cluster_admin, cluster_options, zookeeper_address
 from regent.jobs.command import InputError, print_summary
-from regent.jobs.execution.plan_directory import ROLLBACK, Plan, read_plan
+from regent.jobs.execution.plan_directory import ROLLBACK, ExecutablePlan, read_plan
 from regent.jobs.execution.plan_progress import MoveState
 from regent.jobs.execution.plan_survey import Standing, survey
 from regent.jobs.execution.plan_wave import Wave, listed
@@ -100,7 +100,7 @@ def inspect_plan(
     return {**_summary(plan, _waves(plan, standings)), "moving": moving, "dry_run": True}
 
 
-def _waves(plan: Plan, standings: Sequence[Standing]) -> list[Wave]:
+def _waves(plan: ExecutablePlan, standings: Sequence[Standing]) -> list[Wave]:
     """Return the waves of a plan whose moves stand so, in the order of the plan."""
     rest = iter(standings)
     return [
@@ -108,7 +108,7 @@ def _waves(plan: Plan, standings: Sequence[Standing]) -> list[Wave]:
     ]
 
 
-def _summary(plan: Plan, waves: Sequence[Wave]) -> dict[str, Any]:
+def _summary(plan: ExecutablePlan, waves: Sequence[Wave]) -> dict[str, Any]:
     """Return what has been done, and what not; without ``waves`` nothing is known."""
     return {
         "job": "plan execute",
@@ -132,13 +132,13 @@ def _summary(plan: Plan, waves: Sequence[Wave]) -> dict[str, Any]:
     }
 
 
-def _resume(plan: Plan, address: str) -> str:
+def _resume(plan: ExecutablePlan, address: str) -> str:
     directory = str(plan.directory.absolute())
     arguments = ("jobs", "plan", "execute", directory, "--zookeeper", address)
     return f"{program()} {shlex.join(arguments)}"
 
 
-def _roll_back(plan: Plan, address: str) -> str:
+def _roll_back(plan: ExecutablePlan, address: str) -> str:
     file = str(plan.directory.absolute() / ROLLBACK)
     arguments = ("reassign", "--zookeeper", address, "--execute", "--additional")
     return f"{program()} {shlex.join((*arguments, '--reassignment-json-file', file))}"
@@ -151,7 +151,7 @@ class _Execution:
     """The execution of one plan, over as many ZooKeeper sessions as it takes."""
 
     def __init__(
-        self, plan: Plan, wave_timeout_s: float, line: ProgressLine, *, additional: bool
+        self, plan: ExecutablePlan, wave_timeout_s: float, line: ProgressLine, *, additional: bool
     ) -> None:
         self._plan = plan
         self._wave_timeout_s = wave_timeout_s

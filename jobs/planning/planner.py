@@ -12,7 +12,7 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from regent.jobs.assignment_source import AssignmentSource, assignment_frame, check_counted
-from regent.jobs.brokers_file import Broker
+from regent.jobs.brokers_file import PlannedBroker
 from regent.jobs.command import InputError
 from regent.jobs.planning.goals import Goal, Planned
 from regent.jobs.planning.model import Change, Layout, named
@@ -29,7 +29,7 @@ class Request:
 
     goal: Goal
     source: AssignmentSource
-    brokers: Sequence[Broker]
+    brokers: Sequence[PlannedBroker]
     is_rack_aware: bool
     topics: Sequence[str]
     exclude: Sequence[str]
@@ -39,7 +39,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlacementPlan:
     """Changes, sorted by partition, each with the number of its wave (from 0), and their sum."""
 
     changes: Sequence[Change]
@@ -51,7 +51,7 @@ class Plan:
         write_plan(target, self.changes, self.wave_of, self.summary)
 
 
-def make_plan(spark: SparkSession, request: Request) -> Plan:
+def make_plan(spark: SparkSession, request: Request) -> PlacementPlan:
     """Plan in Spark's and our own time; the same request gives the same plan.
 
     Raises:
@@ -82,7 +82,7 @@ def make_plan(spark: SparkSession, request: Request) -> Plan:
         "racks_gained": _racks_gained(layout),
         "warnings": _warnings(layout, planned, request),
     }
-    return Plan(changes, wave_of, summary)
+    return PlacementPlan(changes, wave_of, summary)
 
 
 def _spreads(

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from regent.core.model import BrokerId
 from regent.jobs.assignment_source import IS_SOUND
-from regent.jobs.brokers_file import Broker
+from regent.jobs.brokers_file import PlannedBroker
 from regent.jobs.planning.model import NO_RACK, UNLIMITED, Brokers, Rows
 
 _DENSE_IDS: Final = 1 << 20  # an array of so many is looked up rather than lists of ids
@@ -43,7 +43,7 @@ class Survey:
 
     frame: DataFrame
     can_move: Column
-    listed: Sequence[Broker]
+    listed: Sequence[PlannedBroker]
     brokers: Brokers
     movable: Sequence[int]
     movable_partitions: int
@@ -122,7 +122,7 @@ def topic_condition(wanted: Sequence[str], excluded: Sequence[str]) -> Column:
 
 
 def survey(
-    frame: DataFrame, can_move: Column, listed: Sequence[Broker], *, is_rack_aware: bool
+    frame: DataFrame, can_move: Column, listed: Sequence[PlannedBroker], *, is_rack_aware: bool
 ) -> Survey:
     """Count what the brokers hold; those that are not listed are taken for dead."""
     loads, unsound = broker_loads(frame, can_move)

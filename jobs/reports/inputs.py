@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import click
 
 from regent.jobs.assignment_source import ZOOKEEPER, AssignmentSource
-from regent.jobs.brokers_file import Broker, read_brokers_file, read_registered_brokers
+from regent.jobs.brokers_file import PlannedBroker, read_brokers_file, read_registered_brokers
 from regent.jobs.cluster_connection import cluster_admin, cluster_options, zookeeper_address
 from regent.jobs.command import InputError
 from regent.storage.log_names import LOG_SUFFIX, log_of_directory
@@ -27,7 +27,7 @@ class ReportInputs(NamedTuple):
     """
 
     source: AssignmentSource
-    brokers: tuple[Broker, ...]
+    brokers: tuple[PlannedBroker, ...]
 
 
 def assignment_options(command: F) -> F:

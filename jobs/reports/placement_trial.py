@@ -35,7 +35,7 @@ _COUNTED_FROM: Final = {
 }
 
 
-class Setting(NamedTuple):
+class TrialSetting(NamedTuple):
     """What is placed, and on what: brokers 0, 1, 2 …, in ``racks`` racks, 0 for none.
 
     ``rack_layout``: with ``interleaved`` neighbouring ids are in different racks, with ``blocks``
@@ -83,7 +83,7 @@ class Trial(NamedTuple):
     seconds: float
 
 
-def rack_names(setting: Setting, added: int = 0) -> list[str | None]:
+def rack_names(setting: TrialSetting, added: int = 0) -> list[str | None]:
     """Return the rack of each broker; those ``added`` go to the racks in turn."""
     if not setting.racks:
         return [None] * (setting.brokers + added)
@@ -97,7 +97,9 @@ def rack_names(setting: Setting, added: int = 0) -> list[str | None]:
     return [f"rack-{number:0{width}d}" for number in numbers]
 
 
-def placement_request(setting: Setting, strategy: Strategy, added: int = 0) -> PlaceTopicsRequest:
+def placement_request(
+    setting: TrialSetting, strategy: Strategy, added: int = 0
+) -> PlaceTopicsRequest:
     """Return what the placement job is asked for; the last topic may be smaller."""
     size = setting.partitions_per_topic
     topics = tuple(
@@ -120,7 +122,7 @@ def placement_request(setting: Setting, strategy: Strategy, added: int = 0) -> P
 
 
 def place_on_paper(
-    spark: SparkSession, setting: Setting, strategy: str, added: int = 0
+    spark: SparkSession, setting: TrialSetting, strategy: str, added: int = 0
 ) -> ReplicaArrays:
     """Place everything; partitions are in the same order whatever the strategy."""
     brokers = setting.brokers + added
@@ -199,6 +201,6 @@ def fewest_moves(loads: Counts) -> int:
     return int(loads.sum()) - int(np.minimum(loads, floor).sum()) - min(left, above)
 
 
-def strategies_to_compare(setting: Setting) -> Sequence[str]:
+def strategies_to_compare(setting: TrialSetting) -> Sequence[str]:
     """Return every scheme that is one of its own in this setting."""
     return [s for s in (*Strategy, UNIFORM) if setting.racks or s != Strategy.RACK_AWARE]

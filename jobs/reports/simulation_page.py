@@ -15,7 +15,7 @@ from regent.jobs.reports.balance_page import (
 )
 from regent.jobs.reports.output import Table
 from regent.jobs.reports.page import Axes, Page
-from regent.jobs.reports.placement_trial import GrowthCost, Setting, Trial
+from regent.jobs.reports.placement_trial import GrowthCost, Trial, TrialSetting
 
 _GROWTH_CAPTION: Final = (
     "Replicas that move when brokers are added: what the scheme, computed anew, would move, and the"
@@ -25,7 +25,7 @@ _GROWTH_CAPTION: Final = (
 
 
 def write_page(
-    setting: Setting, trials: Mapping[str, Trial], tables: Sequence[Table], path: Path
+    setting: TrialSetting, trials: Mapping[str, Trial], tables: Sequence[Table], path: Path
 ) -> None:
     """Write what was tried. Raises OSError."""
     comparison, loss = tables

@@ -28,7 +28,7 @@ _FIXED: Final = {
 }
 
 
-class WriteError(RegentError):
+class SendError(RegentError):
     """Records were not acknowledged."""
 
 
@@ -66,7 +66,7 @@ class RowColumns:
         self._names = [name for name in names if name in types]
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[Row]:
-        """Yield the rows of an Arrow batch. Raises ``WriteError`` for one without a topic."""
+        """Yield the rows of an Arrow batch. Raises ``SendError`` for one without a topic."""
         count = batch.num_rows
         columns: dict[str, list[Any]] = {n: batch.column(n).to_pylist() for n in self._names}
         nothing = [None] * count
@@ -81,7 +81,7 @@ class RowColumns:
             strict=True,
         ):
             if not topic:
-                raise WriteError("a row has no topic: NULL in column topic")
+                raise SendError("a row has no topic: NULL in column topic")
             number = ANY_PARTITION if partition is None else partition
             pairs = [(header["key"], header["value"]) for header in headers or ()]
             yield Row(topic, number, key, value, pairs)
@@ -111,7 +111,7 @@ class RecordProducer:
         )
 
     def send(self, row: Row) -> None:
-        """Hand over a record, waiting while too many are under way. Raises ``WriteError``."""
+        """Hand over a record, waiting while too many are under way. Raises ``SendError``."""
         while True:
             self._check()
             try:
@@ -125,12 +125,12 @@ class RecordProducer:
             except BufferError:
                 self._producer.poll(_FULL_S)
             except KafkaException as error:
-                raise WriteError(f"{row.topic}: {error.args[0].str()}") from None
+                raise SendError(f"{row.topic}: {error.args[0].str()}") from None
             else:
                 return
 
     def finish(self) -> None:
-        """Wait until everything is acknowledged, or given up. Raises ``WriteError``."""
+        """Wait until everything is acknowledged, or given up. Raises ``SendError``."""
         while self._failure is None and self._producer.flush(_POLL_S):
             continue
         self._check()
@@ -148,4 +148,4 @@ class RecordProducer:
     def _check(self) -> None:
         if self._failure is not None:
             self.abandon()
-            raise WriteError(f"{self._failed_at}: {self._failure.str()}")
+            raise SendError(f"{self._failed_at}: {self._failure.str()}")

@@ -222,7 +222,7 @@ def test_responses_of_brokers_become_events(stage: Stage):
     assert controller.is_alive()
 
 
-def test_a_topic_that_ended_two_controllers_is_set_aside_by_the_third(
+def test_a_topic_that_ended_two_controllers_is_quarantined_by_the_third(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ):
     add_topic = ControllerContext.add_topic
@@ -242,12 +242,12 @@ def test_a_topic_that_ended_two_controllers_is_set_aside_by_the_third(
         rows = () if node is None else ControllerFailuresZNode.decode(node.data)
         return {row.what: row.controllers for row in rows}
 
-    def set_aside() -> list[str]:
+    def quarantined() -> list[str]:
         actors = [actor_of(ref) for ref in controllers]
         active = [a.controller for a in actors if a.controller.is_active]
-        return [what for controller in active for what in controller.context.set_aside]
+        return [what for controller in active for what in controller.context.quarantined]
 
-    stage.wait_for(lambda: set_aside() == ["topic evil"])
+    stage.wait_for(lambda: quarantined() == ["topic evil"])
     assert failures() == {"topic evil": 2}
     stage.zookeeper.put(TopicZNode.path("good"), TopicZNode.encode(None, assignment))
     state = "/brokers/topics/good/partitions/0/state"

@@ -38,10 +38,10 @@ from regent.transport.client import PeerDisconnectedError, PeerUnreachableError,
 from regent.transport.codec import Response
 from regent.zk.codecs.znodes import TopicZNode
 from regent.zk.stores.topic_store import ZkTopicStore
+from tests.support.controller_parts import Tree
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.local_placer import LocalPlacer
 from tests.support.stage import TIMEOUT_S, FixedTopicIds, Stage, ask
-from tests.support.term import Tree
 
 LONG_MS = 60_000
 CREATE_T = CreateTopicsRequest((CreatableTopic("t", 2, 1),), LONG_MS)

@@ -35,7 +35,7 @@ from regent.core.protocol.topics import (
     TopicsRequest,
 )
 from regent.core.replication.metadata_cache import MetadataCache
-from tests.support.term import topic_id
+from tests.support.controller_parts import topic_id
 from tests.transport.kafka.wire import ask
 
 TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER

@@ -15,7 +15,7 @@ from regent.broker.machine_settings import (
 )
 from regent.config.settings import Settings
 from regent.config.settings_file import load_settings
-from regent.core.controller.term import ControllerSettings
+from regent.core.controller.services import ControllerSettings
 from regent.core.log_config import LogConfig
 from regent.core.replication.replica_manager import ReplicationSettings
 from regent.transport.kafka.connection import KafkaLimits

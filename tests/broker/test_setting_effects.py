@@ -67,13 +67,21 @@ from regent.transport.server import ControlServer, IncomingRequest
 from regent.transport.sockets import new_context
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.core.replication.record_stage import RecordBroker
+from tests.support.controller_parts import (
+    T0,
+    Candidate,
+    ControllerParts,
+    KnownTopicIds,
+    Tree,
+    broker_info,
+    of_type,
+)
 from tests.support.disk_logs import Machine, create, files, fill, send
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import TIMESTAMP_MS, batch
 from tests.support.served_endpoint import ServedEndpoint
 from tests.support.stage import TIMEOUT_S
-from tests.support.term import T0, Candidate, KnownTopicIds, Office, Tree, broker_info, of_type
 from tests.transport.kafka.raw_client import RawClient, request_bytes
 
 ROOT = Path(__file__).parents[2]
@@ -276,32 +284,32 @@ LOGS: dict[str, Effect] = {
 
 
 def is_elected_uncleanly(settings: Settings, _: Place) -> bool:
-    office = Office((5, 6), controller_settings(settings))
-    office.lead(T0, (8, 5), leader=8, isr=(8,), state=PartitionState.OFFLINE)
-    return office.partitions.trigger_online_partition_state_change() == {}
+    parts = ControllerParts((5, 6), controller_settings(settings))
+    parts.lead(T0, (8, 5), leader=8, isr=(8,), state=PartitionState.OFFLINE)
+    return parts.partitions.trigger_online_partition_state_change() == {}
 
 
 def is_rebalanced(settings: Settings, _: Place) -> bool:
     """Return whether the rebalance timer is started."""
-    office = Office((1, 2), controller_settings(settings))
-    office.balance.begin_checks()
-    return bool(office.effects())
+    parts = ControllerParts((1, 2), controller_settings(settings))
+    parts.elections.begin_checks()
+    return bool(parts.effects())
 
 
 def rebalanced_again_after_ms(settings: Settings, _: Place) -> list[int]:
-    office = Office((1, 2), controller_settings(settings))
-    office.balance.rebalance()
-    return [event.after_ms for event in of_type(office.effects(), ScheduleEvent)]
+    parts = ControllerParts((1, 2), controller_settings(settings))
+    parts.elections.rebalance()
+    return [event.after_ms for event in of_type(parts.effects(), ScheduleEvent)]
 
 
 def leader_after_rebalancing(settings: Settings, _: Place) -> int:
     """Return the leader of one of ten partitions, which its preferred replica, 1, does not lead."""
-    office = Office((1, 2), controller_settings(settings))
+    parts = ControllerParts((1, 2), controller_settings(settings))
     for number in range(10):
         leader = 2 if number == 0 else 1
-        office.lead(T0._replace(partition=number), (1, 2), leader, isr=(1, 2))
-    office.balance.rebalance()
-    return office.leads(T0)[0]
+        parts.lead(T0._replace(partition=number), (1, 2), leader, isr=(1, 2))
+    parts.elections.rebalance()
+    return parts.leads(T0)[0]
 
 
 def brokers_checked_after_ms(settings: Settings, _: Place) -> list[int]:

@@ -32,9 +32,9 @@ from regent.core.replication.metadata_cache import MetadataCache
 from regent.metrics.broker_metrics import TopicMetrics
 from regent.transport.server import ControlServer
 from regent.transport.sockets import new_context
+from tests.support.controller_parts import Tree
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.stage import TIMEOUT_S, Stage
-from tests.support.term import Tree
 
 SETTINGS = Settings(broker=BrokerConfig(num_partitions=2))
 BROKERS = (0, 1)

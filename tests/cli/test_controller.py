@@ -104,7 +104,7 @@ def test_what_ended_controllers_is_tried_again(cluster: FakeCluster) -> None:
     assert ControllerFailuresZNode.decode(left) == ()
 
 
-def test_status_names_what_is_set_aside_and_what_may_be(cluster: FakeCluster) -> None:
+def test_status_names_what_is_quarantined_and_what_may_be(cluster: FakeCluster) -> None:
     cluster.add_broker(0)
     cluster.elect(0)
     cluster.zookeeper.put(RECORDS, ControllerFailuresZNode.encode([ONCE, EVIL]))
@@ -112,7 +112,7 @@ def test_status_names_what_is_set_aside_and_what_may_be(cluster: FakeCluster) ->
     status = cluster.json("status", exit_code=1)
 
     assert status["reasons"] == [
-        "topic evil is set aside, it ended 2 controllers: KeyError: 'x'; mend it, then:"
+        "topic evil is quarantined, it ended 2 controllers: KeyError: 'x'; mend it, then:"
         " controller try-again"
     ]
     assert "BrokerChange ended a controller (broker 0, epoch 5): KeyError: 'y'" in str(

@@ -22,7 +22,7 @@ from tests.conformance.fields import (
 )
 from tests.conformance.machines import PARTITION_STATES, REPLICA_STATES
 from tests.conformance.rules import strategy
-from tests.support.term import Office
+from tests.support.controller_parts import ControllerParts
 
 _TOPIC = re.compile(r"topic\((.+)\)")
 
@@ -100,25 +100,21 @@ def offline_partition_count(case: Case) -> None:
         topic_partition: _of(replicas, topic_partition) for topic_partition in topic_partitions
     }
     live = case.take("live", sorted({r for assigned in by_partition.values() for r in assigned}))
-    office = Office({0, *live})
-    office.context.remove_live_broker(0 if 0 not in live else -1)
+    parts = ControllerParts({0, *live})
+    parts.context.remove_live_broker(0 if 0 not in live else -1)
     for name in topic_partitions:
-        office.context.update_partition_full_replica_assignment(
-            name, assignment(by_partition[name])
-        )
-    _put_topics(office, topic_partitions)
+        parts.context.update_partition_full_replica_assignment(name, assignment(by_partition[name]))
+    _put_topics(parts, topic_partitions)
     if led is not None:
         for name in topic_partitions:
             state = led.get(str(name), led)
-            office.put_state(name, state["leader"], tuple(state["isr"]))
-    office.context.topics_to_be_deleted |= set(case.take("topics_to_be_deleted", []))
-    office.context.topics_with_deletion_started |= set(
-        case.take("topics_with_deletion_started", [])
-    )
-    _put_replica_states(office, topic_partitions, case.take("replica_state", None))
+            parts.put_state(name, state["leader"], tuple(state["isr"]))
+    parts.context.topics_to_be_deleted |= set(case.take("topics_to_be_deleted", []))
+    parts.context.topics_with_deletion_started |= set(case.take("topics_with_deletion_started", []))
+    _put_replica_states(parts, topic_partitions, case.take("replica_state", None))
     for step in case.take("steps"):
         with Fields(step, "step") as fields:
-            _count_step(office, topic_partitions, fields)
+            _count_step(parts, topic_partitions, fields)
 
 
 def _of(replicas: Any, topic_partition: TopicPartition) -> list[BrokerId]:
@@ -128,37 +124,39 @@ def _of(replicas: Any, topic_partition: TopicPartition) -> list[BrokerId]:
     return found
 
 
-def _put_topics(office: Office, topic_partitions: Iterable[TopicPartition]) -> None:
+def _put_topics(parts: ControllerParts, topic_partitions: Iterable[TopicPartition]) -> None:
     """Write the topics' znodes, which a deletion reads."""
     for topic in sorted({topic_partition.topic for topic_partition in topic_partitions}):
-        assignments = office.context.partition_assignments(topic)
-        office.put_topic(
+        assignments = parts.context.partition_assignments(topic)
+        parts.put_topic(
             topic, {topic_partition.partition: a for topic_partition, a in assignments.items()}
         )
 
 
 def _put_replica_states(
-    office: Office, topic_partitions: Iterable[TopicPartition], state: Any
+    parts: ControllerParts, topic_partitions: Iterable[TopicPartition], state: Any
 ) -> None:
     wanted = one_of(state, REPLICA_STATES, "the replicas' state")
     if wanted is ReplicaState.NON_EXISTENT:
         return
-    for replica in office.context.replicas_of(topic_partitions):
-        office.context.put_replica_state(replica, wanted)
+    for replica in parts.context.replicas_of(topic_partitions):
+        parts.context.put_replica_state(replica, wanted)
 
 
-def _count_step(office: Office, topic_partitions: list[TopicPartition], fields: Fields) -> None:
+def _count_step(
+    parts: ControllerParts, topic_partitions: list[TopicPartition], fields: Fields
+) -> None:
     if "op" in fields:
         enqueue = one_of(fields.take("op"), {"enqueue_delete": _enqueue_delete}, "the op")
-        enqueue(office, fields)
+        enqueue(parts, fields)
     else:
         target = one_of(fields.take("target"), PARTITION_STATES, "the target")
         name = fields.take("strategy", "offline")
-        office.partitions.handle_state_changes(topic_partitions, target, strategy(name))
+        parts.partitions.handle_state_changes(topic_partitions, target, strategy(name))
     for count in fields.expected("expect"):
-        assert office.context.offline_partition_count == count
+        assert parts.context.offline_partition_count == count
 
 
-def _enqueue_delete(office: Office, fields: Fields) -> None:
-    office.server.put(DeleteTopicsTopicZNode.path(fields.take("topic")))
-    office.deletions.on_topic_deletion()
+def _enqueue_delete(parts: ControllerParts, fields: Fields) -> None:
+    parts.server.put(DeleteTopicsTopicZNode.path(fields.take("topic")))
+    parts.deletions.on_topic_deletion()

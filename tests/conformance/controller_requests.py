@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from regent.core.controller.effects import Reply
+from regent.core.controller.effects import SendResponse
 from regent.core.controller.events import AlterPartitionReceived, ApiPartitionReassignment
 from regent.core.errors import Errors
 from regent.core.model import (
@@ -33,7 +33,7 @@ from tests.conformance.fields import (
     partition,
 )
 from tests.conformance.sentences import understand
-from tests.support.term import Candidate, Office, Tree, of_type, topic_id
+from tests.support.controller_parts import Candidate, ControllerParts, Tree, of_type, topic_id
 
 T0 = TopicPartition("t", 0)
 _STATE_WORDS = (
@@ -55,15 +55,15 @@ def alter_isr_controller(case: Case) -> None:
             assert isinstance(answer, AlterPartitionResponse)
             assert answer.error_code.name == expect.take("top_level")
             return
-        office = _led_office(given)
-        request = _proposal(office, given)
-        _disturb(office, given)
-        known = office.context.partition_leadership_info(T0)
+        parts = _led_office(given)
+        request = _proposal(parts, given)
+        _disturb(parts, given)
+        known = parts.context.partition_leadership_info(T0)
         before = None if known is None else known.leader_and_isr
-        response, _ = office.alter_partitions.alter(request)
+        response, _ = parts.alter_partitions.alter(request)
         for error in expect.expected("top_level"):
             assert response.error_code.name == (error or "NONE")
-        _assert_answer(office, response, before, expect)
+        _assert_answer(parts, response, before, expect)
 
 
 def _ask_another_broker(event: Any) -> Any:
@@ -72,26 +72,26 @@ def _ask_another_broker(event: Any) -> Any:
     Candidate(tree, 0).start()
     bystander = Candidate(tree, 1)
     bystander.start()
-    (reply,) = of_type(bystander.handle(event), Reply)
+    (reply,) = of_type(bystander.handle(event), SendResponse)
     return reply.response
 
 
-def _led_office(given: Fields) -> Office:
+def _led_office(given: Fields) -> ControllerParts:
     """A controller that knows t-0 on 1, 2, 3, led by 1, with ISR 1 and 2, in epoch 3."""
-    office = Office([0, 1, 2, 3])
-    office.assign(T0, (1, 2, 3))
-    office.context.add_topic_id(T0.topic, topic_id(7))
+    parts = ControllerParts([0, 1, 2, 3])
+    parts.assign(T0, (1, 2, 3))
+    parts.context.add_topic_id(T0.topic, topic_id(7))
     cached = given.take("cached", {})
     if cached is None:
-        return office
+        return parts
     with Fields(cached, "cached") as fields:
         leader, isr = fields.take("leader", 1), tuple(fields.take("isr", (1, 2)))
-        office.lead(T0, (1, 2, 3), leader, isr)
-        office.put_state(T0, leader, isr, leader_epoch=fields.take("leader_epoch", 3))
-    state = office.state(T0)
+        parts.lead(T0, (1, 2, 3), leader, isr)
+        parts.put_state(T0, leader, isr, leader_epoch=fields.take("leader_epoch", 3))
+    state = parts.state(T0)
     assert state is not None
-    office.context.put_partition_leadership_info(T0, state)
-    return office
+    parts.context.put_partition_leadership_info(T0, state)
+    return parts
 
 
 def _relative(value: Any, base: int, word: str) -> int:
@@ -115,8 +115,8 @@ def _row(now: LeaderAndIsr, **changes: Any) -> AlterPartitionRow:
     return row._replace(**changes)
 
 
-def _proposal(office: Office, given: Fields) -> AlterPartitionRequest:
-    state = office.state(T0)
+def _proposal(parts: ControllerParts, given: Fields) -> AlterPartitionRequest:
+    state = parts.state(T0)
     now = LeaderAndIsr(1, (1, 2)) if state is None else state.leader_and_isr
     proposed = given.take("proposed", {})
     epoch = _relative(given.take("leader_epoch", "cached"), now.leader_epoch, "cached")
@@ -137,7 +137,7 @@ def _proposal(office: Office, given: Fields) -> AlterPartitionRequest:
     broker = given.take("broker", "leader")
     known = {"leader": now.leader, "unknown": 99, "not registered": 99, "follower": 2}
     broker_id = broker if isinstance(broker, int) else one_of(broker, known, "the broker")
-    registration = office.context.registrations.get(broker_id)
+    registration = parts.context.registrations.get(broker_id)
     registered = registration.broker_epoch if registration else 1
     names = {"stale": registered - 1, "other": registered + 1, "newer": registered + 1}
     wanted = given.take("broker_epoch", "current")
@@ -145,24 +145,27 @@ def _proposal(office: Office, given: Fields) -> AlterPartitionRequest:
     return AlterPartitionRequest(broker_id, broker_epoch, (row,))
 
 
-def _disturb(office: Office, given: Fields) -> None:
+def _disturb(parts: ControllerParts, given: Fields) -> None:
     """Let ZooKeeper refuse the write."""
     match given.take("zk_update", "OK"):
         case "OK":
             pass
         case "BADVERSION":  # a write came in between
-            known = office.context.partition_leadership_info(T0)
+            known = parts.context.partition_leadership_info(T0)
             assert known is not None
             now = known.leader_and_isr
-            office.put_state(T0, now.leader, (now.leader,), leader_epoch=now.leader_epoch)
+            parts.put_state(T0, now.leader, (now.leader,), leader_epoch=now.leader_epoch)
         case "NONODE":
-            office.delete_topic(T0.topic)
+            parts.delete_topic(T0.topic)
         case unknown:
             raise UnknownInCaseError(f"zk_update {unknown!r}")
 
 
 def _assert_answer(
-    office: Office, response: AlterPartitionResponse, before: LeaderAndIsr | None, expect: Fields
+    parts: ControllerParts,
+    response: AlterPartitionResponse,
+    before: LeaderAndIsr | None,
+    expect: Fields,
 ) -> None:
     rows = response.partitions
     for key in ("partition", "partition_error"):
@@ -170,13 +173,13 @@ def _assert_answer(
             assert [row.error_code.name for row in rows] == [error or "NONE"]
     for is_retried in expect.expected("retried"):
         assert is_retried is False  # the controller keeps the conflicting state
-        stored = office.state(T0)
+        stored = parts.state(T0)
         assert stored is not None
         assert stored.leader_and_isr.isr == (stored.leader_and_isr.leader,)
     for returned in expect.expected("returned"):
-        known = office.context.partition_leadership_info(T0)
+        known = parts.context.partition_leadership_info(T0)
         assert known is not None
-        assert known == office.state(T0)
+        assert known == parts.state(T0)
         assert [_led(row) for row in rows] == [known.leader_and_isr]
         understand(str(returned), "returned", _STATE_WORDS)
         is_new = not re.search("unchanged|cached", str(returned))
@@ -209,16 +212,16 @@ def reassignment_validation(case: Case) -> None:
             assert isinstance(answer, AlterPartitionReassignmentsResponse)
             assert answer.error_code.name == expect.take("error")
             return
-        office = _assigned_office(topic_partition, live, count, state, is_moving=is_moving)
-        before = office.tree_of_assignments()
-        response = office.reassignments.submit(request)
+        parts = _assigned_office(topic_partition, live, count, state, is_moving=is_moving)
+        before = parts.tree_of_assignments()
+        response = parts.reassignments.submit(request)
         assert response.error_code is Errors.NONE
         expected = expect.take("error", None)
         assert [row.error_code.name for row in response.partitions] == [expected or "NONE"]
-        assert (office.tree_of_assignments() == before) is (expected not in (None, "NONE"))
+        assert (parts.tree_of_assignments() == before) is (expected not in (None, "NONE"))
 
 
-class _Assigned(Office):
+class _Assigned(ControllerParts):
     def tree_of_assignments(self) -> dict[str, bytes]:
         """Return every topic's znode."""
         return {
@@ -237,16 +240,16 @@ def _assigned_office(
     is_moving: bool,
 ) -> _Assigned:
     """A controller that knows ``count`` partitions of the topic, led by the first broker."""
-    office = _Assigned({0, *live})
+    parts = _Assigned({0, *live})
     for broker_id in {0} - set(live):
-        office.context.remove_live_broker(broker_id)
+        parts.context.remove_live_broker(broker_id)
     if one_of(state, {"usual": False, "queued_for_deletion": False, "absent": True}, "state"):
-        return office
+        return parts
     first, second = (*live, 97, 98)[:2]
     assignment = ReplicaAssignment((first, second), (second,) if is_moving else ())
     for index in range(count):
-        office.lead(TopicPartition(topic_partition.topic, index), assignment, first, (first,))
-    office.put_topic(topic_partition.topic, dict.fromkeys(range(count), assignment), topic_id(7))
+        parts.lead(TopicPartition(topic_partition.topic, index), assignment, first, (first,))
+    parts.put_topic(topic_partition.topic, dict.fromkeys(range(count), assignment), topic_id(7))
     if state == "queued_for_deletion":
-        office.context.queue_topic_deletion([topic_partition.topic])
-    return office
+        parts.context.queue_topic_deletion([topic_partition.topic])
+    return parts

@@ -19,7 +19,7 @@ from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of, partition
 from tests.conformance.machines import PARTITION_STATES, REPLICA_STATES
 from tests.conformance.sentences import understand
-from tests.support.term import Office, metadata_rows, topic_id
+from tests.support.controller_parts import ControllerParts, metadata_rows, topic_id
 
 _BROKER = r"(?:those |(?:the )?replicas? )?(?:on |of )?(?:broker )?(\d+)"
 _PUSHES = (
@@ -35,24 +35,24 @@ class Deletions:
         self.brokers: list[BrokerId] = context.take("brokers")
         count, factor = context.take("partitions"), context.take("rf")
         topics = context.take("topics")
-        self.office = Office(self.brokers)
+        self.parts = ControllerParts(self.brokers)
         for number, topic in enumerate(topics, 1):
             ring = [*self.brokers, *self.brokers]
             starts = [index % len(self.brokers) for index in range(count)]
             partitions = {
                 index: tuple(ring[start : start + factor]) for index, start in enumerate(starts)
             }
-            self.office.put_topic(topic, partitions, topic_id(number))
-        self.office.brokers.on_broker_change()  # it watches them from now on
-        self.office.topics.on_topic_change()
+            self.parts.put_topic(topic, partitions, topic_id(number))
+        self.parts.brokers.on_broker_change()  # it watches them from now on
+        self.parts.topics.on_topic_change()
         self.dead: set[BrokerId] = set()  # now or earlier
         self.named: list[TopicPartition] = []  # the partitions of the last named topics
         self.replicas: list[PartitionAndReplica] = []
-        self.office.effects()
+        self.parts.effects()
 
     def name(self, topics: Iterable[str]) -> None:
         """Store the partitions and replicas of these topics."""
-        known = self.office.context
+        known = self.parts.context
         if not set(topics) <= set(known.all_topics):
             raise UnknownInCaseError(f"topics {topics}")
         self.named = [
@@ -81,7 +81,7 @@ class Deletions:
     def init(self, step: Fields) -> None:
         """Begin a term: partitions of the ineligible topics are being moved."""
         moving = step.take("ineligible", [])
-        known = self.office.context
+        known = self.parts.context
         if not set(moving) <= set(known.all_topics):
             raise UnknownInCaseError(f"topics {moving}")
         for topic in moving:
@@ -91,16 +91,16 @@ class Deletions:
                 known.update_partition_full_replica_assignment(moved, assignment)
                 known.partitions_being_reassigned.add(moved)
         for topic in step.take("to_delete"):
-            self.office.server.put(DeleteTopicsTopicZNode.path(topic))
-        self.office.deletions.load()
+            self.parts.server.put(DeleteTopicsTopicZNode.path(topic))
+        self.parts.deletions.load()
 
     def enqueue(self, step: Fields) -> None:
         """Request the deletion of topics."""
         topics = step.take("topics")
         self.name(topics)
         for topic in topics:
-            self.office.server.put(DeleteTopicsTopicZNode.path(topic))
-        self.office.deletions.on_topic_deletion()
+            self.parts.server.put(DeleteTopicsTopicZNode.path(topic))
+        self.parts.deletions.on_topic_deletion()
 
     def complete(self, step: Fields) -> None:
         """Brokers answer that they deleted replicas."""
@@ -109,7 +109,7 @@ class Deletions:
     def fail(self, step: Fields) -> None:
         """Replicas cannot be deleted: their broker died, or answers with an error."""
         replicas = self.of(step.take("replicas"))
-        self.office.deletions.fail([r for r in replicas if r.replica in self.dead])
+        self.parts.deletions.fail([r for r in replicas if r.replica in self.dead])
         refused = [r for r in replicas if r.replica not in self.dead]
         self._answer(refused, Errors.KAFKA_STORAGE_ERROR)
 
@@ -118,7 +118,7 @@ class Deletions:
         for replica in replicas:
             answers.setdefault(replica.replica, {})[replica.topic_partition] = error
         for broker_id, errors in answers.items():
-            self.office.deletions.on_stop_replica_response(broker_id, errors)
+            self.parts.deletions.on_stop_replica_response(broker_id, errors)
 
     def broker_down(self, step: Fields) -> None:
         """A broker dies; its replicas go offline."""
@@ -126,8 +126,8 @@ class Deletions:
         if broker_id not in self.brokers:
             raise UnknownInCaseError(f"broker {broker_id!r}")
         self.dead.add(broker_id)
-        self.office.unregister(broker_id)
-        self.office.brokers.on_broker_change()
+        self.parts.unregister(broker_id)
+        self.parts.brokers.on_broker_change()
         for sentence in step.expected("then"):
             self._assert_moved(sentence)
 
@@ -140,31 +140,31 @@ class Deletions:
         )
         if said is None:
             raise UnknownInCaseError(f"then {sentence!r}")
-        known = self.office.context
+        known = self.parts.context
         replicas = known.replicas_of(known.partitions_of(said[1]))
         states = {known.replica_state(r) for r in replicas if r.replica == int(said[2])}
         assert states == {one_of(said[3], REPLICA_STATES, "the replicas' state")}
 
     def broker_up(self, step: Fields) -> None:
         """A broker registers again."""
-        before = max(self.office.context.live_broker_epochs.values(), default=0)
-        registration = self.office.register(step.take("broker"), incarnation=2)
+        before = max(self.parts.context.live_broker_epochs.values(), default=0)
+        registration = self.parts.register(step.take("broker"), incarnation=2)
         assert step.take("epoch", "+1") == "+1"
         assert registration.broker_epoch > before
-        self.office.brokers.on_broker_change()
+        self.parts.brokers.on_broker_change()
 
     def resume(self, step: Fields) -> None:
         """Topics are eligible again."""
         topics = step.take("topics")
-        if not set(topics) <= set(self.office.context.all_topics):
+        if not set(topics) <= set(self.parts.context.all_topics):
             raise UnknownInCaseError(f"topics {topics}")
-        self.office.deletions.resume(topics)
+        self.parts.deletions.resume(topics)
 
     # --- expectations ---
 
     def assert_expected(self, expect: Fields) -> None:
         """Compare the state with what a step expects."""
-        known = self.office.context
+        known = self.parts.context
         for key, found in (
             ("to_be_deleted", known.topics_to_be_deleted),
             ("started", known.topics_with_deletion_started),
@@ -186,7 +186,7 @@ class Deletions:
             self._assert_pushed(expect.take(key))
 
     def _assert_partitions(self, state: Any) -> None:
-        known = self.office.context
+        known = self.parts.context
         if state == []:
             assert not any(
                 known.partitions_of(topic_partition.topic) for topic_partition in self.named
@@ -198,7 +198,7 @@ class Deletions:
         }
 
     def _assert_replicas(self, replicas: list[PartitionAndReplica], state: Any) -> None:
-        known = self.office.context
+        known = self.parts.context
         wanted = one_of(None if state == [] else state, REPLICA_STATES, "the replicas' state")
         assert {known.replica_state(replica) for replica in replicas} <= {wanted}
         assert state == [] or replicas
@@ -209,8 +209,8 @@ class Deletions:
             assert set(map(partition, expected)) == set(self.named)
         elif expected not in (1, True):
             understand(expected, "a metadata push", _PUSHES)
-        rows = metadata_rows(self.office.effects())
-        for broker_id in self.office.context.live_broker_ids:
+        rows = metadata_rows(self.parts.effects())
+        for broker_id in self.parts.context.live_broker_ids:
             leaders = {
                 topic_partition: row.leader for topic_partition, row in rows[broker_id].items()
             }
@@ -230,7 +230,7 @@ def topic_deletion(case: Case) -> None:
         "resume": deletions.resume,
     }
     assert {
-        deletions.office.context.partition_state(topic_partition)
+        deletions.parts.context.partition_state(topic_partition)
         for topic_partition in _all(deletions)
     } == {PartitionState.ONLINE}
     for step in case.take("steps"):
@@ -241,4 +241,4 @@ def topic_deletion(case: Case) -> None:
 
 
 def _all(deletions: Deletions) -> list[TopicPartition]:
-    return list(deletions.office.context.all_partitions())
+    return list(deletions.parts.context.all_partitions())

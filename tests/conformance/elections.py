@@ -23,7 +23,7 @@ from tests.conformance.fields import (
     one_of,
     partition,
 )
-from tests.support.term import Office
+from tests.support.controller_parts import ControllerParts
 
 
 class Ballot:
@@ -46,9 +46,9 @@ class Ballot:
             given.take("existing", None)
         self.replicas: Mapping[str, list[BrokerId]] = replicas
         self._live = given.take("live", sorted({0, 1, 2, *_all(replicas.values())}))
-        self.office = Office({0, *self._live})
+        self.parts = ControllerParts({0, *self._live})
         if 0 not in self._live:
-            self.office.context.remove_live_broker(0)
+            self.parts.context.remove_live_broker(0)
         leader, leaders = given.take("leader", None), given.take("leaders", {})
         isrs = given.take("isr", {})
         for known in (leaders, isrs if isinstance(isrs, Mapping) else {}):
@@ -72,21 +72,21 @@ class Ballot:
         elif leader == NO_LEADER and isr is None:
             in_sync = [r for r in replicas if r not in self._live] or list(replicas)
         state = PartitionState.OFFLINE if leader == NO_LEADER else PartitionState.ONLINE
-        self.office.lead(partition(name), tuple(replicas), leader, tuple(in_sync), state)
+        self.parts.lead(partition(name), tuple(replicas), leader, tuple(in_sync), state)
 
     def _put_state(self, state: str) -> None:
         if one_of(state, {"usual": False, "queued_for_deletion": True}, "the topic's state"):
             topics = {partition(name).topic for name in self.replicas}
-            self.office.context.queue_topic_deletion(topics)
+            self.parts.context.queue_topic_deletion(topics)
 
     def leader(self, name: str) -> BrokerId:
         """Return the leader in ZooKeeper."""
-        return self.office.leads(partition(name))[0]
+        return self.parts.leads(partition(name))[0]
 
     def elect(self) -> ElectLeadersResponse:
         """Request the election."""
         topic_partitions = None if self.wanted is None else tuple(map(partition, self.wanted))
-        return self.office.balance.elect(ElectLeadersRequest(self.type, topic_partitions))
+        return self.parts.elections.elect(ElectLeadersRequest(self.type, topic_partitions))
 
     def name_of(self, row: ElectedPartition) -> str:
         """Return the partition that the case means."""
@@ -148,10 +148,10 @@ def _assert_trigger(trigger: str, allow_unclean: bool) -> None:
     match trigger:
         case "zookeeper":
             data = PreferredReplicaElectionZNode.encode([TopicPartition("t", 0)])
-            ballot.office.server.put(PreferredReplicaElectionZNode.PATH, data)
-            ballot.office.balance.on_preferred_replica_election()
+            ballot.parts.server.put(PreferredReplicaElectionZNode.PATH, data)
+            ballot.parts.elections.on_preferred_replica_election()
         case "auto":
-            ballot.office.balance.rebalance()
+            ballot.parts.elections.rebalance()
         case "admin":
             ballot.type = ElectionType.UNCLEAN
             ballot.elect()

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.request_batch import ControlRequestBatch
+from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import PartitionState, ReplicaState
-from regent.core.controller.term import Term
 from regent.core.errors import BadDataError, SessionExpiredError
 from regent.core.model import (
     BrokerId,
@@ -27,8 +27,8 @@ from regent.core.model import (
 from regent.core.ports import PartitionStates, WriteError
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.conformance.fields import Fields, assignment, leadership, one_of, partition
+from tests.support.controller_parts import KnownTopicIds, broker_info
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
-from tests.support.term import KnownTopicIds, broker_info
 
 PARTITION_STATES = {
     "NonExistent": PartitionState.NON_EXISTENT,
@@ -187,7 +187,7 @@ class WatchedBatch(ControlRequestBatch):
 
 
 @dataclass(frozen=True)
-class WatchedTerm(Term):
+class WatchedServices(ControllerServices):
     """A term that records its batches, and which of them were sent."""
 
     batches: list[WatchedBatch] = field(default_factory=list)
@@ -214,9 +214,9 @@ class WatchedTerm(Term):
         return [stopped for batch in self.batches for stopped in batch.stopped]
 
 
-def watched_term(store: ScriptedStore) -> WatchedTerm:
+def watched_services(store: ScriptedStore) -> WatchedServices:
     """Return a term of broker 0."""
-    return WatchedTerm(0, store, KnownTopicIds())
+    return WatchedServices(0, store, KnownTopicIds())
 
 
 def arrange(context: ControllerContext, store: ScriptedStore, given: Fields) -> TopicPartition:

@@ -15,8 +15,8 @@ from regent.core.protocol.controller import (
 from regent.core.replication.alter_partition_manager import AlterPartitionManager
 from regent.zk.stores.isr_store import ZkIsrStore
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of, partition
+from tests.support.controller_parts import Tree
 from tests.support.fake_zookeeper import FakeZooKeeper
-from tests.support.term import Tree
 
 T0 = TopicPartition("t", 0)
 

@@ -40,8 +40,13 @@ from tests.conformance.fields import (
     one_of,
     partition,
 )
-from tests.support.term import Office, leader_and_isr_rows, metadata_rows, stop_replica_rows
-from tests.support.term import topic_id as numbered_id
+from tests.support.controller_parts import (
+    ControllerParts,
+    leader_and_isr_rows,
+    metadata_rows,
+    stop_replica_rows,
+)
+from tests.support.controller_parts import topic_id as numbered_id
 
 KINDS: Mapping[str, type] = {
     "LeaderAndIsr": LeaderAndIsrRequest,
@@ -58,8 +63,8 @@ class Channel:
     def __init__(self, context: Fields, given: Fields) -> None:
         self.brokers: list[BrokerId] = context.take("brokers", [1, 2, 3])
         factor = context.take("rf", 3)
-        self.office = Office(self.brokers)
-        known = self.office.context
+        self.parts = ControllerParts(self.brokers)
+        known = self.parts.context
         known.epoch = context.take("controller_epoch", 1)
         self.controller_id: BrokerId = context.take("controller_id", 1)
         for number, (topic, count) in enumerate(
@@ -69,13 +74,13 @@ class Channel:
             for index in range(count):
                 ring = [*self.brokers, *self.brokers][index % len(self.brokers) :]
                 replicas = tuple(ring[:factor])
-                self.office.assign(TopicPartition(topic, index), replicas)
+                self.parts.assign(TopicPartition(topic, index), replicas)
         self._topics = set(known.all_topics)
         self._give(given)
         self.sent: list[SendControlRequest] = []
 
     def _give(self, given: Fields) -> None:
-        known = self.office.context
+        known = self.parts.context
         for name, state in given.take("leadership", {}).items():
             known.put_partition_leadership_info(partition(name), leadership(state, known.epoch))
         for name, leader in given.take("leaders", {}).items():
@@ -95,14 +100,14 @@ class Channel:
 
     def call(self, calls: Iterable[Mapping[str, Any]]) -> None:
         """Fill batches and flush them."""
-        batch = ControlRequestBatch(self.controller_id, self.office.context)
+        batch = ControlRequestBatch(self.controller_id, self.parts.context)
         for call in calls:
             with Fields(call, "call") as fields:
                 if "flush" in fields:
                     if fields.take("flush") not in (1, True):
                         raise UnknownInCaseError("a flush is flushed once")
                     self.sent += batch.effects()
-                    batch = ControlRequestBatch(self.controller_id, self.office.context)
+                    batch = ControlRequestBatch(self.controller_id, self.parts.context)
                 else:
                     self._add(batch, fields)
         assert batch.effects() == [], "the last call is a flush"
@@ -110,7 +115,7 @@ class Channel:
     def _add(self, batch: ControlRequestBatch, fields: Fields) -> None:
         kind, to = fields.take("add"), fields.take("to")
         topic_partitions = [partition(name) for name in fields.take("partitions", [])]
-        known = self.office.context
+        known = self.parts.context
         there = set(known.all_partitions())
         if not set(topic_partitions) <= there or not set(to) <= set(self.brokers):
             raise UnknownInCaseError(
@@ -177,7 +182,7 @@ class Channel:
         ]
 
     def _is_being_deleted(self, topic_partition: TopicPartition, broker_id: BrokerId) -> bool:
-        state = self.office.context.replica_state(PartitionAndReplica(topic_partition, broker_id))
+        state = self.parts.context.replica_state(PartitionAndReplica(topic_partition, broker_id))
         return state is ReplicaState.DELETION_STARTED
 
     def partitions_of(self, event: object) -> list[TopicPartition]:
@@ -280,7 +285,7 @@ def _assert_content(channel: Channel, expect: Fields) -> None:
     for unchanged in expect.expected("isr_unchanged"):
         assert unchanged is True
         for name, row in metadata.items():
-            known = channel.office.context.partition_leadership_info(name)
+            known = channel.parts.context.partition_leadership_info(name)
             assert known is not None
             assert row.isr == known.leader_and_isr.isr
     for epochs in expect.expected("leader_epoch_if_v3"):
@@ -314,7 +319,7 @@ def _assert_metadata(
             if isinstance(request, UpdateMetadataRequest)
             for state in request.topic_states
         ]
-        assert all(s.topic_id == channel.office.context.topic_id(s.topic_name) for s in found)
+        assert all(s.topic_id == channel.parts.context.topic_id(s.topic_name) for s in found)
         names = {state.topic_name for state in found}
         assert len(names) == topics if isinstance(topics, int) else names == set(topics)
     for brokers in expect.expected("live_brokers"):

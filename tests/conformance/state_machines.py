@@ -37,13 +37,13 @@ from tests.conformance.machines import (
     REPLICA_STATES,
     AddedRow,
     ScriptedStore,
-    WatchedTerm,
+    WatchedServices,
     arrange,
     put_replica_state,
-    watched_term,
+    watched_services,
 )
 from tests.conformance.rules import strategy
-from tests.support.term import KnownTopicIds, Office, broker_info
+from tests.support.controller_parts import ControllerParts, KnownTopicIds, broker_info
 
 T0 = TopicPartition("t", 0)
 
@@ -54,14 +54,14 @@ T0 = TopicPartition("t", 0)
 def partition_state_transitions(case: Case) -> None:
     before = one_of(case.take("from"), PARTITION_STATES, "from")
     target = one_of(case.take("to"), PARTITION_STATES, "to")
-    office = Office([0])
+    parts = ControllerParts([0])
     if before in (PartitionState.ONLINE, PartitionState.OFFLINE):
-        office.lead(T0, (0,), 0 if before is PartitionState.ONLINE else NO_LEADER, (0,), before)
+        parts.lead(T0, (0,), 0 if before is PartitionState.ONLINE else NO_LEADER, (0,), before)
     else:
-        office.assign(T0, (0,), before)
-    office.partitions.handle_state_changes([T0], target, strategy("offline"))
+        parts.assign(T0, (0,), before)
+    parts.partitions.handle_state_changes([T0], target, strategy("offline"))
     assert (before in VALID_PREVIOUS_PARTITION_STATES[target]) is case.take("valid")
-    assert office.context.partition_state(T0) is one_of(
+    assert parts.context.partition_state(T0) is one_of(
         case.take("final_state"), PARTITION_STATES, "final_state"
     )
 
@@ -69,15 +69,15 @@ def partition_state_transitions(case: Case) -> None:
 def replica_state_transitions(case: Case) -> None:
     before = one_of(case.take("from"), REPLICA_STATES, "from")
     target = one_of(case.take("to"), REPLICA_STATES, "to")
-    office = Office([0, 5, 6])
+    parts = ControllerParts([0, 5, 6])
     if before in (ReplicaState.NON_EXISTENT, ReplicaState.NEW):
-        office.assign(T0, (5, 6))
+        parts.assign(T0, (5, 6))
     else:
-        office.lead(T0, (5, 6), 5, (5, 6))
-    office.put_replica_state(T0, 5, before)
-    office.replicas.handle_state_changes([PartitionAndReplica(T0, 5)], target)
+        parts.lead(T0, (5, 6), 5, (5, 6))
+    parts.put_replica_state(T0, 5, before)
+    parts.replicas.handle_state_changes([PartitionAndReplica(T0, 5)], target)
     assert (before in VALID_PREVIOUS_REPLICA_STATES[target]) is case.take("valid")
-    assert office.replica_state(T0, 5) is one_of(
+    assert parts.replica_state(T0, 5) is one_of(
         case.take("final_state"), REPLICA_STATES, "final_state"
     )
 
@@ -99,10 +99,10 @@ def partition_state_machine(case: Case) -> None:
                 raise UnknownInCaseError("only a clean offline election can raise an exception")
             _meet_an_exception(store, before, given, expect)
             return
-        term = watched_term(store)
-        where = arrange(term.context, store, given)
-        term.context.put_partition_state(where, before)
-        PartitionStateMachine(term).handle_state_changes(
+        services = watched_services(store)
+        where = arrange(services.context, store, given)
+        services.context.put_partition_state(where, before)
+        PartitionStateMachine(services).handle_state_changes(
             [where],
             target,
             None if name is None else strategy(name, allow_unclean=allow_unclean),
@@ -110,11 +110,11 @@ def partition_state_machine(case: Case) -> None:
         for raises in expect.expected("raises"):
             assert raises is False  # else it would have raised
         for state in expect.expected("state"):
-            assert term.context.partition_state(where) is PARTITION_STATES[state]
-        _assert_written(store, term, where, expect)
-        _assert_added(term.added, expect)
+            assert services.context.partition_state(where) is PARTITION_STATES[state]
+        _assert_written(store, services, where, expect)
+        _assert_added(services.added, expect)
         for flushed in expect.expected("batch_flushed"):
-            assert (term.announced == term.batches) is flushed
+            assert (services.announced == services.batches) is flushed
 
 
 def _meet_an_exception(
@@ -152,14 +152,14 @@ def _meet_an_exception(
 
 
 def _assert_written(
-    store: ScriptedStore, term: WatchedTerm, where: TopicPartition, expect: Fields
+    store: ScriptedStore, services: WatchedServices, where: TopicPartition, expect: Fields
 ) -> None:
     for created in expect.expected("zk_create"):
         _assert_stored(store.created.get(where), created)
     for updated in expect.expected("zk_update"):
         state = store.updated.get(where)
         _assert_stored(state, updated)
-        assert state is None or state.controller_epoch == term.context.epoch
+        assert state is None or state.controller_epoch == services.context.epoch
     for topics in expect.expected("log_configs_requested_for_topics"):
         assert store.configs_read == topics
     for consulted in expect.expected("topic_config_consulted"):
@@ -199,26 +199,26 @@ def replica_state_machine(case: Case) -> None:
         state = given.take("state", None)
         store = ScriptedStore()
         store.version_after_write = expect.take("zk_version_after_write", None)
-        term = watched_term(store)
-        where = arrange(term.context, store, given)
-        put_replica_state(term.context, where, replica, state)
-        _act(term, PartitionAndReplica(where, replica), case)
+        services = watched_services(store)
+        where = arrange(services.context, store, given)
+        put_replica_state(services.context, where, replica, state)
+        _act(services, PartitionAndReplica(where, replica), case)
         for expected in expect.expected("state"):
-            actual = term.context.replica_state(PartitionAndReplica(where, replica))
+            actual = services.context.replica_state(PartitionAndReplica(where, replica))
             assert actual is one_of(expected, REPLICA_STATES, "the expected state")
         for replicas in expect.expected("assignment"):
-            assert list(term.context.partition_replica_assignment(where)) == replicas
+            assert list(services.context.partition_replica_assignment(where)) == replicas
         for cached in expect.expected("cached"):
-            known = term.context.partition_leadership_info(where)
+            known = services.context.partition_leadership_info(where)
             assert_leadership(None if known is None else known.leader_and_isr, cached)
-        _assert_written(store, term, where, expect)
-        _assert_added(term.added, expect)
-        _assert_stopped(term, expect)
-        _assert_metadata(term, expect)
+        _assert_written(store, services, where, expect)
+        _assert_added(services.added, expect)
+        _assert_stopped(services, expect)
+        _assert_metadata(services, expect)
 
 
-def _act(term: WatchedTerm, replica: PartitionAndReplica, case: Case) -> None:
-    replicas = ReplicaStateMachine(term)
+def _act(services: WatchedServices, replica: PartitionAndReplica, case: Case) -> None:
+    replicas = ReplicaStateMachine(services)
     with case.nested("action") as action:
         if "call" in action:
             one_of(action.take("call"), {"startup": replicas.startup}, "the call")()
@@ -227,25 +227,25 @@ def _act(term: WatchedTerm, replica: PartitionAndReplica, case: Case) -> None:
     replicas.handle_state_changes([replica], target)
 
 
-def _assert_stopped(term: WatchedTerm, expect: Fields) -> None:
+def _assert_stopped(services: WatchedServices, expect: Fields) -> None:
     for expected in expect.expected("stop_replica"):
         if expected is None:
-            assert term.stopped == []
+            assert services.stopped == []
             continue
         with Fields(expected, "stop_replica") as fields:
             for receivers in fields.expected("to"):
-                assert sorted({s.broker_id for s in term.stopped}) == sorted(receivers)
+                assert sorted({s.broker_id for s in services.stopped}) == sorted(receivers)
             for delete in fields.expected("delete"):
-                assert {s.delete for s in term.stopped} == {delete}
+                assert {s.delete for s in services.stopped} == {delete}
 
 
-def _assert_metadata(term: WatchedTerm, expect: Fields) -> None:
+def _assert_metadata(services: WatchedServices, expect: Fields) -> None:
     for expected in expect.expected("update_metadata"):
-        added = [named for batch in term.batches for named in batch.metadata]
+        added = [named for batch in services.batches for named in batch.metadata]
         if not isinstance(expected, dict):
             assert bool(added) is bool(expected)
             continue
-        all_brokers = term.context.live_or_shutting_down_broker_ids
+        all_brokers = services.context.live_or_shutting_down_broker_ids
         with Fields(expected, "update_metadata") as fields:
             for receivers in fields.expected("to"):
                 reached = {b for _, to in added for b in (all_brokers if to is None else to)}
@@ -264,24 +264,24 @@ def isr_removal(case: Case) -> None:
         leader, epoch = given.take("leader"), given.take("leader_epoch")
         others = [r for r in (*isr, leader) if r not in (replica, NO_LEADER)]
         replicas = tuple(dict.fromkeys((*isr, *others, replica)))
-        office = Office({0, *others})
-        office.lead(T0, replicas, leader, isr)
-        office.put_state(T0, leader, isr, leader_epoch=epoch)
-        before = office.state(T0)
+        parts = ControllerParts({0, *others})
+        parts.lead(T0, replicas, leader, isr)
+        parts.put_state(T0, leader, isr, leader_epoch=epoch)
+        before = parts.state(T0)
         assert before is not None
-        office.context.put_partition_leadership_info(T0, before)
-        office.replicas.handle_state_changes([PartitionAndReplica(T0, replica)], _OFFLINE)
-        _assert_shrunk(office, before, expect)
+        parts.context.put_partition_leadership_info(T0, before)
+        parts.replicas.handle_state_changes([PartitionAndReplica(T0, replica)], _OFFLINE)
+        _assert_shrunk(parts, before, expect)
 
 
 _OFFLINE = ReplicaState.OFFLINE
 
 
-def _assert_shrunk(office: Office, before: Any, expect: Fields) -> None:
-    after = office.state(T0)
+def _assert_shrunk(parts: ControllerParts, before: Any, expect: Fields) -> None:
+    after = parts.state(T0)
     assert after is not None
     left = after.leader_and_isr
-    known = office.known(T0)
+    known = parts.known(T0)
     assert known == (left.leader, left.isr, left.leader_epoch)
     for leader in expect.expected("leader"):
         assert left.leader == leader

@@ -41,9 +41,9 @@ from tests.conformance.leading import NAME, CountedLogs, fresh_manager, leader_a
 from tests.conformance.topic_requests import Desk
 from tests.simulation.cluster import Cluster
 from tests.simulation.network import Fate, usual_fate
+from tests.support.controller_parts import Tree, broker_info
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.stage import TIMEOUT_S, Stage, actor_of
-from tests.support.term import Tree, broker_info
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 HEADER = ControlHeader(1, 1, -1)

@@ -38,9 +38,9 @@ from tests.conformance.fields import (
 from tests.conformance.rules import ERRORS
 from tests.simulation.cluster import Cluster
 from tests.simulation.fetchers import FETCH_INTERVAL_MS
+from tests.support.controller_parts import KnownTopicIds
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.local_placer import LocalPlacer
-from tests.support.term import KnownTopicIds
 
 TIMEOUT_MS = 10_000
 

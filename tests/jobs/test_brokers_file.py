@@ -8,7 +8,7 @@ import pytest
 
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerInfo, EndPoint
-from regent.jobs.brokers_file import Broker, read_brokers_file, read_registered_brokers
+from regent.jobs.brokers_file import PlannedBroker, read_brokers_file, read_registered_brokers
 from regent.jobs.command import InputError
 from regent.zk.codecs import znodes
 from regent.zk.stores.admin_store import ZkAdminStore
@@ -29,7 +29,7 @@ def server() -> FakeZooKeeperServer:
     return server
 
 
-def registered(server: FakeZooKeeperServer) -> tuple[Broker, ...]:
+def registered(server: FakeZooKeeperServer) -> tuple[PlannedBroker, ...]:
     return read_registered_brokers(ZkAdminStore(FakeZooKeeper(server)))
 
 
@@ -41,9 +41,9 @@ def test_ids_and_objects_in_any_order_are_sorted(file: Path):
     ]
     file.write_text(json.dumps(brokers))
     assert read_brokers_file(file) == (
-        Broker(3, None, 0, None),
-        Broker(11, None, 0, None),
-        Broker(20, "b", 7, 100),
+        PlannedBroker(3, None, 0, None),
+        PlannedBroker(11, None, 0, None),
+        PlannedBroker(20, "b", 7, 100),
     )
 
 
@@ -102,7 +102,7 @@ def test_registered_brokers_are_those_in_zookeeper(server: FakeZooKeeperServer):
     for broker_id, rack in ((10, "a"), (2, None)):
         info = BrokerInfo(broker_id, (EndPoint("PLAINTEXT", "127.0.0.1", 9092),), rack)
         server.put(znodes.BrokerIdZNode.path(broker_id), znodes.BrokerIdZNode.encode(info))
-    assert registered(server) == (Broker(2, None, 0, None), Broker(10, "a", 0, None))
+    assert registered(server) == (PlannedBroker(2, None, 0, None), PlannedBroker(10, "a", 0, None))
 
 
 def test_without_a_broker_or_a_cluster_there_is_nothing_to_plan_with(server: FakeZooKeeperServer):

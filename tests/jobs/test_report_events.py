@@ -24,7 +24,7 @@ from regent.jobs.report_events import main
 from regent.jobs.reports.event_page import write_page
 from regent.jobs.reports.event_tables import event_tables
 from tests.jobs.journals import START_MS, Event, Leadership, World, write_journals
-from tests.support.term import T0, Candidate, Tree, of_type
+from tests.support.controller_parts import T0, Candidate, Tree, of_type
 
 TOP = 7
 Report = dict[str, Any]

@@ -16,7 +16,7 @@ from regent.core.placement.replica_placer import Strategy, place
 from regent.jobs.reports.placement_trial import (
     BLOCKS,
     INTERLEAVED,
-    Setting,
+    TrialSetting,
     failure_load,
     fewest_moves,
     place_uniformly,
@@ -28,8 +28,8 @@ from regent.jobs.reports.placement_trial import (
 from regent.jobs.simulate_placement import main
 
 
-def setting(racks: int = 3, layout: str = INTERLEAVED) -> Setting:
-    return Setting(7, 60, 3, racks, layout, 25, None, 4)
+def setting(racks: int = 3, layout: str = INTERLEAVED) -> TrialSetting:
+    return TrialSetting(7, 60, 3, racks, layout, 25, None, 4)
 
 
 def random_rows(seed: int, brokers: int, partitions: int) -> list[list[int]]:

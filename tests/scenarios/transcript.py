@@ -30,9 +30,9 @@ from regent.core.controller.effects import (
     ControllerRoleChanged,
     Effect,
     RemoveBroker,
-    Reply,
     ScheduleEvent,
     SendControlRequest,
+    SendResponse,
 )
 from regent.core.controller.events import (
     AlterPartitionReceived,
@@ -61,7 +61,7 @@ from regent.core.protocol.controller import (
     AlterPartitionRow,
     ReassignablePartition,
 )
-from tests.support.term import Candidate, Tree
+from tests.support.controller_parts import Candidate, Tree
 
 COMMAND = "> "
 LEFT_OUT = ("/brokers/seqid", "/regent/controller_terms")
@@ -256,7 +256,7 @@ def _title(effect: Effect) -> str:
             return f"open the channel to broker {registration.info.broker_id}"
         case RemoveBroker(broker_id):
             return f"close the channel to broker {broker_id}"
-        case Reply(_, response):
+        case SendResponse(_, response):
             return f"reply {_answer(response)}"
         case ControllerRoleChanged(True, epoch):
             return f"active controller, controller epoch {epoch}"

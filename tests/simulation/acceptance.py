@@ -195,7 +195,7 @@ def _now(context: ControllerContext, row: AlterPartitionRow) -> LeaderAndIsr | N
 
 def _answer(effects: list[fx.Effect], request_id: int) -> AlterPartitionResponse | None:
     for effect in effects:
-        if isinstance(effect, fx.Reply) and effect.request_id == request_id:
+        if isinstance(effect, fx.SendResponse) and effect.request_id == request_id:
             assert isinstance(effect.response, AlterPartitionResponse)
             if effect.response.error_code in (Errors.NONE, Errors.STALE_BROKER_EPOCH):
                 return effect.response

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
-from regent.core.controller.broker_membership import BrokerMembership
+from regent.core.controller.broker_changes import BrokerChanges
 from regent.core.model import BrokerId, BrokerInfo, BrokerRegistration
 
 Defect: TypeAlias = Callable[[], Any]
@@ -15,37 +15,37 @@ Defect: TypeAlias = Callable[[], Any]
 
 def changed_addresses_overlooked() -> Any:
     """The controller ignores new addresses of a broker that keeps its broker epoch."""
-    take_over = BrokerMembership._take_over
+    take_over = BrokerChanges._take_over
 
     def but_addresses(
-        self: BrokerMembership, known: BrokerRegistration, current: BrokerRegistration
+        self: BrokerChanges, known: BrokerRegistration, current: BrokerRegistration
     ) -> None:
         take_over(self, known, replace(current, info=known.info))
 
-    return patch.object(BrokerMembership, "_take_over", but_addresses)
+    return patch.object(BrokerChanges, "_take_over", but_addresses)
 
 
 def channels_stay_at_former_addresses() -> Any:
     """Brokers learn the new address of a broker; the controller keeps using the former one."""
-    take_over = BrokerMembership._take_over
+    take_over = BrokerChanges._take_over
 
-    def only_brokers(self: BrokerMembership, *registrations: BrokerRegistration) -> None:
+    def only_brokers(self: BrokerChanges, *registrations: BrokerRegistration) -> None:
         with patch.object(self, "tell_everything", lambda broker_id: None):
             take_over(self, *registrations)
 
-    return patch.object(BrokerMembership, "_take_over", only_brokers)
+    return patch.object(BrokerChanges, "_take_over", only_brokers)
 
 
 def first_addresses_kept() -> Any:
     """A controller keeps using the first address that it knew of a broker."""
-    connect = BrokerMembership._connect
+    connect = BrokerChanges._connect
     first: dict[tuple[int, BrokerId], BrokerInfo] = {}
 
-    def where_it_was(self: BrokerMembership, registration: BrokerRegistration) -> None:
+    def where_it_was(self: BrokerChanges, registration: BrokerRegistration) -> None:
         key = self._context.epoch, registration.info.broker_id
         connect(self, replace(registration, info=first.setdefault(key, registration.info)))
 
-    return patch.object(BrokerMembership, "_connect", where_it_was)
+    return patch.object(BrokerChanges, "_connect", where_it_was)
 
 
 ADDRESS_DEFECTS: tuple[Defect, ...] = (

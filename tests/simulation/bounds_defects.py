@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 from regent.core.controller import events
 from regent.core.controller.controller import Controller
+from regent.core.controller.quarantine import Quarantine
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
-from regent.core.controller.set_aside import SetAside
 from regent.core.model import TopicPartition
 
 Defect: TypeAlias = Callable[[], Any]
@@ -57,17 +57,17 @@ def moves_begin_again_and_again() -> Any:
     return patch.object(Reassignments, "on_isr_change", all_of_them)
 
 
-def nothing_is_set_aside() -> Any:
+def nothing_is_quarantined() -> Any:
     """An event that ended two controllers ends the third one too."""
 
-    def everything(self: SetAside) -> None:
-        self._context.set_aside = {}
+    def everything(self: Quarantine) -> None:
+        self._context.quarantined = {}
 
-    return patch.object(SetAside, "_read", everything)
+    return patch.object(Quarantine, "_read", everything)
 
 
 BOUNDS_DEFECTS: tuple[Defect, ...] = (
-    nothing_is_set_aside,
+    nothing_is_quarantined,
     brokers_noticed_late,
     a_new_term_for_every_broker,
     moves_begin_again_and_again,

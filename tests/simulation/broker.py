@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from regent.core.controller import effects as fx
 from regent.core.controller import events
-from regent.core.controller.answers import refusal
 from regent.core.controller.controller import Controller
+from regent.core.controller.error_responses import error_response
 from regent.core.controller.events import ControllerEvent, RequestId
-from regent.core.controller.set_aside import resignation
-from regent.core.controller.term import ControllerSettings
+from regent.core.controller.quarantine import resignation
+from regent.core.controller.services import ControllerSettings
 from regent.core.errors import Errors, SessionExpiredError, UnreadableError
 from regent.core.model import BrokerId, BrokerInfo, EndPoint
 from regent.core.protocol.broker import FetchRequest
@@ -226,7 +226,7 @@ class SimulatedBroker:
         if len(self.inbox) < self.world.inbox_limit or events.is_always_queued(event):
             self.inbox.append(event)
             return
-        refused = refusal(event)
+        refused = error_response(event)
         if refused is not None:
             self._perform([refused])
         elif events.EventsLost() not in self.inbox:
@@ -234,7 +234,7 @@ class SimulatedBroker:
             for waiting in queued:
                 if events.is_always_queued(waiting):
                     self.inbox.append(waiting)
-                elif (refused := refusal(waiting)) is not None:
+                elif (refused := error_response(waiting)) is not None:
                     self._perform([refused])
 
     def ask(self, exchange: Exchange) -> None:
@@ -267,7 +267,7 @@ class SimulatedBroker:
         except (PlantedError, UnreadableError):
             self._perform(self.controller.handle(events.Expire(), now_ms))
             self.tell(events.Reelect())
-        refused = refusal(event, Errors.UNKNOWN_SERVER_ERROR)
+        refused = error_response(event, Errors.UNKNOWN_SERVER_ERROR)
         if refused is not None and refused.request_id in self.unanswered:
             self._perform([refused])
 
@@ -286,7 +286,7 @@ class SimulatedBroker:
         for event in preempted:
             if isinstance(event, events.StandAgain | events.UncleanLeaderElectionEnable):
                 self.tell(event)
-            refused = refusal(event)
+            refused = error_response(event)
             if refused is not None:
                 self._perform([refused])
         self._note_how_far_zookeeper_is()
@@ -338,7 +338,7 @@ class SimulatedBroker:
                 channel = self.channels.get(broker_id)
                 if channel is not None:
                     channel.put(effect)
-            case fx.Reply(request_id, response):
+            case fx.SendResponse(request_id, response):
                 assert request_id in self.unanswered, f"AnsweredOnce: {request_id} {response}"
                 self.world.network.answer(self.unanswered.pop(request_id), response)  # type: ignore[arg-type]
             case fx.ScheduleEvent(after_ms, event):

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from regent.core.controller.effects import Effect, SendControlRequest
 from regent.core.controller.events import ControllerEvent, StandAgain
-from regent.core.controller.term import ControllerSettings
+from regent.core.controller.services import ControllerSettings
 from regent.core.errors import ForeignDirectoryError
 from regent.core.model import (
     BrokerId,

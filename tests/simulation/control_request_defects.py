@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from unittest.mock import patch
 
 from regent.core.controller import request_batch
-from regent.core.controller.broker_membership import BrokerMembership
+from regent.core.controller.broker_changes import BrokerChanges
 from regent.core.controller.controlled_shutdown import ControlledShutdowns
 from regent.core.controller.states import ReplicaState
 from regent.core.model import BrokerId, PartitionAndReplica
@@ -20,14 +20,14 @@ Defect: TypeAlias = Callable[[], Any]
 
 def crashes_sent_three_times() -> Any:
     """Brokers get three requests for each crash of a broker."""
-    on_offline = BrokerMembership.on_replicas_become_offline
+    on_offline = BrokerChanges.on_replicas_become_offline
 
-    def and_again(self: BrokerMembership, replicas: Any) -> None:
+    def and_again(self: BrokerChanges, replicas: Any) -> None:
         on_offline(self, replicas)
         for _ in range(3):
             self.announce_brokers([replica.topic_partition for replica in replicas])
 
-    return patch.object(BrokerMembership, "on_replicas_become_offline", and_again)
+    return patch.object(BrokerChanges, "on_replicas_become_offline", and_again)
 
 
 def replicas_stopped_twice() -> Any:
@@ -51,14 +51,14 @@ def requests_of_any_size() -> Any:
 
 def lost_deletions_repeated_last() -> Any:
     """The deletions of a lost channel are repeated after reassignments let new ones start."""
-    tell_everything = BrokerMembership.tell_everything
+    tell_everything = BrokerChanges.tell_everything
 
-    def and_repeat(self: BrokerMembership, broker_id: BrokerId) -> None:
+    def and_repeat(self: BrokerChanges, broker_id: BrokerId) -> None:
         with patch.object(self._deletions, "repeat", lambda broker_id: None):
             tell_everything(self, broker_id)
         self._deletions.repeat(broker_id)
 
-    return patch.object(BrokerMembership, "tell_everything", and_repeat)
+    return patch.object(BrokerChanges, "tell_everything", and_repeat)
 
 
 CONTROL_REQUEST_DEFECTS: tuple[Defect, ...] = (

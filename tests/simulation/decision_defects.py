@@ -21,9 +21,9 @@ from regent.core.controller.controlled_shutdown import ControlledShutdowns
 from regent.core.controller.partition_change import AlterIsr
 from regent.core.controller.partition_replicas import ChangeRefused, PartitionChange
 from regent.core.controller.partition_state_machine import PartitionStateMachine
-from regent.core.controller.reassignment.partition_moves import PartitionMoves
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.reassignment.reassignment_elections import ReassignmentElections
+from regent.core.controller.reassignment.reassignment_phases import ReassignmentPhases
 from regent.core.controller.request_batch import ControlRequestBatch
 from regent.core.controller.responses import ControlResponses
 from regent.core.controller.topic_deletion import TopicDeletions
@@ -154,12 +154,12 @@ def moves_forgotten_at_failover() -> Any:
 
 def removed_replicas_left_alone() -> Any:
     """Replicas that a reassignment removes are not stopped."""
-    stop = PartitionMoves._stop
+    stop = ReassignmentPhases._stop
 
-    def no_replicas(self: PartitionMoves, replicas: Any) -> Any:
+    def no_replicas(self: ReassignmentPhases, replicas: Any) -> Any:
         return stop(self, [])
 
-    return patch.object(PartitionMoves, "_stop", no_replicas)
+    return patch.object(ReassignmentPhases, "_stop", no_replicas)
 
 
 def topics_written_without_version() -> Any:

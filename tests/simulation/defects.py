@@ -13,15 +13,15 @@ from unittest.mock import patch
 from regent.core.controller import partition_change, partition_change_writer
 from regent.core.controller.alter_partition import AlterPartitions
 from regent.core.controller.assignments import write_assignments
-from regent.core.controller.broker_membership import BrokerMembership
+from regent.core.controller.broker_changes import BrokerChanges
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.controlled_shutdown import ControlledShutdowns
 from regent.core.controller.controller import Controller
-from regent.core.controller.effects import Reply
+from regent.core.controller.effects import SendResponse
 from regent.core.controller.notifications import Notifications
 from regent.core.controller.partition_replicas import PartitionReplicas
 from regent.core.controller.reassignment import partition_reassignment
-from regent.core.controller.reassignment.partition_moves import PartitionMoves
+from regent.core.controller.reassignment.reassignment_phases import ReassignmentPhases
 from regent.core.controller.reassignment.reassignment_requests import requested_assignment
 from regent.core.controller.request_batch import ControlRequestBatch
 from regent.core.controller.responses import ControlResponses
@@ -165,15 +165,15 @@ def any_replica_may_join_the_isr() -> Any:
 
 def final_replica_set_written_first() -> Any:
     """A reassignment is written as complete before the removed replicas are stopped."""
-    finish = PartitionMoves._finish
+    finish = ReassignmentPhases._finish
 
-    def after_writing(self: PartitionMoves, partitions: Any) -> None:
+    def after_writing(self: ReassignmentPhases, partitions: Any) -> None:
         assignment = self._context.partition_full_replica_assignment
         targets = {p: ReplicaAssignment(assignment(p).target_replicas) for p in partitions}
-        write_assignments(self._term, targets)
+        write_assignments(self._services, targets)
         finish(self, partitions)
 
-    return patch.object(PartitionMoves, "_finish", after_writing)
+    return patch.object(ReassignmentPhases, "_finish", after_writing)
 
 
 def failed_deletions_count_as_done() -> Any:
@@ -203,18 +203,18 @@ def watches_armed_after_the_read() -> Any:
 
 def bounces_unnoticed() -> Any:
     """A broker that restarts quickly is taken for the one before (KIP-380)."""
-    read = BrokerMembership._read_brokers
+    read = BrokerChanges._read_brokers
 
-    def with_known_epochs(self: BrokerMembership) -> Any:
+    def with_known_epochs(self: BrokerChanges) -> Any:
         known = self._context.registrations
         return {b: known.get(b, registration) for b, registration in read(self).items()}
 
-    return patch.object(BrokerMembership, "_read_brokers", with_known_epochs)
+    return patch.object(BrokerChanges, "_read_brokers", with_known_epochs)
 
 
 def new_brokers_get_no_state() -> Any:
     """A broker that starts is not sent the full state."""
-    return patch.object(BrokerMembership, "_tell_newcomers", lambda self, broker_ids: None)
+    return patch.object(BrokerChanges, "_tell_newcomers", lambda self, broker_ids: None)
 
 
 def stale_answers_accepted() -> Any:
@@ -327,7 +327,7 @@ def remaining_leaderships_not_reported() -> Any:
     """A shutting-down broker gets the answer that it leads nothing, even if it leads."""
 
     def done(self: ControlledShutdowns, request_id: int, waiting: Any) -> None:
-        self._term.outbox.add(Reply(request_id, ControlledShutdownResponse(Errors.NONE)))
+        self._services.outbox.add(SendResponse(request_id, ControlledShutdownResponse(Errors.NONE)))
 
     return patch.object(ControlledShutdowns, "_let_go", done)
 

@@ -46,7 +46,7 @@ def replaced_logs_forgotten() -> Any:
 
 def topics_led_without_ids() -> Any:
     """A topic whose id could not be written gets leaders without an id."""
-    set_aside = TopicChanges._set_aside
+    quarantine = TopicChanges._quarantine_topic
     write_ids = TopicChanges._write_ids
 
     def and_lead(self: TopicChanges, topics: Any, usable: Any) -> Any:
@@ -54,9 +54,9 @@ def topics_led_without_ids() -> Any:
             if topic in topics:
                 usable[topic] = topics[topic]
             else:
-                set_aside(self, topic, error)
+                quarantine(self, topic, error)
 
-        with patch.object(TopicChanges, "_set_aside", lead):
+        with patch.object(TopicChanges, "_quarantine_topic", lead):
             return write_ids(self, topics, usable)
 
     return patch.object(TopicChanges, "_write_ids", and_lead)

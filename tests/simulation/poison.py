@@ -1,4 +1,4 @@
-"""A request that ends each controller that handles it, until the third one sets it aside."""
+"""A request that ends each controller that handles it, until the third one quarantines it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Poison:
         if self._is_on and is_poison and broker.is_handling and broker.controller.is_active:
             self._handled = event
             self._ended += 1
-            assert self._ended <= MAX_ENDED, "SetAside: the same request ends a third controller"
+            assert self._ended <= MAX_ENDED, "Quarantine: the same request ends a third controller"
             self._note("  %d ends by the request", broker.broker_id)
             raise PlantedError
 

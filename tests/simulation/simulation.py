@@ -13,7 +13,7 @@ from functools import partial
 
 from regent.core.controller import events
 from regent.core.controller.request_batch import MAX_REQUEST_BYTES
-from regent.core.controller.term import ControllerSettings
+from regent.core.controller.services import ControllerSettings
 from regent.core.model import BrokerId
 from regent.core.protocol.broker import FetchRequest
 from regent.core.protocol.control import StopReplicaRequest
@@ -346,7 +346,7 @@ class Simulation:
         self._denials.allow_all()
         self._admins.mend_all()
         self._configurations.settle()
-        self.cluster.zookeeper.remove(ControllerFailuresZNode.PATH)  # retry what is set aside
+        self.cluster.zookeeper.remove(ControllerFailuresZNode.PATH)  # retry what is quarantined
 
     def _restart(self, broker_ids: Collection[BrokerId]) -> None:
         """Restart brokers that accept something only when they start."""

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from unittest.mock import patch
 
 from regent.core.controller.controller import Controller
-from regent.core.controller.elector import Elector
+from regent.core.controller.controller_election import ControllerElection
 from regent.core.controller.events import RegistrationDeleted
 from regent.core.controller.responses import ControlResponses
 from regent.core.controller.topic_changes import TopicChanges
@@ -74,12 +74,14 @@ def refused_epochs_kept() -> Any:
     stack = ExitStack()
     refused = patch.object(ControlResponses, "is_refused_for_epoch", lambda self, event: False)
     stack.enter_context(refused)
-    init = Elector.__init__
+    init = ControllerElection.__init__
 
-    def knowing_nothing(self: Elector, broker_id: int, store: Any, obeyed_epoch: Any) -> None:
+    def knowing_nothing(
+        self: ControllerElection, broker_id: int, store: Any, obeyed_epoch: Any
+    ) -> None:
         init(self, broker_id, store)
 
-    stack.enter_context(patch.object(Elector, "__init__", knowing_nothing))
+    stack.enter_context(patch.object(ControllerElection, "__init__", knowing_nothing))
     return stack
 
 
@@ -119,13 +121,13 @@ def garbage_stays_in_registrations() -> Any:
 
 def contested_topics_left_out() -> Any:
     """A topic that was rewritten during each attempt to add its id counts as unreadable."""
-    set_aside = TopicChanges._set_aside
+    quarantine = TopicChanges._quarantine_topic
 
     def unless_contested(self: TopicChanges, topic: str, error: BadDataError) -> None:
         if not str(error).startswith("it got no id"):
-            set_aside(self, topic, error)
+            quarantine(self, topic, error)
 
-    return patch.object(TopicChanges, "_set_aside", unless_contested)
+    return patch.object(TopicChanges, "_quarantine_topic", unless_contested)
 
 
 def registrations_made_again_without_suspects() -> Any:

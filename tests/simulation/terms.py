@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regent.core.controller.answers import refusal
+from regent.core.controller.error_responses import error_response
 from regent.core.controller.events import (
     Reelect,
     RegisterBrokerAndReelect,
@@ -53,7 +53,7 @@ class Terms:
 
     def _check_owed_answers(self, broker: SimulatedBroker) -> None:
         """Requests are answered at once, except for shutdowns that wait for new leaders."""
-        queued = {reply.request_id for event in broker.inbox if (reply := refusal(event))}
+        queued = {reply.request_id for event in broker.inbox if (reply := error_response(event))}
         owed = [exchange for i, exchange in broker.unanswered.items() if i not in queued]
         for exchange in owed:
             is_shutdown = isinstance(exchange.request, ControlledShutdownRequest)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from regent.core.controller.effects import Effect, Reply
+from regent.core.controller.effects import Effect, SendResponse
 from regent.core.controller.events import (
     AlterPartitionReceived,
     ApiPartitionReassignment,
@@ -17,7 +17,7 @@ from regent.core.controller.events import (
     ListPartitionReassignments,
 )
 from regent.core.controller.responses import response_event
-from regent.core.controller.term import ControllerSettings
+from regent.core.controller.services import ControllerSettings
 from regent.core.errors import Errors
 from regent.core.model import UNKNOWN_BROKER_EPOCH, BrokerId, TopicPartition
 from regent.core.protocol.control import (
@@ -46,8 +46,16 @@ from regent.zk.codecs.znodes import (
     TopicsZNode,
     TopicZNode,
 )
+from tests.support.controller_parts import (
+    ByBroker,
+    Candidate,
+    Replicas,
+    Tree,
+    of_type,
+    requests,
+    topic_id,
+)
 from tests.support.fake_zookeeper import Hook
-from tests.support.term import ByBroker, Candidate, Replicas, Tree, of_type, requests, topic_id
 
 ADMIN = ReassignPartitionsZNode.PATH
 MAX_ROUNDS = 20
@@ -135,7 +143,7 @@ class MovingCluster(Tree):
         return answer.partitions
 
     def _ask(self, event: ControllerEvent) -> object:
-        (reply,) = of_type(self.handle(event), Reply)
+        (reply,) = of_type(self.handle(event), SendResponse)
         return reply.response
 
     # --- brokers ---

@@ -17,10 +17,10 @@ from regent.core.replication.replica_manager import ReplicaManager
 from regent.transport.kafka.metrics import Closed
 from regent.transport.server import ControlServer
 from regent.transport.sockets import new_context
+from tests.support.controller_parts import Tree, topic_id
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.led_partitions import lead
 from tests.support.stage import Stage
-from tests.support.term import Tree, topic_id
 
 BROKER = 0
 TOPIC_ID = topic_id(1)

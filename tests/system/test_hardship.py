@@ -113,7 +113,7 @@ def test_garbage_on_the_control_port_is_counted_and_survived(cluster: RegentClus
     cluster.await_agreement([0, 1, 2], "payments")
 
 
-def test_an_unreadable_topic_is_set_aside_until_it_is_repaired(cluster: RegentCluster):
+def test_an_unreadable_topic_is_quarantined_until_it_is_repaired(cluster: RegentCluster):
     path = TopicZNode.path("broken")
     cluster.zookeeper.multi([Create(path, b'{"version":1,"partitions":')])
     cluster.create_topic("whole", 2)

@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Set
 
 from regent.core.controller.partition_state_machine import PartitionStateMachine
-from regent.core.controller.reassignment.partition_moves import PartitionMoves
+from regent.core.controller.reassignment.reassignment_phases import ReassignmentPhases
 from regent.core.controller.reassignment.reassignment_requests import (
     Refusal,
     Refusals,
     requested_assignment,
 )
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
-from regent.core.controller.term import Term
+from regent.core.controller.services import ControllerServices
 from regent.core.controller.topic_deletion import TopicDeletions
 from regent.core.errors import BadDataError, Errors
 from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
@@ -41,15 +41,15 @@ class Reassignments:
 
     def __init__(
         self,
-        term: Term,
+        services: ControllerServices,
         partitions: PartitionStateMachine,
         replicas: ReplicaStateMachine,
         deletions: TopicDeletions,
     ) -> None:
-        self._term = term
-        self._log = term.log(__name__)
-        self._context = term.context
-        self._moves = PartitionMoves(term, partitions, replicas, deletions)
+        self._services = services
+        self._log = services.log(__name__)
+        self._context = services.context
+        self._moves = ReassignmentPhases(services, partitions, replicas, deletions)
 
     def resume(self) -> None:
         """At the start of a term: go on with what ZooKeeper says is being moved.
@@ -160,12 +160,12 @@ class Reassignments:
         Runs after every change of the node, our own ones included. Targets may be dead: what a tool
         wrote once and will not write again waits for them.
         """
-        wanted = self._term.store.read_reassignments()
+        wanted = self._services.store.read_reassignments()
         if wanted is None:
             return set()
         if isinstance(wanted, BadDataError):
             self._log.error("a request to reassign partitions is deleted: %s", wanted)
-            self._term.outbox.record("deleted, it cannot be understood: %s", wanted)
+            self._services.outbox.record("deleted, it cannot be understood: %s", wanted)
             wanted = {}
         moves: dict[TopicPartition, ReplicaAssignment] = {}
         refused: Refusals = {}
@@ -186,23 +186,23 @@ class Reassignments:
         self._report(refused)
         settled = {**done, **{partition: wanted[partition] for partition in refused}}
         if settled or not wanted:
-            self._term.store.remove_reassignments(settled, self._context.epoch_zk_version)
+            self._services.store.remove_reassignments(settled, self._context.epoch_zk_version)
         return set(moves) - set(refused)
 
     def _withdraw_from_znode(self, partitions: Collection[TopicPartition]) -> None:
         """Take out what the znode says of these: the RPC came later (KAFKA-9089)."""
         if not partitions:
             return
-        wanted = self._term.store.read_reassignments()
+        wanted = self._services.store.read_reassignments()
         if isinstance(wanted, Mapping):
             overtaken = {p: target for p, target in wanted.items() if p in partitions}
             if overtaken:
-                self._term.store.remove_reassignments(overtaken, self._context.epoch_zk_version)
+                self._services.store.remove_reassignments(overtaken, self._context.epoch_zk_version)
 
     def _report(self, refused: Refusals) -> None:
         if refused:
             for refusal in refused.values():
-                self._term.outbox.record("refused: %s", refusal.message)
+                self._services.outbox.record("refused: %s", refusal.message)
             self._log.warning(
                 "%d partitions are not reassigned, the first: %s",
                 len(refused),

@@ -18,8 +18,8 @@ from regent.core.controller.partition_change_writer import (
     partition_replicas,
 )
 from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import PartitionState
-from regent.core.controller.term import Term
 from regent.core.model import (
     NO_LEADER,
     LeaderIsrAndControllerEpoch,
@@ -31,21 +31,21 @@ from regent.core.model import (
 class ReassignmentElections:
     """Changes leaderships as reassignments need it, and tells the replicas."""
 
-    def __init__(self, term: Term, partitions: PartitionStateMachine) -> None:
-        self._term = term
-        self._context = term.context
+    def __init__(self, services: ControllerServices, partitions: PartitionStateMachine) -> None:
+        self._services = services
+        self._context = services.context
         self._partitions = partitions
 
     def complete(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """Return the partitions whose target is in sync, as ZooKeeper has it now."""
-        states = self._term.store.read_partition_states(partitions)
+        states = self._services.store.read_partition_states(partitions)
         return [p for p in partitions if self._is_complete(p, states.get(p))]
 
     def begin_epoch(self, partitions: Iterable[TopicPartition]) -> Failures:
         """Tell all replicas, in a new leader epoch, which of them copy."""
         led = [p for p in partitions if self._context.partition_leadership_info(p) is not None]
-        accepted, failures = change_partitions(self._term, led, ReassignmentEpoch())
-        batch = self._term.new_batch()
+        accepted, failures = change_partitions(self._services, led, ReassignmentEpoch())
+        batch = self._services.new_batch()
         for partition, change in accepted.items():
             assignment = self._context.partition_full_replica_assignment(partition)
             isr = change.leader_and_isr.isr
@@ -55,7 +55,7 @@ class ReassignmentElections:
                 # An earlier attempt to finish may have deleted some of them already.
                 if self._context.replica_exists(replica, partition):
                     batch.add_leader_and_isr((replica,), partition, is_new=replica in new)
-        self._term.announce(batch)
+        self._services.announce(batch)
         return failures
 
     def lead_from_assignment(self, partitions: Iterable[TopicPartition]) -> Failures:
@@ -75,7 +75,7 @@ class ReassignmentElections:
         failures = self._partitions.handle_state_changes(
             lost, PartitionState.ONLINE, ReassignElection()
         )
-        accepted, unchanged = change_partitions(self._term, led, ReassignmentEpoch())
+        accepted, unchanged = change_partitions(self._services, led, ReassignmentEpoch())
         self._announce(accepted)
         return {**failures, **unchanged}
 
@@ -83,7 +83,7 @@ class ReassignmentElections:
         """Elect a replica of the new assignment where the leader is not in it."""
         leaving = [p for p, assignment in requested.items() if self._loses_leader(p, assignment)]
         accepted, failures = change_partitions(
-            self._term, leaving, lambda p: LeaderLeavesAssignment(requested[p].replicas)
+            self._services, leaving, lambda p: LeaderLeavesAssignment(requested[p].replicas)
         )
         self._announce(accepted)
         return failures
@@ -94,7 +94,9 @@ class ReassignmentElections:
         An unassigned leader stays, as does the last member of an ISR (KAFKA-9672).
         """
         partitions = self._partitions_with_unassigned_replicas()
-        accepted, failures = change_partitions(self._term, partitions, RemoveUnassignedReplicas())
+        accepted, failures = change_partitions(
+            self._services, partitions, RemoveUnassignedReplicas()
+        )
         self._announce(accepted)
         return failures
 
@@ -130,6 +132,6 @@ class ReassignmentElections:
         return found
 
     def _announce(self, changed: Changes) -> None:
-        batch = self._term.new_batch()
+        batch = self._services.new_batch()
         batch.add_changes(changed)
-        self._term.announce(batch)
+        self._services.announce(batch)

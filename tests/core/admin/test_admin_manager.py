@@ -42,7 +42,7 @@ from regent.core.protocol.topics import (
     TopicsResponse,
 )
 from regent.core.replication.metadata_cache import MetadataCache
-from tests.support.term import KnownTopicIds, topic_id
+from tests.support.controller_parts import KnownTopicIds, topic_id
 
 NOW, PATIENCE = 1_000, 500
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.term import Candidate, Tree, topic_id
+from tests.support.controller_parts import Candidate, Tree, topic_id
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from regent.core.controller.effects import Reply
+from regent.core.controller.effects import SendResponse
 from regent.core.controller.events import AlterPartitionReceived
 from regent.core.errors import ControllerMovedError, Errors
 from regent.core.model import (
@@ -24,12 +24,11 @@ from regent.core.protocol.controller import (
     AlterPartitionRow,
 )
 from regent.zk.codecs.znodes import TopicPartitionStateZNode
-from tests.support.fake_zookeeper import Call, Moment, act_once, lose_connection
-from tests.support.term import (
+from tests.support.controller_parts import (
     T0,
     T1,
     Candidate,
-    Office,
+    ControllerParts,
     Tree,
     kinds,
     leadership,
@@ -37,29 +36,34 @@ from tests.support.term import (
     of_type,
     topic_id,
 )
+from tests.support.fake_zookeeper import Call, Moment, act_once, lose_connection
 
 STATE = "/brokers/topics/t/partitions/%d/state"
 RECOVERING = LeaderRecoveryState.RECOVERING
 
 
 @pytest.fixture
-def office() -> Office:
+def parts() -> ControllerParts:
     """t-0: leader 1, ISR 1 and 2, leader epoch 4, partition epoch 2; 3 is not in sync."""
-    office = Office(brokers=(1, 2, 3))
-    office.lead(T0, (1, 2, 3), leader=1, isr=(1, 2))
+    parts = ControllerParts(brokers=(1, 2, 3))
+    parts.lead(T0, (1, 2, 3), leader=1, isr=(1, 2))
     for _ in range(2):
-        put(office, T0, 1, (1, 2), leader_epoch=4)
-    return office
+        put(parts, T0, 1, (1, 2), leader_epoch=4)
+    return parts
 
 
 def put(
-    office: Office, partition: TopicPartition, leader: int, isr: tuple[int, ...], **more: int
+    parts: ControllerParts,
+    partition: TopicPartition,
+    leader: int,
+    isr: tuple[int, ...],
+    **more: int,
 ) -> None:
     """Put a partition state into ZooKeeper and the controller's memory."""
-    office.put_state(partition, leader, isr, **more)
-    stored = office.state(partition)
+    parts.put_state(partition, leader, isr, **more)
+    stored = parts.state(partition)
     assert stored is not None
-    office.context.put_partition_leadership_info(partition, stored)
+    parts.context.put_partition_leadership_info(partition, stored)
 
 
 def row(*isr: int, partition: TopicPartition = T0, **fields: object) -> AlterPartitionRow:
@@ -68,91 +72,99 @@ def row(*isr: int, partition: TopicPartition = T0, **fields: object) -> AlterPar
     return proposal._replace(**fields)  # type: ignore[arg-type]
 
 
-def request(office: Office, *rows: AlterPartitionRow, sender: int = 1) -> AlterPartitionRequest:
-    return AlterPartitionRequest(sender, office.context.live_broker_epochs.get(sender, 5), rows)
+def request(
+    parts: ControllerParts, *rows: AlterPartitionRow, sender: int = 1
+) -> AlterPartitionRequest:
+    return AlterPartitionRequest(sender, parts.context.live_broker_epochs.get(sender, 5), rows)
 
 
-def propose(office: Office, *rows: AlterPartitionRow, sender: int = 1) -> list[AlteredPartition]:
-    response, _ = office.alter_partitions.alter(request(office, *rows, sender=sender))
+def propose(
+    parts: ControllerParts, *rows: AlterPartitionRow, sender: int = 1
+) -> list[AlteredPartition]:
+    response, _ = parts.alter_partitions.alter(request(parts, *rows, sender=sender))
     assert response.error_code is Errors.NONE
     return list(response.partitions)
 
 
-def outcome(office: Office, proposal: AlterPartitionRow, sender: int = 1) -> Errors:
+def outcome(parts: ControllerParts, proposal: AlterPartitionRow, sender: int = 1) -> Errors:
     """Return the error of one proposal; check that it writes nothing."""
-    before = len(office.server.transactions)
-    (answer,) = propose(office, proposal, sender=sender)
-    assert len(office.server.transactions) == before
+    before = len(parts.server.transactions)
+    (answer,) = propose(parts, proposal, sender=sender)
+    assert len(parts.server.transactions) == before
     return answer.error_code
 
 
-def on_write(office: Office, moment: Moment, act: Callable[[], None]) -> None:
+def on_write(parts: ControllerParts, moment: Moment, act: Callable[[], None]) -> None:
     """Call ``act`` once when partition states are written."""
-    act_once(office.zookeeper, act, moment=moment, method="multi_many")
+    act_once(parts.zookeeper, act, moment=moment, method="multi_many")
 
 
 # --- accepted -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("isr", [(1, 2, 3), (1,), (1, 3), (3, 1)])
-def test_an_accepted_isr_keeps_the_leader_epoch(office: Office, isr: tuple[int, ...]) -> None:
-    answers = propose(office, row(*isr))
+def test_an_accepted_isr_keeps_the_leader_epoch(
+    parts: ControllerParts, isr: tuple[int, ...]
+) -> None:
+    answers = propose(parts, row(*isr))
     assert answers == [AlteredPartition("t", 0, Errors.NONE, 1, 4, isr, 0, 3)]
-    stored = office.state(T0)
+    stored = parts.state(T0)
     assert stored == leadership(1, isr, leader_epoch=4, partition_epoch=3, controller_epoch=1)
-    assert stored == office.context.partition_leadership_info(T0)
+    assert stored == parts.context.partition_leadership_info(T0)
 
 
-def test_an_accepted_isr_is_sent_to_all_brokers_by_update_metadata_only(office: Office) -> None:
-    propose(office, row(1, 2, 3))
-    effects = office.effects()
+def test_an_accepted_isr_is_sent_to_all_brokers_by_update_metadata_only(
+    parts: ControllerParts,
+) -> None:
+    propose(parts, row(1, 2, 3))
+    effects = parts.effects()
     assert kinds(effects) == [(1, "UpdateMetadata"), (2, "UpdateMetadata"), (3, "UpdateMetadata")]
     assert metadata_rows(effects)[3][T0].isr == (1, 2, 3)
     assert metadata_rows(effects)[3][T0].partition_epoch == 3
     assert "t-0: leader 1, isr [1, 2] → [1, 2, 3]" in repr(effects)
 
 
-def test_only_changed_partitions_are_returned_as_changed(office: Office) -> None:
-    office.lead(T1, (1, 2), leader=1, isr=(1, 2))
+def test_only_changed_partitions_are_returned_as_changed(parts: ControllerParts) -> None:
+    parts.lead(T1, (1, 2), leader=1, isr=(1, 2))
     unchanged = row(2, 1, partition=T1, leader_epoch=0, partition_epoch=0)
-    response, changed = office.alter_partitions.alter(request(office, unchanged, row(1)))
+    response, changed = parts.alter_partitions.alter(request(parts, unchanged, row(1)))
     assert [answer.error_code for answer in response.partitions] == [Errors.NONE, Errors.NONE]
     assert changed == [T0]
 
 
-def test_many_proposals_are_written_in_one_transaction(office: Office) -> None:
+def test_many_proposals_are_written_in_one_transaction(parts: ControllerParts) -> None:
     partitions = [TopicPartition("t", n) for n in range(1, 300)]
     for partition in partitions:
-        office.lead(partition, (1, 2), leader=1, isr=(1, 2))
+        parts.lead(partition, (1, 2), leader=1, isr=(1, 2))
     rows = [row(1, partition=p, leader_epoch=0, partition_epoch=0) for p in partitions]
-    before = len(office.server.transactions)
-    assert {answer.error_code for answer in propose(office, *rows)} == {Errors.NONE}
-    assert len(office.server.transactions) == before + 1
+    before = len(parts.server.transactions)
+    assert {answer.error_code for answer in propose(parts, *rows)} == {Errors.NONE}
+    assert len(parts.server.transactions) == before + 1
 
 
-def test_a_leader_that_is_shutting_down_may_add_a_replica(office: Office) -> None:
-    office.context.shutting_down_broker_ids.add(1)
-    assert propose(office, row(1, 2, 3))[0].error_code is Errors.NONE
+def test_a_leader_that_is_shutting_down_may_add_a_replica(parts: ControllerParts) -> None:
+    parts.context.shutting_down_broker_ids.add(1)
+    assert propose(parts, row(1, 2, 3))[0].error_code is Errors.NONE
 
 
-def test_an_isr_member_with_its_current_broker_epoch_is_accepted(office: Office) -> None:
-    epochs = office.context.live_broker_epochs
+def test_an_isr_member_with_its_current_broker_epoch_is_accepted(parts: ControllerParts) -> None:
+    epochs = parts.context.live_broker_epochs
     broker_epochs = tuple(epochs[broker_id] for broker_id in (1, 2, 3))
     assert (
-        propose(office, row(1, 2, 3, isr_broker_epochs=broker_epochs))[0].error_code is Errors.NONE
+        propose(parts, row(1, 2, 3, isr_broker_epochs=broker_epochs))[0].error_code is Errors.NONE
     )
 
 
-def test_an_isr_member_with_an_unknown_broker_epoch_remains_suspect(office: Office) -> None:
+def test_an_isr_member_with_an_unknown_broker_epoch_remains_suspect(parts: ControllerParts) -> None:
     lost = SuspectReplicas({T0: LogEnd(0, 1)})
-    office.context.add_live_broker(replace(office.context.registrations[3], suspects=lost))
-    assert propose(office, row(1, 2, 3))[0].error_code is Errors.NONE
-    assert office.context.suspect_end(3, T0) is not None
+    parts.context.add_live_broker(replace(parts.context.registrations[3], suspects=lost))
+    assert propose(parts, row(1, 2, 3))[0].error_code is Errors.NONE
+    assert parts.context.suspect_end(3, T0) is not None
 
 
-def test_a_leader_outside_the_assignment_may_add_assigned_replicas(office: Office) -> None:
-    office.context.update_partition_full_replica_assignment(T0, ReplicaAssignment((2, 3)))
-    assert propose(office, row(1, 2, 3))[0].error_code is Errors.NONE
+def test_a_leader_outside_the_assignment_may_add_assigned_replicas(parts: ControllerParts) -> None:
+    parts.context.update_partition_full_replica_assignment(T0, ReplicaAssignment((2, 3)))
+    assert propose(parts, row(1, 2, 3))[0].error_code is Errors.NONE
 
 
 # --- repeated proposals ---------------------------------------------------------------------------
@@ -161,28 +173,28 @@ def test_a_leader_outside_the_assignment_may_add_assigned_replicas(office: Offic
 @pytest.mark.parametrize("isr", [(1, 2), (2, 1)])
 @pytest.mark.parametrize("partition_epoch", [0, 2])
 def test_ci_36_the_present_isr_is_accepted_with_any_older_partition_epoch(
-    office: Office, isr: tuple[int, ...], partition_epoch: int
+    parts: ControllerParts, isr: tuple[int, ...], partition_epoch: int
 ) -> None:
     proposal = row(*isr, partition_epoch=partition_epoch)
-    before = len(office.server.transactions)
-    assert propose(office, proposal) == [AlteredPartition("t", 0, Errors.NONE, 1, 4, (1, 2), 0, 2)]
-    assert len(office.server.transactions) == before
+    before = len(parts.server.transactions)
+    assert propose(parts, proposal) == [AlteredPartition("t", 0, Errors.NONE, 1, 4, (1, 2), 0, 2)]
+    assert len(parts.server.transactions) == before
 
 
 def test_a_proposal_repeated_after_a_lost_response_gets_the_same_response(
-    office: Office,
+    parts: ControllerParts,
 ) -> None:
-    assert propose(office, row(1, 2, 3)) == propose(office, row(1, 2, 3))
-    assert office.leads(T0) == (1, (1, 2, 3), 4)
+    assert propose(parts, row(1, 2, 3)) == propose(parts, row(1, 2, 3))
+    assert parts.leads(T0) == (1, (1, 2, 3), 4)
 
 
 @pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
-def test_a_write_whose_response_is_lost_succeeds(office: Office, moment: Moment) -> None:
-    on_write(office, moment, lose_connection)
-    response, changed = office.alter_partitions.alter(request(office, row(1, 2, 3)))
+def test_a_write_whose_response_is_lost_succeeds(parts: ControllerParts, moment: Moment) -> None:
+    on_write(parts, moment, lose_connection)
+    response, changed = parts.alter_partitions.alter(request(parts, row(1, 2, 3)))
     assert response.partitions == (AlteredPartition("t", 0, Errors.NONE, 1, 4, (1, 2, 3), 0, 3),)
     assert changed == [T0]
-    assert office.state(T0) == office.context.partition_leadership_info(T0)
+    assert parts.state(T0) == parts.context.partition_leadership_info(T0)
 
 
 # --- refused --------------------------------------------------------------------------------------
@@ -194,14 +206,14 @@ def test_a_write_whose_response_is_lost_succeeds(office: Office, moment: Moment)
     ids=["unknown broker", "earlier epoch", "later epoch"],
 )
 def test_a_request_without_the_current_broker_epoch_is_refused_as_a_whole(
-    office: Office, sender: int, offset: int
+    parts: ControllerParts, sender: int, offset: int
 ) -> None:
-    sent = request(office, row(1), sender=sender)
+    sent = request(parts, row(1), sender=sender)
     sent = AlterPartitionRequest(sender, sent.broker_epoch + offset, sent.partitions)
-    answer = office.alter_partitions.alter(sent)
+    answer = parts.alter_partitions.alter(sent)
     assert answer == (AlterPartitionResponse(Errors.STALE_BROKER_EPOCH), [])
-    assert office.effects() == []
-    assert office.leads(T0) == (1, (1, 2), 4)
+    assert parts.effects() == []
+    assert parts.leads(T0) == (1, (1, 2), 4)
 
 
 @pytest.mark.parametrize(
@@ -224,66 +236,72 @@ def test_a_request_without_the_current_broker_epoch_is_refused_as_a_whole(
     ],
 )
 def test_an_invalid_proposal_gets_the_error_of_kafka(
-    office: Office, fields: dict[str, object], error: Errors
+    parts: ControllerParts, fields: dict[str, object], error: Errors
 ) -> None:
-    office.context.add_topic_id("t", topic_id(7))
-    assert outcome(office, row(1, 3)._replace(**fields)) is error  # type: ignore[arg-type]
+    parts.context.add_topic_id("t", topic_id(7))
+    assert outcome(parts, row(1, 3)._replace(**fields)) is error  # type: ignore[arg-type]
 
 
-def test_a_proposal_with_the_correct_topic_id_is_accepted(office: Office) -> None:
-    office.context.add_topic_id("t", topic_id(7))
-    (answer,) = propose(office, row(1, topic_id=topic_id(7)))
+def test_a_proposal_with_the_correct_topic_id_is_accepted(parts: ControllerParts) -> None:
+    parts.context.add_topic_id("t", topic_id(7))
+    (answer,) = propose(parts, row(1, topic_id=topic_id(7)))
     assert answer.error_code is Errors.NONE
 
 
-def test_a_broker_that_is_not_the_leader_is_fenced_even_for_the_present_isr(office: Office) -> None:
-    assert outcome(office, row(1, 2), sender=2) is Errors.FENCED_LEADER_EPOCH
-    put(office, T0, -1, (1,), leader_epoch=4)
-    assert outcome(office, row(1, partition_epoch=3)) is Errors.FENCED_LEADER_EPOCH
+def test_a_broker_that_is_not_the_leader_is_fenced_even_for_the_present_isr(
+    parts: ControllerParts,
+) -> None:
+    assert outcome(parts, row(1, 2), sender=2) is Errors.FENCED_LEADER_EPOCH
+    put(parts, T0, -1, (1,), leader_epoch=4)
+    assert outcome(parts, row(1, partition_epoch=3)) is Errors.FENCED_LEADER_EPOCH
 
 
-def test_a_state_written_by_a_newer_controller_is_not_changed(office: Office) -> None:
-    put(office, T0, 1, (1, 2), leader_epoch=4, controller_epoch=2)
-    assert outcome(office, row(1, 2, 3)) is Errors.NOT_CONTROLLER
+def test_a_state_written_by_a_newer_controller_is_not_changed(parts: ControllerParts) -> None:
+    put(parts, T0, 1, (1, 2), leader_epoch=4, controller_epoch=2)
+    assert outcome(parts, row(1, 2, 3)) is Errors.NOT_CONTROLLER
 
 
 @pytest.mark.parametrize("reason", ["offline", "shutting down", "log directory failed"])
-def test_an_unavailable_replica_cannot_join_the_isr(office: Office, reason: str) -> None:
+def test_an_unavailable_replica_cannot_join_the_isr(parts: ControllerParts, reason: str) -> None:
     match reason:
         case "offline":
-            office.context.remove_live_broker(3)
+            parts.context.remove_live_broker(3)
         case "shutting down":
-            office.context.shutting_down_broker_ids.add(3)
+            parts.context.shutting_down_broker_ids.add(3)
         case _:
-            office.context.replicas_on_offline_dirs[3] = {T0}
-    assert outcome(office, row(1, 2, 3)) is Errors.INELIGIBLE_REPLICA
-    assert propose(office, row(1))[0].error_code is Errors.NONE, "a smaller ISR is accepted"
+            parts.context.replicas_on_offline_dirs[3] = {T0}
+    assert outcome(parts, row(1, 2, 3)) is Errors.INELIGIBLE_REPLICA
+    assert propose(parts, row(1))[0].error_code is Errors.NONE, "a smaller ISR is accepted"
 
 
-def test_a_topic_queued_for_deletion_is_unknown(office: Office) -> None:
-    office.context.queue_topic_deletion(["t"])
-    assert outcome(office, row(1)) is Errors.UNKNOWN_TOPIC_OR_PARTITION
+def test_a_topic_queued_for_deletion_is_unknown(parts: ControllerParts) -> None:
+    parts.context.queue_topic_deletion(["t"])
+    assert outcome(parts, row(1)) is Errors.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_a_refusal_contains_the_present_state_which_is_also_sent_to_all_brokers(
-    office: Office,
+    parts: ControllerParts,
 ) -> None:
-    (answer,) = propose(office, row(1, 3, partition_epoch=1))
+    (answer,) = propose(parts, row(1, 3, partition_epoch=1))
     held = AlteredPartition("t", 0, Errors.INVALID_UPDATE_VERSION, 1, 4, (1, 2), 0, 2)
     assert answer == held
-    assert metadata_rows(office.effects())[2][T0].isr == (1, 2)
+    assert metadata_rows(parts.effects())[2][T0].isr == (1, 2)
 
 
-def test_a_refusal_for_an_unknown_partition_is_not_sent_to_other_brokers(office: Office) -> None:
-    assert propose(office, row(1, topic="u")) == [
+def test_a_refusal_for_an_unknown_partition_is_not_sent_to_other_brokers(
+    parts: ControllerParts,
+) -> None:
+    assert propose(parts, row(1, topic="u")) == [
         AlteredPartition("u", 0, Errors.UNKNOWN_TOPIC_OR_PARTITION)
     ]
-    assert office.effects() == []
+    assert parts.effects() == []
 
 
-def test_many_refusals_are_one_log_line(office: Office, caplog: pytest.LogCaptureFixture) -> None:
+def test_many_refusals_are_one_log_line(
+    parts: ControllerParts, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
-    propose(office, *(row(1, partition=TopicPartition("u", n)) for n in range(5)))
+    propose(parts, *(row(1, partition=TopicPartition("u", n)) for n in range(5)))
     (line,) = caplog.messages
     assert "5 ISRs proposed by broker 1 were refused, the first: u-0 with UNKNOWN_TOPIC" in line
 
@@ -291,87 +309,91 @@ def test_many_refusals_are_one_log_line(office: Office, caplog: pytest.LogCaptur
 # --- recovery state (KIP-704) ---------------------------------------------------------------------
 
 
-def test_a_leader_can_report_that_it_has_recovered(office: Office) -> None:
-    put(office, T0, 1, (1,), leader_epoch=4, recovery=RECOVERING)
-    (answer,) = propose(office, row(1, partition_epoch=3))
+def test_a_leader_can_report_that_it_has_recovered(parts: ControllerParts) -> None:
+    put(parts, T0, 1, (1,), leader_epoch=4, recovery=RECOVERING)
+    (answer,) = propose(parts, row(1, partition_epoch=3))
     assert (answer.error_code, answer.leader_recovery_state) == (Errors.NONE, 0)
-    stored = office.state(T0)
+    stored = parts.state(T0)
     assert stored is not None
     assert stored.leader_and_isr.leader_recovery_state is LeaderRecoveryState.RECOVERED
 
 
-def test_no_replica_joins_the_isr_of_a_recovering_leader(office: Office) -> None:
-    put(office, T0, 1, (1,), leader_epoch=4, recovery=RECOVERING)
+def test_no_replica_joins_the_isr_of_a_recovering_leader(parts: ControllerParts) -> None:
+    put(parts, T0, 1, (1,), leader_epoch=4, recovery=RECOVERING)
     joined = row(1, 2, partition_epoch=3, leader_recovery_state=1)
-    assert outcome(office, joined) is Errors.INVALID_REQUEST
+    assert outcome(parts, joined) is Errors.INVALID_REQUEST
     alone = row(1, partition_epoch=3, leader_recovery_state=1)
-    assert outcome(office, alone) is Errors.NONE
+    assert outcome(parts, alone) is Errors.NONE
     # No controller writes this state.
-    put(office, T0, 1, (1, 2), leader_epoch=4, recovery=RECOVERING)
-    assert propose(office, alone._replace(partition_epoch=4))[0].isr == (1,)
-    assert propose(office, row(1, 2, partition_epoch=5))[0].isr == (1, 2)
+    put(parts, T0, 1, (1, 2), leader_epoch=4, recovery=RECOVERING)
+    assert propose(parts, alone._replace(partition_epoch=4))[0].isr == (1,)
+    assert propose(parts, row(1, 2, partition_epoch=5))[0].isr == (1, 2)
 
 
 # --- concurrent writes ----------------------------------------------------------------------------
 
 
-def test_a_conflict_answers_with_the_stored_state_and_is_not_retried(office: Office) -> None:
-    on_write(office, Moment.BEFORE, lambda: office.put_state(T0, 1, (1,), leader_epoch=4))
-    response, changed = office.alter_partitions.alter(request(office, row(1, 2, 3)))
+def test_a_conflict_answers_with_the_stored_state_and_is_not_retried(
+    parts: ControllerParts,
+) -> None:
+    on_write(parts, Moment.BEFORE, lambda: parts.put_state(T0, 1, (1,), leader_epoch=4))
+    response, changed = parts.alter_partitions.alter(request(parts, row(1, 2, 3)))
     held = AlteredPartition("t", 0, Errors.INVALID_UPDATE_VERSION, 1, 4, (1,), 0, 3)
     assert response.partitions == (held,)
     assert changed == [T0]
-    assert office.known(T0) == office.leads(T0) == (1, (1,), 4)
-    assert metadata_rows(office.effects())[2][T0].isr == (1,)
+    assert parts.known(T0) == parts.leads(T0) == (1, (1,), 4)
+    assert metadata_rows(parts.effects())[2][T0].isr == (1,)
 
 
 def test_a_conflicting_write_of_a_newer_controller_is_not_copied_into_memory(
-    office: Office,
+    parts: ControllerParts,
 ) -> None:
     def write() -> None:
-        office.put_state(T0, 2, (2,), leader_epoch=5, controller_epoch=2)
+        parts.put_state(T0, 2, (2,), leader_epoch=5, controller_epoch=2)
 
-    on_write(office, Moment.BEFORE, write)
-    (answer,) = propose(office, row(1, 2, 3))
+    on_write(parts, Moment.BEFORE, write)
+    (answer,) = propose(parts, row(1, 2, 3))
     assert (answer.error_code, answer.leader) == (Errors.NOT_CONTROLLER, 1)
-    assert office.known(T0) == (1, (1, 2), 4)
+    assert parts.known(T0) == (1, (1, 2), 4)
 
 
-def test_a_conflict_with_an_unreadable_state_fails_only_that_partition(office: Office) -> None:
-    office.lead(T1, (1, 2), leader=1, isr=(1, 2))
-    on_write(office, Moment.BEFORE, lambda: office.server.put(STATE % 0, b"garbage"))
+def test_a_conflict_with_an_unreadable_state_fails_only_that_partition(
+    parts: ControllerParts,
+) -> None:
+    parts.lead(T1, (1, 2), leader=1, isr=(1, 2))
+    on_write(parts, Moment.BEFORE, lambda: parts.server.put(STATE % 0, b"garbage"))
     other = row(1, partition=T1, leader_epoch=0, partition_epoch=0)
-    answers = propose(office, row(1, 2, 3), other)
+    answers = propose(parts, row(1, 2, 3), other)
     assert [a.error_code for a in answers] == [Errors.UNKNOWN_SERVER_ERROR, Errors.NONE]
-    assert office.leads(T1) == (1, (1,), 0)
+    assert parts.leads(T1) == (1, (1,), 0)
 
 
-def test_a_state_that_cannot_be_written_gets_a_retriable_error(office: Office) -> None:
-    office.server.deny_writing(TopicPartitionStateZNode.path(T0))
-    assert propose(office, row(1, 2, 3))[0].error_code is Errors.UNKNOWN_SERVER_ERROR
+def test_a_state_that_cannot_be_written_gets_a_retriable_error(parts: ControllerParts) -> None:
+    parts.server.deny_writing(TopicPartitionStateZNode.path(T0))
+    assert propose(parts, row(1, 2, 3))[0].error_code is Errors.UNKNOWN_SERVER_ERROR
 
 
-def test_a_partition_deleted_before_the_write_is_unknown(office: Office) -> None:
-    on_write(office, Moment.BEFORE, lambda: office.delete_topic("t"))
-    assert propose(office, row(1, 2, 3))[0].error_code is Errors.UNKNOWN_TOPIC_OR_PARTITION
+def test_a_partition_deleted_before_the_write_is_unknown(parts: ControllerParts) -> None:
+    on_write(parts, Moment.BEFORE, lambda: parts.delete_topic("t"))
+    assert propose(parts, row(1, 2, 3))[0].error_code is Errors.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_partition_deleted_after_a_conflict_is_unknown(office: Office) -> None:
+def test_a_partition_deleted_after_a_conflict_is_unknown(parts: ControllerParts) -> None:
     def hook(call: Call) -> None:
         if call == (Moment.BEFORE, "multi_many", call.paths):
-            office.put_state(T0, 1, (1,), leader_epoch=4)
+            parts.put_state(T0, 1, (1,), leader_epoch=4)
         elif call == (Moment.BEFORE, "get_many", call.paths):
-            office.delete_topic("t")
+            parts.delete_topic("t")
 
-    office.zookeeper.hook = hook
-    assert propose(office, row(1, 2, 3))[0].error_code is Errors.UNKNOWN_TOPIC_OR_PARTITION
+    parts.zookeeper.hook = hook
+    assert propose(parts, row(1, 2, 3))[0].error_code is Errors.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_deposed_controller_writes_nothing(office: Office) -> None:
-    on_write(office, Moment.BEFORE, office.elect_another_controller)
+def test_a_deposed_controller_writes_nothing(parts: ControllerParts) -> None:
+    on_write(parts, Moment.BEFORE, parts.elect_another_controller)
     with pytest.raises(ControllerMovedError):
-        office.alter_partitions.alter(request(office, row(1, 2, 3)))
-    assert office.leads(T0) == (1, (1, 2), 4)
+        parts.alter_partitions.alter(request(parts, row(1, 2, 3)))
+    assert parts.leads(T0) == (1, (1, 2), 4)
 
 
 def test_a_deposed_controller_resigns_and_answers_not_controller(
@@ -382,6 +404,6 @@ def test_a_deposed_controller_resigns_and_answers_not_controller(
     proposal = row(1, leader_epoch=0, partition_epoch=0)
     sent = AlterPartitionRequest(1, sender, (proposal,))
     effects = active.handle(AlterPartitionReceived(7, sent))
-    answers = of_type(effects, Reply)
-    assert answers == [Reply(7, AlterPartitionResponse(Errors.NOT_CONTROLLER))]
+    answers = of_type(effects, SendResponse)
+    assert answers == [SendResponse(7, AlterPartitionResponse(Errors.NOT_CONTROLLER))]
     assert not active.controller.is_active

@@ -12,7 +12,7 @@ from regent.core.controller.events import (
     LeaderAndIsrResponseReceived,
 )
 from regent.core.controller.gauges import take_gauges
-from regent.core.controller.term import ControllerSettings
+from regent.core.controller.services import ControllerSettings
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrResponse, LeaderAndIsrType
@@ -21,7 +21,7 @@ from regent.core.protocol.controller import (
     AlterPartitionResponse,
     AlterPartitionRow,
 )
-from tests.support.term import T0, T1, Candidate, Tree, of_type, requests, topic_id
+from tests.support.controller_parts import T0, T1, Candidate, Tree, of_type, requests, topic_id
 
 ALONE = TopicPartition("t", 2)
 EVERYWHERE = TopicPartition("t", 3)

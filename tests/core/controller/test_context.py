@@ -17,7 +17,7 @@ from regent.core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from tests.support.term import T0, T1, broker_info, leadership, topic_id
+from tests.support.controller_parts import T0, T1, broker_info, leadership, topic_id
 
 A0, A1, B0 = TopicPartition("A", 0), TopicPartition("A", 1), TopicPartition("B", 0)
 

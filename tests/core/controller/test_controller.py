@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from regent.core.controller import events
-from regent.core.controller.answers import refusal
 from regent.core.controller.controller import Controller
 from regent.core.controller.effects import (
     AddBroker,
@@ -17,9 +16,10 @@ from regent.core.controller.effects import (
     Effect,
     RecordChanges,
     RemoveBroker,
-    Reply,
     ScheduleEvent,
+    SendResponse,
 )
+from regent.core.controller.error_responses import error_response
 from regent.core.controller.events import (
     BrokerChange,
     BrokerFailedToObey,
@@ -39,7 +39,7 @@ from regent.core.controller.events import (
     TopicChange,
     UpdateMetadataResponseReceived,
 )
-from regent.core.controller.term import ControllerSettings
+from regent.core.controller.services import ControllerSettings
 from regent.core.errors import Errors, ForeignDirectoryError
 from regent.core.model import MAX_CONTROLLER_EPOCH, UNKNOWN_BROKER_EPOCH, TopicPartition
 from regent.core.protocol.control import (
@@ -60,8 +60,7 @@ from regent.core.protocol.controller import (
 from regent.zk.codecs.znodes import BrokerIdsZNode, BrokerIdZNode
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.cluster_notes import NotesInMemory
-from tests.support.fake_zookeeper import FakeZooKeeper, act_once
-from tests.support.term import (
+from tests.support.controller_parts import (
     T0,
     T1,
     Candidate,
@@ -77,6 +76,7 @@ from tests.support.term import (
     requests,
     topic_id,
 )
+from tests.support.fake_zookeeper import FakeZooKeeper, act_once
 
 HEADER = ControlHeader(0, 1, 1)
 NOTHING = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (), ())
@@ -298,7 +298,7 @@ def test_a_controller_with_a_refused_epoch_is_elected_again_in_a_higher_epoch(
     assert tree.server.snapshot()["/controller_epoch"].data == b"42"
     assert {sent.header.controller_epoch for sent in requests(effects)} == {42}
     assert "t" in active.controller.context.all_topics
-    assert active.handle(refused) == [], "the refusal is of the previous epoch"
+    assert active.handle(refused) == [], "the error_response is of the previous epoch"
 
 
 def test_a_deposed_controller_resigns_when_its_epoch_is_refused(
@@ -393,12 +393,12 @@ def test_a_controlled_shutdown_is_answered_when_the_new_leader_has_answered(
     epoch = active.controller.context.live_broker_epochs[2]
     effects = active.handle(ControlledShutdown(17, 2, epoch))
     assert tree.leads(T1) == (1, (1,), 1)
-    assert of_type(effects, Reply) == [], "the new leader has not answered"
+    assert of_type(effects, SendResponse) == [], "the new leader has not answered"
     _, request = leader_and_isr_requests(effects, 1)[0]
     response = LeaderAndIsrResponse(Errors.NONE, (PartitionError("t", 1, Errors.NONE),))
     assert answer(active, 1, response) == [], "the response to an earlier request"
     answered = LeaderAndIsrResponseReceived(1, header(active, 1), request, response)
-    assert active.handle(answered) == [Reply(17, ControlledShutdownResponse(Errors.NONE))]
+    assert active.handle(answered) == [SendResponse(17, ControlledShutdownResponse(Errors.NONE))]
 
 
 def test_recorded_changes_are_the_last_effect_and_are_limited(
@@ -514,9 +514,9 @@ def test_a_waiting_controlled_shutdown_is_answered_with_the_partitions_led_at_th
     active.handle(abandoned)
     tree.put_state(T0, 2, (2, 1), leader_epoch=2)
     failed = LeaderAndIsrResponseReceived(2, header(active, 2), request, storage_error(T0))
-    (reply,) = of_type(active.handle(failed), Reply)
+    (reply,) = of_type(active.handle(failed), SendResponse)
     assert tree.leads(T0) == (1, (1,), 3)
-    assert reply == Reply(1, ControlledShutdownResponse(Errors.NONE, (T0,)))
+    assert reply == SendResponse(1, ControlledShutdownResponse(Errors.NONE, (T0,)))
 
 
 def test_a_broker_whose_channel_overflowed_gets_the_full_state(active: Candidate) -> None:
@@ -570,10 +570,10 @@ def test_a_broker_that_is_not_the_controller_refuses_requests_and_ignores_other_
     other.catch_up()
     before = len(tree.server.transactions)
     assert other.handle(ControlledShutdown(1, 5, 1)) == [
-        Reply(1, ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH))
+        SendResponse(1, ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH))
     ]
     assert other.handle(ListPartitionReassignments(2, ListPartitionReassignmentsRequest())) == [
-        Reply(2, ListPartitionReassignmentsResponse(Errors.NOT_CONTROLLER))
+        SendResponse(2, ListPartitionReassignmentsResponse(Errors.NOT_CONTROLLER))
     ]
     for event in EVENTS_OF_THE_ACTIVE_CONTROLLER:
         assert other.handle(event) == []
@@ -582,12 +582,13 @@ def test_a_broker_that_is_not_the_controller_refuses_requests_and_ignores_other_
 
 def test_the_response_to_an_event_that_is_never_handled_is_a_refusal() -> None:
     shutdown = ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH)
-    assert refusal(ControlledShutdown(1, 2, 3)) == Reply(1, shutdown)
+    assert error_response(ControlledShutdown(1, 2, 3)) == SendResponse(1, shutdown)
     question = ListPartitionReassignments(4, ListPartitionReassignmentsRequest())
     refused = ListPartitionReassignmentsResponse(Errors.NOT_CONTROLLER)
-    assert refusal(question) == Reply(4, refused)
+    assert error_response(question) == SendResponse(4, refused)
     assert all(
-        refusal(event) is None for event in (*EVENTS_OF_THE_ACTIVE_CONTROLLER, Expire(), Startup())
+        error_response(event) is None
+        for event in (*EVENTS_OF_THE_ACTIVE_CONTROLLER, Expire(), Startup())
     )
 
 

@@ -13,8 +13,8 @@ from regent.core.controller.effects import (
     ControllerRoleChanged,
     Effect,
     RemoveBroker,
-    Reply,
     ScheduleEvent,
+    SendResponse,
 )
 from regent.core.controller.events import (
     BrokerChange,
@@ -31,8 +31,7 @@ from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.controller import ControlledShutdownResponse
 from regent.zk.codecs.znodes import BrokerIdZNode, ControllerZNode
-from tests.support.fake_zookeeper import Call, FakeZooKeeper, act_once
-from tests.support.term import (
+from tests.support.controller_parts import (
     T0,
     Candidate,
     Tree,
@@ -45,6 +44,7 @@ from tests.support.term import (
     requests,
     topic_id,
 )
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, act_once
 
 CONTROLLER = "/controller"
 
@@ -95,8 +95,8 @@ def test_a_refused_write_makes_the_controller_resign_and_look_again(
     assert requests(effects) == []
     assert tree.state(TopicPartition("u", 0)) is None
     if isinstance(event, ControlledShutdown):
-        refused = Reply(9, ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH))
-        assert of_type(effects, Reply) == [refused]
+        refused = SendResponse(9, ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH))
+        assert of_type(effects, SendResponse) == [refused]
 
 
 def test_a_refused_failover_leaves_no_state_and_is_tried_again(tree: Tree) -> None:
@@ -186,8 +186,8 @@ def test_an_event_interrupted_by_session_expiry_leaves_the_resignation_to_expire
     epoch = active.controller.context.live_broker_epochs[1]
     lose_session_at(active, "/brokers/topics/t/partitions/0/state")
     effects = active.handle(ControlledShutdown(9, 1, epoch))
-    refused = Reply(9, ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH))
-    assert of_type(effects, Reply) == [refused]
+    refused = SendResponse(9, ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH))
+    assert of_type(effects, SendResponse) == [refused]
     assert of_type(effects, RemoveBroker) == []
     assert_resigned(active, active.expire())
 

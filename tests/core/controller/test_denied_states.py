@@ -35,18 +35,18 @@ from regent.core.protocol.control import (
 )
 from regent.zk.codecs.admin_znodes import IsrChangeNotificationSequenceZNode
 from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicPartitionsZNode
-from tests.support.fake_zookeeper import FakeZooKeeperServer
-from tests.support.term import (
+from tests.support.controller_parts import (
     T0,
     T1,
     Candidate,
-    Office,
+    ControllerParts,
     Tree,
     leader_and_isr_requests,
     leader_and_isr_rows,
     of_type,
     topic_id,
 )
+from tests.support.fake_zookeeper import FakeZooKeeperServer
 
 PATH = TopicPartitionStateZNode.path(T0)
 SHORT = SuspectReplicas({T0: LogEnd(4, 7)})
@@ -284,14 +284,14 @@ def test_an_elected_suspect_replica_is_sent_its_leadership_again(
 def test_a_late_request_to_a_replica_depends_on_its_state(
     state: ReplicaState, is_new: bool | None
 ) -> None:
-    office = Office((1, 2, 4))
-    office.lead(T0, (1, 2, 4), leader=1, isr=(1, 2))
-    office.put_replica_state(T0, 4, state)
-    suspect = replace(office.context.registrations[2], suspects=SHORT)
-    office.context.add_live_broker(suspect)
-    office.partitions.settle_late([T0])
-    assert office.leads(T0)[:2] == (1, (1,))
-    rows = leader_and_isr_rows(office.effects())
+    parts = ControllerParts((1, 2, 4))
+    parts.lead(T0, (1, 2, 4), leader=1, isr=(1, 2))
+    parts.put_replica_state(T0, 4, state)
+    suspect = replace(parts.context.registrations[2], suspects=SHORT)
+    parts.context.add_live_broker(suspect)
+    parts.partitions.settle_late([T0])
+    assert parts.leads(T0)[:2] == (1, (1,))
+    rows = leader_and_isr_rows(parts.effects())
     is_new_by_replica = {replica: rows[replica][T0].is_new for replica in rows}
     assert is_new_by_replica == {1: False, 2: False} | ({} if is_new is None else {4: is_new})
 
@@ -323,24 +323,24 @@ def test_a_partition_gets_its_first_leader_when_its_state_can_be_created(
 
 def test_a_suspect_leader_of_a_topic_queued_for_deletion_may_lead() -> None:
     """A reassignment that the deletion waits for could not finish otherwise."""
-    office = Office((1, 2))
-    office.lead(T0, (1, 2), leader=1, isr=(1, 2))
-    office.context.add_live_broker(replace(office.context.registrations[1], suspects=SHORT))
-    office.context.note_undeposed([T0])
-    assert office.context.must_not_lead(1, T0)
-    office.context.queue_topic_deletion(["t"])
-    assert not office.context.must_not_lead(1, T0)
+    parts = ControllerParts((1, 2))
+    parts.lead(T0, (1, 2), leader=1, isr=(1, 2))
+    parts.context.add_live_broker(replace(parts.context.registrations[1], suspects=SHORT))
+    parts.context.note_undeposed([T0])
+    assert parts.context.must_not_lead(1, T0)
+    parts.context.queue_topic_deletion(["t"])
+    assert not parts.context.must_not_lead(1, T0)
 
 
 def test_an_elected_suspect_leader_leads_on_while_it_is_shutting_down() -> None:
-    office = Office((1, 2))
-    office.lead(T0, (1, 2), leader=1, isr=(1,))
-    office.context.add_live_broker(replace(office.context.registrations[1], suspects=SHORT))
-    office.context.shutting_down_broker_ids.add(1)
-    office.brokers.on_replicas_become_offline([PartitionAndReplica(T0, 2)])
-    assert office.context.partition_state(T0) is PartitionState.OFFLINE
-    office.brokers.tell_everything(1)
-    assert leaders_sent(office.effects(), 1) == {1}
+    parts = ControllerParts((1, 2))
+    parts.lead(T0, (1, 2), leader=1, isr=(1,))
+    parts.context.add_live_broker(replace(parts.context.registrations[1], suspects=SHORT))
+    parts.context.shutting_down_broker_ids.add(1)
+    parts.brokers.on_replicas_become_offline([PartitionAndReplica(T0, 2)])
+    assert parts.context.partition_state(T0) is PartitionState.OFFLINE
+    parts.brokers.tell_everything(1)
+    assert leaders_sent(parts.effects(), 1) == {1}
 
 
 def test_an_isr_written_by_a_leader_is_read_when_possible(tree: Tree, candidate: Candidate) -> None:
@@ -359,26 +359,26 @@ def test_an_isr_written_by_a_leader_is_read_when_possible(tree: Tree, candidate:
 def test_a_suspect_leader_that_is_shutting_down_is_removed_when_its_partition_is_first_read() -> (
     None
 ):
-    office = Office((1,))
-    office.lead(T0, (1, 2), leader=1, isr=(1, 2), state=PartitionState.NEW)
-    office.context.add_live_broker(replace(office.context.registrations[1], suspects=EMPTY))
-    office.context.shutting_down_broker_ids.add(1)
-    office.partitions.settle([T0])
-    assert office.leads(T0)[0] == NO_LEADER
+    parts = ControllerParts((1,))
+    parts.lead(T0, (1, 2), leader=1, isr=(1, 2), state=PartitionState.NEW)
+    parts.context.add_live_broker(replace(parts.context.registrations[1], suspects=EMPTY))
+    parts.context.shutting_down_broker_ids.add(1)
+    parts.partitions.settle([T0])
+    assert parts.leads(T0)[0] == NO_LEADER
 
 
 def test_a_replica_elected_before_its_reassignment_could_start_is_sent_its_leadership() -> None:
     """A suspect leader shuts down: the election is unclean."""
-    office = Office((1, 2))
-    office.lead(T0, (1,), leader=1, isr=(1,))
+    parts = ControllerParts((1, 2))
+    parts.lead(T0, (1,), leader=1, isr=(1,))
     assignment = ReplicaAssignment((1, 2), (2,))
-    office.context.update_partition_full_replica_assignment(T0, assignment)
-    office.context.add_live_broker(replace(office.context.registrations[1], suspects=EMPTY))
-    office.context.shutting_down_broker_ids.add(1)
-    office.term.settings.unclean_leader_election_enable = True
-    office.partitions.settle_late([T0])
-    assert office.leads(T0)[0] == 2
-    assert leaders_sent(office.effects(), 2) == {2}
+    parts.context.update_partition_full_replica_assignment(T0, assignment)
+    parts.context.add_live_broker(replace(parts.context.registrations[1], suspects=EMPTY))
+    parts.context.shutting_down_broker_ids.add(1)
+    parts.services.settings.unclean_leader_election_enable = True
+    parts.partitions.settle_late([T0])
+    assert parts.leads(T0)[0] == 2
+    assert leaders_sent(parts.effects(), 2) == {2}
 
 
 @denials
@@ -457,9 +457,9 @@ def test_a_repaired_replica_is_used_after_the_next_election(
 
 
 def test_a_waiting_replica_that_is_no_longer_assigned_is_not_used() -> None:
-    office = Office((1, 2, 4))
-    office.lead(T0, (1, 2), leader=1, isr=(1, 2))
-    office.context.waiting_to_restart.add(PartitionAndReplica(T0, 4))
-    office.replicas.restart_waiting()
-    assert office.leads(T0) == (1, (1, 2), 0)
-    assert not office.context.waiting_to_restart
+    parts = ControllerParts((1, 2, 4))
+    parts.lead(T0, (1, 2), leader=1, isr=(1, 2))
+    parts.context.waiting_to_restart.add(PartitionAndReplica(T0, 4))
+    parts.replicas.restart_waiting()
+    assert parts.leads(T0) == (1, (1, 2), 0)
+    assert not parts.context.waiting_to_restart

@@ -14,8 +14,8 @@ from regent.core.controller.events import (
     ReadAgain,
     ZkPartitionReassignment,
 )
-from regent.core.controller.set_aside import FAILURES_TO_SET_ASIDE
-from regent.core.controller.term import ControllerSettings
+from regent.core.controller.quarantine import FAILURES_TO_QUARANTINE
+from regent.core.controller.services import ControllerSettings
 from regent.core.model import UNKNOWN_BROKER_EPOCH, BrokerId, ReplicaAssignment, TopicPartition
 from regent.core.ports import ControllerFailure
 from regent.core.protocol.control import StopReplicaRequest
@@ -31,8 +31,7 @@ from regent.zk.codecs.admin_znodes import (
 )
 from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicPartitionsZNode, TopicZNode
 from regent.zk.stores.failure_store import ControllerFailuresZNode
-from tests.support.fake_zookeeper import Call, FakeZooKeeperServer
-from tests.support.term import (
+from tests.support.controller_parts import (
     T0,
     T1,
     Candidate,
@@ -42,6 +41,7 @@ from tests.support.term import (
     requests,
     topic_id,
 )
+from tests.support.fake_zookeeper import Call, FakeZooKeeperServer
 
 ISR_CHANGE = IsrChangeNotificationSequenceZNode.encode([T0])
 STATE = TopicPartitionStateZNode.path(T0)
@@ -287,12 +287,12 @@ def test_a_replica_elected_before_its_reassignment_could_start_gets_its_leader_e
     assert rows_sent[2][T0].leader_epoch == tree.leads(T0)[2] == epoch + 1
 
 
-def test_an_unneeded_replica_is_stopped_although_reassignments_are_set_aside(
+def test_an_unneeded_replica_is_stopped_although_reassignments_are_quarantined(
     tree: Tree, candidate: Candidate
 ) -> None:
     """The start of a term and a reassignment continue with the same code; both must remember it."""
     moves = ZkPartitionReassignment.__name__
-    record = ControllerFailure(moves, moves, "planted", FAILURES_TO_SET_ASIDE, 9, 1)
+    record = ControllerFailure(moves, moves, "planted", FAILURES_TO_QUARANTINE, 9, 1)
     tree.server.put(ControllerFailuresZNode.PATH, ControllerFailuresZNode.encode([record]))
     tree.put_topic("t", {0: ReplicaAssignment((1, 2, 3), (3,))}, topic_id(7))
     tree.put_state(T0, 1, (1, 2), leader_epoch=5)

@@ -22,12 +22,11 @@ from regent.core.protocol.control import LeaderAndIsrResponse, PartitionError
 from regent.zk.client.operations import WatchEvent, WatchKind
 from regent.zk.codecs.admin_znodes import IsrChangeNotificationSequenceZNode as IsrChange
 from regent.zk.codecs.admin_znodes import LogDirEventNotificationSequenceZNode as LogDirEvent
-from tests.support.fake_zookeeper import Moment, act_once
-from tests.support.term import (
+from tests.support.controller_parts import (
     T0,
     T1,
     Candidate,
-    Office,
+    ControllerParts,
     Tree,
     kinds,
     leader_and_isr_requests,
@@ -35,6 +34,7 @@ from tests.support.term import (
     metadata_rows,
     topic_id,
 )
+from tests.support.fake_zookeeper import Moment, act_once
 
 ISR_CHANGES, LOG_DIR_EVENTS = "/isr_change_notification", "/log_dir_event_notification"
 STATE = "/brokers/topics/t/partitions/%d/state"
@@ -42,12 +42,12 @@ U0 = TopicPartition("u", 0)
 
 
 @pytest.fixture
-def office() -> Office:
+def parts() -> ControllerParts:
     """Broker 1 leads t-0 and t-1, broker 2 is in sync."""
-    office = Office(brokers=(1, 2, 3))
+    parts = ControllerParts(brokers=(1, 2, 3))
     for partition in (T0, T1):
-        office.lead(partition, (1, 2, 3), leader=1, isr=(1, 2))
-    return office
+        parts.lead(partition, (1, 2, 3), leader=1, isr=(1, 2))
+    return parts
 
 
 def notify_isr_change(tree: Tree, number: int, *partitions: TopicPartition) -> None:
@@ -66,182 +66,188 @@ def left_in(tree: Tree, path: str) -> list[str]:
 # --- ISR changes ----------------------------------------------------------------------------------
 
 
-def test_a_notified_isr_is_read_and_sent_to_all_brokers(office: Office) -> None:
-    office.put_state(T0, 1, (1, 2, 3))
-    notify_isr_change(office, 0, T0)
-    office.notifications.on_isr_change_notification()
-    assert office.state(T0) == office.context.partition_leadership_info(T0)
-    effects = office.effects()
+def test_a_notified_isr_is_read_and_sent_to_all_brokers(parts: ControllerParts) -> None:
+    parts.put_state(T0, 1, (1, 2, 3))
+    notify_isr_change(parts, 0, T0)
+    parts.notifications.on_isr_change_notification()
+    assert parts.state(T0) == parts.context.partition_leadership_info(T0)
+    effects = parts.effects()
     assert kinds(effects) == [(1, "UpdateMetadata"), (2, "UpdateMetadata"), (3, "UpdateMetadata")]
     row = metadata_rows(effects)[2][T0]
     assert (row.isr, row.partition_epoch) == ((1, 2, 3), 1)
     assert "t-0: leader 1, isr [1, 2] → [1, 2, 3]" in repr(effects)
-    assert left_in(office, ISR_CHANGES) == []
+    assert left_in(parts, ISR_CHANGES) == []
 
 
-def test_many_notifications_are_read_and_deleted_together(office: Office) -> None:
+def test_many_notifications_are_read_and_deleted_together(parts: ControllerParts) -> None:
     for number in range(300):
-        notify_isr_change(office, number, T0, T1)
+        notify_isr_change(parts, number, T0, T1)
     calls: list[str] = []
-    office.zookeeper.hook = lambda c: calls.append(c.method) if c.moment is Moment.BEFORE else None
-    office.notifications.on_isr_change_notification()
+    parts.zookeeper.hook = lambda c: calls.append(c.method) if c.moment is Moment.BEFORE else None
+    parts.notifications.on_isr_change_notification()
     assert calls == ["children", "get_many", "get_many", "multi_many"]
-    assert left_in(office, ISR_CHANGES) == []
-    assert {tuple(rows) for rows in metadata_rows(office.effects()).values()} == {(T0, T1)}
+    assert left_in(parts, ISR_CHANGES) == []
+    assert {tuple(rows) for rows in metadata_rows(parts.effects()).values()} == {(T0, T1)}
 
 
-def test_an_unknown_partition_is_not_read(office: Office) -> None:
-    office.put_state(U0, 1, (1,))
-    notify_isr_change(office, 0, U0)
-    office.notifications.on_isr_change_notification()
-    assert office.context.partition_leadership_info(U0) is None
-    assert office.context.all_topics == {"t"}
-    assert office.effects() == []
-    assert left_in(office, ISR_CHANGES) == []
+def test_an_unknown_partition_is_not_read(parts: ControllerParts) -> None:
+    parts.put_state(U0, 1, (1,))
+    notify_isr_change(parts, 0, U0)
+    parts.notifications.on_isr_change_notification()
+    assert parts.context.partition_leadership_info(U0) is None
+    assert parts.context.all_topics == {"t"}
+    assert parts.effects() == []
+    assert left_in(parts, ISR_CHANGES) == []
 
 
 @pytest.mark.parametrize("data", [b"garbage", b'{"partitions": 1}', b""])
 def test_an_unreadable_notification_is_deleted_with_the_others(
-    office: Office, caplog: pytest.LogCaptureFixture, data: bytes
+    parts: ControllerParts, caplog: pytest.LogCaptureFixture, data: bytes
 ) -> None:
-    office.put_state(T0, 1, (1,))
+    parts.put_state(T0, 1, (1,))
     for number in range(3):
-        office.server.put(f"{IsrChange.PATH_PREFIX}{number:010d}", data)
-    notify_isr_change(office, 3, T0)
-    office.notifications.on_isr_change_notification()
-    assert office.known(T0) == (1, (1,), 0)
-    assert left_in(office, ISR_CHANGES) == []
+        parts.server.put(f"{IsrChange.PATH_PREFIX}{number:010d}", data)
+    notify_isr_change(parts, 3, T0)
+    parts.notifications.on_isr_change_notification()
+    assert parts.known(T0) == (1, (1,), 0)
+    assert left_in(parts, ISR_CHANGES) == []
     (line,) = caplog.messages
     assert line.startswith("3 notifications say nothing, the first: /isr_change_notification")
 
 
 def test_unusable_states_do_not_change_the_memory(
-    office: Office, caplog: pytest.LogCaptureFixture
+    parts: ControllerParts, caplog: pytest.LogCaptureFixture
 ) -> None:
-    office.server.put(STATE % 0, b"garbage")
-    office.put_state(T1, 3, (3,), leader_epoch=5, controller_epoch=2)
-    notify_isr_change(office, 0, T0, T1)
-    office.notifications.on_isr_change_notification()
-    assert office.known(T0) == office.known(T1) == (1, (1, 2), 0)
-    assert office.effects() == []
+    parts.server.put(STATE % 0, b"garbage")
+    parts.put_state(T1, 3, (3,), leader_epoch=5, controller_epoch=2)
+    notify_isr_change(parts, 0, T0, T1)
+    parts.notifications.on_isr_change_notification()
+    assert parts.known(T0) == parts.known(T1) == (1, (1, 2), 0)
+    assert parts.effects() == []
     (line,) = caplog.messages
     assert "2 ISR changes are not taken over, the first: t-0" in line
 
 
-def test_a_notification_written_meanwhile_is_kept_and_watched(office: Office) -> None:
-    act_once(office.zookeeper, lambda: notify_isr_change(office, 1, T1), method="multi_many")
-    notify_isr_change(office, 0, T0)
-    office.notifications.on_isr_change_notification()
-    assert left_in(office, ISR_CHANGES) == [f"{IsrChange.PATH_PREFIX}0000000001"]
-    assert office.watches[-1] == WatchEvent(WatchKind.CHILDREN, ISR_CHANGES)
+def test_a_notification_written_meanwhile_is_kept_and_watched(parts: ControllerParts) -> None:
+    act_once(parts.zookeeper, lambda: notify_isr_change(parts, 1, T1), method="multi_many")
+    notify_isr_change(parts, 0, T0)
+    parts.notifications.on_isr_change_notification()
+    assert left_in(parts, ISR_CHANGES) == [f"{IsrChange.PATH_PREFIX}0000000001"]
+    assert parts.watches[-1] == WatchEvent(WatchKind.CHILDREN, ISR_CHANGES)
 
 
 def test_a_reassignment_is_complete_when_the_leader_writes_its_target_into_the_isr() -> None:
-    office = Office((1, 2, 3))
-    office.lead(T0, ReplicaAssignment((3, 1), (3,), (1,)), leader=1, isr=(1,))
-    office.context.partitions_being_reassigned.add(T0)
-    office.put_state(T0, 1, (1, 3))
-    notify_isr_change(office, 0, T0)
-    office.notifications.on_isr_change_notification()
-    assert office.topic("t").partitions[0] == ReplicaAssignment((3,))
-    assert office.leads(T0)[:2] == (3, (3,))
-    assert left_in(office, ISR_CHANGES) == []
+    parts = ControllerParts((1, 2, 3))
+    parts.lead(T0, ReplicaAssignment((3, 1), (3,), (1,)), leader=1, isr=(1,))
+    parts.context.partitions_being_reassigned.add(T0)
+    parts.put_state(T0, 1, (1, 3))
+    notify_isr_change(parts, 0, T0)
+    parts.notifications.on_isr_change_notification()
+    assert parts.topic("t").partitions[0] == ReplicaAssignment((3,))
+    assert parts.leads(T0)[:2] == (3, (3,))
+    assert left_in(parts, ISR_CHANGES) == []
 
 
 @pytest.mark.parametrize("is_queued", [False, True])
 def test_a_reassignment_in_a_queued_topic_does_not_wait_for_a_sound_replica(
     is_queued: bool,
 ) -> None:
-    office = Office((1, 2, 3))
+    parts = ControllerParts((1, 2, 3))
     suspect = SuspectReplicas({T0: LogEnd(0, 0)})
-    office.context.add_live_broker(replace(office.context.registrations[3], suspects=suspect))
-    office.lead(T0, ReplicaAssignment((3, 1), (3,), (1,)), leader=1, isr=(1,))
-    office.context.partitions_being_reassigned.add(T0)
+    parts.context.add_live_broker(replace(parts.context.registrations[3], suspects=suspect))
+    parts.lead(T0, ReplicaAssignment((3, 1), (3,), (1,)), leader=1, isr=(1,))
+    parts.context.partitions_being_reassigned.add(T0)
     if is_queued:
-        office.context.queue_topic_deletion(["t"])
-    office.put_state(T0, 1, (1, 3))
-    notify_isr_change(office, 0, T0)
-    office.notifications.on_isr_change_notification()
-    assert (T0 in office.context.partitions_being_reassigned) != is_queued
+        parts.context.queue_topic_deletion(["t"])
+    parts.put_state(T0, 1, (1, 3))
+    notify_isr_change(parts, 0, T0)
+    parts.notifications.on_isr_change_notification()
+    assert (T0 in parts.context.partitions_being_reassigned) != is_queued
 
 
-def test_without_notifications_nothing_is_written(office: Office) -> None:
-    before = len(office.server.transactions)
-    office.notifications.on_isr_change_notification()
-    office.notifications.on_log_dir_event_notification()
-    assert len(office.server.transactions) == before
-    assert office.effects() == []
+def test_without_notifications_nothing_is_written(parts: ControllerParts) -> None:
+    before = len(parts.server.transactions)
+    parts.notifications.on_isr_change_notification()
+    parts.notifications.on_log_dir_event_notification()
+    assert len(parts.server.transactions) == before
+    assert parts.effects() == []
 
 
-def test_a_deposed_controller_deletes_no_notification(office: Office) -> None:
-    notify_isr_change(office, 0, T0)
-    notify_log_dir_failure(office, 0, 2)
-    office.elect_another_controller()
+def test_a_deposed_controller_deletes_no_notification(parts: ControllerParts) -> None:
+    notify_isr_change(parts, 0, T0)
+    notify_log_dir_failure(parts, 0, 2)
+    parts.elect_another_controller()
     with pytest.raises(ControllerMovedError):
-        office.notifications.on_isr_change_notification()
+        parts.notifications.on_isr_change_notification()
     with pytest.raises(ControllerMovedError):
-        office.notifications.on_log_dir_event_notification()
-    assert len(left_in(office, ISR_CHANGES)) == len(left_in(office, LOG_DIR_EVENTS)) == 1
+        parts.notifications.on_log_dir_event_notification()
+    assert len(left_in(parts, ISR_CHANGES)) == len(left_in(parts, LOG_DIR_EVENTS)) == 1
 
 
 # --- log directories ------------------------------------------------------------------------------
 
 
-def test_a_broker_with_a_failed_log_directory_is_asked_for_its_replicas(office: Office) -> None:
+def test_a_broker_with_a_failed_log_directory_is_asked_for_its_replicas(
+    parts: ControllerParts,
+) -> None:
     for number, broker_id in enumerate((2, 2, 9)):
-        notify_log_dir_failure(office, number, broker_id)
-    office.notifications.on_log_dir_event_notification()
-    effects = office.effects()
+        notify_log_dir_failure(parts, number, broker_id)
+    parts.notifications.on_log_dir_event_notification()
+    effects = parts.effects()
     assert {b: set(rows) for b, rows in leader_and_isr_rows(effects).items()} == {2: {T0, T1}}
     assert not leader_and_isr_rows(effects)[2][T0].is_new
-    assert office.leads(T0) == (1, (1, 2), 0), "the broker has not answered"
-    assert left_in(office, LOG_DIR_EVENTS) == []
+    assert parts.leads(T0) == (1, (1, 2), 0), "the broker has not answered"
+    assert left_in(parts, LOG_DIR_EVENTS) == []
 
 
-def answer_probe(office: Office, broker_id: int, t0: Errors, t1: Errors, *, times: int = 1) -> None:
+def answer_probe(
+    parts: ControllerParts, broker_id: int, t0: Errors, t1: Errors, *, times: int = 1
+) -> None:
     """Let a broker answer the last LeaderAndIsr request."""
-    header, probe = leader_and_isr_requests(office.effects(), broker_id)[-1]
+    header, probe = leader_and_isr_requests(parts.effects(), broker_id)[-1]
     response = LeaderAndIsrResponse(Errors.NONE, (PartitionError(*T0, t0), PartitionError(*T1, t1)))
     for _ in range(times):
-        office.responses.on_leader_and_isr(
+        parts.responses.on_leader_and_isr(
             LeaderAndIsrResponseReceived(broker_id, header, probe, response)
         )
 
 
-def lose_t0(office: Office) -> None:
+def lose_t0(parts: ControllerParts) -> None:
     """Let broker 1 report that one of its two replicas is lost."""
-    notify_log_dir_failure(office, 0, 1)
-    office.notifications.on_log_dir_event_notification()
-    answer_probe(office, 1, Errors.KAFKA_STORAGE_ERROR, Errors.STALE_CONTROLLER_EPOCH)
+    notify_log_dir_failure(parts, 0, 1)
+    parts.notifications.on_log_dir_event_notification()
+    answer_probe(parts, 1, Errors.KAFKA_STORAGE_ERROR, Errors.STALE_CONTROLLER_EPOCH)
 
 
-def test_a_lost_replica_goes_offline(office: Office) -> None:
-    lose_t0(office)
-    assert office.leads(T0) == (2, (2,), 1)
-    assert office.leads(T1) == (1, (1, 2), 0)
-    assert office.replica_state(T0, 1) is ReplicaState.OFFLINE
+def test_a_lost_replica_goes_offline(parts: ControllerParts) -> None:
+    lose_t0(parts)
+    assert parts.leads(T0) == (2, (2,), 1)
+    assert parts.leads(T1) == (1, (1, 2), 0)
+    assert parts.replica_state(T0, 1) is ReplicaState.OFFLINE
 
 
-def test_a_lost_replica_is_asked_about_again_after_the_next_failure(office: Office) -> None:
-    lose_t0(office)
-    office.effects()
-    notify_log_dir_failure(office, 1, 1)
-    office.notifications.on_log_dir_event_notification()
-    asked = leader_and_isr_rows(office.effects())
+def test_a_lost_replica_is_asked_about_again_after_the_next_failure(parts: ControllerParts) -> None:
+    lose_t0(parts)
+    parts.effects()
+    notify_log_dir_failure(parts, 1, 1)
+    parts.notifications.on_log_dir_event_notification()
+    asked = leader_and_isr_rows(parts.effects())
     assert {broker: set(rows) for broker, rows in asked.items()} == {1: {T0, T1}}
     assert asked[1][T0].leader == 2
-    assert not office.context.is_replica_online(1, T0), "the broker has not answered"
+    assert not parts.context.is_replica_online(1, T0), "the broker has not answered"
 
 
-def test_a_repaired_replica_goes_online_and_all_brokers_are_notified(office: Office) -> None:
-    lose_t0(office)
-    notify_log_dir_failure(office, 1, 1)
-    office.notifications.on_log_dir_event_notification()
-    answer_probe(office, 1, Errors.NONE, Errors.STALE_CONTROLLER_EPOCH)
-    assert office.context.is_replica_online(1, T0)
-    assert office.replica_state(T0, 1) is ReplicaState.ONLINE
-    assert office.leads(T0) == (2, (2,), 2), "it has not caught up"
-    effects = office.effects()
+def test_a_repaired_replica_goes_online_and_all_brokers_are_notified(
+    parts: ControllerParts,
+) -> None:
+    lose_t0(parts)
+    notify_log_dir_failure(parts, 1, 1)
+    parts.notifications.on_log_dir_event_notification()
+    answer_probe(parts, 1, Errors.NONE, Errors.STALE_CONTROLLER_EPOCH)
+    assert parts.context.is_replica_online(1, T0)
+    assert parts.replica_state(T0, 1) is ReplicaState.ONLINE
+    assert parts.leads(T0) == (2, (2,), 2), "it has not caught up"
+    effects = parts.effects()
     rows_by_broker = leader_and_isr_rows(effects)
     assert {b: rows[T0].leader_epoch for b, rows in rows_by_broker.items()} == {1: 2, 2: 2, 3: 2}, (
         "a StopReplica of the previous epoch may still arrive"
@@ -250,77 +256,83 @@ def test_a_repaired_replica_goes_online_and_all_brokers_are_notified(office: Off
     assert {b: rows[T0].offline_replicas for b, rows in metadata.items()} == {1: (), 2: (), 3: ()}
 
 
-def test_a_repaired_replica_leads_when_no_other_replica_can(office: Office) -> None:
-    office.lead(T0, (1, 2), leader=1, isr=(1,))
-    lose_t0(office)
-    assert office.leads(T0)[:2] == (NO_LEADER, (1,))
-    notify_log_dir_failure(office, 1, 1)
-    office.notifications.on_log_dir_event_notification()
-    answer_probe(office, 1, Errors.NONE, Errors.STALE_CONTROLLER_EPOCH)
-    assert office.leads(T0)[:2] == (1, (1,))
+def test_a_repaired_replica_leads_when_no_other_replica_can(parts: ControllerParts) -> None:
+    parts.lead(T0, (1, 2), leader=1, isr=(1,))
+    lose_t0(parts)
+    assert parts.leads(T0)[:2] == (NO_LEADER, (1,))
+    notify_log_dir_failure(parts, 1, 1)
+    parts.notifications.on_log_dir_event_notification()
+    answer_probe(parts, 1, Errors.NONE, Errors.STALE_CONTROLLER_EPOCH)
+    assert parts.leads(T0)[:2] == (1, (1,))
 
 
-def test_a_log_that_needs_a_later_leader_epoch_to_be_replaced_gets_one(office: Office) -> None:
-    notify_log_dir_failure(office, 0, 2)
-    office.notifications.on_log_dir_event_notification()
+def test_a_log_that_needs_a_later_leader_epoch_to_be_replaced_gets_one(
+    parts: ControllerParts,
+) -> None:
+    notify_log_dir_failure(parts, 0, 2)
+    parts.notifications.on_log_dir_event_notification()
     # The second answer is of the same leader epoch, which has ended.
-    answer_probe(office, 2, Errors.CORRUPT_MESSAGE, Errors.STALE_CONTROLLER_EPOCH, times=2)
-    assert office.leads(T0) == (1, (1, 2), 1)
-    rows_by_broker = leader_and_isr_rows(office.effects())
+    answer_probe(parts, 2, Errors.CORRUPT_MESSAGE, Errors.STALE_CONTROLLER_EPOCH, times=2)
+    assert parts.leads(T0) == (1, (1, 2), 1)
+    rows_by_broker = leader_and_isr_rows(parts.effects())
     assert {b: rows[T0].leader_epoch for b, rows in rows_by_broker.items()} == {1: 1, 2: 1, 3: 1}
 
 
 def test_a_damaged_log_is_asked_about_again_when_the_deletion_waits_for_its_reassignment(
-    office: Office,
+    parts: ControllerParts,
 ) -> None:
-    office.context.queue_topic_deletion([T0.topic])
-    office.deletions.mark_ineligible([T0.topic], "being moved")
+    parts.context.queue_topic_deletion([T0.topic])
+    parts.deletions.mark_ineligible([T0.topic], "being moved")
     moving = ReplicaAssignment((1, 2, 3), adding_replicas=(3,))
-    office.context.update_partition_full_replica_assignment(T0, moving)
-    office.context.partitions_being_reassigned.add(T0)
-    lose_t0(office)
-    office.effects()
-    office.reassignments.on_isr_change([T0, T1])
-    asked = leader_and_isr_rows(office.effects())
+    parts.context.update_partition_full_replica_assignment(T0, moving)
+    parts.context.partitions_being_reassigned.add(T0)
+    lose_t0(parts)
+    parts.effects()
+    parts.reassignments.on_isr_change([T0, T1])
+    asked = leader_and_isr_rows(parts.effects())
     assert {broker: set(rows) for broker, rows in asked.items()} == {1: {T0}}
 
 
-def test_a_reassignment_in_a_queued_topic_continues_without_a_lost_replica(office: Office) -> None:
-    office.context.queue_topic_deletion([T0.topic])
-    office.deletions.mark_ineligible([T0.topic], "being moved")
-    office.context.partitions_being_reassigned.add(T0)
-    lose_t0(office)
-    assert office.leads(T0) == (2, (2,), 2)
-    assert leader_and_isr_rows(office.effects())[1][T0].leader_epoch == 2, (
+def test_a_reassignment_in_a_queued_topic_continues_without_a_lost_replica(
+    parts: ControllerParts,
+) -> None:
+    parts.context.queue_topic_deletion([T0.topic])
+    parts.deletions.mark_ineligible([T0.topic], "being moved")
+    parts.context.partitions_being_reassigned.add(T0)
+    lose_t0(parts)
+    assert parts.leads(T0) == (2, (2,), 2)
+    assert leader_and_isr_rows(parts.effects())[1][T0].leader_epoch == 2, (
         "brokers do not know leaders of queued topics"
     )
-    office.deletions.resume()
-    assert leader_and_isr_rows(office.effects()) == {}
+    parts.deletions.resume()
+    assert leader_and_isr_rows(parts.effects()) == {}
 
 
-def test_a_replica_that_is_still_lost_stays_offline(office: Office) -> None:
-    lose_t0(office)
-    notify_log_dir_failure(office, 1, 1)
-    office.notifications.on_log_dir_event_notification()
-    answer_probe(office, 1, Errors.KAFKA_STORAGE_ERROR, Errors.STALE_CONTROLLER_EPOCH)
-    assert office.replica_state(T0, 1) is ReplicaState.OFFLINE
-    assert office.leads(T0) == (2, (2,), 1)
+def test_a_replica_that_is_still_lost_stays_offline(parts: ControllerParts) -> None:
+    lose_t0(parts)
+    notify_log_dir_failure(parts, 1, 1)
+    parts.notifications.on_log_dir_event_notification()
+    answer_probe(parts, 1, Errors.KAFKA_STORAGE_ERROR, Errors.STALE_CONTROLLER_EPOCH)
+    assert parts.replica_state(T0, 1) is ReplicaState.OFFLINE
+    assert parts.leads(T0) == (2, (2,), 1)
 
 
-def test_a_stopped_replica_is_not_asked_about(office: Office) -> None:
-    office.replicas.handle_state_changes([PartitionAndReplica(T0, 1)], ReplicaState.OFFLINE)
-    office.effects()
-    notify_log_dir_failure(office, 0, 1)
-    office.notifications.on_log_dir_event_notification()
-    assert set(leader_and_isr_rows(office.effects())[1]) == {T1}
+def test_a_stopped_replica_is_not_asked_about(parts: ControllerParts) -> None:
+    parts.replicas.handle_state_changes([PartitionAndReplica(T0, 1)], ReplicaState.OFFLINE)
+    parts.effects()
+    notify_log_dir_failure(parts, 0, 1)
+    parts.notifications.on_log_dir_event_notification()
+    assert set(leader_and_isr_rows(parts.effects())[1]) == {T1}
 
 
-def test_an_unreadable_failure_or_one_of_an_unknown_broker_is_deleted(office: Office) -> None:
-    notify_log_dir_failure(office, 0, 9)
-    office.server.put(f"{LogDirEvent.PATH_PREFIX}0000000001", b"garbage")
-    office.notifications.on_log_dir_event_notification()
-    assert office.effects() == []
-    assert left_in(office, LOG_DIR_EVENTS) == []
+def test_an_unreadable_failure_or_one_of_an_unknown_broker_is_deleted(
+    parts: ControllerParts,
+) -> None:
+    notify_log_dir_failure(parts, 0, 9)
+    parts.server.put(f"{LogDirEvent.PATH_PREFIX}0000000001", b"garbage")
+    parts.notifications.on_log_dir_event_notification()
+    assert parts.effects() == []
+    assert left_in(parts, LOG_DIR_EVENTS) == []
 
 
 # --- a new controller -----------------------------------------------------------------------------

@@ -10,22 +10,22 @@ from regent.core.controller.election import (
     PreferredElection,
     ReassignElection,
 )
+from regent.core.controller.services import ControllerSettings
 from regent.core.controller.states import VALID_PREVIOUS_PARTITION_STATES, PartitionState
-from regent.core.controller.term import ControllerSettings
 from regent.core.errors import ControllerMovedError, StateChangeFailedError
 from regent.core.model import LeaderRecoveryState, ReplicaAssignment, TopicPartition
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode
-from tests.support.fake_zookeeper import Moment, act_once, lose_connection
-from tests.support.term import (
+from tests.support.controller_parts import (
     T0,
     T1,
-    Office,
+    ControllerParts,
     kinds,
     leader_and_isr_rows,
     leadership,
     metadata_rows,
     topic_id,
 )
+from tests.support.fake_zookeeper import Moment, act_once, lose_connection
 
 NON_EXISTENT, NEW = PartitionState.NON_EXISTENT, PartitionState.NEW
 ONLINE, OFFLINE = PartitionState.ONLINE, PartitionState.OFFLINE
@@ -33,13 +33,13 @@ STATE = "/brokers/topics/t/partitions/0/state"
 
 
 @pytest.fixture
-def office() -> Office:
-    return Office(brokers=(5, 6, 7))
+def parts() -> ControllerParts:
+    return ControllerParts(brokers=(5, 6, 7))
 
 
-def allow_unclean(office: Office, topic: str, value: str = "true") -> None:
+def allow_unclean(parts: ControllerParts, topic: str, value: str = "true") -> None:
     config = ConfigEntityZNode.encode({"unclean.leader.election.enable": value})
-    office.server.put(ConfigEntityZNode.path("topics", topic), config)
+    parts.server.put(ConfigEntityZNode.path("topics", topic), config)
 
 
 # --- valid and invalid transitions ----------------------------------------------------------------
@@ -56,14 +56,14 @@ def allow_unclean(office: Office, topic: str, value: str = "true") -> None:
     ],
 )
 def test_transitions_that_only_change_memory(
-    office: Office, source: PartitionState, target: PartitionState
+    parts: ControllerParts, source: PartitionState, target: PartitionState
 ) -> None:
-    office.assign(T0, (5,), source)
-    before = len(office.server.transactions)
-    assert office.partitions.handle_state_changes([T0], target) == {}
-    assert office.context.partition_state(T0) is target
-    assert office.effects() == []
-    assert len(office.server.transactions) == before
+    parts.assign(T0, (5,), source)
+    before = len(parts.server.transactions)
+    assert parts.partitions.handle_state_changes([T0], target) == {}
+    assert parts.context.partition_state(T0) is target
+    assert parts.effects() == []
+    assert len(parts.server.transactions) == before
 
 
 @pytest.mark.parametrize(
@@ -76,31 +76,31 @@ def test_transitions_that_only_change_memory(
     ],
 )
 def test_an_invalid_transition_changes_nothing_and_does_not_stop_the_others(
-    office: Office, source: PartitionState, target: PartitionState
+    parts: ControllerParts, source: PartitionState, target: PartitionState
 ) -> None:
-    office.assign(T0, (5,), source)
+    parts.assign(T0, (5,), source)
     allowed = VALID_PREVIOUS_PARTITION_STATES[target]
-    office.assign(T1, (5,), next(s for s in (NON_EXISTENT, NEW, OFFLINE) if s in allowed))
-    failures = office.partitions.handle_state_changes([T0, T1], target, OfflineElection())
+    parts.assign(T1, (5,), next(s for s in (NON_EXISTENT, NEW, OFFLINE) if s in allowed))
+    failures = parts.partitions.handle_state_changes([T0, T1], target, OfflineElection())
     assert list(failures) == [T0]
     assert str(failures[T0]) == f"t-0: cannot go from {source.value} to {target.value}"
-    assert office.context.partition_state(T0) is source
-    assert office.state(T0) is None
-    assert office.context.partition_state(T1) is target
+    assert parts.context.partition_state(T0) is source
+    assert parts.state(T0) is None
+    assert parts.context.partition_state(T1) is target
 
 
 # --- the first leader -----------------------------------------------------------------------------
 
 
 def test_the_first_leader_is_the_first_live_replica_and_the_isr_has_all_live_replicas(
-    office: Office,
+    parts: ControllerParts,
 ) -> None:
-    office.assign(T0, (8, 6, 5))
-    assert office.partitions.handle_state_changes([T0], ONLINE, OfflineElection()) == {}
-    assert office.state(T0) == leadership(6, (6, 5))
-    assert office.context.partition_leadership_info(T0) == office.state(T0)
-    assert office.context.partition_state(T0) is ONLINE
-    effects = office.effects()
+    parts.assign(T0, (8, 6, 5))
+    assert parts.partitions.handle_state_changes([T0], ONLINE, OfflineElection()) == {}
+    assert parts.state(T0) == leadership(6, (6, 5))
+    assert parts.context.partition_leadership_info(T0) == parts.state(T0)
+    assert parts.context.partition_state(T0) is ONLINE
+    effects = parts.effects()
     assert kinds(effects) == [(5, "LeaderAndIsr"), (6, "LeaderAndIsr")] + [
         (b, "UpdateMetadata") for b in (5, 6, 7)
     ]
@@ -110,67 +110,67 @@ def test_the_first_leader_is_the_first_live_replica_and_the_isr_has_all_live_rep
 
 
 def test_without_a_live_replica_a_partition_stays_new_and_nothing_is_written(
-    office: Office,
+    parts: ControllerParts,
 ) -> None:
-    office.assign(T0, (8, 9))
-    office.context.shutting_down_broker_ids.add(5)
-    office.assign(T1, (5,))
-    failures = office.partitions.handle_state_changes([T0, T1], ONLINE, OfflineElection())
+    parts.assign(T0, (8, 9))
+    parts.context.shutting_down_broker_ids.add(5)
+    parts.assign(T1, (5,))
+    failures = parts.partitions.handle_state_changes([T0, T1], ONLINE, OfflineElection())
     assert sorted(failures) == [T0, T1]
     assert "none of its replicas [8, 9] is alive" in str(failures[T0])
-    assert office.context.partition_state(T0) is NEW
-    assert office.state(T0) is None
-    assert office.effects() == []
+    assert parts.context.partition_state(T0) is NEW
+    assert parts.state(T0) is None
+    assert parts.effects() == []
 
 
-def test_a_partition_of_a_removed_topic_stays_new(office: Office) -> None:
-    office.assign(T0, (5,))
-    office.delete_topic("t")
-    failures = office.partitions.handle_state_changes([T0], ONLINE, OfflineElection())
+def test_a_partition_of_a_removed_topic_stays_new(parts: ControllerParts) -> None:
+    parts.assign(T0, (5,))
+    parts.delete_topic("t")
+    failures = parts.partitions.handle_state_changes([T0], ONLINE, OfflineElection())
     assert "its topic is gone" in str(failures[T0])
-    assert office.context.partition_state(T0) is NEW
-    assert office.context.partition_leadership_info(T0) is None
+    assert parts.context.partition_state(T0) is NEW
+    assert parts.context.partition_leadership_info(T0) is None
 
 
-def test_a_state_created_by_an_attempt_with_a_lost_response_is_accepted(office: Office) -> None:
-    office.assign(T0, (5, 6))
-    act_once(office.zookeeper, lose_connection, moment=Moment.AFTER, path=STATE)
-    assert office.partitions.handle_state_changes([T0], ONLINE, OfflineElection()) == {}
-    assert office.state(T0) == leadership(5, (5, 6))
-    assert leader_and_isr_rows(office.effects())[6][T0].is_new
+def test_a_state_created_by_an_attempt_with_a_lost_response_is_accepted(
+    parts: ControllerParts,
+) -> None:
+    parts.assign(T0, (5, 6))
+    act_once(parts.zookeeper, lose_connection, moment=Moment.AFTER, path=STATE)
+    assert parts.partitions.handle_state_changes([T0], ONLINE, OfflineElection()) == {}
+    assert parts.state(T0) == leadership(5, (5, 6))
+    assert leader_and_isr_rows(parts.effects())[6][T0].is_new
 
 
 def test_a_new_partition_that_has_a_state_is_elected_from_that_state(
-    office: Office,
+    parts: ControllerParts,
 ) -> None:
-    office.assign(T0, (5, 6))
-    office.put_state(T0, 8, (8, 6), leader_epoch=4, controller_epoch=0)
-    assert office.partitions.handle_state_changes([T0], ONLINE, OfflineElection()) == {}
-    assert office.leads(T0) == (6, (6,), 5)
-    assert not leader_and_isr_rows(office.effects())[5][T0].is_new
+    parts.assign(T0, (5, 6))
+    parts.put_state(T0, 8, (8, 6), leader_epoch=4, controller_epoch=0)
+    assert parts.partitions.handle_state_changes([T0], ONLINE, OfflineElection()) == {}
+    assert parts.leads(T0) == (6, (6,), 5)
+    assert not leader_and_isr_rows(parts.effects())[5][T0].is_new
 
 
-def test_a_new_partition_does_not_overwrite_an_unreadable_state(office: Office) -> None:
-    office.assign(T0, (5, 6))
-    office.server.put(STATE, b"not JSON")
-    failures = office.partitions.handle_state_changes([T0], ONLINE, OfflineElection())
+def test_a_new_partition_does_not_overwrite_an_unreadable_state(parts: ControllerParts) -> None:
+    parts.assign(T0, (5, 6))
+    parts.server.put(STATE, b"not JSON")
+    failures = parts.partitions.handle_state_changes([T0], ONLINE, OfflineElection())
     assert "not JSON" in str(failures[T0])
-    assert office.context.partition_state(T0) is NEW
-    assert office.server.snapshot()[STATE].data == b"not JSON"
+    assert parts.context.partition_state(T0) is NEW
+    assert parts.server.snapshot()[STATE].data == b"not JSON"
 
 
-def test_many_partitions_are_created_in_a_few_transactions(office: Office) -> None:
+def test_many_partitions_are_created_in_a_few_transactions(parts: ControllerParts) -> None:
     partitions = [TopicPartition("t", number) for number in range(900)]
-    office.put_topic("t", {p.partition: (5, 6) for p in partitions}, topic_id(1))
+    parts.put_topic("t", {p.partition: (5, 6) for p in partitions}, topic_id(1))
     for partition in partitions:
-        office.context.update_partition_full_replica_assignment(
-            partition, ReplicaAssignment((5, 6))
-        )
-        office.context.put_partition_state(partition, NEW)
-    before = len(office.server.transactions)
-    assert office.partitions.handle_state_changes(partitions, ONLINE, OfflineElection()) == {}
-    assert len(office.server.transactions) - before == 3, "one for parents, two for states"
-    effects = office.effects()
+        parts.context.update_partition_full_replica_assignment(partition, ReplicaAssignment((5, 6)))
+        parts.context.put_partition_state(partition, NEW)
+    before = len(parts.server.transactions)
+    assert parts.partitions.handle_state_changes(partitions, ONLINE, OfflineElection()) == {}
+    assert len(parts.server.transactions) - before == 3, "one for parents, two for states"
+    effects = parts.effects()
     assert len(leader_and_isr_rows(effects)[5]) == 900
     assert len(kinds(effects)) == 5
 
@@ -179,48 +179,48 @@ def test_many_partitions_are_created_in_a_few_transactions(office: Office) -> No
 
 
 def test_an_offline_leader_is_replaced_according_to_zookeeper_and_not_memory(
-    office: Office,
+    parts: ControllerParts,
 ) -> None:
-    office.lead(T0, (8, 5, 6), leader=8, isr=(8, 5, 6), state=OFFLINE)
-    office.put_state(T0, 8, (8, 6), leader_epoch=3)
-    assert office.partitions.handle_state_changes([T0], ONLINE, OfflineElection()) == {}
-    assert office.leads(T0) == (6, (6,), 4)
-    assert office.known(T0) == (6, (6,), 4)
-    rows = leader_and_isr_rows(office.effects())
+    parts.lead(T0, (8, 5, 6), leader=8, isr=(8, 5, 6), state=OFFLINE)
+    parts.put_state(T0, 8, (8, 6), leader_epoch=3)
+    assert parts.partitions.handle_state_changes([T0], ONLINE, OfflineElection()) == {}
+    assert parts.leads(T0) == (6, (6,), 4)
+    assert parts.known(T0) == (6, (6,), 4)
+    rows = leader_and_isr_rows(parts.effects())
     assert list(rows) == [5, 6], "all live replicas, also outside the ISR"
-    stored = office.state(T0)
+    stored = parts.state(T0)
     assert stored is not None
     assert rows[5][T0].partition_epoch == stored.leader_and_isr.partition_epoch
     assert not rows[5][T0].is_new
 
 
 def test_without_a_live_isr_member_a_partition_stays_offline_and_unchanged(
-    office: Office,
+    parts: ControllerParts,
 ) -> None:
-    office.lead(T0, (8, 5), leader=8, isr=(8,), state=OFFLINE)
-    before = office.state(T0)
-    failures = office.partitions.handle_state_changes([T0], ONLINE, OfflineElection())
+    parts.lead(T0, (8, 5), leader=8, isr=(8,), state=OFFLINE)
+    before = parts.state(T0)
+    failures = parts.partitions.handle_state_changes([T0], ONLINE, OfflineElection())
     assert str(failures[T0]) == "t-0: no replica in isr [8] is online"
-    assert office.context.partition_state(T0) is OFFLINE
-    assert office.state(T0) == before
-    assert office.sent() == []
+    assert parts.context.partition_state(T0) is OFFLINE
+    assert parts.state(T0) == before
+    assert parts.sent() == []
 
 
 def test_an_unclean_election_allowed_by_the_caller_does_not_read_the_topic_setting(
-    office: Office,
+    parts: ControllerParts,
 ) -> None:
     reads: list[str] = []
-    office.zookeeper.hook = lambda call: reads.extend(call.paths)
-    office.lead(T0, (6, 5), leader=8, isr=(8,), state=OFFLINE)
+    parts.zookeeper.hook = lambda call: reads.extend(call.paths)
+    parts.lead(T0, (6, 5), leader=8, isr=(8,), state=OFFLINE)
     strategy = OfflineElection(allow_unclean=True)
-    assert office.partitions.handle_state_changes([T0], ONLINE, strategy) == {}
-    assert office.leads(T0) == (6, (6,), 1)
-    stored = office.state(T0)
+    assert parts.partitions.handle_state_changes([T0], ONLINE, strategy) == {}
+    assert parts.leads(T0) == (6, (6,), 1)
+    stored = parts.state(T0)
     assert stored is not None
     assert stored.leader_and_isr.leader_recovery_state is LeaderRecoveryState.RECOVERING
-    assert office.context.stats.unclean_leader_elections == 1
+    assert parts.context.stats.unclean_leader_elections == 1
     assert not [path for path in reads if path.startswith("/config")]
-    assert leader_and_isr_rows(office.effects())[6][T0].leader_recovery_state == 1
+    assert leader_and_isr_rows(parts.effects())[6][T0].leader_recovery_state == 1
 
 
 @pytest.mark.parametrize(
@@ -237,175 +237,177 @@ def test_an_unclean_election_allowed_by_the_caller_does_not_read_the_topic_setti
 def test_the_topic_setting_overrides_the_broker_setting_of_unclean_elections(
     broker_default: bool, topic_value: str | None, is_elected: bool
 ) -> None:
-    office = Office((5, 6), ControllerSettings(unclean_leader_election_enable=broker_default))
-    office.lead(T0, (8, 5), leader=8, isr=(8,), state=OFFLINE)
+    parts = ControllerParts(
+        (5, 6), ControllerSettings(unclean_leader_election_enable=broker_default)
+    )
+    parts.lead(T0, (8, 5), leader=8, isr=(8,), state=OFFLINE)
     if topic_value is not None:
-        allow_unclean(office, "t", topic_value)
-    failures = office.partitions.trigger_online_partition_state_change()
+        allow_unclean(parts, "t", topic_value)
+    failures = parts.partitions.trigger_online_partition_state_change()
     assert (failures == {}) == is_elected
 
 
-def test_the_topic_setting_is_read_only_without_a_live_isr_member(office: Office) -> None:
+def test_the_topic_setting_is_read_only_without_a_live_isr_member(parts: ControllerParts) -> None:
     reads: list[str] = []
-    office.zookeeper.hook = lambda call: reads.extend(call.paths)
+    parts.zookeeper.hook = lambda call: reads.extend(call.paths)
     u0 = TopicPartition("u", 0)
-    office.lead(T0, (8, 5, 6), leader=8, isr=(8, 5, 6), state=OFFLINE)
-    office.lead(u0, (8, 5), leader=8, isr=(8,), state=OFFLINE)
-    allow_unclean(office, "t")
-    assert list(office.partitions.trigger_online_partition_state_change()) == [u0]
+    parts.lead(T0, (8, 5, 6), leader=8, isr=(8, 5, 6), state=OFFLINE)
+    parts.lead(u0, (8, 5), leader=8, isr=(8,), state=OFFLINE)
+    allow_unclean(parts, "t")
+    assert list(parts.partitions.trigger_online_partition_state_change()) == [u0]
     assert "/config/topics/u" in reads
     assert "/config/topics/t" not in reads
 
 
-def test_the_setting_of_one_topic_does_not_apply_to_others(office: Office) -> None:
+def test_the_setting_of_one_topic_does_not_apply_to_others(parts: ControllerParts) -> None:
     u0 = TopicPartition("u", 0)
     for partition in (T0, u0):
-        office.lead(partition, (8, 5), leader=8, isr=(8,), state=OFFLINE)
-    allow_unclean(office, "t")
-    assert list(office.partitions.trigger_online_partition_state_change()) == [u0]
-    assert office.leads(T0) == (5, (5,), 1)
-    assert office.leads(u0) == (8, (8,), 0)
-    assert office.context.stats.unclean_leader_elections == 1
+        parts.lead(partition, (8, 5), leader=8, isr=(8,), state=OFFLINE)
+    allow_unclean(parts, "t")
+    assert list(parts.partitions.trigger_online_partition_state_change()) == [u0]
+    assert parts.leads(T0) == (5, (5,), 1)
+    assert parts.leads(u0) == (8, (8,), 0)
+    assert parts.context.stats.unclean_leader_elections == 1
 
 
-def test_an_unreadable_topic_setting_leaves_only_that_topic_offline(office: Office) -> None:
+def test_an_unreadable_topic_setting_leaves_only_that_topic_offline(parts: ControllerParts) -> None:
     u0 = TopicPartition("u", 0)
     for partition in (T0, u0):
-        office.lead(partition, (8, 5), leader=8, isr=(8,), state=OFFLINE)
-    allow_unclean(office, "t")
-    office.server.put("/config/topics/u", b"{")
-    failures = office.partitions.trigger_online_partition_state_change()
+        parts.lead(partition, (8, 5), leader=8, isr=(8,), state=OFFLINE)
+    allow_unclean(parts, "t")
+    parts.server.put("/config/topics/u", b"{")
+    failures = parts.partitions.trigger_online_partition_state_change()
     assert list(failures) == [u0]
     assert "JSON" in str(failures[u0])
-    assert office.leads(T0) == (5, (5,), 1)
+    assert parts.leads(T0) == (5, (5,), 1)
 
 
-def test_a_preferred_election_writes_an_unchanged_leadership(office: Office) -> None:
-    office.lead(T0, (5,), leader=5, isr=(5,))
-    assert office.partitions.handle_state_changes([T0], ONLINE, PreferredElection()) == {}
-    assert office.leads(T0) == (5, (5,), 1)
-    assert leader_and_isr_rows(office.effects())[5][T0].leader_epoch == 1
+def test_a_preferred_election_writes_an_unchanged_leadership(parts: ControllerParts) -> None:
+    parts.lead(T0, (5,), leader=5, isr=(5,))
+    assert parts.partitions.handle_state_changes([T0], ONLINE, PreferredElection()) == {}
+    assert parts.leads(T0) == (5, (5,), 1)
+    assert leader_and_isr_rows(parts.effects())[5][T0].leader_epoch == 1
 
 
-def test_a_leader_that_is_shutting_down_is_replaced_and_notified(office: Office) -> None:
-    office.lead(T0, (5, 6), leader=5, isr=(5, 6))
-    office.context.shutting_down_broker_ids.add(5)
+def test_a_leader_that_is_shutting_down_is_replaced_and_notified(parts: ControllerParts) -> None:
+    parts.lead(T0, (5, 6), leader=5, isr=(5, 6))
+    parts.context.shutting_down_broker_ids.add(5)
     strategy = ControlledShutdownElection()
-    assert office.partitions.handle_state_changes([T0], ONLINE, strategy) == {}
-    assert office.leads(T0) == (6, (6,), 1)
-    rows = leader_and_isr_rows(office.effects())
+    assert parts.partitions.handle_state_changes([T0], ONLINE, strategy) == {}
+    assert parts.leads(T0) == (6, (6,), 1)
+    rows = leader_and_isr_rows(parts.effects())
     assert list(rows) == [5, 6]
     assert (rows[5][T0].leader, rows[5][T0].isr, rows[5][T0].is_new) == (6, (6,), False)
 
 
-def test_a_reassignment_elects_a_target_replica(office: Office) -> None:
+def test_a_reassignment_elects_a_target_replica(parts: ControllerParts) -> None:
     moving = ReplicaAssignment((6, 7, 5), adding_replicas=(6, 7), removing_replicas=(5,))
-    office.lead(T0, moving, leader=5, isr=(5, 7))
-    assert office.partitions.handle_state_changes([T0], ONLINE, ReassignElection()) == {}
-    assert office.leads(T0) == (7, (5, 7), 1)
-    assert list(leader_and_isr_rows(office.effects())) == [6, 7]
+    parts.lead(T0, moving, leader=5, isr=(5, 7))
+    assert parts.partitions.handle_state_changes([T0], ONLINE, ReassignElection()) == {}
+    assert parts.leads(T0) == (7, (5, 7), 1)
+    assert list(leader_and_isr_rows(parts.effects())) == [6, 7]
 
 
-def test_a_failed_election_leaves_an_online_partition_online(office: Office) -> None:
-    office.lead(T0, (5, 6), leader=6, isr=(6,))
-    failures = office.partitions.handle_state_changes([T0], ONLINE, PreferredElection())
+def test_a_failed_election_leaves_an_online_partition_online(parts: ControllerParts) -> None:
+    parts.lead(T0, (5, 6), leader=6, isr=(6,))
+    failures = parts.partitions.handle_state_changes([T0], ONLINE, PreferredElection())
     assert isinstance(failures[T0], StateChangeFailedError)
-    assert office.context.partition_state(T0) is ONLINE
-    assert office.known(T0) == (6, (6,), 0)
+    assert parts.context.partition_state(T0) is ONLINE
+    assert parts.known(T0) == (6, (6,), 0)
 
 
 @pytest.mark.parametrize("damage", ["missing", "unreadable", "newer controller"])
-def test_a_damaged_partition_does_not_stop_the_others(office: Office, damage: str) -> None:
-    office.lead(T0, (8, 5), leader=8, isr=(8, 5), state=OFFLINE)
-    office.lead(T1, (8, 5), leader=8, isr=(8, 5), state=OFFLINE)
+def test_a_damaged_partition_does_not_stop_the_others(parts: ControllerParts, damage: str) -> None:
+    parts.lead(T0, (8, 5), leader=8, isr=(8, 5), state=OFFLINE)
+    parts.lead(T1, (8, 5), leader=8, isr=(8, 5), state=OFFLINE)
     if damage == "missing":
-        office.delete_topic("t")
-        office.put_state(T1, 8, (8, 5))
+        parts.delete_topic("t")
+        parts.put_state(T1, 8, (8, 5))
     elif damage == "unreadable":
-        office.server.put(STATE, b"[]")
+        parts.server.put(STATE, b"[]")
     else:
-        office.put_state(T0, 8, (8, 5), controller_epoch=2)
-    failures = office.partitions.trigger_online_partition_state_change()
+        parts.put_state(T0, 8, (8, 5), controller_epoch=2)
+    failures = parts.partitions.trigger_online_partition_state_change()
     assert list(failures) == [T0]
-    assert office.context.partition_state(T0) is OFFLINE
-    assert office.leads(T1) == (5, (5,), 1)
-    assert list(leader_and_isr_rows(office.effects())[5]) == [T1]
+    assert parts.context.partition_state(T0) is OFFLINE
+    assert parts.leads(T1) == (5, (5,), 1)
+    assert list(leader_and_isr_rows(parts.effects())[5]) == [T1]
 
 
-def test_a_deposed_controller_writes_and_sends_nothing(office: Office) -> None:
-    office.lead(T0, (8, 5), leader=8, isr=(8, 5), state=OFFLINE)
-    office.assign(T1, (5,))
-    before = office.state(T0)
-    office.elect_another_controller()
+def test_a_deposed_controller_writes_and_sends_nothing(parts: ControllerParts) -> None:
+    parts.lead(T0, (8, 5), leader=8, isr=(8, 5), state=OFFLINE)
+    parts.assign(T1, (5,))
+    before = parts.state(T0)
+    parts.elect_another_controller()
     for partition in (T0, T1):
         with pytest.raises(ControllerMovedError):
-            office.partitions.handle_state_changes([partition], ONLINE, OfflineElection())
-    assert office.state(T0) == before
-    assert office.state(T1) is None
-    assert office.known(T0) == (8, (8, 5), 0)
-    assert office.sent() == []
+            parts.partitions.handle_state_changes([partition], ONLINE, OfflineElection())
+    assert parts.state(T0) == before
+    assert parts.state(T1) is None
+    assert parts.known(T0) == (8, (8, 5), 0)
+    assert parts.sent() == []
 
 
 # --- startup and the trigger of elections ---------------------------------------------------------
 
 
-def test_at_startup_partitions_get_their_state_and_then_a_leader(office: Office) -> None:
+def test_at_startup_partitions_get_their_state_and_then_a_leader(parts: ControllerParts) -> None:
     partitions = [TopicPartition("t", number) for number in range(5)]
     for partition in partitions[:4]:
-        office.lead(partition, (8, 5), leader=5, isr=(8, 5), state=NON_EXISTENT)
-    office.put_state(partitions[1], 8, (8, 5))
-    office.put_state(partitions[2], -1, (8,))
+        parts.lead(partition, (8, 5), leader=5, isr=(8, 5), state=NON_EXISTENT)
+    parts.put_state(partitions[1], 8, (8, 5))
+    parts.put_state(partitions[2], -1, (8,))
     for partition in partitions[1:3]:
-        stored = office.state(partition)
+        stored = parts.state(partition)
         assert stored is not None
-        office.context.put_partition_leadership_info(partition, stored)
-    office.context.shutting_down_broker_ids.add(6)
-    office.lead(partitions[3], (6, 5), leader=6, isr=(6, 5), state=NON_EXISTENT)
-    office.assign(partitions[4], (7,), NON_EXISTENT)
-    office.partitions.startup()
-    states = [office.context.partition_state(p) for p in partitions]
+        parts.context.put_partition_leadership_info(partition, stored)
+    parts.context.shutting_down_broker_ids.add(6)
+    parts.lead(partitions[3], (6, 5), leader=6, isr=(6, 5), state=NON_EXISTENT)
+    parts.assign(partitions[4], (7,), NON_EXISTENT)
+    parts.partitions.startup()
+    states = [parts.context.partition_state(p) for p in partitions]
     assert states == [ONLINE, ONLINE, OFFLINE, ONLINE, ONLINE]
-    led = [office.known(p) for p in partitions]
+    led = [parts.known(p) for p in partitions]
     assert led == [(5, (8, 5), 0), (5, (5,), 1), (-1, (8,), 0), (5, (5,), 1), (7, (7,), 0)]
-    assert office.context.offline_partition_count == 1
+    assert parts.context.offline_partition_count == 1
 
 
-def test_the_trigger_ignores_topics_queued_for_deletion(office: Office) -> None:
+def test_the_trigger_ignores_topics_queued_for_deletion(parts: ControllerParts) -> None:
     u0 = TopicPartition("u", 0)
     for partition in (T0, u0):
-        office.lead(partition, (8, 5), leader=8, isr=(8, 5), state=OFFLINE)
-    office.context.queue_topic_deletion(["u"])
-    assert office.partitions.trigger_online_partition_state_change() == {}
-    assert office.context.partition_state(T0) is ONLINE
-    assert office.context.partition_state(u0) is OFFLINE
+        parts.lead(partition, (8, 5), leader=8, isr=(8, 5), state=OFFLINE)
+    parts.context.queue_topic_deletion(["u"])
+    assert parts.partitions.trigger_online_partition_state_change() == {}
+    assert parts.context.partition_state(T0) is ONLINE
+    assert parts.context.partition_state(u0) is OFFLINE
 
 
 def test_the_trigger_elects_leaders_of_queued_partitions_that_are_being_reassigned(
-    office: Office,
+    parts: ControllerParts,
 ) -> None:
     moving = ReplicaAssignment((8, 5, 6), adding_replicas=(6,))
-    office.lead(T0, moving, leader=8, isr=(8, 5), state=OFFLINE)
-    office.context.partitions_being_reassigned.add(T0)
-    office.context.queue_topic_deletion(["t"])
-    assert office.partitions.trigger_online_partition_state_change() == {}
-    assert office.leads(T0) == (5, (5,), 1)
+    parts.lead(T0, moving, leader=8, isr=(8, 5), state=OFFLINE)
+    parts.context.partitions_being_reassigned.add(T0)
+    parts.context.queue_topic_deletion(["t"])
+    assert parts.partitions.trigger_online_partition_state_change() == {}
+    assert parts.leads(T0) == (5, (5,), 1)
 
 
-def test_the_trigger_can_be_limited_to_one_topic(office: Office) -> None:
+def test_the_trigger_can_be_limited_to_one_topic(parts: ControllerParts) -> None:
     u0 = TopicPartition("u", 0)
     for partition in (T0, u0):
-        office.lead(partition, (8, 5), leader=8, isr=(8, 5), state=OFFLINE)
-    office.partitions.trigger_online_partition_state_change("u")
-    assert office.context.partition_state(T0) is OFFLINE
-    assert office.context.partition_state(u0) is ONLINE
+        parts.lead(partition, (8, 5), leader=8, isr=(8, 5), state=OFFLINE)
+    parts.partitions.trigger_online_partition_state_change("u")
+    assert parts.context.partition_state(T0) is OFFLINE
+    assert parts.context.partition_state(u0) is ONLINE
 
 
 def test_partitions_are_not_counted_offline_after_their_deletion_started(
-    office: Office,
+    parts: ControllerParts,
 ) -> None:
-    office.assign(T0, (5,), NON_EXISTENT)
-    office.context.queue_topic_deletion(["t"])
-    office.context.topics_with_deletion_started.add("t")
-    office.partitions.handle_state_changes([T0], NEW)
-    office.partitions.handle_state_changes([T0], OFFLINE)
-    assert office.context.offline_partition_count == 0
+    parts.assign(T0, (5,), NON_EXISTENT)
+    parts.context.queue_topic_deletion(["t"])
+    parts.context.topics_with_deletion_started.add("t")
+    parts.partitions.handle_state_changes([T0], NEW)
+    parts.partitions.handle_state_changes([T0], OFFLINE)
+    assert parts.context.offline_partition_count == 0

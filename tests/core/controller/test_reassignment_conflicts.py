@@ -8,13 +8,13 @@ import pytest
 
 from regent.core.controller.assignments import MAX_ROUNDS
 from regent.core.controller.events import PartitionReassignmentIsrChange
-from regent.core.controller.term import ControllerSettings
+from regent.core.controller.services import ControllerSettings
 from regent.core.errors import Errors
 from regent.core.model import ReplicaAssignment, TopicPartition
 from regent.zk.stores.fenced_writes import BYTES_OF_FENCE
+from tests.support.controller_parts import T0, T1, topic_id
 from tests.support.fake_zookeeper import Call, Moment, act_once
 from tests.support.moving_cluster import MovingCluster, cluster, topic_path
-from tests.support.term import T0, T1, topic_id
 
 T = topic_path("t")
 STATE = f"{T}/partitions/0/state"

@@ -7,13 +7,13 @@ import logging
 import pytest
 
 from regent.core.controller.events import PartitionReassignmentIsrChange, ZkPartitionReassignment
-from regent.core.controller.term import ControllerSettings
+from regent.core.controller.services import ControllerSettings
 from regent.core.errors import Errors
 from regent.core.model import ReplicaAssignment, TopicPartition
 from regent.zk.client.operations import WatchKind
+from tests.support.controller_parts import T0, T1, ControllerParts, topic_id
 from tests.support.fake_zookeeper import Moment, act_once
 from tests.support.moving_cluster import ADMIN, MovingCluster, topic_path
-from tests.support.term import T0, T1, Office, topic_id
 
 STATE = f"{topic_path('t')}/partitions/0/state"
 
@@ -239,51 +239,51 @@ def test_after_a_failover_a_reassignment_still_waits_for_an_offline_broker(
 
 
 @pytest.fixture
-def office() -> Office:
-    office = Office((1, 2, 3), ControllerSettings(isr_changes_through_zookeeper=True))
-    office.lead(T0, (1, 2), leader=1, isr=(1, 2))
-    office.server.put(
+def parts() -> ControllerParts:
+    parts = ControllerParts((1, 2, 3), ControllerSettings(isr_changes_through_zookeeper=True))
+    parts.lead(T0, (1, 2), leader=1, isr=(1, 2))
+    parts.server.put(
         ADMIN, b'{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[3,2]}]}'
     )
-    return office
+    return parts
 
 
-def test_states_are_watched_when_leaders_write_isr_changes(office: Office) -> None:
-    office.reassignments.on_zk_reassignment()
-    assert STATE in [w.path for w in office.watches], (
+def test_states_are_watched_when_leaders_write_isr_changes(parts: ControllerParts) -> None:
+    parts.reassignments.on_zk_reassignment()
+    assert STATE in [w.path for w in parts.watches], (
         "the watch also sees the controller's own write"
     )
-    office.reassignments.on_isr_change([T0])
-    office.watches.clear()
+    parts.reassignments.on_isr_change([T0])
+    parts.watches.clear()
     for isr in ((1,), (1, 3)):
-        office.put_state(T0, 1, isr, leader_epoch=1)
-        assert [w.kind for w in office.watches if w.path == STATE] == [WatchKind.CHANGED]
-        office.watches.clear()
-        office.reassignments.on_isr_change([T0])
-    assert office.topic("t").partitions[0].is_being_reassigned
-    office.put_state(T0, 1, (1, 2, 3), leader_epoch=1)
-    office.reassignments.on_isr_change([T0])
-    assert office.topic("t").partitions[0] == ReplicaAssignment((3, 2))
-    office.watches.clear()
-    office.put_state(T0, 3, (3,), leader_epoch=4)
-    assert [w for w in office.watches if w.path == STATE] == [], "the reassignment is complete"
+        parts.put_state(T0, 1, isr, leader_epoch=1)
+        assert [w.kind for w in parts.watches if w.path == STATE] == [WatchKind.CHANGED]
+        parts.watches.clear()
+        parts.reassignments.on_isr_change([T0])
+    assert parts.topic("t").partitions[0].is_being_reassigned
+    parts.put_state(T0, 1, (1, 2, 3), leader_epoch=1)
+    parts.reassignments.on_isr_change([T0])
+    assert parts.topic("t").partitions[0] == ReplicaAssignment((3, 2))
+    parts.watches.clear()
+    parts.put_state(T0, 3, (3,), leader_epoch=4)
+    assert [w for w in parts.watches if w.path == STATE] == [], "the reassignment is complete"
 
 
 def test_states_are_not_watched_when_leaders_use_alter_partition() -> None:
-    office = Office((1, 2, 3))
-    office.lead(T0, (1, 2), leader=1, isr=(1, 2))
-    office.server.put(
+    parts = ControllerParts((1, 2, 3))
+    parts.lead(T0, (1, 2), leader=1, isr=(1, 2))
+    parts.server.put(
         ADMIN, b'{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[3,2]}]}'
     )
-    office.reassignments.on_zk_reassignment()
-    office.watches.clear()
-    office.put_state(T0, 1, (1, 2), leader_epoch=1)
-    assert [w for w in office.watches if w.path == STATE] == []
+    parts.reassignments.on_zk_reassignment()
+    parts.watches.clear()
+    parts.put_state(T0, 1, (1, 2), leader_epoch=1)
+    assert [w for w in parts.watches if w.path == STATE] == []
 
 
-def test_reassignments_are_recorded_for_the_journal(office: Office) -> None:
-    office.reassignments.on_zk_reassignment()
-    assert "t-0: moving [1, 2] → [3, 2]" in repr(office.effects())
-    office.put_state(T0, 1, (1, 2, 3), leader_epoch=1)
-    office.reassignments.on_isr_change([T0])
-    assert "t-0: moved to [3, 2]" in repr(office.effects())
+def test_reassignments_are_recorded_for_the_journal(parts: ControllerParts) -> None:
+    parts.reassignments.on_zk_reassignment()
+    assert "t-0: moving [1, 2] → [3, 2]" in repr(parts.effects())
+    parts.put_state(T0, 1, (1, 2, 3), leader_epoch=1)
+    parts.reassignments.on_isr_change([T0])
+    assert "t-0: moved to [3, 2]" in repr(parts.effects())

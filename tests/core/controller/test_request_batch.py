@@ -26,7 +26,7 @@ from regent.core.protocol.control import (
     UpdateMetadataPartition,
     UpdateMetadataRequest,
 )
-from tests.support.term import (
+from tests.support.controller_parts import (
     broker_info,
     kinds,
     leader_and_isr_rows,

@@ -9,7 +9,7 @@ from regent.core.model import LogEnd, SuspectReplicas, TopicPartition
 from regent.core.protocol.control import LeaderAndIsrRequest, UpdateMetadataRequest
 from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicZNode
 from regent.zk.stores.controller_store import ZkControllerStore
-from tests.support.term import (
+from tests.support.controller_parts import (
     T0,
     Candidate,
     Tree,

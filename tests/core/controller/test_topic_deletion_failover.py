@@ -22,8 +22,7 @@ from regent.core.model import BrokerId
 from regent.core.protocol.control import PartitionError, StopReplicaRequest, StopReplicaResponse
 from regent.core.replication.control_request_handler import refusal
 from regent.zk.client.operations import ConnectionLossError
-from tests.support.fake_zookeeper import Call
-from tests.support.term import (
+from tests.support.controller_parts import (
     T0,
     T1,
     Candidate,
@@ -35,6 +34,7 @@ from tests.support.term import (
     stop_replica_rows,
     topic_id,
 )
+from tests.support.fake_zookeeper import Call
 
 TOPICS = ("t", "u")
 DELETE_TOPICS = "/admin/delete_topics"

@@ -30,7 +30,14 @@ from regent.zk.codecs.znodes import (
     TopicsZNode,
     TopicZNode,
 )
-from tests.support.term import T0, Candidate, Tree, leader_and_isr_rows, of_type, topic_id
+from tests.support.controller_parts import (
+    T0,
+    Candidate,
+    Tree,
+    leader_and_isr_rows,
+    of_type,
+    topic_id,
+)
 
 E0 = TopicPartition("evil", 0)
 
@@ -58,7 +65,7 @@ def assert_failures_are_handled(tree: Tree, candidate: Candidate) -> None:
     assert candidate.controller.context.epoch == 1
 
 
-def test_an_unreadable_topic_is_set_aside_at_the_start_of_a_term(
+def test_an_unreadable_topic_is_quarantined_at_the_start_of_a_term(
     tree: Tree, candidate: Candidate
 ) -> None:
     tree.server.deny(TopicZNode.path("evil"))

@@ -31,9 +31,9 @@ from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Partition
 from regent.core.replication.replica_manager import ReplicaManager, ReplicationSettings
 from tests.core.replication.stage import HEADER, LAG_MS, T0, A, accepted, live, state
+from tests.support.controller_parts import topic_id
 from tests.support.memory_logs import MemoryLog, MemoryLogs
 from tests.support.record_batches import batch, values_of
-from tests.support.term import topic_id
 
 T = TypeVar("T")
 TWO_IN_SYNC = LogConfig(min_insync_replicas=2)

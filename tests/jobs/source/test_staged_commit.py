@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition as KafkaPosition
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from regent.jobs.source.options import OptionError, WriteOptions
-from regent.jobs.source.outgoing import RecordProducer, Row, WriteError
+from regent.jobs.source.outgoing import RecordProducer, Row, SendError
 from regent.jobs.source.staged_commit import COMMIT_HEADER
 from regent.jobs.source.writer import BatchWriter, StreamWriter, TaskRows
 from tests.clients.librdkafka import consumer, read_to_end
@@ -144,12 +144,12 @@ def test_rows_without_a_topic_and_what_brokers_refuse_are_errors(
 ):
     writer = BatchWriter(options(cluster, None), SCHEMA, overwrite=False)
     nowhere = pa.record_batch({"value": [b"x"], "topic": pa.array([None], "string")})
-    with pytest.raises(WriteError, match="a row has no topic"):
+    with pytest.raises(SendError, match="a row has no topic"):
         writer.write(iter([nowhere]))
-    with pytest.raises(WriteError, match=r"no/where.*[Ii]nvalid topic"):
+    with pytest.raises(SendError, match=r"no/where.*[Ii]nvalid topic"):
         writer.write(iter([rows("no/where", 0, 3)]))
     large = pa.record_batch({"value": [b"x" * 2_000_000], "topic": [topic]})
-    with pytest.raises(WriteError, match=rf"{topic}: .*too large"):
+    with pytest.raises(SendError, match=rf"{topic}: .*too large"):
         writer.write(iter([large]))
     assert numbers(cluster, topic) == []
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from regent.core.controller.elector import Elector
+from regent.core.controller.controller_election import ControllerElection
 from regent.core.errors import ControllerMovedError
 from regent.core.model import TopicPartition
 from regent.core.ports import ControllerEpoch
@@ -23,8 +23,8 @@ from regent.zk.client.operations import (
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.codecs.znodes import ControllerTermZNode
 from regent.zk.stores.controller_store import ZkControllerStore
+from tests.support.controller_parts import leadership
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer, Moment
-from tests.support.term import leadership
 from tests.support.zookeeper_hooks import lose_connection, once
 from tests.support.zookeeper_sessions import Ensemble, apply
 
@@ -38,7 +38,7 @@ class Candidate:
     def __init__(self, zookeeper: ZooKeeper, broker_id: int = 1) -> None:
         self.zookeeper = zookeeper
         self.store = ZkControllerStore(zookeeper)
-        self._elector = Elector(broker_id, self.store)
+        self._elector = ControllerElection(broker_id, self.store)
 
     def elect(self) -> ControllerEpoch:
         """Win an election."""

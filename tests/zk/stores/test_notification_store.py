@@ -20,8 +20,8 @@ from regent.zk.codecs.admin_znodes import LogDirEventNotificationSequenceZNode a
 from regent.zk.stores.controller_store import ZkControllerStore
 from regent.zk.stores.notification_store import notify_log_dir_failure
 from tests.support.connected_sessions import Connect
+from tests.support.controller_parts import KeptSession
 from tests.support.fake_zookeeper import FakeZooKeeperServer, Moment
-from tests.support.term import KeptSession
 from tests.support.zookeeper_hooks import lose_connection, once
 
 ISR_CHANGES, LOG_DIR_EVENTS = "/isr_change_notification", "/log_dir_event_notification"

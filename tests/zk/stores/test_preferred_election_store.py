@@ -10,8 +10,8 @@ from regent.zk.client.operations import Create, WatchEvent, WatchKind
 from regent.zk.codecs.admin_znodes import PreferredReplicaElectionZNode
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.connected_sessions import Connect
+from tests.support.controller_parts import KeptSession
 from tests.support.fake_zookeeper import FakeZooKeeperServer, Moment
-from tests.support.term import KeptSession
 from tests.support.zookeeper_hooks import lose_connection, once
 
 PATH = PreferredReplicaElectionZNode.PATH

@@ -10,8 +10,8 @@ from regent.core.errors import BadDataError, ControllerMovedError
 from regent.core.model import TopicPartition
 from regent.zk.client.operations import WatchEvent, WatchKind
 from regent.zk.codecs.admin_znodes import ReassignPartitionsZNode
+from tests.support.controller_parts import T0, T1, ControllerParts
 from tests.support.fake_zookeeper import Moment
-from tests.support.term import T0, T1, Office
 from tests.support.zookeeper_hooks import lose_connection, once
 
 PATH = ReassignPartitionsZNode.PATH
@@ -20,102 +20,104 @@ STATE = "/brokers/topics/t/partitions/0/state"
 
 
 @pytest.fixture
-def office() -> Office:
-    office = Office(brokers=())
-    office.server.put(PATH, ReassignPartitionsZNode.encode(WANTED))
-    office.watches.clear()
-    return office
+def parts() -> ControllerParts:
+    parts = ControllerParts(brokers=())
+    parts.server.put(PATH, ReassignPartitionsZNode.encode(WANTED))
+    parts.watches.clear()
+    return parts
 
 
-def left(office: Office) -> object:
-    node = office.server.snapshot().get(PATH)
+def left(parts: ControllerParts) -> object:
+    node = parts.server.snapshot().get(PATH)
     return None if node is None else ReassignPartitionsZNode.decode(node.data)
 
 
-def remove(office: Office, settled: Mapping[TopicPartition, tuple[int, ...]]) -> None:
-    office.store.remove_reassignments(settled, office.context.epoch_zk_version)
+def remove(parts: ControllerParts, settled: Mapping[TopicPartition, tuple[int, ...]]) -> None:
+    parts.store.remove_reassignments(settled, parts.context.epoch_zk_version)
 
 
-def test_pending_reassignments_are_read_and_watched(office: Office) -> None:
-    assert office.store.read_reassignments() == WANTED
-    office.server.put(PATH, b"not JSON")
-    assert office.watches == [WatchEvent(WatchKind.CHANGED, PATH)]
-    assert isinstance(office.store.read_reassignments(), BadDataError)
-    office.server.remove(PATH)
-    assert office.store.read_reassignments() is None
-    office.watches.clear()
-    office.server.put(PATH, b"")
-    assert office.watches == [WatchEvent(WatchKind.CREATED, PATH)]
+def test_pending_reassignments_are_read_and_watched(parts: ControllerParts) -> None:
+    assert parts.store.read_reassignments() == WANTED
+    parts.server.put(PATH, b"not JSON")
+    assert parts.watches == [WatchEvent(WatchKind.CHANGED, PATH)]
+    assert isinstance(parts.store.read_reassignments(), BadDataError)
+    parts.server.remove(PATH)
+    assert parts.store.read_reassignments() is None
+    parts.watches.clear()
+    parts.server.put(PATH, b"")
+    assert parts.watches == [WatchEvent(WatchKind.CREATED, PATH)]
 
 
-def test_completed_entries_are_removed_and_the_others_stay(office: Office) -> None:
-    remove(office, {T0: (3, 2)})
-    assert left(office) == {T1: (4, 5)}
-    remove(office, {T0: (3, 2), T1: (4, 5)})
-    assert left(office) is None
-    remove(office, {T0: (3, 2)})
-    assert left(office) is None
+def test_completed_entries_are_removed_and_the_others_stay(parts: ControllerParts) -> None:
+    remove(parts, {T0: (3, 2)})
+    assert left(parts) == {T1: (4, 5)}
+    remove(parts, {T0: (3, 2), T1: (4, 5)})
+    assert left(parts) is None
+    remove(parts, {T0: (3, 2)})
+    assert left(parts) is None
 
 
-def test_entries_with_other_replicas_stay(office: Office) -> None:
-    before = len(office.server.transactions)
-    remove(office, {T0: (2, 3)})
-    assert left(office) == WANTED
-    assert len(office.server.transactions) == before
+def test_entries_with_other_replicas_stay(parts: ControllerParts) -> None:
+    before = len(parts.server.transactions)
+    remove(parts, {T0: (2, 3)})
+    assert left(parts) == WANTED
+    assert len(parts.server.transactions) == before
 
 
 @pytest.mark.parametrize("data", [b"not JSON", b'{"version":1,"partitions":[]}'])
-def test_an_unusable_node_is_deleted(office: Office, data: bytes) -> None:
-    office.server.put(PATH, data)
-    remove(office, {})
-    assert left(office) is None
+def test_an_unusable_node_is_deleted(parts: ControllerParts, data: bytes) -> None:
+    parts.server.put(PATH, data)
+    remove(parts, {})
+    assert left(parts) is None
 
 
-def test_the_deletion_fires_the_watch_so_that_the_next_node_is_noticed(office: Office) -> None:
-    remove(office, WANTED)
-    assert office.watches == [WatchEvent(WatchKind.DELETED, PATH)]
+def test_the_deletion_fires_the_watch_so_that_the_next_node_is_noticed(
+    parts: ControllerParts,
+) -> None:
+    remove(parts, WANTED)
+    assert parts.watches == [WatchEvent(WatchKind.DELETED, PATH)]
 
 
-def test_a_concurrent_write_of_a_tool_is_kept(office: Office) -> None:
+def test_a_concurrent_write_of_a_tool_is_kept(parts: ControllerParts) -> None:
     data = ReassignPartitionsZNode.encode({T0: (3, 2), T1: (6, 7)})
-    office.zookeeper.hook = once(Moment.BEFORE, lambda: office.server.put(PATH, data))
-    remove(office, WANTED)
-    assert left(office) == {T1: (6, 7)}
+    parts.zookeeper.hook = once(Moment.BEFORE, lambda: parts.server.put(PATH, data))
+    remove(parts, WANTED)
+    assert left(parts) == {T1: (6, 7)}
 
 
 @pytest.mark.parametrize("settled", [{T0: (3, 2)}, WANTED])
 @pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
 def test_a_lost_request_or_answer_changes_nothing(
-    office: Office, settled: Mapping[TopicPartition, tuple[int, ...]], moment: Moment
+    parts: ControllerParts, settled: Mapping[TopicPartition, tuple[int, ...]], moment: Moment
 ) -> None:
-    office.zookeeper.hook = once(moment, lose_connection)
-    remove(office, settled)
-    assert left(office) == ({T1: (4, 5)} if len(settled) == 1 else None)
+    parts.zookeeper.hook = once(moment, lose_connection)
+    remove(parts, settled)
+    assert left(parts) == ({T1: (4, 5)} if len(settled) == 1 else None)
 
 
-def test_a_deposed_controller_removes_nothing(office: Office) -> None:
-    office.elect_another_controller()
+def test_a_deposed_controller_removes_nothing(parts: ControllerParts) -> None:
+    parts.elect_another_controller()
     with pytest.raises(ControllerMovedError):
-        remove(office, WANTED)
-    assert left(office) == WANTED
+        remove(parts, WANTED)
+    assert left(parts) == WANTED
 
 
-def test_states_are_watched_until_they_are_unwatched(office: Office) -> None:
-    office.put_state(T0, 1, (1,))
-    office.store.watch_partition_states([T0, T1])
-    office.put_state(T0, 1, (1, 2))
-    assert office.watches == [WatchEvent(WatchKind.CHANGED, STATE)]
-    office.store.watch_partition_states([T0])
-    office.store.unwatch_partition_states([T0, T1])
-    office.put_state(T0, 1, (1, 2, 3))
-    assert len(office.watches) == 1
+def test_states_are_watched_until_they_are_unwatched(parts: ControllerParts) -> None:
+    parts.put_state(T0, 1, (1,))
+    parts.store.watch_partition_states([T0, T1])
+    parts.put_state(T0, 1, (1, 2))
+    assert parts.watches == [WatchEvent(WatchKind.CHANGED, STATE)]
+    parts.store.watch_partition_states([T0])
+    parts.store.unwatch_partition_states([T0, T1])
+    parts.put_state(T0, 1, (1, 2, 3))
+    assert len(parts.watches) == 1
 
 
-def test_no_watch_outlives_the_term(office: Office) -> None:
-    office.put_state(T0, 1, (1,))
-    office.store.watch_partition_states([T0])
-    office.store.read_reassignments()
-    office.store.unwatch_all_but_controller()
-    office.put_state(T0, 1, (1, 2))
-    office.server.remove(PATH)
-    assert office.watches == []
+def test_no_watch_outlives_the_term(parts: ControllerParts) -> None:
+    parts.put_state(T0, 1, (1,))
+    parts.store.watch_partition_states([T0])
+    parts.store.read_reassignments()
+    parts.store.unwatch_all_but_controller()
+    parts.put_state(T0, 1, (1, 2))
+    parts.server.remove(PATH)
+    assert parts.watches == []

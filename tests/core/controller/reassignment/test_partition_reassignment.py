@@ -15,9 +15,7 @@ from regent.core.model import (
 from regent.core.ports import TopicAssignment
 from regent.zk.codecs.admin_znodes import ReassignPartitionsZNode
 from regent.zk.stores.controller_store import ZkControllerStore, topic_assignment
-from tests.support.fake_zookeeper import Call, Moment
-from tests.support.moving_cluster import ADMIN, MovingCluster, cluster, topic_path
-from tests.support.term import (
+from tests.support.controller_parts import (
     T0,
     T1,
     broker_info,
@@ -26,6 +24,8 @@ from tests.support.term import (
     stop_replica_rows,
     topic_id,
 )
+from tests.support.fake_zookeeper import Call, Moment
+from tests.support.moving_cluster import ADMIN, MovingCluster, cluster, topic_path
 
 T = topic_path("t")
 STATE = f"{T}/partitions/0/state"

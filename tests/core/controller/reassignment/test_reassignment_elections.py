@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from regent.core.controller.reassignment.reassignment_elections import ReassignmentElections
 from regent.core.controller.states import ReplicaState
-from tests.support.term import T0, Candidate, Office, Tree
+from tests.support.controller_parts import T0, Candidate, ControllerParts, Tree
 
 
 def test_an_offline_leader_in_the_target_is_replaced_at_the_end_of_a_reassignment() -> None:
-    office = Office((1, 3))
-    office.lead(T0, (2, 3), leader=2, isr=(2, 3))
-    ReassignmentElections(office.term, office.partitions).lead_from_assignment([T0])
-    assert office.leads(T0)[:2] == (3, (2, 3))
+    parts = ControllerParts((1, 3))
+    parts.lead(T0, (2, 3), leader=2, isr=(2, 3))
+    ReassignmentElections(parts.services, parts.partitions).lead_from_assignment([T0])
+    assert parts.leads(T0)[:2] == (3, (2, 3))
 
 
 def test_a_leader_outside_the_assignment_stays_when_other_unassigned_replicas_leave_the_isr() -> (
@@ -25,8 +25,8 @@ def test_a_leader_outside_the_assignment_stays_when_other_unassigned_replicas_le
 
 
 def test_a_new_leader_epoch_keeps_the_leader_in_the_isr_although_its_replica_was_deleted() -> None:
-    office = Office((1, 2))
-    office.lead(T0, (1, 2), leader=1, isr=(1, 2))
-    office.put_replica_state(T0, 1, ReplicaState.NON_EXISTENT)
-    ReassignmentElections(office.term, office.partitions).begin_epoch([T0])
-    assert office.leads(T0) == (1, (1, 2), 1)
+    parts = ControllerParts((1, 2))
+    parts.lead(T0, (1, 2), leader=1, isr=(1, 2))
+    parts.put_replica_state(T0, 1, ReplicaState.NON_EXISTENT)
+    ReassignmentElections(parts.services, parts.partitions).begin_epoch([T0])
+    assert parts.leads(T0) == (1, (1, 2), 1)

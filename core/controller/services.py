@@ -40,7 +40,7 @@ class ControllerSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class ControllerServices:
     """One broker's controller: its memory, its store, and where its effects go.
 
     Whoever holds it follows one order: decide, write conditionally, apply what was accepted,

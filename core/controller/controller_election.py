@@ -19,7 +19,7 @@ MAX_ATTEMPTS = 3
 NO_CONTROLLER = -1
 
 
-class Elector:
+class ControllerElection:
     """Knows the active controller, as far as ZooKeeper tells.
 
     ``obeyed_epoch`` returns the highest controller epoch this broker has obeyed.

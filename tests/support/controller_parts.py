@@ -1,8 +1,8 @@
-"""The controller's parts without an actor: over the fake ZooKeeper, with effects to look at.
+"""The controller's parts without an actor, over the fake ZooKeeper; their effects can be read.
 
-``Tree`` is a ZooKeeper tree in which brokers register and tools write. ``Office`` adds a ``Term``
-that won its election and the machines that work on it; ``Candidate`` is one broker's whole
-``Controller``.
+``Tree`` is a ZooKeeper tree in which brokers register and tools write. ``ControllerParts`` has
+the parts of a controller that won its election. ``Candidate`` is the whole ``Controller`` of one
+broker.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias, TypeVar
 
 from regent.core.controller.alter_partition import AlterPartitions
-from regent.core.controller.broker_membership import BrokerMembership
+from regent.core.controller.broker_changes import BrokerChanges
 from regent.core.controller.controlled_shutdown import ControlledShutdowns
 from regent.core.controller.controller import Controller
-from regent.core.controller.effects import Effect, Reply, SendControlRequest
-from regent.core.controller.elector import Elector
+from regent.core.controller.controller_election import ControllerElection
+from regent.core.controller.effects import Effect, SendControlRequest, SendResponse
 from regent.core.controller.events import (
     ControllerEvent,
     Expire,
@@ -24,15 +24,15 @@ from regent.core.controller.events import (
     RequestId,
     collapse_key,
 )
-from regent.core.controller.leader_balance import LeaderBalance
+from regent.core.controller.leader_elections import LeaderElections
 from regent.core.controller.notifications import Notifications
 from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.quarantine import Quarantine
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.responses import ControlResponses
-from regent.core.controller.set_aside import SetAside
+from regent.core.controller.services import ControllerServices, ControllerSettings
 from regent.core.controller.states import PartitionState, ReplicaState
-from regent.core.controller.term import ControllerSettings, Term
 from regent.core.controller.topic_changes import TopicChanges
 from regent.core.controller.topic_deletion import TopicDeletions
 from regent.core.model import (
@@ -209,7 +209,7 @@ class Tree:
             delete(tool, path)
 
 
-class Office(Tree):
+class ControllerParts(Tree):
     """Broker 0's term in controller epoch 1, with these brokers registered and known."""
 
     def __init__(
@@ -220,23 +220,27 @@ class Office(Tree):
         self.zookeeper = KeptSession(self.server, self.watches.append)
         self.store = ZkControllerStore(self.zookeeper)
         self.topic_ids = KnownTopicIds()
-        self.term = Term(0, self.store, self.topic_ids, settings or ControllerSettings())
-        self.context = self.term.context
-        self.partitions = PartitionStateMachine(self.term)
-        self.replicas = ReplicaStateMachine(self.term)
-        machines = (self.term, self.partitions, self.replicas)
+        self.services = ControllerServices(
+            0, self.store, self.topic_ids, settings or ControllerSettings()
+        )
+        self.context = self.services.context
+        self.partitions = PartitionStateMachine(self.services)
+        self.replicas = ReplicaStateMachine(self.services)
+        machines = (self.services, self.partitions, self.replicas)
         self.deletions = TopicDeletions(*machines)
         self.reassignments = Reassignments(*machines, self.deletions)
-        self.brokers = BrokerMembership(*machines, self.deletions, self.reassignments)
-        self.topics = TopicChanges(*machines, self.deletions, SetAside(self.term))
+        self.brokers = BrokerChanges(*machines, self.deletions, self.reassignments)
+        self.topics = TopicChanges(*machines, self.deletions, Quarantine(self.services))
         self.shutdowns = ControlledShutdowns(*machines)
-        self.balance = LeaderBalance(self.term, self.partitions)
-        self.alter_partitions = AlterPartitions(self.term)
-        self.notifications = Notifications(self.term, self.replicas, self.reassignments)
-        self.responses = ControlResponses(self.term, self.replicas, self.brokers, self.deletions)
+        self.elections = LeaderElections(self.services, self.partitions)
+        self.alter_partitions = AlterPartitions(self.services)
+        self.notifications = Notifications(self.services, self.replicas, self.reassignments)
+        self.responses = ControlResponses(
+            self.services, self.replicas, self.brokers, self.deletions
+        )
         self._produced: list[Effect] = []
         self._answers: dict[RequestId, ActorResponse] = {}
-        won = Elector(0, self.store).elect(0)
+        won = ControllerElection(0, self.store).elect(0)
         assert won is not None
         self.context.epoch, self.context.epoch_zk_version = won
         for broker_id in brokers:
@@ -254,8 +258,8 @@ class Office(Tree):
         return dict(self._answers)
 
     def _drain(self) -> list[Effect]:
-        drained = self.term.outbox.drain(self.context.epoch)
-        for reply in of_type(drained, Reply):
+        drained = self.services.outbox.drain(self.context.epoch)
+        for reply in of_type(drained, SendResponse):
             assert reply.request_id not in self._answers, "a request has one answer"
             self._answers[reply.request_id] = reply.response
         return drained

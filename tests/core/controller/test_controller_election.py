@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from regent.core.controller.elector import NO_CONTROLLER, Elector
+from regent.core.controller.controller_election import NO_CONTROLLER, ControllerElection
 from regent.core.errors import BadDataError, ControllerMovedError, SessionExpiredError
 from regent.core.model import MAX_CONTROLLER_EPOCH
 from regent.core.ports import ControllerEpoch
@@ -37,7 +37,7 @@ class Broker:
         self.broker_id = broker_id
         self.watches: list[WatchEvent] = []
         self.zookeeper = FakeZooKeeper(server, self.watches.append)
-        self.elector = Elector(broker_id, ZkControllerStore(self.zookeeper))
+        self.elector = ControllerElection(broker_id, ZkControllerStore(self.zookeeper))
 
     def elect(self) -> ControllerEpoch | None:
         return self.elector.elect(now_ms=1)
@@ -244,7 +244,7 @@ def test_an_unknown_znode_of_the_own_session_is_replaced(
     server: FakeZooKeeperServer, one: Broker
 ) -> None:
     one.elect()
-    again = Elector(1, ZkControllerStore(one.zookeeper))
+    again = ControllerElection(1, ZkControllerStore(one.zookeeper))
     assert again.elect(now_ms=2) == ControllerEpoch(2, 2)
     assert holder(server) == (1, one.zookeeper.session_id)
 
@@ -331,7 +331,7 @@ def test_an_expired_session_wins_no_election(server: FakeZooKeeperServer, one: B
 def veteran(server: FakeZooKeeperServer) -> Broker:
     """A broker that has received controller epoch 41."""
     broker = Broker(server, 3)
-    broker.elector = Elector(3, ZkControllerStore(broker.zookeeper), lambda: 41)
+    broker.elector = ControllerElection(3, ZkControllerStore(broker.zookeeper), lambda: 41)
     return broker
 
 
@@ -369,7 +369,7 @@ def test_the_remedy_differs_when_brokers_have_received_the_highest_epoch(
     server: FakeZooKeeperServer, one: Broker
 ) -> None:
     server.put(EPOCH, b"3")
-    elector = Elector(1, ZkControllerStore(one.zookeeper), lambda: MAX_CONTROLLER_EPOCH)
+    elector = ControllerElection(1, ZkControllerStore(one.zookeeper), lambda: MAX_CONTROLLER_EPOCH)
     with pytest.raises(BadDataError, match=r"stop them all.*control-plane\.properties"):
         elector.elect(now_ms=1)
     with pytest.raises(BadDataError, match="stop them all"):

@@ -1,9 +1,9 @@
-"""What ended two controllers in a row by an unexpected exception is set aside by the third.
+"""What ended two controllers in a row by an unexpected exception is quarantined by the third.
 
 A controller that meets something nobody thought of resigns, so that the next one reads everything
 afresh (``Controller._move``). The same topic or event must not end one controller after another: a
 failure is written down in ZooKeeper before the controller resigns, and what ended a second one
-within its first minute is set aside by the third, which goes on with everything else and says so.
+within its first minute is quarantined by the third, which goes on with everything else and says so.
 
 It is tried again when the topic's znode changes, or when somebody deletes the record (``controller
 try-again``). Kafka has no such thing: its controllers fail for ever.
@@ -15,21 +15,21 @@ from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 
 from regent.core.controller.events import Resign, event_of
-from regent.core.controller.term import Term
+from regent.core.controller.services import ControllerServices
 from regent.core.errors import RegentError
 from regent.core.model import PartitionAndReplica, TopicPartition
 from regent.core.ports import ControllerFailure
 from regent.core.protocol.controller import ControllerRequest, DescribeControllerRequest
 
 FIRST_MINUTE_MS = 60_000
-FAILURES_TO_SET_ASIDE = 2
+FAILURES_TO_QUARANTINE = 2
 MAX_TOPICS_OF_AN_EVENT = 3  # above, the event is to blame and not each topic it is about
 MAX_FAILURES = 50  # so that the znode stays small: the oldest go
 MAX_ERROR_CHARACTERS = 300
 
 _TOPIC = "topic "
 
-LOADING_SET_ASIDE = "loading what is set aside"
+LOADING_QUARANTINE = "loading what is quarantined"
 LOADING_BROKERS = "loading brokers"
 LOADING_TOPICS = "loading topics"
 ANNOUNCING_BROKERS = "announcing brokers"
@@ -40,11 +40,11 @@ STARTING_PARTITIONS = "starting partitions"
 _INDISPENSABLE = frozenset(
     {
         *("Startup", "ControllerChange", "Reelect", "RegisterBrokerAndReelect", "StandAgain"),
-        *("Expire", "Resign", "EventsLost", LOADING_SET_ASIDE, LOADING_BROKERS, LOADING_TOPICS),
+        *("Expire", "Resign", "EventsLost", LOADING_QUARANTINE, LOADING_BROKERS, LOADING_TOPICS),
         *(ANNOUNCING_BROKERS, SETTLING_LEADERSHIPS, STARTING_REPLICAS, STARTING_PARTITIONS),
     }
 )
-"""Without these nobody rules: only a topic that they fail about can be set aside."""
+"""Without these nobody rules: only a topic that they fail about can be quarantined."""
 
 
 def event_name(message: object) -> str:
@@ -93,66 +93,66 @@ def resignation(message: object, error: BaseException) -> Resign:
     return Resign(reason, name, topic)
 
 
-class SetAside:
+class Quarantine:
     """The failures of controllers, this one's and those before it."""
 
-    def __init__(self, term: Term) -> None:
-        self._term = term
-        self._log = term.log(__name__)
-        self._context = term.context
+    def __init__(self, services: ControllerServices) -> None:
+        self._services = services
+        self._log = services.log(__name__)
+        self._context = services.context
 
     def load(self) -> None:
         """Learn at the start of a term what to leave alone."""
         self._read()
-        for what, error in self._context.set_aside.items():
+        for what, error in self._context.quarantined.items():
             self._log.error(
-                "%s is set aside, it ended %d controllers: %s",
+                "%s is quarantined, it ended %d controllers: %s",
                 what,
-                FAILURES_TO_SET_ASIDE,
+                FAILURES_TO_QUARANTINE,
                 error,
             )
-            self._term.outbox.record("%s: set aside, %s", what, error)
+            self._services.outbox.record("%s: quarantined, %s", what, error)
 
     def on_change(self) -> set[str]:
         """Read the records again; return what is to be tried again."""
-        before = set(self._context.set_aside)
+        before = set(self._context.quarantined)
         self._read()
-        again = before - self._context.set_aside.keys()
+        again = before - self._context.quarantined.keys()
         for what in sorted(again):
-            self._term.outbox.record("%s: tried again", what)
+            self._services.outbox.record("%s: tried again", what)
         return again
 
     def try_again(self, topic: str) -> bool:
-        """Forget what a topic did: it is another one by now. True if it was set aside."""
+        """Forget what a topic did: it is another one by now. True if it was quarantined."""
         what = _TOPIC + topic
-        if what not in self._context.set_aside:
+        if what not in self._context.quarantined:
             return False
-        self._term.outbox.record("%s: tried again, it has changed", what)
+        self._services.outbox.record("%s: tried again, it has changed", what)
         self._forget({what})
         return True
 
     def forget_gone(self, topics: Collection[str]) -> bool:
-        """Forget what topics did that are not among ``topics``; True if one was set aside."""
+        """Forget what topics did that are not among ``topics``; True if one was quarantined."""
         kept = {_TOPIC + topic for topic in topics}
-        gone = {w for w in self._context.set_aside if w.startswith(_TOPIC) and w not in kept}
+        gone = {w for w in self._context.quarantined if w.startswith(_TOPIC) and w not in kept}
         if gone:
             self._forget(gone)
         return bool(gone)
 
     def has_event(self, name: str) -> bool:
         """Whether an event, or a step of taking over, is left alone."""
-        return name in self._context.set_aside
+        return name in self._context.quarantined
 
     def on_failure(self, event: str, topic: str | None, error: str, *, term_ms: int) -> bool:
         """Write down what ended this term after ``term_ms``; never raises but for the session.
 
-        Returns whether the next term is the first that sets it aside. Fenced: what a deposed
+        Returns whether the next term is the first that quarantines it. Fenced: what a deposed
         controller met is no news.
         """
-        is_set_aside_next = False
+        is_quarantined_next = False
 
         def with_this_one(failures: Sequence[ControllerFailure]) -> Sequence[ControllerFailure]:
-            nonlocal is_set_aside_next
+            nonlocal is_quarantined_next
             what = self._to_blame(event, topic, failures)
             known = next((f for f in failures if f.what == what), None)
             is_written = known is not None and known.controller_epoch == self._context.epoch
@@ -161,26 +161,26 @@ class SetAside:
             controllers = 1
             if known is not None:
                 controllers = known.controllers + (term_ms < FIRST_MINUTE_MS)
-                is_set_aside_next = known.controllers < FAILURES_TO_SET_ASIDE <= controllers
+                is_quarantined_next = known.controllers < FAILURES_TO_QUARANTINE <= controllers
             brief = error[:MAX_ERROR_CHARACTERS]
             failure = ControllerFailure(
-                what, event, brief, controllers, self._term.broker_id, self._context.epoch
+                what, event, brief, controllers, self._services.broker_id, self._context.epoch
             )
             others = [f for f in failures if f.what != what]
             return [*others, failure][-MAX_FAILURES:]
 
         self._change(with_this_one)
-        return is_set_aside_next
+        return is_quarantined_next
 
     def _to_blame(
         self, event: str, topic: str | None, failures: Collection[ControllerFailure]
     ) -> str:
-        if topic is None or self._context.is_topic_set_aside(topic):
+        if topic is None or self._context.is_topic_quarantined(topic):
             return event
         of_event = sum(
             f.event == event
             and f.what.startswith(_TOPIC)
-            and f.controllers >= FAILURES_TO_SET_ASIDE
+            and f.controllers >= FAILURES_TO_QUARANTINE
             for f in failures
         )
         return _TOPIC + topic if of_event < MAX_TOPICS_OF_AN_EVENT else event
@@ -188,21 +188,21 @@ class SetAside:
     def _forget(self, what: Collection[str]) -> None:
         self._change(lambda failures: [f for f in failures if f.what not in what])
         for forgotten in what:
-            self._context.set_aside.pop(forgotten, None)
+            self._context.quarantined.pop(forgotten, None)
 
     def _change(
         self, change: Callable[[Sequence[ControllerFailure]], Sequence[ControllerFailure]]
     ) -> None:
-        self._term.store.change_failures(change, self._context.epoch_zk_version)
+        self._services.store.change_failures(change, self._context.epoch_zk_version)
 
     def _read(self) -> None:
         try:
-            failures = self._term.store.read_failures()
+            failures = self._services.store.read_failures()
         except RegentError as error:
-            self._log.error("what is to be set aside cannot be read: %s", error)
+            self._log.error("what is to be quarantined cannot be read: %s", error)
             failures = ()
-        self._context.set_aside = {
-            f.what: f.error for f in failures if f.controllers >= FAILURES_TO_SET_ASIDE
+        self._context.quarantined = {
+            f.what: f.error for f in failures if f.controllers >= FAILURES_TO_QUARANTINE
         }
 
 

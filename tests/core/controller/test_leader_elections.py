@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regent.core.controller.effects import Reply
+from regent.core.controller.effects import SendResponse
 from regent.core.controller.events import (
     ReplicaLeaderElection,
 )
@@ -18,16 +18,16 @@ from regent.core.protocol.controller import (
     ElectLeadersResponse,
 )
 from regent.zk.codecs.admin_znodes import PreferredReplicaElectionZNode
-from tests.support.fake_zookeeper import Call, Moment, act_once, lose_connection
-from tests.support.term import (
+from tests.support.controller_parts import (
     T0,
     T1,
     Candidate,
-    Office,
+    ControllerParts,
     Tree,
     leader_and_isr_rows,
     of_type,
 )
+from tests.support.fake_zookeeper import Call, Moment, act_once, lose_connection
 
 PREFERRED, UNCLEAN = ElectionType.PREFERRED, ElectionType.UNCLEAN
 ZNODE = PreferredReplicaElectionZNode.PATH
@@ -35,15 +35,15 @@ U0 = TopicPartition("u", 0)
 
 
 @pytest.fixture
-def office() -> Office:
-    return Office(brokers=(1, 2, 3))
+def parts() -> ControllerParts:
+    return ControllerParts(brokers=(1, 2, 3))
 
 
 def elect(
-    office: Office, *partitions: TopicPartition, by: ElectionType = PREFERRED
+    parts: ControllerParts, *partitions: TopicPartition, by: ElectionType = PREFERRED
 ) -> dict[TopicPartition, tuple[Errors, int]]:
     """Request elections; return error and leader of each partition."""
-    response = office.balance.elect(ElectLeadersRequest(by, partitions))
+    response = parts.elections.elect(ElectLeadersRequest(by, partitions))
     assert response.error_code is Errors.NONE
     return {
         TopicPartition(a.topic, a.partition): (a.error_code, a.leader) for a in response.partitions
@@ -65,20 +65,22 @@ def move(tree: Tree, active: Candidate, partition: TopicPartition, leader: int) 
 # --- preferred elections by request ---------------------------------------------------------------
 
 
-def test_a_preferred_election_elects_the_first_assigned_replica(office: Office) -> None:
-    office.lead(T0, (1, 2, 3), leader=2, isr=(2, 1))
-    assert elect(office, T0) == {T0: (Errors.NONE, 1)}
-    assert office.leads(T0) == (1, (2, 1), 1)
-    assert sorted(leader_and_isr_rows(office.effects())) == [1, 2, 3]
+def test_a_preferred_election_elects_the_first_assigned_replica(parts: ControllerParts) -> None:
+    parts.lead(T0, (1, 2, 3), leader=2, isr=(2, 1))
+    assert elect(parts, T0) == {T0: (Errors.NONE, 1)}
+    assert parts.leads(T0) == (1, (2, 1), 1)
+    assert sorted(leader_and_isr_rows(parts.effects())) == [1, 2, 3]
 
 
-def test_each_partition_has_its_own_result_in_the_sequence_of_the_request(office: Office) -> None:
-    office.lead(T0, (1, 2), leader=2, isr=(1, 2))
-    office.lead(T1, (1, 2), leader=1, isr=(1, 2))
-    office.lead(U0, (3, 1), leader=1, isr=(1,))
+def test_each_partition_has_its_own_result_in_the_sequence_of_the_request(
+    parts: ControllerParts,
+) -> None:
+    parts.lead(T0, (1, 2), leader=2, isr=(1, 2))
+    parts.lead(T1, (1, 2), leader=1, isr=(1, 2))
+    parts.lead(U0, (3, 1), leader=1, isr=(1,))
     unknown = TopicPartition("t", 9)
     asked = ElectLeadersRequest(PREFERRED, (unknown, U0, T1, T0, T0))
-    assert office.balance.elect(asked).partitions == (
+    assert parts.elections.elect(asked).partitions == (
         ElectedPartition(
             "t", 9, Errors.UNKNOWN_TOPIC_OR_PARTITION, "t-9: there is no such partition"
         ),
@@ -91,55 +93,55 @@ def test_each_partition_has_its_own_result_in_the_sequence_of_the_request(office
         ElectedPartition("t", 1, Errors.ELECTION_NOT_NEEDED, "t-1: broker 1 leads already"),
         ElectedPartition("t", 0, Errors.NONE, leader=1),
     )
-    assert office.leads(U0) == (1, (1,), 0)
-    assert office.leads(T1) == (1, (1, 2), 0)
+    assert parts.leads(U0) == (1, (1,), 0)
+    assert parts.leads(T1) == (1, (1, 2), 0)
 
 
-def test_el_16_an_offline_preferred_replica_is_not_elected(office: Office) -> None:
-    office.lead(T0, (1, 2, 3), leader=2, isr=(1, 2, 3))
-    office.context.remove_live_broker(1)
-    assert elect(office, T0) == {T0: (Errors.PREFERRED_LEADER_NOT_AVAILABLE, -1)}
-    assert office.leads(T0) == (2, (1, 2, 3), 0)
+def test_el_16_an_offline_preferred_replica_is_not_elected(parts: ControllerParts) -> None:
+    parts.lead(T0, (1, 2, 3), leader=2, isr=(1, 2, 3))
+    parts.context.remove_live_broker(1)
+    assert elect(parts, T0) == {T0: (Errors.PREFERRED_LEADER_NOT_AVAILABLE, -1)}
+    assert parts.leads(T0) == (2, (1, 2, 3), 0)
 
 
-def test_a_topic_queued_for_deletion_gets_no_leader(office: Office) -> None:
-    office.lead(T0, (1, 2), leader=2, isr=(1, 2))
-    office.context.queue_topic_deletion(["t"])
-    assert elect(office, T0) == {T0: (Errors.INVALID_TOPIC_EXCEPTION, -1)}
-    assert elect(office, T0, by=UNCLEAN) == {T0: (Errors.INVALID_TOPIC_EXCEPTION, -1)}
-    assert office.leads(T0) == (2, (1, 2), 0)
+def test_a_topic_queued_for_deletion_gets_no_leader(parts: ControllerParts) -> None:
+    parts.lead(T0, (1, 2), leader=2, isr=(1, 2))
+    parts.context.queue_topic_deletion(["t"])
+    assert elect(parts, T0) == {T0: (Errors.INVALID_TOPIC_EXCEPTION, -1)}
+    assert elect(parts, T0, by=UNCLEAN) == {T0: (Errors.INVALID_TOPIC_EXCEPTION, -1)}
+    assert parts.leads(T0) == (2, (1, 2), 0)
 
 
 @pytest.mark.parametrize("by", ElectionType)
-def test_a_new_partition_gets_its_first_leader(office: Office, by: ElectionType) -> None:
-    office.assign(T0, (2, 9, 3))
-    assert elect(office, T0, by=by) == {T0: (Errors.NONE, 2)}
-    assert office.leads(T0) == (2, (2, 3), 0)
-    assert leader_and_isr_rows(office.effects())[2][T0].is_new
+def test_a_new_partition_gets_its_first_leader(parts: ControllerParts, by: ElectionType) -> None:
+    parts.assign(T0, (2, 9, 3))
+    assert elect(parts, T0, by=by) == {T0: (Errors.NONE, 2)}
+    assert parts.leads(T0) == (2, (2, 3), 0)
+    assert leader_and_isr_rows(parts.effects())[2][T0].is_new
 
 
 def test_a_first_leader_that_is_not_the_preferred_replica_is_reported_as_an_error(
-    office: Office,
+    parts: ControllerParts,
 ) -> None:
-    office.assign(T0, (9, 2, 3))
-    assert elect(office, T0) == {T0: (Errors.PREFERRED_LEADER_NOT_AVAILABLE, -1)}
-    assert office.leads(T0) == (2, (2, 3), 0)
+    parts.assign(T0, (9, 2, 3))
+    assert elect(parts, T0) == {T0: (Errors.PREFERRED_LEADER_NOT_AVAILABLE, -1)}
+    assert parts.leads(T0) == (2, (2, 3), 0)
 
 
-def test_a_partition_without_a_leader_gets_its_preferred_leader(office: Office) -> None:
-    office.lead(T0, (1, 2), leader=-1, isr=(1,), state=PartitionState.OFFLINE)
-    assert elect(office, T0) == {T0: (Errors.NONE, 1)}
-    assert office.context.partition_state(T0) is PartitionState.ONLINE
+def test_a_partition_without_a_leader_gets_its_preferred_leader(parts: ControllerParts) -> None:
+    parts.lead(T0, (1, 2), leader=-1, isr=(1,), state=PartitionState.OFFLINE)
+    assert elect(parts, T0) == {T0: (Errors.NONE, 1)}
+    assert parts.context.partition_state(T0) is PartitionState.ONLINE
 
 
 def test_el_02_el_04_a_request_for_all_partitions_returns_only_imbalanced_ones(
-    office: Office,
+    parts: ControllerParts,
 ) -> None:
-    office.lead(T0, (1, 2), leader=2, isr=(1, 2))
-    office.lead(T1, (1, 2), leader=1, isr=(1, 2))
-    office.lead(U0, (3, 1), leader=1, isr=(1,))
+    parts.lead(T0, (1, 2), leader=2, isr=(1, 2))
+    parts.lead(T1, (1, 2), leader=1, isr=(1, 2))
+    parts.lead(U0, (3, 1), leader=1, isr=(1,))
     all_partitions = ElectLeadersRequest(PREFERRED, None)
-    first, again = office.balance.elect(all_partitions), office.balance.elect(all_partitions)
+    first, again = parts.elections.elect(all_partitions), parts.elections.elect(all_partitions)
     assert [(a.topic, a.error_code) for a in first.partitions] == [
         ("t", Errors.NONE),
         ("u", Errors.PREFERRED_LEADER_NOT_AVAILABLE),
@@ -147,13 +149,13 @@ def test_el_02_el_04_a_request_for_all_partitions_returns_only_imbalanced_ones(
     assert [a.topic for a in again.partitions] == ["u"]
 
 
-def test_many_elections_are_one_read_and_one_write(office: Office) -> None:
+def test_many_elections_are_one_read_and_one_write(parts: ControllerParts) -> None:
     partitions = [TopicPartition("t", n) for n in range(300)]
     for partition in partitions:
-        office.lead(partition, (1, 2), leader=2, isr=(1, 2))
+        parts.lead(partition, (1, 2), leader=2, isr=(1, 2))
     calls: list[str] = []
-    office.zookeeper.hook = lambda c: calls.append(c.method) if c.moment is Moment.BEFORE else None
-    answers = elect(office, *partitions)
+    parts.zookeeper.hook = lambda c: calls.append(c.method) if c.moment is Moment.BEFORE else None
+    answers = elect(parts, *partitions)
     assert set(answers.values()) == {(Errors.NONE, 1)}
     assert calls == ["get_many", "multi_many"]
 
@@ -162,81 +164,83 @@ def test_many_elections_are_one_read_and_one_write(office: Office) -> None:
 
 
 def test_el_09_a_requested_unclean_election_ignores_the_setting_of_the_topic(
-    office: Office,
+    parts: ControllerParts,
 ) -> None:
-    office.lead(T0, (9, 2), leader=-1, isr=(9,), state=PartitionState.OFFLINE)
-    assert elect(office, T0, by=UNCLEAN) == {T0: (Errors.NONE, 2)}
-    assert office.leads(T0) == (2, (2,), 1)
-    stored = office.state(T0)
+    parts.lead(T0, (9, 2), leader=-1, isr=(9,), state=PartitionState.OFFLINE)
+    assert elect(parts, T0, by=UNCLEAN) == {T0: (Errors.NONE, 2)}
+    assert parts.leads(T0) == (2, (2,), 1)
+    stored = parts.state(T0)
     assert stored is not None
     assert stored.leader_and_isr.leader_recovery_state is LeaderRecoveryState.RECOVERING
 
 
-def test_an_unclean_election_is_clean_when_possible(office: Office) -> None:
-    office.lead(T0, (3, 2), leader=-1, isr=(2,), state=PartitionState.OFFLINE)
-    assert elect(office, T0, by=UNCLEAN) == {T0: (Errors.NONE, 2)}
-    assert office.context.stats.unclean_leader_elections == 0
+def test_an_unclean_election_is_clean_when_possible(parts: ControllerParts) -> None:
+    parts.lead(T0, (3, 2), leader=-1, isr=(2,), state=PartitionState.OFFLINE)
+    assert elect(parts, T0, by=UNCLEAN) == {T0: (Errors.NONE, 2)}
+    assert parts.context.stats.unclean_leader_elections == 0
 
 
-def test_el_13_an_election_without_live_replicas_fails(office: Office) -> None:
-    office.lead(T0, (8, 9), leader=-1, isr=(9,), state=PartitionState.OFFLINE)
-    assert elect(office, T0, by=UNCLEAN) == {T0: (Errors.ELIGIBLE_LEADERS_NOT_AVAILABLE, -1)}
+def test_el_13_an_election_without_live_replicas_fails(parts: ControllerParts) -> None:
+    parts.lead(T0, (8, 9), leader=-1, isr=(9,), state=PartitionState.OFFLINE)
+    assert elect(parts, T0, by=UNCLEAN) == {T0: (Errors.ELIGIBLE_LEADERS_NOT_AVAILABLE, -1)}
 
 
-def test_el_14_an_online_leader_keeps_leadership(office: Office) -> None:
-    office.lead(T0, (1, 2), leader=2, isr=(2,))
-    assert elect(office, T0, by=UNCLEAN) == {T0: (Errors.ELECTION_NOT_NEEDED, -1)}
-    office.context.shutting_down_broker_ids.add(2)
-    assert elect(office, T0, by=UNCLEAN) == {T0: (Errors.NONE, 1)}
+def test_el_14_an_online_leader_keeps_leadership(parts: ControllerParts) -> None:
+    parts.lead(T0, (1, 2), leader=2, isr=(2,))
+    assert elect(parts, T0, by=UNCLEAN) == {T0: (Errors.ELECTION_NOT_NEEDED, -1)}
+    parts.context.shutting_down_broker_ids.add(2)
+    assert elect(parts, T0, by=UNCLEAN) == {T0: (Errors.NONE, 1)}
 
 
-def test_el_12_unknown_partitions_get_an_error(office: Office) -> None:
-    office.lead(T0, (1, 2), leader=2, isr=(2,))
-    answers = elect(office, T1, U0, by=UNCLEAN)
+def test_el_12_unknown_partitions_get_an_error(parts: ControllerParts) -> None:
+    parts.lead(T0, (1, 2), leader=2, isr=(2,))
+    answers = elect(parts, T1, U0, by=UNCLEAN)
     unknown = (Errors.UNKNOWN_TOPIC_OR_PARTITION, -1)
     assert answers == {T1: unknown, U0: unknown}
-    assert office.context.all_topics == {"t"}, "a request does not add a topic"
+    assert parts.context.all_topics == {"t"}, "a request does not add a topic"
 
 
 # --- elections through ZooKeeper ------------------------------------------------------------------
 
 
-def test_the_elections_in_the_znode_are_run_and_the_znode_is_deleted(office: Office) -> None:
-    office.lead(T0, (1, 2), leader=2, isr=(1, 2))
-    office.lead(T1, (3, 2), leader=2, isr=(2,))
-    write_znode(office, T0, T1, TopicPartition("nothing", 0))
-    office.balance.on_preferred_replica_election()
-    assert office.leads(T0) == (1, (1, 2), 1)
-    assert office.leads(T1) == (2, (2,), 0)
-    assert ZNODE not in office.server.snapshot()
+def test_the_elections_in_the_znode_are_run_and_the_znode_is_deleted(
+    parts: ControllerParts,
+) -> None:
+    parts.lead(T0, (1, 2), leader=2, isr=(1, 2))
+    parts.lead(T1, (3, 2), leader=2, isr=(2,))
+    write_znode(parts, T0, T1, TopicPartition("nothing", 0))
+    parts.elections.on_preferred_replica_election()
+    assert parts.leads(T0) == (1, (1, 2), 1)
+    assert parts.leads(T1) == (2, (2,), 0)
+    assert ZNODE not in parts.server.snapshot()
 
 
 def test_failed_elections_are_one_log_line(
-    office: Office, caplog: pytest.LogCaptureFixture
+    parts: ControllerParts, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write_znode(office, T0, T1)
-    office.balance.on_preferred_replica_election()
+    write_znode(parts, T0, T1)
+    parts.elections.on_preferred_replica_election()
     (line,) = caplog.messages
     assert "2 of 2 preferred elections" in line
     assert "t-0: there is no such partition" in line
 
 
 def test_an_unreadable_znode_is_logged_and_deleted(
-    office: Office, caplog: pytest.LogCaptureFixture
+    parts: ControllerParts, caplog: pytest.LogCaptureFixture
 ) -> None:
-    office.server.put(ZNODE, b"{")
-    office.balance.on_preferred_replica_election()
+    parts.server.put(ZNODE, b"{")
+    parts.elections.on_preferred_replica_election()
     (line,) = caplog.messages
     assert ZNODE in line
-    assert ZNODE not in office.server.snapshot()
+    assert ZNODE not in parts.server.snapshot()
 
 
-def test_without_the_znode_nothing_is_written(office: Office) -> None:
-    before = len(office.server.transactions)
-    office.balance.on_preferred_replica_election()
-    assert len(office.server.transactions) == before
-    write_znode(office, T0)
-    assert office.watches[-1].path == ZNODE, "the znode is watched"
+def test_without_the_znode_nothing_is_written(parts: ControllerParts) -> None:
+    before = len(parts.server.transactions)
+    parts.elections.on_preferred_replica_election()
+    assert len(parts.server.transactions) == before
+    write_znode(parts, T0)
+    assert parts.watches[-1].path == ZNODE, "the znode is watched"
 
 
 @pytest.mark.parametrize(
@@ -275,12 +279,12 @@ def test_a_lost_response_to_the_deletion_changes_nothing(tree: Tree, active: Can
     assert ZNODE not in tree.server.snapshot()
 
 
-def test_a_deposed_controller_does_not_delete_the_znode(office: Office) -> None:
-    write_znode(office, T0)
-    office.elect_another_controller()
+def test_a_deposed_controller_does_not_delete_the_znode(parts: ControllerParts) -> None:
+    write_znode(parts, T0)
+    parts.elect_another_controller()
     with pytest.raises(ControllerMovedError):
-        office.balance.on_preferred_replica_election()
-    assert ZNODE in office.server.snapshot()
+        parts.elections.on_preferred_replica_election()
+    assert ZNODE in parts.server.snapshot()
 
 
 def test_ci_25_a_deposed_controller_resigns(tree: Tree, active: Candidate) -> None:
@@ -303,9 +307,9 @@ def test_a_request_gets_one_response(tree: Tree, active: Candidate) -> None:
     move(tree, active, T0, leader=2)
     asked = ReplicaLeaderElection(7, ElectLeadersRequest(PREFERRED, (T0,)))
     elected = ElectedPartition("t", 0, Errors.NONE, leader=1)
-    answers = of_type(active.handle(asked), Reply)
-    assert answers == [Reply(7, ElectLeadersResponse(Errors.NONE, (elected,)))]
+    answers = of_type(active.handle(asked), SendResponse)
+    assert answers == [SendResponse(7, ElectLeadersResponse(Errors.NONE, (elected,)))]
     move(tree, active, T0, leader=2)
     tree.elect_another_controller()
-    answers = of_type(active.handle(asked), Reply)
-    assert answers == [Reply(7, ElectLeadersResponse(Errors.NOT_CONTROLLER))]
+    answers = of_type(active.handle(asked), SendResponse)
+    assert answers == [SendResponse(7, ElectLeadersResponse(Errors.NOT_CONTROLLER))]

@@ -12,27 +12,27 @@ from regent.core.controller.effects import AddBroker, RemoveBroker
 from regent.core.controller.partition_state_machine import PartitionStateMachine
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
+from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import PartitionState, ReplicaState
-from regent.core.controller.term import Term
 from regent.core.controller.topic_deletion import TopicDeletions
 from regent.core.errors import BadDataError, UnreadableError
 from regent.core.model import BrokerId, BrokerRegistration, PartitionAndReplica, TopicPartition
 
 
-class BrokerMembership:
+class BrokerChanges:
     """Keeps the controller's brokers equal to ``/brokers/ids``."""
 
     def __init__(
         self,
-        term: Term,
+        services: ControllerServices,
         partitions: PartitionStateMachine,
         replicas: ReplicaStateMachine,
         deletions: TopicDeletions,
         reassignments: Reassignments,
     ) -> None:
-        self._term = term
-        self._log = term.log(__name__)
-        self._context = term.context
+        self._services = services
+        self._log = services.log(__name__)
+        self._context = services.context
         self._partitions = partitions
         self._replicas = replicas
         self._deletions = deletions
@@ -71,12 +71,12 @@ class BrokerMembership:
         for broker_id, before in list(self._context.registrations.items()):
             after = current[broker_id]
             if before != after and before.broker_epoch == after.broker_epoch:
-                self._take_over(before, after)  # nobody told, or what was told was set aside
+                self._take_over(before, after)  # nobody told, or what was told was quarantined
 
     def on_broker_modifications(self, broker_id: BrokerId) -> None:
         """Take over a broker's new addresses."""
         known = self._context.registrations.get(broker_id)
-        current = self._term.store.read_broker(broker_id)
+        current = self._services.store.read_broker(broker_id)
         if isinstance(current, BadDataError):
             self._log.error("broker %d keeps its old addresses: %s", broker_id, current)
             self._context.must_read_again |= isinstance(current, UnreadableError)
@@ -103,7 +103,7 @@ class BrokerMembership:
         ):
             return
         self._context.add_live_broker(current)
-        self._term.outbox.record("broker %d: new addresses", broker_id)
+        self._services.outbox.record("broker %d: new addresses", broker_id)
         self.announce_brokers()
         if before.control_endpoint != after.control_endpoint:
             self.tell_everything(broker_id)
@@ -112,7 +112,7 @@ class BrokerMembership:
         suspects = registration.suspects
         text = "broker %d: %d replicas may have lost committed records%s"
         unknown = "" if suspects.sound is None else ", and all it does not know of"
-        self._term.outbox.record(text, registration.info.broker_id, len(suspects.ends), unknown)
+        self._services.outbox.record(text, registration.info.broker_id, len(suspects.ends), unknown)
 
     def on_replicas_become_offline(self, replicas: list[PartitionAndReplica]) -> None:
         """Find new leaders for what these replicas led, and take them out of the ISRs."""
@@ -133,7 +133,7 @@ class BrokerMembership:
         before = {p: self._context.partition_leadership_info(p) for p in leaderless}
         self._partitions.handle_state_changes(leaderless, PartitionState.OFFLINE)
         self._partitions.trigger_online_partition_state_change()
-        self._term.outbox.flush()  # nobody serves these partitions; the others can wait
+        self._services.outbox.flush()  # nobody serves these partitions; the others can wait
         led_again = {p for p in before if self._context.partition_leadership_info(p) != before[p]}
         # Every broker is told who lives, even when nothing was hosted (KAFKA-13225), and once only.
         self._replicas.handle_state_changes(
@@ -155,15 +155,15 @@ class BrokerMembership:
 
     def announce_brokers(self, partitions: list[TopicPartition] | None = None) -> None:
         """Send the live brokers and the state of ``partitions`` to every broker."""
-        batch = self._term.new_batch()
+        batch = self._services.new_batch()
         batch.add_update_metadata(partitions or ())
-        self._term.announce(batch)
+        self._services.announce(batch)
 
     def tell_everything(self, broker_id: BrokerId) -> None:
         """Open a fresh channel to a broker and send all it must know, as when it starts."""
         registration = self._context.registrations[broker_id]
-        self._term.outbox.add(RemoveBroker(broker_id))
-        self._term.outbox.add(AddBroker(registration))
+        self._services.outbox.add(RemoveBroker(broker_id))
+        self._services.outbox.add(AddBroker(registration))
         self._tell_newcomers([broker_id])
         self._deletions.repeat(broker_id)  # before a move completes, which may let one start
         self._reassignments.on_broker_startup([broker_id])
@@ -186,10 +186,10 @@ class BrokerMembership:
             self._connect(current[broker_id])
             self._context.replicas_on_offline_dirs.pop(broker_id, None)
             self._note_undeposed(broker_id)
-        self._term.outbox.record("brokers %s: started", broker_ids)
-        batch = self._term.new_batch()
+        self._services.outbox.record("brokers %s: started", broker_ids)
+        batch = self._services.new_batch()
         batch.add_update_metadata((), already_there)
-        self._term.announce(batch)
+        self._services.announce(batch)
         self._tell_newcomers(broker_ids)
         self._partitions.trigger_online_partition_state_change()
         self._reassignments.on_broker_startup(broker_ids)
@@ -201,9 +201,9 @@ class BrokerMembership:
 
     def _tell_newcomers(self, broker_ids: list[BrokerId]) -> None:
         """Send all of the metadata and all of what they host, to newcomers only (KAFKA-7537)."""
-        batch = self._term.new_batch()
+        batch = self._services.new_batch()
         batch.add_full_metadata(broker_ids)
-        self._term.announce(batch)
+        self._services.announce(batch)
         self._replicas.handle_state_changes(
             self._context.replicas_on_brokers(broker_ids),
             ReplicaState.ONLINE,
@@ -215,12 +215,12 @@ class BrokerMembership:
             self._context.replicas_on_offline_dirs.pop(broker_id, None)
             self._context.shutting_down_broker_ids.discard(broker_id)
             self._context.unresponsive_broker_ids.discard(broker_id)
-        self._term.outbox.record("brokers %s: failed", broker_ids)
+        self._services.outbox.record("brokers %s: failed", broker_ids)
         self.on_replicas_become_offline(self._context.replicas_on_brokers(broker_ids))
 
     def _connect(self, registration: BrokerRegistration) -> None:
         self._context.add_live_broker(registration)
-        self._term.outbox.add(AddBroker(registration))
+        self._services.outbox.add(AddBroker(registration))
         if registration.suspects:
             self._record_suspects(registration)
 
@@ -232,7 +232,7 @@ class BrokerMembership:
 
     def _disconnect(self, broker_id: BrokerId) -> None:
         self._context.remove_live_broker(broker_id)
-        self._term.outbox.add(RemoveBroker(broker_id))
+        self._services.outbox.add(RemoveBroker(broker_id))
 
     def _read_brokers(self) -> dict[BrokerId, BrokerRegistration]:
         brokers: dict[BrokerId, BrokerRegistration] = {}
@@ -253,7 +253,7 @@ class BrokerMembership:
 
         Raises ``UnreadableError`` when we know none.
         """
-        store, known = self._term.store, self._context.registrations
+        store, known = self._services.store, self._context.registrations
         try:
             return dict(store.read_brokers())
         except UnreadableError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regent.core.controller import events
-from regent.core.controller.effects import Reply
+from regent.core.controller.effects import SendResponse
 from regent.core.controller.events import ControllerEvent
 from regent.core.errors import Errors
 from regent.core.protocol.controller import (
@@ -15,7 +15,7 @@ from regent.core.protocol.controller import (
 )
 
 
-def refusal(event: ControllerEvent, error: Errors | None = None) -> Reply | None:
+def error_response(event: ControllerEvent, error: Errors | None = None) -> SendResponse | None:
     """Return the answer to a request that is not processed; None for what is not a request.
 
     Without an ``error`` it is that of a broker that does not rule.
@@ -24,14 +24,14 @@ def refusal(event: ControllerEvent, error: Errors | None = None) -> Reply | None
     match event:
         case events.ControlledShutdown(request_id):
             stale = Errors.STALE_CONTROLLER_EPOCH if error is None else error
-            return Reply(request_id, ControlledShutdownResponse(stale))
+            return SendResponse(request_id, ControlledShutdownResponse(stale))
         case events.AlterPartitionReceived(request_id):
-            return Reply(request_id, AlterPartitionResponse(of_nobody))
+            return SendResponse(request_id, AlterPartitionResponse(of_nobody))
         case events.ReplicaLeaderElection(request_id):
-            return Reply(request_id, ElectLeadersResponse(of_nobody))
+            return SendResponse(request_id, ElectLeadersResponse(of_nobody))
         case events.ApiPartitionReassignment(request_id):
-            return Reply(request_id, AlterPartitionReassignmentsResponse(of_nobody))
+            return SendResponse(request_id, AlterPartitionReassignmentsResponse(of_nobody))
         case events.ListPartitionReassignments(request_id):
-            return Reply(request_id, ListPartitionReassignmentsResponse(of_nobody))
+            return SendResponse(request_id, ListPartitionReassignmentsResponse(of_nobody))
         case _:
             return None

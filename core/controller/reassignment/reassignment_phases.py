@@ -24,8 +24,8 @@ from regent.core.controller.partition_state_machine import PartitionStateMachine
 from regent.core.controller.reassignment.reassignment_elections import ReassignmentElections
 from regent.core.controller.reassignment.reassignment_requests import Refusal, Refusals
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
+from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import PartitionState, ReplicaState
-from regent.core.controller.term import Term
 from regent.core.controller.topic_deletion import TopicDeletions
 from regent.core.errors import Errors
 from regent.core.model import (
@@ -43,23 +43,23 @@ _STOPPING = (
 )
 
 
-class PartitionMoves:
+class ReassignmentPhases:
     """Carries partitions through the steps of their reassignments."""
 
     def __init__(
         self,
-        term: Term,
+        services: ControllerServices,
         partitions: PartitionStateMachine,
         replicas: ReplicaStateMachine,
         deletions: TopicDeletions,
     ) -> None:
-        self._term = term
-        self._log = term.log(__name__)
-        self._context = term.context
+        self._services = services
+        self._log = services.log(__name__)
+        self._context = services.context
         self._partitions = partitions
         self._replicas = replicas
         self._deletions = deletions
-        self._elections = ReassignmentElections(term, partitions)
+        self._elections = ReassignmentElections(services, partitions)
         # What could not be finished, and the leadership our attempt left behind.
         self._unfinished: dict[TopicPartition, LeaderIsrAndControllerEpoch | None] = {}
         self._left_over: set[PartitionAndReplica] = set()  # of superseded moves, not stopped yet
@@ -80,7 +80,7 @@ class PartitionMoves:
             for partition, failure in self._elections.elect_remaining(changed).items()
         }
         led = {p: assignment for p, assignment in changed.items() if p not in refusals}
-        for partition, failure in write_assignments(self._term, led).items():
+        for partition, failure in write_assignments(self._services, led).items():
             refusals[partition] = Refusal(Errors.UNKNOWN_SERVER_ERROR, str(failure))
         self._apply({p: assignment for p, assignment in led.items() if p not in refusals})
         moving = self._context.partitions_being_reassigned
@@ -90,7 +90,7 @@ class PartitionMoves:
     def clean_up(self) -> None:
         """Finish what a former controller began when it stopped unneeded replicas.
 
-        Moves that were set aside are resumed within a term: what it left over stays known.
+        Moves that were quarantined are resumed within a term: what it left over stays known.
         """
         self._unfinished.clear()
         self._left_over = self._unneeded(self._left_over)
@@ -113,8 +113,8 @@ class PartitionMoves:
 
     def finish_caught_up(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """Finish those whose target is in sync and return them."""
-        if self._term.settings.isr_changes_through_zookeeper:
-            self._term.store.watch_partition_states(partitions)
+        if self._services.settings.isr_changes_through_zookeeper:
+            self._services.store.watch_partition_states(partitions)
         caught_up = self._elections.complete(partitions)
         if caught_up:
             self._finish(caught_up)
@@ -130,8 +130,8 @@ class PartitionMoves:
 
         Else one that cannot be finished would trigger itself for ever (KAFKA-6146).
         """
-        self._term.store.watch_partition_states([partition])
-        state = self._term.store.read_partition_states([partition]).get(partition)
+        self._services.store.watch_partition_states([partition])
+        state = self._services.store.read_partition_states([partition]).get(partition)
         if partition not in self._unfinished or state != self._unfinished[partition]:
             self.finish_caught_up([partition])
 
@@ -141,7 +141,7 @@ class PartitionMoves:
         A tool that knows of no moves drops them from the znode; another one may have mended it.
         """
         assignments = {p: self._context.partition_full_replica_assignment(p) for p in partitions}
-        failures = write_assignments(self._term, assignments)
+        failures = write_assignments(self._services, assignments)
         self._log.failures("%d partitions cannot be kept moving", failures)
         self.finish_caught_up(partitions)
 
@@ -166,7 +166,7 @@ class PartitionMoves:
                 for r in before.replicas
                 if r not in assignment.replicas
             ]
-            self._term.outbox.record(
+            self._services.outbox.record(
                 "%s: moving %s → %s",
                 partition,
                 list(before.target_replicas),
@@ -237,7 +237,7 @@ class PartitionMoves:
                 self._context.update_partition_full_replica_assignment(partition, assignment)
             else:
                 settled[partition] = ReplicaAssignment(assignment.target_replicas)
-        failures = write_assignments(self._term, settled)
+        failures = write_assignments(self._services, settled)
         self._log.failures("%d partitions have moved, which cannot be written", failures)
         self._settle({p: target for p, target in settled.items() if p not in failures})
         for partition in self._context.partitions_being_reassigned.intersection(partitions):
@@ -258,9 +258,9 @@ class PartitionMoves:
         """Note that these are where they shall be."""
         if not targets:
             return
-        if self._term.settings.isr_changes_through_zookeeper:
-            self._term.store.unwatch_partition_states(list(targets))
-        self._term.store.remove_reassignments(
+        if self._services.settings.isr_changes_through_zookeeper:
+            self._services.store.unwatch_partition_states(list(targets))
+        self._services.store.remove_reassignments(
             {partition: target.replicas for partition, target in targets.items()},
             self._context.epoch_zk_version,
         )
@@ -268,10 +268,10 @@ class PartitionMoves:
         for partition, target in targets.items():
             moving.discard(partition)
             self._unfinished.pop(partition, None)
-            self._term.outbox.record("%s: moved to %s", partition, list(target.replicas))
-        batch = self._term.new_batch()
+            self._services.outbox.record("%s: moved to %s", partition, list(target.replicas))
+        batch = self._services.new_batch()
         batch.add_update_metadata(targets)
-        self._term.announce(batch)
+        self._services.announce(batch)
         self._deletions.resume(list(dict.fromkeys(partition.topic for partition in targets)))
 
     # --- inside ---

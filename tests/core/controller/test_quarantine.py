@@ -1,4 +1,4 @@
-"""Handlers that raise: after two failed controllers the third sets the event or topic aside."""
+"""Handlers that raise: the third controller quarantines the event or topic."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from regent.core.controller import events, request_batch
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.controller import Controller
-from regent.core.controller.effects import BrokerRegistered, Effect, Reply, ScheduleEvent
+from regent.core.controller.effects import BrokerRegistered, Effect, ScheduleEvent, SendResponse
 from regent.core.controller.events import ControllerEvent, TopicChange
-from regent.core.controller.leader_balance import LeaderBalance
+from regent.core.controller.leader_elections import LeaderElections
 from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.quarantine import FIRST_MINUTE_MS, MAX_FAILURES, resignation
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
-from regent.core.controller.set_aside import FIRST_MINUTE_MS, MAX_FAILURES, resignation
 from regent.core.controller.topic_changes import TopicChanges
 from regent.core.errors import Errors
 from regent.core.model import PartitionAndReplica, ReplicaAssignment, TopicPartition
@@ -42,8 +42,8 @@ from regent.core.protocol.controller import (
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
 from regent.zk.stores.failure_store import ControllerFailuresZNode
+from tests.support.controller_parts import T0, Candidate, Tree, delete, of_type, topic_id
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment
-from tests.support.term import T0, Candidate, Tree, delete, of_type, topic_id
 
 EVIL = TopicPartition("evil", 0)
 RECORDS = ControllerFailuresZNode.PATH
@@ -180,7 +180,7 @@ def poisoned(
     def poisoned_dispatch(self: Controller, event: ControllerEvent, now_ms: int) -> None:
         if moment == "after" or type(event) is not kind:
             dispatch(self, event, now_ms)
-        is_left_alone = not self.is_active or self._aside.has_event(
+        is_left_alone = not self.is_active or self._quarantine.has_event(
             resignation(event, PlantedError()).event
         )
         if type(event) is kind and not is_left_alone:
@@ -201,7 +201,9 @@ def poisoned(
 def test_the_cluster_continues_whichever_handler_raises(
     cluster: Cluster, poisoned: type[ControllerEvent]
 ) -> None:
-    for _ in range(12):  # topics are set aside first, as many as one event may name, then the event
+    for _ in range(
+        12
+    ):  # topics are quarantined first, as many as one event may name, then the event
         cluster.tell_active(example(poisoned))
     cluster.settle()
     active = cluster.active
@@ -219,7 +221,7 @@ def test_the_cluster_continues_whichever_handler_raises(
     others = (events.Expire, events.Resign, events.RegisterBrokerAndReelect)
     if poisoned not in (*elections, *others):
         assert cluster.active is active
-        assert cluster.failures == 0, "the event is set aside"
+        assert cluster.failures == 0, "the event is quarantined"
 
 
 def raise_planted(*_: Any) -> None:
@@ -252,7 +254,7 @@ def raise_for_evil(function: Callable[..., Any]) -> Callable[..., Any]:
         (request_batch, "_leader_and_isr_row"),
     ],
 )
-def test_a_topic_that_ends_two_controllers_is_set_aside_by_the_third(
+def test_a_topic_that_ends_two_controllers_is_quarantined_by_the_third(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
     tree = cluster.tree
@@ -275,29 +277,29 @@ def test_a_topic_that_ends_two_controllers_is_set_aside_by_the_third(
 
 
 @pytest.fixture
-def aside(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """A cluster whose third controller has set ``evil`` aside; the cause is repaired."""
+def quarantined(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """A cluster whose third controller has quarantined ``evil``; the cause is repaired."""
     with monkeypatch.context() as patched:
         patched.setattr(ControllerContext, "add_topic", raise_for_evil(ControllerContext.add_topic))
         delete(FakeZooKeeper(cluster.tree.server), "/controller")
         cluster.settle()
     cluster.tree.unregister(1)
     cluster.settle()
-    assert cluster.tree.leads(EVIL)[0] == 1, "a topic that is set aside gets no new leader"
+    assert cluster.tree.leads(EVIL)[0] == 1, "a topic that is quarantined gets no new leader"
     return cluster
 
 
-def test_a_topic_is_tried_again_when_its_znode_changes(aside: Cluster) -> None:
-    aside.tree.put_topic("evil", {0: (1, 2), 1: (2, 1)}, topic_id(66))
-    aside.settle()
-    assert aside.tree.leads(EVIL)[0] == 2
-    assert aside.records() == {}
+def test_a_topic_is_tried_again_when_its_znode_changes(quarantined: Cluster) -> None:
+    quarantined.tree.put_topic("evil", {0: (1, 2), 1: (2, 1)}, topic_id(66))
+    quarantined.settle()
+    assert quarantined.tree.leads(EVIL)[0] == 2
+    assert quarantined.records() == {}
 
 
-def test_a_topic_is_tried_again_when_the_record_is_deleted(aside: Cluster) -> None:
-    delete(FakeZooKeeper(aside.tree.server), RECORDS)
-    aside.settle()
-    assert aside.tree.leads(EVIL)[0] == 2
+def test_a_topic_is_tried_again_when_the_record_is_deleted(quarantined: Cluster) -> None:
+    delete(FakeZooKeeper(quarantined.tree.server), RECORDS)
+    quarantined.settle()
+    assert quarantined.tree.leads(EVIL)[0] == 2
 
 
 def test_reassignments_set_aside_continue_when_the_record_is_deleted(
@@ -317,46 +319,46 @@ def test_reassignments_set_aside_continue_when_the_record_is_deleted(
     assert cluster.tree.leads(T0) == (leader, isr, epoch + 1), "the first epoch of the reassignment"
 
 
-def test_a_new_topic_of_the_same_name_is_not_set_aside(aside: Cluster) -> None:
-    aside.tree.delete_topic("evil")
-    aside.settle()
-    assert aside.records() == {}
-    aside.tree.put_topic("evil", {0: (2, 1)}, topic_id(67))
-    aside.settle()
-    assert aside.tree.leads(EVIL)[0] == 2
+def test_a_new_topic_of_the_same_name_is_not_set_aside(quarantined: Cluster) -> None:
+    quarantined.tree.delete_topic("evil")
+    quarantined.settle()
+    assert quarantined.records() == {}
+    quarantined.tree.put_topic("evil", {0: (2, 1)}, topic_id(67))
+    quarantined.settle()
+    assert quarantined.tree.leads(EVIL)[0] == 2
 
 
 @pytest.mark.parametrize("fate", ["repaired", "removed", "replaced"])
-def test_a_deletion_of_a_topic_that_is_set_aside_waits(aside: Cluster, fate: str) -> None:
+def test_a_deletion_of_a_topic_that_is_quarantined_waits(quarantined: Cluster, fate: str) -> None:
     request = DeleteTopicsTopicZNode.path("evil")
-    aside.tree.server.put(request)
-    aside.settle()
-    assert request in aside.tree.server.snapshot()
+    quarantined.tree.server.put(request)
+    quarantined.settle()
+    assert request in quarantined.tree.server.snapshot()
     if fate == "repaired":
-        aside.tree.put_topic("evil", {0: (1, 2), 1: (2, 1)}, topic_id(66))
+        quarantined.tree.put_topic("evil", {0: (1, 2), 1: (2, 1)}, topic_id(66))
     else:
-        aside.tree.delete_topic("evil")
+        quarantined.tree.delete_topic("evil")
     if fate == "replaced":  # before the controller looks
-        aside.tree.put_topic("evil", {0: (2, 1)}, topic_id(67))
-    aside.settle()
-    assert aside.active is not None
-    is_to_go = aside.active.controller.context.is_topic_queued_for_deletion("evil")
+        quarantined.tree.put_topic("evil", {0: (2, 1)}, topic_id(67))
+    quarantined.settle()
+    assert quarantined.active is not None
+    is_to_go = quarantined.active.controller.context.is_topic_queued_for_deletion("evil")
     assert is_to_go == (fate == "repaired")
-    assert (request in aside.tree.server.snapshot()) == is_to_go, (
+    assert (request in quarantined.tree.server.snapshot()) == is_to_go, (
         "the request was for an earlier topic"
     )
 
 
-def test_later_controllers_also_set_the_topic_aside(aside: Cluster) -> None:
+def test_later_controllers_also_set_the_topic_aside(quarantined: Cluster) -> None:
     for _ in range(3):
-        delete(FakeZooKeeper(aside.tree.server), "/controller")
-        aside.settle()
-    assert aside.active is not None
-    assert set(aside.active.controller.context.bad_topics) == {"evil"}
-    assert aside.records() == {"topic evil": 2}
+        delete(FakeZooKeeper(quarantined.tree.server), "/controller")
+        quarantined.settle()
+    assert quarantined.active is not None
+    assert set(quarantined.active.controller.context.bad_topics) == {"evil"}
+    assert quarantined.records() == {"topic evil": 2}
 
 
-def test_the_rebalance_timer_is_scheduled_again_although_it_is_set_aside(
+def test_the_rebalance_timer_is_scheduled_again_although_it_is_quarantined(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rebalance continues in the same term when the cause is repaired."""
@@ -364,7 +366,7 @@ def test_the_rebalance_timer_is_scheduled_again_although_it_is_set_aside(
     def fail(*_: object) -> None:
         raise PlantedError
 
-    monkeypatch.setattr(LeaderBalance, "rebalance", fail)
+    monkeypatch.setattr(LeaderElections, "rebalance", fail)
     for _ in range(3):
         cluster.settle()
         assert cluster.active is not None
@@ -388,7 +390,7 @@ def test_failures_after_the_first_minute_of_a_term_count_once(
     assert cluster.records() == {"ReadAgain": 1}
 
 
-def test_a_request_that_is_set_aside_gets_an_error(
+def test_a_request_that_is_quarantined_gets_an_error(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -398,7 +400,7 @@ def test_a_request_that_is_set_aside_gets_an_error(
     request = events.ListPartitionReassignments(7, ListPartitionReassignmentsRequest())
     cluster.tell_active(request)
     cluster.tell_active(request)
-    (reply,) = of_type(cluster.tell_active(request), Reply)
+    (reply,) = of_type(cluster.tell_active(request), SendResponse)
     assert reply.request_id == 7
     assert reply.response == ListPartitionReassignmentsResponse(Errors.UNKNOWN_SERVER_ERROR)
 
@@ -447,7 +449,7 @@ def test_the_failure_records_are_bounded_and_unreadable_records_are_dropped(
     assert cluster.active is not None
 
 
-def test_hidden_failure_records_set_nothing_aside(cluster: Cluster) -> None:
+def test_hidden_failure_records_quarantine_nothing(cluster: Cluster) -> None:
     cluster.tree.server.put(RECORDS, ControllerFailuresZNode.encode([]))
     cluster.tree.server.deny(RECORDS)
     delete(FakeZooKeeper(cluster.tree.server), "/controller")

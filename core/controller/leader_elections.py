@@ -20,8 +20,8 @@ from regent.core.controller.partition_change import change_partition
 from regent.core.controller.partition_change_writer import partition_replicas
 from regent.core.controller.partition_replicas import PartitionChange
 from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import PartitionState
-from regent.core.controller.term import Term
 from regent.core.errors import BadDataError, Errors, StateChangeFailedError
 from regent.core.model import NO_LEADER, BrokerId, TopicPartition
 from regent.core.protocol.controller import (
@@ -42,13 +42,13 @@ _NOBODY_FOUND = {
 }
 
 
-class LeaderBalance:
+class LeaderElections:
     """Gives leadership back to preferred replicas, and to unclean ones when told to."""
 
-    def __init__(self, term: Term, partitions: PartitionStateMachine) -> None:
-        self._term = term
-        self._log = term.log(__name__)
-        self._context = term.context
+    def __init__(self, services: ControllerServices, partitions: PartitionStateMachine) -> None:
+        self._services = services
+        self._log = services.log(__name__)
+        self._context = services.context
         self._partitions = partitions
 
     def load(self) -> None:
@@ -57,7 +57,7 @@ class LeaderBalance:
 
     def begin_checks(self) -> None:
         """At the start of a term: arm the timer of the automatic balance, if it is on."""
-        settings = self._term.settings
+        settings = self._services.settings
         if settings.auto_leader_rebalance_enable:
             self._schedule_rebalance(settings.first_leader_imbalance_check_ms)
 
@@ -76,7 +76,7 @@ class LeaderBalance:
         The deletion fires the watch that the reading armed, and so brings us here again: a node
         written meanwhile is found, and the next one watched for (KAFKA-6146).
         """
-        requested = self._term.store.read_preferred_elections()
+        requested = self._services.store.read_preferred_elections()
         if requested is None:
             return
         if isinstance(requested, BadDataError):
@@ -84,9 +84,9 @@ class LeaderBalance:
                 "preferred elections asked for through ZooKeeper are dropped: %s", requested
             )
         else:
-            self._term.outbox.record("%d preferred elections asked for", len(requested))
+            self._services.outbox.record("%d preferred elections asked for", len(requested))
             self._elect_for_znode(requested)
-        self._term.store.delete_preferred_elections(self._context.epoch_zk_version)
+        self._services.store.delete_preferred_elections(self._context.epoch_zk_version)
 
     def rebalance(self) -> None:
         """Elect preferred replicas of brokers that lead too little, and arm the timer again."""
@@ -197,7 +197,7 @@ class LeaderBalance:
             leadership = self._context.partition_leadership_info(partition)
             if leadership is not None and leadership.leader_and_isr.leader != replicas[0]:
                 led_by_others.setdefault(replicas[0], []).append(partition)
-        allowed = self._term.settings.leader_imbalance_per_broker_percentage
+        allowed = self._services.settings.leader_imbalance_per_broker_percentage
         return {
             broker_id: partitions
             for broker_id, partitions in sorted(led_by_others.items())
@@ -222,9 +222,9 @@ class LeaderBalance:
     def check_later(self, controller_epoch: int) -> None:
         """Arm the timer again, in the term whose timer it is."""
         if controller_epoch == self._context.epoch:
-            interval_s = self._term.settings.leader_imbalance_check_interval_seconds
+            interval_s = self._services.settings.leader_imbalance_check_interval_seconds
             self._schedule_rebalance(interval_s * 1000)
 
     def _schedule_rebalance(self, after_ms: int) -> None:
         event = AutoPreferredReplicaLeaderElection(self._context.epoch)
-        self._term.outbox.add(ScheduleEvent(after_ms, event))
+        self._services.outbox.add(ScheduleEvent(after_ms, event))
