@@ -66,7 +66,7 @@ LONG_BY_NATURE = {
     "api/record_validation.py::_walk",  # for every record: a call costs as much as it
 }
 
-OLDER_NAMES = ("core/controller/", "jobs/")
+OLDER_NAMES = ("jobs/",)
 """Rooms whose variables are older than the name ``topic_partition``."""
 
 

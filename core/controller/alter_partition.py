@@ -57,27 +57,37 @@ class AlterPartitions:
         rows = {row.topic_partition: row for row in request.partitions}
         outcomes: dict[TopicPartition, Errors] = {}
         changes: Changes = {}
-        for partition, row in rows.items():
+        for topic_partition, row in rows.items():
             decided = self._decide(row, request.broker_id)
             if isinstance(decided, ChangeRefused):
-                outcomes[partition] = decided.error_code
-            elif decided.leader_and_isr == self._current(partition):
-                outcomes[partition] = Errors.NONE
+                outcomes[topic_partition] = decided.error_code
+            elif decided.leader_and_isr == self._current(topic_partition):
+                outcomes[topic_partition] = Errors.NONE
             else:
-                changes[partition] = decided
-        before = {partition: self._known(partition) for partition in rows}
-        joining = {partition: self._joining(rows[partition]) for partition in changes}
+                changes[topic_partition] = decided
+        before = {topic_partition: self._known(topic_partition) for topic_partition in rows}
+        joining = {
+            topic_partition: self._joining(rows[topic_partition]) for topic_partition in changes
+        }
         if changes:
-            current = {partition: self._current(partition) for partition in changes}
+            current = {
+                topic_partition: self._current(topic_partition) for topic_partition in changes
+            }
             outcomes |= self._write(keep_eligible_replicas(self._services, current, changes))
-        for partition, members in joining.items():
-            if outcomes[partition] is Errors.NONE:
+        for topic_partition, members in joining.items():
+            if outcomes[topic_partition] is Errors.NONE:
                 for member in members:
-                    self._context.note_rejoined(member, partition)
+                    self._context.note_rejoined(member, topic_partition)
         self._announce(rows)
         self._log_refusals(request.broker_id, outcomes)
-        answers = tuple(self._answer(partition, outcomes[partition]) for partition in rows)
-        changed = [partition for partition in rows if self._known(partition) != before[partition]]
+        answers = tuple(
+            self._answer(topic_partition, outcomes[topic_partition]) for topic_partition in rows
+        )
+        changed = [
+            topic_partition
+            for topic_partition in rows
+            if self._known(topic_partition) != before[topic_partition]
+        ]
         return AlterPartitionResponse(Errors.NONE, answers), changed
 
     def _joining(self, row: AlterPartitionRow) -> list[BrokerId]:
@@ -91,11 +101,11 @@ class AlterPartitions:
             if member not in before and epoch == epochs.get(member)
         ]
 
-    def _known(self, partition: TopicPartition) -> LeaderIsrAndControllerEpoch | None:
-        return self._context.partition_leadership_info(partition)
+    def _known(self, topic_partition: TopicPartition) -> LeaderIsrAndControllerEpoch | None:
+        return self._context.partition_leadership_info(topic_partition)
 
-    def _current(self, partition: TopicPartition) -> LeaderAndIsr:
-        known = self._known(partition)
+    def _current(self, topic_partition: TopicPartition) -> LeaderAndIsr:
+        known = self._known(topic_partition)
         assert known is not None, "only partitions with a leadership are changed"
         return known.leader_and_isr
 
@@ -128,31 +138,33 @@ class AlterPartitions:
         """Write changes and put what ZooKeeper holds then into the context."""
         epoch = self._context.epoch
         states = {
-            partition: LeaderIsrAndControllerEpoch(change.leader_and_isr, epoch)
-            for partition, change in changes.items()
+            topic_partition: LeaderIsrAndControllerEpoch(change.leader_and_isr, epoch)
+            for topic_partition, change in changes.items()
         }
         store = self._services.store
         written = store.update_partition_states(states, self._context.epoch_zk_version)
         conflicts = [p for p in changes if written[p] is WriteError.BAD_VERSION]
         found = store.read_partition_states(conflicts) if conflicts else {}
         outcomes: dict[TopicPartition, Errors] = {}
-        for partition, state in states.items():
-            outcome = written[partition]
+        for topic_partition, state in states.items():
+            outcome = written[topic_partition]
             if outcome is WriteError.BAD_VERSION:
-                outcomes[partition] = self._reconcile(partition, state, found.get(partition))
+                outcomes[topic_partition] = self._reconcile(
+                    topic_partition, state, found.get(topic_partition)
+                )
             elif outcome is WriteError.NO_NODE:
-                outcomes[partition] = Errors.UNKNOWN_TOPIC_OR_PARTITION
+                outcomes[topic_partition] = Errors.UNKNOWN_TOPIC_OR_PARTITION
             elif isinstance(outcome, WriteError):  # no LeaderAndIsr follows: it is to ask again
-                self._log.error("%s: its ISR cannot change: %s", partition, outcome.value)
-                outcomes[partition] = Errors.UNKNOWN_SERVER_ERROR
+                self._log.error("%s: its ISR cannot change: %s", topic_partition, outcome.value)
+                outcomes[topic_partition] = Errors.UNKNOWN_SERVER_ERROR
             else:
-                self._apply(partition, _stored(state, outcome))
-                outcomes[partition] = Errors.NONE
+                self._apply(topic_partition, _stored(state, outcome))
+                outcomes[topic_partition] = Errors.NONE
         return outcomes
 
     def _reconcile(
         self,
-        partition: TopicPartition,
+        topic_partition: TopicPartition,
         attempted: LeaderIsrAndControllerEpoch,
         found: LeaderIsrAndControllerEpoch | BadDataError | None,
     ) -> Errors:
@@ -160,20 +172,22 @@ class AlterPartitions:
         if found is None:
             return Errors.UNKNOWN_TOPIC_OR_PARTITION
         if isinstance(found, BadDataError):
-            self._log.error("%s: its ISR cannot change: %s", partition, found)
+            self._log.error("%s: its ISR cannot change: %s", topic_partition, found)
             return Errors.UNKNOWN_SERVER_ERROR
         if self._context.is_of_newer_controller(found):
             return Errors.NOT_CONTROLLER
-        self._apply(partition, found)
+        self._apply(topic_partition, found)
         is_ours = found == _stored(attempted, attempted.leader_and_isr.partition_epoch + 1)
         return Errors.NONE if is_ours else Errors.INVALID_UPDATE_VERSION
 
-    def _apply(self, partition: TopicPartition, leadership: LeaderIsrAndControllerEpoch) -> None:
-        before, now = self._known(partition), leadership.leader_and_isr
-        self._context.put_partition_leadership_info(partition, leadership)
+    def _apply(
+        self, topic_partition: TopicPartition, leadership: LeaderIsrAndControllerEpoch
+    ) -> None:
+        before, now = self._known(topic_partition), leadership.leader_and_isr
+        self._context.put_partition_leadership_info(topic_partition, leadership)
         self._services.outbox.record(
             "%s: leader %d, isr %s → %s%s",
-            partition,
+            topic_partition,
             now.leader,
             "?" if before is None else list(before.leader_and_isr.isr),
             list(now.isr),
@@ -183,19 +197,23 @@ class AlterPartitions:
     # --- telling ---
 
     def _announce(self, partitions: Iterable[TopicPartition]) -> None:
-        known = [partition for partition in partitions if self._known(partition) is not None]
+        known = [
+            topic_partition
+            for topic_partition in partitions
+            if self._known(topic_partition) is not None
+        ]
         if known:
             batch = self._services.new_batch()
             batch.add_update_metadata(known)
             self._services.announce(batch)
 
-    def _answer(self, partition: TopicPartition, error: Errors) -> AlteredPartition:
-        known = self._known(partition)
+    def _answer(self, topic_partition: TopicPartition, error: Errors) -> AlteredPartition:
+        known = self._known(topic_partition)
         if known is None:
-            return AlteredPartition(*partition, error)
+            return AlteredPartition(*topic_partition, error)
         now = known.leader_and_isr
         return AlteredPartition(
-            *partition,
+            *topic_partition,
             error,
             now.leader,
             now.leader_epoch,

@@ -49,9 +49,11 @@ def write_assignments(
     for topic in remaining:
         refused[topic] = f"its znode kept changing while {MAX_ROUNDS} attempts were made"
     return {
-        partition: StateChangeFailedError(f"{partition}: {refused[partition.topic]}")
-        for partition in assignments
-        if partition.topic in refused
+        topic_partition: StateChangeFailedError(
+            f"{topic_partition}: {refused[topic_partition.topic]}"
+        )
+        for topic_partition in assignments
+        if topic_partition.topic in refused
     }
 
 

@@ -121,12 +121,12 @@ class BrokerChanges:
         being_deleted: list[PartitionAndReplica] = []
         live = self._context.live_or_shutting_down_broker_ids
         for replica in replicas:
-            partition = replica.topic_partition
-            if not self._context.is_topic_queued_for_deletion(partition.topic):
+            topic_partition = replica.topic_partition
+            if not self._context.is_topic_queued_for_deletion(topic_partition.topic):
                 kept.append(replica)
             elif replica.replica not in live:
                 being_deleted.append(replica)
-            elif partition in self._context.partitions_being_reassigned:
+            elif topic_partition in self._context.partitions_being_reassigned:
                 moving.append(replica)  # else it would never have moved, nor be deleted
             # All others whose logs failed say when they are asked whether they can be deleted.
         leaderless = self._context.partitions_with_offline_leader()

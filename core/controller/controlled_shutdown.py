@@ -96,7 +96,7 @@ class ControlledShutdowns:
         )
         self._services.outbox.flush()
         self._replicas.handle_state_changes(
-            [PartitionAndReplica(partition, broker_id) for partition in followed],
+            [PartitionAndReplica(topic_partition, broker_id) for topic_partition in followed],
             ReplicaState.OFFLINE,
         )
         return led
@@ -120,15 +120,15 @@ class ControlledShutdowns:
             for told in topic.partition_states
         ]
         for request_id, waiting in list(self._waiting.items()):
-            for partition, told in told_of:
-                awaited = waiting.unacknowledged.get(partition)
+            for topic_partition, told in told_of:
+                awaited = waiting.unacknowledged.get(topic_partition)
                 # An answer to an earlier order for the partition says nothing of this one.
                 if (
                     awaited is not None
                     and awaited.leader == event.broker_id
                     and told.leader_epoch >= awaited.leader_epoch
                 ):
-                    del waiting.unacknowledged[partition]
+                    del waiting.unacknowledged[topic_partition]
             if not waiting.unacknowledged:
                 self._let_go(request_id, self._waiting.pop(request_id))
 
@@ -188,12 +188,12 @@ class ControlledShutdowns:
             return Errors.STALE_BROKER_EPOCH
         return Errors.NONE
 
-    def _is_led_by_another(self, partition: TopicPartition, broker_id: BrokerId) -> bool:
-        leadership = self._context.partition_leadership_info(partition)
+    def _is_led_by_another(self, topic_partition: TopicPartition, broker_id: BrokerId) -> bool:
+        leadership = self._context.partition_leadership_info(topic_partition)
         return (
             leadership is not None
             and leadership.leader_and_isr.leader not in (NO_LEADER, broker_id)
-            and not self._context.is_topic_queued_for_deletion(partition.topic)
+            and not self._context.is_topic_queued_for_deletion(topic_partition.topic)
         )
 
     def _mark(self, broker_id: BrokerId) -> None:
@@ -213,10 +213,10 @@ class ControlledShutdowns:
     def _awaited(self, broker_id: BrokerId) -> dict[TopicPartition, LeaderAndIsr]:
         """Return whom the broker waits for already: it may ask twice, or a copy of it arrive."""
         return {
-            partition: leadership
+            topic_partition: leadership
             for waiting in self._waiting.values()
             if waiting.broker_id == broker_id
-            for partition, leadership in waiting.unacknowledged.items()
+            for topic_partition, leadership in waiting.unacknowledged.items()
         }
 
     def _new_leaders(
@@ -224,12 +224,12 @@ class ControlledShutdowns:
     ) -> dict[TopicPartition, LeaderAndIsr]:
         """Return who was just told to lead what the broker led."""
         leaders: dict[TopicPartition, LeaderAndIsr] = {}
-        for partition in partitions:
-            leadership = self._context.partition_leadership_info(partition)
+        for topic_partition in partitions:
+            leadership = self._context.partition_leadership_info(topic_partition)
             if leadership is not None:
                 current = leadership.leader_and_isr
                 if current.leader != broker_id and current.leader in self._context.registrations:
-                    leaders[partition] = current
+                    leaders[topic_partition] = current
         return leaders
 
     def _let_go(self, request_id: RequestId, waiting: _Waiting) -> None:
@@ -247,14 +247,14 @@ class ControlledShutdowns:
     ) -> tuple[list[TopicPartition], list[TopicPartition]]:
         led: list[TopicPartition] = []
         followed: list[TopicPartition] = []
-        for partition in self._context.partitions_on_broker(broker_id):
-            leadership = self._context.partition_leadership_info(partition)
+        for topic_partition in self._context.partitions_on_broker(broker_id):
+            leadership = self._context.partition_leadership_info(topic_partition)
             if (
                 leadership is None
-                or len(self._context.partition_replica_assignment(partition)) < 2
-                or self._context.is_topic_queued_for_deletion(partition.topic)
+                or len(self._context.partition_replica_assignment(topic_partition)) < 2
+                or self._context.is_topic_queued_for_deletion(topic_partition.topic)
             ):
                 continue
             is_leader = leadership.leader_and_isr.leader == broker_id
-            (led if is_leader else followed).append(partition)
+            (led if is_leader else followed).append(topic_partition)
         return led, followed

@@ -95,10 +95,10 @@ class LeaderElections:
         if self._context.preferred_replica_imbalance_count == 0:
             return
         movable = [
-            partition
+            topic_partition
             for partitions in self._imbalanced_brokers().values()
-            for partition in partitions
-            if self._can_be_given_back(partition)
+            for topic_partition in partitions
+            if self._can_be_given_back(topic_partition)
         ]
         self._partitions.handle_state_changes(movable, PartitionState.ONLINE, PreferredElection())
 
@@ -125,62 +125,67 @@ class LeaderElections:
         """Elect where that is possible and needed; return an answer a partition, in their order."""
         refusals = {p: self._refusal(p, election_type) for p in partitions}
         failures = self._partitions.handle_state_changes(
-            [partition for partition, refusal in refusals.items() if refusal is None],
+            [topic_partition for topic_partition, refusal in refusals.items() if refusal is None],
             PartitionState.ONLINE,
             _STRATEGIES[election_type],
         )
         answers: list[ElectedPartition] = []
-        for partition, refusal in refusals.items():
-            failure = failures.get(partition) or self._other_leader(partition, election_type)
+        for topic_partition, refusal in refusals.items():
+            failure = failures.get(topic_partition) or self._other_leader(
+                topic_partition, election_type
+            )
             if refusal is not None:
                 answers.append(refusal)
             elif failure is not None:
                 error = _NOBODY_FOUND[election_type]
-                answers.append(ElectedPartition(*partition, error, str(failure)))
+                answers.append(ElectedPartition(*topic_partition, error, str(failure)))
             else:
-                leader = self._leader(partition)
-                answers.append(ElectedPartition(*partition, Errors.NONE, leader=leader))
+                leader = self._leader(topic_partition)
+                answers.append(ElectedPartition(*topic_partition, Errors.NONE, leader=leader))
         return answers
 
     def _other_leader(
-        self, partition: TopicPartition, election_type: ElectionType
+        self, topic_partition: TopicPartition, election_type: ElectionType
     ) -> StateChangeFailedError | None:
         """Return an error if a preferred election of a new partition gave it another leader.
 
         The first leader of a partition is its first replica that is online, whatever was asked.
         """
-        leader = self._leader(partition)
-        if election_type is not ElectionType.PREFERRED or self._is_preferred(leader, partition):
+        leader = self._leader(topic_partition)
+        if election_type is not ElectionType.PREFERRED or self._is_preferred(
+            leader, topic_partition
+        ):
             return None
         return StateChangeFailedError(
-            f"{partition}: broker {leader} is its first leader: the preferred replica is not online"
+            f"{topic_partition}: broker {leader} is its first leader, because the preferred replica"
+            " is not online"
         )
 
     def _refusal(
-        self, partition: TopicPartition, election_type: ElectionType
+        self, topic_partition: TopicPartition, election_type: ElectionType
     ) -> ElectedPartition | None:
         """Return why there is no election; None when there is one."""
-        replicas = self._context.partition_replica_assignment(partition)
-        leader = self._leader(partition)
+        replicas = self._context.partition_replica_assignment(topic_partition)
+        leader = self._leader(topic_partition)
         if election_type is ElectionType.PREFERRED:
-            is_well_led = self._is_preferred(leader, partition)
+            is_well_led = self._is_preferred(leader, topic_partition)
         else:
-            is_well_led = self._context.is_replica_online(leader, partition)
+            is_well_led = self._context.is_replica_online(leader, topic_partition)
         if not replicas:
             error, message = Errors.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
-        elif self._context.is_topic_queued_for_deletion(partition.topic):
+        elif self._context.is_topic_queued_for_deletion(topic_partition.topic):
             error, message = Errors.INVALID_TOPIC_EXCEPTION, "its topic is being deleted"
         elif is_well_led:
             error, message = Errors.ELECTION_NOT_NEEDED, f"broker {leader} leads already"
         else:
             return None
-        return ElectedPartition(*partition, error, f"{partition}: {message}")
+        return ElectedPartition(*topic_partition, error, f"{topic_partition}: {message}")
 
-    def _is_preferred(self, broker_id: BrokerId, partition: TopicPartition) -> bool:
-        return self._context.partition_replica_assignment(partition)[:1] == (broker_id,)
+    def _is_preferred(self, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
+        return self._context.partition_replica_assignment(topic_partition)[:1] == (broker_id,)
 
-    def _leader(self, partition: TopicPartition) -> BrokerId:
-        leadership = self._context.partition_leadership_info(partition)
+    def _leader(self, topic_partition: TopicPartition) -> BrokerId:
+        leadership = self._context.partition_leadership_info(topic_partition)
         return NO_LEADER if leadership is None else leadership.leader_and_isr.leader
 
     # --- rebalancing ---
@@ -189,14 +194,14 @@ class LeaderElections:
         """Return what others lead instead of brokers that lead too little of what they should."""
         preferred: Counter[BrokerId] = Counter()
         led_by_others: dict[BrokerId, list[TopicPartition]] = {}
-        for partition in self._context.all_partitions():
-            replicas = self._context.partition_replica_assignment(partition)
-            if not replicas or self._context.is_topic_queued_for_deletion(partition.topic):
+        for topic_partition in self._context.all_partitions():
+            replicas = self._context.partition_replica_assignment(topic_partition)
+            if not replicas or self._context.is_topic_queued_for_deletion(topic_partition.topic):
                 continue
             preferred[replicas[0]] += 1
-            leadership = self._context.partition_leadership_info(partition)
+            leadership = self._context.partition_leadership_info(topic_partition)
             if leadership is not None and leadership.leader_and_isr.leader != replicas[0]:
-                led_by_others.setdefault(replicas[0], []).append(partition)
+                led_by_others.setdefault(replicas[0], []).append(topic_partition)
         allowed = self._services.settings.leader_imbalance_per_broker_percentage
         return {
             broker_id: partitions
@@ -204,15 +209,15 @@ class LeaderElections:
             if len(partitions) * 100 > allowed * preferred[broker_id]
         }
 
-    def _can_be_given_back(self, partition: TopicPartition) -> bool:
+    def _can_be_given_back(self, topic_partition: TopicPartition) -> bool:
         """Whether a preferred election would succeed now (KAFKA-9866).
 
         A replica still being added does not lead before the move is complete: the move may yet be
         cancelled or superseded (KAFKA-14808). Other moves are no obstacle (KAFKA-10149).
         """
-        leadership = self._context.partition_leadership_info(partition)
+        leadership = self._context.partition_leadership_info(topic_partition)
         assert leadership is not None, "another replica leads it"
-        replicas = partition_replicas(self._context, partition)
+        replicas = partition_replicas(self._context, topic_partition)
         change = change_partition(leadership.leader_and_isr, replicas, PreferredElection())
         return (
             isinstance(change, PartitionChange)

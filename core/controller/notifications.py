@@ -87,26 +87,26 @@ class Notifications:
         """Read states into the context; return those that could be."""
         learnt: list[TopicPartition] = []
         unusable: list[str] = []
-        for partition, state in self._services.store.read_partition_states(
+        for topic_partition, state in self._services.store.read_partition_states(
             list(partitions)
         ).items():
             if isinstance(state, UnreadableError):
-                self._unread.add(partition)
+                self._unread.add(topic_partition)
                 self._context.must_read_again = True
             if isinstance(state, BadDataError):
-                unusable.append(f"{partition}: {state}")
+                unusable.append(f"{topic_partition}: {state}")
             elif self._context.is_of_newer_controller(state):
                 # Another controller rules; the first fenced write will tell.
-                unusable.append(f"{partition}: controller epoch {state.controller_epoch}")
+                unusable.append(f"{topic_partition}: controller epoch {state.controller_epoch}")
             else:
-                before = self._context.partition_leadership_info(partition)
-                self._context.put_partition_leadership_info(partition, state)
-                learnt.append(partition)
+                before = self._context.partition_leadership_info(topic_partition)
+                self._context.put_partition_leadership_info(topic_partition, state)
+                learnt.append(topic_partition)
                 if state != before:
                     now = state.leader_and_isr
                     self._services.outbox.record(
                         "%s: leader %d, isr %s → %s",
-                        partition,
+                        topic_partition,
                         now.leader,
                         "?" if before is None else list(before.leader_and_isr.isr),
                         list(now.isr),

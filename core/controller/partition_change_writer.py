@@ -66,26 +66,30 @@ def change_partitions(
         current = _usable(services, remaining, states, failures)
         changes = _decide(services, current, cause_of, failures)
         remaining = _write(services, current, changes, accepted, failures)
-    for partition in remaining:
-        failures[partition] = StateChangeFailedError(
-            f"{partition}: its state kept changing while {MAX_ROUNDS} attempts were made"
+    for topic_partition in remaining:
+        failures[topic_partition] = StateChangeFailedError(
+            f"{topic_partition}: its state kept changing while {MAX_ROUNDS} attempts were made"
         )
     return accepted, failures
 
 
-def partition_replicas(context: ControllerContext, partition: TopicPartition) -> PartitionReplicas:
+def partition_replicas(
+    context: ControllerContext, topic_partition: TopicPartition
+) -> PartitionReplicas:
     """Return what the context knows of the replicas of a partition."""
     return PartitionReplicas(
-        context.partition_full_replica_assignment(partition),
-        is_online=lambda r: context.is_replica_online(r, partition),
-        is_reachable=lambda r: context.is_replica_online(r, partition, include_shutting_down=True),
+        context.partition_full_replica_assignment(topic_partition),
+        is_online=lambda r: context.is_replica_online(r, topic_partition),
+        is_reachable=lambda r: context.is_replica_online(
+            r, topic_partition, include_shutting_down=True
+        ),
         is_shutting_down=lambda r: r in context.shutting_down_broker_ids,
-        suspect_end=lambda r: context.suspect_end(r, partition),
-        has_restarted=lambda r: context.has_restarted(r, partition),
-        exists=lambda r: context.replica_exists(r, partition),
-        must_not_lead=lambda r: context.must_not_lead(r, partition),
+        suspect_end=lambda r: context.suspect_end(r, topic_partition),
+        has_restarted=lambda r: context.has_restarted(r, topic_partition),
+        exists=lambda r: context.replica_exists(r, topic_partition),
+        must_not_lead=lambda r: context.must_not_lead(r, topic_partition),
         broker_epoch=context.broker_epoch,
-        is_topic_queued_for_deletion=context.is_topic_queued_for_deletion(partition.topic),
+        is_topic_queued_for_deletion=context.is_topic_queued_for_deletion(topic_partition.topic),
     )
 
 
@@ -95,23 +99,28 @@ def _decide(
     cause_of: Callable[[TopicPartition], Cause],
     failures: Failures,
 ) -> Changes:
-    causes = {partition: cause_of(partition) for partition in current}
-    replicas = {partition: partition_replicas(services.context, partition) for partition in current}
+    causes = {topic_partition: cause_of(topic_partition) for topic_partition in current}
+    replicas = {
+        topic_partition: partition_replicas(services.context, topic_partition)
+        for topic_partition in current
+    }
     _read_unclean_leader_election(
         services,
         {
-            partition: replicas[partition]
-            for partition, now in current.items()
-            if may_need_unclean_election(now, replicas[partition], causes[partition])
+            topic_partition: replicas[topic_partition]
+            for topic_partition, now in current.items()
+            if may_need_unclean_election(now, replicas[topic_partition], causes[topic_partition])
         },
     )
     changes: Changes = {}
-    for partition, now in current.items():
-        outcome = change_partition(now, replicas[partition], causes[partition])
+    for topic_partition, now in current.items():
+        outcome = change_partition(now, replicas[topic_partition], causes[topic_partition])
         if isinstance(outcome, ChangeRefused):
-            failures[partition] = StateChangeFailedError(f"{partition}: {outcome.reason}")
+            failures[topic_partition] = StateChangeFailedError(
+                f"{topic_partition}: {outcome.reason}"
+            )
         else:
-            changes[partition] = outcome
+            changes[topic_partition] = outcome
     return keep_eligible_replicas(services, current, changes)
 
 
@@ -123,8 +132,8 @@ def _read_unclean_leader_election(
         return
     settings = services.store.read_unclean_leader_election(sorted({p.topic for p in replicas}))
     default = services.settings.unclean_leader_election_enable
-    for partition, of_partition in replicas.items():
-        setting = settings.get(partition.topic, default)
+    for topic_partition, of_partition in replicas.items():
+        setting = settings.get(topic_partition.topic, default)
         if isinstance(setting, BadDataError):
             of_partition.unclean_election_error = str(setting)
         else:
@@ -140,44 +149,45 @@ def keep_eligible_replicas(
     """
     context = services.context
     keeping = {
-        partition: change.leader_and_isr
-        for partition, change in changes.items()
-        if change.keeps_eligible_replicas and change.leader_and_isr != current[partition]
+        topic_partition: change.leader_and_isr
+        for topic_partition, change in changes.items()
+        if change.keeps_eligible_replicas and change.leader_and_isr != current[topic_partition]
     }
     led = {p for p, after in keeping.items() if _can_be_led(context, p, after)}
     concerned = {
-        partition
-        for partition, after in keeping.items()
-        if current[partition].eligible_leader_replicas
+        topic_partition
+        for topic_partition, after in keeping.items()
+        if current[topic_partition].eligible_leader_replicas
         or (
-            not set(current[partition].isr) <= set(after.isr)
+            not set(current[topic_partition].isr) <= set(after.isr)
             and (
-                partition not in led
+                topic_partition not in led
                 or len(after.isr)
-                <= max(1, len(context.partition_replica_assignment(partition)) - 2)
+                <= max(1, len(context.partition_replica_assignment(topic_partition)) - 2)
             )
         )
     }
     topics = {p.topic for p in concerned & led if keeping[p].leader_recovery_state is RECOVERED}
     settings = services.store.read_min_insync_replicas(sorted(topics)) if topics else {}
     kept = dict(changes)
-    for partition in concerned:
+    for topic_partition in concerned:
         min_isr = NOBODY_COMMITS
-        if partition in led:
-            replicas = context.partition_replica_assignment(partition)
-            min_isr = settings.get(partition.topic, services.settings.min_insync_replicas)
+        if topic_partition in led:
+            replicas = context.partition_replica_assignment(topic_partition)
+            min_isr = settings.get(topic_partition.topic, services.settings.min_insync_replicas)
             min_isr = min(min_isr, len(replicas))
-        after = with_eligible_replicas(current[partition], keeping[partition], min_isr)
-        kept[partition] = changes[partition]._replace(leader_and_isr=after)
+        after = with_eligible_replicas(current[topic_partition], keeping[topic_partition], min_isr)
+        kept[topic_partition] = changes[topic_partition]._replace(leader_and_isr=after)
     return kept
 
 
 def _can_be_led(
-    context: ControllerContext, partition: TopicPartition, leadership: LeaderAndIsr
+    context: ControllerContext, topic_partition: TopicPartition, leadership: LeaderAndIsr
 ) -> bool:
     """Whether a replica leads, or can be elected at once."""
     return leadership.leader != NO_LEADER or any(
-        context.is_replica_online(r, partition) and context.suspect_end(r, partition) is None
+        context.is_replica_online(r, topic_partition)
+        and context.suspect_end(r, topic_partition) is None
         for r in leadership.isr
     )
 
@@ -189,26 +199,26 @@ def _usable(
     failures: Failures,
 ) -> dict[TopicPartition, LeaderAndIsr]:
     current: dict[TopicPartition, LeaderAndIsr] = {}
-    for partition in partitions:
-        state = states.get(partition)
+    for topic_partition in partitions:
+        state = states.get(topic_partition)
         if state is None:
             reason = "its state znode does not exist"
         elif isinstance(state, BadDataError):
             if isinstance(state, UnreadableError):
-                _look_again(services.context, partition)
+                _look_again(services.context, topic_partition)
             reason = str(state)
         elif services.context.is_of_newer_controller(state):
             reason = f"written by a newer controller, epoch {state.controller_epoch}"
         else:
-            current[partition] = state.leader_and_isr
+            current[topic_partition] = state.leader_and_isr
             continue
-        failures[partition] = StateChangeFailedError(f"{partition}: {reason}")
+        failures[topic_partition] = StateChangeFailedError(f"{topic_partition}: {reason}")
     return current
 
 
-def _look_again(context: ControllerContext, partition: TopicPartition) -> None:
+def _look_again(context: ControllerContext, topic_partition: TopicPartition) -> None:
     """Remember a state that an ACL keeps from changing: no watch fires when the ACL changes."""
-    context.refused_states.add(partition)
+    context.refused_states.add(topic_partition)
     context.must_read_again = True
 
 
@@ -222,42 +232,44 @@ def _write(
     """Write changes; return partitions that met a conflict."""
     context = services.context
     states: dict[TopicPartition, LeaderIsrAndControllerEpoch] = {}
-    for partition, change in changes.items():
+    for topic_partition, change in changes.items():
         state = LeaderIsrAndControllerEpoch(change.leader_and_isr, context.epoch)
-        if change.leader_and_isr != current[partition]:
-            states[partition] = state
+        if change.leader_and_isr != current[topic_partition]:
+            states[topic_partition] = state
             continue
-        known = context.partition_leadership_info(partition)
-        context.put_partition_leadership_info(partition, state)
+        known = context.partition_leadership_info(topic_partition)
+        context.put_partition_leadership_info(topic_partition, state)
         if known is None or known.leader_and_isr != change.leader_and_isr:
-            accepted[partition] = change
+            accepted[topic_partition] = change
     if not states:
         return []
     _report_unclean(services, current, changes)
     outcomes = services.store.update_partition_states(states, context.epoch_zk_version)
     conflicts: list[TopicPartition] = []
-    for partition, state in states.items():
-        outcome = outcomes[partition]
+    for topic_partition, state in states.items():
+        outcome = outcomes[topic_partition]
         if outcome is WriteError.BAD_VERSION:
-            conflicts.append(partition)
+            conflicts.append(topic_partition)
         elif isinstance(outcome, WriteError):
             if outcome is WriteError.NOT_ALLOWED:
-                _look_again(context, partition)
-            failures[partition] = StateChangeFailedError(f"{partition}: {outcome.value}")
-        else:
-            before = context.partition_leadership_info(partition)
-            written = state.leader_and_isr.with_partition_epoch(outcome)
-            accepted[partition] = changes[partition]._replace(leader_and_isr=written)
-            context.put_partition_leadership_info(
-                partition, LeaderIsrAndControllerEpoch(written, context.epoch)
+                _look_again(context, topic_partition)
+            failures[topic_partition] = StateChangeFailedError(
+                f"{topic_partition}: {outcome.value}"
             )
-            _record(services.outbox, partition, before, written)
+        else:
+            before = context.partition_leadership_info(topic_partition)
+            written = state.leader_and_isr.with_partition_epoch(outcome)
+            accepted[topic_partition] = changes[topic_partition]._replace(leader_and_isr=written)
+            context.put_partition_leadership_info(
+                topic_partition, LeaderIsrAndControllerEpoch(written, context.epoch)
+            )
+            _record(services.outbox, topic_partition, before, written)
     return conflicts
 
 
 def _report_unclean(services: ControllerServices, before: Leaderships, changes: Changes) -> None:
     """Count and log unclean elections before the write, whose answer may be lost."""
-    unclean = [partition for partition, change in changes.items() if change.is_unclean]
+    unclean = [topic_partition for topic_partition, change in changes.items() if change.is_unclean]
     if not unclean:
         return
     services.context.stats.unclean_leader_elections += len(unclean)
@@ -273,7 +285,7 @@ def _report_unclean(services: ControllerServices, before: Leaderships, changes: 
 
 def _record(
     outbox: Outbox,
-    partition: TopicPartition,
+    topic_partition: TopicPartition,
     before: LeaderIsrAndControllerEpoch | None,
     now: LeaderAndIsr,
 ) -> None:
@@ -281,7 +293,7 @@ def _record(
     if then is not None and then.leader == now.leader:
         outbox.record(
             "%s: leader %d, isr %s → %s, leader epoch %d",
-            partition,
+            topic_partition,
             now.leader,
             then.isr,
             now.isr,
@@ -290,7 +302,7 @@ def _record(
     else:
         outbox.record(
             "%s: leader %s → %d, isr %s, leader epoch %d",
-            partition,
+            topic_partition,
             "?" if then is None else then.leader,
             now.leader,
             now.isr,

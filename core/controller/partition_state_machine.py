@@ -57,17 +57,17 @@ class PartitionStateMachine:
     def settle_late(self, partitions: Iterable[TopicPartition]) -> None:
         """Settle partitions whose replicas were told a leadership before it could be changed."""
         batch = self._services.new_batch()
-        for partition, change in self.settle(partitions).items():
+        for topic_partition, change in self.settle(partitions).items():
             is_led = change.leader_and_isr.leader != NO_LEADER
             state = PartitionState.ONLINE if is_led else PartitionState.OFFLINE
-            self._context.put_partition_state(partition, state)
-            for broker_id in self._context.partition_replica_assignment(partition):
+            self._context.put_partition_state(topic_partition, state)
+            for broker_id in self._context.partition_replica_assignment(topic_partition):
                 replica_state = self._context.replica_state(
-                    PartitionAndReplica(partition, broker_id)
+                    PartitionAndReplica(topic_partition, broker_id)
                 )
                 if replica_state in (ReplicaState.NEW, ReplicaState.ONLINE):
                     is_new = replica_state is ReplicaState.NEW
-                    batch.add_leader_and_isr((broker_id,), partition, is_new=is_new)
+                    batch.add_leader_and_isr((broker_id,), topic_partition, is_new=is_new)
         self._services.announce(batch)
 
     def settle(self, partitions: Iterable[TopicPartition]) -> Changes:
@@ -90,30 +90,31 @@ class PartitionStateMachine:
         )
         return accepted
 
-    def _has_restarted_replicas(self, partition: TopicPartition) -> bool:
+    def _has_restarted_replicas(self, topic_partition: TopicPartition) -> bool:
         """Whether the leader is online, and an in-sync replica has restarted or is suspect."""
-        leadership = self._context.partition_leadership_info(partition)
-        if leadership is None or self._context.is_topic_queued_for_deletion(partition.topic):
+        leadership = self._context.partition_leadership_info(topic_partition)
+        if leadership is None or self._context.is_topic_queued_for_deletion(topic_partition.topic):
             return False
         leader, isr = leadership.leader_and_isr.leader, leadership.leader_and_isr.isr
-        if not self._context.is_replica_online(leader, partition, include_shutting_down=True):
+        if not self._context.is_replica_online(leader, topic_partition, include_shutting_down=True):
             return False  # an election follows anyway
-        return not all(map(partition_replicas(self._context, partition).can_stay, isr))
+        return not all(map(partition_replicas(self._context, topic_partition).can_stay, isr))
 
     def startup(self) -> None:
         """Give every partition its first state of this term, then seek leaders."""
-        for partition in list(self._context.all_partitions()):
-            self._context.put_partition_state(partition, self._initial_state(partition))
+        for topic_partition in list(self._context.all_partitions()):
+            self._context.put_partition_state(topic_partition, self._initial_state(topic_partition))
         self.trigger_online_partition_state_change()
 
     def trigger_online_partition_state_change(self, topic: str | None = None) -> Failures:
         """Try to bring every New and Offline partition (of ``topic``) online."""
         waiting = [
-            partition
-            for partition in self._context.partitions_in_state(
+            topic_partition
+            for topic_partition in self._context.partitions_in_state(
                 PartitionState.NEW, PartitionState.OFFLINE
             )
-            if topic in (None, partition.topic) and self._context.is_to_be_led(partition)
+            if topic in (None, topic_partition.topic)
+            and self._context.is_to_be_led(topic_partition)
         ]
         return self.handle_state_changes(waiting, PartitionState.ONLINE, OfflineElection())
 
@@ -132,20 +133,20 @@ class PartitionStateMachine:
             assert strategy is not None, "a partition goes online by an election strategy"
             failures.update(self._bring_online(valid, strategy))
         else:
-            for partition in valid:
-                self._context.put_partition_state(partition, target)
+            for topic_partition in valid:
+                self._context.put_partition_state(topic_partition, target)
         self._log.failures("%d partitions did not become %s", failures, target.value)
         return failures
 
     # --- validity ---
 
-    def _initial_state(self, partition: TopicPartition) -> PartitionState:
-        leadership = self._context.partition_leadership_info(partition)
+    def _initial_state(self, topic_partition: TopicPartition) -> PartitionState:
+        leadership = self._context.partition_leadership_info(topic_partition)
         if leadership is None:
             return PartitionState.NEW
         leader = leadership.leader_and_isr.leader
-        is_led = self._context.is_replica_online(leader, partition)
-        is_led = is_led and not self._context.must_not_lead(leader, partition)
+        is_led = self._context.is_replica_online(leader, topic_partition)
+        is_led = is_led and not self._context.must_not_lead(leader, topic_partition)
         return PartitionState.ONLINE if is_led else PartitionState.OFFLINE
 
     def _split_by_validity(
@@ -154,13 +155,13 @@ class PartitionStateMachine:
         valid: list[TopicPartition] = []
         failures: Failures = {}
         allowed = VALID_PREVIOUS_PARTITION_STATES[target]
-        for partition in partitions:
-            state = self._context.partition_state(partition)
+        for topic_partition in partitions:
+            state = self._context.partition_state(topic_partition)
             if state in allowed:
-                valid.append(partition)
+                valid.append(topic_partition)
             else:
-                failures[partition] = StateChangeFailedError(
-                    f"{partition}: cannot go from {state.value} to {target.value}"
+                failures[topic_partition] = StateChangeFailedError(
+                    f"{topic_partition}: cannot go from {state.value} to {target.value}"
                 )
         return valid, failures
 
@@ -171,9 +172,9 @@ class PartitionStateMachine:
     ) -> Failures:
         new: list[TopicPartition] = []
         existing: list[TopicPartition] = []
-        for partition in partitions:
-            is_new = self._context.partition_state(partition) is PartitionState.NEW
-            (new if is_new else existing).append(partition)
+        for topic_partition in partitions:
+            is_new = self._context.partition_state(topic_partition) is PartitionState.NEW
+            (new if is_new else existing).append(topic_partition)
         batch = self._services.new_batch()
         failures, found = self._initialise(new, batch)
         failures.update(self._elect([*existing, *found], strategy, batch))
@@ -186,12 +187,14 @@ class PartitionStateMachine:
         """Write first leaderships; return failures, and partitions that had one already."""
         failures: Failures = {}
         proposals: dict[TopicPartition, LeaderIsrAndControllerEpoch] = {}
-        for partition in partitions:
-            first = first_leadership(partition_replicas(self._context, partition))
+        for topic_partition in partitions:
+            first = first_leadership(partition_replicas(self._context, topic_partition))
             if isinstance(first, ChangeRefused):
-                failures[partition] = StateChangeFailedError(f"{partition}: {first.reason}")
+                failures[topic_partition] = StateChangeFailedError(
+                    f"{topic_partition}: {first.reason}"
+                )
             else:
-                proposals[partition] = LeaderIsrAndControllerEpoch(
+                proposals[topic_partition] = LeaderIsrAndControllerEpoch(
                     first.leader_and_isr, self._context.epoch
                 )
         if not proposals:
@@ -204,35 +207,35 @@ class PartitionStateMachine:
         exist = [p for p in proposals if outcomes[p] is WriteError.NODE_EXISTS]
         stored = self._services.store.read_partition_states(exist) if exist else {}
         found: list[TopicPartition] = []
-        for partition, proposal in proposals.items():
-            outcome = outcomes[partition]
-            if isinstance(outcome, int) or stored.get(partition) == proposal:
+        for topic_partition, proposal in proposals.items():
+            outcome = outcomes[topic_partition]
+            if isinstance(outcome, int) or stored.get(topic_partition) == proposal:
                 # created, now or by an attempt whose answer was lost
-                self._go_online_first(partition, proposal, batch)
+                self._go_online_first(topic_partition, proposal, batch)
             elif outcome is WriteError.NODE_EXISTS:
-                found.append(partition)
+                found.append(topic_partition)
             else:
                 self._context.must_read_again |= outcome is WriteError.NOT_ALLOWED
                 reason = "its topic is gone" if outcome is WriteError.NO_NODE else outcome.value
-                failures[partition] = StateChangeFailedError(f"{partition}: {reason}")
+                failures[topic_partition] = StateChangeFailedError(f"{topic_partition}: {reason}")
         return failures, found
 
     def _go_online_first(
         self,
-        partition: TopicPartition,
+        topic_partition: TopicPartition,
         leadership: LeaderIsrAndControllerEpoch,
         batch: ControlRequestBatch,
     ) -> None:
         first = leadership.leader_and_isr
-        self._context.put_partition_leadership_info(partition, leadership)
-        self._context.put_partition_state(partition, PartitionState.ONLINE)
+        self._context.put_partition_leadership_info(topic_partition, leadership)
+        self._context.put_partition_state(topic_partition, PartitionState.ONLINE)
         for member in first.isr:
             # A broker with a new log directory may suspect it, but was never told of it.
-            self._context.note_rejoined(member, partition)
+            self._context.note_rejoined(member, topic_partition)
         self._services.outbox.record(
-            "%s: created, leader %d, isr %s", partition, first.leader, list(first.isr)
+            "%s: created, leader %d, isr %s", topic_partition, first.leader, list(first.isr)
         )
-        batch.add_leader_and_isr(first.isr, partition, is_new=True)
+        batch.add_leader_and_isr(first.isr, topic_partition, is_new=True)
 
     def _elect(
         self,
@@ -242,7 +245,7 @@ class PartitionStateMachine:
     ) -> Failures:
         accepted, failures = change_partitions(self._services, partitions, strategy)
         self._context.note_elected(accepted)
-        for partition in accepted:
-            self._context.put_partition_state(partition, PartitionState.ONLINE)
+        for topic_partition in accepted:
+            self._context.put_partition_state(topic_partition, PartitionState.ONLINE)
         batch.add_changes(accepted)
         return failures

@@ -81,8 +81,8 @@ def topic_of(message: object, error: BaseException) -> str | None:
                     return value.topic_partition.topic
                 case str() if name == "topic":
                     return value
-    partition = getattr(message, "topic_partition", None)
-    return partition.topic if partition is not None else getattr(message, "topic", None)
+    topic_partition = getattr(message, "topic_partition", None)
+    return topic_partition.topic if topic_partition is not None else getattr(message, "topic", None)
 
 
 def resignation(message: object, error: BaseException) -> Resign:

@@ -43,18 +43,18 @@ class ReplicaStateMachine:
         batch.make_full(context.live_or_shutting_down_broker_ids)
         batch.add_full_metadata()
         all_offline: list[PartitionAndReplica] = []
-        for partition in list(context.all_partitions()):
+        for topic_partition in list(context.all_partitions()):
             online: list[BrokerId] = []
-            for broker_id in context.partition_replica_assignment(partition):
-                replica = PartitionAndReplica(partition, broker_id)
-                if context.is_replica_online(broker_id, partition):
+            for broker_id in context.partition_replica_assignment(topic_partition):
+                replica = PartitionAndReplica(topic_partition, broker_id)
+                if context.is_replica_online(broker_id, topic_partition):
                     context.put_replica_state(replica, ReplicaState.ONLINE)
                     online.append(broker_id)
                 else:
                     context.put_replica_state(replica, ReplicaState.DELETION_INELIGIBLE)
                     all_offline.append(replica)
             if online:
-                batch.add_leader_and_isr(online, partition)
+                batch.add_leader_and_isr(online, topic_partition)
         self._services.announce(batch)
         self.handle_state_changes(all_offline, ReplicaState.OFFLINE)
 
@@ -86,8 +86,8 @@ class ReplicaStateMachine:
     def ask(self, replicas: Iterable[PartitionAndReplica]) -> None:
         """Tell replicas their leadership once more, for their answer."""
         batch = self._services.new_batch()
-        for partition, broker_id in replicas:
-            batch.add_leader_and_isr((broker_id,), partition)
+        for topic_partition, broker_id in replicas:
+            batch.add_leader_and_isr((broker_id,), topic_partition)
         self._services.announce(batch)
 
     def restart(self, replicas: Collection[PartitionAndReplica]) -> None:
@@ -101,8 +101,8 @@ class ReplicaStateMachine:
         accepted, _ = change_partitions(self._services, led, NewLeaderEpoch())
         batch = self._services.new_batch()
         for replica in self._valid(kept, ReplicaState.ONLINE):
-            partition = replica.topic_partition
-            if partition in accepted:
+            topic_partition = replica.topic_partition
+            if topic_partition in accepted:
                 if self._context.replica_state(replica) is not ReplicaState.NEW:
                     self._context.put_replica_state(replica, ReplicaState.ONLINE)
             else:
@@ -126,8 +126,8 @@ class ReplicaStateMachine:
     def _is_kept(self, replica: PartitionAndReplica) -> bool:
         return replica.topic_partition.topic not in self._context.topics_with_deletion_started
 
-    def _was_led(self, partition: TopicPartition) -> bool:
-        return self._context.partition_leadership_info(partition) is not None
+    def _was_led(self, topic_partition: TopicPartition) -> bool:
+        return self._context.partition_leadership_info(topic_partition) is not None
 
     def _valid(
         self, replicas: Iterable[PartitionAndReplica], target: ReplicaState
@@ -163,14 +163,14 @@ class ReplicaStateMachine:
             case ReplicaState.OFFLINE:
                 partitions = self._take_offline(broker_id, partitions, batch)
             case ReplicaState.DELETION_STARTED:
-                for partition in partitions:
-                    batch.add_stop_replica(broker_id, partition, delete=True)
+                for topic_partition in partitions:
+                    batch.add_stop_replica(broker_id, topic_partition, delete=True)
             case ReplicaState.NON_EXISTENT:
                 self._forget(broker_id, partitions)
             case ReplicaState.DELETION_INELIGIBLE | ReplicaState.DELETION_SUCCESSFUL:
                 pass
-        for partition in partitions:
-            self._context.put_replica_state(PartitionAndReplica(partition, broker_id), target)
+        for topic_partition in partitions:
+            self._context.put_replica_state(PartitionAndReplica(topic_partition, broker_id), target)
 
     # --- the transitions ---
 
@@ -179,14 +179,14 @@ class ReplicaStateMachine:
     ) -> list[TopicPartition]:
         told: list[TopicPartition] = []
         led: list[TopicPartition] = []
-        for partition in partitions:
-            leadership = self._context.partition_leadership_info(partition)
+        for topic_partition in partitions:
+            leadership = self._context.partition_leadership_info(topic_partition)
             if leadership is not None:
                 if leadership.leader_and_isr.leader == broker_id:
-                    led.append(partition)
+                    led.append(topic_partition)
                     continue
-                batch.add_leader_and_isr((broker_id,), partition, is_new=True)
-            told.append(partition)
+                batch.add_leader_and_isr((broker_id,), topic_partition, is_new=True)
+            told.append(topic_partition)
         if led:
             self._log.error(
                 "%d replicas of broker %d cannot be new, they lead, the first: %s",
@@ -199,14 +199,14 @@ class ReplicaStateMachine:
     def _tell_replica(
         self, broker_id: BrokerId, partitions: list[TopicPartition], batch: ControlRequestBatch
     ) -> None:
-        for partition in partitions:
-            replica = PartitionAndReplica(partition, broker_id)
+        for topic_partition in partitions:
+            replica = PartitionAndReplica(topic_partition, broker_id)
             is_new = self._context.replica_state(replica) is ReplicaState.NEW
             if is_new:
                 self._ensure_assigned(replica)
             # A new one has been told, but what a FULL request does not list is stray.
             if not is_new or batch.is_full_for(broker_id):
-                batch.add_leader_and_isr((broker_id,), partition, is_new=is_new)
+                batch.add_leader_and_isr((broker_id,), topic_partition, is_new=is_new)
 
     def _without_failed_logs(
         self, broker_id: BrokerId, partitions: list[TopicPartition]
@@ -220,12 +220,12 @@ class ReplicaStateMachine:
         return [p for p in partitions if p not in failed] if failed else partitions
 
     def _ensure_assigned(self, replica: PartitionAndReplica) -> None:
-        partition = replica.topic_partition
-        assignment = self._context.partition_full_replica_assignment(partition)
+        topic_partition = replica.topic_partition
+        assignment = self._context.partition_full_replica_assignment(topic_partition)
         if replica.replica not in assignment.replicas:
             self._log.error("%s is not assigned; assigning it", replica)
             self._context.update_partition_full_replica_assignment(
-                partition,
+                topic_partition,
                 ReplicaAssignment(
                     (*assignment.replicas, replica.replica),
                     assignment.adding_replicas,
@@ -236,8 +236,8 @@ class ReplicaStateMachine:
     def _take_offline(
         self, broker_id: BrokerId, partitions: list[TopicPartition], batch: ControlRequestBatch
     ) -> list[TopicPartition]:
-        for partition in partitions:  # with the epoch of now, before the ISR changes
-            batch.add_stop_replica(broker_id, partition, delete=False)
+        for topic_partition in partitions:  # with the epoch of now, before the ISR changes
+            batch.add_stop_replica(broker_id, topic_partition, delete=False)
         led = [p for p in partitions if self._context.partition_leadership_info(p) is not None]
         removed, failures = change_partitions(self._services, led, RemoveReplica(broker_id))
         # The znodes of a topic that is being deleted may be gone already.
@@ -250,11 +250,11 @@ class ReplicaStateMachine:
         return [p for p in partitions if p not in failures]
 
     def _forget(self, broker_id: BrokerId, partitions: list[TopicPartition]) -> None:
-        for partition in partitions:
-            assignment = self._context.partition_full_replica_assignment(partition)
+        for topic_partition in partitions:
+            assignment = self._context.partition_full_replica_assignment(topic_partition)
             self._context.update_partition_full_replica_assignment(
-                partition, assignment.without_replica(broker_id)
+                topic_partition, assignment.without_replica(broker_id)
             )
 
-    def _is_queued_for_deletion(self, partition: TopicPartition) -> bool:
-        return self._context.is_topic_queued_for_deletion(partition.topic)
+    def _is_queued_for_deletion(self, topic_partition: TopicPartition) -> bool:
+        return self._context.is_topic_queued_for_deletion(topic_partition.topic)

@@ -125,11 +125,13 @@ class ControlResponses:
             if topic.topic_id != self._context.topic_id(topic.topic_name)
         }
         for error in response.partition_errors:
-            partition = error.topic_partition
+            topic_partition = error.topic_partition
             # It may have been deleted, or moved away, since it was asked.
-            is_assigned = event.broker_id in self._context.partition_replica_assignment(partition)
-            if is_assigned and partition.topic not in earlier:
-                replica = PartitionAndReplica(partition, event.broker_id)
+            is_assigned = event.broker_id in self._context.partition_replica_assignment(
+                topic_partition
+            )
+            if is_assigned and topic_partition.topic not in earlier:
+                replica = PartitionAndReplica(topic_partition, event.broker_id)
                 answered.setdefault(error.error_code, []).append(replica)
         offline = self._context.replicas_on_offline_dirs.setdefault(event.broker_id, set())
         obeyed = [r for error in _IN_SERVICE for r in answered.get(error, ())]
@@ -167,12 +169,16 @@ class ControlResponses:
         self, replicas: Collection[PartitionAndReplica], request: LeaderAndIsrRequest
     ) -> None:
         """Begin a leader epoch in which damaged logs may be replaced, unless one has begun."""
-        asked_in = {partition: state.leader_epoch for partition, state in request.partitions()}
+        asked_in = {
+            topic_partition: state.leader_epoch for topic_partition, state in request.partitions()
+        }
         waiting: list[PartitionAndReplica] = []
         for replica in replicas:
-            partition = replica.topic_partition
-            known = self._context.partition_leadership_info(partition)
-            is_present = known and known.leader_and_isr.leader_epoch == asked_in.get(partition)
+            topic_partition = replica.topic_partition
+            known = self._context.partition_leadership_info(topic_partition)
+            is_present = known and known.leader_and_isr.leader_epoch == asked_in.get(
+                topic_partition
+            )
             if is_present:
                 waiting.append(replica)
         self._replicas.restart(waiting)
@@ -190,12 +196,12 @@ class ControlResponses:
         self._deletions.on_stop_replica_response(
             event.broker_id,
             {
-                partition: answered.get(partition, response.error_code)
+                topic_partition: answered.get(topic_partition, response.error_code)
                 for topic in event.request.topic_states
                 if topic.topic_id == self._context.topic_id(topic.topic_name)
                 for stop in topic.partition_states
                 if _deletes_for_ever(stop)
-                for partition in (TopicPartition(topic.topic_name, stop.partition_index),)
+                for topic_partition in (TopicPartition(topic.topic_name, stop.partition_index),)
             },
         )
 

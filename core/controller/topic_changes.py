@@ -90,9 +90,9 @@ class TopicChanges:
             for partition in assignment.partitions
             if not self._context.partition_replica_assignment(TopicPartition(topic, partition))
         ]
-        for partition in added:
+        for topic_partition in added:
             self._context.update_partition_full_replica_assignment(
-                partition, assignment.partitions[partition.partition]
+                topic_partition, assignment.partitions[topic_partition.partition]
             )
         if added:
             self._services.outbox.record("%s: %d partitions added", topic, len(added))
@@ -197,8 +197,8 @@ class TopicChanges:
         """Return what is being moved, where a tool kept the replicas and dropped the rest."""
         lost: dict[int, ReplicaAssignment] = {}
         for number, assignment in read.partitions.items():
-            partition = TopicPartition(topic, number)
-            known = self._context.partition_full_replica_assignment(partition)
+            topic_partition = TopicPartition(topic, number)
+            known = self._context.partition_full_replica_assignment(topic_partition)
             if known.is_being_reassigned and assignment == ReplicaAssignment(known.replicas):
                 lost[number] = known
         return lost
@@ -252,10 +252,10 @@ class TopicChanges:
         context.add_topic(topic)
         context.topic_created_zxids[topic] = assignment.created_zxid
         for number, replicas in assignment.partitions.items():
-            partition = TopicPartition(topic, number)
-            context.update_partition_full_replica_assignment(partition, replicas)
+            topic_partition = TopicPartition(topic, number)
+            context.update_partition_full_replica_assignment(topic_partition, replicas)
             if replicas.is_being_reassigned:
-                context.partitions_being_reassigned.add(partition)
+                context.partitions_being_reassigned.add(topic_partition)
         return True
 
     def _learn_leaderships(self, partitions: list[TopicPartition]) -> None:
@@ -263,21 +263,21 @@ class TopicChanges:
         states, zxids = self._services.store.read_partition_states_with_zxids(partitions)
         broker_epochs = self._context.live_broker_epochs
         youngest = max(broker_epochs.values(), default=0)
-        for partition, state in states.items():
+        for topic_partition, state in states.items():
             if isinstance(state, BadDataError):
-                self._context.unreadable_partitions.add(partition)
+                self._context.unreadable_partitions.add(topic_partition)
                 self._context.must_read_again |= isinstance(state, UnreadableError)
-                unreadable[partition] = state
+                unreadable[topic_partition] = state
                 continue
-            self._context.put_partition_leadership_info(partition, state)
+            self._context.put_partition_leadership_info(topic_partition, state)
             if state.controller_epoch > self._context.loaded_epoch:
                 self._context.loaded_epoch = state.controller_epoch
-            written = zxids[partition]
+            written = zxids[topic_partition]
             if written < youngest:
                 isr = state.leader_and_isr.isr
                 restarted = frozenset(r for r in isr if broker_epochs.get(r, 0) > written)
                 if restarted:
-                    self._context.restarted_replicas[partition] = restarted
+                    self._context.restarted_replicas[topic_partition] = restarted
         self._log.failures("%d partitions cannot be led", unreadable)
 
     def _create(self, topics: list[str]) -> None:
@@ -315,8 +315,8 @@ class TopicChanges:
         )
 
     def _is_dead_in_isr(self, replica: PartitionAndReplica) -> bool:
-        partition, broker_id = replica
-        leadership = self._context.partition_leadership_info(partition)
+        topic_partition, broker_id = replica
+        leadership = self._context.partition_leadership_info(topic_partition)
         in_sync = () if leadership is None else leadership.leader_and_isr.isr
         return broker_id in in_sync and broker_id not in self._context.registrations
 
@@ -368,10 +368,10 @@ class TopicChanges:
         """Take what tools wait for, and what cannot be done any more, out of their znode."""
         moving = self._context.partitions_being_reassigned
         dropped = {
-            partition: assignment.target_replicas
+            topic_partition: assignment.target_replicas
             for topic in topics
-            for partition, assignment in self._context.partition_assignments(topic).items()
-            if partition in moving
+            for topic_partition, assignment in self._context.partition_assignments(topic).items()
+            if topic_partition in moving
         }
         if dropped:
             self._services.store.remove_reassignments(dropped, self._context.epoch_zk_version)

@@ -241,18 +241,20 @@ class TopicDeletions:
         if not queued:
             return
         self._replicas.ask(
-            PartitionAndReplica(partition, broker_id)
+            PartitionAndReplica(topic_partition, broker_id)
             for broker_id, lost in sorted(self._context.replicas_on_offline_dirs.items())
-            for partition in queued
-            if partition in lost
+            for topic_partition in queued
+            if topic_partition in lost
         )
 
-    def _lost_leader(self, partition: TopicPartition) -> bool:
-        leadership = self._context.partition_leadership_info(partition)
+    def _lost_leader(self, topic_partition: TopicPartition) -> bool:
+        leadership = self._context.partition_leadership_info(topic_partition)
         if leadership is None:
             return False  # never had one: whoever moves it brings it online
-        is_led = self._context.is_replica_online(leadership.leader_and_isr.leader, partition)
-        return not is_led or self._context.partition_state(partition) is PartitionState.OFFLINE
+        is_led = self._context.is_replica_online(leadership.leader_and_isr.leader, topic_partition)
+        return (
+            not is_led or self._context.partition_state(topic_partition) is PartitionState.OFFLINE
+        )
 
     def _queued(self, topics: Iterable[str]) -> set[str]:
         return self._context.topics_to_be_deleted.intersection(topics)
@@ -296,9 +298,9 @@ class TopicDeletions:
         """Learn which replicas of a broker are deleted and which could not be."""
         deleted: list[PartitionAndReplica] = []
         failed: list[PartitionAndReplica] = []
-        for partition, error in errors.items():
-            replica = PartitionAndReplica(partition, broker_id)
-            deletion = self._started(partition.topic)
+        for topic_partition, error in errors.items():
+            replica = PartitionAndReplica(topic_partition, broker_id)
+            deletion = self._started(topic_partition.topic)
             if deletion is not None and replica in deletion.asked:
                 (deleted if error is Errors.NONE else failed).append(replica)
         self._replicas.handle_state_changes(deleted, ReplicaState.DELETION_SUCCESSFUL)

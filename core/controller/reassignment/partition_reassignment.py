@@ -77,19 +77,19 @@ class Reassignments:
         }
         moves: dict[TopicPartition, ReplicaAssignment] = {}
         refused: Refusals = {}
-        for partition, target in targets.items():
-            requested = requested_assignment(self._context, partition, target)
+        for topic_partition, target in targets.items():
+            requested = requested_assignment(self._context, topic_partition, target)
             if isinstance(requested, Refusal):
-                refused[partition] = requested
+                refused[topic_partition] = requested
             else:
-                moves[partition] = requested
+                moves[topic_partition] = requested
         self._withdraw_from_znode(moves)
         refused.update(self._moves.start(moves))
         return AlterPartitionReassignmentsResponse(
             Errors.NONE,
             tuple(
-                ReassignedPartition(*partition, *refused.get(partition, _ACCEPTED))
-                for partition in targets
+                ReassignedPartition(*topic_partition, *refused.get(topic_partition, _ACCEPTED))
+                for topic_partition in targets
             ),
         )
 
@@ -100,12 +100,12 @@ class Reassignments:
         moving = self._context.partitions_being_reassigned
         asked = moving if request.partitions is None else moving & set(request.partitions)
         rows: list[OngoingReassignment] = []
-        for partition in sorted(asked):
-            now = self._context.partition_full_replica_assignment(partition)
+        for topic_partition in sorted(asked):
+            now = self._context.partition_full_replica_assignment(topic_partition)
             if now.is_being_reassigned:
                 rows.append(
                     OngoingReassignment(
-                        *partition, now.replicas, now.adding_replicas, now.removing_replicas
+                        *topic_partition, now.replicas, now.adding_replicas, now.removing_replicas
                     )
                 )
         return ListPartitionReassignmentsResponse(Errors.NONE, tuple(rows))
@@ -116,10 +116,10 @@ class Reassignments:
         if moving:
             self._moves.on_isr_change(moving)
 
-    def on_state_written(self, partition: TopicPartition) -> None:
+    def on_state_written(self, topic_partition: TopicPartition) -> None:
         """Complete a move whose target is in sync now; somebody wrote the partition's state."""
-        if partition in self._context.partitions_being_reassigned:
-            self._moves.on_state_written(partition)
+        if topic_partition in self._context.partitions_being_reassigned:
+            self._moves.on_state_written(topic_partition)
 
     def on_partition_modifications(self, topic: str) -> None:
         """Go on with what is being moved of a topic whose znode somebody wrote."""
@@ -145,10 +145,10 @@ class Reassignments:
 
     def _moving_to(self, broker_ids: Set[BrokerId]) -> list[TopicPartition]:
         return sorted(
-            partition
-            for partition in self._context.partitions_being_reassigned
+            topic_partition
+            for topic_partition in self._context.partitions_being_reassigned
             if not broker_ids.isdisjoint(
-                self._context.partition_full_replica_assignment(partition).target_replicas
+                self._context.partition_full_replica_assignment(topic_partition).target_replicas
             )
         )
 
@@ -170,21 +170,27 @@ class Reassignments:
         moves: dict[TopicPartition, ReplicaAssignment] = {}
         refused: Refusals = {}
         done: dict[TopicPartition, tuple[BrokerId, ...]] = {}
-        for partition, target in wanted.items():
-            if target == self._context.partition_full_replica_assignment(partition).target_replicas:
-                if partition not in self._context.partitions_being_reassigned:
-                    done[partition] = target
+        for topic_partition, target in wanted.items():
+            if (
+                target
+                == self._context.partition_full_replica_assignment(topic_partition).target_replicas
+            ):
+                if topic_partition not in self._context.partitions_being_reassigned:
+                    done[topic_partition] = target
                 continue
             requested = requested_assignment(
-                self._context, partition, target, dead_targets_may_wait=True
+                self._context, topic_partition, target, dead_targets_may_wait=True
             )
             if isinstance(requested, Refusal):
-                refused[partition] = requested
+                refused[topic_partition] = requested
             else:
-                moves[partition] = requested
+                moves[topic_partition] = requested
         refused.update(self._moves.start(moves))
         self._report(refused)
-        settled = {**done, **{partition: wanted[partition] for partition in refused}}
+        settled = {
+            **done,
+            **{topic_partition: wanted[topic_partition] for topic_partition in refused},
+        }
         if settled or not wanted:
             self._services.store.remove_reassignments(settled, self._context.epoch_zk_version)
         return set(moves) - set(refused)

@@ -46,15 +46,15 @@ class ReassignmentElections:
         led = [p for p in partitions if self._context.partition_leadership_info(p) is not None]
         accepted, failures = change_partitions(self._services, led, ReassignmentEpoch())
         batch = self._services.new_batch()
-        for partition, change in accepted.items():
-            assignment = self._context.partition_full_replica_assignment(partition)
+        for topic_partition, change in accepted.items():
+            assignment = self._context.partition_full_replica_assignment(topic_partition)
             isr = change.leader_and_isr.isr
             # A new replica may use any log directory that still works (KAFKA-10314).
             new = [r for r in assignment.adding_replicas if r not in isr]
             for replica in (*assignment.origin_replicas, *assignment.adding_replicas):
                 # An earlier attempt to finish may have deleted some of them already.
-                if self._context.replica_exists(replica, partition):
-                    batch.add_leader_and_isr((replica,), partition, is_new=replica in new)
+                if self._context.replica_exists(replica, topic_partition):
+                    batch.add_leader_and_isr((replica,), topic_partition, is_new=replica in new)
         self._services.announce(batch)
         return failures
 
@@ -65,13 +65,15 @@ class ReassignmentElections:
         """
         lost: list[TopicPartition] = []
         led: list[TopicPartition] = []
-        for partition in partitions:
-            leadership = self._context.partition_leadership_info(partition)
+        for topic_partition in partitions:
+            leadership = self._context.partition_leadership_info(topic_partition)
             if leadership is not None:
                 leader = leadership.leader_and_isr.leader
-                target = self._context.partition_replica_assignment(partition)
-                stays = leader in target and self._context.is_replica_online(leader, partition)
-                (led if stays else lost).append(partition)
+                target = self._context.partition_replica_assignment(topic_partition)
+                stays = leader in target and self._context.is_replica_online(
+                    leader, topic_partition
+                )
+                (led if stays else lost).append(topic_partition)
         failures = self._partitions.handle_state_changes(
             lost, PartitionState.ONLINE, ReassignElection()
         )
@@ -103,16 +105,16 @@ class ReassignmentElections:
     # --- inside ---
 
     def _is_complete(
-        self, partition: TopicPartition, state: LeaderIsrAndControllerEpoch | object
+        self, topic_partition: TopicPartition, state: LeaderIsrAndControllerEpoch | object
     ) -> bool:
-        if not self._context.partition_full_replica_assignment(partition).is_being_reassigned:
+        if not self._context.partition_full_replica_assignment(topic_partition).is_being_reassigned:
             return True
         return isinstance(state, LeaderIsrAndControllerEpoch) and is_reassignment_complete(
-            state.leader_and_isr, partition_replicas(self._context, partition)
+            state.leader_and_isr, partition_replicas(self._context, topic_partition)
         )
 
-    def _loses_leader(self, partition: TopicPartition, assignment: ReplicaAssignment) -> bool:
-        leadership = self._context.partition_leadership_info(partition)
+    def _loses_leader(self, topic_partition: TopicPartition, assignment: ReplicaAssignment) -> bool:
+        leadership = self._context.partition_leadership_info(topic_partition)
         if leadership is None:
             return False
         now = leadership.leader_and_isr
@@ -123,12 +125,12 @@ class ReassignmentElections:
         found: list[TopicPartition] = []
         leadership_of = self._context.partition_leadership_info
         for topic in self._context.all_topics:
-            for partition, assignment in self._context.partition_assignments(topic).items():
-                leadership = leadership_of(partition)
+            for topic_partition, assignment in self._context.partition_assignments(topic).items():
+                leadership = leadership_of(topic_partition)
                 if leadership is not None:
                     isr, replicas = leadership.leader_and_isr.isr, assignment.replicas
                     if isr != replicas and not set(isr).issubset(replicas):
-                        found.append(partition)
+                        found.append(topic_partition)
         return found
 
     def _announce(self, changed: Changes) -> None:

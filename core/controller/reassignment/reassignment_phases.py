@@ -71,17 +71,17 @@ class ReassignmentPhases:
         with the code KRaft's ``ReplicationControlManager`` has for it.
         """
         changed = {
-            partition: assignment
-            for partition, assignment in requested.items()
-            if assignment != self._context.partition_full_replica_assignment(partition)
+            topic_partition: assignment
+            for topic_partition, assignment in requested.items()
+            if assignment != self._context.partition_full_replica_assignment(topic_partition)
         }
         refusals = {
-            partition: Refusal(Errors.INVALID_REPLICA_ASSIGNMENT, str(failure))
-            for partition, failure in self._elections.elect_remaining(changed).items()
+            topic_partition: Refusal(Errors.INVALID_REPLICA_ASSIGNMENT, str(failure))
+            for topic_partition, failure in self._elections.elect_remaining(changed).items()
         }
         led = {p: assignment for p, assignment in changed.items() if p not in refusals}
-        for partition, failure in write_assignments(self._services, led).items():
-            refusals[partition] = Refusal(Errors.UNKNOWN_SERVER_ERROR, str(failure))
+        for topic_partition, failure in write_assignments(self._services, led).items():
+            refusals[topic_partition] = Refusal(Errors.UNKNOWN_SERVER_ERROR, str(failure))
         self._apply({p: assignment for p, assignment in led.items() if p not in refusals})
         moving = self._context.partitions_being_reassigned
         self.go_on([p for p in requested if p in moving and p not in refusals])
@@ -101,7 +101,7 @@ class ReassignmentPhases:
         """Finish those whose target is in sync; have the new replicas of the others copy."""
         if not partitions:
             return
-        topics = dict.fromkeys(partition.topic for partition in partitions)
+        topics = dict.fromkeys(topic_partition.topic for topic_partition in partitions)
         self._deletions.mark_ineligible(list(topics), "a partition of it is being moved")
         self._bring_online_never_led(partitions)
         caught_up = set(self.finish_caught_up(partitions))
@@ -125,15 +125,15 @@ class ReassignmentPhases:
         caught_up = self.finish_caught_up(partitions)
         self._deletions.ask_damaged([p for p in partitions if p not in caught_up])
 
-    def on_state_written(self, partition: TopicPartition) -> None:
+    def on_state_written(self, topic_partition: TopicPartition) -> None:
         """Finish a move whose target is in sync now, unless all that was written is our attempt to.
 
         Else one that cannot be finished would trigger itself for ever (KAFKA-6146).
         """
-        self._services.store.watch_partition_states([partition])
-        state = self._services.store.read_partition_states([partition]).get(partition)
-        if partition not in self._unfinished or state != self._unfinished[partition]:
-            self.finish_caught_up([partition])
+        self._services.store.watch_partition_states([topic_partition])
+        state = self._services.store.read_partition_states([topic_partition]).get(topic_partition)
+        if topic_partition not in self._unfinished or state != self._unfinished[topic_partition]:
+            self.finish_caught_up([topic_partition])
 
     def keep(self, partitions: Collection[TopicPartition]) -> None:
         """Go on after a topic's znode was written, by us or by others.
@@ -157,18 +157,18 @@ class ReassignmentPhases:
 
     def _apply(self, accepted: Mapping[TopicPartition, ReplicaAssignment]) -> None:
         unneeded: list[PartitionAndReplica] = []
-        for partition, assignment in accepted.items():
-            before = self._context.partition_full_replica_assignment(partition)
-            self._context.update_partition_full_replica_assignment(partition, assignment)
-            self._context.partitions_being_reassigned.add(partition)
+        for topic_partition, assignment in accepted.items():
+            before = self._context.partition_full_replica_assignment(topic_partition)
+            self._context.update_partition_full_replica_assignment(topic_partition, assignment)
+            self._context.partitions_being_reassigned.add(topic_partition)
             unneeded += [
-                PartitionAndReplica(partition, r)
+                PartitionAndReplica(topic_partition, r)
                 for r in before.replicas
                 if r not in assignment.replicas
             ]
             self._services.outbox.record(
                 "%s: moving %s → %s",
-                partition,
+                topic_partition,
                 list(before.target_replicas),
                 list(assignment.target_replicas),
             )
@@ -218,30 +218,34 @@ class ReassignmentPhases:
         new = self._in_state(ReplicaState.NEW, self._adding(partitions))
         self._replicas.handle_state_changes(new, ReplicaState.ONLINE)
         before = {p: self._context.partition_full_replica_assignment(p) for p in partitions}
-        for partition, assignment in before.items():
+        for topic_partition, assignment in before.items():
             target = ReplicaAssignment(assignment.target_replicas)
-            self._context.update_partition_full_replica_assignment(partition, target)
+            self._context.update_partition_full_replica_assignment(topic_partition, target)
         failures = self._elections.lead_from_assignment(partitions)
         self._log.failures("%d partitions are not led from where they move to", failures)
         not_left = self._stop(
             [
-                PartitionAndReplica(partition, r)
-                for partition, assignment in before.items()
-                if partition not in failures
+                PartitionAndReplica(topic_partition, r)
+                for topic_partition, assignment in before.items()
+                if topic_partition not in failures
                 for r in assignment.removing_replicas
             ]
         )
         settled: dict[TopicPartition, ReplicaAssignment] = {}
-        for partition, assignment in before.items():
-            if assignment.removing_replicas and (partition in failures or partition in not_left):
-                self._context.update_partition_full_replica_assignment(partition, assignment)
+        for topic_partition, assignment in before.items():
+            if assignment.removing_replicas and (
+                topic_partition in failures or topic_partition in not_left
+            ):
+                self._context.update_partition_full_replica_assignment(topic_partition, assignment)
             else:
-                settled[partition] = ReplicaAssignment(assignment.target_replicas)
+                settled[topic_partition] = ReplicaAssignment(assignment.target_replicas)
         failures = write_assignments(self._services, settled)
         self._log.failures("%d partitions have moved, which cannot be written", failures)
         self._settle({p: target for p, target in settled.items() if p not in failures})
-        for partition in self._context.partitions_being_reassigned.intersection(partitions):
-            self._unfinished[partition] = self._context.partition_leadership_info(partition)
+        for topic_partition in self._context.partitions_being_reassigned.intersection(partitions):
+            self._unfinished[topic_partition] = self._context.partition_leadership_info(
+                topic_partition
+            )
 
     def _stop(self, replicas: list[PartitionAndReplica]) -> set[TopicPartition]:
         """Stop and delete replicas, without waiting; return partitions where one stays."""
@@ -261,27 +265,29 @@ class ReassignmentPhases:
         if self._services.settings.isr_changes_through_zookeeper:
             self._services.store.unwatch_partition_states(list(targets))
         self._services.store.remove_reassignments(
-            {partition: target.replicas for partition, target in targets.items()},
+            {topic_partition: target.replicas for topic_partition, target in targets.items()},
             self._context.epoch_zk_version,
         )
         moving = self._context.partitions_being_reassigned
-        for partition, target in targets.items():
-            moving.discard(partition)
-            self._unfinished.pop(partition, None)
-            self._services.outbox.record("%s: moved to %s", partition, list(target.replicas))
+        for topic_partition, target in targets.items():
+            moving.discard(topic_partition)
+            self._unfinished.pop(topic_partition, None)
+            self._services.outbox.record("%s: moved to %s", topic_partition, list(target.replicas))
         batch = self._services.new_batch()
         batch.add_update_metadata(targets)
         self._services.announce(batch)
-        self._deletions.resume(list(dict.fromkeys(partition.topic for partition in targets)))
+        self._deletions.resume(
+            list(dict.fromkeys(topic_partition.topic for topic_partition in targets))
+        )
 
     # --- inside ---
 
     def _adding(self, partitions: Iterable[TopicPartition]) -> list[PartitionAndReplica]:
         return [
-            PartitionAndReplica(partition, replica)
-            for partition in partitions
+            PartitionAndReplica(topic_partition, replica)
+            for topic_partition in partitions
             for replica in self._context.partition_full_replica_assignment(
-                partition
+                topic_partition
             ).adding_replicas
         ]
 

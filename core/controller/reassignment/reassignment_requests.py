@@ -25,7 +25,7 @@ Refusals: TypeAlias = dict[TopicPartition, Refusal]
 
 def requested_assignment(
     context: ControllerContext,
-    partition: TopicPartition,
+    topic_partition: TopicPartition,
     target: tuple[BrokerId, ...] | None,
     *,
     dead_targets_may_wait: bool = False,
@@ -36,25 +36,28 @@ def requested_assignment(
     old one. ``dead_targets_may_wait``: a replica to add need not be alive, the move stays pending
     until it is.
     """
-    current = context.partition_full_replica_assignment(partition)
+    current = context.partition_full_replica_assignment(topic_partition)
     if target is None:
         if not current.is_being_reassigned:
-            return Refusal(Errors.NO_REASSIGNMENT_IN_PROGRESS, f"{partition} is not being moved")
+            return Refusal(
+                Errors.NO_REASSIGNMENT_IN_PROGRESS, f"{topic_partition} is not being moved"
+            )
         target = current.origin_replicas
     if not target or len(set(target)) < len(target) or min(target) < 0:
         return Refusal(
             Errors.INVALID_REPLICA_ASSIGNMENT,
-            f"{partition}: {list(target)} is not a list of distinct broker ids",
+            f"{topic_partition}: {list(target)} is not a list of distinct broker ids",
         )
-    if not current.replicas or context.is_topic_queued_for_deletion(partition.topic):
+    if not current.replicas or context.is_topic_queued_for_deletion(topic_partition.topic):
         return Refusal(
-            Errors.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} does not exist, or is being deleted"
+            Errors.UNKNOWN_TOPIC_OR_PARTITION,
+            f"{topic_partition} does not exist, or is being deleted",
         )
     requested = current.reassign_to(target)
     live = context.live_broker_ids
     dead = [r for r in requested.adding_replicas if r not in live]
     if dead and not dead_targets_may_wait:
         return Refusal(
-            Errors.INVALID_REPLICA_ASSIGNMENT, f"{partition}: brokers {dead} are not alive"
+            Errors.INVALID_REPLICA_ASSIGNMENT, f"{topic_partition}: brokers {dead} are not alive"
         )
     return requested
