@@ -1,4 +1,4 @@
-"""A cluster a test, and what a command line may find of it on disk."""
+"""A cluster for each test, and its cluster file."""
 
 from __future__ import annotations
 

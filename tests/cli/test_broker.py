@@ -1,4 +1,4 @@
-"""What ``broker`` does before the broker runs."""
+"""``broker``: what happens before the broker runs."""
 
 from __future__ import annotations
 

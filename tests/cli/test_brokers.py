@@ -17,7 +17,7 @@ from regent.transport.codec import Request, Response
 from tests.support.fake_cluster import FakeCluster, failing, write_cluster_file
 
 
-def test_brokers_are_listed_with_exactly_the_promised_keys(cluster: FakeCluster) -> None:
+def test_brokers_are_listed_with_exactly_the_documented_keys(cluster: FakeCluster) -> None:
     cluster.add_broker(10)
     cluster.add_broker(2, rack="r2", control_endpoint="tcp://127.0.0.1:19094")
     cluster.elect(2)
@@ -39,7 +39,7 @@ def test_brokers_are_listed_with_exactly_the_promised_keys(cluster: FakeCluster)
     assert (rows[1]["control_endpoint"], rows[1]["is_controller"]) == (None, False)
 
 
-def test_a_table_of_brokers_can_be_cut_into_words(cluster: FakeCluster) -> None:
+def test_a_table_of_brokers_can_be_split_into_words(cluster: FakeCluster) -> None:
     cluster.add_broker(0, rack="r")
 
     header, row = cluster.run("brokers", "list").stdout.splitlines()
@@ -66,7 +66,7 @@ def test_no_brokers_are_an_empty_list(cluster: FakeCluster) -> None:
     assert cluster.run("brokers", "list").stdout == ""
 
 
-def test_a_registration_that_cannot_be_understood_does_not_hide_the_others(
+def test_an_unreadable_registration_does_not_hide_the_others(
     cluster: FakeCluster,
 ) -> None:
     cluster.add_broker(0)
@@ -82,19 +82,19 @@ def test_a_registration_that_cannot_be_understood_does_not_hide_the_others(
 # --- shutdown -------------------------------------------------------------------------------------
 
 
-def with_obedient_broker(cluster: FakeCluster, response: ShutdownBrokerResponse) -> None:
+def with_stopping_broker(cluster: FakeCluster, response: ShutdownBrokerResponse) -> None:
     """Register broker 1, which answers and then ends its session."""
 
-    def obey(request: Request) -> Response:
+    def shut_down(request: Request) -> Response:
         assert request == ShutdownBrokerRequest()
         cluster.remove_broker(1)
         return response
 
-    cluster.add_broker(1, control_endpoint=cluster.serve(obey))
+    cluster.add_broker(1, control_endpoint=cluster.serve(shut_down))
 
 
-def test_a_broker_shuts_down_and_is_waited_for(cluster: FakeCluster) -> None:
-    with_obedient_broker(cluster, ShutdownBrokerResponse(Errors.NONE))
+def test_the_command_waits_until_the_broker_has_shut_down(cluster: FakeCluster) -> None:
+    with_stopping_broker(cluster, ShutdownBrokerResponse(Errors.NONE))
 
     result = cluster.run("brokers", "shutdown", "1")
 
@@ -102,19 +102,19 @@ def test_a_broker_shuts_down_and_is_waited_for(cluster: FakeCluster) -> None:
     assert result.stdout == "Broker 1 has shut down.\n"
 
 
-def test_the_process_of_a_broker_on_this_machine_has_ended_when_it_has_shut_down(
+def test_the_command_waits_for_the_process_of_a_local_broker(
     cluster: FakeCluster, tmp_path: Path
 ) -> None:
-    """Until then nobody can start it again."""
+    """Until then the broker cannot be started again."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     ending = threading.Thread(target=process.communicate, args=(b"end\n",))
 
-    def obey(_: Request) -> Response:
+    def shut_down(_: Request) -> Response:
         cluster.remove_broker(1)
         ending.start()
         return ShutdownBrokerResponse(Errors.NONE)
 
-    endpoint = cluster.serve(obey)
+    endpoint = cluster.serve(shut_down)
     cluster.add_broker(1, control_endpoint=endpoint)
     write_cluster_file(tmp_path, brokers={1: endpoint})
     file = tmp_path / "cluster.json"
@@ -132,7 +132,7 @@ REMAINING = ShutdownBrokerResponse(
 
 
 def test_partitions_that_could_not_be_moved_are_printed(cluster: FakeCluster) -> None:
-    with_obedient_broker(cluster, REMAINING)
+    with_stopping_broker(cluster, REMAINING)
 
     assert cluster.run("brokers", "shutdown", "1").stdout.splitlines() == [
         "a-2 could not be moved",
@@ -143,7 +143,7 @@ def test_partitions_that_could_not_be_moved_are_printed(cluster: FakeCluster) ->
 
 
 def test_partitions_that_could_not_be_moved_are_in_the_json(cluster: FakeCluster) -> None:
-    with_obedient_broker(cluster, REMAINING)
+    with_stopping_broker(cluster, REMAINING)
 
     answer = cluster.json("brokers", "shutdown", "1")
 
@@ -151,10 +151,10 @@ def test_partitions_that_could_not_be_moved_are_in_the_json(cluster: FakeCluster
     assert answer["remaining_partitions"][1] == {"topic": "a", "partition": 10}
 
 
-def test_a_broker_that_could_not_hand_over_is_said_to_stop_all_the_same(
+def test_a_broker_that_stops_without_handing_over_is_reported(
     cluster: FakeCluster,
 ) -> None:
-    with_obedient_broker(cluster, ShutdownBrokerResponse(Errors.REQUEST_TIMED_OUT))
+    with_stopping_broker(cluster, ShutdownBrokerResponse(Errors.REQUEST_TIMED_OUT))
 
     result = cluster.run("brokers", "shutdown", "1")
 
@@ -162,7 +162,7 @@ def test_a_broker_that_could_not_hand_over_is_said_to_stop_all_the_same(
     assert result.stderr == "broker 1 stops without having handed over: REQUEST_TIMED_OUT\n"
 
 
-def test_a_broker_that_came_back_under_the_same_id_has_shut_down(cluster: FakeCluster) -> None:
+def test_a_broker_that_has_restarted_counts_as_shut_down(cluster: FakeCluster) -> None:
     def bounce(_: Request) -> Response:
         cluster.remove_broker(1)
         cluster.add_broker(1)
@@ -191,7 +191,7 @@ def test_a_broker_that_refuses_is_named(cluster: FakeCluster) -> None:
     )
 
 
-def test_only_registered_brokers_of_ours_can_be_shut_down(cluster: FakeCluster) -> None:
+def test_only_registered_regent_brokers_can_be_shut_down(cluster: FakeCluster) -> None:
     cluster.add_broker(0)
     cluster.add_broker(2)
 

@@ -1,4 +1,4 @@
-"""What ``cluster`` refuses, before anything is started."""
+"""``cluster``: errors before anything is started."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from regent.config.settings_file import load_settings
 
 
 def refusal(*arguments: object) -> str:
-    """Run the command, which must refuse, and return why."""
+    """Run the command, which must fail, and return its error."""
     result = CliRunner().invoke(cluster, [str(argument) for argument in arguments])
     assert result.exception is not None
     return result.output if isinstance(result.exception, SystemExit) else str(result.exception)
 
 
-def test_a_taken_port_is_named_with_a_remedy_and_no_directory_is_left(tmp_path: Path) -> None:
+def test_a_port_in_use_is_named_with_a_remedy_and_no_directory_is_left(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         replication_port = taken.getsockname()[1]
         ports = ("--base-port", replication_port - 2_000)
@@ -36,7 +36,7 @@ def test_a_taken_port_is_named_with_a_remedy_and_no_directory_is_left(tmp_path: 
     assert re.match(r"port \d+ on 127.0.0.1 cannot be used .*: stop what listens there", message)
 
 
-def test_ports_that_meet_each_other_are_refused(tmp_path: Path) -> None:
+def test_overlapping_ports_are_refused(tmp_path: Path) -> None:
     assert "needs port 2181 twice" in refusal("--data-dir", tmp_path, "--base-port", 2181)
 
 
@@ -57,20 +57,20 @@ def test_a_data_directory_in_use_is_refused(tmp_path: Path) -> None:
     assert message.startswith(f"another cluster (process 4711) runs on {tmp_path}: ")
 
 
-def test_a_data_directory_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
+def test_an_unusable_data_directory_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     assert refusal("--data-dir", file, "--base-port", 0).startswith(f"{file} cannot be used")
 
 
-def test_an_ensemble_cannot_be_grown_around_its_data(tmp_path: Path) -> None:
+def test_the_number_of_zookeeper_nodes_cannot_change(tmp_path: Path) -> None:
     (tmp_path / "zookeeper-0").mkdir()
     assert "with --zookeeper-nodes 1: use that" in refusal(
         "--data-dir", tmp_path, "--zookeeper-nodes", 3, "--base-port", 0
     )
 
 
-def test_a_zookeeper_address_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_zookeeper_address_is_refused(tmp_path: Path) -> None:
     assert "::::" in refusal("--data-dir", tmp_path, "--zookeeper", "::::")
 
 
@@ -82,7 +82,7 @@ def test_a_zookeeper_address_that_is_none_is_refused(tmp_path: Path) -> None:
         ("[broker]\ncontrolled_shutdown_retry_backoff_ms = 5000\n", 5_000),
     ],
 )
-def test_a_cluster_pauses_shortly_at_its_end_unless_its_file_says_how_long(
+def test_a_cluster_shortens_the_shutdown_backoff_unless_it_is_configured(
     tmp_path: Path, text: str, expected: int
 ) -> None:
     path = tmp_path / "cluster.toml"
@@ -99,7 +99,7 @@ def test_settings_are_checked_before_the_brokers_read_them(tmp_path: Path) -> No
     )
 
 
-def test_what_a_killed_cluster_left_is_waited_for(tmp_path: Path) -> None:
+def test_leftover_processes_of_a_killed_cluster_are_awaited(tmp_path: Path) -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as left_over:
         entry = {"pid": left_over.pid}
         content = {"zookeeper_nodes": [], "brokers": [entry], "placement": None}

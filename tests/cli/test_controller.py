@@ -10,7 +10,7 @@ from tests.support.fake_zookeeper import Call, Moment
 RECORDS = ControllerFailuresZNode.PATH
 
 
-def test_who_rules_is_shown(cluster: FakeCluster) -> None:
+def test_the_active_controller_is_shown(cluster: FakeCluster) -> None:
     cluster.add_broker(4)
     cluster.elect(4)
 
@@ -26,13 +26,13 @@ def test_who_rules_is_shown(cluster: FakeCluster) -> None:
     ]
 
 
-def test_nobody_ruling_is_a_failure(cluster: FakeCluster) -> None:
+def test_no_controller_is_a_failure(cluster: FakeCluster) -> None:
     assert failing(cluster.run("controller", "show")) == "there is no controller at the moment"
     assert failing(cluster.run("controller", "move")) == "there is no controller at the moment"
 
 
 def elect_once_deposed(cluster: FakeCluster, broker_id: int) -> None:
-    """Let a broker be elected as soon as the command has deleted the node."""
+    """Elect a broker when the command has deleted the node."""
 
     def hook(call: Call) -> None:
         if call.method == "multi" and call.moment is Moment.AFTER:
@@ -41,7 +41,7 @@ def elect_once_deposed(cluster: FakeCluster, broker_id: int) -> None:
     cluster.hook = hook
 
 
-def test_the_controller_moves_and_both_are_told(cluster: FakeCluster) -> None:
+def test_the_controller_moves_and_both_brokers_are_printed(cluster: FakeCluster) -> None:
     cluster.add_broker(0)
     cluster.add_broker(1)
     cluster.elect(0)
@@ -52,7 +52,7 @@ def test_the_controller_moves_and_both_are_told(cluster: FakeCluster) -> None:
     assert result.stdout == "The controller moved from broker 0 (epoch 1) to broker 1 (epoch 2).\n"
 
 
-def test_the_same_broker_may_rule_again_by_another_epoch(cluster: FakeCluster) -> None:
+def test_the_same_broker_may_be_elected_again_with_another_epoch(cluster: FakeCluster) -> None:
     cluster.add_broker(0)
     cluster.elect(0)
     elect_once_deposed(cluster, 0)
@@ -79,7 +79,7 @@ def test_a_controller_that_moved_by_itself_is_not_deposed_again(cluster: FakeClu
     assert cluster.writes.count("/controller") == 3  # created, gone with its session, created
 
 
-def test_nobody_being_elected_in_time_is_a_failure(cluster: FakeCluster) -> None:
+def test_no_election_in_time_is_a_failure(cluster: FakeCluster) -> None:
     cluster.add_broker(0)
     cluster.elect(0)
 
@@ -92,7 +92,7 @@ EVIL = ControllerFailure("topic evil", "TopicChange", "KeyError: 'x'", 2, 1, 7)
 ONCE = ControllerFailure("BrokerChange", "BrokerChange", "KeyError: 'y'", 1, 0, 5)
 
 
-def test_what_ended_controllers_is_tried_again(cluster: FakeCluster) -> None:
+def test_events_that_ended_controllers_are_tried_again(cluster: FakeCluster) -> None:
     assert cluster.run("controller", "try-again").stdout == "Nothing has ended a controller.\n"
     cluster.zookeeper.put(RECORDS, ControllerFailuresZNode.encode([ONCE, EVIL]))
 
@@ -104,7 +104,7 @@ def test_what_ended_controllers_is_tried_again(cluster: FakeCluster) -> None:
     assert ControllerFailuresZNode.decode(left) == ()
 
 
-def test_status_names_what_is_quarantined_and_what_may_be(cluster: FakeCluster) -> None:
+def test_status_names_quarantined_events_and_first_failures(cluster: FakeCluster) -> None:
     cluster.add_broker(0)
     cluster.elect(0)
     cluster.zookeeper.put(RECORDS, ControllerFailuresZNode.encode([ONCE, EVIL]))

@@ -40,13 +40,13 @@ def one(cluster: FakeCluster) -> FakeCluster:
 
 
 def answer(cluster: FakeCluster, *rows: ElectedPartition) -> None:
-    """Let elections have these outcomes."""
+    """Set the outcomes of elections."""
     response = ElectLeadersResponse(Errors.NONE, rows)
     cluster.answers[ElectLeadersRequest] = lambda _: response
 
 
 def metadata(cluster: FakeCluster, *leaders: int) -> None:
-    """Let the brokers know these leaders of t-1, one after the other."""
+    """Set the leaders of t-1 in the brokers' metadata, one for each request."""
     known = list(leaders)
 
     def describe(_: object) -> DescribeMetadataResponse:
@@ -65,7 +65,7 @@ def asked(cluster: FakeCluster) -> ElectLeadersRequest:
     return request
 
 
-def test_a_partition_gets_the_leader_it_should_have(one: FakeCluster) -> None:
+def test_a_partition_gets_the_elected_leader(one: FakeCluster) -> None:
     result = one.run(*ONE)
 
     assert (result.exit_code, result.stderr) == (0, "")
@@ -82,7 +82,7 @@ def test_the_command_returns_when_the_brokers_know_the_leader(one: FakeCluster) 
     assert one.received.count(DescribeMetadataRequest(("t",))) == 3
 
 
-def test_a_leader_the_brokers_do_not_know_in_time_is_a_failure(one: FakeCluster) -> None:
+def test_a_leader_that_brokers_do_not_know_in_time_is_a_failure(one: FakeCluster) -> None:
     metadata(one, 0)
 
     result = one.run(*ONE, "--timeout-ms", "200")
@@ -92,7 +92,7 @@ def test_a_leader_the_brokers_do_not_know_in_time_is_a_failure(one: FakeCluster)
     assert result.stderr == ("regent: 1 new leader not known to the brokers after 200 ms: of t-1\n")
 
 
-def test_every_outcome_is_told_in_kafkas_words(one: FakeCluster) -> None:
+def test_every_outcome_is_printed_in_kafkas_words(one: FakeCluster) -> None:
     answer(one, FAILED, NOT_NEEDED, ELECTED)
 
     result = one.run(*ALL)
@@ -152,7 +152,7 @@ def test_an_election_that_is_not_needed_is_a_success(one: FakeCluster) -> None:
     assert result.stdout == "Valid replica already elected for partitions t-2\n"
 
 
-def test_no_partition_needing_an_election_is_a_success(one: FakeCluster) -> None:
+def test_a_run_without_needed_elections_is_a_success(one: FakeCluster) -> None:
     answer(one)
 
     result = one.run(*ALL)
@@ -198,6 +198,8 @@ def test_a_controller_that_refuses_is_named(one: FakeCluster) -> None:
         (*ONE[1:], "--all-topic-partitions"),
     ],
 )
-def test_command_lines_that_make_no_sense(one: FakeCluster, arguments: tuple[str, ...]) -> None:
+def test_invalid_command_lines_are_usage_errors(
+    one: FakeCluster, arguments: tuple[str, ...]
+) -> None:
     assert one.run("elect-leaders", *arguments).exit_code == 2
     assert one.received == []

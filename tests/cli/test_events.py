@@ -1,4 +1,4 @@
-"""``events``: journals merged, torn lines, what happens next."""
+"""``events``: merged journals, torn lines, ``--follow``."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def test_the_journals_of_all_brokers_are_merged_by_time(tmp_path: Path) -> None:
     assert printed(events(tmp_path, "-o", "json", "--broker", "1")) == [2, 6]
 
 
-def test_json_lines_are_passed_through_as_they_are(tmp_path: Path) -> None:
+def test_json_lines_are_printed_unchanged(tmp_path: Path) -> None:
     path = append(tmp_path, 0, event(1, extra={"x": 1}), event(2))
 
     assert events(tmp_path, "-o", "json").stdout == path.read_text()
 
 
-def test_a_table_has_a_row_an_event(tmp_path: Path) -> None:
+def test_a_table_has_a_row_for_each_event(tmp_path: Path) -> None:
     moment = 1_700_000_000_123
     append(tmp_path, 0, event(moment, event_id=17, changes=["t-0: leader 0", "and 3 more"]))
     append(tmp_path, 1, {"ts_ms": 1_700_000_000_124})
@@ -82,7 +82,7 @@ def test_a_table_has_a_row_an_event(tmp_path: Path) -> None:
     assert second.split()[2:] == ["-"] * 6
 
 
-def test_the_table_leaves_out_answers_that_changed_nothing_unless_asked(tmp_path: Path) -> None:
+def test_the_table_omits_answers_without_changes_by_default(tmp_path: Path) -> None:
     answer = "UpdateMetadataResponseReceived"
     append(tmp_path, 0, event(1, event=answer), event(2, event=answer, changes=["t-0 is offline"]))
 
@@ -91,7 +91,7 @@ def test_the_table_leaves_out_answers_that_changed_nothing_unless_asked(tmp_path
     assert printed(events(tmp_path, "-o", "json")) == [1, 2]
 
 
-def test_the_last_events_are_those_that_are_shown(tmp_path: Path) -> None:
+def test_only_the_last_events_are_shown(tmp_path: Path) -> None:
     answer = event(3, event="UpdateMetadataResponseReceived")
     append(tmp_path, 0, event(1), event(4))
     append(tmp_path, 1, event(2, 1), answer)
@@ -101,7 +101,7 @@ def test_the_last_events_are_those_that_are_shown(tmp_path: Path) -> None:
     assert [line.split()[2] for line in table[1:]] == ["1", "0"]
 
 
-def test_events_can_be_cut_off_at_a_time(tmp_path: Path) -> None:
+def test_events_can_be_limited_by_time(tmp_path: Path) -> None:
     append(tmp_path, 0, event(999), event(1000), event(1001))
 
     since = ("-o", "json", "--since")
@@ -110,7 +110,7 @@ def test_events_can_be_cut_off_at_a_time(tmp_path: Path) -> None:
     assert "is not a time such as" in events(tmp_path, "--since", "noon").stderr
 
 
-def test_a_line_that_is_still_being_written_is_left_out(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_is_omitted(tmp_path: Path) -> None:
     append(tmp_path, 0, event(1), torn='{"ts_ms": 2, "bro')
 
     result = events(tmp_path, "-o", "json")
@@ -119,7 +119,7 @@ def test_a_line_that_is_still_being_written_is_left_out(tmp_path: Path) -> None:
     assert result.stderr == ""
 
 
-def test_lines_torn_by_a_crash_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_lines_torn_by_a_crash_are_omitted_and_counted(tmp_path: Path) -> None:
     append(tmp_path, 0, event(1), torn='{"ts_ms": 2, "bro')
     append(tmp_path, 0, event(3), event(4), torn="[]\n\nnull\n")
     append(tmp_path, 0, event(5))
@@ -130,7 +130,7 @@ def test_lines_torn_by_a_crash_are_left_out_and_counted(tmp_path: Path) -> None:
     assert result.stderr == "4 unreadable lines left out\n"
 
 
-def test_the_file_that_was_full_comes_first(tmp_path: Path) -> None:
+def test_the_rotated_file_comes_first(tmp_path: Path) -> None:
     path = append(tmp_path, 0, event(1))
     path.rename(path.with_name("events.jsonl.1"))
     append(tmp_path, 0, event(2))
@@ -155,14 +155,14 @@ def test_following_a_directory_that_does_not_exist_is_a_failure(tmp_path: Path) 
     assert events(tmp_path / "nowhere", "--follow").exit_code == 1
 
 
-# --- reading on -----------------------------------------------------------------------------------
+# --- reading new lines ----------------------------------------------------------------------------
 
 
 def read(reader: JournalReader) -> list[int]:
     return [event.ts_ms for event in reader.read()]
 
 
-def test_reading_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_reading_continues_where_it_stopped(tmp_path: Path) -> None:
     path = append(tmp_path, 0, event(1), torn='{"ts_')
     reader = JournalReader(path.parent)
 
@@ -175,7 +175,7 @@ def test_reading_goes_on_where_it_stopped(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_a_journal_that_became_too_long_is_read_to_its_end_before_the_next(tmp_path: Path) -> None:
+def test_a_rotated_journal_is_read_to_its_end_before_the_next(tmp_path: Path) -> None:
     path = append(tmp_path, 0, event(1))
     reader = JournalReader(path.parent)
     assert read(reader) == [1]
@@ -190,7 +190,7 @@ def test_a_journal_that_became_too_long_is_read_to_its_end_before_the_next(tmp_p
     reader.close()
 
 
-def test_a_journal_that_vanished_is_waited_for(tmp_path: Path) -> None:
+def test_a_deleted_journal_is_awaited(tmp_path: Path) -> None:
     path = append(tmp_path, 0, event(1))
     reader = JournalReader(path.parent)
     assert read(reader) == [1]
@@ -212,12 +212,12 @@ def start(data_dir: Path, *arguments: str) -> subprocess.Popen[bytes]:
     )
 
 
-def test_following_shows_what_happens_until_ctrl_c(tmp_path: Path) -> None:
+def test_following_shows_new_events_until_ctrl_c(tmp_path: Path) -> None:
     append(tmp_path, 0, event(1))
     with start(tmp_path, "--follow") as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["ts_ms"] == 1
-        append(tmp_path, 3, event(2))  # a broker that was not there before
+        append(tmp_path, 3, event(2))  # a new broker
         assert json.loads(process.stdout.readline())["ts_ms"] == 2
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=10)
@@ -231,7 +231,7 @@ def test_following_shows_what_happens_until_ctrl_c(tmp_path: Path) -> None:
     ("arguments", "first"),
     [((), 21), (("--tail", "3"), 28), (("--since", "1970-01-01T00:00:00.006+00:00"), 6)],
 )
-def test_following_begins_near_the_end_or_where_it_is_told(
+def test_following_begins_near_the_end_or_as_requested(
     tmp_path: Path, arguments: tuple[str, ...], first: int
 ) -> None:
     append(tmp_path, 0, *(event(n) for n in range(1, 31)))
@@ -245,7 +245,7 @@ def test_following_begins_near_the_end_or_where_it_is_told(
     assert shown == list(range(first, 32))
 
 
-def test_a_reader_that_leaves_is_no_reason_to_complain(tmp_path: Path) -> None:
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     append(tmp_path, 0, *(event(n) for n in range(20_000)))
     read_end, write_end = os.pipe()
     command = [*COMMAND, "events", "--data-dir", str(tmp_path)]

@@ -1,4 +1,4 @@
-"""How commands find their cluster, and what they say when there is none."""
+"""How commands find their cluster, and their errors without one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.fake_cluster import ADDRESS, FakeCluster, failing, write_clus
 
 @pytest.fixture
 def asked(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ZooKeeper addresses that commands opened; neither variable is set."""
+    """The ZooKeeper addresses that commands opened; the environment variables are unset."""
     monkeypatch.delenv("REGENT_ZOOKEEPER")
     addresses: list[str] = []
     open_session = cluster.open
@@ -36,7 +36,7 @@ def test_a_zookeeper_address_is_enough(cluster: FakeCluster, asked: list[str]) -
     assert asked == ["h:1,i:2/kafka"]
 
 
-def test_a_data_directory_says_where_zookeeper_is(
+def test_a_data_directory_has_zookeepers_address(
     cluster: FakeCluster, asked: list[str], tmp_path: Path
 ) -> None:
     write_cluster_file(tmp_path, zookeeper="h:1/here")
@@ -56,7 +56,7 @@ def test_the_default_data_directory_is_data(
     assert asked == ["default:1"]
 
 
-def test_the_command_line_counts_before_the_environment(
+def test_the_command_line_overrides_the_environment(
     cluster: FakeCluster, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_cluster_file(tmp_path, zookeeper="by-directory:1")
@@ -78,7 +78,7 @@ def test_the_command_line_counts_before_the_environment(
     ]
 
 
-def test_without_a_cluster_file_the_command_says_what_to_do(
+def test_without_a_cluster_file_the_error_names_the_remedy(
     cluster: FakeCluster, asked: list[str], tmp_path: Path
 ) -> None:
     line = failing(cluster.run("topics", "list", "--data-dir", str(tmp_path)))
@@ -112,7 +112,7 @@ def test_a_broken_cluster_file_is_named(
     assert asked == []
 
 
-def test_a_full_cluster_file_is_understood(
+def test_a_complete_cluster_file_is_read(
     cluster: FakeCluster, asked: list[str], tmp_path: Path
 ) -> None:
     content = {
@@ -145,12 +145,12 @@ def test_a_zookeeper_that_does_not_answer_is_named(cluster: FakeCluster) -> None
         assert line == f"no ZooKeeper answers at {ADDRESS}: is the cluster running?"
 
 
-def test_a_session_that_ends_in_the_middle_is_no_traceback(cluster: FakeCluster) -> None:
+def test_a_session_that_ends_during_a_command_is_one_line(cluster: FakeCluster) -> None:
     cluster.hook = lambda _: cluster.zookeeper.expire(1)
     assert "no ZooKeeper answers" in failing(cluster.run("brokers", "list"))
 
 
-def test_a_zookeeper_without_a_cluster_is_not_one(
+def test_a_zookeeper_without_a_cluster_is_an_error(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster, "zookeeper", type(cluster.zookeeper)())
@@ -162,7 +162,7 @@ def test_a_zookeeper_without_a_cluster_is_not_one(
         )
 
 
-def test_an_address_that_is_none_is_a_usage_error() -> None:
+def test_an_invalid_address_is_a_usage_error() -> None:
     from regent.cli.find_cluster import open_session
 
     with pytest.raises(click.UsageError, match="ZooKeeper address 'a:b:c'"):

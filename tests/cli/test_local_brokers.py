@@ -11,7 +11,7 @@ from tests.support.fake_cluster import ADDRESS, FakeCluster, failing, write_clus
 
 @pytest.fixture
 def data_dir(cluster: FakeCluster, tmp_path: Path) -> str:
-    """The folder of a cluster of which broker 1 is the controller."""
+    """The folder of a cluster whose controller is broker 1."""
     cluster.add_broker(0)
     cluster.add_broker(1)
     cluster.elect(1)
@@ -37,7 +37,7 @@ def test_a_broker_of_another_machine_has_no_process_here(
     assert line == "broker 0 was not started on this machine; known: none"
 
 
-def test_only_a_cluster_that_runs_can_start_brokers(
+def test_only_a_running_cluster_can_start_brokers(
     cluster: FakeCluster, data_dir: str, tmp_path: Path
 ) -> None:
     for command in (("brokers", "start"), ("broker", "--id", "2")):
@@ -48,7 +48,7 @@ def test_only_a_cluster_that_runs_can_start_brokers(
         assert line.startswith(f"no cluster in {nowhere}: ")
 
 
-def test_a_broker_of_a_local_cluster_takes_no_other_settings(
+def test_a_broker_of_a_local_cluster_refuses_other_settings(
     cluster: FakeCluster, data_dir: str
 ) -> None:
     result = cluster.run("broker", "--id", "1", "--data-dir", data_dir, "--port", "9093")

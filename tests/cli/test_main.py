@@ -20,7 +20,7 @@ from regent.config.command_line import COMMAND
 from regent.core.errors import BadDataError
 
 
-def test_help_lists_every_command_that_people_call() -> None:
+def test_help_lists_every_public_command() -> None:
     result = CliRunner().invoke(cli, ["--help"])
 
     assert result.exit_code == 0
@@ -46,7 +46,7 @@ def test_help_lists_every_command_that_people_call() -> None:
         ("events",),
     ],
 )
-def test_every_command_explains_itself(arguments: tuple[str, ...]) -> None:
+def test_every_command_has_help(arguments: tuple[str, ...]) -> None:
     result = CliRunner().invoke(cli, [*arguments, "--help"])
 
     assert result.exit_code == 0
@@ -113,7 +113,7 @@ def test_every_expected_error_is_one_line_and_an_exit_code(
     assert (result.exit_code, result.stdout, result.stderr) == (exit_code, "", stderr)
 
 
-def test_an_error_nobody_expects_keeps_its_traceback() -> None:
+def test_an_unexpected_error_keeps_its_traceback() -> None:
     result = CliRunner().invoke(FailingGroup(ZeroDivisionError()), ["c"])
 
     assert isinstance(result.exception, ZeroDivisionError)
@@ -138,7 +138,7 @@ def regent(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     [COMMAND, (sys.executable, "run.py"), (Path(sys.executable).with_name("regent"),)],
     ids=["python -m regent", "python run.py", "regent"],
 )
-def test_every_door_leads_to_the_same_program(command: tuple[str, ...]) -> None:
+def test_all_entry_points_run_the_same_program(command: tuple[str, ...]) -> None:
     result = subprocess.run(
         [*command, "--version"],
         capture_output=True,
@@ -166,7 +166,7 @@ def test_the_program_runs(tmp_path: Path) -> None:
     assert result.stderr.startswith(f"regent: no cluster in {tmp_path}")
 
 
-def test_listing_topics_does_not_pay_for_spark_actors_or_tables() -> None:
+def test_listing_topics_does_not_import_spark_actors_or_tables() -> None:
     program = """
 import sys
 from contextlib import contextmanager
@@ -205,7 +205,7 @@ def test_ctrl_c_while_waiting_for_zookeeper_exits_130() -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         ) as process:
-            connection, _ = listener.accept()  # and no answer ever
+            connection, _ = listener.accept()  # never answered
             with connection:
                 process.send_signal(signal.SIGINT)
                 out, err = process.communicate(timeout=10)

@@ -1,4 +1,4 @@
-"""``metadata``: one broker's view."""
+"""``metadata``: the metadata cache of one broker."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CACHE = DescribeMetadataResponse(
 )
 
 
-def test_a_cache_is_printed_with_exactly_the_promised_keys(cluster: FakeCluster) -> None:
+def test_a_cache_is_printed_with_exactly_the_documented_keys(cluster: FakeCluster) -> None:
     cluster.add_broker(1, control_endpoint=cluster.serve(lambda _: CACHE))
 
     assert cluster.json("metadata", "--broker", "1") == {
@@ -113,7 +113,7 @@ def test_an_unknown_broker_is_named(cluster: FakeCluster, tmp_path: Path) -> Non
     assert cluster.run("metadata").exit_code == 2
 
 
-def test_another_broker_at_that_address_is_not_taken_for_it(cluster: FakeCluster) -> None:
+def test_another_broker_at_the_address_is_an_error(cluster: FakeCluster) -> None:
     cluster.add_broker(2, control_endpoint=cluster.serve(lambda _: CACHE))
 
     assert failing(cluster.run("metadata", "--broker", "2")) == (

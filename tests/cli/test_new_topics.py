@@ -1,4 +1,4 @@
-"""New topics as options and files describe them."""
+"""New topics from options and files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_other_replica_assignments_are_refused(text: str) -> None:
         parse_replica_assignment(text)
 
 
-def test_settings_are_names_and_values() -> None:
+def test_configurations_are_names_and_values() -> None:
     assert parse_config(["retention.ms=5", " cleanup.policy = compact ", "x=a=b", "e="]) == {
         "retention.ms": "5",
         "cleanup.policy": "compact",
@@ -43,12 +43,12 @@ def test_settings_are_names_and_values() -> None:
 
 
 @pytest.mark.parametrize("option", ["retention.ms", "=5", "", " = "])
-def test_settings_without_a_name_or_a_value_are_refused(option: str) -> None:
+def test_configurations_without_a_name_or_a_value_are_refused(option: str) -> None:
     with pytest.raises(ValueError, match="must be NAME=VALUE"):
         parse_config([option])
 
 
-def test_a_setting_given_twice_is_refused() -> None:
+def test_a_configuration_given_twice_is_refused() -> None:
     with pytest.raises(ValueError, match=r"retention\.ms is given twice"):
         parse_config(["retention.ms=5", "retention.ms=6"])
 
@@ -56,7 +56,7 @@ def test_a_setting_given_twice_is_refused() -> None:
 # --- from a file ----------------------------------------------------------------------------------
 
 
-def test_a_file_lists_topics_with_settings_of_any_scalar_type() -> None:
+def test_a_file_lists_topics_with_configurations_of_any_scalar_type() -> None:
     entries = [
         {"topic": "a", "partitions": 3, "replication_factor": 2},
         {
@@ -126,7 +126,7 @@ def test_a_missing_key_is_named(key: str) -> None:
     assert problem.endswith(f"{key} is missing")
 
 
-def test_all_mistakes_of_all_entries_are_reported_but_ten_lines_at_most() -> None:
+def test_all_mistakes_are_reported_in_at_most_ten_lines() -> None:
     problems = problems_in([{"topic": f"t{n}"} for n in range(8)])
 
     assert len(problems) == 11

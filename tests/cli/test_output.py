@@ -1,4 +1,4 @@
-"""How results look, on a terminal and elsewhere."""
+"""The format of results, on a terminal and elsewhere."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Terminal(io.TextIOWrapper):
 
 
 def on_terminal(monkeypatch: pytest.MonkeyPatch, stream: str) -> Terminal:
-    """Make ``stream`` a terminal; to be called in the test, as pytest captures anew for it."""
+    """Make ``stream`` a terminal; call it in the test, because pytest replaces the streams."""
     terminal = Terminal()
     monkeypatch.setattr(sys, stream, terminal)
     monkeypatch.setenv("TERM", "dumb")
@@ -47,7 +47,7 @@ def test_elsewhere_a_table_is_aligned_words(capsys: pytest.CaptureFixture[str]) 
     )
 
 
-def test_on_a_terminal_a_table_has_a_rule_and_its_cells_are_no_markup(
+def test_on_a_terminal_a_table_has_a_line_and_its_cells_are_not_markup(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stdout = on_terminal(monkeypatch, "stdout")
@@ -84,7 +84,7 @@ def test_json_is_one_line_for_programs(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out == '{"b":[1,2],"a":null}\n'
 
 
-def test_json_is_indented_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_is_indented_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     stdout = on_terminal(monkeypatch, "stdout")
 
     print_json({"a": 1})

@@ -1,4 +1,4 @@
-"""``reassign``: proposals, how far moves have come, and command lines that make no sense."""
+"""``reassign``: proposals, progress, and invalid command lines."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def generate(folder: Path, brokers: str, content: object = TOPICS) -> tuple[str,
     return ("reassign", "--generate", "--topics-to-move-json-file", file, "--broker-list", brokers)
 
 
-def test_a_proposal_follows_the_placement_rule(four: FakeCluster, tmp_path: Path) -> None:
+def test_a_proposal_follows_the_placement_algorithm(four: FakeCluster, tmp_path: Path) -> None:
     result = four.run(*generate(tmp_path, "3,2"))
 
     assert (result.exit_code, result.stderr) == (0, "")
@@ -61,7 +61,7 @@ def test_a_proposal_follows_the_placement_rule(four: FakeCluster, tmp_path: Path
     }
 
 
-def test_racks_count_unless_told_otherwise(cluster: FakeCluster, tmp_path: Path) -> None:
+def test_racks_count_by_default(cluster: FakeCluster, tmp_path: Path) -> None:
     cluster.with_brokers(4, racks=["a", "a", "b", "b"])
     cluster.add_topic("t", {0: ReplicaAssignment((0, 1)), 1: ReplicaAssignment((0, 1))})
     racks = {0: "a", 1: "a", 2: "b", 3: "b"}
@@ -85,7 +85,9 @@ def test_racks_of_some_brokers_only_are_refused(cluster: FakeCluster, tmp_path: 
     )
 
 
-def test_a_move_under_way_is_not_where_the_topic_is(four: FakeCluster, tmp_path: Path) -> None:
+def test_a_proposal_starts_from_the_assignment_without_ongoing_moves(
+    four: FakeCluster, tmp_path: Path
+) -> None:
     moving = ReplicaAssignment((2, 3, 0, 1), adding_replicas=(2, 3), removing_replicas=(0, 1))
     four.add_topic("t", {0: moving})
 
@@ -102,7 +104,7 @@ def test_a_move_under_way_is_not_where_the_topic_is(four: FakeCluster, tmp_path:
         ("2", "t", "topic t: replication factor 2 is larger than the 1 available broker"),
     ],
 )
-def test_what_cannot_be_proposed_is_named(
+def test_an_impossible_proposal_names_the_reason(
     four: FakeCluster, tmp_path: Path, brokers: str, topic: str, problem: str
 ) -> None:
     content = {"topics": [{"topic": topic}]}
@@ -117,7 +119,9 @@ def verify(folder: Path, content: object) -> tuple[str, ...]:
     return ("reassign", "--verify", "--reassignment-json-file", write(folder, content))
 
 
-def test_how_far_moves_have_come_is_said_in_kafkas_words(four: FakeCluster, tmp_path: Path) -> None:
+def test_the_progress_of_moves_is_printed_in_kafkas_words(
+    four: FakeCluster, tmp_path: Path
+) -> None:
     moving = ReplicaAssignment((2, 0, 1), adding_replicas=(2,), removing_replicas=(0, 1))
     four.add_topic("t", {0: ReplicaAssignment((2, 3)), 1: moving, 2: ReplicaAssignment((0, 1))})
     wanted = moves(t_2=[2], t_0=[2, 3], t_1=[2], gone_0=[1])
@@ -149,7 +153,7 @@ def test_how_far_moves_have_come_is_said_in_kafkas_words(four: FakeCluster, tmp_
     }
 
 
-def test_what_another_tool_wants_moved_is_in_progress_from_then_on(
+def test_requested_moves_of_another_tool_count_as_in_progress(
     four: FakeCluster, tmp_path: Path
 ) -> None:
     path = ReassignPartitionsZNode.PATH
@@ -160,9 +164,7 @@ def test_what_another_tool_wants_moved_is_in_progress_from_then_on(
     assert row["state"] == "in progress"
 
 
-def test_no_controller_is_needed_to_see_how_far_it_has_come(
-    cluster: FakeCluster, tmp_path: Path
-) -> None:
+def test_verify_needs_no_controller(cluster: FakeCluster, tmp_path: Path) -> None:
     cluster.add_topic("t", {0: ReplicaAssignment((1,))})
 
     assert cluster.run(*verify(tmp_path, moves(t_0=[1]))).exit_code == 0
@@ -192,7 +194,7 @@ def test_unreadable_topics_and_files_are_named(four: FakeCluster, tmp_path: Path
         (("--cancel", "--reassignment-json-file", "/nowhere"), "No such file"),
     ],
 )
-def test_command_lines_that_make_no_sense(
+def test_invalid_command_lines_are_usage_errors(
     four: FakeCluster, arguments: tuple[str, ...], problem: str
 ) -> None:
     result = four.run("reassign", *arguments)

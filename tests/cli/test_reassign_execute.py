@@ -1,4 +1,4 @@
-"""``reassign --execute``, ``--cancel`` and ``--list``: what the controller is asked."""
+"""``reassign --execute``, ``--cancel`` and ``--list``: the requests to the controller."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ONGOING = OngoingReassignment("t", 0, (2, 3, 0, 1), (2, 3), (0, 1))
 
 @pytest.fixture
 def four(cluster: FakeCluster) -> FakeCluster:
-    """Four brokers, a topic on two of them, and a controller that begins whatever is asked."""
+    """Four brokers, a topic on two of them, and a controller that accepts all requests."""
     cluster.with_brokers(4)
     cluster.add_topic("t", {0: ReplicaAssignment((0, 1))})
     refuse(cluster)
@@ -39,7 +39,7 @@ def four(cluster: FakeCluster) -> FakeCluster:
 
 
 def refuse(cluster: FakeCluster, **problems: tuple[Errors, str]) -> None:
-    """Let the controller refuse partitions, ``t_0`` and so on, and begin to move the others."""
+    """Let the controller refuse partitions, ``t_0`` and so on, and move the others."""
 
     def submit(request: Request) -> Response:
         assert isinstance(request, AlterPartitionReassignmentsRequest)
@@ -57,7 +57,7 @@ def refuse(cluster: FakeCluster, **problems: tuple[Errors, str]) -> None:
 
 
 def being_moved(cluster: FakeCluster, *rows: OngoingReassignment) -> None:
-    """Let the controller say that partitions are being moved."""
+    """Set the ongoing reassignments in the controller's answers."""
     answer = ListPartitionReassignmentsResponse(Errors.NONE, rows)
     cluster.answers[ListPartitionReassignmentsRequest] = lambda _: answer
 
@@ -76,9 +76,7 @@ def command(folder: Path, action: str = "--execute", content: object = TARGET) -
 # --- execute --------------------------------------------------------------------------------------
 
 
-def test_how_to_roll_back_is_printed_before_the_move_begins(
-    four: FakeCluster, tmp_path: Path
-) -> None:
+def test_the_rollback_is_printed_before_the_move_begins(four: FakeCluster, tmp_path: Path) -> None:
     result = four.run(*command(tmp_path))
 
     assert (result.exit_code, result.stderr) == (0, "")
@@ -93,14 +91,14 @@ def test_how_to_roll_back_is_printed_before_the_move_begins(
     assert submitted(four) == [("t", 0, (2, 3))]
 
 
-def test_in_json_the_rollback_is_the_whole_answer(four: FakeCluster, tmp_path: Path) -> None:
+def test_in_json_only_the_rollback_is_printed(four: FakeCluster, tmp_path: Path) -> None:
     result = four.run(*command(tmp_path), "-o", "json")
 
     assert json.loads(result.stdout) == ROLLBACK
     assert result.stderr == "Successfully started partition reassignment for t-0\n"
 
 
-def test_a_move_under_way_is_not_disturbed(four: FakeCluster, tmp_path: Path) -> None:
+def test_an_ongoing_move_is_not_replaced(four: FakeCluster, tmp_path: Path) -> None:
     being_moved(four, ONGOING._replace(topic="other"))
 
     line = failing(four.run(*command(tmp_path)))
@@ -111,13 +109,15 @@ def test_a_move_under_way_is_not_disturbed(four: FakeCluster, tmp_path: Path) ->
     assert submitted(four) == []
 
 
-def test_a_move_another_tool_asked_for_is_not_disturbed(four: FakeCluster, tmp_path: Path) -> None:
+def test_a_requested_move_of_another_tool_is_not_replaced(
+    four: FakeCluster, tmp_path: Path
+) -> None:
     four.zookeeper.put(ReassignPartitionsZNode.PATH, json.dumps(TARGET).encode())
 
     assert "existing partition assignment: of t-0." in failing(four.run(*command(tmp_path)))
 
 
-def test_a_move_can_be_added_to_those_under_way(four: FakeCluster, tmp_path: Path) -> None:
+def test_a_move_can_be_added_to_ongoing_ones(four: FakeCluster, tmp_path: Path) -> None:
     being_moved(four, ONGOING)
     four.add_topic("t", {0: MOVING})
 
@@ -128,7 +128,7 @@ def test_a_move_can_be_added_to_those_under_way(four: FakeCluster, tmp_path: Pat
     assert submitted(four) == [("t", 0, (2, 3))]
 
 
-def test_partitions_the_controller_refuses_are_named(four: FakeCluster, tmp_path: Path) -> None:
+def test_refused_partitions_are_named(four: FakeCluster, tmp_path: Path) -> None:
     four.add_topic("t", {n: ReplicaAssignment((0, 1)) for n in range(3)})
     refuse(
         four,
@@ -159,7 +159,7 @@ def test_partitions_the_controller_refuses_are_named(four: FakeCluster, tmp_path
         ),
     ],
 )
-def test_what_cannot_be_moved_is_named_and_nothing_is_submitted(
+def test_an_impossible_move_is_named_and_no_request_is_sent(
     four: FakeCluster, tmp_path: Path, entry: object, problem: str
 ) -> None:
     content = {"partitions": [entry]}
@@ -168,7 +168,7 @@ def test_what_cannot_be_moved_is_named_and_nothing_is_submitted(
     assert four.received == []
 
 
-def test_a_replica_that_is_down_may_stay_where_it_is(four: FakeCluster, tmp_path: Path) -> None:
+def test_a_replica_on_a_dead_broker_may_stay(four: FakeCluster, tmp_path: Path) -> None:
     four.remove_broker(1)
     content = {"partitions": [{"topic": "t", "partition": 0, "replicas": [2, 1]}]}
 
@@ -178,20 +178,20 @@ def test_a_replica_that_is_down_may_stay_where_it_is(four: FakeCluster, tmp_path
 # --- a controller that moves ----------------------------------------------------------------------
 
 
-def test_another_controller_is_asked_when_the_first_rules_no_more(
+def test_the_request_is_repeated_after_a_change_of_the_controller(
     four: FakeCluster, tmp_path: Path
 ) -> None:
-    obey = four.answers[AlterPartitionReassignmentsRequest]
+    accept = four.answers[AlterPartitionReassignmentsRequest]
     answers = iter([Errors.NOT_CONTROLLER, Errors.BROKER_NOT_AVAILABLE])
     four.answers[AlterPartitionReassignmentsRequest] = lambda request: (
-        next(answers, None) or obey(request)
+        next(answers, None) or accept(request)
     )
 
     assert four.run(*command(tmp_path)).exit_code == 0
     assert len(submitted(four)) == 3
 
 
-def test_a_controller_that_fails_is_not_asked_again(four: FakeCluster, tmp_path: Path) -> None:
+def test_a_failed_request_is_not_repeated(four: FakeCluster, tmp_path: Path) -> None:
     four.answers[AlterPartitionReassignmentsRequest] = lambda _: Errors.UNKNOWN_SERVER_ERROR
 
     result = four.run(*command(tmp_path))
@@ -201,7 +201,7 @@ def test_a_controller_that_fails_is_not_asked_again(four: FakeCluster, tmp_path:
     assert len(submitted(four)) == 1
 
 
-def test_nobody_ruling_is_a_failure(cluster: FakeCluster) -> None:
+def test_no_controller_is_a_failure(cluster: FakeCluster) -> None:
     cluster.add_broker(0)
 
     line = failing(cluster.run("reassign", "--list", "--timeout-ms", "0"))
@@ -213,7 +213,7 @@ def test_nobody_ruling_is_a_failure(cluster: FakeCluster) -> None:
 
 
 def finish(cluster: FakeCluster, replicas: tuple[int, ...]) -> None:
-    """Let the partition end up on ``replicas`` after the command has looked a few times."""
+    """Assign the partition to ``replicas`` after the command has read it a few times."""
     looks = [0]
 
     def hook(call: Call) -> None:
@@ -225,7 +225,7 @@ def finish(cluster: FakeCluster, replicas: tuple[int, ...]) -> None:
     cluster.hook = hook
 
 
-def test_the_end_is_waited_for(four: FakeCluster, tmp_path: Path) -> None:
+def test_the_command_waits_for_the_end(four: FakeCluster, tmp_path: Path) -> None:
     finish(four, (2, 3))
 
     result = four.run(*command(tmp_path), "--wait")
@@ -237,7 +237,9 @@ def test_the_end_is_waited_for(four: FakeCluster, tmp_path: Path) -> None:
     ]
 
 
-def test_the_others_are_waited_for_when_one_is_refused(four: FakeCluster, tmp_path: Path) -> None:
+def test_the_command_waits_for_the_others_when_one_is_refused(
+    four: FakeCluster, tmp_path: Path
+) -> None:
     four.add_topic("u", {0: ReplicaAssignment((0, 1))})
     refuse(four, u_0=(Errors.UNKNOWN_TOPIC_OR_PARTITION, "u-0 is being deleted"))
     finish(four, (2, 3))
@@ -253,9 +255,7 @@ def test_the_others_are_waited_for_when_one_is_refused(four: FakeCluster, tmp_pa
     ]
 
 
-def test_a_partition_that_somebody_moves_elsewhere_is_a_failure(
-    four: FakeCluster, tmp_path: Path
-) -> None:
+def test_a_partition_moved_elsewhere_is_a_failure(four: FakeCluster, tmp_path: Path) -> None:
     finish(four, (0, 1))
 
     result = four.run(*command(tmp_path), "--wait")
@@ -267,7 +267,7 @@ def test_a_partition_that_somebody_moves_elsewhere_is_a_failure(
     )
 
 
-def test_a_move_that_takes_longer_goes_on(four: FakeCluster, tmp_path: Path) -> None:
+def test_a_slow_move_continues_after_the_timeout(four: FakeCluster, tmp_path: Path) -> None:
     result = four.run(*command(tmp_path), "--wait", "--timeout-ms", "500")
 
     assert result.exit_code == 1
@@ -277,7 +277,9 @@ def test_a_move_that_takes_longer_goes_on(four: FakeCluster, tmp_path: Path) -> 
     )
 
 
-def test_an_interrupted_wait_says_that_the_move_goes_on(four: FakeCluster, tmp_path: Path) -> None:
+def test_an_interrupted_wait_prints_that_the_move_continues(
+    four: FakeCluster, tmp_path: Path
+) -> None:
     def interrupt(call: Call) -> None:
         if submitted(four) and call.moment is Moment.BEFORE:
             raise KeyboardInterrupt
@@ -293,7 +295,7 @@ def test_an_interrupted_wait_says_that_the_move_goes_on(four: FakeCluster, tmp_p
 # --- cancel and list ------------------------------------------------------------------------------
 
 
-def test_moves_under_way_are_cancelled(four: FakeCluster, tmp_path: Path) -> None:
+def test_ongoing_moves_are_cancelled(four: FakeCluster, tmp_path: Path) -> None:
     being_moved(four, ONGOING)
 
     result = four.run(*command(tmp_path, "--cancel"))
@@ -305,7 +307,7 @@ def test_moves_under_way_are_cancelled(four: FakeCluster, tmp_path: Path) -> Non
     assert four.json(*command(tmp_path, "--cancel")) == [{"topic": "t", "partition": 0}]
 
 
-def test_without_a_move_there_is_nothing_to_cancel(four: FakeCluster, tmp_path: Path) -> None:
+def test_cancel_without_a_move_is_a_message(four: FakeCluster, tmp_path: Path) -> None:
     result = four.run(*command(tmp_path, "--cancel"))
 
     assert result.exit_code == 0
@@ -313,7 +315,7 @@ def test_without_a_move_there_is_nothing_to_cancel(four: FakeCluster, tmp_path: 
     assert submitted(four) == []
 
 
-def test_what_cannot_be_cancelled_is_named(four: FakeCluster, tmp_path: Path) -> None:
+def test_a_refused_cancellation_is_named(four: FakeCluster, tmp_path: Path) -> None:
     being_moved(four, ONGOING)
     refuse(four, t_0=(Errors.NO_REASSIGNMENT_IN_PROGRESS, ""))
 
@@ -326,7 +328,7 @@ def test_what_cannot_be_cancelled_is_named(four: FakeCluster, tmp_path: Path) ->
     ]
 
 
-def test_what_is_being_moved_is_listed(four: FakeCluster) -> None:
+def test_ongoing_moves_are_listed(four: FakeCluster) -> None:
     assert four.run("reassign", "--list").stdout == "No partition reassignments found.\n"
     assert four.json("reassign", "--list") == []
 
@@ -415,7 +417,7 @@ def test_additional_changes_the_throttle_of_a_move_in_progress(
     }
 
 
-def test_log_directories_have_a_throttle_of_their_own(four: FakeCluster, tmp_path: Path) -> None:
+def test_log_directories_have_a_separate_throttle(four: FakeCluster, tmp_path: Path) -> None:
     result = four.run(*command(tmp_path), "--replica-alter-log-dirs-throttle", "70")
 
     assert "The replica-alter-dir throttle limit was set to 70 B/s" in result.stdout
@@ -425,7 +427,7 @@ def test_log_directories_have_a_throttle_of_their_own(four: FakeCluster, tmp_pat
 
 
 @pytest.mark.parametrize("action", ["--verify", "--cancel"])
-def test_throttles_go_with_the_end_of_the_reassignment(
+def test_throttles_are_removed_after_the_reassignment(
     four: FakeCluster, tmp_path: Path, action: str
 ) -> None:
     assert four.run(*command(tmp_path), "--throttle", "5000").exit_code == 0

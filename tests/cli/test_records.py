@@ -1,4 +1,4 @@
-"""``produce`` and ``consume``, without a cluster; with one: tests/system/test_readme.py."""
+"""``produce`` and ``consume`` without a cluster; tests/system/test_readme.py has one."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.support.fake_cluster import FakeCluster, failing
         ("::", [(None, b"a:1"), (None, b""), (b"b", b"2"), (None, b"c")]),
     ],
 )
-def test_a_line_is_a_record_and_what_stands_before_the_separator_its_key(
+def test_a_line_is_a_record_with_its_key_before_the_separator(
     separator: str | None, records: list[tuple[bytes | None, bytes]]
 ) -> None:
     assert [*_lines(io.BytesIO(b"a:1\n\nb::2\nc"), separator)] == records
 
 
 @pytest.mark.parametrize("command", ["produce", "consume"])
-def test_without_a_broker_there_is_nobody_to_talk_to(cluster: FakeCluster, command: str) -> None:
+def test_without_a_broker_there_is_an_error(cluster: FakeCluster, command: str) -> None:
     assert failing(cluster.run(command, "payments")) == "no broker is registered"
 
 

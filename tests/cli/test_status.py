@@ -1,4 +1,4 @@
-"""``status``: healthy or not, and why."""
+"""``status``: healthy or unhealthy, with reasons."""
 
 from __future__ import annotations
 
@@ -110,14 +110,14 @@ def test_an_unhealthy_cluster_on_one_screen(healthy: FakeCluster) -> None:
         ("banana", "/controller_epoch"),
     ],
 )
-def test_an_epoch_after_which_nobody_is_elected_is_named(
+def test_an_epoch_that_allows_no_election_is_named(
     healthy: FakeCluster, epoch: str, said: str
 ) -> None:
     healthy.remove_broker(1)
     healthy.zookeeper.put("/controller_epoch", epoch.encode())
-    told = healthy.run("status").stdout
-    assert said in told.splitlines()[-1]
-    assert "partitions                   1" in told
+    output = healthy.run("status").stdout
+    assert said in output.splitlines()[-1]
+    assert "partitions                   1" in output
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_an_epoch_after_which_nobody_is_elected_is_named(
         ("ours", 10**9, "the ZooKeeper data is older than what this broker has seen"),
     ],
 )
-def test_data_that_brokers_of_this_machine_refuse_are_named(
+def test_zookeeper_data_that_local_brokers_refuse_are_named(
     healthy: FakeCluster, tmp_path: Path, cluster_id: str, zxid: int, said: str | None
 ) -> None:
     write_cluster_file(tmp_path, brokers={0: "tcp://127.0.0.1:1", 1: "tcp://127.0.0.1:2"})
@@ -147,7 +147,7 @@ def test_data_that_brokers_of_this_machine_refuse_are_named(
     "path",
     ["/cluster/id", "/brokers/ids", "/brokers/topics", "/controller_epoch", "/config/changes"],
 )
-def test_what_zookeeper_refuses_to_show_is_named_with_the_remedy_and_all_else_as_well(
+def test_unreadable_znodes_are_named_with_the_remedy_beside_other_reasons(
     healthy: FakeCluster, tmp_path: Path, path: str
 ) -> None:
     write_cluster_file(tmp_path, brokers={0: "tcp://127.0.0.1:1", 1: "tcp://127.0.0.1:2"})
@@ -155,15 +155,15 @@ def test_what_zookeeper_refuses_to_show_is_named_with_the_remedy_and_all_else_as
     healthy.zookeeper.put("/config/changes")
     healthy.zookeeper.remove("/controller")
     healthy.zookeeper.deny(path)
-    told = [
+    expected = [
         f"{path}: ZooKeeper refuses to show it: NO_AUTH;"
         f" to allow it: setAcl {path} world:anyone:cdrwa",
         "there is no controller",
     ]
-    assert reasons(healthy, "--data-dir", str(tmp_path)) == told
+    assert reasons(healthy, "--data-dir", str(tmp_path)) == expected
 
 
-def test_data_that_zookeeper_lost_are_named(cluster: FakeCluster, tmp_path: Path) -> None:
+def test_lost_zookeeper_data_are_named(cluster: FakeCluster, tmp_path: Path) -> None:
     write_cluster_file(tmp_path, brokers={0: "tcp://127.0.0.1:1"})
     logs = LogDirectory(tmp_path / "broker-0" / "log")
     logs.open(0)
@@ -186,7 +186,7 @@ def test_partitions_without_leaders_or_in_sync_replicas_are_named(healthy: FakeC
     ]
 
 
-def test_a_leader_that_is_gone_is_no_leader(healthy: FakeCluster) -> None:
+def test_an_unregistered_leader_does_not_count(healthy: FakeCluster) -> None:
     healthy.remove_broker(0)
     assert reasons(healthy) == ["1 partition without a leader: t-0"]
 
@@ -198,7 +198,7 @@ def test_only_the_first_partitions_are_named(healthy: FakeCluster) -> None:
     )
 
 
-def test_topics_being_deleted_are_not_ill(healthy: FakeCluster) -> None:
+def test_topics_being_deleted_are_not_unhealthy(healthy: FakeCluster) -> None:
     healthy.add_topic("gone", ON_BOTH, {0: LeaderAndIsr(-1, ())})
     healthy.zookeeper.put("/admin/delete_topics/gone")
 
@@ -211,7 +211,7 @@ def test_topics_being_deleted_are_not_ill(healthy: FakeCluster) -> None:
     assert status["warnings"] == []
 
 
-def test_what_may_pass_by_itself_is_a_warning(healthy: FakeCluster) -> None:
+def test_temporary_problems_are_warnings(healthy: FakeCluster) -> None:
     healthy.add_topic("gone", ON_BOTH)
     healthy.zookeeper.put("/admin/delete_topics/gone")
     healthy.answers[DescribeControllerRequest] = lambda _: DescribeControllerResponse(
@@ -238,7 +238,7 @@ def test_what_may_pass_by_itself_is_a_warning(healthy: FakeCluster) -> None:
     assert status["event_queue_size"] == 12
 
 
-def test_states_that_the_controller_may_not_change_are_named_with_the_remedy(
+def test_states_that_the_controller_cannot_write_are_named_with_the_remedy(
     healthy: FakeCluster,
 ) -> None:
     path = TopicPartitionStateZNode.path(T0)
@@ -284,7 +284,7 @@ def test_a_controller_that_does_not_answer_is_a_reason(
     assert reason.startswith("the controller does not answer: ")
 
 
-def test_a_controller_that_is_none_any_more_is_a_warning(healthy: FakeCluster) -> None:
+def test_a_former_controller_is_a_warning(healthy: FakeCluster) -> None:
     healthy.answers[DescribeControllerRequest] = lambda _: Errors.NOT_CONTROLLER
     moving = {0: ReplicaAssignment((0, 1), adding_replicas=(1,))}
     healthy.add_topic("moving", moving, IN_SYNC)
@@ -296,7 +296,7 @@ def test_a_controller_that_is_none_any_more_is_a_warning(healthy: FakeCluster) -
     assert status["partitions_being_reassigned"] == 1
 
 
-def test_reasons_are_not_without_end(healthy: FakeCluster) -> None:
+def test_the_number_of_reasons_is_limited(healthy: FakeCluster) -> None:
     rows = tuple(UnansweredRequest(n, "LeaderAndIsr", 5000) for n in range(13))
     answer = DescribeControllerResponse(Errors.NONE, unanswered=rows)
     healthy.answers[DescribeControllerRequest] = lambda _: answer
@@ -318,12 +318,12 @@ def test_a_broker_of_the_data_directory_that_is_missing_is_named(
     assert status["missing_brokers"] == [2, 3]
 
 
-def test_a_controller_that_is_not_registered_is_ill(healthy: FakeCluster) -> None:
+def test_an_unregistered_controller_is_unhealthy(healthy: FakeCluster) -> None:
     healthy.zookeeper.put("/controller", b'{"version":1,"brokerid":9,"timestamp":"0"}')
     assert reasons(healthy) == ["the controller, broker 9, is not registered"]
 
 
-def test_nodes_that_cannot_be_understood_are_ill(healthy: FakeCluster) -> None:
+def test_unreadable_nodes_are_unhealthy(healthy: FakeCluster) -> None:
     healthy.zookeeper.put("/brokers/topics/bad", b"garbage")
     healthy.zookeeper.put("/brokers/ids/3", b"garbage")
 
@@ -333,7 +333,7 @@ def test_nodes_that_cannot_be_understood_are_ill(healthy: FakeCluster) -> None:
     assert found[1].startswith("topic bad: ")
 
 
-def test_dynamic_settings_that_brokers_cannot_understand_are_named_and_not_ill(
+def test_unreadable_dynamic_settings_are_warnings(
     healthy: FakeCluster,
 ) -> None:
     for name in ("1", "<default>"):
@@ -346,7 +346,7 @@ def test_dynamic_settings_that_brokers_cannot_understand_are_named_and_not_ill(
     ]
 
 
-def test_what_brokers_warn_of_is_shown_and_not_ill(cluster: FakeCluster) -> None:
+def test_warnings_of_brokers_are_shown(cluster: FakeCluster) -> None:
     full = DescribeMetadataResponse(
         Errors.NONE, 0, "RunningAsBroker", 0, 1, warnings=("clients are turned away",)
     )
@@ -357,7 +357,7 @@ def test_what_brokers_warn_of_is_shown_and_not_ill(cluster: FakeCluster) -> None
     assert cluster.json("status")["warnings"] == ["broker 0: clients are turned away"]
 
 
-def test_a_placement_service_that_does_not_answer_is_shown_and_not_ill(
+def test_a_placement_service_without_an_answer_is_a_warning(
     healthy: FakeCluster, tmp_path: Path
 ) -> None:
     endpoint = healthy.serve(lambda _: Errors.UNKNOWN_SERVER_ERROR)
@@ -371,7 +371,7 @@ def test_a_placement_service_that_does_not_answer_is_shown_and_not_ill(
 
 
 @pytest.mark.parametrize("state", ["starting", "warming", "failed", "ready"])
-def test_how_the_placement_service_is_is_shown(
+def test_the_state_of_the_placement_service_is_shown(
     healthy: FakeCluster, tmp_path: Path, state: str
 ) -> None:
     answer = PlacementStatusResponse(Errors.NONE, state, "no Java; next attempt in 3 s")
@@ -399,7 +399,5 @@ def test_without_zookeeper_there_is_one_line(cluster: FakeCluster) -> None:
     assert status["controller"] is None
 
 
-def test_where_no_cluster_can_be_looked_for_it_is_an_error(
-    cluster: FakeCluster, tmp_path: Path
-) -> None:
+def test_without_a_cluster_file_there_is_an_error(cluster: FakeCluster, tmp_path: Path) -> None:
     assert "no cluster in" in failing(cluster.run("status", "--data-dir", str(tmp_path)))

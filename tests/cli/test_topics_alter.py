@@ -15,7 +15,7 @@ from tests.support.fake_cluster import (
 RING = {0: (0, 1, 2), 1: (1, 2, 0), 2: (2, 0, 1), 3: (0, 1, 2)}
 
 
-def test_new_partitions_go_on_where_the_old_ones_ended(local: FakeCluster) -> None:
+def test_new_partitions_continue_the_placement_of_the_old_ones(local: FakeCluster) -> None:
     local.run("topics", "create", "t", "--partitions", "2", "--replication-factor", "3")
     topic_id = local.topic("t").topic_id
     local.placer.requests.clear()
@@ -48,7 +48,7 @@ def test_a_topic_can_only_grow(local: FakeCluster, partitions: str, problem: str
     assert failing(local.run("topics", "alter", "t", "--partitions", partitions)) == problem
 
 
-def test_a_topic_that_is_unknown_deleted_or_being_moved_does_not_grow(local: FakeCluster) -> None:
+def test_an_unknown_deleted_or_moving_topic_does_not_grow(local: FakeCluster) -> None:
     alter = ("--partitions", "5")
     local.add_topic("moving", {0: ReplicaAssignment((0, 1), adding_replicas=(1,))})
     local.add_topic("gone", {0: ReplicaAssignment((0,))})

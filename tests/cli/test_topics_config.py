@@ -17,7 +17,7 @@ CHANGE = "/config/changes/config_change_0000000000"
 
 @pytest.fixture
 def one(cluster: FakeCluster) -> FakeCluster:
-    """A topic that overrides two settings."""
+    """A topic that overrides two configurations."""
     cluster.with_brokers(1)
     cluster.add_topic("t", {0: ReplicaAssignment((0,))})
     overrides = {"segment.ms": "7", "retention.ms": "-1"}
@@ -47,7 +47,9 @@ def test_a_topic_without_overrides_has_an_empty_answer(one: FakeCluster) -> None
     assert one.json("topics", "config", "plain") == {"topic": "plain", "config": {}}
 
 
-def test_settings_are_set_and_unset_at_once_and_brokers_are_told(one: FakeCluster) -> None:
+def test_configurations_are_set_and_removed_in_one_write_with_a_notification(
+    one: FakeCluster,
+) -> None:
     changes = ("--set", "min.insync.replicas = 2", "--unset", "segment.ms")
 
     answer = one.json(*SET, *changes, "--set", "retention.ms=5")
@@ -77,7 +79,7 @@ def test_kafkas_names_of_the_options_work(one: FakeCluster) -> None:
         (("--unset", "flush.ms"), "flush.ms is not overridden; overridden is retention.ms, seg"),
     ],
 )
-def test_what_is_no_setting_is_named_and_nothing_is_written(
+def test_an_invalid_configuration_is_named_and_nothing_is_written(
     one: FakeCluster, change: tuple[str, ...], problem: str
 ) -> None:
     line = failing(one.run(*SET, "--set", "preallocate=true", *change))
@@ -98,13 +100,13 @@ def test_an_invalid_override_is_refused_at_creation_too(local: FakeCluster) -> N
     assert "/brokers/topics/t" not in local.writes
 
 
-def test_a_leftover_nobody_knows_can_be_unset(one: FakeCluster) -> None:
+def test_an_unknown_configuration_can_be_removed(one: FakeCluster) -> None:
     one.zookeeper.put(CONFIG, ConfigEntityZNode.encode({"colour": "red"}))
 
     assert one.json(*SET, "--unset", "colour")["config"] == {}
 
 
-def test_unknown_topics_and_unreadable_settings_are_named(one: FakeCluster) -> None:
+def test_unknown_topics_and_unreadable_configurations_are_named(one: FakeCluster) -> None:
     for name in ("nope", ".."):
         change = ("topics", "config", name, "--set", "retention.ms=1")
         assert failing(one.run(*change)) == f"topic {name} does not exist"
@@ -121,5 +123,7 @@ def test_unknown_topics_and_unreadable_settings_are_named(one: FakeCluster) -> N
         ("t", "--set", "a=1", "--unset", "a"),
     ],
 )
-def test_command_lines_that_make_no_sense(one: FakeCluster, arguments: tuple[str, ...]) -> None:
+def test_invalid_command_lines_are_usage_errors(
+    one: FakeCluster, arguments: tuple[str, ...]
+) -> None:
     assert one.run("topics", "config", *arguments).exit_code == 2

@@ -1,4 +1,4 @@
-"""``topics create``: from the command line, or a file, to the znodes."""
+"""``topics create``: from options or a file to the znodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.fake_cluster import (
 RING = {0: (0, 1, 2), 1: (1, 2, 0), 2: (2, 0, 1), 3: (0, 1, 2)}
 
 
-def test_a_topic_is_placed_written_and_waited_for(local: FakeCluster) -> None:
+def test_a_topic_is_placed_and_written_and_its_leaders_awaited(local: FakeCluster) -> None:
     result = local.run("topics", "create", "t", "--partitions", "4", "--replication-factor", "3")
 
     assert result.exit_code == 0
@@ -49,14 +49,14 @@ def test_the_created_topics_are_printed_as_json(local: FakeCluster) -> None:
     ]
 
 
-def test_the_name_may_be_given_as_to_kafkas_tools(local: FakeCluster) -> None:
+def test_the_name_may_be_given_as_in_kafkas_tools(local: FakeCluster) -> None:
     options = ("--topic", "t", "--partitions", "1", "--replication-factor", "1")
 
     assert local.run("topics", "create", *options).exit_code == 0
     assert local.run("topics", "describe", "--topic", "t").exit_code == 0
 
 
-def test_settings_are_written_with_the_topic(local: FakeCluster) -> None:
+def test_configurations_are_written_with_the_topic(local: FakeCluster) -> None:
     shape = ("--partitions", "1", "--replication-factor", "1")
     settings = ("--config", "retention.ms=5", "--config", "cleanup.policy=compact")
 
@@ -75,7 +75,7 @@ def test_an_explicit_assignment_needs_no_placement(local: FakeCluster) -> None:
     assert not local.placer.requests
 
 
-def test_how_to_place_is_handed_on(local: FakeCluster) -> None:
+def test_placement_options_are_passed_to_the_service(local: FakeCluster) -> None:
     options = ("--strategy", "kafka", "--start-index", "2", "--index", "per-topic")
     shape = ("--partitions", "2", "--replication-factor", "2")
 
@@ -87,7 +87,7 @@ def test_how_to_place_is_handed_on(local: FakeCluster) -> None:
     assert replicas(local, "t")[0][0] == 2
 
 
-def test_the_least_loaded_start_counts_what_brokers_hold(local: FakeCluster) -> None:
+def test_the_least_loaded_start_counts_the_brokers_replicas(local: FakeCluster) -> None:
     local.add_topic("old", {0: ReplicaAssignment((0, 1)), 1: ReplicaAssignment((0, 1))})
     shape = ("--partitions", "1", "--replication-factor", "1")
 
@@ -132,7 +132,7 @@ def test_a_file_may_come_through_a_pipe(local: FakeCluster) -> None:
     assert replicas(local, "a") == {0: (0,)}
 
 
-def test_one_bad_topic_of_a_file_keeps_all_from_being_written(
+def test_one_invalid_topic_of_a_file_prevents_all_writes(
     local: FakeCluster, tmp_path: Path
 ) -> None:
     file = tmp_path / "topics.json"
@@ -173,7 +173,7 @@ def test_one_bad_topic_of_a_file_keeps_all_from_being_written(
         ),
     ],
 )
-def test_a_topic_that_cannot_be_is_refused_in_one_line_and_nothing_is_written(
+def test_an_impossible_topic_is_refused_in_one_line_and_nothing_is_written(
     local: FakeCluster, arguments: tuple[str, ...], problem: str
 ) -> None:
     before = list(local.writes)
@@ -219,7 +219,7 @@ def test_an_existing_topic_is_refused_unless_it_may_exist(local: FakeCluster) ->
         ("--from-file", os.devnull, "--config", "a=b"),
     ],
 )
-def test_a_command_line_that_makes_no_sense_is_a_usage_error(
+def test_invalid_command_lines_are_usage_errors(
     cluster: FakeCluster, arguments: tuple[str, ...]
 ) -> None:
     cluster.is_reachable = False

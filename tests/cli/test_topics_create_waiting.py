@@ -1,4 +1,4 @@
-"""``topics create``: waiting for the placement service, for a controller, and for leaders."""
+"""``topics create``: waits for the placement service, for a controller, and for leaders."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tests.support.fake_cluster import FakeCluster, failing, replicas
 CREATE = ("topics", "create", "t", "--partitions", "1", "--replication-factor", "1")
 
 
-def test_a_placement_service_that_starts_is_waited_for(local: FakeCluster) -> None:
+def test_the_command_waits_for_a_starting_placement_service(local: FakeCluster) -> None:
     local.placer.starting = iter(["starting", "Spark is warming up"])
 
     assert local.run(*CREATE).exit_code == 0
 
     kinds = [r.validate_only for r in local.received if isinstance(r, CreateTopicsRequest)]
-    assert kinds == [True, True, True, False], "once more for every state"
+    assert kinds == [True, True, True, False], "one more request for every state"
 
 
-def test_a_placement_service_that_takes_too_long_is_not_waited_for(local: FakeCluster) -> None:
+def test_the_wait_for_the_placement_service_is_limited(local: FakeCluster) -> None:
     local.placer.starting = iter(lambda: "Spark is starting", "")
     local.placer.note = "the placement service is starting: placed by the same algorithm"
 
@@ -36,7 +36,7 @@ def test_a_placement_service_that_takes_too_long_is_not_waited_for(local: FakeCl
     assert replicas(local, "t") == {0: (0,)}
 
 
-def test_without_the_placement_service_nothing_is_waited_for_and_nothing_said(
+def test_without_the_placement_service_there_is_no_wait_and_no_message(
     local: FakeCluster,
 ) -> None:
     local.placer.starting = iter(lambda: "Spark is starting", "")
@@ -47,7 +47,7 @@ def test_without_the_placement_service_nothing_is_waited_for_and_nothing_said(
     assert (result.exit_code, result.stderr) == (0, "")
 
 
-def test_a_controller_that_moves_is_followed(cluster: FakeCluster) -> None:
+def test_the_request_follows_a_new_controller(cluster: FakeCluster) -> None:
     def resign(request: Request) -> Response:
         assert isinstance(request, CreateTopicsRequest)
         cluster.remove_broker(0)
@@ -81,7 +81,7 @@ def test_a_topic_whose_answer_was_lost_is_created_once(cluster: FakeCluster) -> 
     assert cluster.writes.count("/brokers/topics/t") == 1
 
 
-def test_topics_without_leaders_in_time_are_told_with_what_to_do(cluster: FakeCluster) -> None:
+def test_topics_without_leaders_in_time_are_named_with_the_remedy(cluster: FakeCluster) -> None:
     late = "topic t: 2 of 3 partitions have no leader after 50 ms; everything is written"
 
     def answer(request: Request) -> Response | Errors | None:
@@ -102,7 +102,7 @@ def test_topics_without_leaders_in_time_are_told_with_what_to_do(cluster: FakeCl
     assert replicas(cluster, "t") == {0: (0,), 1: (0,), 2: (0,)}
 
 
-def test_without_a_controller_the_command_says_so(cluster: FakeCluster) -> None:
+def test_without_a_controller_there_is_an_error(cluster: FakeCluster) -> None:
     cluster.add_broker(0)
 
     line = failing(

@@ -24,7 +24,7 @@ def two(cluster: FakeCluster) -> FakeCluster:
 
 
 def after_looks(cluster: FakeCluster, looks: int, *steps: tuple[str, ...]) -> None:
-    """Remove the paths of a step each time the command has looked for marks often enough."""
+    """Remove the paths of a step after the command has read the marks this number of times."""
     seen = [0]
     pending = list(steps)
 
@@ -39,7 +39,7 @@ def after_looks(cluster: FakeCluster, looks: int, *steps: tuple[str, ...]) -> No
 
 
 def test_a_topic_is_marked(two: FakeCluster) -> None:
-    """DEL-15: it stays listed meanwhile."""
+    """DEL-15: it stays in the list until it is deleted."""
     result = two.run(*DELETE)
 
     assert (result.exit_code, result.stderr) == (0, "")
@@ -49,7 +49,7 @@ def test_a_topic_is_marked(two: FakeCluster) -> None:
     assert "MarkedForDeletion: true" in two.run("topics", "describe", "t").stdout
 
 
-def test_a_topic_that_is_being_deleted_already_is_said_so(two: FakeCluster) -> None:
+def test_a_topic_that_is_already_marked_is_reported(two: FakeCluster) -> None:
     two.zookeeper.put(MARKER)
 
     result = two.run("topics", "delete", "--topic", "t")
@@ -73,7 +73,7 @@ def test_nothing_is_marked_when_one_of_the_topics_is_unknown(two: FakeCluster, n
     assert MARKER not in two.writes
 
 
-def test_unknown_topics_may_be_none_of_our_business(two: FakeCluster) -> None:
+def test_if_exists_ignores_unknown_topics(two: FakeCluster) -> None:
     result = two.run("topics", "delete", "nope", "t", "--if-exists")
 
     assert result.exit_code == 0
@@ -82,7 +82,7 @@ def test_unknown_topics_may_be_none_of_our_business(two: FakeCluster) -> None:
     assert two.json("topics", "delete", "nope", "--if-exists") == []
 
 
-def test_internal_topics_stay(two: FakeCluster) -> None:
+def test_internal_topics_cannot_be_deleted(two: FakeCluster) -> None:
     """DEL-14."""
     two.add_topic("__consumer_offsets", ON_BOTH)
 
@@ -92,7 +92,7 @@ def test_internal_topics_stay(two: FakeCluster) -> None:
     assert MARKER not in two.writes
 
 
-def test_which_topic_must_be_said(two: FakeCluster) -> None:
+def test_a_topic_must_be_given(two: FakeCluster) -> None:
     assert two.run("topics", "delete").exit_code == 2
 
 
@@ -105,7 +105,7 @@ def test_a_topic_whose_znode_is_garbage_can_be_deleted(two: FakeCluster) -> None
 # --- waiting --------------------------------------------------------------------------------------
 
 
-def test_the_command_waits_until_the_mark_has_gone(two: FakeCluster) -> None:
+def test_the_command_waits_until_the_mark_is_removed(two: FakeCluster) -> None:
     after_looks(two, 2, ("/brokers/topics/t",), (MARKER,))
 
     result = two.run(*DELETE, "--wait")
@@ -114,7 +114,7 @@ def test_the_command_waits_until_the_mark_has_gone(two: FakeCluster) -> None:
     assert result.stdout == "Topic t is deleted.\n"
 
 
-def test_a_topic_of_the_same_name_created_since_is_another_one(two: FakeCluster) -> None:
+def test_a_later_topic_with_the_same_name_is_another_one(two: FakeCluster) -> None:
     after_looks(two, 2, ("/brokers/topics/t", MARKER))
     remove = two.hook
     assert remove is not None
@@ -130,7 +130,7 @@ def test_a_topic_of_the_same_name_created_since_is_another_one(two: FakeCluster)
     assert two.json(*DELETE, "--wait") == [{"topic": "t", "deleted": True}]
 
 
-def test_a_controller_that_only_drops_the_mark_has_refused(two: FakeCluster) -> None:
+def test_a_mark_that_is_removed_without_a_deletion_is_a_refusal(two: FakeCluster) -> None:
     after_looks(two, 2, (MARKER,))
 
     result = two.run(*DELETE, "--wait")
@@ -142,7 +142,7 @@ def test_a_controller_that_only_drops_the_mark_has_refused(two: FakeCluster) -> 
 
 
 def waiting_for(cluster: FakeCluster) -> str:
-    """Return why the topic is still there."""
+    """Return the reason why the topic still exists."""
     result = cluster.run(*DELETE, "--wait", "--timeout-ms", "0")
     assert result.exit_code == 1
     assert result.stdout == "Topic t is marked for deletion.\n"
@@ -152,7 +152,7 @@ def waiting_for(cluster: FakeCluster) -> str:
     return result.stderr.removeprefix(prefix).rstrip()
 
 
-def test_in_the_end_it_says_what_the_deletion_waits_for(two: FakeCluster) -> None:
+def test_after_the_timeout_the_reason_for_the_wait_is_printed(two: FakeCluster) -> None:
     def controller(
         *, to_be_deleted: tuple[str, ...] = (), ineligible: tuple[str, ...] = ()
     ) -> None:

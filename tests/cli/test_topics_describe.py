@@ -27,7 +27,7 @@ def test_topics_are_listed_by_name(cluster: FakeCluster) -> None:
 
 @pytest.fixture
 def described(cluster: FakeCluster) -> FakeCluster:
-    """Two topics: b healthy, and a with every kind of trouble."""
+    """Two topics: b is healthy, a has every kind of problem."""
     cluster.add_broker(0)
     cluster.add_broker(1)
     cluster.add_topic(
@@ -51,7 +51,7 @@ def described(cluster: FakeCluster) -> FakeCluster:
     return cluster
 
 
-def test_a_description_has_exactly_the_promised_keys_in_order(described: FakeCluster) -> None:
+def test_a_description_has_exactly_the_documented_keys_in_sequence(described: FakeCluster) -> None:
     rows = described.json("topics", "describe")
 
     assert [(row["topic"], row["partition"]) for row in rows] == [
@@ -80,7 +80,7 @@ def test_a_description_has_exactly_the_promised_keys_in_order(described: FakeClu
     assert described.json("topics", "describe", "b") == rows[5:]
 
 
-def test_a_description_reads_like_kafkas(described: FakeCluster) -> None:
+def test_a_description_has_kafkas_format(described: FakeCluster) -> None:
     assert described.run("topics", "describe").stdout.splitlines() == [
         "Topic: a\tTopicId: AAAAAAAAAAAAAAAAAAAAAA\tPartitionCount: 5\tReplicationFactor: 2"
         "\tConfigs: retention.ms=5",
@@ -123,11 +123,11 @@ def test_selected_partitions_have_no_headers(described: FakeCluster) -> None:
 
 
 @pytest.mark.parametrize("name", ["nope", "..", "", "a/partitions"])
-def test_a_topic_that_does_not_exist_is_said_not_to(described: FakeCluster, name: str) -> None:
+def test_a_topic_that_does_not_exist_is_an_error(described: FakeCluster, name: str) -> None:
     assert failing(described.run("topics", "describe", name)) == f"topic {name} does not exist"
 
 
-def test_a_topic_that_cannot_be_understood_does_not_hide_the_others(
+def test_an_unreadable_topic_does_not_hide_the_others(
     described: FakeCluster,
 ) -> None:
     described.zookeeper.put("/brokers/topics/bad", b"garbage")

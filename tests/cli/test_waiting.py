@@ -1,4 +1,4 @@
-"""Waits: what a terminal shows of them."""
+"""Progress of waits on a terminal and elsewhere."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from regent.cli.waiting import Progress, Waiting
 from tests.cli.test_output import on_terminal
 
 
-def test_elsewhere_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_no_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress("moving", 3, "partitions") as progress:
         progress.remain(1)
 
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_terminal_shows_how_much_remains(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_the_remaining_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = on_terminal(monkeypatch, "stderr")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
@@ -34,11 +34,11 @@ def test_a_terminal_shows_how_much_remains(monkeypatch: pytest.MonkeyPatch) -> N
     assert terminal.text.endswith("\x1b[2K")  # the line is cleared: only the result stays
 
 
-# --- how long -------------------------------------------------------------------------------------
+# --- time -----------------------------------------------------------------------------------------
 
 
 class Stderr(io.StringIO):
-    """Hands over what is written to it; ``is_terminal`` is what it claims to be."""
+    """Passes on what is written; ``is_terminal`` is the answer of ``isatty``."""
 
     def __init__(self, *, is_terminal: bool) -> None:
         super().__init__()
@@ -47,13 +47,13 @@ class Stderr(io.StringIO):
 
     def write(self, text: str) -> int:
         length = super().write(text)
-        if text:  # click asks with an empty one whether it is binary
+        if text:  # click writes an empty text to test for binary streams
             self.written.put(text)
         return length
 
 
 def stderr(monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool) -> Stderr:
-    """Replace stderr, and have the clock go on by a second with each look."""
+    """Replace stderr, and let the clock advance by a second at each call."""
     stream = Stderr(is_terminal=is_terminal)
     monkeypatch.setattr(sys, "stderr", stream)
     clock = itertools.count()
@@ -63,7 +63,7 @@ def stderr(monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool) -> Stderr:
     return stream
 
 
-def test_on_a_terminal_one_line_counts_and_is_gone_at_the_end(
+def test_on_a_terminal_one_line_counts_and_is_cleared_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     written = stderr(monkeypatch, is_terminal=True).written
@@ -76,7 +76,7 @@ def test_on_a_terminal_one_line_counts_and_is_gone_at_the_end(
     assert written.get(timeout=10) == "\r\x1b[K"
 
 
-def test_elsewhere_there_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_there_is_a_line_in_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     written = stderr(monkeypatch, is_terminal=False).written
 
     with Waiting(first_s=0.0, line_every_s=0.0) as waiting:
@@ -85,7 +85,7 @@ def test_elsewhere_there_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch)
         assert written.get(timeout=10) == "Spark is starting (2 s)\n"
 
 
-def test_a_wait_of_a_moment_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_wait_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     written = stderr(monkeypatch, is_terminal=True).written
 
     with Waiting(first_s=3600.0) as waiting:

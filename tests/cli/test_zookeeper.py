@@ -1,4 +1,4 @@
-"""``zookeeper`` as a process: it serves, it ends, and it takes the place of a server that died."""
+"""``zookeeper`` as a process: it serves, ends, and replaces a dead member of an ensemble."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.system
 def zookeeper_command(
     data_dir: Path, port: int, *options: str
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run the command; give the process and its first line."""
+    """Run the command; yield the process and its first line."""
     command = [*COMMAND, "zookeeper"]
     with subprocess.Popen(
         [*command, "--data-dir", str(data_dir), "--port", str(port), *options],
@@ -48,7 +48,7 @@ def zookeeper_command(
         pytest.param(("--host", "::1"), "[::1]", marks=needs_ipv6),
     ],
 )
-def test_it_says_where_it_serves_and_ends_when_interrupted(
+def test_it_prints_its_address_and_ends_when_interrupted(
     tmp_path: Path, options: tuple[str, ...], host: str
 ) -> None:
     with zookeeper_command(tmp_path / "zookeeper", 0, *options) as (process, line):
@@ -61,7 +61,7 @@ def test_it_says_where_it_serves_and_ends_when_interrupted(
         assert process.wait(TIMEOUT_S) == 0
 
 
-def test_the_death_of_its_server_is_said(tmp_path: Path) -> None:
+def test_the_death_of_its_server_is_reported(tmp_path: Path) -> None:
     with zookeeper_command(tmp_path, 0) as (process, _):
         os.kill(jvm_of(process.pid), signal.SIGKILL)
         assert process.wait(TIMEOUT_S) == 1
@@ -69,12 +69,12 @@ def test_the_death_of_its_server_is_said(tmp_path: Path) -> None:
         assert process.stderr.read() == f"regent: ZooKeeper ended by SIGKILL: see {tmp_path}\n"
 
 
-def test_it_takes_the_place_of_a_member_of_an_ensemble(tmp_path: Path) -> None:
+def test_it_replaces_a_member_of_an_ensemble(tmp_path: Path) -> None:
     data_dirs = [tmp_path / f"zookeeper-{number}" for number in range(3)]
     servers = start_ensemble(data_dirs, [0, 0, 0])
     try:
         servers[1].stop()
-        # It says that it is ready when it has joined the quorum.
+        # It reports readiness when it has joined the quorum.
         with zookeeper_command(data_dirs[1], servers[1].port) as (_, line):
             assert line == f"ready: {servers[1].address}\n"
             configuration = (data_dirs[1] / "zoo.cfg").read_text()
@@ -85,6 +85,6 @@ def test_it_takes_the_place_of_a_member_of_an_ensemble(tmp_path: Path) -> None:
 
 
 def jvm_of(pid: int) -> int:
-    """Return the process id of the one child of a process."""
+    """Return the process id of the only child of a process."""
     (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return int(child)
