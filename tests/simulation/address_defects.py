@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 from unittest.mock import patch
 
 from regent.core.controller.broker_changes import BrokerChanges
 from regent.core.model import BrokerId, BrokerInfo, BrokerRegistration
-
-Defect: TypeAlias = Callable[[], Any]
 
 
 def changed_addresses_overlooked() -> Any:
@@ -46,10 +43,3 @@ def first_addresses_kept() -> Any:
         connect(self, replace(registration, info=first.setdefault(key, registration.info)))
 
     return patch.object(BrokerChanges, "_connect", where_it_was)
-
-
-ADDRESS_DEFECTS: tuple[Defect, ...] = (
-    changed_addresses_overlooked,
-    channels_stay_at_former_addresses,
-    first_addresses_kept,
-)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Any, TypeAlias
+from collections.abc import Collection
+from typing import Any
 from unittest.mock import patch
 
 from regent.core.controller import events
@@ -11,8 +11,6 @@ from regent.core.controller.controller import Controller
 from regent.core.controller.quarantine import Quarantine
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.model import TopicPartition
-
-Defect: TypeAlias = Callable[[], Any]
 
 LATE_MS = 5_000
 
@@ -64,11 +62,3 @@ def nothing_is_quarantined() -> Any:
         self._context.quarantined = {}
 
     return patch.object(Quarantine, "_read", everything)
-
-
-BOUNDS_DEFECTS: tuple[Defect, ...] = (
-    nothing_is_quarantined,
-    brokers_noticed_late,
-    a_new_term_for_every_broker,
-    moves_begin_again_and_again,
-)

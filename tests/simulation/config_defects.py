@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 from unittest.mock import patch
 
 from regent.core.admin.config_changes import ConfigChange, ConfigChanges
-
-Defect: TypeAlias = Callable[[], Any]
 
 
 def throttles_read_without_a_sync() -> Any:
@@ -31,9 +29,4 @@ def notifications_deleted_when_read() -> Any:
     return patch.object(ConfigChanges, "_purge", purge)
 
 
-CONFIG_DEFECTS: tuple[Defect, ...] = (
-    throttles_read_without_a_sync,
-    notifications_deleted_when_read,
-)
-
-SEARCH_CONFIG_FROM: dict[Defect, int] = {throttles_read_without_a_sync: 140}
+SEARCH_FROM: dict[Callable[[], Any], int] = {throttles_read_without_a_sync: 140}

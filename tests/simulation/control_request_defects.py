@@ -5,8 +5,7 @@ Each is a function that breaks one rule while the returned context lasts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 from unittest.mock import patch
 
 from regent.core.controller import request_batch
@@ -14,8 +13,6 @@ from regent.core.controller.broker_changes import BrokerChanges
 from regent.core.controller.controlled_shutdown import ControlledShutdowns
 from regent.core.controller.states import ReplicaState
 from regent.core.model import BrokerId, PartitionAndReplica
-
-Defect: TypeAlias = Callable[[], Any]
 
 
 def crashes_sent_three_times() -> Any:
@@ -59,11 +56,3 @@ def lost_deletions_repeated_last() -> Any:
         self._deletions.repeat(broker_id)
 
     return patch.object(BrokerChanges, "tell_everything", and_repeat)
-
-
-CONTROL_REQUEST_DEFECTS: tuple[Defect, ...] = (
-    crashes_sent_three_times,
-    replicas_stopped_twice,
-    requests_of_any_size,
-    lost_deletions_repeated_last,
-)

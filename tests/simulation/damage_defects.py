@@ -6,7 +6,7 @@ Each is a function that breaks one protection while the returned context lasts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 from unittest.mock import patch
 
 from regent.core.controller.notifications import Notifications
@@ -23,9 +23,6 @@ from regent.core.replication.damaged_log_replacement import DamagedLogReplacemen
 from regent.core.replication.partition import Role
 from regent.core.replication.replica_manager import ReplicaManager
 from tests.support.memory_logs import MemoryLog, MemoryLogs
-
-Defect: TypeAlias = Callable[[], Any]
-
 
 # --- reads of damaged records ---------------------------------------------------------------------
 
@@ -179,20 +176,7 @@ def logs_of_lost_topics_deleted() -> Any:
     return patch.object(ControlRequestBatch, "add_stop_replica", deleting)
 
 
-DAMAGE_DEFECTS: tuple[Defect, ...] = (
-    logs_of_lost_topics_deleted,
-    unreadable_logs_taken_for_deleted,
-    damaged_records_given_away,
-    damaged_records_skipped,
-    damage_left_alone,
-    last_copies_go_out_of_service,
-    logs_in_sync_replaced,
-    logs_replaced_in_the_same_epoch,
-    replaceable_logs_not_notified,
-    offline_replicas_never_asked,
-    stopped_replicas_started_by_notifications,
-    returned_replicas_stay_offline,
-    no_new_epoch_for_returned_replicas,
-    no_new_epoch_for_damaged_logs,
-    damaged_replicas_not_deleted,
-)
+SEARCH_FROM: dict[Callable[[], Any], int] = {
+    unreadable_logs_taken_for_deleted: 180,
+    damaged_replicas_not_deleted: 2525,
+}

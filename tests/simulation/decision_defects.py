@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 from unittest.mock import ANY, patch
 
 from regent.core.controller import partition_change
@@ -36,9 +36,6 @@ from regent.zk.client.operations import ANY_VERSION, SetData
 from regent.zk.codecs.znodes import TopicZNode
 from regent.zk.stores import controller_store
 from regent.zk.stores.watching_store import WatchingStore
-
-Defect: TypeAlias = Callable[[], Any]
-
 
 # --- proposals of leaders -------------------------------------------------------------------------
 
@@ -320,28 +317,7 @@ def late_copies_applied() -> Any:
     return patch.object(ControlRequestHandler, "_check_epochs", without_sequence)
 
 
-DECISION_DEFECTS: tuple[Defect, ...] = (
-    proposals_of_stale_leader_epochs,
-    refused_proposals_written,
-    proposals_of_former_broker_epochs,
-    members_of_any_broker_epoch,
-    proposals_of_any_broker,
-    acceptable_proposals_refused,
-    state_that_exists_is_a_failure,
-    no_new_epoch_before_replicas_are_removed,
-    moves_forgotten_at_failover,
-    removed_replicas_left_alone,
-    topics_written_without_version,
-    deletion_watch_set_once,
-    answers_of_former_broker_epochs_count,
-    answers_of_restarted_new_leaders_count,
-    leaving_brokers_get_no_requests,
-    new_isrs_not_announced,
-    deletions_forgotten_at_failover,
-    failed_replicas_may_lead,
-    deposed_controllers_stop_replicas,
-    leaders_go_on_without_a_successor,
-    stopped_replicas_go_on_fetching,
-    stops_of_the_same_epoch_refused,
-    late_copies_applied,
-)
+SEARCH_FROM: dict[Callable[[], Any], int] = {
+    state_that_exists_is_a_failure: 215,
+    deposed_controllers_stop_replicas: 112,
+}

@@ -1,481 +1,63 @@
-"""Defects in the core: they test the simulation.
-
-Each is a function that breaks one protection while the returned context lasts.
-"""
+"""All defects that are planted to test the simulation: the functions of these modules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
+from inspect import isfunction
 from typing import Any, TypeAlias
-from unittest.mock import patch
 
-from regent.core.controller import partition_change, partition_change_writer
-from regent.core.controller.alter_partition import AlterPartitions
-from regent.core.controller.assignments import write_assignments
-from regent.core.controller.broker_changes import BrokerChanges
-from regent.core.controller.context import ControllerContext
-from regent.core.controller.controlled_shutdown import ControlledShutdowns
-from regent.core.controller.controller import Controller
-from regent.core.controller.effects import SendResponse
-from regent.core.controller.notifications import Notifications
-from regent.core.controller.partition_replicas import PartitionReplicas
-from regent.core.controller.reassignment import partition_reassignment
-from regent.core.controller.reassignment.reassignment_phases import ReassignmentPhases
-from regent.core.controller.reassignment.reassignment_requests import requested_assignment
-from regent.core.controller.request_batch import ControlRequestBatch
-from regent.core.controller.responses import ControlResponses
-from regent.core.controller.topic_changes import TopicChanges
-from regent.core.controller.topic_deletion import TopicDeletions
-from regent.core.errors import Errors
-from regent.core.model import LeaderAndIsr, ReplicaAssignment, TopicPartition
-from regent.core.ports import ControllerEpoch
-from regent.core.protocol.control import ControlHeader, LeaderAndIsrRequest
-from regent.core.protocol.controller import ControlledShutdownResponse
-from regent.core.replication import control_request_handler
-from regent.core.replication.control_request_handler import ControlRequestHandler
-from regent.core.replication.request_parts import ListedPartitions, RequestParts
-from regent.zk.stores import fenced_writes
-from regent.zk.stores.controller_store import ZkControllerStore
-from regent.zk.stores.watching_store import WatchingStore
-from tests.simulation.address_defects import ADDRESS_DEFECTS
-from tests.simulation.bounds_defects import BOUNDS_DEFECTS
-from tests.simulation.config_defects import CONFIG_DEFECTS, SEARCH_CONFIG_FROM
-from tests.simulation.control_request_defects import (
-    CONTROL_REQUEST_DEFECTS,
-    lost_deletions_repeated_last,
-)
-from tests.simulation.damage_defects import (
-    DAMAGE_DEFECTS,
-    damaged_replicas_not_deleted,
-    unreadable_logs_taken_for_deleted,
-)
-from tests.simulation.decision_defects import (
-    DECISION_DEFECTS,
-    answers_of_restarted_new_leaders_count,
-    deposed_controllers_stop_replicas,
-    state_that_exists_is_a_failure,
-)
-from tests.simulation.denial_defects import DENIAL_DEFECTS, SEARCH_DENIALS_FROM
-from tests.simulation.file_defects import FILE_DEFECTS, SEARCH_FILES_FROM
-from tests.simulation.leader_defects import LEADER_DEFECTS, SEARCH_LEADERS_FROM
-from tests.simulation.power_loss_defects import (
-    POWER_LOSS_DEFECTS,
-    losses_forgotten_at_the_first_request,
-)
-from tests.simulation.record_defects import (
-    RECORD_DEFECTS,
-    early_batches_out_of_order,
-)
-from tests.simulation.tampering_defects import (
-    SEARCH_TAMPERING_FROM,
-    TAMPERING_DEFECTS,
-    terms_unchecked,
+from tests.simulation import (
+    address_defects,
+    bounds_defects,
+    config_defects,
+    control_request_defects,
+    controller_defects,
+    damage_defects,
+    decision_defects,
+    denial_defects,
+    file_defects,
+    leader_defects,
+    power_loss_defects,
+    record_defects,
+    tampering_defects,
 )
 
 Defect: TypeAlias = Callable[[], Any]
 
-
-# --- who may write to ZooKeeper -------------------------------------------------------------------
-
-
-def no_controller_epoch_check_on_writes() -> Any:
-    """Writes of a deposed controller take effect (KAFKA-6082)."""
-    write = fenced_writes._write
-
-    def unfenced(zookeeper: Any, writes: Any, fence: Any, **options: Any) -> Any:
-        return write(zookeeper, writes, [], **options)
-
-    return patch.object(fenced_writes, "_write", unfenced)
-
-
-def epoch_read_after_waking() -> Any:
-    """A controller that was paused writes with the epoch it reads afterwards (KAFKA-1096)."""
-    update = ZkControllerStore.update_partition_states
-
-    def with_present_epoch(self: ZkControllerStore, states: Any, epoch_zk_version: int) -> Any:
-        current = self.read_controller_epoch() or ControllerEpoch(0, epoch_zk_version)
-        with terms_unchecked():
-            return update(self, states, current.zk_version)
-
-    return patch.object(ZkControllerStore, "update_partition_states", with_present_epoch)
-
-
-def own_election_unnoticed() -> Any:
-    """A broker whose election succeeded without an answer believes that it lost (KAFKA-13407)."""
-    read = ZkControllerStore.read_controller
-
-    def as_another_session(self: ZkControllerStore) -> Any:
-        controller = read(self)
-        return None if controller is None else replace(controller, is_own_session=False)
-
-    return patch.object(ZkControllerStore, "read_controller", as_another_session)
-
-
-# --- what is written ------------------------------------------------------------------------------
-
-
-def no_leader_epoch_bump() -> Any:
-    """An election keeps the leader epoch."""
-
-    def without_bump(self: LeaderAndIsr, leader: int, isr: tuple[int, ...]) -> LeaderAndIsr:
-        return self._replace(leader=leader, isr=isr)
-
-    return patch.object(LeaderAndIsr, "new_leader_and_isr", without_bump)
-
-
-def last_isr_member_removed() -> Any:
-    """The ISR becomes empty when its last member dies (KAFKA-708)."""
-    new = LeaderAndIsr.new_leader_and_isr
-
-    def shrink_to_nothing(self: LeaderAndIsr, leader: int, isr: tuple[int, ...]) -> LeaderAndIsr:
-        changed = new(self, leader, isr)
-        return changed._replace(isr=()) if leader < 0 and isr == self.isr else changed
-
-    return patch.object(LeaderAndIsr, "new_leader_and_isr", shrink_to_nothing)
-
-
-def every_topic_allows_unclean_elections() -> Any:
-    """Any live replica may become the leader, whatever records it lacks."""
-
-    def allow(term: Any, replicas: Mapping[Any, PartitionReplicas]) -> None:
-        for of_partition in replicas.values():
-            of_partition.allows_unclean_election = True
-
-    return patch.object(partition_change_writer, "_read_unclean_leader_election", allow)
-
-
-def proposals_of_any_version() -> Any:
-    """A leader's proposal replaces a state that the leader does not know."""
-    decide = AlterPartitions._decide
-
-    def at_present_version(self: AlterPartitions, row: Any, sender: int) -> Any:
-        known = self._known(row.topic_partition)
-        if known is not None and known.leader_and_isr.leader_epoch == row.leader_epoch:
-            row = row._replace(partition_epoch=known.leader_and_isr.partition_epoch)
-        return decide(self, row, sender)
-
-    return patch.object(AlterPartitions, "_decide", at_present_version)
-
-
-def any_replica_may_join_the_isr() -> Any:
-    """Dead, shutting-down and restarted replicas may join the ISR (KIP-841, KIP-903)."""
-    return patch.object(partition_change, "_are_eligible", lambda *_: True)
-
-
-def final_replica_set_written_first() -> Any:
-    """A reassignment is written as complete before the removed replicas are stopped."""
-    finish = ReassignmentPhases._finish
-
-    def after_writing(self: ReassignmentPhases, partitions: Any) -> None:
-        assignment = self._context.partition_full_replica_assignment
-        targets = {p: ReplicaAssignment(assignment(p).target_replicas) for p in partitions}
-        write_assignments(self._services, targets)
-        finish(self, partitions)
-
-    return patch.object(ReassignmentPhases, "_finish", after_writing)
-
-
-def failed_deletions_count_as_done() -> Any:
-    """A topic is forgotten although a replica could not be deleted (KAFKA-9946)."""
-    answered = TopicDeletions.on_stop_replica_response
-
-    def without_errors(self: TopicDeletions, broker_id: int, errors: Any) -> None:
-        answered(self, broker_id, dict.fromkeys(errors, Errors.NONE))
-
-    return patch.object(TopicDeletions, "on_stop_replica_response", without_errors)
-
-
-# --- what a controller notices and remembers ------------------------------------------------------
-
-
-def watches_armed_after_the_read() -> Any:
-    """A change between a read and the setting of its watch is missed."""
-
-    def children(self: WatchingStore, path: str) -> list[str]:
-        names = self._zookeeper.children(path) or []
-        self._watched.add(path)
-        self._zookeeper.children(path, watch=True)
-        return names
-
-    return patch.object(WatchingStore, "_watch_children", children)
-
-
-def bounces_unnoticed() -> Any:
-    """A broker that restarts quickly is taken for the one before (KIP-380)."""
-    read = BrokerChanges._read_brokers
-
-    def with_known_epochs(self: BrokerChanges) -> Any:
-        known = self._context.registrations
-        return {b: known.get(b, registration) for b, registration in read(self).items()}
-
-    return patch.object(BrokerChanges, "_read_brokers", with_known_epochs)
-
-
-def new_brokers_get_no_state() -> Any:
-    """A broker that starts is not sent the full state."""
-    return patch.object(BrokerChanges, "_tell_newcomers", lambda self, broker_ids: None)
-
-
-def stale_answers_accepted() -> Any:
-    """An answer of a former broker epoch or controller epoch counts."""
-
-    def is_unknown(self: ControlResponses, broker_id: int, header: Any) -> bool:
-        return broker_id not in self._context.registrations
-
-    return patch.object(ControlResponses, "is_stale", is_unknown)
-
-
-def resignation_without_reset() -> Any:
-    """A controller keeps its former state in its next term (KAFKA-5310)."""
-    reset = ControllerContext.reset
-
-    def only_once(self: ControllerContext) -> None:
-        if not hasattr(self, "_partitions"):
-            reset(self)
-
-    return patch.object(ControllerContext, "reset", only_once)
-
-
-def watches_outlive_the_term() -> Any:
-    """A broker that resigned keeps its watches."""
-    return patch.object(WatchingStore, "unwatch_all_but_controller", lambda self: None)
-
-
-def imbalance_counted_once() -> Any:
-    """The imbalance metric rises when a preferred leader is lost, and never falls."""
-    count = ControllerContext._count_imbalance
-
-    def upwards(self: ControllerContext, record: Any) -> None:
-        if not record.counts_as_imbalanced:
-            count(self, record)
-
-    return patch.object(ControllerContext, "_count_imbalance", upwards)
-
-
-# --- how brokers handle control requests ----------------------------------------------------------
-
-
-def no_broker_epoch_check() -> Any:
-    """A control request for a former broker epoch is applied (KIP-380)."""
-
-    def by_controller_epoch(self: ControlRequestHandler, header: Any) -> Errors:
-        is_stale = header.controller_epoch < self.controller_epoch
-        return Errors.STALE_CONTROLLER_EPOCH if is_stale else Errors.NONE
-
-    return patch.object(ControlRequestHandler, "_check_epochs", by_controller_epoch)
-
-
-def deposed_controllers_accepted() -> Any:
-    """A control request of a deposed controller is applied (KAFKA-1188)."""
-
-    def by_broker_epoch(self: ControlRequestHandler, header: Any) -> Errors:
-        is_stale = -1 < header.broker_epoch < self.broker_epoch
-        return Errors.STALE_BROKER_EPOCH if is_stale else Errors.NONE
-
-    return patch.object(ControlRequestHandler, "_check_epochs", by_broker_epoch)
-
-
-def old_leader_epochs_applied() -> Any:
-    """A late control request undoes a newer one."""
-    handle_control_request = ControlRequestHandler._obey
-
-    def with_any_epoch(
-        self: ControlRequestHandler,
-        name: Any,
-        topic_id: Any,
-        state: Any,
-        now_ms: int,
-        **options: Any,
-    ) -> Any:
-        partition = self._partitions.get(name)
-        if partition is not None:
-            partition.leader_epoch = min(partition.leader_epoch, state.leader_epoch - 1)
-        return handle_control_request(self, name, topic_id, state, now_ms, **options)
-
-    return patch.object(ControlRequestHandler, "_obey", with_any_epoch)
-
-
-def topic_ids_ignored() -> Any:
-    """The log of a deleted topic is taken for the log of a new topic with the same name."""
-    return patch.object(control_request_handler, "differ", lambda one, other: False)
-
-
-def requests_before_the_write() -> Any:
-    """Brokers learn a leader epoch that ZooKeeper does not have yet."""
-    add = ControlRequestBatch.add_leader_and_isr
-
-    def one_ahead(self: Any, brokers: Any, partition: Any, **options: Any) -> None:
-        context, now = self._context, self._context.partition_leadership_info(partition)
-        if now is not None:
-            ahead = now._replace(leader_and_isr=now.leader_and_isr.new_epoch())
-            with patch.object(context, "partition_leadership_info", lambda _: ahead):
-                add(self, brokers, partition, **options)
-
-    return patch.object(ControlRequestBatch, "add_leader_and_isr", one_ahead)
-
-
-# --- answers of the controller --------------------------------------------------------------------
-
-
-def shutdowns_answered_at_once() -> Any:
-    """A shutting-down broker may stop before the new leaders know that they lead (KAFKA-6029)."""
-    return patch.object(ControlledShutdowns, "_new_leaders", lambda self, partitions, broker: {})
-
-
-def remaining_leaderships_not_reported() -> Any:
-    """A shutting-down broker gets the answer that it leads nothing, even if it leads."""
-
-    def done(self: ControlledShutdowns, request_id: int, waiting: Any) -> None:
-        self._services.outbox.add(SendResponse(request_id, ControlledShutdownResponse(Errors.NONE)))
-
-    return patch.object(ControlledShutdowns, "_let_go", done)
-
-
-def leaving_brokers_used_again_at_once() -> Any:
-    """A shutting-down broker is elected and joins ISRs."""
-    return patch.object(ControlledShutdowns, "_mark", lambda self, broker_id: None)
-
-
-def brokers_that_stay_never_used_again() -> Any:
-    """A broker that asked to shut down and did not stop never leads again."""
-    return patch.object(ControlledShutdowns, "on_abandoned", lambda self, event: False)
-
-
-def waiting_shutdowns_not_answered() -> Any:
-    """A broker that waits to shut down gets no answer when the controller resigns."""
-    return patch.object(ControlledShutdowns, "refuse_all", lambda self: self._waiting.clear())
-
-
-def requests_left_unanswered() -> Any:
-    """A broker that is not the active controller does not answer controller requests."""
-    return patch.object(Controller, "_refuse", lambda self, event: None)
-
-
-def any_proposal_accepted() -> Any:
-    """The controller does not check proposed ISRs."""
-    return patch.object(partition_change, "_is_valid_isr", lambda *_: True)
-
-
-def cancelled_moves_go_on() -> Any:
-    """A reassignment is reported as cancelled, and goes on."""
-
-    def to_its_target(context: Any, partition: Any, target: Any, **options: Any) -> Any:
-        current = context.partition_full_replica_assignment(partition)
-        if target is None and current.is_being_reassigned:
-            target = current.target_replicas
-        return requested_assignment(context, partition, target, **options)
-
-    return patch.object(partition_reassignment, "requested_assignment", to_its_target)
-
-
-# --- writes of others -----------------------------------------------------------------------------
-
-
-def removed_topics_stay_on_brokers() -> Any:
-    """Brokers do not learn that the znode of a topic was removed by hand."""
-
-    def in_memory(self: TopicChanges, topics: Any) -> None:
-        for topic in topics:
-            self._context.remove_topic(topic)
-
-    return patch.object(TopicChanges, "_purge", in_memory)
-
-
-def isr_changes_unread() -> Any:
-    """The controller does not read ISRs that leaders write themselves."""
-    return patch.object(Notifications, "_learn_leaderships", lambda self, partitions: [])
-
-
-def one_part_taken_for_the_full_request() -> Any:
-    """A replica is stray when one part of a FULL does not list it, although another does."""
-
-    def add(
-        parts: RequestParts, _: ControlHeader, request: LeaderAndIsrRequest
-    ) -> ListedPartitions:
-        named: dict[TopicPartition, str | None] = {name: None for name, _ in request.partitions()}
-        return ListedPartitions(named, is_everything=True)
-
-    return patch.object(RequestParts, "add", add)
-
-
-def dropped_events_without_a_new_term() -> Any:
-    """Events that do not fit into the queue are dropped without a new term."""
-    return patch.object(Controller, "_begin_a_new_term", lambda *_: None)
-
-
-DEFECTS: tuple[Defect, ...] = (
-    no_controller_epoch_check_on_writes,
-    epoch_read_after_waking,
-    own_election_unnoticed,
-    no_leader_epoch_bump,
-    last_isr_member_removed,
-    every_topic_allows_unclean_elections,
-    proposals_of_any_version,
-    any_replica_may_join_the_isr,
-    final_replica_set_written_first,
-    failed_deletions_count_as_done,
-    watches_armed_after_the_read,
-    bounces_unnoticed,
-    new_brokers_get_no_state,
-    stale_answers_accepted,
-    resignation_without_reset,
-    watches_outlive_the_term,
-    imbalance_counted_once,
-    no_broker_epoch_check,
-    deposed_controllers_accepted,
-    old_leader_epochs_applied,
-    topic_ids_ignored,
-    requests_before_the_write,
-    shutdowns_answered_at_once,
-    remaining_leaderships_not_reported,
-    leaving_brokers_used_again_at_once,
-    brokers_that_stay_never_used_again,
-    waiting_shutdowns_not_answered,
-    requests_left_unanswered,
-    any_proposal_accepted,
-    cancelled_moves_go_on,
-    removed_topics_stay_on_brokers,
-    isr_changes_unread,
-    one_part_taken_for_the_full_request,
-    dropped_events_without_a_new_term,
-    *RECORD_DEFECTS,
-    *DAMAGE_DEFECTS,
-    *POWER_LOSS_DEFECTS,
-    *DECISION_DEFECTS,
-    *LEADER_DEFECTS,
-    *TAMPERING_DEFECTS,
-    *FILE_DEFECTS,
-    *CONFIG_DEFECTS,
-    *ADDRESS_DEFECTS,
-    *BOUNDS_DEFECTS,
-    *CONTROL_REQUEST_DEFECTS,
-    *DENIAL_DEFECTS,
+_MODULES = (
+    controller_defects,
+    record_defects,
+    damage_defects,
+    power_loss_defects,
+    decision_defects,
+    leader_defects,
+    tampering_defects,
+    file_defects,
+    config_defects,
+    address_defects,
+    bounds_defects,
+    control_request_defects,
+    denial_defects,
+)
+
+DEFECTS: tuple[Defect, ...] = tuple(
+    function
+    for module in _MODULES
+    for function in vars(module).values()
+    if isfunction(function) and function.__module__ == module.__name__
 )
 
 SEARCH_FROM: dict[Defect, int] = {
-    **SEARCH_CONFIG_FROM,
-    **SEARCH_TAMPERING_FROM,
-    **SEARCH_FILES_FROM,
-    **SEARCH_DENIALS_FROM,
-    **SEARCH_LEADERS_FROM,
-    waiting_shutdowns_not_answered: 355,
-    early_batches_out_of_order: 1070,
-    watches_armed_after_the_read: 140,
-    shutdowns_answered_at_once: 95,
-    state_that_exists_is_a_failure: 215,
-    stale_answers_accepted: 50,
-    losses_forgotten_at_the_first_request: 185,
-    deposed_controllers_stop_replicas: 112,
-    unreadable_logs_taken_for_deleted: 180,
-    damaged_replicas_not_deleted: 2525,
+    defect: seed
+    for module in _MODULES
+    for defect, seed in getattr(module, "SEARCH_FROM", {}).items()
 }
 """The first seed of the search for a rare defect; it only shortens the search."""
 
 RARE_DEFECTS: frozenset[Defect] = frozenset(
     {
-        answers_of_restarted_new_leaders_count,
-        lost_deletions_repeated_last,
+        decision_defects.answers_of_restarted_new_leaders_count,
+        control_request_defects.lost_deletions_repeated_last,
     }
 )
 """Defects that the first 200 histories do not catch; ``--rare-defects`` searches for minutes."""

@@ -8,7 +8,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 from unittest.mock import patch
 
 from regent.core.controller.context import ControllerContext
@@ -17,8 +17,6 @@ from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.topic_changes import TopicChanges
 from regent.core.errors import Errors
 from regent.core.replication import leader_partitions
-
-Defect: TypeAlias = Callable[[], Any]
 
 
 def suspect_leaders_kept() -> Any:
@@ -62,15 +60,7 @@ def topics_led_without_ids() -> Any:
     return patch.object(TopicChanges, "_write_ids", and_lead)
 
 
-DENIAL_DEFECTS: tuple[Defect, ...] = (
-    suspect_leaders_kept,
-    refused_proposals_final,
-    refused_moves_forgotten,
-    replaced_logs_forgotten,
-    topics_led_without_ids,
-)
-
-SEARCH_DENIALS_FROM: dict[Defect, int] = {
+SEARCH_FROM: dict[Callable[[], Any], int] = {
     refused_proposals_final: 23_311,
     refused_moves_forgotten: 10_477,
     replaced_logs_forgotten: 6_011_204,

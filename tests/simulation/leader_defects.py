@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 from unittest.mock import patch
 
 from regent.core.controller import partition_change
@@ -23,8 +23,6 @@ from regent.core.replication.leader_partitions import LeaderPartitions
 from regent.core.replication.partition import Partition
 from regent.core.replication.produce import DelayedProduce, Produce
 from tests.support.memory_logs import MemoryLog
-
-Defect: TypeAlias = Callable[[], Any]
 
 
 def positions_kept_by_later_leaders() -> Any:
@@ -121,19 +119,7 @@ def any_recovery_state_accepted() -> Any:
     return patch.object(partition_change, "_is_valid_isr", in_any_state)
 
 
-LEADER_DEFECTS: tuple[Defect, ...] = (
-    positions_kept_by_later_leaders,
-    epochs_begin_unnoted,
-    watermarks_stay_beyond_truncated_logs,
-    members_proposed_without_broker_epochs,
-    appends_with_too_few_in_sync,
-    deposed_leaders_acknowledge,
-    fetches_of_former_broker_epochs_count,
-    recovering_leaders_expand_isr,
-    any_recovery_state_accepted,
-)
-
-SEARCH_LEADERS_FROM: dict[Defect, int] = {
+SEARCH_FROM: dict[Callable[[], Any], int] = {
     fetches_of_former_broker_epochs_count: 112,
     any_recovery_state_accepted: 139,
 }
