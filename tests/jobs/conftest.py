@@ -1,4 +1,4 @@
-"""One Spark session for all the tests that take one: it costs seconds, and PySpark has only one."""
+"""One Spark session for all tests that need one: it costs seconds, and PySpark has only one."""
 
 import gc
 import logging
@@ -25,7 +25,7 @@ def java() -> None:
 
 @pytest.fixture(scope="session")
 def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session that only runs jobs; a test must not stop it. At its end nothing may be left."""
+    """A session that only runs jobs; tests must not stop it. At its end nothing may be left."""
     del java
     directory = tmp_path_factory.mktemp("spark")
     jvm = SparkJvm(
@@ -47,12 +47,12 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
 
 
 class Complaints(logging.Handler):
-    """Collects what is logged as an error."""
+    """Collects logged errors."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the message."""
+        """Store the message."""
         self.messages.append(record.getMessage())

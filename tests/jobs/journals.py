@@ -1,8 +1,8 @@
-"""Event journals of a cluster that never ran: what happened is known, not parsed.
+"""Event journals of a simulated cluster with known facts.
 
-A seed makes a small world in which controllers come and go, brokers fail and return, and ISRs
-shrink and grow; every event becomes a line as ``actors/event_journal.py`` writes it, and is kept as
-the facts it was made of, for an oracle.
+A seed creates a small cluster in which controllers change, brokers fail and return, and ISRs
+shrink and grow. Every event becomes a line as ``actors/event_journal.py`` writes it, and is stored
+with its facts for an oracle.
 """
 
 import json
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 NAMED = 20
-"""How many changes of an event have sentences; of the others there is only the number."""
+"""How many changes of an event are written as sentences; the others are only counted."""
 
 START_MS = 1_795_000_000_000
 TOPICS = ("payments", "audit-log.v2", "a")
@@ -23,7 +23,7 @@ Name = tuple[str, int]
 
 @dataclass
 class Leadership:
-    """One partition's leadership, decided or learnt by an event."""
+    """A partition's leadership, decided or learned by an event."""
 
     topic: str
     partition: int
@@ -63,16 +63,16 @@ class Event:
 
     @property
     def named(self) -> list[Leadership]:
-        """The leaderships whose sentences are in the line."""
+        """The leaderships with sentences in the line."""
         return self.leaderships[: NAMED - len(self.sentences)]
 
     @property
     def unnamed(self) -> int:
-        """How many changes have no sentence."""
+        """The number of changes without a sentence."""
         return len(self.leaderships) - len(self.named)
 
     def line(self) -> str:
-        """Return the line as it stands in the journal."""
+        """Return the line as it is in the journal."""
         changes = [*self.sentences, *map(str, self.named)]
         more = [f"and {self.unnamed} more"] if self.unnamed else []
         fields: dict[str, object] = {
@@ -92,7 +92,7 @@ class Event:
 
 
 class World:
-    """A cluster that makes up its history, event by event."""
+    """A cluster that generates its history, event by event."""
 
     def __init__(self, seed: int, *, brokers: int = 4, partitions: int = 30) -> None:
         self._random = random.Random(seed)
@@ -100,13 +100,13 @@ class World:
         self._live = set(self._brokers)
         self._now_ms = START_MS
         self._event_ids = dict.fromkeys(self._brokers, 0)
-        self._ruler, self._epoch = 0, 0
+        self._controller, self._epoch = 0, 0
         self._led: dict[Name, Leadership] = {}
         self._leader_epochs: dict[Name, int] = {}
         self._names = [(TOPICS[n % len(TOPICS)], n // len(TOPICS)) for n in range(partitions)]
 
     def events(self, terms: int, events_in_a_term: int) -> Iterator[Event]:
-        """Yield the events of all brokers as they happen."""
+        """Yield the events of all brokers in sequence."""
         for _ in range(terms):
             yield from self._change_of_power()
             if self._epoch == 1:
@@ -114,10 +114,10 @@ class World:
             for _ in range(events_in_a_term):
                 yield self._anything()
 
-    # --- what may happen ---
+    # --- possible events ---
 
     def _change_of_power(self) -> Iterator[Event]:
-        previous, is_first = self._ruler, not self._epoch
+        previous, is_first = self._controller, not self._epoch
         has_fallen = not is_first and len(self._live) > 1 and self._random.random() < 0.5
         if has_fallen:
             self._live.discard(previous)
@@ -125,20 +125,20 @@ class World:
         elif not is_first:
             yield self._event("Reelect", "/controller deleted", [f"broker {previous}: resigned"])
         others = sorted(self._live - {previous})
-        self._ruler = self._random.choice(others) if others else previous
+        self._controller = self._random.choice(others) if others else previous
         self._epoch += 1
-        won = [f"broker {self._ruler}: controller epoch {self._epoch}"]
+        won = [f"broker {self._controller}: controller epoch {self._epoch}"]
         changed = self._left_by(previous) if has_fallen else []
         trigger = ("Startup", "broker started") if is_first else ("Reelect", "/controller deleted")
         yield self._event(*trigger, won, changed)
         for broker_id in sorted(self._live):
-            if broker_id != self._ruler:
+            if broker_id != self._controller:
                 yield self._event("Reelect", "/controller deleted", by=broker_id)
             yield self._answer(broker_id, "LeaderAndIsrResponseReceived")
 
     def _anything(self) -> Event:
         dice = self._random.random()
-        others = sorted(self._live - {self._ruler})
+        others = sorted(self._live - {self._controller})
         dead = sorted(set(self._brokers) - self._live)
         if dice < 0.02 and len(others) > 1:
             broker_id = self._random.choice(others)
@@ -238,7 +238,7 @@ class World:
         leaderships: Sequence[Leadership] = (),
         by: int | None = None,
     ) -> Event:
-        broker_id = self._ruler if by is None else by
+        broker_id = self._controller if by is None else by
         epoch = self._epoch if by is None else 0
         self._now_ms += self._random.randrange(60)
         self._event_ids[broker_id] += 1

@@ -1,4 +1,4 @@
-"""Where an assignment comes from: every kind of file, ZooKeeper, and what is refused."""
+"""Sources of an assignment: every kind of file, ZooKeeper, and errors."""
 
 import json
 from pathlib import Path
@@ -30,12 +30,12 @@ EXPECTED = [{**row, "leader": None, "isr": None} for row in ROWS]
 
 
 def source_of(path: Path) -> AssignmentSource:
-    """Return the source that a path names; there is no cluster."""
+    """Return the source at a path; there is no cluster."""
     return AssignmentSource.of(str(path), no_cluster)
 
 
 def no_cluster() -> str:
-    """Say that nobody may ask for the cluster."""
+    """There is no cluster."""
     raise AssertionError
 
 
@@ -53,7 +53,7 @@ def write_lines(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 @pytest.mark.spark
-def test_a_reassignment_document_however_it_is_laid_out(spark: SparkSession, tmp_path: Path):
+def test_a_reassignment_document_in_any_layout(spark: SparkSession, tmp_path: Path):
     path = tmp_path / "plan.json"
     rows = [{**row, "log_dirs": ["any"] * len(row["replicas"])} for row in ROWS]
     for indent in (None, 2):
@@ -96,7 +96,7 @@ def test_names_with_spaces_brackets_and_percent_signs(spark: SparkSession, tmp_p
 
 @pytest.mark.spark
 @pytest.mark.zookeeper
-def test_zookeeper_with_leaders_and_without_what_is_being_deleted(
+def test_zookeeper_with_leaders_and_without_topics_being_deleted(
     spark: SparkSession, zookeeper_address: str
 ):
     client = ZooKeeperClient(zookeeper_address, 6000, on_watch=lambda _: None)
@@ -151,7 +151,7 @@ def create_topic(
         ([*ROWS, {"topic": "c", "partition": 1, "replicas": [4, 4]}], "c-1 has two replicas on"),
     ],
 )
-def test_an_assignment_that_is_not_sound_is_refused_by_name(
+def test_an_invalid_assignment_is_refused_by_name(
     spark: SparkSession, tmp_path: Path, rows: list[dict[str, Any]], message: str
 ):
     path = tmp_path / "document.json"
@@ -161,7 +161,7 @@ def test_an_assignment_that_is_not_sound_is_refused_by_name(
 
 
 @pytest.mark.spark
-def test_lines_that_are_no_rows_are_refused_when_checked(spark: SparkSession, tmp_path: Path):
+def test_lines_that_are_not_rows_are_refused(spark: SparkSession, tmp_path: Path):
     path = write_lines(tmp_path / "lines.json", ROWS)
     frame = assignment_frame(spark, source_of(path))
     check_assignment(frame, "it")
@@ -185,7 +185,7 @@ def test_lines_that_are_no_rows_are_refused_when_checked(spark: SparkSession, tm
         ("PAR1 and what not", "is not Parquet"),
     ],
 )
-def test_files_that_are_no_assignment_are_refused_without_spark(
+def test_files_that_are_not_assignments_are_refused_without_spark(
     tmp_path: Path, content: str, message: str
 ):
     path = tmp_path / "file"
@@ -196,7 +196,7 @@ def test_files_that_are_no_assignment_are_refused_without_spark(
     assert "\n" not in str(refusal.value)
 
 
-def test_directories_that_are_no_assignment_are_refused_without_spark(tmp_path: Path):
+def test_directories_that_are_not_assignments_are_refused_without_spark(tmp_path: Path):
     with pytest.raises(InputError, match="no such file or directory"):
         source_of(tmp_path / "nowhere")
     with pytest.raises(InputError, match="has no files"):

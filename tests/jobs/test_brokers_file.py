@@ -1,4 +1,4 @@
-"""The brokers a job plans with."""
+"""The file of brokers for a job."""
 
 import json
 from pathlib import Path
@@ -73,9 +73,7 @@ def test_ids_and_objects_in_any_order_are_sorted(file: Path):
         ('[{"id": 1, "capacity": 1e99}]', "capacity must be a number"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_one_line_that_names_it(
-    file: Path, content: str, message: str
-):
+def test_an_invalid_file_is_one_line_that_names_the_problem(file: Path, content: str, message: str):
     file.write_text(content)
     with pytest.raises(InputError) as caught:
         read_brokers_file(file)
@@ -105,14 +103,14 @@ def test_registered_brokers_are_those_in_zookeeper(server: FakeZooKeeperServer):
     assert registered(server) == (PlannedBroker(2, None, 0, None), PlannedBroker(10, "a", 0, None))
 
 
-def test_without_a_broker_or_a_cluster_there_is_nothing_to_plan_with(server: FakeZooKeeperServer):
+def test_without_a_broker_or_a_cluster_there_is_an_error(server: FakeZooKeeperServer):
     with pytest.raises(InputError, match="no broker is registered"):
         registered(server)
     with pytest.raises(NoClusterError):
         registered(FakeZooKeeperServer())
 
 
-def test_a_registration_that_cannot_be_understood_is_not_passed_over(server: FakeZooKeeperServer):
+def test_an_unreadable_registration_is_an_error(server: FakeZooKeeperServer):
     server.put(znodes.BrokerIdZNode.path(4), b"garbage")
     with pytest.raises(BadDataError, match="broker 4"):
         registered(server)

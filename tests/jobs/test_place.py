@@ -1,4 +1,4 @@
-"""``regent jobs place`` as it is called, in a session that is there already."""
+"""``regent jobs place`` as a command, in an existing session."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ ROWS = [{"topic": t, "partition": p, "replicas": list(r)} for t, p, r in EXPECTE
 
 
 def write_files(directory: Path, topics: Sequence[Any], brokers: Sequence[Any]) -> list[str]:
-    """Write the inputs; return the options that name them."""
+    """Write the inputs; return their options."""
     topics_file, brokers_file = directory / "topics.json", directory / "brokers.json"
     topics_file.write_text(json.dumps(topics))
     brokers_file.write_text(json.dumps(brokers))
@@ -51,7 +51,7 @@ def files(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.spark
-def test_it_writes_what_the_reassignment_tool_reads_and_sums_it_up(
+def test_it_writes_a_reassignment_document_and_prints_a_summary(
     spark: SparkSession, files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     out = tmp_path / "out"
@@ -82,7 +82,7 @@ def test_rows_are_written_as_json_lines_or_parquet(
     spark: SparkSession, files: list[str], tmp_path: Path
 ):
     lines, table = tmp_path / "lines", tmp_path / "table"
-    table.mkdir()  # empty: as good as none
+    table.mkdir()  # empty counts as absent
     assert main([*files, "--out", str(lines), "--format", "jsonl"], spark) == 0
     assert main([*files, "--out", str(table), "--format", "parquet"], spark) == 0
     [part] = lines.glob("part-*.json")
@@ -91,7 +91,7 @@ def test_rows_are_written_as_json_lines_or_parquet(
 
 
 @pytest.mark.spark
-def test_a_dry_run_writes_nothing_and_tells_the_seed_it_drew(
+def test_a_dry_run_writes_nothing_and_prints_its_random_seed(
     spark: SparkSession, files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     before = sorted(tmp_path.iterdir())
@@ -103,7 +103,7 @@ def test_a_dry_run_writes_nothing_and_tells_the_seed_it_drew(
 
 
 @pytest.mark.spark
-def test_copysets_are_in_the_parquet_files_and_the_summary_counts_what_is_in_them(
+def test_copysets_are_in_the_parquet_files_and_in_the_summary(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     brokers = [{"id": 2**31 - 1 - 5 * b, "rack": f"rack-{b % 4}"} for b in range(12)]
@@ -122,13 +122,13 @@ def test_copysets_are_in_the_parquet_files_and_the_summary_counts_what_is_in_the
     assert summary["replicas_per_broker"] == {"min": 62, "max": 63}
     assert summary["leaders_per_broker"] == {"min": 20, "max": 21}
     assert (summary["scatter_width"], summary["copyset_seed"]) == (4, 9)
-    assert main([*files, *options, "--dry-run"], spark) == 0  # counts in another way
+    assert main([*files, *options, "--dry-run"], spark) == 0  # counted differently
     again = json.loads(capsys.readouterr().out)
     assert {**again, "out": summary["out"], "seconds": summary["seconds"]} == summary
 
 
 @pytest.mark.spark
-def test_a_broker_without_room_fails_it_and_nothing_is_left(
+def test_a_broker_without_room_is_an_error_and_leaves_no_files(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     brokers = [0, {"id": 1, "capacity": 20, "replica_count": 9}, 2]
@@ -143,7 +143,7 @@ def test_a_broker_without_room_fails_it_and_nothing_is_left(
 
 
 @pytest.mark.spark
-def test_a_failure_to_write_tells_the_innermost_cause(spark: SparkSession, tmp_path: Path):
+def test_a_failed_write_names_the_innermost_cause(spark: SparkSession, tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(WriteFailedError, match=r"^writing failed: .*Parent path is not a"):
         write_placement(spark.range(1), tmp_path / "file" / "out", "parquet")
@@ -151,7 +151,7 @@ def test_a_failure_to_write_tells_the_innermost_cause(spark: SparkSession, tmp_p
 
 @pytest.mark.spark
 @pytest.mark.zookeeper
-def test_topics_are_created_once_and_those_of_others_are_left_alone(
+def test_topics_are_created_once_and_others_are_unchanged(
     spark: SparkSession,
     zookeeper_address: str,
     tmp_path: Path,
@@ -191,14 +191,14 @@ def topics_named(*names: str) -> list[dict[str, Any]]:
 
 @contextmanager
 def cluster(address: str, brokers: int) -> Iterator[ZkAdminStore]:
-    """Register brokers, of which one answers requests about topics, for the block."""
+    """Register brokers for the block; one of them answers requests about topics."""
     with closing(ZooKeeperClient(address, 6000, on_watch=lambda _: None)) as client:
         client.start(timeout_s=10.0)
         with brokers_of(client, brokers):
             yield ZkAdminStore(client)
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

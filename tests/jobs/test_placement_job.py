@@ -1,4 +1,4 @@
-"""The Spark job against the pure rules, case by case, many cases in one job."""
+"""The Spark job against the pure functions, case by case, many cases in one job."""
 
 import random
 
@@ -50,8 +50,8 @@ def test_payments_with_twelve_partitions_on_three_brokers(spark: SparkSession):
 
 @pytest.mark.parametrize("strategy", ["ring", "kafka"])
 @pytest.mark.parametrize("n", range(1, 9))
-def test_it_equals_the_rule_for_every_small_cluster(spark: SparkSession, strategy: str, n: int):
-    # Counted per topic, every topic draws a start and a shift: one job covers them all.
+def test_it_equals_the_function_for_every_small_cluster(spark: SparkSession, strategy: str, n: int):
+    # With a start for each topic, every topic draws a start and a shift: one job covers them all.
     cases = request(
         every_factor_and_growth(n),
         [None] * n,
@@ -66,7 +66,7 @@ def test_it_equals_the_rule_for_every_small_cluster(spark: SparkSession, strateg
 @pytest.mark.parametrize(
     "layout", ["a", "aa", "ab", "aab", "abc", "aabb", "abcd", "aaaab", "abcabc", "abcabcab", "aaaa"]
 )
-def test_it_equals_the_rack_aware_rule_for_every_layout(spark: SparkSession, layout: str):
+def test_it_equals_the_rack_aware_function_for_every_layout(spark: SparkSession, layout: str):
     cases = request(
         every_factor_and_growth(len(layout)),
         list(layout),
@@ -79,7 +79,7 @@ def test_it_equals_the_rack_aware_rule_for_every_layout(spark: SparkSession, lay
 
 @pytest.mark.parametrize("strategy", ["ring", "kafka", "rack-aware", "copyset"])
 @pytest.mark.parametrize("start", ["0", "2147483647", "least-loaded", "random"])
-def test_it_counts_a_batch_as_the_rule_does(spark: SparkSession, strategy: str, start: str):
+def test_it_counts_a_batch_as_the_function_does(spark: SparkSession, strategy: str, start: str):
     dice = random.Random(start)
     topics = [
         PlacementSpec(f"t{number}", dice.randint(1, 9), dice.randint(1, 5), dice.choice([0, 3, 14]))
@@ -101,7 +101,7 @@ def test_it_equals_the_copysets_of_every_factor(spark: SparkSession):
 
 
 @pytest.mark.parametrize("strategy", ["rack-aware", "copyset"])
-def test_many_partitions_are_spread_over_tasks_and_stay_in_order(
+def test_many_partitions_are_spread_over_tasks_and_stay_in_sequence(
     spark: SparkSession, strategy: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(regent.jobs.placement_job, "_ONE_TASK", 1_000)
@@ -112,10 +112,10 @@ def test_many_partitions_are_spread_over_tasks_and_stay_in_order(
     assert place_with_spark(spark, large) == place(large)
 
 
-def test_nothing_to_place_is_placed(spark: SparkSession):
+def test_an_empty_request_is_accepted(spark: SparkSession):
     assert place_with_spark(spark, request([], [None])) == []
 
 
-def test_what_cannot_be_placed_is_refused_with_the_reason(spark: SparkSession):
+def test_an_impossible_placement_is_refused_with_the_reason(spark: SparkSession):
     with pytest.raises(PlacementError, match="larger than the 3 available brokers"):
         place_with_spark(spark, request([PlacementSpec("t", 1, 4, 0)], [None] * 3))

@@ -1,4 +1,4 @@
-"""``regent jobs plan`` as it is called: what it writes, what it says, and what it refuses."""
+"""``regent jobs plan`` as a command: its files, its messages, and its errors."""
 
 import json
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ RACKS = {0: "a", 1: "b", 2: "c", 3: "a", 4: "b", 5: "c"}
 
 
 def ring(brokers: int, partitions: int, factor: int = 3, topic: str = "t") -> Assignment:
-    """Return a topic placed in a ring: racks that alternate are kept apart."""
+    """Return a topic placed in a ring: alternating racks are kept apart."""
     return {(topic, p): [(p + j) % brokers for j in range(factor)] for p in range(partitions)}
 
 
 def write_document(path: Path, assignment: Assignment) -> Path:
-    """Write what the reassignment tool reads."""
+    """Write a reassignment document."""
     rows = [{"topic": t, "partition": p, "replicas": r} for (t, p), r in assignment.items()]
     path.write_text(json.dumps({"version": 1, "partitions": rows}))
     return path
 
 
 def read_document(path: Path) -> Assignment:
-    """Read what the reassignment tool reads."""
+    """Read a reassignment document."""
     document = json.loads(path.read_text())
     assert document["version"] == 1
     rows = {(r["topic"], r["partition"]): r["replicas"] for r in document["partitions"]}
@@ -67,7 +67,7 @@ class Planner:
         return "--assignment", str(assignment), "--brokers", str(brokers)
 
     def check(self) -> Assignment:
-        """See that the files belong together and that the plan is valid; return it."""
+        """Check that the files agree and that the plan is valid; return it."""
         plan = read_document(self.out / "plan.json")
         rollback = read_document(self.out / "rollback.json")
         assert rollback == {partition: self.assignment[partition] for partition in plan}
@@ -88,7 +88,7 @@ class Planner:
 
 @pytest.fixture
 def planner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Planner:
-    """A planner for six brokers in three racks, which hold sixty partitions."""
+    """A planner for six brokers in three racks, with sixty partitions."""
     return Planner(tmp_path, capsys)
 
 
@@ -110,8 +110,8 @@ def test_decommission_writes_plan_rollback_and_waves(spark: SparkSession, planne
 
 
 @pytest.mark.spark
-def test_replace_puts_one_in_the_place_of_another(spark: SparkSession, planner: Planner):
-    planner.brokers = [0, 1, 2, 3, 4, 7]  # 5 is lost, and nobody told its rack
+def test_replace_moves_all_replicas_of_a_broker_to_another(spark: SparkSession, planner: Planner):
+    planner.brokers = [0, 1, 2, 3, 4, 7]  # 5 is lost, its rack is unknown
     arguments = ["--from", "5", "--to", "7", "--max-moves", "8", "--max-moves-per-broker", "20"]
     assert planner.run("replace", *arguments, spark=spark) == 0
     for partition, replicas in planner.check().items():
@@ -125,7 +125,7 @@ def test_replace_puts_one_in_the_place_of_another(spark: SparkSession, planner: 
 def test_new_brokers_get_their_share(
     spark: SparkSession, planner: Planner, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(goals, "_ALL_ROWS", 0)  # sampled, as if there were millions
+    monkeypatch.setattr(goals, "_ALL_ROWS", 0)  # sampled, as with millions of rows
     new = {2_000_000_070: "a", 2_000_000_080: "b", 2_000_000_090: "c"}
     racks = RACKS | new
     planner.brokers += [{"id": broker, "rack": rack} for broker, rack in new.items()]
@@ -153,10 +153,10 @@ def test_the_replication_factor_of_some_topics(spark: SparkSession, planner: Pla
 
 
 @pytest.mark.spark
-def test_rebalance_is_refused_once_it_is_done(
+def test_rebalance_is_refused_when_there_is_nothing_to_move(
     spark: SparkSession, planner: Planner, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(goals, "_ALL_ROWS", 0)  # sampled, as if there were millions
+    monkeypatch.setattr(goals, "_ALL_ROWS", 0)  # sampled, as with millions of rows
     planner.assignment = {("t", p): [p % 2, 2 + p % 2, 9] for p in range(30)}
     planner.brokers = [{"id": b} for b in range(5)]
     assert planner.run("rebalance", spark=spark) == 0
@@ -187,7 +187,7 @@ def test_rebalance_is_refused_once_it_is_done(
         ("add-brokers --new 5", 1, "the new brokers have their fair share"),
     ],
 )
-def test_what_the_assignment_does_not_allow_is_one_line(
+def test_a_goal_that_the_assignment_does_not_allow_is_one_line(
     spark: SparkSession, planner: Planner, goal: str, status: int, message: str
 ):
     assert planner.run(*goal.split(), spark=spark) == status
@@ -198,7 +198,7 @@ def test_what_the_assignment_does_not_allow_is_one_line(
 
 
 @pytest.mark.spark
-def test_a_broker_without_replicas_is_decommissioned_already(spark: SparkSession, planner: Planner):
+def test_a_broker_without_replicas_needs_no_decommission(spark: SparkSession, planner: Planner):
     planner.brokers.append({"id": 6, "rack": "a"})
     assert planner.run("decommission", "--from", "6", spark=spark) == 0
     assert planner.summary["moves"] == 0
@@ -236,7 +236,7 @@ def test_wrong_arguments_are_one_line_and_status_2_before_spark_starts(
     assert not planner.out.exists()
 
 
-def test_what_brokers_alone_make_impossible_is_refused_before_spark_starts(planner: Planner):
+def test_goals_that_the_brokers_do_not_allow_are_refused_before_spark_starts(planner: Planner):
     assert planner.run("replication-factor", "--factor", "7") == 1
     assert "brokers: replication factor 7 needs as many brokers, and 6 are" in planner.error
     assert planner.run("decommission", "--from", "0,1,2,3,4,5") == 1

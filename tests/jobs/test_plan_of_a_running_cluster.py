@@ -1,4 +1,4 @@
-"""Planned and carried out by one command, on a real cluster that has lost a broker."""
+"""One command plans and executes on a real cluster that has lost a broker."""
 
 import json
 import signal
@@ -22,14 +22,14 @@ BEFORE: list[tuple[int, ...]] = [
 @pytest.mark.spark
 @pytest.mark.system
 @pytest.mark.zookeeper
-def test_what_a_lost_broker_held_is_spread_over_the_others_and_summed_up_in_one_line(
+def test_replicas_of_a_lost_broker_move_to_the_others_with_a_summary_of_one_line(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     data, out = tmp_path / "data", tmp_path / "plan"
     with RegentCluster(data, "--brokers", "4", "--no-placement-service") as cluster:
         cluster.create_topic_on("orders", BEFORE)
         cluster.signal(LOST, signal.SIGKILL)
-        eventually(lambda: cluster.broker_epoch(LOST) is None, "it is seen to be dead")
+        eventually(lambda: cluster.broker_epoch(LOST) is None, "its registration is gone")
         where = ["--zookeeper", cluster.description["zookeeper"], "--out", str(out), "--execute"]
         arguments = ["--assignment", "zookeeper", "--brokers", "zookeeper", "--max-moves", "5"]
         assert main(["decommission", "--from", str(LOST), *arguments, *where], spark) == 0

@@ -1,4 +1,4 @@
-"""``regent jobs report balance`` as it is called, against the same counted by hand."""
+"""``regent jobs report balance`` as a command, against plain counts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RACKS = {0: "a", 1: "a", 2: "b", 3: "b", 4: "c", 5: None}
 
 @pytest.fixture
 def assignment(tmp_path: Path) -> list[dict[str, Any]]:
-    """Write an assignment with leaders and racks; broker 7 is in no list, and 5 is idle."""
+    """Write an assignment with leaders and racks; broker 7 is not listed, and 5 is idle."""
     rng = Random(1)
     rows: list[dict[str, Any]] = []
     for partition in range(40):
@@ -50,7 +50,7 @@ def options(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.spark
-def test_what_it_reports_is_what_one_counts_by_hand(
+def test_the_report_equals_plain_counts(
     spark: SparkSession,
     assignment: list[dict[str, Any]],
     tmp_path: Path,
@@ -95,7 +95,7 @@ def test_what_it_reports_is_what_one_counts_by_hand(
 
 
 @pytest.mark.spark
-def test_people_get_tables_and_a_page(
+def test_the_report_is_shown_as_tables_and_as_a_page(
     spark: SparkSession,
     assignment: list[dict[str, Any]],
     tmp_path: Path,
@@ -111,7 +111,7 @@ def test_people_get_tables_and_a_page(
     text = page.read_text()
     assert text.count("<svg ") == 6
     assert "Probability that at least one partition" in text
-    assert "bytes" not in text  # nobody told
+    assert "bytes" not in text  # no log directories were given
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_wrong_arguments_are_one_line_and_status_2_before_spark_starts(
 
 
 @pytest.mark.spark
-def test_no_more_brokers_can_fail_than_there_are(
+def test_more_failures_than_brokers_are_refused(
     spark: SparkSession,
     assignment: list[dict[str, Any]],
     tmp_path: Path,
@@ -159,7 +159,7 @@ def test_the_assignment_must_be_named(capsys: pytest.CaptureFixture[str]):
     assert "Missing option '--assignment'" in capsys.readouterr().err
 
 
-def test_a_log_directory_of_nobody_is_an_error(
+def test_a_log_directory_without_a_broker_is_an_error(
     assignment: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert assignment

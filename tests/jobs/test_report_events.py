@@ -1,4 +1,4 @@
-"""``regent jobs report events``: what it reports is what a plain calculation finds."""
+"""``regent jobs report events``: the report equals a plain calculation."""
 
 import contextlib
 import io
@@ -44,7 +44,7 @@ def report_on(place: Path, spark: SparkSession, *arguments: str) -> Report:
 
 @pytest.fixture(scope="module")
 def report(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """What is reported on a cluster of four brokers whose history is EVENTS."""
+    """The report of a cluster of four brokers with the history EVENTS."""
     place = tmp_path_factory.mktemp("journals")
     write_journals(place, EVENTS)
     torn = place / "broker-2" / "events.jsonl"
@@ -75,7 +75,7 @@ def percentiles(values: Iterable[float]) -> dict[str, Any]:
 
 
 def leaderships() -> list[Leadership]:
-    """Return what the journals name, in its order."""
+    """Return the leaderships named in the journals, in their sequence."""
     ordered = sorted(EVENTS, key=lambda event: (event.controller_epoch, event.event_id))
     return [led for event in ordered for led in event.named]
 
@@ -96,7 +96,7 @@ def joined_isr(led: Leadership) -> list[int]:
 
 
 @pytest.mark.spark
-def test_it_tells_what_there_is(report: Report):
+def test_the_report_counts_events_brokers_and_time(report: Report):
     assert report["events"] == len(EVENTS)
     assert report["first_ms"] == EVENTS[0].ts_ms
     assert report["last_ms"] == EVENTS[-1].ts_ms
@@ -127,7 +127,7 @@ def expected_term(epoch: int) -> dict[str, Any]:
         if event.controller_epoch == epoch - 1 and event.ts_ms <= won.ts_ms
     ]
     resigned = [e.ts_ms for e in events if e.sentences == [f"broker {e.broker_id}: resigned"]]
-    obeyed = obedience(events)
+    answered = first_answers(events)
     return {
         "controller_epoch": epoch,
         "broker_id": won.broker_id,
@@ -137,17 +137,17 @@ def expected_term(epoch: int) -> dict[str, Any]:
         "silence_ms": pytest.approx(max(0.0, won.ts_ms - max(before)), abs=0.01)
         if epoch > 1
         else None,
-        "brokers_obeying": len(obeyed),
-        "failover_ms": pytest.approx(max(obeyed.values()) - won.ts_ms + won.queue_ms, abs=0.01),
+        "brokers_obeying": len(answered),
+        "failover_ms": pytest.approx(max(answered.values()) - won.ts_ms + won.queue_ms, abs=0.01),
         "changes": len(won.leaderships),
         "events": len(events),
         "resigned_ms": resigned[0] if resigned else None,
     }
 
 
-def obedience(events: Sequence[Event]) -> dict[int, float]:
-    """Return when each broker that was there all the time answered its first LeaderAndIsr."""
-    obeyed: dict[int, float] = {}
+def first_answers(events: Sequence[Event]) -> dict[int, float]:
+    """Return when each broker that was up all the time answered its first LeaderAndIsr."""
+    answered: dict[int, float] = {}
     started: dict[int, int] = {}
     for event in events:
         if ": started" in str(event.sentences):
@@ -155,12 +155,12 @@ def obedience(events: Sequence[Event]) -> dict[int, float]:
         if event.event == "LeaderAndIsrResponseReceived":
             broker_id = int(event.cause.rpartition(" ")[2])
             arrived = event.ts_ms - event.queue_ms
-            obeyed[broker_id] = min(arrived, obeyed.get(broker_id, arrived))
-    return {b: ms for b, ms in obeyed.items() if b not in started or started[b] > ms}
+            answered[broker_id] = min(arrived, answered.get(broker_id, arrived))
+    return {b: ms for b, ms in answered.items() if b not in started or started[b] > ms}
 
 
 @pytest.mark.spark
-def test_each_term_says_how_the_failover_went(report: Report):
+def test_each_term_has_the_times_of_its_failover(report: Report):
     assert [row["controller_epoch"] for row in report["terms"]] == [1, 2, 3, 4, 5, 6]
     for row in report["terms"]:
         expected = expected_term(row["controller_epoch"])
@@ -172,7 +172,7 @@ def test_each_term_says_how_the_failover_went(report: Report):
 
 
 @pytest.mark.spark
-def test_leader_churn_is_that_of_the_named_changes(report: Report):
+def test_leader_churn_is_counted_from_the_named_changes(report: Report):
     changes: Counter[tuple[str, int]] = Counter()
     leaderless: Counter[tuple[str, int]] = Counter()
     epochs: dict[tuple[str, int], list[int]] = {}
@@ -194,7 +194,7 @@ def test_leader_churn_is_that_of_the_named_changes(report: Report):
 
 
 @pytest.mark.spark
-def test_isr_flapping_is_that_of_the_named_changes(report: Report):
+def test_isr_flapping_is_counted_from_the_named_changes(report: Report):
     shrinks = Counter(name(led) for led in leaderships() if left_isr(led))
     expands = Counter(name(led) for led in leaderships() if joined_isr(led))
     expected = sorted(
@@ -208,13 +208,13 @@ def test_isr_flapping_is_that_of_the_named_changes(report: Report):
 
 
 @pytest.mark.spark
-def test_brokers_are_told_by_what_is_said_of_them(report: Report):
+def test_the_rows_of_brokers_count_their_events(report: Report):
     rows = {row["broker_id"]: row for row in report["slowest_brokers"]}
     waited: dict[int, list[float]] = {broker_id: [] for broker_id in rows}
     for epoch in range(1, 7):
         events = [event for event in EVENTS if event.controller_epoch == epoch]
         [won] = [event for event in events if f"controller epoch {epoch}" in str(event.sentences)]
-        for broker_id, ms in obedience(events).items():
+        for broker_id, ms in first_answers(events).items():
             waited[broker_id].append(max(0.0, ms - won.ts_ms - won.handling_ms))
     for broker_id, row in rows.items():
         said = [event.sentences for event in EVENTS]
@@ -236,7 +236,7 @@ def test_brokers_are_told_by_what_is_said_of_them(report: Report):
 
 
 @pytest.mark.spark
-def test_time_is_cut_into_buckets_and_minutes(report: Report):
+def test_events_are_counted_in_buckets_and_minutes(report: Report):
     bucket_ms = report["bucket_ms"]
     for rows, length_ms in ((report["over_time"], bucket_ms), (report["busiest_minutes"], 60_000)):
         buckets: dict[int, list[Event]] = {}
@@ -276,7 +276,7 @@ def test_the_report_is_shown_as_tables_and_as_one_page(report: Report, tmp_path:
 
 
 @pytest.mark.spark
-def test_a_broker_that_never_ruled_has_tables_and_a_page_as_well(
+def test_a_broker_that_was_never_the_controller_has_tables_and_a_page(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     [first, *_] = followers = [event for event in EVENTS if not event.controller_epoch]
@@ -297,43 +297,43 @@ class Witness:
 
     def __init__(self, journal: EventJournalFile) -> None:
         self.tree = Tree()
-        self._ruler = Candidate(self.tree, 0)
+        self._candidate = Candidate(self.tree, 0)
         self._journal = journal
 
     def handle(self, event: ControllerEvent | None = None) -> None:
-        """Handle and record an event, and everything that was triggered."""
+        """Handle and record an event, and all events that it triggered."""
         if event is not None:
-            self._ruler.inbox.append(event)
-        while self._ruler.inbox:
-            event = self._ruler.inbox.popleft()
-            changes = of_type(self._ruler.handle(event), RecordChanges)
-            context = self._ruler.controller.context
+            self._candidate.inbox.append(event)
+        while self._candidate.inbox:
+            event = self._candidate.inbox.popleft()
+            changes = of_type(self._candidate.handle(event), RecordChanges)
+            context = self._candidate.controller.context
             change = changes[0] if changes else None
             handled = (event, context.epoch, START_MS, 1.0, 2.0, change, context.event_id)
             self._journal.record(HandledEvent(*handled))
 
     def propose(self, leader: int, broker_epoch: int, partition_epoch: int, isr: list[int]) -> None:
-        """Have the leader of T0 propose an ISR, in the leader epoch 0."""
+        """Let the leader of T0 propose an ISR, in leader epoch 0."""
         row = AlterPartitionRow(*T0, None, 0, tuple(isr), (-1,) * len(isr), 0, partition_epoch)
         request = AlterPartitionRequest(leader, broker_epoch, (row,))
         self.handle(AlterPartitionReceived(1, request))
 
 
 def run_a_term(witness: Witness) -> None:
-    """Create t-0 and t-1; of the ISR of t-0, 0 leaves and returns; at last 1 dies."""
+    """Create t-0 and t-1; broker 0 leaves the ISR of t-0 and returns; finally 1 dies."""
     witness.handle(RegisterBrokerAndReelect())
-    lives = {b: witness.tree.register(b).broker_epoch for b in (1, 2)}
+    broker_epochs = {b: witness.tree.register(b).broker_epoch for b in (1, 2)}
     witness.handle()
     witness.tree.put_topic("t", {0: (1, 2, 0), 1: (2, 1)})
     witness.handle()
-    witness.propose(1, lives[1], 0, [1, 2])
-    witness.propose(1, lives[1], 1, [1, 2, 0])
+    witness.propose(1, broker_epochs[1], 0, [1, 2])
+    witness.propose(1, broker_epochs[1], 1, [1, 2, 0])
     witness.tree.unregister(1)
     witness.handle()
 
 
 @pytest.mark.spark
-def test_the_journal_of_a_real_controller_is_understood(spark: SparkSession, tmp_path: Path):
+def test_the_journal_of_a_real_controller_is_read(spark: SparkSession, tmp_path: Path):
     journal = EventJournalFile(tmp_path / "events.jsonl", 0)
     with contextlib.closing(journal):
         run_a_term(Witness(journal))
@@ -358,11 +358,11 @@ def test_the_journal_of_a_real_controller_is_understood(spark: SparkSession, tmp
     assert (brokers[0]["isr_left"], brokers[0]["isr_joined"], brokers[0]["terms"]) == (1, 1, 1)
 
 
-# --- what it is given -----------------------------------------------------------------------------
+# --- arguments ------------------------------------------------------------------------------------
 
 
 @pytest.mark.spark
-def test_a_period_without_events_is_an_error_and_leaves_nothing(
+def test_a_period_without_events_is_an_error_and_leaves_no_files(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     write_journals(tmp_path / "cluster", EVENTS[:5])

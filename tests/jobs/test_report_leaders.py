@@ -1,4 +1,4 @@
-"""``regent jobs report leaders``: Kafka's imbalance, counted and as it is called."""
+"""``regent jobs report leaders``: Kafka's imbalance, as a function and as a command."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write(path: Path, rows: list[tuple[str, int, list[int], int | None]]) -> str
 
 
 @pytest.mark.spark
-def test_what_it_reports_is_what_kafka_would_act_on(
+def test_the_report_equals_kafkas_imbalance(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     (tmp_path / "brokers.json").write_text("[0, 1, 2, 9]")
@@ -54,7 +54,7 @@ def test_what_it_reports_is_what_kafka_would_act_on(
 
 
 @pytest.mark.spark
-def test_people_get_tables_and_a_page(
+def test_the_report_is_shown_as_tables_and_as_a_page(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     page = tmp_path / "page.html"
@@ -68,7 +68,7 @@ def test_people_get_tables_and_a_page(
 
 
 @pytest.mark.spark
-def test_an_assignment_that_does_not_tell_who_leads_is_of_no_use(
+def test_an_assignment_without_leaders_is_refused(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     path = write(tmp_path / "a.jsonl", [("a", 0, [0, 1], None)])
@@ -79,7 +79,7 @@ def test_an_assignment_that_does_not_tell_who_leads_is_of_no_use(
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_partitions_are_summed_up_as_one_by_one(seed: int):
+def test_the_sums_equal_those_of_single_partitions(seed: int):
     rng = Random(seed)
     rows = [
         (rng.randrange(6) * 10, rng.choice([None, -1, 0, 10, 20, 30, 70]), rng.randrange(1, 4))

@@ -1,4 +1,4 @@
-"""The placement service as a process: warm, interrupted, killed, and gone without a trace."""
+"""The placement service as a process: warm, interrupted, killed, and without leftovers."""
 
 import os
 import signal
@@ -47,7 +47,7 @@ sys.exit(
 
 
 class RunningService:
-    """The service in a process of its own; this process holds its death pipe."""
+    """The service as a process; this process holds its death pipe."""
 
     def __init__(self, work_directory: Path, environ: dict[str, str] | None = None) -> None:
         reader, self._death_pipe = os.pipe()
@@ -91,14 +91,14 @@ class RunningService:
         return found
 
     def jvm(self) -> int:
-        """Return the process id of its JVM, or of the script that becomes it."""
+        """Return the process id of its JVM, or of the script that starts it."""
 
         def child() -> int | None:
             command = ["ps", "-A", "-o", "ppid=,pgid=,pid="]
             table = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
             for line in table.stdout.splitlines():
                 parent, group, pid = map(int, line.split())
-                if parent == self.process.pid and group == pid:  # it leads a group of its own
+                if parent == self.process.pid and group == pid:  # it leads its own group
                     return pid
             return None
 
@@ -134,7 +134,7 @@ def running_service(work_directory: Path, **environ: str) -> Iterator[RunningSer
 
 @contextmanager
 def starting_service(work_directory: Path) -> Iterator[tuple[RunningService, int]]:
-    """Give a service that stays cold, because its JVM is stopped, and the process id of that."""
+    """Return a service that stays cold because its JVM is stopped, and the JVM's process id."""
     with running_service(work_directory) as service:
         jvm = service.jvm()
         os.killpg(jvm, signal.SIGSTOP)
@@ -173,19 +173,19 @@ PAYMENTS = PlacementSpec("payments", 12, 3, 0)
 
 @pytest.fixture(scope="module")
 def service(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    """A service that warms up, with what it is asked."""
+    """A service that warms up during the first tests."""
     del java
     with running_service(tmp_path_factory.mktemp("placement")) as warm:
         yield warm
 
 
-def test_what_waits_when_spark_dies_at_its_start_is_placed_by_the_next(service: RunningService):
+def test_a_waiting_request_survives_a_failed_start_of_spark(service: RunningService):
     # The first test of this service: it is cold.
     jvm = service.jvm()
     os.killpg(jvm, signal.SIGSTOP)
     with service.connect() as waiting, ThreadPoolExecutor(1) as pool:
         answer = pool.submit(waiting.ask, request(PAYMENTS), timeout=TIMEOUT_S)
-        service.status()  # by now the request waits; it is placed as well if it does not
+        service.status()  # now the request waits
         os.killpg(jvm, signal.SIGKILL)
         placed = answer.result(TIMEOUT_S)
     assert isinstance(placed, PlaceTopicsResponse)
@@ -202,7 +202,9 @@ def test_payments_with_twelve_partitions_on_brokers_0_1_and_2(service: RunningSe
 
 @pytest.mark.parametrize("strategy", ["ring", "kafka", "rack-aware"])
 @pytest.mark.parametrize("index", ["batch", "per-topic"])
-def test_a_batch_is_placed_as_the_rule_says(service: RunningService, strategy: str, index: str):
+def test_a_batch_is_placed_as_by_the_pure_function(
+    service: RunningService, strategy: str, index: str
+):
     topics = [PlacementSpec(f"t{number}", 10, 1 + number % 4, 0) for number in range(200)]
     batch = request(*topics, brokers=5, strategy=strategy, index=index, start="random")
     assert service.place(batch).partitions == tuple(place(batch))
@@ -220,7 +222,7 @@ def test_a_request_is_answered_although_its_jvm_is_killed(service: RunningServic
 
 
 def test_its_jvm_does_not_survive_it_when_it_is_killed(service: RunningService):
-    # The last test of this service, for which it would be too dear to warm up another.
+    # The last test of this service: another warm-up would take too long.
     jvm = service.jvm()
     service.process.kill()
     service.process.wait(TIMEOUT_S)
@@ -240,19 +242,19 @@ def test_while_spark_starts_everything_else_is_answered_at_once(tmp_path: Path):
         assert too_many.error_code is Errors.INVALID_PARTITIONS
 
 
-def test_only_so_many_requests_wait(tmp_path: Path):
+def test_the_number_of_waiting_requests_is_limited(tmp_path: Path):
     with starting_service(tmp_path) as (service, _):
         with ExitStack() as clients:
             for _ in range(MAX_WAITING):
                 client = clients.enter_context(service.connect())
                 client.tell(request(PAYMENTS))
-                client.ask(PlacementStatusRequest(), timeout=1.0)  # by now the other has arrived
+                client.ask(PlacementStatusRequest(), timeout=1.0)  # now the other one has arrived
             refused = service.place(request(PAYMENTS))
         assert refused.error_code is Errors.OPERATION_NOT_ATTEMPTED
         assert service.status().state == "starting"
 
 
-def test_without_java_it_says_so_and_goes_on_trying(tmp_path: Path):
+def test_without_java_it_reports_the_error_and_retries(tmp_path: Path):
     with running_service(tmp_path, JAVA_HOME="/nowhere") as service:
         status = service.await_state("failed")
         assert "JAVA_HOME is /nowhere" in status.message
@@ -262,7 +264,7 @@ def test_without_java_it_says_so_and_goes_on_trying(tmp_path: Path):
         assert "JAVA_HOME is /nowhere" in refused.message
 
 
-def test_what_a_killed_predecessor_left_is_removed(tmp_path: Path):
+def test_leftovers_of_a_killed_predecessor_are_removed(tmp_path: Path):
     left_over = tmp_path / f"{DIRECTORY_PREFIX}old" / "blocks"
     left_over.mkdir(parents=True)
     with running_service(tmp_path, JAVA_HOME="/nowhere") as service:
@@ -273,7 +275,7 @@ def test_what_a_killed_predecessor_left_is_removed(tmp_path: Path):
 # --- the end --------------------------------------------------------------------------------------
 
 
-def test_sigterm_ends_it_and_its_jvm_whatever_that_does(tmp_path: Path):
+def test_sigterm_ends_it_and_even_a_stopped_jvm(tmp_path: Path):
     with starting_service(tmp_path) as (service, jvm):
         service.process.terminate()
         assert service.process.wait(TIMEOUT_S) == 0

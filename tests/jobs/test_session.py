@@ -1,4 +1,4 @@
-"""The JVM behind a session, where it does not get as far as a session."""
+"""The JVM of a session that fails before the session exists."""
 
 import threading
 from pathlib import Path
@@ -12,13 +12,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]
 TIMEOUT_S = 30.0
 
 
-def test_a_jvm_that_does_not_start_says_why_and_leaves_nothing(
+def test_a_jvm_that_does_not_start_reports_the_cause_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     parent = tmp_path / "a directory"
     parent.mkdir()
     for name in ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "JAVA_TOOL_OPTIONS"):
-        monkeypatch.setenv(name, "-nonsense")  # a session is the same in every shell
+        monkeypatch.setenv(name, "-nonsense")  # a session ignores variables of the shell
     jvm = SparkJvm("nonsense", parent_directory=parent)
     with pytest.raises(SparkFailedError, match=r"exit status 1\): .*Master must either be"):
         jvm.session(TIMEOUT_S)
@@ -26,7 +26,7 @@ def test_a_jvm_that_does_not_start_says_why_and_leaves_nothing(
     assert not list(parent.iterdir())
 
 
-def test_a_jvm_that_is_killed_while_it_starts_fails_its_owner_and_leaves_nothing(tmp_path: Path):
+def test_a_jvm_that_is_killed_while_it_starts_is_an_error_and_leaves_no_files(tmp_path: Path):
     exited = threading.Event()
     switch = KillSwitch()
     jvm = SparkJvm(parent_directory=tmp_path, on_exit=lambda _: exited.set())
@@ -40,7 +40,7 @@ def test_a_jvm_that_is_killed_while_it_starts_fails_its_owner_and_leaves_nothing
     assert not list(tmp_path.iterdir())
 
 
-def test_a_switch_thrown_before_there_is_a_jvm_ends_the_next_one(tmp_path: Path):
+def test_a_stop_before_the_jvm_exists_ends_the_next_one(tmp_path: Path):
     switch = KillSwitch()
     switch.throw()
     jvm = SparkJvm(parent_directory=tmp_path)
@@ -49,7 +49,7 @@ def test_a_switch_thrown_before_there_is_a_jvm_ends_the_next_one(tmp_path: Path)
     jvm.stop()
 
 
-def test_a_jvm_that_takes_too_long_is_ended(tmp_path: Path):
+def test_a_jvm_that_starts_too_slowly_is_ended(tmp_path: Path):
     jvm = SparkJvm(parent_directory=tmp_path)
     with pytest.raises(SparkFailedError, match=r"did not start within 0.1 s"):
         jvm.session(0.1)

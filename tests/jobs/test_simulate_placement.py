@@ -1,4 +1,4 @@
-"""``regent jobs simulate placement``, and its measures against the same counted by hand."""
+"""``regent jobs simulate placement``, and its measures against plain counts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def random_rows(seed: int, brokers: int, partitions: int) -> list[list[int]]:
 
 
 @pytest.mark.spark
-def test_what_is_tried_is_what_the_placement_job_would_place(
+def test_the_simulation_uses_the_placements_of_the_placement_job(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     page = tmp_path / "page.html"
@@ -110,7 +110,7 @@ def test_wrong_arguments_are_one_line_and_status_2_before_spark_starts(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_one_failure_is_what_happens_when_each_broker_fails_in_turn(seed: int):
+def test_the_load_after_one_failure_equals_a_count_for_each_broker(seed: int):
     rows = random_rows(seed, brokers=6, partitions=30)
     load = failure_load(np.array(rows, np.int32), 7)  # one is idle
     assert load is not None
@@ -124,12 +124,12 @@ def test_one_failure_is_what_happens_when_each_broker_fails_in_turn(seed: int):
         assert load.busiest_source[failed] == max(copied.values(), default=0)
 
 
-def test_nobody_takes_over_from_the_only_replica():
+def test_no_broker_takes_over_from_the_only_replica():
     assert failure_load(np.array([[0], [1]], np.int32), 2) is None
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_replicas_moved_are_those_on_brokers_that_had_none(seed: int):
+def test_moved_replicas_are_those_on_other_brokers_than_before(seed: int):
     before, after = random_rows(seed, 6, 40), random_rows(seed + 100, 8, 40)
     moved = sum(len(set(new) - set(old)) for old, new in zip(before, after, strict=True))
     assert replicas_moved(np.array(before, np.int32), np.array(after, np.int32)) == moved
@@ -148,7 +148,7 @@ def test_no_balanced_load_is_nearer_than_the_fewest_moves(seed: int):
     assert fewest_moves(np.array(loads)) == min(moves)
 
 
-def test_random_placement_likes_no_choice_better():
+def test_random_placement_is_uniform():
     rng = np.random.default_rng(7)
     counted = Counter(map(tuple, place_uniformly(rng, 24_000, 3, 4).tolist()))
     assert set(counted) == set(permutations(range(4), 3))
@@ -162,12 +162,12 @@ def test_random_placement_likes_no_choice_better():
         (BLOCKS, 3, "0 0 0 1 1 2 2 1 2"),
     ],
 )
-def test_new_brokers_go_to_the_racks_in_turn(layout: str, racks: int, expected: str):
+def test_new_brokers_are_added_to_the_racks_in_turn(layout: str, racks: int, expected: str):
     names = rack_names(setting(racks, layout), added=2)
     assert names == [f"rack-{number}" for number in expected.split()]
 
 
-def test_without_racks_nobody_has_one_and_rack_aware_is_no_strategy_of_its_own():
+def test_without_racks_no_broker_has_one_and_rack_aware_is_left_out():
     assert rack_names(setting(0)) == [None] * 7
     assert strategies_to_compare(setting(0)) == ["ring", "kafka", "copyset", "random"]
     assert "rack-aware" in strategies_to_compare(setting(3))

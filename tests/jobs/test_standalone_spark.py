@@ -1,4 +1,4 @@
-"""Placement on a Spark cluster of several processes, one of which does not live to see its end."""
+"""Placement on a Spark cluster of several processes, one of which is killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOPICS, PARTITIONS = 1_000, 1_000
 BROKERS = range(7, 1_007)
 
 
-def test_a_worker_that_dies_in_the_middle_changes_nothing(java: None, tmp_path: Path):
+def test_the_death_of_a_worker_does_not_change_the_placement(java: None, tmp_path: Path):
     specs = [PlacementSpec(f"topic-{number:04d}", PARTITIONS, 3, 0) for number in range(TOPICS)]
     topics, brokers, out = tmp_path / "topics.json", tmp_path / "brokers.json", tmp_path / "out"
     topics.write_text(json.dumps([spec._asdict() for spec in specs]))

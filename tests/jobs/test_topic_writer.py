@@ -1,4 +1,4 @@
-"""Placed topics written to ZooKeeper: a fake one that fails on demand, and a real one."""
+"""Placed topics written to ZooKeeper: a fake one with failures, and a real one."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -66,14 +66,14 @@ def test_topics_are_created_as_placed_each_with_its_configuration(
     written.raise_if_any_existed()
 
 
-def test_run_again_nothing_changes(server: FakeZooKeeperServer, admin: ZkAdminStore):
+def test_a_second_run_changes_nothing(server: FakeZooKeeperServer, admin: ZkAdminStore):
     write_topics(admin, TOPICS[:4], {})
     before = content(server)
     assert write_topics(admin, TOPICS, {}) == Written(created=6, unchanged=4, existing=())
     assert content(server).items() >= before.items()
 
 
-def test_topics_that_are_there_otherwise_stay_and_are_reported(
+def test_topics_that_exist_with_other_replicas_stay_and_are_reported(
     server: FakeZooKeeperServer, admin: ZkAdminStore
 ):
     others = [PlacedTopic(f"t{n}", {0: (0, 1), 1: (2, 1)}) for n in range(5)]
@@ -86,7 +86,7 @@ def test_topics_that_are_there_otherwise_stay_and_are_reported(
         written.raise_if_any_existed()
 
 
-def test_a_topic_being_deleted_is_not_taken_for_ours(
+def test_a_topic_being_deleted_does_not_count_as_created(
     server: FakeZooKeeperServer, admin: ZkAdminStore
 ):
     write_topics(admin, TOPICS, {})
@@ -94,7 +94,7 @@ def test_a_topic_being_deleted_is_not_taken_for_ours(
     assert write_topics(admin, TOPICS, {}) == Written(0, 9, ("t7",))
 
 
-def test_a_topic_whose_registration_is_garbage_is_reported(
+def test_a_topic_with_an_unreadable_znode_is_reported(
     server: FakeZooKeeperServer, admin: ZkAdminStore
 ):
     server.put(znodes.TopicZNode.path("t1"), b"garbage")
@@ -102,7 +102,7 @@ def test_a_topic_whose_registration_is_garbage_is_reported(
 
 
 @pytest.mark.parametrize("last", [3, 6, 9, 10])
-def test_an_interrupted_run_is_continued_by_the_same_command(
+def test_the_same_command_continues_an_interrupted_run(
     admin: ZkAdminStore, monkeypatch: pytest.MonkeyPatch, last: int
 ):
     monkeypatch.setattr(regent.admin.topics, "_MAX_SLICE_TOPICS", 3)
@@ -116,7 +116,7 @@ def test_an_interrupted_run_is_continued_by_the_same_command(
     assert write_topics(admin, TOPICS, {}) == Written(10 - last, last, ())
 
 
-def test_memory_is_bounded_however_many_topics_there_are(admin: ZkAdminStore):
+def test_memory_is_bounded_for_any_number_of_topics(admin: ZkAdminStore):
     ahead = 0
 
     def many() -> Iterator[PlacedTopic]:
@@ -130,7 +130,7 @@ def test_memory_is_bounded_however_many_topics_there_are(admin: ZkAdminStore):
 
 
 @pytest.mark.zookeeper
-def test_a_real_zookeeper_takes_them_too(zookeeper_address: str):
+def test_topics_are_created_in_a_real_zookeeper(zookeeper_address: str):
     with ExitStack() as stack:
         client = ZooKeeperClient(zookeeper_address, 6000, on_watch=lambda _: None)
         stack.enter_context(closing(client))
@@ -146,7 +146,7 @@ def test_a_real_zookeeper_takes_them_too(zookeeper_address: str):
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def test_rows_become_topics_also_where_a_batch_ends_within_one():
+def test_rows_become_topics_also_over_the_ends_of_batches():
     rows = [
         {"topic": topic, "partition": p, "replicas": [p, p + 1]}
         for topic, partitions in (("a", 3), ("b", 1), ("c", 4))
@@ -161,7 +161,7 @@ def test_rows_become_topics_also_where_a_batch_ends_within_one():
     assert list(placed_topics([])) == []
 
 
-# --- before anything is written -------------------------------------------------------------------
+# --- checks before the first write ----------------------------------------------------------------
 
 
 def request(*specs: PlacementSpec, brokers: Sequence[int] = range(3)) -> PlaceTopicsRequest:
@@ -194,7 +194,7 @@ def request(*specs: PlacementSpec, brokers: Sequence[int] = range(3)) -> PlaceTo
         ),
     ],
 )
-def test_what_cannot_be_created_is_found_before(
+def test_a_topic_that_cannot_be_created_is_found_before_the_first_write(
     admin: ZkAdminStore,
     wanted: PlaceTopicsRequest,
     configs: Mapping[str, object],
@@ -205,7 +205,7 @@ def test_what_cannot_be_created_is_found_before(
         check_new_topics(admin, wanted, configs)
 
 
-def test_what_is_there_already_is_no_problem_before(admin: ZkAdminStore):
+def test_existing_topics_pass_the_checks(admin: ZkAdminStore):
     write_topics(admin, TOPICS, {})
     again = request(*(PlacementSpec(topic, 2, 2, 0) for topic, _ in TOPICS))
     configs = {"t0": {"retention.ms": 7, "preallocate": True}, "t1": None}

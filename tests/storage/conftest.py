@@ -19,12 +19,20 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 
 @pytest.fixture
+def two(tmp_path: Path) -> Iterator[Machine]:
+    """A machine with two log directories."""
+    machine = Machine(tmp_path / "one", tmp_path / "two")
+    yield machine
+    machine.end()
+
+
+@pytest.fixture
 def logs(machine: Machine) -> LogManager:
-    """A process on it."""
+    """A process on the machine with one directory."""
     return machine.start()
 
 
 @pytest.fixture
 def disk_log(logs: LogManager) -> UnifiedLog:
-    """A new log of that process."""
+    """A new log."""
     return create(logs)

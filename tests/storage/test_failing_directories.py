@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -27,14 +26,6 @@ from tests.support.disk_logs import (
     values,
 )
 from tests.support.record_batches import batch
-
-
-@pytest.fixture
-def two(tmp_path: Path) -> Iterator[Machine]:
-    """A machine with two log directories."""
-    machine = Machine(tmp_path / "one", tmp_path / "two")
-    yield machine
-    machine.end()
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,14 +37,6 @@ from tests.support.disk_logs import (
 
 OLD_MESSAGE = struct.Struct(">qiIb")  # offset, size, CRC-32, magic
 CLUSTER = "Yx3F9Jk0T1-abcdefghij_"
-
-
-@pytest.fixture
-def two(tmp_path: Path) -> Iterator[Machine]:
-    """A machine with two log directories."""
-    machine = Machine(tmp_path / "one", tmp_path / "two")
-    yield machine
-    machine.end()
 
 
 def blocked(machine: Machine, index: int) -> Path:

@@ -25,15 +25,6 @@ PARTITIONS = 6
 SMALL_DISK_BYTES = 64 * 1024 * 1024
 
 
-@pytest.fixture
-def rounds(request: pytest.FixtureRequest) -> Iterator[random.Random]:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")  # noqa: T201 - shown with a failure
-    count: int = request.config.getoption("--rounds")
-    chance = random.Random(seed)
-    return (random.Random(chance.random()) for _ in range(count))
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BreakableCluster]:
     with BreakableCluster(tmp_path_factory.mktemp("cluster")) as cluster:

@@ -41,15 +41,6 @@ LATEST_KILL_S = 1.0
 
 
 @pytest.fixture
-def rounds(request: pytest.FixtureRequest) -> Iterator[random.Random]:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")  # noqa: T201 - shown with a failure
-    count: int = request.config.getoption("--rounds")
-    chance = random.Random(seed)
-    return (random.Random(chance.random()) for _ in range(count))
-
-
-@pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[RegentCluster]:
     options = ("--brokers", str(BROKERS), "--no-placement-service")
     with RegentCluster(tmp_path, *options) as cluster:

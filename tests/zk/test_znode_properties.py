@@ -30,6 +30,12 @@ from regent.zk.codecs.admin_znodes import (
     ProducerIdBlockZNode,
     ReassignPartitionsZNode,
 )
+from regent.zk.codecs.other_znodes import (
+    DelegationTokenChangeZNode,
+    ExtendedAclChangeZNode,
+    LiteralAclChangeZNode,
+    ResourceZNode,
+)
 from regent.zk.codecs.znodes import (
     BrokerIdZNode,
     ClusterIdZNode,
@@ -62,6 +68,13 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
     "config": ConfigEntityZNode.decode,
     "config_change": ConfigEntityChangeNotificationSequenceZNode.decode,
     "producer_ids": ProducerIdBlockZNode.decode,
+}
+ALL_DECODERS: dict[str, Callable[[bytes], object]] = {
+    **DECODERS,
+    "resource": ResourceZNode.decode,
+    "literal_acl_change": LiteralAclChangeZNode.decode,
+    "extended_acl_change": ExtendedAclChangeZNode.decode,
+    "delegation_token_change": DelegationTokenChangeZNode.decode,
 }
 
 
@@ -97,7 +110,7 @@ damaged = st.builds(
 )
 
 
-@pytest.mark.parametrize("decode", DECODERS.values(), ids=DECODERS)
+@pytest.mark.parametrize("decode", ALL_DECODERS.values(), ids=ALL_DECODERS)
 @repeatable
 @given(data=st.binary(max_size=64) | (junk | damaged).map(bytes_of))
 def test_a_decoder_raises_nothing_but_bad_data(

@@ -1,4 +1,4 @@
-"""Reading a plan: what is executed must be whole, and say of everything where it was."""
+"""A plan is read completely, and must have a rollback for each partition."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def row(partition: int, *replicas: int) -> dict[str, Any]:
     return {"topic": "t", "partition": partition, "replicas": replicas}
 
 
-def test_waves_come_in_the_order_of_their_numbers(tmp_path: Path):
+def test_waves_are_read_in_the_sequence_of_their_numbers(tmp_path: Path):
     waves = {f"waves/{n:04d}.json": document(row(n, 1)) for n in range(1, 12)}
     before = document(*(row(n, 0) for n in range(1, 12)))
     plan = read_plan(write(tmp_path, {**waves, "rollback.json": before, "waves/notes.txt": ""}))
@@ -68,7 +68,7 @@ def test_waves_come_in_the_order_of_their_numbers(tmp_path: Path):
         ({"waves/0001.json": document(row(1, 2))}, "rollback.json does not have t-1"),
     ],
 )
-def test_what_is_no_plan_is_refused_by_name(tmp_path: Path, files: dict[str, Any], problem: str):
+def test_an_invalid_plan_is_refused_by_name(tmp_path: Path, files: dict[str, Any], problem: str):
     write(tmp_path, {**files, "rollback.json": document(row(0, 0, 1))})
     with pytest.raises(InputError) as caught:
         read_plan(tmp_path)
@@ -76,7 +76,7 @@ def test_what_is_no_plan_is_refused_by_name(tmp_path: Path, files: dict[str, Any
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_what_no_topic_can_be_called_is_refused(tmp_path: Path):
+def test_an_impossible_topic_name_is_refused(tmp_path: Path):
     content = document({**ROW, "topic": "a/b"})
     write(tmp_path, {"waves/0001.json": content, "rollback.json": content})
     with pytest.raises(InputError, match=r"rollback\.json: topic 'a/b' "):

@@ -1,9 +1,8 @@
-"""Feeding a plan to a controller that obeys, refuses, dies, or is busy with somebody else's."""
+"""Executing a plan with a controller that accepts, refuses, dies, or is busy with other moves."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +33,8 @@ from tests.support.plan_controller import (
 
 
 @pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    cluster = FakeCluster()
-    cluster.with_brokers(4)
-    yield cluster
-    cluster.close()
-
-
-@pytest.fixture
 def controller(cluster: FakeCluster) -> MovingController:
-    """Four brokers and a topic of three partitions on the first two."""
+    """Four brokers and a topic with three partitions on the first two."""
     controller = MovingController(cluster)
     controller.assign(dict.fromkeys(range(3), ReplicaAssignment(BEFORE)))
     return controller
@@ -67,7 +58,7 @@ def failing(controller: MovingController, plan: Path, **options: Any) -> PlanInc
     return caught.value
 
 
-# --- all goes well --------------------------------------------------------------------------------
+# --- without problems -----------------------------------------------------------------------------
 
 
 def test_waves_are_submitted_one_after_the_other(
@@ -97,7 +88,7 @@ def test_waves_are_submitted_one_after_the_other(
     ]
 
 
-def test_a_dry_run_tells_which_waves_are_left_and_begins_nothing(
+def test_a_dry_run_prints_the_remaining_waves_and_begins_nothing(
     controller: MovingController, plan: Path
 ):
     controller.assign(
@@ -115,10 +106,10 @@ def test_a_dry_run_tells_which_waves_are_left_and_begins_nothing(
     assert controller.cluster.received == []
 
 
-# --- going on -------------------------------------------------------------------------------------
+# --- resuming -------------------------------------------------------------------------------------
 
 
-def test_what_is_at_its_target_is_skipped(controller: MovingController, plan: Path):
+def test_partitions_at_their_targets_are_skipped(controller: MovingController, plan: Path):
     controller.assign({0: ReplicaAssignment(TARGET), 2: ReplicaAssignment(TARGET)})
     summary = execute(controller, plan)
     assert controller.submitted == [[1]]
@@ -133,7 +124,7 @@ def test_a_plan_that_is_done_needs_no_controller(
     assert execute(controller, plan)["reached_before"] == 3
 
 
-def test_what_moves_there_already_is_waited_for_and_not_submitted_again(
+def test_ongoing_moves_of_the_plan_are_awaited_and_not_submitted_again(
     controller: MovingController, plan: Path
 ):
     controller.assign({0: ReplicaAssignment(BEFORE).reassign_to(TARGET)})
@@ -148,10 +139,12 @@ def test_what_moves_there_already_is_waited_for_and_not_submitted_again(
     assert controller.submitted == [[1], [2]]
 
 
-# --- somebody else --------------------------------------------------------------------------------
+# --- moves of others ------------------------------------------------------------------------------
 
 
-def test_what_somebody_changed_is_named_and_left_alone(controller: MovingController, plan: Path):
+def test_partitions_changed_by_others_are_named_and_not_moved(
+    controller: MovingController, plan: Path
+):
     controller.assign({0: ReplicaAssignment((1, 3))})
     error = failing(controller, plan)
 
@@ -162,7 +155,7 @@ def test_what_somebody_changed_is_named_and_left_alone(controller: MovingControl
     assert controller.replicas() == [(1, 3), TARGET, TARGET]
 
 
-def test_what_somebody_moves_elsewhere_while_its_wave_runs_is_left_alone(
+def test_a_partition_moved_elsewhere_during_its_wave_is_not_moved_back(
     controller: MovingController, plan: Path
 ):
     controller.lasts = {0}
@@ -178,10 +171,10 @@ def test_what_somebody_moves_elsewhere_while_its_wave_runs_is_left_alone(
     assert controller.submitted == [[0, 1], [2]]
 
 
-def test_nothing_begins_while_others_move_partitions(controller: MovingController, plan: Path):
+def test_no_wave_begins_while_others_move_partitions(controller: MovingController, plan: Path):
     controller.others = [
         OngoingReassignment("other", 7, (1, 2), (2,), (1,)),
-        OngoingReassignment("t", 0, (1, 3, 0), (3,), (0,)),  # of the plan, but not to its target
+        OngoingReassignment("t", 0, (1, 3, 0), (3,), (0,)),  # of the plan, but to another target
     ]
     with pytest.raises(RegentError, match="others are moving other-7, t-0: wait until"):
         execute(controller, plan)
@@ -191,9 +184,7 @@ def test_nothing_begins_while_others_move_partitions(controller: MovingControlle
     assert controller.submitted == [[0, 1], [2]]
 
 
-def test_others_that_begin_between_two_waves_are_waited_for(
-    controller: MovingController, plan: Path
-):
+def test_moves_of_others_between_two_waves_are_awaited(controller: MovingController, plan: Path):
     def begin(_: int) -> Errors:
         controller.others = [OngoingReassignment("other", 7, (1, 2), (2,), (1,))]
         return Errors.NONE
@@ -206,10 +197,10 @@ def test_others_that_begin_between_two_waves_are_waited_for(
     assert (error.summary["waves_left"], error.summary["left"]) == ([2], 1)
 
 
-# --- what cannot be moved -------------------------------------------------------------------------
+# --- refused moves --------------------------------------------------------------------------------
 
 
-def test_what_does_not_exist_is_named_and_the_others_go_on(
+def test_missing_partitions_are_named_and_the_others_are_moved(
     controller: MovingController, tmp_path: Path
 ):
     controller.refuses[1] = (Errors.UNKNOWN_TOPIC_OR_PARTITION, "t-1 is being deleted")
@@ -219,7 +210,7 @@ def test_what_does_not_exist_is_named_and_the_others_go_on(
     assert controller.replicas() == [TARGET, BEFORE, TARGET]
 
 
-def test_a_topic_that_is_garbage_stops_nothing_else(
+def test_an_unreadable_topic_does_not_stop_other_moves(
     controller: MovingController, cluster: FakeCluster, tmp_path: Path
 ):
     plan = write_plan(tmp_path / "plan", [0])
@@ -236,7 +227,7 @@ def test_a_topic_that_is_garbage_stops_nothing_else(
     assert controller.replicas()[0] == TARGET
 
 
-def test_what_is_refused_for_now_is_submitted_again(controller: MovingController, plan: Path):
+def test_temporarily_refused_moves_are_submitted_again(controller: MovingController, plan: Path):
     controller.refuses[0] = (Errors.INVALID_REPLICA_ASSIGNMENT, "t-0: brokers [3] are not alive")
 
     def relent(count: int) -> Errors:
@@ -249,7 +240,7 @@ def test_what_is_refused_for_now_is_submitted_again(controller: MovingController
     assert controller.submitted == [[0, 1], [0], [0], [2]]
 
 
-# --- brokers and controllers that die -------------------------------------------------------------
+# --- dead brokers and controllers -----------------------------------------------------------------
 
 
 def test_a_wave_that_waits_for_a_dead_broker_is_given_up_by_name_and_resumed(
@@ -282,9 +273,7 @@ def test_a_broker_that_dies_in_a_wave_is_waited_for(
     assert error.summary["waves_left"] == [1, 2]
 
 
-def test_what_has_arrived_is_waited_for_until_it_is_in_sync(
-    controller: MovingController, plan: Path
-):
+def test_new_replicas_are_awaited_until_they_are_in_sync(controller: MovingController, plan: Path):
     def lag(count: int) -> Errors:
         if count == 1:
             controller.lasts = {0}
@@ -295,7 +284,7 @@ def test_what_has_arrived_is_waited_for_until_it_is_in_sync(
     assert "waiting for brokers 2, 3 to catch up (t-0);" in str(error)
 
 
-def test_another_controller_goes_on(controller: MovingController, cluster: FakeCluster, plan: Path):
+def test_a_new_controller_continues(controller: MovingController, cluster: FakeCluster, plan: Path):
     def resign(count: int) -> Errors:
         if count > 1:
             return Errors.NONE
@@ -310,7 +299,7 @@ def test_another_controller_goes_on(controller: MovingController, cluster: FakeC
     assert controller.submitted == [[0, 1], [0, 1], [2]]
 
 
-def test_nobody_ruling_is_an_error(
+def test_no_controller_is_an_error(
     controller: MovingController, cluster: FakeCluster, plan: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("regent.jobs.execution.plan_execution._FIRST_ANSWER_S", 0.0)
@@ -319,7 +308,7 @@ def test_nobody_ruling_is_an_error(
         execute(controller, plan)
 
 
-def test_a_zookeeper_that_goes_away_only_delays(
+def test_a_temporary_outage_of_zookeeper_only_delays(
     controller: MovingController,
     cluster: FakeCluster,
     plan: Path,
@@ -337,7 +326,7 @@ def test_a_zookeeper_that_goes_away_only_delays(
     assert controller.submitted == [[0, 1], [2]]
 
 
-def test_a_zookeeper_that_stays_away_ends_it(
+def test_a_permanent_outage_of_zookeeper_ends_the_execution(
     controller: MovingController,
     cluster: FakeCluster,
     plan: Path,
@@ -358,7 +347,7 @@ def test_a_zookeeper_that_stays_away_ends_it(
 # --- the command ----------------------------------------------------------------------------------
 
 
-def test_an_interrupted_execution_says_how_to_go_on_and_how_to_go_back(
+def test_an_interrupted_execution_prints_how_to_resume_and_to_roll_back(
     controller: MovingController, plan: Path, capsys: pytest.CaptureFixture[str]
 ):
     controller.lasts = {0, 1}

@@ -1,9 +1,8 @@
-"""Whatever happens while a plan is executed, it keeps to its waves and gets to its end."""
+"""Under random failures the execution of a plan keeps to its waves and completes."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,23 +25,15 @@ WAVES = [[0, 1, 2], [3], [4, 5, 6, 7]]
 PARTITIONS = [partition for wave in WAVES for partition in wave]
 
 
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    cluster = FakeCluster()
-    cluster.with_brokers(4)
-    yield cluster
-    cluster.close()
-
-
 class Misfortune:
-    """Brokers die and return, moves last, answers fail, and the execution is interrupted."""
+    """Brokers die and return, moves are slow, answers fail, and the execution is interrupted."""
 
     def __init__(self, cluster: FakeCluster, chance: random.Random) -> None:
         self.controller = MovingController(cluster)
         self.controller.assign(dict.fromkeys(PARTITIONS, ReplicaAssignment(BEFORE)))
         self.controller.before_answer = self._answer
         self.out_of_turn: list[set[int]] = []
-        """What moved, or was to, while an earlier wave was not over."""
+        """Moves that began, or were requested, before the end of an earlier wave."""
         self._cluster = cluster
         self._chance = chance
         self._dead: int | None = None
@@ -52,7 +43,7 @@ class Misfortune:
         return self._chance.random() < odds
 
     def _answer(self, _: int) -> Errors:
-        """Look whether this is to be asked for now, and decide what becomes of it."""
+        """Check whether this request is allowed now, and choose its answer."""
         asked = set(self.controller.submitted[-1])
         replicas = dict(zip(PARTITIONS, self.controller.replicas(), strict=True))
         left = [wave for wave in WAVES if any(replicas[p] != TARGET for p in wave)]
@@ -89,7 +80,7 @@ class Misfortune:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_it_keeps_to_its_waves_and_gets_to_its_end(
+def test_the_execution_keeps_to_its_waves_and_completes(
     cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ):
     monkeypatch.setattr("regent.jobs.execution.plan_execution._MAX_PAUSE_S", 0.001)

@@ -6,7 +6,7 @@ from regent.core.model import NO_LEADER, LeaderAndIsr, ReplicaAssignment, TopicP
 from regent.jobs.execution.plan_progress import MoveState, PlannedMove, move_state, obstacle
 
 MOVE = PlannedMove(TopicPartition("t", 0), before=(0, 1), target=(2, 1))
-EVERYBODY = {0, 1, 2, 3}
+ALL_BROKERS = {0, 1, 2, 3}
 MOVING = ReplicaAssignment((0, 1)).reassign_to((2, 1))
 ELSEWHERE = ReplicaAssignment((0, 1)).reassign_to((3, 1))
 BACK = ReplicaAssignment((2, 1)).reassign_to((0, 1))
@@ -26,13 +26,13 @@ BACK = ReplicaAssignment((2, 1)).reassign_to((0, 1))
         (BACK, MoveState.CHANGED),
     ],
 )
-def test_a_partition_is_where_it_was_or_on_its_way_or_there_or_somebody_elses(
+def test_the_state_of_a_move_follows_from_the_assignment(
     assignment: ReplicaAssignment, state: MoveState
 ):
     assert move_state(MOVE, assignment) is state
 
 
-def test_what_a_tool_wishes_counts_before_what_the_topic_says():
+def test_a_pending_request_of_a_tool_counts_before_the_assignment():
     assert move_state(MOVE, ReplicaAssignment((0, 1)), wish=(2, 1)) is MoveState.MOVING
     assert move_state(MOVE, ReplicaAssignment((0, 1)), wish=(3, 1)) is MoveState.CHANGED
     assert move_state(MOVE, MOVING, wish=(3, 1)) is MoveState.CHANGED
@@ -43,7 +43,7 @@ def test_a_move_that_changes_nothing_is_done():
     assert move_state(move, ReplicaAssignment((0, 1))) is MoveState.REACHED
 
 
-# --- what is waited for ---------------------------------------------------------------------------
+# --- reasons for waiting --------------------------------------------------------------------------
 
 
 def reason(state: MoveState, isr: tuple[int, ...] | None, live: set[int], leader: int = 1) -> str:
@@ -54,8 +54,8 @@ def reason(state: MoveState, isr: tuple[int, ...] | None, live: set[int], leader
     return f"! {found.reason}" if found.is_stuck else found.reason
 
 
-def test_a_move_can_begin_when_every_broker_it_adds_lives():
-    assert reason(MoveState.TO_MOVE, None, EVERYBODY) == ""
+def test_a_move_can_begin_when_all_added_brokers_are_registered():
+    assert reason(MoveState.TO_MOVE, None, ALL_BROKERS) == ""
     assert reason(MoveState.TO_MOVE, None, {2}) == ""
     assert reason(MoveState.TO_MOVE, None, {0, 1}) == (
         "! waiting for broker 2, which is not registered"
@@ -63,26 +63,26 @@ def test_a_move_can_begin_when_every_broker_it_adds_lives():
 
 
 def test_a_move_ends_when_its_target_is_in_sync():
-    assert reason(MoveState.MOVING, (0, 1), EVERYBODY) == "waiting for broker 2 to catch up"
+    assert reason(MoveState.MOVING, (0, 1), ALL_BROKERS) == "waiting for broker 2 to catch up"
     assert reason(MoveState.MOVING, (0,), {0}, leader=0) == (
         "! waiting for brokers 1, 2, which are not registered"
     )
-    assert reason(MoveState.MOVING, (0, 1, 2), EVERYBODY) == "about to be finished"
+    assert reason(MoveState.MOVING, (0, 1, 2), ALL_BROKERS) == "about to be finished"
 
 
 @pytest.mark.parametrize("isr", [None, (0,)])
-def test_without_a_leader_nobody_can_catch_up(isr: tuple[int, ...] | None):
-    assert reason(MoveState.MOVING, isr, EVERYBODY, leader=NO_LEADER) == "! without a leader"
-    assert reason(MoveState.REACHED, isr, EVERYBODY, leader=NO_LEADER) == "! without a leader"
-    assert reason(MoveState.MOVING, (0, 1), {0, 2, 3}) == "! without a leader"  # 1 is just dead
+def test_without_a_leader_no_replica_can_catch_up(isr: tuple[int, ...] | None):
+    assert reason(MoveState.MOVING, isr, ALL_BROKERS, leader=NO_LEADER) == "! without a leader"
+    assert reason(MoveState.REACHED, isr, ALL_BROKERS, leader=NO_LEADER) == "! without a leader"
+    assert reason(MoveState.MOVING, (0, 1), {0, 2, 3}) == "! without a leader"  # 1 has just died
 
 
-def test_what_is_at_its_target_waits_for_the_living_only():
-    assert reason(MoveState.REACHED, (1, 2), EVERYBODY) == ""
-    assert reason(MoveState.REACHED, (1,), EVERYBODY) == "waiting for broker 2 to catch up"
+def test_a_partition_at_its_target_waits_for_live_brokers_only():
+    assert reason(MoveState.REACHED, (1, 2), ALL_BROKERS) == ""
+    assert reason(MoveState.REACHED, (1,), ALL_BROKERS) == "waiting for broker 2 to catch up"
     assert reason(MoveState.REACHED, (1,), {1}) == ""
 
 
 @pytest.mark.parametrize("state", [MoveState.CHANGED, MoveState.GONE])
-def test_what_is_not_ours_waits_for_nobody(state: MoveState):
+def test_a_partition_moved_by_others_waits_for_no_broker(state: MoveState):
     assert reason(state, None, set()) == ""

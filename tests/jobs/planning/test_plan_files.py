@@ -1,4 +1,4 @@
-"""A plan's directory is there whole, or not at all."""
+"""A plan's directory is written completely, or not at all."""
 
 import json
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_plan_and_rollback_and_waves(tmp_path: Path):
     assert target.stat().st_mode & 0o700 == 0o700
 
 
-def test_an_empty_directory_is_taken_and_one_that_fails_leaves_nothing(tmp_path: Path):
+def test_an_empty_directory_is_used_and_a_failure_leaves_no_files(tmp_path: Path):
     target = tmp_path / "plan"
     target.mkdir()
     with pytest.raises(TypeError):

@@ -1,4 +1,4 @@
-"""Decommissioning and replacing brokers: what moves, whither, and when it cannot be."""
+"""Decommissioning and replacing brokers: moved replicas, targets, and impossible cases."""
 
 import pytest
 
@@ -16,7 +16,7 @@ from tests.support.planned_clusters import (
 
 
 def plan_decommission(cluster: PlannedCluster, *leaving: int, seed: int = 0) -> list[Change]:
-    """Return the changes, and see that nothing else is moved."""
+    """Return the changes, and check that no other replica is moved."""
     layout = cluster.layout()
     decommission(layout, set(cluster.index_of(*leaving)), seed)
     changes = list(layout.changes())
@@ -34,7 +34,7 @@ def plan_decommission(cluster: PlannedCluster, *leaving: int, seed: int = 0) -> 
 @pytest.mark.parametrize("seed", range(150))
 def test_only_what_is_on_the_leaving_brokers_moves(seed: int):
     cluster = random_cluster(seed)
-    leaving = [b for b in cluster.brokers.ids if b not in cluster.racks]  # the dead
+    leaving = [b for b in cluster.brokers.ids if b not in cluster.racks]  # the dead ones
     if seed % 3 == 0:
         leaving.append(cluster.brokers.ids[0])
     if is_feasible(cluster, set(leaving)):
@@ -60,7 +60,7 @@ def is_feasible(cluster: PlannedCluster, leaving: set[int]) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_loads_end_within_one_of_each_other_when_nothing_is_in_the_way(seed: int):
+def test_loads_differ_by_at_most_one_without_constraints(seed: int):
     cluster = ring_cluster(brokers=20 + seed, partitions=600, factor=3)
     changes = plan_decommission(cluster, 0, 7, seed=seed)
     after = loads_after(changes, cluster)
@@ -77,13 +77,13 @@ def test_leaderships_of_a_leaving_broker_go_to_those_with_the_fewest():
     assert max(leaders) <= 112  # fair is 109.1; only brokers that hold the partition can lead it
 
 
-def test_racks_are_kept_and_where_possible_gained():
+def test_racks_are_kept_and_if_possible_added():
     cluster = cluster_of([[1, 2], [1, 3]], {1: 0, 2: 0, 3: 1, 4: 0, 5: 2})
     assert [c.after for c in plan_decommission(cluster, 1)] == [(5, 2), (4, 3)]
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_capacities_hold_and_what_fits_is_found(seed: int):
+def test_capacities_hold_and_a_possible_plan_is_found(seed: int):
     cluster = random_cluster(seed, max_brokers=6, max_partitions=12)
     leaving = cluster.brokers.ids[0]
     load = dict(zip(cluster.brokers.ids, cluster.brokers.replicas, strict=True))
@@ -110,7 +110,7 @@ def with_capacities(cluster: PlannedCluster, capacities: dict[int, int]) -> Plan
 
 
 def fits_by_matching(cluster: PlannedCluster, leaving: int) -> bool:
-    """Return whether every replica of the broker can be matched with a place on another."""
+    """Return whether every replica of the broker can be matched with a broker that has room."""
     ids, capacities = cluster.brokers.ids, cluster.brokers.capacities
     rows = [[ids[b] for b in row] for row in cluster.rows.replicas]
     rows = [row for row in rows if leaving in row]
@@ -136,13 +136,13 @@ def fits_by_matching(cluster: PlannedCluster, leaving: int) -> bool:
 
 
 def may_take(row: list[int], leaving: int, taker: int, cluster: PlannedCluster) -> bool:
-    """Return whether a broker may have the leaving one's place."""
+    """Return whether a broker may replace the leaving one."""
     after = [taker if b == leaving else b for b in row]
     return taker not in row and known_racks(after, cluster) >= known_racks(row, cluster)
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_broker_takes_the_place_of_another_wherever_it_can(seed: int):
+def test_a_broker_replaces_another_wherever_possible(seed: int):
     cluster = random_cluster(seed)
     old, *others = cluster.brokers.ids[: cluster.brokers.usable]
     to = others[: 1 + seed % 2]
@@ -167,7 +167,7 @@ def test_a_broker_takes_the_place_of_another_wherever_it_can(seed: int):
             assert may_take(list(change.before), old, to[0], cluster)
 
 
-def test_why_it_cannot_be_is_said():
+def test_an_impossible_plan_names_the_reason():
     full = cluster_of([[1, 2], [1, 2]], {1: 0, 2: 0, 3: 0, 4: 0}, {2: 2, 3: 0, 4: 1})
     with pytest.raises(InfeasibleError, match=r"^capacity: 2 replicas .* have room for 1$"):
         plan_decommission(full, 1)

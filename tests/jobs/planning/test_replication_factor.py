@@ -1,4 +1,4 @@
-"""More replicas, and fewer."""
+"""Plans that raise or lower the replication factor."""
 
 from collections import Counter
 
@@ -39,7 +39,7 @@ def test_each_partition_changes_by_the_difference_and_no_more(seed: int):
     assert sum(leaders) == len(lengths)
 
 
-def test_new_replicas_go_where_there_are_few():
+def test_new_replicas_go_to_brokers_with_few():
     cluster = ring_cluster(brokers=15, partitions=1000, factor=2)
     layout = cluster.layout()
     change_factor(layout, 4, seed=3)
@@ -47,7 +47,7 @@ def test_new_replicas_go_where_there_are_few():
     assert max(after.values()) - min(after.values()) <= 1
 
 
-def test_dead_brokers_and_crowded_racks_give_up_theirs_first():
+def test_replicas_on_dead_brokers_and_in_crowded_racks_are_removed_first():
     racks = {1: 0, 2: 0, 3: 1}
     cluster = cluster_of([[1, 2, 3], [3, 9, 2], [9, 1, 2]], racks)
     layout = cluster.layout()
@@ -57,7 +57,7 @@ def test_dead_brokers_and_crowded_racks_give_up_theirs_first():
     assert Counter(dict(zip(cluster.brokers.ids, leaders, strict=True))) == {1: 1, 2: 1, 3: 1, 9: 0}
 
 
-def test_there_must_be_as_many_brokers():
+def test_a_factor_above_the_number_of_brokers_is_impossible():
     cluster = cluster_of([[1, 2], [2, 1]], {1: 0, 2: 0})
     with pytest.raises(InfeasibleError, match=r"^brokers: replication factor 3 needs .* are 2$"):
         change_factor(cluster.layout(), 3, seed=0)

@@ -1,4 +1,4 @@
-"""Rebalancing and growing: fair shares, as few moves as can be, and what is in the way."""
+"""Rebalancing and growing: fair shares, few moves, and constraints."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from tests.support.planned_clusters import (
 
 
 def shares(cluster: PlannedCluster, new: Sequence[int] | None) -> tuple[Share, int]:
-    """Return the fair shares and the moves needed; only ``new`` brokers take, if given."""
+    """Return the fair shares and the needed moves; only ``new`` brokers get more, if given."""
     brokers = cluster.brokers
     usable = range(brokers.usable)
     load = [brokers.replicas[b] for b in usable]
@@ -36,7 +36,7 @@ def shares(cluster: PlannedCluster, new: Sequence[int] | None) -> tuple[Share, i
 def plan(
     cluster: PlannedCluster, new: Sequence[int] | None = None, seed: int = 0
 ) -> tuple[list[Change], int, int]:
-    """Return the changes, the moves needed at least, and how many replicas are out of place."""
+    """Return the changes, the minimal number of moves, and the number of misplaced replicas."""
     share, bound = shares(cluster, new)
     layout = cluster.layout()
     takers = list(range(cluster.brokers.usable)) if new is None else list(new)
@@ -57,7 +57,7 @@ def test_rebalancing_without_racks_needs_no_move_more_than_the_bound(seed: int):
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_rebalancing_with_racks_is_valid_and_evens_out(seed: int):
+def test_rebalancing_with_racks_is_valid_and_balances_the_load(seed: int):
     cluster = random_cluster(seed)
     changes, bound, left = plan(cluster, seed=seed)
     before = [cluster.brokers.replicas[b] for b in range(cluster.brokers.usable)]
@@ -69,7 +69,7 @@ def test_rebalancing_with_racks_is_valid_and_evens_out(seed: int):
         assert sum(change.moves for change in changes) >= bound
 
 
-def test_newcomers_get_their_share_and_nothing_else_moves():
+def test_new_brokers_get_their_share_and_no_other_replica_moves():
     cluster = ring_cluster(brokers=40, partitions=4000, factor=3, racks=4)
     ids = dict.fromkeys(range(44))
     cluster = cluster_of(
@@ -91,8 +91,8 @@ def test_racks_that_hold_every_partition_share_among_themselves():
     assert loads_after(changes, cluster) == dict.fromkeys(racks, 20)
 
 
-def test_a_replica_goes_by_way_of_another_broker_when_it_must():
-    # Broker 3 needs one and holds both that broker 1 could give.
+def test_a_replica_may_move_in_two_steps_over_another_broker():
+    # Broker 3 needs one, and has both replicas that broker 1 could give.
     cluster = cluster_of([[1, 3], [1, 3], [1, 2], [2, 1]], {1: 0, 2: 0, 3: 0, 4: 0})
     changes, bound, left = plan(cluster)
     assert (left, bound) == (0, 2)
@@ -108,7 +108,7 @@ def test_no_plan_for_a_small_cluster_is_shorter(seed: int):
 
 
 def fewest_moves_by_trying_all(cluster: PlannedCluster) -> int:
-    """Return how many replicas must move for loads within one of each other."""
+    """Return the minimal number of moves for loads that differ by at most one."""
     ids = list(cluster.racks)
     rows = [[cluster.brokers.ids[b] for b in row] for row in cluster.rows.replicas]
     fewest = 99
@@ -140,7 +140,7 @@ def test_fair_shares_respect_limits_of_brokers_and_racks():
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_nobody_gets_beyond_its_capacity_and_who_is_gives_some_away(seed: int):
+def test_no_broker_exceeds_its_capacity_and_overfull_ones_give_replicas_away(seed: int):
     cluster = random_cluster(seed, is_rack_aware=False)
     ids, held = cluster.brokers.ids, cluster.brokers.replicas
     usable = range(cluster.brokers.usable)
@@ -154,6 +154,6 @@ def test_nobody_gets_beyond_its_capacity_and_who_is_gives_some_away(seed: int):
     changes, _, left = plan(limited, seed=seed)
     loads = loads_after(changes, limited)
     partitions = len(cluster.rows.replicas)
-    if partitions > max(loads.values()) + 1:  # or there may be no others to give them to
+    if partitions > max(loads.values()) + 1:  # else there may be no receivers
         assert left == 0
         assert loads[ids[fullest]] <= even // 2

@@ -1,4 +1,4 @@
-"""Waves: limits hold in each, nothing is lost, and there are hardly more than there must be."""
+"""Waves: each keeps the limits, no change is lost, and there are few more than necessary."""
 
 from collections import Counter
 from random import Random
@@ -23,7 +23,7 @@ def random_changes(seed: int, count: int, brokers: int) -> list[Change]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_broker_has_more_to_do_in_a_wave_than_it_may(seed: int):
+def test_no_broker_exceeds_its_limit_in_a_wave(seed: int):
     changes = random_changes(seed, 300, 10 + seed)
     per_broker, total = 3 + seed % 3, 15 + seed
     waves = number_waves(changes, per_broker, total)
@@ -49,7 +49,7 @@ def test_the_cluster_has_a_limit_of_its_own():
     assert Counter(number_waves(changes, 5, 30)) == {0: 30, 1: 30, 2: 30, 3: 10}
 
 
-def test_a_change_that_alone_is_more_than_a_limit_is_alone():
+def test_a_change_that_exceeds_a_limit_is_a_wave_of_its_own():
     large = Change("t", 0, (1,), (1, 2, 3, 4), 1)
     small = Change("t", 1, (1,), (5,), 1)
     waves = number_waves([large, small], per_broker=2, total=2)

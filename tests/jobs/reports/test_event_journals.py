@@ -1,4 +1,4 @@
-"""The journals of all brokers become one table, and what is no event is counted."""
+"""The journals of all brokers become one table; lines that are not events are counted."""
 
 from pathlib import Path
 
@@ -54,8 +54,8 @@ def in_order(rows: list[dict[str, object]]) -> list[dict[str, object]]:
 
 
 @pytest.mark.spark
-def test_every_event_is_a_row_and_what_is_none_is_counted(spark: SparkSession, tmp_path: Path):
-    cluster = tmp_path / "a b{c}[1]%20*"  # what globs and URIs would take for something else
+def test_every_event_is_a_row_and_other_lines_are_counted(spark: SparkSession, tmp_path: Path):
+    cluster = tmp_path / "a b{c}[1]%20*"  # special characters of globs and URIs
     events = list(World(3).events(3, 100))
     write_journals(cluster, events)
     bad = cluster / "broker-1" / "events.jsonl"

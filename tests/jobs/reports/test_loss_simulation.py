@@ -1,4 +1,4 @@
-"""The simulation of loss, against every way to fail and against what can be calculated."""
+"""The simulation of loss, against all possible failures and against formulas."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def lost(rows: list[list[int]], failed: tuple[int, ...]) -> int:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_simulation_agrees_with_every_way_to_fail(seed: int):
+def test_the_simulation_agrees_with_all_possible_failures(seed: int):
     brokers = 9
     sets, rows = random_sets(Random(seed), brokers)
     exact = loss_curve(sets, brokers, brokers, trials=10**6, seed=0)
@@ -50,8 +50,8 @@ def test_the_simulation_agrees_with_every_way_to_fail(seed: int):
         assert abs(few[k - 1].probability - probability) <= limit
 
 
-def test_a_simulated_point_encloses_what_was_calculated():
-    """Losing two neighbours of a ring of 40, of which it has 40: no two next to each other."""
+def test_the_interval_of_a_simulated_point_includes_the_calculated_value():
+    """Loss by two adjacent failures in a ring of 40 brokers, which has 40 adjacent pairs."""
     brokers = 40
     points = loss_curve([ring(brokers, brokers, 2)], brokers, 12, trials=2000, seed=1)
     for point in points[2:]:
@@ -66,8 +66,8 @@ def test_a_simulated_point_encloses_what_was_calculated():
     assert [p.probability for p in points] == sorted(p.probability for p in points)
 
 
-def test_rare_losses_are_told_apart_from_none():
-    """Two groups of overlapping copysets among 100 brokers, against every way to fail."""
+def test_rare_losses_are_distinguished_from_none():
+    """Two groups of overlapping copysets among 100 brokers, against all possible failures."""
     rows = [[0, 1, 2], [0, 1, 3], [1, 2, 3], [50, 51], [50, 51, 52, 53]]
     sets = [
         copysets(np.array([row for row in rows if len(row) == factor], np.int32), 100)
@@ -76,7 +76,7 @@ def test_rare_losses_are_told_apart_from_none():
     points = loss_curve(sets, 100, 5, trials=4000, seed=2)
     concerned = [0, 1, 2, 3, 50, 51, 52, 53]
     for k in (3, 4, 5):
-        # Only these eight matter: how many of the sets of k have which of them.
+        # Only these eight matter: count the sets of k by the brokers of these eight in them.
         ways = sum(
             comb(100 - len(concerned), k - size)
             for size in range(2, k + 1)

@@ -1,4 +1,4 @@
-"""A page as a file: what is in it, and what it does not need."""
+"""A page as a file: its content, without external resources."""
 
 import os
 import subprocess
@@ -43,11 +43,11 @@ class Elements(HTMLParser):
         self.feed(document)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Keep it."""
+        """Store the element."""
         self.found.append((tag, dict(attrs)))
 
     def handle_data(self, data: str) -> None:
-        """Keep it."""
+        """Store the text."""
         self.words.append(data.strip())
 
 
@@ -59,7 +59,7 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path.read_text()
 
 
-def test_a_page_needs_nothing_from_elsewhere(document: str):
+def test_a_page_has_no_external_resources(document: str):
     elements = Elements(document).found
     assert not {"script", "link", "iframe", "img", "image"} & {tag for tag, _ in elements}
     assert "http:" not in document
@@ -70,7 +70,7 @@ def test_a_page_needs_nothing_from_elsewhere(document: str):
     assert all(link.startswith("#") for link in links)
 
 
-def test_everything_said_is_there_and_escaped(document: str):
+def test_all_texts_are_on_the_page_and_escaped(document: str):
     words = Elements(document).words
     for text in ("Replicas of <all> brokers", "Seen & counted.", "10,000,000", "b & c", "–"):
         assert text in words
@@ -107,11 +107,11 @@ def test_the_same_report_is_the_same_file(document: str, tmp_path: Path):
     assert (tmp_path / "again.html").read_text() == document
 
 
-def test_columns_of_numbers_are_aligned_as_such(document: str):
+def test_columns_of_numbers_are_right_aligned(document: str):
     assert '<th>broker</th><th class="number">replicas</th>' in document
 
 
-def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path: Path):
+def test_a_page_that_cannot_be_written_leaves_no_file(tmp_path: Path):
     (tmp_path / "report.html").mkdir()
     with pytest.raises(OSError, match=r"report\.html"):
         page().write(tmp_path / "report.html")
@@ -130,12 +130,12 @@ def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path: Path):
         ("x", "x"),
     ],
 )
-def test_values_are_shown_for_people(value: object, text: str):
+def test_values_are_formatted_for_readers(value: object, text: str):
     assert shown(value) == text
 
 
 def test_plots_leave_nothing_in_the_user_s_folders_nor_in_the_temporary_one(tmp_path: Path):
-    """What matplotlib notes of fonts would stay in ~/.cache and ~/.config."""
+    """The font cache of matplotlib would stay in ~/.cache and ~/.config."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MPL", "XDG_"))}
     folders = {name: str(tmp_path / name) for name in ("HOME", "TMPDIR")}
     for folder in folders.values():

@@ -1,4 +1,4 @@
-"""Assignments as arrays, against the same counted with dictionaries."""
+"""Assignments as arrays, against counts with dictionaries."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def arrays(assignment: list[list[int]], known: list[int]) -> ReplicaArrays:
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("largest", [30, 2**31 - 1])
-def test_what_is_counted_is_what_dictionaries_count(seed: int, largest: int):
+def test_the_counts_equal_those_of_dictionaries(seed: int, largest: int):
     rng = Random(seed)
     ids = sorted(rng.sample(range(min(largest, 40) + 1), 12))
     if largest > 40:
@@ -58,7 +58,7 @@ def test_what_is_counted_is_what_dictionaries_count(seed: int, largest: int):
     assert scatter_widths(sets, len(names)).tolist() == [len(p) for p in peers]
 
 
-def test_copysets_too_large_for_one_number_are_told_apart():
+def test_copysets_too_large_for_one_number_are_distinguished():
     rng = Random(1)
     brokers = 100_000
     rows = [rng.sample(range(brokers), 6) for _ in range(50)] * 2 + [[1, 2, 3, 4, 5, 6]]

@@ -1,4 +1,4 @@
-"""Batches for tests: encoded by aiokafka, compressed as each kind of client does."""
+"""Batches for tests: encoded by aiokafka, compressed as different clients do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LENGTH_AT: Final = 8
 
 
 class LogRecord(NamedTuple):
-    """What a test wants in a log."""
+    """A record for the log of a test."""
 
     offset: int
     timestamp_ms: int
@@ -27,7 +27,7 @@ class LogRecord(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
     def row(self, topic: str, partition: int) -> dict[str, Any]:
-        """Return it as a DataFrame is to show it, times in milliseconds."""
+        """Return the expected DataFrame row, with times in milliseconds."""
         return {
             "key": self.key,
             "value": self.value,
@@ -62,7 +62,7 @@ def encoded(records: Sequence[LogRecord]) -> bytes:
 
 
 def with_attributes(batch: bytes, attributes: int) -> bytes:
-    """Return a batch with other attributes and the CRC that belongs to them."""
+    """Return a batch with other attributes and a correct CRC."""
     changed = bytearray(batch)
     struct.pack_into(">h", changed, _ATTRIBUTES_AT, attributes)
     return resealed(changed)
@@ -76,7 +76,7 @@ def compressed(batch: bytes, kind: int, by: Callable[[bytes], bytes]) -> bytes:
 
 
 def framed(kind: str) -> Callable[[bytes], bytes]:
-    """Return what compresses into lz4's or zstd's standard frames."""
+    """Return the compressor of lz4's or zstd's standard frames."""
 
     def compress(data: bytes) -> bytes:
         sink = pa.BufferOutputStream()

@@ -1,4 +1,4 @@
-"""The session knows the source; the cluster is one for all tests here."""
+"""The session with the data source, and one cluster for all tests here."""
 
 from collections.abc import Iterator
 
@@ -11,13 +11,13 @@ from tests.support.breakable_cluster import BreakableCluster
 
 @pytest.fixture
 def session(spark: SparkSession) -> SparkSession:
-    """The session of all tests, which knows the source."""
+    """The session of all tests, with the data source registered."""
     spark.dataSource.register(RegentDataSource)
     return spark
 
 
 @pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BreakableCluster]:
-    """Three brokers that a test may end, if it starts them again."""
+    """Three brokers; a test that stops one must start it again."""
     with BreakableCluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster

@@ -1,4 +1,4 @@
-"""Log directories as a broker leaves them, for tests."""
+"""Log directories as brokers write them, for tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.jobs.source.batches import LogRecord, encoded
 
 
 def numbered(start: int, end: int, time_ms: int = 0) -> list[LogRecord]:
-    """Return records that say their offset; each is a millisecond younger than the one before."""
+    """Return records with their offsets as values, each a millisecond younger than the last."""
     return [LogRecord(o, time_ms + o, b"key", b"value-%d" % o) for o in range(start, end)]
 
 
@@ -34,7 +34,7 @@ def write_segment(
 def set_offsets(
     directory: Path, partition: TopicPartition, *, high_watermark: int, log_start: int = 0
 ) -> None:
-    """Note in the checkpoints of a directory what is committed, and where a log begins."""
+    """Write the checkpoints of a directory: high watermark and log start offset."""
     for name, offset in ((HIGH_WATERMARKS, high_watermark), (LOG_START_OFFSETS, log_start)):
         path = directory / name
         write_offsets(path, {**read_offsets(path), partition: offset})

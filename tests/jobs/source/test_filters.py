@@ -1,4 +1,4 @@
-"""Conditions narrow what is read, and never leave out a record that fulfils them."""
+"""Conditions narrow what is read and never exclude a matching record."""
 
 import random
 from datetime import UTC, datetime
@@ -52,13 +52,13 @@ def test_offsets_cut_the_range_exactly(condition: Filter, expected: tuple[int, i
 
 
 def test_a_list_of_offsets_is_cut_to_its_ends_and_checked_by_spark():
-    condition = In(("offset",), [40, 20, 30])  # type: ignore[arg-type] # a list, whatever it says
+    condition = In(("offset",), [40, 20, 30])  # type: ignore[arg-type] # a list at run time
     assert not PushedFilters().take(condition)
     assert narrowed(condition) == (20, 41)
     assert narrowed(condition, GreaterThan(("offset",), 25)) == (26, 41)
 
 
-def test_times_say_which_batches_are_too_old_and_are_checked_by_spark():
+def test_times_exclude_old_batches_and_are_checked_by_spark():
     filters = PushedFilters()
     time = datetime(2026, 1, 2, 3, 4, 5, 678_901, UTC)
     for condition in (
@@ -70,7 +70,7 @@ def test_times_say_which_batches_are_too_old_and_are_checked_by_spark():
     assert filters.narrow(RANGE).since_ms == int(time.timestamp()) * 1000 + 678
 
 
-def test_what_we_do_not_understand_is_left_to_spark():
+def test_other_conditions_are_left_to_spark():
     for condition in (
         EqualTo(("key",), b"x"),
         EqualTo(("value", "offset"), 5),
@@ -107,7 +107,7 @@ def test_partitions_are_chosen_as_the_conditions_say(seed: int):
 
 
 def holds(condition: Filter, values: dict[str, object]) -> bool:
-    """Evaluate a condition as Python would write it."""
+    """Evaluate a condition in Python."""
     match condition:
         case Not(child):
             return not holds(child, values)

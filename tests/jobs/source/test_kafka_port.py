@@ -1,4 +1,4 @@
-"""Ranges are read through the Kafka protocol, and what is not there any more is missed."""
+"""Ranges are read through the Kafka protocol; deleted records are an error."""
 
 import time
 
@@ -68,25 +68,27 @@ def test_partitions_are_found_and_what_is_missing_is_named(journal: BreakableClu
         store.partitions(Subscription(assigned=(TopicPartition("journal", 2),)))
 
 
-def test_a_range_is_read_and_no_more(journal: BreakableCluster):
+def test_exactly_the_range_is_read(journal: BreakableCluster):
     assert offsets(port(journal), 7, 15) == list(range(7, 15))
     assert offsets(port(journal), 19, 20) == [19]
 
 
-def test_deleted_records_are_missed_or_passed_over(journal: BreakableCluster):
+def test_deleted_records_are_an_error_or_skipped(journal: BreakableCluster):
     with pytest.raises(DataLossError, match="journal-0: offsets 0 to 4 are gone"):
         offsets(port(journal), 0, 20)
     assert offsets(port(journal, strict=False), 0, 20) == list(range(5, 20))
     assert offsets(port(journal, strict=False), 0, 3) == []
 
 
-def test_records_beyond_the_end_are_waited_for_and_then_missed(journal: BreakableCluster):
+def test_records_beyond_the_end_are_awaited_and_then_an_error(journal: BreakableCluster):
     with pytest.raises(DataLossError, match="offsets 20 to 24 are gone, the log ends at 20"):
         offsets(port(journal, timeout_s=1.0), 18, 25)
     assert offsets(port(journal, strict=False, timeout_s=1.0), 18, 25) == [18, 19]
 
 
-def test_a_leader_and_controller_that_dies_is_not_asked_any_more(journal: BreakableCluster):
+def test_after_the_death_of_leader_and_controller_the_next_leader_is_used(
+    journal: BreakableCluster,
+):
     store = port(journal)
     ends = store.latest([FIRST, OTHER])
     victim = journal.leader_of(*FIRST)

@@ -1,4 +1,4 @@
-"""Logs are read from their files as a broker would show them, damaged and torn ones too."""
+"""Logs are read from their files as a broker would return them, also damaged and torn ones."""
 
 from pathlib import Path
 
@@ -40,14 +40,14 @@ def test_the_index_is_used_and_a_damaged_one_is_not(tmp_path: Path):
     index = OffsetIndex(0)
     index.append(29, len(batches[0]) + len(batches[1]))
     segment.with_suffix(".index").write_bytes(index.encode())
-    segment.write_bytes(b"?" + segment.read_bytes()[1:])  # nobody may look at the first batch
+    segment.write_bytes(b"?" + segment.read_bytes()[1:])  # the first batch must not be read
     assert offsets(store_of(tmp_path), 30, 50) == list(range(30, 50))
     segment.write_bytes(b"\0" + segment.read_bytes()[1:])
     segment.with_suffix(".index").write_bytes(b"nonsense")
     assert offsets(store_of(tmp_path), 30, 50) == list(range(30, 50))
 
 
-def test_what_is_committed_lies_between_the_checkpoints(tmp_path: Path):
+def test_committed_records_lie_between_the_checkpoints(tmp_path: Path):
     write_log(tmp_path, ORDERS, 100)
     set_offsets(tmp_path, ORDERS, high_watermark=83, log_start=12)
     store = store_of(tmp_path)
@@ -56,14 +56,14 @@ def test_what_is_committed_lies_between_the_checkpoints(tmp_path: Path):
     assert store_of(tmp_path, uncommitted=True).latest([ORDERS]) == {ORDERS: 100}
 
 
-def test_without_checkpoints_nothing_is_known_to_be_committed(tmp_path: Path):
+def test_without_checkpoints_no_record_counts_as_committed(tmp_path: Path):
     write_segment(tmp_path, ORDERS, [encoded(numbered(40, 50))], 40)
     assert store_of(tmp_path).earliest([ORDERS]) == {ORDERS: 40}
     assert store_of(tmp_path).latest([ORDERS]) == {ORDERS: 40}
     assert store_of(tmp_path, uncommitted=True).latest([ORDERS]) == {ORDERS: 50}
 
 
-def test_the_replica_that_is_furthest_is_read(tmp_path: Path):
+def test_the_replica_with_the_highest_watermark_is_read(tmp_path: Path):
     for number, count in enumerate((20, 60, 40)):
         write_log(tmp_path / str(number), ORDERS, count)
     directories = sorted(tmp_path.iterdir())
@@ -72,14 +72,14 @@ def test_the_replica_that_is_furthest_is_read(tmp_path: Path):
 
 
 @pytest.mark.parametrize("cut", [1, 30, 70])
-def test_a_log_ends_before_a_batch_that_is_torn(tmp_path: Path, cut: int):
+def test_a_log_ends_before_a_torn_batch(tmp_path: Path, cut: int):
     segment = write_segment(tmp_path, ORDERS, [encoded(numbered(0, 5)), encoded(numbered(5, 9))])
     segment.write_bytes(segment.read_bytes()[:-cut])
     assert store_of(tmp_path, uncommitted=True).latest([ORDERS]) == {ORDERS: 5}
     assert offsets(store_of(tmp_path), 0, 5) == [0, 1, 2, 3, 4]
 
 
-def test_damage_before_the_end_is_an_error_or_overlooked(tmp_path: Path):
+def test_damage_before_the_end_is_an_error_or_skipped(tmp_path: Path):
     write_log(tmp_path, ORDERS, 100)
     segment = tmp_path / "orders-0" / f"{0:020}.log"
     data = bytearray(segment.read_bytes())
@@ -91,14 +91,14 @@ def test_damage_before_the_end_is_an_error_or_overlooked(tmp_path: Path):
     assert found == [*range(20), *range(50, 100)]
 
 
-def test_records_that_are_not_there_are_missed(tmp_path: Path):
+def test_missing_records_are_an_error(tmp_path: Path):
     write_log(tmp_path, ORDERS, 30)
     with pytest.raises(DataLossError, match="offsets 30 to 39 are not there"):
         offsets(store_of(tmp_path), 0, 40)
     assert offsets(store_of(tmp_path, strict=False), 0, 40) == list(range(30))
 
 
-def test_markers_of_transactions_are_no_records(tmp_path: Path):
+def test_transaction_markers_are_not_records(tmp_path: Path):
     markers = [
         with_attributes(encoded([LogRecord(offset, 0, b"\0\0\0\1", b"\0" * 6)]), CONTROL)
         for offset in (5, 8)
@@ -108,7 +108,7 @@ def test_markers_of_transactions_are_no_records(tmp_path: Path):
     assert offsets(store_of(tmp_path), 0, 9) == [0, 1, 2, 3, 4, 6, 7]
 
 
-def test_batches_that_are_too_old_are_passed_over(tmp_path: Path):
+def test_old_batches_are_skipped(tmp_path: Path):
     write_log(tmp_path, ORDERS, 100)
     assert offsets(store_of(tmp_path), 0, 100, since_ms=35) == list(range(30, 100))
 
@@ -119,7 +119,7 @@ def test_the_first_record_since_a_time_is_found(tmp_path: Path):
     assert [store.at_times({ORDERS: t})[ORDERS] for t in (0, 37, 99, 100)] == [0, 37, 99, None]
 
 
-def test_only_logs_in_use_are_found_and_what_is_missing_is_named(tmp_path: Path):
+def test_only_logs_in_use_are_found_and_missing_ones_are_named(tmp_path: Path):
     write_log(tmp_path, ORDERS, 1)
     write_log(tmp_path, TopicPartition("orders-by-day", 11), 1)
     (tmp_path / f"orders-1.{'0' * 32}-delete").mkdir()

@@ -1,4 +1,4 @@
-"""Spark reads the log directories of brokers that need not run: once, and as a stream."""
+"""Spark reads the log directories of brokers that may be down: once, and as a stream."""
 
 import gzip
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def test_every_column_of_a_record_is_there(session: SparkSession, tmp_path: Path
 
 
 def test_conditions_narrow_what_is_read(session: SparkSession, logs: Path):
-    (logs / "orders-1" / f"{0:020}.log").write_bytes(b"damaged" * 20)  # whoever reads it fails
+    (logs / "orders-1" / f"{0:020}.log").write_bytes(b"damaged" * 20)  # any read of it fails
     frame = read(session, logs, minPartitions=6, pushDownFilters=True)
     assert frame.where("partition = 0 and offset >= 95").count() == 5
     assert frame.where("partition != 1 and offset in (3, 98)").count() == 2
@@ -59,7 +59,7 @@ def test_conditions_narrow_what_is_read(session: SparkSession, logs: Path):
         frame.where("partition = 1").count()
 
 
-def test_a_frame_that_is_used_again_has_all_its_records(session: SparkSession, logs: Path):
+def test_a_frame_can_be_used_several_times(session: SparkSession, logs: Path):
     frame = read(session, logs)
     one, other = frame.where("partition = 0"), frame.where("partition = 1")
     assert one.union(other).count() == 160
@@ -75,7 +75,7 @@ def test_a_read_may_ask_for_fewer_columns(session: SparkSession, logs: Path):
         reader.schema("colour string").load().collect()
 
 
-def test_offsets_say_where_a_read_begins_and_ends(session: SparkSession, logs: Path):
+def test_offsets_set_the_begin_and_the_end_of_a_read(session: SparkSession, logs: Path):
     def offsets(**options: object) -> dict[int, tuple[int, int]]:
         rows = read(session, logs, **options).groupBy("partition")
         return {r[0]: (r[1], r[2]) for r in rows.agg(F.min("offset"), F.max("offset")).collect()}
@@ -98,7 +98,7 @@ def test_offsets_say_where_a_read_begins_and_ends(session: SparkSession, logs: P
 
 @pytest.fixture
 def stream(session: SparkSession, logs: Path, tmp_path: Path) -> RunStream:
-    """Run a query on what is there, from its checkpoint on; return its micro-batches' rows."""
+    """Run a query on the present records, from its checkpoint on; return its micro-batches."""
     batches: list[int] = []
     found: list[tuple[int, int]] = []
 
@@ -128,7 +128,7 @@ def stream(session: SparkSession, logs: Path, tmp_path: Path) -> RunStream:
     return run
 
 
-def test_a_stream_goes_on_where_it_ended(stream: RunStream, logs: Path):
+def test_a_stream_continues_from_its_checkpoint(stream: RunStream, logs: Path):
     sizes, found = stream(maxOffsetsPerTrigger=100)
     assert len(sizes) == 2
     assert found == [(0, o) for o in range(100)] + [(1, o) for o in range(60)]
@@ -139,7 +139,7 @@ def test_a_stream_goes_on_where_it_ended(stream: RunStream, logs: Path):
     assert stream() == ([], [])
 
 
-def test_a_stream_misses_what_is_gone(stream: RunStream, logs: Path):
+def test_a_stream_fails_on_deleted_records(stream: RunStream, logs: Path):
     stream()
     write_log(logs, ORDERS[0], 150)
     (logs / "orders-0" / f"{100:020}.log").unlink()

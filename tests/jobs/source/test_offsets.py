@@ -1,4 +1,4 @@
-"""Ranges, limits and what of a log is there: arithmetic, without a log."""
+"""Arithmetic of offset ranges and limits."""
 
 import random
 
@@ -13,7 +13,7 @@ A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b",
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_pieces_of_ranges_have_all_of_them_once(seed: int):
+def test_the_pieces_of_ranges_cover_them_once(seed: int):
     chance = random.Random(seed)
     ranges = [
         OffsetRange(TopicPartition("t", number), start, start + chance.choice((0, 1, 7, 1000)))
@@ -33,7 +33,7 @@ def test_a_large_partition_is_cut_more_often_than_a_small_one():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_limit_is_shared_in_proportion_and_nobody_starves(seed: int):
+def test_a_limit_is_shared_in_proportion_with_a_minimum(seed: int):
     chance = random.Random(seed)
     partitions = [TopicPartition("t", n) for n in range(chance.randrange(1, 8))]
     start = {p: chance.randrange(100) for p in partitions if chance.random() > 0.2}
@@ -48,7 +48,7 @@ def test_a_limit_is_shared_in_proportion_and_nobody_starves(seed: int):
         assert ends == latest
 
 
-def test_what_is_gone_is_an_error_or_left_out():
+def test_missing_offsets_are_an_error_or_left_out():
     wanted = OffsetRange(A0, 5, 20)
     assert existing_range(wanted, 0, 20, fail_on_data_loss=True) == wanted
     with pytest.raises(DataLossError, match=r"a-0: offsets 5 to 9 are gone.*failOnDataLoss=false"):
@@ -59,7 +59,7 @@ def test_what_is_gone_is_an_error_or_left_out():
     assert existing_range(wanted, 40, 50, fail_on_data_loss=False).size == 0
 
 
-def test_offsets_survive_a_checkpoint_and_are_always_written_alike():
+def test_offsets_survive_a_checkpoint_and_have_one_form():
     offsets = {TopicPartition("b", 10): 1, B0: 5, A1: 2, TopicPartition("b", 9): 0}
     document = to_json(offsets)
     assert list(document["b"]) == ["0", "9", "10"]
@@ -67,7 +67,7 @@ def test_offsets_survive_a_checkpoint_and_are_always_written_alike():
     assert from_json(document) == offsets
 
 
-def test_offsets_that_are_named_must_be_those_of_all_partitions():
+def test_given_offsets_must_cover_all_partitions():
     check_names(OffsetsOption("startingOffsets", EARLIEST), [A0])
     option = OffsetsOption("startingOffsets", offsets={A0: 1, A1: 2})
     check_names(option, [A1, A0])

@@ -1,4 +1,4 @@
-"""Options are checked before anything is connected to, and every complaint names one."""
+"""Options are checked before any connection, and every error names one."""
 
 import re
 
@@ -18,7 +18,7 @@ SERVERS = {"kafka.bootstrap.servers": "h:1"}
 TOPIC = {**SERVERS, "subscribe": "t"}
 
 
-def test_what_nobody_says_is_as_in_sparks_connector():
+def test_defaults_are_those_of_sparks_connector():
     batch, stream = (read_options(TOPIC, is_stream=is_stream) for is_stream in (False, True))
     assert batch.subscription == stream.subscription == Subscription(topics=("t",))
     assert (batch.starting.everywhere, batch.ending.everywhere) == (EARLIEST, LATEST)
@@ -29,7 +29,7 @@ def test_what_nobody_says_is_as_in_sparks_connector():
     assert batch.kafka == {"bootstrap.servers": "h:1"}
 
 
-def test_all_can_be_said():
+def test_all_options_can_be_set():
     options = read_options(
         {
             "Bootstrap.Servers": "h:1, h:2",
@@ -91,7 +91,7 @@ def test_all_can_be_said():
         ({**SERVERS, "assign": "[]"}, "expected a JSON object"),
     ],
 )
-def test_a_batch_read_complains(options: dict[str, str], complaint: str):
+def test_invalid_options_of_a_batch_read_are_refused(options: dict[str, str], complaint: str):
     with pytest.raises(OptionError, match=re.escape(complaint)) as raised:
         read_options(options, is_stream=False)
     assert "\n" not in str(raised.value)
@@ -105,7 +105,7 @@ def test_a_batch_read_complains(options: dict[str, str], complaint: str):
         ({**TOPIC, "maxOffsetsPerTrigger": "many"}, "'many' is no number"),
     ],
 )
-def test_a_stream_complains(options: dict[str, str], complaint: str):
+def test_invalid_options_of_a_stream_are_refused(options: dict[str, str], complaint: str):
     with pytest.raises(OptionError, match=re.escape(complaint)):
         read_options(options, is_stream=True)
 
@@ -122,6 +122,6 @@ def test_a_stream_complains(options: dict[str, str], complaint: str):
         ({**SERVERS, "kafka.enable.idempotence": "false"}, "every write is idempotent"),
     ],
 )
-def test_a_write_complains(options: dict[str, str], complaint: str):
+def test_invalid_options_of_a_write_are_refused(options: dict[str, str], complaint: str):
     with pytest.raises(OptionError, match=re.escape(complaint)):
         write_options(options, is_stream=False)

@@ -43,7 +43,7 @@ def test_columns_that_cannot_be_written_are_named(
         RowColumns(schema, topic)
 
 
-def test_the_option_goes_before_the_column_and_other_columns_are_passed_over():
+def test_the_option_overrides_the_column_and_other_columns_are_ignored():
     schema = schema_of(offset=LongType(), topic=STRING, value=STRING, partition=INT, key=BINARY)
     batch = pa.record_batch(
         {

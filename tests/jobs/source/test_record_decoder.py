@@ -1,4 +1,4 @@
-"""Records become columns as other people's encoders meant them."""
+"""Records of other encoders become the right columns."""
 
 import random
 from typing import Any
@@ -30,7 +30,7 @@ def payload(batch: bytes) -> Payload:
 
 
 def rows(table: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return rows with times in milliseconds, which are whole ones."""
+    """Return rows with times in whole milliseconds."""
     times = table["timestamp"].cast(pa.int64())
     table = table.set_column(5, "timestamp", pa.compute.divide(times, 1000))
     found: list[dict[str, Any]] = table.to_pylist()
@@ -38,7 +38,7 @@ def rows(table: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def random_records(chance: random.Random) -> list[LogRecord]:
-    """Return records of every size a varint distinguishes, with gaps between their offsets."""
+    """Return records of every varint size, with gaps between their offsets."""
     offset, records = chance.randrange(2 ** chance.choice((1, 8, 40))), []
     base_time = chance.randrange(2**41)
     for _ in range(chance.randrange(1, 300)):
@@ -55,7 +55,7 @@ def random_records(chance: random.Random) -> list[LogRecord]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_another_encoder_wrote_comes_back(seed: int):
+def test_records_of_another_encoder_are_decoded(seed: int):
     chance = random.Random(seed)
     several = [random_records(chance) for _ in range(chance.randrange(1, 5))]
     several.sort(key=lambda records: records[0].offset)
@@ -69,7 +69,7 @@ def test_what_another_encoder_wrote_comes_back(seed: int):
 
 
 @pytest.mark.parametrize("name", COMPRESSIONS)
-def test_compressed_records_come_back(name: str):
+def test_compressed_records_are_decoded(name: str):
     records = random_records(random.Random(7))
     batch = compressed(encoded(records), *COMPRESSIONS[name])
     assert rows(decode([payload(batch)], EVERYTHING, SCHEMA)) == [
@@ -78,12 +78,12 @@ def test_compressed_records_come_back(name: str):
 
 
 @pytest.mark.parametrize("kind", range(1, 8))
-def test_what_is_not_compressed_so_is_an_error(kind: int):
+def test_a_wrong_compression_is_an_error(kind: int):
     with pytest.raises(CompressionError, match="records"):
         decompress(kind, memoryview(b"\xff" * 40))
 
 
-def test_append_time_is_that_of_the_whole_batch():
+def test_the_append_time_is_the_same_for_the_whole_batch():
     records = [LogRecord(5, 1_000), LogRecord(6, 9_000), LogRecord(7, 3_000)]
     created, appended = encoded(records), with_attributes(encoded(records), APPEND_TIME)
     schema = columns_schema("timestamp", "timestampType")
@@ -109,7 +109,7 @@ def test_a_batch_that_compaction_emptied_has_no_records():
     assert decode([payload(empty)], EVERYTHING, SCHEMA).num_rows == 0
 
 
-def test_records_that_are_nonsense_are_an_error_and_nothing_worse():
+def test_garbage_raises_only_the_expected_error():
     for seed in range(100):
         chance = random.Random(seed)
         data = bytearray(encoded(random_records(chance)[:50]))

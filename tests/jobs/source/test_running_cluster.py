@@ -1,4 +1,4 @@
-"""The data source beside plain consumers of the same topics, on a cluster that loses leaders."""
+"""The data source compared with plain consumers, on a cluster that loses leaders."""
 
 import json
 import time
@@ -29,7 +29,7 @@ TYPES = {1: 0, 2: 1}  # librdkafka's numbers of timestamp types, and Spark's
 
 
 def consumed(cluster: BreakableCluster, topic: str) -> list[Message]:
-    """Return what a plain consumer gets, by partition and offset."""
+    """Return the messages of a plain consumer, by partition and offset."""
     starts = [KafkaPosition(topic, number, 0) for number in range(PARTITIONS)]
     found = read_to_end(consumer(cluster.bootstrap_servers), *starts)
     return sorted(found, key=lambda message: (message.partition(), message.offset()))
@@ -59,7 +59,7 @@ def read(session: SparkSession, cluster: BreakableCluster, topic: str) -> DataFr
 
 
 def in_order(table: pa.Table) -> list[dict[str, Any]]:
-    """Return rows by partition and offset, times in milliseconds."""
+    """Return rows sorted by partition and offset, times in milliseconds."""
     millis = pa.compute.divide(table["timestamp"].cast(pa.int64()), 1000)
     table = table.set_column(table.column_names.index("timestamp"), "timestamp", millis)
     rows: list[dict[str, Any]] = table.to_pylist()
@@ -67,7 +67,7 @@ def in_order(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def produce_of_all_kinds(cluster: BreakableCluster, topic: str) -> None:
-    """Write records with and without keys, values, headers, in every compression."""
+    """Write records with and without keys, values and headers, in every compression."""
     for number, kind in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
         client = producer(cluster.bootstrap_servers, compression_type=kind, batch_size=16_384)
         values = [b"%s %d " % (kind.encode(), n) * (1 + n % 50) for n in range(300)]
@@ -79,7 +79,7 @@ def produce_of_all_kinds(cluster: BreakableCluster, topic: str) -> None:
         assert client.flush(TIMEOUT_S) == 0
 
 
-def test_batch_reads_have_what_a_plain_consumer_gets(
+def test_batch_reads_equal_those_of_a_plain_consumer(
     session: SparkSession, cluster: BreakableCluster
 ):
     partitions = cluster.create_safe_topic("kinds", PARTITIONS)
@@ -147,7 +147,7 @@ def test_a_stream_has_each_record_once_over_restarts_and_leader_changes(
     cluster.await_isrs("stream", set(BROKERS))
 
 
-def test_what_is_written_is_read(session: SparkSession, cluster: BreakableCluster):
+def test_written_records_are_read(session: SparkSession, cluster: BreakableCluster):
     cluster.create_safe_topic("written", PARTITIONS)
     frame = session.range(500).select(
         F.when(F.col("id") % 7 > 0, F.col("id").cast("string")).alias("key"),
@@ -180,7 +180,7 @@ def test_the_rows_of_a_task_that_runs_twice_are_written_once(
         context = TaskContext.get()
         assert context is not None
         if number == count - 1000 and context.attemptNumber() == 0:
-            raise OSError("the executor is gone")  # it has written ten thousand rows by then
+            raise OSError("the executor is gone")  # after ten thousand rows
         return f"value-{number}"
 
     cluster.create_safe_topic("retried", PARTITIONS)
@@ -222,7 +222,7 @@ def test_a_stream_into_a_topic_writes_each_record_once(
         commits = tmp_path / "checkpoint" / "commits"
         last = max(int(path.name) for path in commits.glob("[0-9]*"))
         for path in (commits / f"{last}", commits / f".{last}.crc"):
-            path.unlink()  # as if Spark had ended between the commit of the sink and its own
+            path.unlink()  # as if Spark had ended between the sink's commit and its own
         copy()
     wanted = [(m.partition(), m.value()) for m in consumed(cluster, "source")]
     assert [(m.partition(), m.value()) for m in consumed(cluster, "sink")] == wanted

@@ -1,4 +1,4 @@
-"""Writers as Spark drives them, with tasks that fail and drivers that die, on a real cluster."""
+"""Writers as Spark uses them, with failing tasks and drivers, on a real cluster."""
 
 import uuid
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ PARTITIONS = 2
 
 @pytest.fixture
 def topic(cluster: BreakableCluster) -> str:
-    """A topic of two partitions."""
+    """A topic with two partitions."""
     name = f"topic-{uuid.uuid4().hex[:8]}"
     cluster.create_topic(name, PARTITIONS)
     return name
@@ -56,13 +56,13 @@ def numbers(cluster: BreakableCluster, topic: str) -> list[int]:
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
 
-def test_what_failed_once_is_written_once_through_staging(
+def test_with_staging_a_repeated_task_writes_once(
     cluster: BreakableCluster, topic: str, tmp_path: Path
 ):
     writer = BatchWriter(options(cluster, tmp_path), SCHEMA, overwrite=False)
     with pytest.raises(OSError, match="the executor is gone"):
         writer.write(a_task_that_fails(topic, 0))
-    abandoned = writer.write(iter([rows(topic, 0, 20)]))  # by an executor that was thought dead
+    abandoned = writer.write(iter([rows(topic, 0, 20)]))  # by an executor that Spark gave up
     staged = [
         writer.write(iter([rows(topic, n, n + 10), rows(topic, n + 10, n + 20)])) for n in (0, 20)
     ]
@@ -78,7 +78,7 @@ def test_what_failed_once_is_written_once_through_staging(
     assert numbers(cluster, topic) == list(range(40))
 
 
-def test_what_failed_once_may_be_written_twice_without(cluster: BreakableCluster, topic: str):
+def test_without_staging_a_repeated_task_may_write_twice(cluster: BreakableCluster, topic: str):
     writer = BatchWriter(options(cluster, None), SCHEMA, overwrite=False)
     with pytest.raises(OSError, match="the executor is gone"):
         writer.write(a_task_that_fails(topic, 0))
@@ -90,11 +90,11 @@ def test_what_failed_once_may_be_written_twice_without(cluster: BreakableCluster
 
 
 class DriverDiedError(Exception):
-    """What a test raises in the middle of a commit."""
+    """The driver dies in the middle of a commit."""
 
 
 def die_after(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """Have a producer send ``count`` rows, which arrive, and its driver die."""
+    """Let a producer send ``count`` rows, which arrive; then its driver dies."""
     send, left = RecordProducer.send, iter(range(count))
 
     def send_some(self: RecordProducer, row: Row) -> None:
@@ -107,7 +107,7 @@ def die_after(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 13, 30])
-def test_a_commit_goes_on_where_its_driver_died(
+def test_a_commit_continues_after_the_death_of_its_driver(
     cluster: BreakableCluster, topic: str, tmp_path: Path, count: int
 ):
     def batch(first: int) -> StreamWriter:
@@ -139,9 +139,7 @@ def test_a_write_with_an_id_is_done_once(cluster: BreakableCluster, topic: str, 
     assert numbers(cluster, topic) == list(range(10))
 
 
-def test_rows_without_a_topic_and_what_brokers_refuse_are_errors(
-    cluster: BreakableCluster, topic: str
-):
+def test_rows_without_a_topic_and_refused_rows_are_errors(cluster: BreakableCluster, topic: str):
     writer = BatchWriter(options(cluster, None), SCHEMA, overwrite=False)
     nowhere = pa.record_batch({"value": [b"x"], "topic": pa.array([None], "string")})
     with pytest.raises(SendError, match="a row has no topic"):
