@@ -444,23 +444,38 @@ def _tell(session: _Session, event: WatchEvent) -> None:
         session.on_watch(event)
 
 
+def once(
+    moment: Moment,
+    act: Callable[[], object],
+    *,
+    method: str = "multi",
+    path: str | None = None,
+    times: int = 1,
+) -> Hook:
+    """Return a hook that acts at the first such moment, or several ``times``.
+
+    It acts in calls whose method begins with ``method`` and whose paths include ``path``.
+    """
+    pending = [act] * times
+
+    def hook(call: Call) -> None:
+        is_call = call.method.startswith(method) and (path is None or path in call.paths)
+        if pending and is_call and call.moment is moment:
+            pending.pop()()
+
+    return hook
+
+
 def act_once(
     zookeeper: FakeZooKeeper,
     act: Callable[[], object],
     *,
     moment: Moment = Moment.BEFORE,
-    method: str | None = None,
+    method: str = "",
     path: str | None = None,
 ) -> None:
-    """Hook ``act`` into the next call of this method, if given, that names ``path``, if given."""
-
-    def hook(call: Call) -> None:
-        names_path = path is None or path in call.paths
-        if call.moment is moment and method in (None, call.method) and names_path:
-            zookeeper.hook = None
-            act()
-
-    zookeeper.hook = hook
+    """Hook ``act`` into the next call, or the next one of this method or with this path."""
+    zookeeper.hook = once(moment, act, method=method, path=path)
 
 
 def lose_connection() -> None:

@@ -53,7 +53,7 @@ class UnexpectedError(Exception):
     """An error that no handler expects."""
 
 
-def lose_session_at(candidate: Candidate, path: str, method: str | None = None) -> None:
+def lose_session_at(candidate: Candidate, path: str, method: str = "") -> None:
     """Expire the session just before a call that names ``path`` (of one method, if given)."""
     act_once(candidate.session, candidate.session.expire, path=path, method=method)
 
@@ -197,11 +197,11 @@ def test_an_event_interrupted_by_session_expiry_leaves_the_resignation_to_expire
     [
         ("/brokers/ids", "children"),
         ("/brokers/topics", "children"),
-        ("/brokers/topics/t/partitions/1/state", None),
+        ("/brokers/topics/t/partitions/1/state", ""),
     ],
 )
 def test_a_failover_interrupted_by_session_expiry_leaves_no_state(
-    tree: Tree, path: str, method: str | None
+    tree: Tree, path: str, method: str
 ) -> None:
     candidate = Candidate(tree, 0)
     lose_session_at(candidate, path, method)

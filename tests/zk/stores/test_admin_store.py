@@ -15,8 +15,13 @@ from regent.zk.stores.admin_store import (
     RulingController,
     ZkAdminStore,
 )
-from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer, Moment
-from tests.support.zookeeper_hooks import lose_connection, once
+from tests.support.fake_zookeeper import (
+    FakeZooKeeper,
+    FakeZooKeeperServer,
+    Moment,
+    lose_connection,
+    once,
+)
 from tests.support.zookeeper_sessions import apply
 
 

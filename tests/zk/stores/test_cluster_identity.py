@@ -32,8 +32,9 @@ from tests.support.fake_zookeeper import (
     FakeZooKeeperServer,
     Moment,
     SavedData,
+    lose_connection,
+    once,
 )
-from tests.support.zookeeper_hooks import lose_connection, once
 
 
 @pytest.fixture

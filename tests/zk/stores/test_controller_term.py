@@ -24,8 +24,13 @@ from regent.zk.client.requests import RequestRefusedError
 from regent.zk.codecs.znodes import ControllerTermZNode
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.controller_parts import leadership
-from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer, Moment
-from tests.support.zookeeper_hooks import lose_connection, once
+from tests.support.fake_zookeeper import (
+    FakeZooKeeper,
+    FakeZooKeeperServer,
+    Moment,
+    lose_connection,
+    once,
+)
 from tests.support.zookeeper_sessions import Ensemble, apply
 
 CONTROLLER, EPOCH = "/controller", "/controller_epoch"

@@ -9,8 +9,7 @@ import pytest
 from regent.core.ports import ControllerFailure
 from regent.zk.stores.controller_store import ZkControllerStore
 from regent.zk.stores.failure_store import ControllerFailuresZNode
-from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer, Moment
-from tests.support.zookeeper_hooks import once
+from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer, Moment, once
 
 PATH = ControllerFailuresZNode.PATH
 OLD, NEW, OTHER = (ControllerFailure(what, "e", "x", 1, 0, 1) for what in ("old", "new", "other"))

@@ -30,8 +30,14 @@ from regent.zk.stores.fenced_writes import (
     write_fenced,
     write_unfenced,
 )
-from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
-from tests.support.zookeeper_hooks import lose_connection, once
+from tests.support.fake_zookeeper import (
+    Call,
+    FakeZooKeeper,
+    FakeZooKeeperServer,
+    Moment,
+    lose_connection,
+    once,
+)
 
 EPOCH = "/controller_epoch"
 FENCE = Check(EPOCH, 0)

@@ -25,8 +25,13 @@ from regent.zk.codecs.admin_znodes import (
 )
 from regent.zk.codecs.znodes import BrokerIdZNode, TopicPartitionStateZNode
 from regent.zk.stores.isr_store import MAX_PARTITIONS, ZkIsrStore
-from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer, Moment
-from tests.support.zookeeper_hooks import lose_connection, once
+from tests.support.fake_zookeeper import (
+    FakeZooKeeper,
+    FakeZooKeeperServer,
+    Moment,
+    lose_connection,
+    once,
+)
 
 P0, P1 = TopicPartition("payments", 0), TopicPartition("payments", 1)
 LEADER, CONTROLLER_EPOCH = 1, 7

@@ -21,8 +21,7 @@ from regent.zk.stores.controller_store import ZkControllerStore
 from regent.zk.stores.notification_store import notify_log_dir_failure
 from tests.support.connected_sessions import Connect
 from tests.support.controller_parts import KeptSession
-from tests.support.fake_zookeeper import FakeZooKeeperServer, Moment
-from tests.support.zookeeper_hooks import lose_connection, once
+from tests.support.fake_zookeeper import FakeZooKeeperServer, Moment, lose_connection, once
 
 ISR_CHANGES, LOG_DIR_EVENTS = "/isr_change_notification", "/log_dir_event_notification"
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

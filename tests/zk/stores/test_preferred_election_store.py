@@ -11,8 +11,7 @@ from regent.zk.codecs.admin_znodes import PreferredReplicaElectionZNode
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.connected_sessions import Connect
 from tests.support.controller_parts import KeptSession
-from tests.support.fake_zookeeper import FakeZooKeeperServer, Moment
-from tests.support.zookeeper_hooks import lose_connection, once
+from tests.support.fake_zookeeper import FakeZooKeeperServer, Moment, lose_connection, once
 
 PATH = PreferredReplicaElectionZNode.PATH
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

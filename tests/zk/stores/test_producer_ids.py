@@ -11,8 +11,14 @@ from regent.zk.client.operations import ConflictError
 from regent.zk.codecs.admin_znodes import ProducerIdBlockZNode
 from regent.zk.stores.producer_ids import ZkProducerIds
 from tests.support.connected_sessions import Connect, read
-from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
-from tests.support.zookeeper_hooks import lose_connection, once
+from tests.support.fake_zookeeper import (
+    Call,
+    FakeZooKeeper,
+    FakeZooKeeperServer,
+    Moment,
+    lose_connection,
+    once,
+)
 
 PATH = ProducerIdBlockZNode.PATH
 

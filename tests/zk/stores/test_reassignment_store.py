@@ -11,8 +11,7 @@ from regent.core.model import TopicPartition
 from regent.zk.client.operations import WatchEvent, WatchKind
 from regent.zk.codecs.admin_znodes import ReassignPartitionsZNode
 from tests.support.controller_parts import T0, T1, ControllerParts
-from tests.support.fake_zookeeper import Moment
-from tests.support.zookeeper_hooks import lose_connection, once
+from tests.support.fake_zookeeper import Moment, lose_connection, once
 
 PATH = ReassignPartitionsZNode.PATH
 WANTED = {T0: (3, 2), T1: (4, 5)}

@@ -19,8 +19,14 @@ from regent.zk.codecs.znodes import TopicZNode
 from regent.zk.stores.fenced_writes import MAX_OPERATIONS, Write, write_unfenced
 from regent.zk.stores.topic_deletion_store import MAX_ROUNDS, ZkTopicDeletionStore
 from tests.support.connected_sessions import Connect
-from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
-from tests.support.zookeeper_hooks import lose_connection, once
+from tests.support.fake_zookeeper import (
+    Call,
+    FakeZooKeeper,
+    FakeZooKeeperServer,
+    Moment,
+    lose_connection,
+    once,
+)
 
 EPOCH = "/controller_epoch"
 REQUESTS = "/admin/delete_topics"

@@ -12,8 +12,14 @@ from regent.zk.client.operations import Create
 from regent.zk.codecs import znodes
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode
 from regent.zk.stores.topic_store import NoClusterError, ZkTopicStore
-from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
-from tests.support.zookeeper_hooks import lose_connection, once
+from tests.support.fake_zookeeper import (
+    Call,
+    FakeZooKeeper,
+    FakeZooKeeperServer,
+    Moment,
+    lose_connection,
+    once,
+)
 from tests.support.zookeeper_sessions import apply
 
 DONE = ApiError(Errors.NONE)
