@@ -153,7 +153,7 @@ def _message(event: ControllerEvent) -> str:
             return f"answer of broker {broker_id}"
         case events.ChannelOverflowed(broker_id):
             return f"channel of broker {broker_id} is full"
-        case events.BrokerFailedToObey(broker_id):
+        case events.ControlRequestFailed(broker_id):
             return f"error of broker {broker_id}"
         case _:
             return "request"

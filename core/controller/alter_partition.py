@@ -2,9 +2,9 @@
 
 Mirrors ``KafkaController.processAlterPartition``.
 
-A proposal replaces one version of a partition's state, the one the leader knows; the leader epoch
-stays, because nobody else's leadership changes, and followers hear nothing of it. Who is told is
-the leader, by the answer, and every broker, by UpdateMetadata.
+A proposal replaces one version of a partition's state: the version that the leader knows. The
+leader epoch stays, because no leadership changes. The response tells the leader, UpdateMetadata
+tells every broker, and followers get no LeaderAndIsr.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class AlterPartitions:
         return AlterPartitionResponse(Errors.NONE, answers), changed
 
     def _joining(self, row: AlterPartitionRow) -> list[BrokerId]:
-        """Return the replicas that join the ISR by fetches of their brokers' present lives."""
+        """Return the replicas that join the ISR with the broker epoch they are registered with."""
         known = self._known(row.topic_partition)
         before = () if known is None else known.leader_and_isr.isr
         epochs = self._context.live_broker_epochs

@@ -2,7 +2,7 @@
 
 A topic's znode holds all of its partitions, and tools rewrite it to add some. Kafka's controller
 replaces it with what it remembers; here it is read, changed where it must be, and written on
-condition of its version, so that nobody's partitions are lost.
+condition of its version, so that no partition is lost.
 """
 
 from __future__ import annotations

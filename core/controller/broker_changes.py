@@ -71,7 +71,7 @@ class BrokerChanges:
         for broker_id, before in list(self._context.registrations.items()):
             after = current[broker_id]
             if before != after and before.broker_epoch == after.broker_epoch:
-                self._take_over(before, after)  # nobody told, or what was told was quarantined
+                self._take_over(before, after)  # no event reported it, or the event was quarantined
 
     def on_broker_modifications(self, broker_id: BrokerId) -> None:
         """Take over a broker's new addresses."""
@@ -88,7 +88,7 @@ class BrokerChanges:
         self._take_over(known, current)
 
     def _take_over(self, known: BrokerRegistration, current: BrokerRegistration) -> None:
-        """Go by what a broker says of itself now, in the life that is known."""
+        """Use what a broker registered since, with the broker epoch that is known."""
         broker_id = current.info.broker_id
         if known.suspects != current.suspects:
             self._context.add_live_broker(current)
@@ -127,15 +127,15 @@ class BrokerChanges:
             elif replica.replica not in live:
                 being_deleted.append(replica)
             elif topic_partition in self._context.partitions_being_reassigned:
-                moving.append(replica)  # else it would never have moved, nor be deleted
+                moving.append(replica)  # else it would never move, and never be deleted
             # All others whose logs failed say when they are asked whether they can be deleted.
         leaderless = self._context.partitions_with_offline_leader()
         before = {p: self._context.partition_leadership_info(p) for p in leaderless}
         self._partitions.handle_state_changes(leaderless, PartitionState.OFFLINE)
         self._partitions.trigger_online_partition_state_change()
-        self._services.outbox.flush()  # nobody serves these partitions; the others can wait
+        self._services.outbox.flush()  # these partitions have no leader; the others can wait
         led_again = {p for p in before if self._context.partition_leadership_info(p) != before[p]}
-        # Every broker is told who lives, even when nothing was hosted (KAFKA-13225), and once only.
+        # Every broker gets the live brokers, once, even if the broker hosted nothing (KAFKA-13225).
         self._replicas.handle_state_changes(
             [*kept, *moving],
             ReplicaState.OFFLINE,
@@ -145,7 +145,8 @@ class BrokerChanges:
             self._deletions.fail(being_deleted)
         if moving:
             self._deletions.resume()
-            # Who leads what is to be deleted brokers do not know, and when to notify us.
+            # Brokers are not told the leaders of topics queued for deletion, so they cannot know
+            # when to report a replaceable log: ask them.
             self._replicas.ask(moving)
 
     def on_replicas_back(self, replicas: list[PartitionAndReplica]) -> None:
@@ -168,8 +169,8 @@ class BrokerChanges:
         self._deletions.repeat(broker_id)  # before a move completes, which may let one start
         self._reassignments.on_broker_startup([broker_id])
 
-    def make_up_for_full(self) -> None:
-        """Tell brokers what is all they host, now that all is readable that was not."""
+    def send_withheld_full(self) -> None:
+        """Send the FULL requests that were withheld while znodes were unreadable."""
         waiting = self._context.full_withheld_from & self._context.registrations.keys()
         if waiting and self._context.knows_everything:
             self._tell_newcomers(sorted(waiting))

@@ -1,15 +1,15 @@
 """Brokers that are registered and answer nothing.
 
-Kafka leaves a broker its leaderships as long as its ZooKeeper session lives, whatever else of it
-hangs. With ``broker_answer_timeout_ms`` every broker is sent an empty LeaderAndIsr every so often.
-One that answers no request for that long is relieved as if it had asked to shut down: its
-leaderships move and it leaves the ISRs, in leader epochs it has not heard of, which fence what it
-still does; where nobody else is in sync it stays. It stays registered, in its broker epoch, is sent
-whatever it must know, and is used again as soon as it answers anything of that.
+In Kafka a broker that hangs keeps its leaderships as long as its ZooKeeper session lives. With
+``broker_answer_timeout_ms`` every broker regularly gets an empty LeaderAndIsr. A broker that
+responds to no request for that long is treated as if it had asked to shut down: its leaderships
+move and it leaves the ISRs, in leader epochs that it does not know and that fence it. It stays
+where no other replica is in sync. It stays registered with its broker epoch and still gets control
+requests; its first response brings it back.
 
-Time is counted in looks, not by a clock: a controller that was paused has not looked meanwhile.
-While no broker answers at all, the controller's own included, the fault is the controller's, and
-nobody is relieved.
+Time is counted in checks, not by a clock, because a paused controller makes no checks. While no
+broker responds, the controller's own included, the fault is in the controller, and no broker is
+fenced.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class BrokerHealth:
     def look(self) -> None:
         """Relieve brokers that have not answered for too long, and probe again."""
         if self._services.settings.broker_answer_timeout_ms == 0:
-            return  # switched off meanwhile
+            return  # switched off since
         registered = self._context.registrations
         missed = {b: self._missed.get(b, 0) + 1 for b in registered}
         if any(b not in self._missed for b in registered):
@@ -52,7 +52,7 @@ class BrokerHealth:
             self._relieve([b for b in sorted(missed) if missed[b] > LOOKS and self._is_in_use(b)])
         self._probe()
 
-    def heard(self, broker_id: BrokerId) -> bool:
+    def on_response(self, broker_id: BrokerId) -> bool:
         """Note that a broker has answered; True when that puts it to use again."""
         self._missed.pop(broker_id, None)
         if broker_id not in self._context.unresponsive_broker_ids:

@@ -46,7 +46,7 @@ class _Partition:
 
     @property
     def is_preferred_leader_imbalanced(self) -> bool:
-        """Whether somebody else leads than the first assigned replica."""
+        """Whether another replica than the first assigned one leads."""
         if self.leadership is None or not self.assignment.replicas:
             return False
         leadership, preferred = self.leadership.leader_and_isr, self.assignment.replicas[0]
@@ -70,11 +70,11 @@ class ControllerContext:
 
     def __init__(self) -> None:
         self.stats = ControllerStats()
-        self.event_id = 0  # of the event that is being handled; grows while the process lives
+        self.event_id = 0  # of the event that is being handled; grows until the process ends
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything (KAFKA-5310: what is kept after resigning comes back to life)."""
+        """Forget everything (KAFKA-5310: state kept after a resignation was used again)."""
         self.epoch = 0
         self.epoch_zk_version = 0
         self.loaded_epoch = 0  # the highest in the states that were loaded
@@ -86,10 +86,8 @@ class ControllerContext:
         self.topics_with_deletion_started: set[str] = set()
         self.topics_ineligible_for_deletion: set[str] = set()
         self.bad_topics: dict[str, str] = {}  # topic -> why its znode cannot be used
-        self.unreadable_partitions: set[TopicPartition] = set()  # led once, nobody can say by whom
-        self.quarantined: dict[
-            str, str
-        ] = {}  # topics and events that ended controllers -> the error
+        self.unreadable_partitions: set[TopicPartition] = set()  # had a leader, which is unknown
+        self.quarantined: dict[str, str] = {}  # topic or event -> its error
         self.must_read_again = False  # an ACL refused something; no watch fires when it changes
         self.refused_states: set[TopicPartition] = set()  # which an ACL kept from changing
         # Replicas whose logs were, or can be, replaced, but not in the present leader epoch.
@@ -191,7 +189,7 @@ class ControllerContext:
         )
 
     def note_undeposed(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Note leaders that lost records since they were elected, until somebody is elected."""
+        """Note leaders that lost records since they were elected, until the next election."""
         for topic_partition in topic_partitions:
             leadership = self.partition_leadership_info(topic_partition)
             if leadership is not None:
@@ -226,7 +224,7 @@ class ControllerContext:
 
     @property
     def all_topics(self) -> Collection[str]:
-        """Every topic with a usable znode, in the order they were learnt."""
+        """Every topic with a usable znode, in the sequence they were read."""
         return self._topics.keys()
 
     def add_topic_id(self, topic: str, topic_id: TopicId) -> None:
@@ -390,7 +388,7 @@ class ControllerContext:
         return self.offline_partition_count + len(self._by_state[PartitionState.NEW])
 
     def partitions_with_offline_leader(self) -> list[TopicPartition]:
-        """Return partitions led by nobody or by a replica that is not online, sorted."""
+        """Return partitions without a leader, or with one that is not online, sorted."""
         offline = [
             tp
             for leader, partitions in self._by_leader.items()
@@ -551,7 +549,7 @@ class ControllerContext:
             ("restarted replicas", self.restarted_replicas),
         ):
             _compare(f"{name} that are unknown", set(found) - self._partitions.keys(), set())
-        _compare("deletions begun that nobody asked for", started - deleted, set())
+        _compare("deletions begun without a request", started - deleted, set())
 
 
 def _grouped(pairs: Iterable[tuple[object, _Partition]]) -> dict[object, dict[object, object]]:

@@ -1,7 +1,7 @@
-"""Moving everything away from a broker that is about to stop.
+"""Controlled shutdown: moving leaderships and ISR memberships away from a broker.
 
 Mirrors ``KafkaController.doControlledShutdown``. The answer waits until the new leaders have taken
-over, so that nobody leads what nobody serves (KAFKA-6029); but not for ever.
+over, so that every partition has a leader that serves it (KAFKA-6029), but not for ever.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class ControlledShutdowns:
         """Move leaderships and ISR memberships off the broker.
 
         The answer names the partitions it still leads although others could: their only in-sync
-        replica is the broker itself. Partitions without another replica are neither moved nor
-        named.
+        replica is the broker itself. Partitions without another replica are
+        not moved and not named.
         """
         broker_id = event.broker_id
         refused = self._refusal(broker_id, event.broker_epoch)
@@ -102,16 +102,16 @@ class ControlledShutdowns:
         return led
 
     def on_leader_and_isr_response(self, event: LeaderAndIsrResponseReceived) -> None:
-        """Note that a new leader has taken over; whatever it answered, it has heard.
+        """Note that a new leader has been told to lead; any response shows that.
 
-        In the life it lives now: a broker that has started again since knows nothing of it. An
-        answer about an earlier topic of the same name says nothing of this one.
+        The response must be of the present broker epoch: a broker that restarted since was not
+        told. A response about an earlier topic of the same name does not count.
         """
         registration = self._context.registrations.get(event.broker_id)
-        is_of_life = registration is not None and (
+        is_of_this_incarnation = registration is not None and (
             registration.broker_epoch == event.header.broker_epoch
         )
-        if event.header.controller_epoch != self._context.epoch or not is_of_life:
+        if event.header.controller_epoch != self._context.epoch or not is_of_this_incarnation:
             return
         told_of = [
             (TopicPartition(topic.topic_name, told.partition_index), told)
@@ -122,7 +122,7 @@ class ControlledShutdowns:
         for request_id, waiting in list(self._waiting.items()):
             for topic_partition, told in told_of:
                 awaited = waiting.unacknowledged.get(topic_partition)
-                # An answer to an earlier order for the partition says nothing of this one.
+                # A response to an earlier request about the partition does not count.
                 if (
                     awaited is not None
                     and awaited.leader == event.broker_id
@@ -167,12 +167,12 @@ class ControlledShutdowns:
         for replica in hosted:
             is_stopped = self._is_led_by_another(replica.topic_partition, broker_id)
             (stopped if is_stopped else others).append(replica)
-        self._replicas.restart(stopped)  # in a new leader epoch: it has obeyed the present one
+        self._replicas.restart(stopped)  # in a new leader epoch: it was told the present one
         self._replicas.handle_state_changes(others, ReplicaState.ONLINE)
         self._partitions.trigger_online_partition_state_change()
 
     def refuse_all(self) -> None:
-        """Answer everybody who waits: somebody else will have to be asked."""
+        """Answer every waiting broker with an error: it must ask the next controller."""
         refused = ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH)
         for request_id in self._waiting:
             self._services.outbox.add(SendResponse(request_id, refused))
@@ -222,7 +222,7 @@ class ControlledShutdowns:
     def _new_leaders(
         self, partitions: list[TopicPartition], broker_id: BrokerId
     ) -> dict[TopicPartition, LeaderAndIsr]:
-        """Return who was just told to lead what the broker led."""
+        """Return the new leaders of what the broker led."""
         leaders: dict[TopicPartition, LeaderAndIsr] = {}
         for topic_partition in partitions:
             leadership = self._context.partition_leadership_info(topic_partition)

@@ -36,7 +36,6 @@ from regent.core.controller.events import (
     ApiPartitionReassignment,
     AutoPreferredReplicaLeaderElection,
     BrokerChange,
-    BrokerFailedToObey,
     BrokerModifications,
     ChannelOverflowed,
     CheckBrokers,
@@ -46,6 +45,7 @@ from regent.core.controller.events import (
     ControllerChange,
     ControllerEvent,
     ControllerFailuresChange,
+    ControlRequestFailed,
     EventsLost,
     Expire,
     IsrChangeNotification,
@@ -183,8 +183,8 @@ class Controller:
         try:
             self._dispatch(event, now_ms)
             if self._is_active:
-                self._brokers.make_up_for_full()
-                self._see_to_unreadable()
+                self._brokers.send_withheld_full()
+                self._read_unreadable_later()
         except ControllerMovedError as moved:
             self._log.info("%s", moved)
             self._resign()
@@ -195,7 +195,7 @@ class Controller:
                 raise
             # The list of brokers or topics, before anything was done about it.
             self._log.error("%s", unreadable)
-            self._see_to_unreadable()
+            self._read_unreadable_later()
         except SessionExpiredError as expired:
             # Expire follows, and resigns; nothing more can be learnt or written until then.
             self._log.info("%s", expired)
@@ -297,25 +297,25 @@ class Controller:
             ) if self._responses.is_refused_for_epoch(event):
                 self._raise_epoch_above(response.controller_epoch, now_ms)
             case LeaderAndIsrResponseReceived():
-                self._hear_of(event.broker_id, event.header)
+                self._on_broker_response(event.broker_id, event.header)
                 self._responses.on_leader_and_isr(event)
                 # Must be last: the answer to ControlledShutdown lists what the broker still leads.
                 self._shutdowns.on_leader_and_isr_response(event)
             case UpdateMetadataResponseReceived():
-                self._hear_of(event.broker_id, event.header)
+                self._on_broker_response(event.broker_id, event.header)
                 self._responses.on_update_metadata(event)
             case TopicDeletionStopReplicaResponseReceived():
-                self._hear_of(event.broker_id, event.header)
+                self._on_broker_response(event.broker_id, event.header)
                 self._responses.on_stop_replica(event)
             case ControllerFailuresChange():
-                self._make_up_for(self._quarantine.on_change())
+                self._resume_quarantined(self._quarantine.on_change())
             case CheckBrokers(controller_epoch):
                 if controller_epoch == self.context.epoch:
                     self._health.look()
             case ReadAgain(controller_epoch):
                 if controller_epoch == self.context.epoch:
                     self._read_again()
-            case ChannelOverflowed(broker_id, header) | BrokerFailedToObey(broker_id, header):
+            case ChannelOverflowed(broker_id, header) | ControlRequestFailed(broker_id, header):
                 if not self._responses.is_stale(broker_id, header):
                     self._brokers.tell_everything(broker_id)
             case _ as unreachable:
@@ -323,8 +323,8 @@ class Controller:
 
     # --- what ZooKeeper refused to show ---
 
-    def _see_to_unreadable(self) -> None:
-        """Look again after a while at what was refused: a changed ACL fires no watch."""
+    def _read_unreadable_later(self) -> None:
+        """Read refused znodes again after a while: a changed ACL fires no watch."""
         store, epoch = self._services.store, self.context.epoch
         if not (self.context.must_read_again or store.unreadable):
             return
@@ -346,8 +346,8 @@ class Controller:
             self._elections.on_preferred_replica_election()
             self._notifications.on_log_dir_event_notification()
 
-    def _make_up_for(self, tried_again: Collection[str]) -> None:
-        """Do what was quarantined until now, and when this term began."""
+    def _resume_quarantined(self, tried_again: Collection[str]) -> None:
+        """Do what was quarantined until now, including steps of the takeover."""
         if tried_again:
             self._read_again(everything=True)
         if ZkPartitionReassignment.__name__ in tried_again:
@@ -355,9 +355,9 @@ class Controller:
         if CheckBrokers.__name__ in tried_again:
             self._health.load()
 
-    def _hear_of(self, broker_id: BrokerId, header: ControlHeader) -> None:
-        """Use a broker again whose answer arrived."""
-        if not self._responses.is_stale(broker_id, header) and self._health.heard(broker_id):
+    def _on_broker_response(self, broker_id: BrokerId, header: ControlHeader) -> None:
+        """Use a broker again that responds again."""
+        if not self._responses.is_stale(broker_id, header) and self._health.on_response(broker_id):
             self._reassignments.on_broker_startup([broker_id])
             self._deletions.resume()
 
@@ -403,7 +403,7 @@ class Controller:
         except ForeignDirectoryError as error:
             self._services.outbox.add(BrokerMustEnd(error))
             return False
-        except Exception as error:  # noqa: BLE001 - an unregistered broker serves nobody
+        except Exception as error:  # noqa: BLE001 - an unregistered broker is of no use to clients
             what = str(error) if isinstance(error, RegentError) else repr(error)
             self._complain(f"{what}; trying again", now_ms)
             retry_ms = self._services.settings.registration_retry_ms

@@ -1,4 +1,4 @@
-"""Becoming the controller: who holds ``/controller``, and may we take it?
+"""Election of the controller: reading and taking ``/controller``.
 
 Mirrors the election half of ``kafka.controller.KafkaController`` and
 ``KafkaZkClient.registerControllerAndIncrementControllerEpoch``.
@@ -22,7 +22,7 @@ NO_CONTROLLER = -1
 class ControllerElection:
     """Knows the active controller, as far as ZooKeeper tells.
 
-    ``obeyed_epoch`` returns the highest controller epoch this broker has obeyed.
+    ``obeyed_epoch`` returns the highest controller epoch this broker has accepted.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class ControllerElection:
         self._broker_id = broker_id
         self._store = store
         self._obeyed_epoch = obeyed_epoch
-        self._won_epoch = 0  # the last one; our own broker may not have heard of it yet
+        self._won_epoch = 0  # the last one; our own broker may not know it yet
         self.active_controller_id: BrokerId = NO_CONTROLLER
 
     def holds_controller_znode(self) -> bool:
@@ -48,15 +48,15 @@ class ControllerElection:
         )
 
     def look(self) -> None:
-        """Learn who is the controller without trying to become it."""
+        """Read the id of the active controller without trying to become it."""
         self._note(self._store.read_controller())
 
     def elect(self, now_ms: int) -> ControllerEpoch | None:
-        """Try to become the controller; None when somebody else is.
+        """Try to become the controller; None when another broker is.
 
         Only call it while not acting as controller: a node of our own session is then one whose
-        creation we never learnt of, or whose data somebody overwrote, and is deleted (KAFKA-13407;
-        nobody else may free it, and it would block every election for as long as we live).
+        creation had no answer, or whose data was overwritten. It is deleted (KAFKA-13407), because
+        it would block every election until our session ends.
 
         Raises ``BadDataError`` when ``/controller_epoch`` cannot be understood or be raised, or
         when brokers or topics cannot be listed, ``ForeignDirectoryError`` when ZooKeeper's data are
@@ -79,15 +79,15 @@ class ControllerElection:
         raise ControllerMovedError("/controller, /controller_epoch or the term keep changing")
 
     def raise_epoch(self, above: int, epoch_zk_version: int) -> ControllerEpoch:
-        """Raise the epoch of the controller that we are, because a broker has obeyed a higher one.
+        """Raise our controller epoch, because a broker has accepted a higher one.
 
-        Somebody set ``/controller_epoch`` back, or deleted it: with an election it only grows.
+        ``/controller_epoch`` was set back or deleted by hand: elections only raise it.
         Raises ``ControllerMovedError`` when another broker was elected, and ``BadDataError`` when
         there is no higher epoch.
         """
         _check_can_be_raised(above, above)
         log.warning(
-            "[Controller id=%d] a broker has obeyed another controller in epoch %d:"
+            "[Controller id=%d] a broker has accepted another controller with epoch %d:"
             " /controller_epoch was set back; it is raised to %d",
             self._broker_id,
             above,
@@ -102,7 +102,7 @@ class ControllerElection:
         self.active_controller_id = NO_CONTROLLER
 
     def _register(self, now_ms: int) -> ControllerEpoch | None:
-        self._store.check_lists()  # who cannot load would only use up epochs
+        self._store.check_lists()  # a broker that cannot load would only use up epochs
         current = self._store.read_controller_epoch()
         if current is None:
             self._store.create_controller_epoch()
@@ -131,13 +131,13 @@ class ControllerElection:
         try:
             self._store.delete_controller(current.zk_version)
         except ControllerMovedError:
-            log.info("[Controller id=%d] somebody was elected meanwhile", self._broker_id)
+            log.info("[Controller id=%d] another broker was elected since", self._broker_id)
 
     def _note(self, controller: ControllerRegistration | None) -> None:
         if controller is None or not controller.is_ephemeral:
             self.active_controller_id = NO_CONTROLLER
         elif controller.broker_id == self._broker_id and not controller.is_own_session:
-            self.active_controller_id = NO_CONTROLLER  # a former life of ours, not yet expired
+            self.active_controller_id = NO_CONTROLLER  # an earlier session of ours, not yet expired
         else:
             self.active_controller_id = controller.broker_id
 
@@ -147,12 +147,12 @@ def _check_can_be_raised(epoch: int, obeyed: int) -> None:
     if epoch < MAX_CONTROLLER_EPOCH:
         return
     remedy = (
-        f"set /controller_epoch to {obeyed}, the highest one that this broker has obeyed"
+        f"set /controller_epoch to {obeyed}, the highest one that this broker has accepted"
         if obeyed < MAX_CONTROLLER_EPOCH
-        else "brokers have obeyed it: stop them all, set /controller_epoch to 0, remove"
+        else "brokers have accepted it: stop them all, set /controller_epoch to 0, remove"
         " control-plane.properties from their log directories, and start them"
     )
     raise BadDataError(
-        f"controller epoch {MAX_CONTROLLER_EPOCH} is the highest there can be, and nobody can be"
+        f"controller epoch {MAX_CONTROLLER_EPOCH} is the highest possible, and no broker can be"
         f" elected after it; brokers go on serving; {remedy}"
     )

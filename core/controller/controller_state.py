@@ -65,7 +65,7 @@ _STATES: dict[type[ControllerEvent], ControllerState] = {
     events.BrokerChange: ControllerState.BROKER_CHANGE,
     events.BrokerModifications: ControllerState.BROKER_CHANGE,
     events.ChannelOverflowed: ControllerState.BROKER_CHANGE,
-    events.BrokerFailedToObey: ControllerState.BROKER_CHANGE,
+    events.ControlRequestFailed: ControllerState.BROKER_CHANGE,
     events.TopicChange: ControllerState.TOPIC_CHANGE,
     events.PartitionModifications: ControllerState.TOPIC_CHANGE,
     events.ReadAgain: ControllerState.TOPIC_CHANGE,

@@ -1,4 +1,4 @@
-"""What the controller wants done; the shell performs the effects of an event in their order."""
+"""The effects of an event, which the shell performs in sequence."""
 
 from __future__ import annotations
 

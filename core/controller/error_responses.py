@@ -18,20 +18,20 @@ from regent.core.protocol.controller import (
 def error_response(event: ControllerEvent, error: Errors | None = None) -> SendResponse | None:
     """Return the answer to a request that is not processed; None for what is not a request.
 
-    Without an ``error`` it is that of a broker that does not rule.
+    Without an ``error`` it is the one of a broker that is not the active controller.
     """
-    of_nobody = Errors.NOT_CONTROLLER if error is None else error
+    not_controller = Errors.NOT_CONTROLLER if error is None else error
     match event:
         case events.ControlledShutdown(request_id):
             stale = Errors.STALE_CONTROLLER_EPOCH if error is None else error
             return SendResponse(request_id, ControlledShutdownResponse(stale))
         case events.AlterPartitionReceived(request_id):
-            return SendResponse(request_id, AlterPartitionResponse(of_nobody))
+            return SendResponse(request_id, AlterPartitionResponse(not_controller))
         case events.ReplicaLeaderElection(request_id):
-            return SendResponse(request_id, ElectLeadersResponse(of_nobody))
+            return SendResponse(request_id, ElectLeadersResponse(not_controller))
         case events.ApiPartitionReassignment(request_id):
-            return SendResponse(request_id, AlterPartitionReassignmentsResponse(of_nobody))
+            return SendResponse(request_id, AlterPartitionReassignmentsResponse(not_controller))
         case events.ListPartitionReassignments(request_id):
-            return SendResponse(request_id, ListPartitionReassignmentsResponse(of_nobody))
+            return SendResponse(request_id, ListPartitionReassignmentsResponse(not_controller))
         case _:
             return None

@@ -110,12 +110,12 @@ class PartitionModifications:
 
 @dataclass(frozen=True, slots=True)
 class TopicDeletion:
-    """Somebody wants topics to be deleted."""
+    """``/admin/delete_topics`` has a new request."""
 
 
 @dataclass(frozen=True, slots=True)
 class ZkPartitionReassignment:
-    """Somebody wrote ``/admin/reassign_partitions``, or what it named is done."""
+    """``/admin/reassign_partitions`` was written, or what it named is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class PartitionReassignmentIsrChange:
 
 @dataclass(frozen=True, slots=True)
 class PreferredReplicaElection:
-    """Somebody wrote ``/admin/preferred_replica_election``."""
+    """``/admin/preferred_replica_election`` was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class AlterPartitionReceived:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLeaderElection:
-    """Somebody asks for leader elections."""
+    """A request for leader elections."""
 
     request_id: RequestId
     request: ElectLeadersRequest
@@ -205,7 +205,7 @@ class ReplicaLeaderElection:
 
 @dataclass(frozen=True, slots=True)
 class ApiPartitionReassignment:
-    """Somebody asks to move partitions."""
+    """A request to reassign partitions."""
 
     request_id: RequestId
     request: AlterPartitionReassignmentsRequest
@@ -213,7 +213,7 @@ class ApiPartitionReassignment:
 
 @dataclass(frozen=True, slots=True)
 class ListPartitionReassignments:
-    """Somebody asks what is being moved."""
+    """A request for the reassignments under way."""
 
     request_id: RequestId
     request: ListPartitionReassignmentsRequest
@@ -256,9 +256,9 @@ class TopicDeletionStopReplicaResponseReceived:
 
 @dataclass(frozen=True, slots=True)
 class LookAgain:
-    """Something may not be read, or could not be until now: nobody was told how it changed.
+    """A znode may not be read, or may be read again: its changes until now are unknown.
 
-    ZooKeeper sends no event about a znode to those who may not read it.
+    ZooKeeper sends no watch event to a session that may not read the znode.
     """
 
 
@@ -271,12 +271,12 @@ class CheckBrokers:
 
 @dataclass(frozen=True, slots=True)
 class EventsLost:
-    """There was no room for all events: whatever the controller knows must be read again."""
+    """There was no room for all events: the controller must read everything again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerFailuresChange:
-    """Somebody changed the list of what ended controllers."""
+    """The list of failures that ended controllers has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,8 +298,8 @@ class ChannelOverflowed:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerFailedToObey:
-    """A while ago a broker answered an order with an error of its own: it has not been obeyed."""
+class ControlRequestFailed:
+    """A while ago a broker failed to handle a control request: it must be sent again."""
 
     broker_id: BrokerId
     header: ControlHeader
@@ -339,7 +339,7 @@ ControllerEvent: TypeAlias = (
     | UpdateMetadataResponseReceived
     | TopicDeletionStopReplicaResponseReceived
     | ChannelOverflowed
-    | BrokerFailedToObey
+    | ControlRequestFailed
     | ReadAgain
     | ControllerFailuresChange
     | EventsLost
@@ -389,15 +389,15 @@ _ABOUT_ONE_OF_MANY = (
     UpdateMetadataResponseReceived,
     TopicDeletionStopReplicaResponseReceived,
     ChannelOverflowed,
-    BrokerFailedToObey,
+    ControlRequestFailed,
 )
 
 
 def is_always_queued(event: object) -> bool:
     """Whether an event finds room in a full queue: there are never more than a few of its kind.
 
-    All others are made up for by ``EventsLost``. A watch fires once: nothing is heard again of what
-    it triggered if that is refused.
+    ``EventsLost`` replaces all others. A watch fires once: if its event is refused, no other event
+    reports the change.
     """
     is_event = isinstance(event, _EVENTS)
     return is_event and not isinstance(event, _ABOUT_ONE_OF_MANY)
@@ -420,7 +420,7 @@ def outlives_term(event: ControllerEvent) -> bool:
 def event_of(request: ControllerRequest, request_id: RequestId) -> ControllerEvent:
     """Return the event that a request to the controller is.
 
-    DescribeControllerRequest is none: whoever owns the queue answers it.
+    DescribeControllerRequest is none: the owner of the queue answers it.
     """
     match request:
         case ControlledShutdownRequest(broker_id, broker_epoch):

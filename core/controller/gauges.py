@@ -1,7 +1,7 @@
 """The gauges of ``kafka.controller:type=KafkaController``, taken after every event.
 
-Whoever does not rule shows zeros. Nothing here grows with the number of partitions but what topics
-to be deleted have.
+A broker that is not the active controller shows zeros. Only the partitions of topics that are to
+be deleted are counted one by one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def take_gauges(
     return ControllerGauges(
         active_controller_count=1,
         current_controller_id=current_controller_id,
-        # Leaderless ones that were never led count too: somebody waits for them all the same.
+        # Partitions that never had a leader count too: clients wait for them as well.
         offline_partitions_count=context.leaderless_partition_count,
         preferred_replica_imbalance_count=context.preferred_replica_imbalance_count,
         global_topic_count=len(context.all_topics),

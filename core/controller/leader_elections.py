@@ -33,7 +33,7 @@ from regent.core.protocol.controller import (
 
 _STRATEGIES: Mapping[ElectionType, ElectionStrategy] = {
     ElectionType.PREFERRED: PreferredElection(),
-    # Whoever asks by name accepts the loss, whatever the topic's configuration says.
+    # The request itself accepts the loss; the topic's configuration does not matter.
     ElectionType.UNCLEAN: OfflineElection(allow_unclean=True),
 }
 _NOBODY_FOUND = {
@@ -71,10 +71,10 @@ class LeaderElections:
         return ElectLeadersResponse(Errors.NONE, tuple(news))
 
     def on_preferred_replica_election(self) -> None:
-        """Do what the znode asks for, once, and delete it whatever came of it.
+        """Do what the znode asks for, once, and delete it in any case.
 
-        The deletion fires the watch that the reading armed, and so brings us here again: a node
-        written meanwhile is found, and the next one watched for (KAFKA-6146).
+        The deletion fires the watch that the read set, so this runs again: it finds a node written
+        since, and sets the watch for the next one (KAFKA-6146).
         """
         requested = self._services.store.read_preferred_elections()
         if requested is None:
@@ -149,7 +149,7 @@ class LeaderElections:
     ) -> StateChangeFailedError | None:
         """Return an error if a preferred election of a new partition gave it another leader.
 
-        The first leader of a partition is its first replica that is online, whatever was asked.
+        Every kind of election gives a new partition its first replica that is online.
         """
         leader = self._leader(topic_partition)
         if election_type is not ElectionType.PREFERRED or self._is_preferred(

@@ -2,8 +2,8 @@
 
 Mirrors ``KafkaController.processIsrChangeNotification`` and
 ``processLogDirEventNotification``. A notification says where to look, not what is to be seen: it is
-deleted after what it names was read. Deleting fires the watch of the listing, so that one written
-meanwhile is found.
+deleted after what it names was read. The deletion fires the watch of the listing, so a notification
+written since is found.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Notifications:
             if isinstance(state, BadDataError):
                 unusable.append(f"{topic_partition}: {state}")
             elif self._context.is_of_newer_controller(state):
-                # Another controller rules; the first fenced write will tell.
+                # Another controller is active; the first fenced write will fail.
                 unusable.append(f"{topic_partition}: controller epoch {state.controller_epoch}")
             else:
                 before = self._context.partition_leadership_info(topic_partition)

@@ -1,4 +1,4 @@
-"""What one event produced: effects in their order, and lines for the journal."""
+"""What one event produced: effects in sequence, and lines for the journal."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class NewLeaderEpoch:
 class ReassignmentEpoch:
     """A step of a reassignment needs a leader epoch that no removed replica knows (KAFKA-1097).
 
-    Deleted replicas leave the ISR: a leader that writes ISRs itself may have let one in meanwhile.
+    Deleted replicas leave the ISR: a leader that writes ISRs itself may have let one in since.
     With an empty log it would lead after the next reassignment.
     """
 
@@ -238,7 +238,7 @@ def _without_replica(
 def _is_left_to_suspects(leader: BrokerId, isr: Brokers, replicas: PartitionReplicas) -> bool:
     """Whether the leader is offline as well, and only suspect replicas could follow it.
 
-    Then nothing is committed any more: a replica that leaves is eligible, and the order in which
+    Then nothing is committed any more: a replica that leaves is eligible, and the sequence in which
     replicas are removed does not matter.
     """
     online = [r for r in isr if replicas.is_online(r)]
@@ -295,7 +295,7 @@ def _alter_isr(
     is_newer = (
         proposed.leader_epoch > now.leader_epoch or proposed.partition_epoch > now.partition_epoch
     )
-    if is_newer:  # the leader heard of a later controller (KAFKA-14154)
+    if is_newer:  # the leader knows a later controller (KAFKA-14154)
         return ChangeRefused("its epochs are unknown", Errors.NOT_CONTROLLER)
     if proposed.leader_epoch < now.leader_epoch or proposed.sender != now.leader:
         return ChangeRefused("it is not the leader", Errors.FENCED_LEADER_EPOCH)
@@ -316,7 +316,7 @@ def _alter_isr(
 
 
 def _is_valid_isr(now: LeaderAndIsr, replicas: PartitionReplicas, proposed: AlterIsr) -> bool:
-    """Whether the ISR is possible, whatever the condition of its members.
+    """Whether the ISR is possible, without the condition of its members.
 
     A recovering leader is in sync alone until it has recovered; only an unclean election makes a
     leader recover (KIP-704). A replica that joins is assigned. One that is in sync and not

@@ -1,6 +1,6 @@
 """Conditional writes of partition changes: the one loop behind elections and ISR changes.
 
-Each round reads the ``state`` znodes, decides, writes on condition that nothing changed meanwhile,
+Each round reads the ``state`` znodes, decides, writes on condition that nothing changed since,
 and puts what was accepted into the context. Partitions that did change go round again.
 """
 
@@ -38,8 +38,8 @@ Changes: TypeAlias = dict[TopicPartition, PartitionChange]
 Leaderships: TypeAlias = Mapping[TopicPartition, LeaderAndIsr]
 
 
-# A conflict means that somebody changed the ISR between our read and our write. More than a few in
-# a row means that it will not stop; the next event for the partition tries again.
+# A conflict means that the ISR changed between our read and our write. After so many in a row the
+# next event for the partition tries again.
 MAX_ROUNDS = 10
 NOBODY_COMMITS = 2**31  # as ``min.insync.replicas``: more than there can be in an ISR
 

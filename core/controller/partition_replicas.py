@@ -49,7 +49,7 @@ class PartitionReplicas:
     def can_complete_reassignment(self, replica: BrokerId) -> bool:
         """Whether a replica may lead when a reassignment ends.
 
-        Brokers do not hear the ISRs of a topic that is queued for deletion, so they keep reporting
+        Brokers are not told the ISRs of a topic that is queued for deletion, so they keep reporting
         its replicas as suspect. Records of such a topic do not count.
         """
         return self.is_sound(replica) or (

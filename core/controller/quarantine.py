@@ -1,11 +1,11 @@
-"""What ended two controllers in a row by an unexpected exception is quarantined by the third.
+"""A topic or event that ended two controllers in a row is quarantined by the third.
 
-A controller that meets something nobody thought of resigns, so that the next one reads everything
-afresh (``Controller._move``). The same topic or event must not end one controller after another: a
+A controller resigns after an unexpected exception, so that the next one reads everything again
+(``Controller._move``). The same topic or event must not end one controller after another: a
 failure is written down in ZooKeeper before the controller resigns, and what ended a second one
 within its first minute is quarantined by the third, which goes on with everything else and says so.
 
-It is tried again when the topic's znode changes, or when somebody deletes the record (``controller
+It is tried again when the topic's znode changes, or when the record is deleted (``controller
 try-again``). Kafka has no such thing: its controllers fail for ever.
 """
 
@@ -44,7 +44,7 @@ _INDISPENSABLE = frozenset(
         *(ANNOUNCING_BROKERS, SETTLING_LEADERSHIPS, STARTING_REPLICAS, STARTING_PARTITIONS),
     }
 )
-"""Without these nobody rules: only a topic that they fail about can be quarantined."""
+"""There is no active controller without these. Only the topic on which they fail is quarantined."""
 
 
 def event_name(message: object) -> str:

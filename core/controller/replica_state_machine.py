@@ -68,8 +68,8 @@ class ReplicaStateMachine:
     ) -> None:
         """Move replicas to ``target`` and announce what came of it.
 
-        ``full_for``: brokers that must hear everything they host, even if that is nothing.
-        ``metadata_of``: partitions that every broker hears of, with the live brokers, in any case.
+        ``full_for``: brokers that get everything they host, even if that is nothing.
+        ``metadata_of``: partitions whose metadata goes to every broker, with the live brokers.
         Raises ``ControllerMovedError``.
         """
         batch = self._services.new_batch()
@@ -211,10 +211,10 @@ class ReplicaStateMachine:
     def _without_failed_logs(
         self, broker_id: BrokerId, partitions: list[TopicPartition]
     ) -> list[TopicPartition]:
-        """Return those that being told brings back; the others are told for their answer.
+        """Return replicas without failed logs; the others get the request only for its response.
 
-        Taken for online, they would fail anew when they answer, and everybody be told of it: a
-        broker whose channel overflowed would fill the channels of all others.
+        If they counted as online they would fail again with the response, and every broker would be
+        told: a broker whose channel overflowed would fill the channels of all others.
         """
         failed = self._context.replicas_on_offline_dirs.get(broker_id)
         return [p for p in partitions if p not in failed] if failed else partitions

@@ -6,7 +6,7 @@ effects, dropped. (Kafka keeps one and fails for ever when it was left dirty.)
 Leaderships are captured when they are added; metadata, live brokers and epochs when the batch
 becomes effects, so that a partition added many times is looked up once.
 
-A leader that should be deposed, and cannot be yet, is not named: brokers hear that nobody leads.
+A leader that must be replaced, and cannot be yet, is not named: the requests say NO_LEADER.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class ControlRequestBatch:
     ) -> None:
         """Tell a replica to stop, and with ``delete`` to forget its data.
 
-        ``is_topic_lost``: nobody asked for that, so the data is kept aside.
+        ``is_topic_lost``: the deletion was not requested, so the broker keeps the data as stray.
         """
         rows = self._stop_replica.setdefault(broker_id, {})
         earlier = rows.get(topic_partition)
@@ -164,7 +164,7 @@ class ControlRequestBatch:
         partitions: Iterable[TopicPartition],
         broker_ids: Collection[BrokerId] | None = None,
     ) -> None:
-        """Tell brokers (None: all of them) who lives and what is known of these partitions."""
+        """Tell brokers (None: all of them) the live brokers and the state of these partitions."""
         if broker_ids is None:
             self._metadata_to_all = True
         else:
@@ -274,8 +274,10 @@ class ControlRequestBatch:
     def _update_metadata_requests(
         self, registered: Mapping[BrokerId, BrokerRegistration]
     ) -> list[tuple[BrokerId, ControlRequest]]:
-        everybody = registered.keys()
-        targets = sorted(everybody if self._metadata_to_all else self._metadata_brokers & everybody)
+        every_broker = registered.keys()
+        targets = sorted(
+            every_broker if self._metadata_to_all else self._metadata_brokers & every_broker
+        )
         if not targets:
             return []
         rows = self._metadata_rows()

@@ -1,7 +1,7 @@
-"""What brokers answer to the controller's orders.
+"""Responses of brokers to control requests.
 
-An answer counts only for the term and the life of the broker it was asked in: the header that its
-request carried tells.
+A response counts only in the controller epoch and for the broker epoch of its request. The header
+of the request has both.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Collection
 from regent.core.controller.broker_changes import BrokerChanges
 from regent.core.controller.effects import ScheduleEvent
 from regent.core.controller.events import (
-    BrokerFailedToObey,
     ControllerEvent,
+    ControlRequestFailed,
     LeaderAndIsrResponseReceived,
     TopicDeletionStopReplicaResponseReceived,
     UpdateMetadataResponseReceived,
@@ -36,7 +36,7 @@ from regent.core.protocol.control import (
 )
 
 _SOME_OBEYED = (Errors.NONE, Errors.UNKNOWN_SERVER_ERROR)
-# The second: it has obeyed before, and that answer may be lost.
+# The second: the broker handled an earlier copy, and that response may be lost.
 _IN_SERVICE = (Errors.NONE, Errors.STALE_CONTROLLER_EPOCH)
 
 
@@ -47,7 +47,7 @@ def response_event(
     response: ControlResponse,
     answered_ms: float = 0.0,
 ) -> ControllerEvent | None:
-    """Return the event that a broker's answer is; None when nobody waits for it."""
+    """Return the event for a broker's response; None when nothing waits for it."""
     match response:
         case LeaderAndIsrResponse():
             assert isinstance(request, LeaderAndIsrRequest)
@@ -86,7 +86,7 @@ class ControlResponses:
         self._deletions = deletions
 
     def is_stale(self, broker_id: BrokerId, header: ControlHeader) -> bool:
-        """Whether an answer belongs to another term of ours, or another life of the broker."""
+        """Whether a response is of another controller epoch of ours, or of another broker epoch."""
         registration = self._context.registrations.get(broker_id)
         return (
             header.controller_epoch != self._context.epoch
@@ -97,7 +97,7 @@ class ControlResponses:
     def is_refused_for_epoch(
         self, event: LeaderAndIsrResponseReceived | UpdateMetadataResponseReceived
     ) -> bool:
-        """Whether a broker has obeyed another controller in our present epoch or a higher one."""
+        """Whether a broker accepted another controller with our epoch or a higher one."""
         response = event.response
         return (
             response.error_code is Errors.STALE_CONTROLLER_EPOCH
@@ -160,7 +160,7 @@ class ControlResponses:
         batch = self._services.new_batch()
         batch.add_update_metadata(replica.topic_partition for replica in replicas)
         self._services.announce(batch)
-        # They were told to stop, because of an earlier answer, and may have to obey that still.
+        # An earlier response made us stop them; that StopReplica may still be on its way.
         self._brokers.on_replicas_back(replicas)
         topics = {replica.topic_partition.topic for replica in replicas}
         self._deletions.resume(topics & self._context.topics_to_be_deleted)
@@ -186,8 +186,8 @@ class ControlResponses:
     def on_stop_replica(self, event: TopicDeletionStopReplicaResponseReceived) -> None:
         """Learn which replicas are deleted.
 
-        Who answers with an error as a whole has deleted nothing. An answer about an earlier topic
-        of the same name, or about a replica that had only moved away, says nothing of this one.
+        A broker that responds with one error for all has deleted nothing. A response about an
+        earlier topic of the same name, or about a replica that was only moved away, does not count.
         """
         if self.is_stale(event.broker_id, event.header):
             return
@@ -206,17 +206,17 @@ class ControlResponses:
         )
 
     def on_update_metadata(self, event: UpdateMetadataResponseReceived) -> None:
-        """See to a refusal."""
+        """Handle a refusal."""
         error = event.response.error_code
         if error is not Errors.NONE and not self.is_stale(event.broker_id, event.header):
             self._on_refusal("UpdateMetadata", event.broker_id, event.header, error)
 
     def _on_refusal(
-        self, order: str, broker_id: BrokerId, header: ControlHeader, error: Errors
+        self, request: str, broker_id: BrokerId, header: ControlHeader, error: Errors
     ) -> None:
-        """Leave it to whoever is newer; an error of the broker's own is no reason to give up."""
-        self._log.warning("broker %d refused %s: %s", broker_id, order, error.name)
+        """Send again after an error of the broker itself; stale epochs need no action."""
+        self._log.warning("broker %d refused %s: %s", broker_id, request, error.name)
         if error is Errors.UNKNOWN_SERVER_ERROR:
             after_ms = self._services.settings.tell_again_ms
-            again = BrokerFailedToObey(broker_id, header)
+            again = ControlRequestFailed(broker_id, header)
             self._services.outbox.add(ScheduleEvent(after_ms, again))

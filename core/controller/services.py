@@ -43,7 +43,7 @@ class ControllerSettings:
 class ControllerServices:
     """One broker's controller: its memory, its store, and where its effects go.
 
-    Whoever holds it follows one order: decide, write conditionally, apply what was accepted,
+    Every component follows four steps: decide, write conditionally, apply what was accepted,
     announce what was accepted.
     """
 

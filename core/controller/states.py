@@ -1,6 +1,6 @@
 """The states of partitions and replicas, and which may follow which.
 
-The tables *are* the transition rules of ``kafka.controller.PartitionState`` and ``ReplicaState``;
+The tables are the transitions of ``kafka.controller.PartitionState`` and ``ReplicaState``;
 the two state machines only consult them. An illegal transition is logged and skipped, it never
 raises and changes nothing.
 """

@@ -80,7 +80,7 @@ class TopicChanges:
             if self._learn(topic, assignment):
                 self._on_new_partition_creation(self._context.partitions_of(topic))
             if was_queued:
-                self._deletions.on_topic_deletion()  # somebody may want this one to go as well
+                self._deletions.on_topic_deletion()  # a request to delete this topic may exist
             return
         if self._context.is_topic_queued_for_deletion(topic):
             self._deletions.on_grown(topic, assignment)
@@ -154,7 +154,7 @@ class TopicChanges:
             remaining = self._write_ids(without_id, usable)
             if not remaining:
                 break
-        for topic in remaining:  # its watch has fired; until then nobody may take it for unknown
+        for topic in remaining:  # its watch has fired; until then it is not unknown
             error = f"it got no id, its znode kept changing while {MAX_ROUNDS} attempts were made"
             self._quarantine_topic(topic, BadDataError(error))
         for topic in usable:
@@ -164,12 +164,12 @@ class TopicChanges:
     def _with_topic_id(self, topic: str, read: TopicAssignment) -> TopicAssignment:
         """Return the assignment with the id the topic must have.
 
-        Tools that know no topic ids rewrite the znode without it (KAFKA-12835): the id in memory
-        is put back, with the moves they know nothing of either. A new controller has none in
+        Tools without topic ids rewrite the znode without it (KAFKA-12835): the id in memory is put
+        back, with the reassignments that such tools drop too. A new controller has none in
         memory; then a znode that was written more than once gets the id that was noted with its
         first state. Where nothing is noted, because Kafka's controller created the states, it gets
-        the id its broker has heard of: logs carry it already. Without a state nobody was told of
-        the topic: what the broker has heard of is an earlier one of that name.
+        the id that the controller's broker knows: logs have it already. Without a state no broker
+        was told of the topic: the id that the broker knows is of an earlier topic of that name.
         """
         known = self._context.topic_id(topic)
         if known is not None and not self._is_another(topic, read):
@@ -182,12 +182,12 @@ class TopicChanges:
         return replace(read, topic_id=lost or self._services.topic_ids.new_topic_id())
 
     def _lost_id(self, topic: str, read: TopicAssignment) -> TopicId | None:
-        """Return the id that a topic had before somebody dropped it; None: it had none."""
+        """Return the id that a topic had before a tool dropped it; None: it had none."""
         noted = self._services.store.read_noted_topic_id(topic)
         if noted is not None:
             return noted
-        heard_of = self._services.topic_ids.last_known(topic)
-        return heard_of if heard_of is not None and self._has_states(topic, read) else None
+        known_id = self._services.topic_ids.last_known(topic)
+        return known_id if known_id is not None and self._has_states(topic, read) else None
 
     def _has_states(self, topic: str, read: TopicAssignment) -> bool:
         partitions = [TopicPartition(topic, partition) for partition in read.partitions]
@@ -210,7 +210,7 @@ class TopicChanges:
     def _write_ids(
         self, topics: dict[str, TopicAssignment], usable: dict[str, TopicAssignment]
     ) -> list[str]:
-        """Write topics back with their ids; return those somebody else wrote meanwhile."""
+        """Write topics back with their ids; return those that others wrote since the read."""
         if not topics:
             return []
         outcomes = self._services.store.write_topics(topics, self._context.epoch_zk_version)
@@ -295,7 +295,7 @@ class TopicChanges:
         self._partitions.handle_state_changes(partitions, PartitionState.NEW)
         self._replicas.handle_state_changes(replicas, ReplicaState.NEW)
         # A topic whose znode was unreadable until now has been led before: a broker that returns
-        # must be told of its replicas even when nobody can lead them.
+        # must be told of its replicas even when no replica can lead.
         self._learn_leaderships(partitions)
         self._bring_up(partitions)
 
@@ -306,7 +306,7 @@ class TopicChanges:
         )
         self._partitions.settle(unled)  # else a suspect leader would be told to go on
         self._replicas.handle_state_changes(replicas, ReplicaState.ONLINE)
-        self._take_dead_out_of_isrs(partitions)  # nobody else did while it was unreadable
+        self._take_dead_out_of_isrs(partitions)  # while it was unreadable, none did
 
     def _take_dead_out_of_isrs(self, partitions: list[TopicPartition]) -> None:
         replicas = self._context.replicas_of(partitions)
@@ -330,9 +330,9 @@ class TopicChanges:
     def _purge(self, topics: list[str]) -> None:
         """Forget topics whose znode is gone, and have every broker forget them.
 
-        A topic that is queued for deletion goes with its logs. Of any other nobody has said that
-        its records may go (somebody deleted the znode by hand, or lost it): brokers keep its logs
-        aside, and take them into use again when a topic with its id is there again.
+        The logs of a topic that is queued for deletion are deleted. Any other znode was deleted by
+        hand, or lost: brokers keep the logs as stray, and use them again when a topic with the same
+        id is there again.
         """
         if not topics:
             return
@@ -355,8 +355,8 @@ class TopicChanges:
         self._services.announce(batch)
         if lost:
             self._log.warning(
-                "%d topics are gone from ZooKeeper although nobody asked for their deletion, the"
-                " first: %s; brokers keep their logs aside",
+                "%d topics are gone from ZooKeeper without a request to delete them, the"
+                " first: %s; brokers keep their logs as stray",
                 len(lost),
                 min(lost),
             )

@@ -1,19 +1,19 @@
-"""Topics that shall vanish.
+"""Deletion of topics.
 
 Mirrors ``kafka.controller.TopicDeletionManager`` and ``KafkaController.processTopicDeletion``. A
-topic somebody wants to be deleted is
+topic to be deleted is
 
 * *queued*: it gets no leaders any more, unless a partition is being moved;
 * *started*, unless it is ineligible: its partitions are NonExistent, every broker is told that it
   has no leader, every live replica is asked to delete its data;
 * *ineligible*, while a broker is offline, or a replica is being moved or could not be deleted:
-  nobody is asked again until the broker starts, the move completes, the log has been replaced, or
-  ``topic_deletion_retry_ms`` have passed;
+  no replica is asked again until the broker starts, the move completes, the log has been
+  replaced, or ``topic_deletion_retry_ms`` have passed;
 * gone, when every replica has answered: its znodes, its configuration, at last the request.
 
-A topic the brokers were never told of in this term has no replicas to ask: one that is not known
-yet, and one whose znode has garbage. Its znodes are deleted at once; what brokers still hold of it
-is stray. One that an ACL hides waits until it may be read.
+No replicas are asked for a topic that brokers were not told of in this term: one that is not known
+yet, and one whose znode cannot be decoded. Its znodes are deleted at once; what brokers still hold
+of it is stray. One that an ACL hides waits until it may be read.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class TopicDeletions:
         self.resume(_topics(lost))
 
     def _lead_what_moves(self, topics: Iterable[str]) -> None:
-        """Elect leaders where a move waits for one: for a queued topic nobody else does.
+        """Elect leaders where a move waits for one: no other election does so for a queued topic.
 
         Without a leader the move would never complete, and the deletion never start.
         """
@@ -235,7 +235,7 @@ class TopicDeletions:
     def ask_damaged(self, moving: Collection[TopicPartition]) -> None:
         """Ask whether damaged logs of queued topics, which a move waits for, can be replaced now.
 
-        Brokers are not told who leads these partitions, so they cannot know when to notify us.
+        Brokers are not told the leaders of these partitions, so they cannot know when to notify us.
         """
         queued = [p for p in moving if p.topic in self._context.topics_to_be_deleted]
         if not queued:
@@ -250,7 +250,7 @@ class TopicDeletions:
     def _lost_leader(self, topic_partition: TopicPartition) -> bool:
         leadership = self._context.partition_leadership_info(topic_partition)
         if leadership is None:
-            return False  # never had one: whoever moves it brings it online
+            return False  # never had one: the reassignment brings it online
         is_led = self._context.is_replica_online(leadership.leader_and_isr.leader, topic_partition)
         return (
             not is_led or self._context.partition_state(topic_partition) is PartitionState.OFFLINE
@@ -269,7 +269,7 @@ class TopicDeletions:
         return not all(map(self._is_reachable, replicas))
 
     def _is_reachable(self, replica: PartitionAndReplica) -> bool:
-        """Whether the replica can be asked; a broker that is shutting down still obeys.
+        """Whether the replica can be asked; a broker that shuts down still handles requests.
 
         A log that failed may be deleted all the same, if it is only damaged.
         """

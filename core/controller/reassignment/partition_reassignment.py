@@ -57,12 +57,12 @@ class Reassignments:
         What tools ask for comes first and supersedes what the topics' znodes say.
         """
         self._moves.clean_up()
-        started = self._obey_znode()
+        started = self._start_from_znode()
         self._moves.go_on(sorted(self._context.partitions_being_reassigned - started))
 
     def on_zk_reassignment(self) -> None:
         """Do what ``/admin/reassign_partitions`` asks for."""
-        self._obey_znode()
+        self._start_from_znode()
 
     def submit(
         self, request: AlterPartitionReassignmentsRequest
@@ -117,12 +117,12 @@ class Reassignments:
             self._moves.on_isr_change(moving)
 
     def on_state_written(self, topic_partition: TopicPartition) -> None:
-        """Complete a move whose target is in sync now; somebody wrote the partition's state."""
+        """The partition's state was written: complete a move whose target is in sync now."""
         if topic_partition in self._context.partitions_being_reassigned:
             self._moves.on_state_written(topic_partition)
 
     def on_partition_modifications(self, topic: str) -> None:
-        """Go on with what is being moved of a topic whose znode somebody wrote."""
+        """The topic's znode was written: go on with the partitions of it that are being moved."""
         moving = self._context.partitions_being_reassigned
         of_topic = [p for p in self._context.partitions_of(topic) if p in moving]
         if of_topic:
@@ -154,7 +154,7 @@ class Reassignments:
 
     # --- the znode ---
 
-    def _obey_znode(self) -> set[TopicPartition]:
+    def _start_from_znode(self) -> set[TopicPartition]:
         """Start what the znode asks for and is not under way yet; return what was started.
 
         Runs after every change of the node, our own ones included. Targets may be dead: what a tool

@@ -67,8 +67,8 @@ class ReassignmentPhases:
     def start(self, requested: Mapping[TopicPartition, ReplicaAssignment]) -> Refusals:
         """Begin moves, or replace those under way; return which were refused, unchanged.
 
-        A move is refused when it would stop the leader and nobody who stays can lead (KAFKA-14808),
-        with the code KRaft's ``ReplicationControlManager`` has for it.
+        A move is refused if it would stop the leader and no remaining replica can lead
+        (KAFKA-14808), with the code of KRaft's ``ReplicationControlManager``.
         """
         changed = {
             topic_partition: assignment
@@ -121,7 +121,7 @@ class ReassignmentPhases:
         return caught_up
 
     def on_isr_change(self, partitions: Collection[TopicPartition]) -> None:
-        """Finish those whose target is in sync; who left an ISR may replace a damaged log now."""
+        """Finish those whose target is in sync; others may be able to replace a damaged log now."""
         caught_up = self.finish_caught_up(partitions)
         self._deletions.ask_damaged([p for p in partitions if p not in caught_up])
 

@@ -22,13 +22,13 @@ from regent.core.controller.effects import (
 from regent.core.controller.error_responses import error_response
 from regent.core.controller.events import (
     BrokerChange,
-    BrokerFailedToObey,
     BrokerModifications,
     ChannelOverflowed,
     ControlledShutdown,
     ControlledShutdownAbandoned,
     ControllerChange,
     ControllerEvent,
+    ControlRequestFailed,
     Expire,
     LeaderAndIsrResponseReceived,
     ListPartitionReassignments,
@@ -541,7 +541,7 @@ def test_a_known_failed_log_causes_no_election_when_its_broker_gets_the_full_sta
 def test_a_broker_that_failed_to_apply_a_request_gets_the_full_state(active: Candidate) -> None:
     effects = answer(active, 1, LeaderAndIsrResponse(Errors.UNKNOWN_SERVER_ERROR))
     (again,) = of_type(effects, ScheduleEvent)
-    assert again.event == BrokerFailedToObey(1, header(active, 1))
+    assert again.event == ControlRequestFailed(1, header(active, 1))
     effects = active.handle(again.event)
     assert sorted(leader_and_isr_rows(effects)[1]) == [T0, T1]
 

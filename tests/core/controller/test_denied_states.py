@@ -13,7 +13,7 @@ import pytest
 
 from regent.core.controller.effects import Effect, ScheduleEvent
 from regent.core.controller.events import (
-    BrokerFailedToObey,
+    ControlRequestFailed,
     LeaderAndIsrResponseReceived,
     ReadAgain,
 )
@@ -267,7 +267,7 @@ def test_an_elected_suspect_replica_is_sent_its_leadership_again(
     assert tree.leads(T0) == (1, (1,), 6)
     tree.server.deny(PATH)
     epoch = candidate.controller.context.registrations[1].broker_epoch
-    again = candidate.handle(BrokerFailedToObey(1, ControlHeader(3, 1, epoch)))
+    again = candidate.handle(ControlRequestFailed(1, ControlHeader(3, 1, epoch)))
     assert leaders_sent(again, 1) == {1}
     assert tree.leads(T0) == (1, (1,), 6)
 
