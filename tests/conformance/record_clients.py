@@ -51,7 +51,7 @@ class RecordClient:
             error = self.try_to_produce(topic_partition, value)
             if error is Errors.NONE:
                 return
-            self._go_on_for(STEP_MS)
+            self._run_for(STEP_MS)
         raise AssertionError(f"{topic_partition}: {value} was not acknowledged: {error.name}")
 
     def try_to_produce(self, topic_partition: TopicPartition, value: str) -> Errors:
@@ -117,10 +117,10 @@ class RecordClient:
         self._cluster.network.ask(None, broker.client_endpoint, request, answers.append)
         until_ms = self._cluster.now_ms + ATTEMPT_MS
         while not answers and self._cluster.now_ms < until_ms:
-            self._go_on_for(STEP_MS)
+            self._run_for(STEP_MS)
         return answers[0] if answers else None
 
-    def _go_on_for(self, ms: int) -> None:
+    def _run_for(self, ms: int) -> None:
         steps = self._cluster.steps()
         if steps:
             self._cluster.take(steps[0])

@@ -94,7 +94,7 @@ def test_a_directory_whose_owner_cannot_be_read_is_refused_and_left_unlocked(
 # --- one cluster ----------------------------------------------------------------------------------
 
 
-def test_joining_writes_what_kafka_reads(directory: LogDirectory, path: Path) -> None:
+def test_joining_writes_kafkas_file(directory: LogDirectory, path: Path) -> None:
     directory.join_cluster(3, CLUSTER)
     lines = (path / META).read_text().splitlines()
     assert lines == ["version=0", "broker.id=3", f"cluster.id={CLUSTER}"]

@@ -205,7 +205,7 @@ def snapshot(directory: Path, offset: int) -> Path:
     return directory / f"{offset:020d}.snapshot"
 
 
-def test_a_snapshot_is_what_kafka_writes(state: ProducerStateManager, tmp_path: Path) -> None:
+def test_a_snapshot_has_kafkas_format(state: ProducerStateManager, tmp_path: Path) -> None:
     state.update(header(5, 3, offset=100, epoch=2))
     state.take_snapshot(103)
     data = snapshot(tmp_path, 103).read_bytes()

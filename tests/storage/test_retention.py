@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -21,7 +20,6 @@ from tests.support.disk_logs import (
     fill,
     log_of,
     numbered,
-    segment_file,
     send,
     values,
 )
@@ -152,21 +150,6 @@ def test_segments_of_deleted_records_are_deleted(logs: LogManager, disk_log: Uni
     assert files(disk_log.path) == ["6.log"]
     assert values(disk_log) == [b"0007"]
     assert disk_log.log_start_offset == 7
-
-
-def test_records_without_a_time_are_as_old_as_their_file(
-    machine: Machine, logs: LogManager, disk_log: UnifiedLog
-):
-    for _ in range(4):
-        send(disk_log, b"", timestamp_ms=-1)
-    logs.checkpoint_high_watermarks({T0: 4})
-    written_s = segment_file(disk_log.path, 0).stat().st_mtime
-    machine.clock.now_ms = int(written_s * 1000) + 7 * DAY_MS - 60_000
-    logs.clean_up()
-    assert disk_log.log_start_offset == 0
-    os.utime(segment_file(disk_log.path, 0), (0, 0))
-    logs.clean_up()
-    assert disk_log.log_start_offset == 3
 
 
 def test_a_topic_may_keep_a_number_of_bytes(logs: LogManager, disk_log: UnifiedLog):

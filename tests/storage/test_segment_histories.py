@@ -135,7 +135,7 @@ class SegmentHistory(RuleBasedStateMachine):
     # --- invariants ---
 
     @invariant()
-    def it_is_what_was_appended(self) -> None:
+    def it_has_the_appended_batches(self) -> None:
         whole = b"".join(self.batches)
         assert self.segment.path.read_bytes() == whole
         assert self.segment.size == len(whole)

@@ -254,15 +254,6 @@ def test_a_closed_log_is_refused_and_its_directory_works(disk_log: UnifiedLog):
     assert not disk_log.directory.is_offline
 
 
-def test_records_of_a_deleted_segment_stay_readable(disk_log: UnifiedLog):
-    fill(disk_log, 7)
-    records = disk_log.read(0, 1000, 7, at_least_one=True)
-    before = bytes(records.read())
-    disk_log.truncate_fully_and_start_at(100)
-    disk_log.delete_dropped_files()
-    assert bytes(records.read()) == before
-
-
 def test_unread_segments_hold_no_file(logs: LogManager, disk_log: UnifiedLog):
     fill(disk_log, 8)
     before = len(os.listdir("/proc/self/fd"))

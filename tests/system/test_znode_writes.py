@@ -195,7 +195,7 @@ def test_a_replica_moves_by_way_of_both_assignments(cluster: OperatedCluster):
     ]
 
 
-def test_another_order_of_the_same_replicas_moves_no_leader(cluster: OperatedCluster):
+def test_reordering_the_replicas_moves_no_leader(cluster: OperatedCluster):
     cluster.create_as_tools_do("reordered", (0, 1))
     history, epoch = History(cluster), cluster.controller_epoch()
     cluster.reassign("reordered", (1, 0))

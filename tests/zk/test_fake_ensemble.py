@@ -119,7 +119,7 @@ def test_a_session_that_moves_to_another_server_does_not_go_back_in_time(
     assert read(zk, "/node").data == b"3"
 
 
-def test_the_watches_of_a_session_that_moves_ahead_fire_for_what_it_had_not_seen(
+def test_watches_of_a_session_on_a_newer_server_fire_for_missed_changes(
     server: FakeZooKeeperServer, zk: FakeZooKeeper
 ) -> None:
     events: list[WatchEvent] = []

@@ -197,7 +197,7 @@ def test_a_disconnected_session_learns_of_its_expiry_when_it_reconnects(
         zk.get("/controller")
 
 
-def test_watches_fire_at_the_reconnection_for_what_changed_meanwhile(
+def test_watches_fire_at_the_reconnection_for_missed_changes(
     server: FakeZooKeeperServer,
 ) -> None:
     events: list[WatchEvent] = []

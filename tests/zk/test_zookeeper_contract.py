@@ -60,7 +60,7 @@ def test_data_is_read_as_it_was_written(zk: ZooKeeper, data: bytes) -> None:
     assert read(zk, "/node").data == data
 
 
-def test_many_nodes_are_read_in_the_order_of_the_paths(zk: ZooKeeper) -> None:
+def test_many_nodes_are_read_in_the_sequence_of_the_paths(zk: ZooKeeper) -> None:
     names = [f"/n{i}" for i in range(1500)]
     apply(zk, *(Create(name, name.encode()) for name in names))
     asked = [*reversed(names), "/absent", names[7], names[7]]
@@ -297,7 +297,7 @@ def test_watches_see_the_changes_of_other_sessions(ensemble: Ensemble) -> None:
     assert three.events() == []
 
 
-def test_after_a_sync_reads_see_what_others_wrote(ensemble: Ensemble) -> None:
+def test_after_a_sync_reads_see_writes_of_others(ensemble: Ensemble) -> None:
     reader, writer = (ensemble.open_session().zk for _ in range(2))
     for number in range(20):
         apply(writer, Create(f"/node-{number}"))
@@ -305,7 +305,7 @@ def test_after_a_sync_reads_see_what_others_wrote(ensemble: Ensemble) -> None:
         assert reader.get(f"/node-{number}") is not None
 
 
-def test_a_session_sees_what_was_written_before_it_began(ensemble: Ensemble) -> None:
+def test_a_new_session_sees_earlier_writes(ensemble: Ensemble) -> None:
     writer = ensemble.open_session().zk
     for number in range(20):
         apply(writer, Create(f"/node-{number}"))

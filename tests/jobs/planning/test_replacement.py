@@ -32,7 +32,7 @@ def plan_decommission(cluster: PlannedCluster, *leaving: int, seed: int = 0) -> 
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_only_what_is_on_the_leaving_brokers_moves(seed: int):
+def test_only_replicas_of_the_leaving_brokers_move(seed: int):
     cluster = random_cluster(seed)
     leaving = [b for b in cluster.brokers.ids if b not in cluster.racks]  # the dead ones
     if seed % 3 == 0:

@@ -134,7 +134,7 @@ def test_values_are_formatted_for_readers(value: object, text: str):
     assert shown(value) == text
 
 
-def test_plots_leave_nothing_in_the_user_s_folders_nor_in_the_temporary_one(tmp_path: Path):
+def test_plots_leave_no_files_behind(tmp_path: Path):
     """The font cache of matplotlib would stay in ~/.cache and ~/.config."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MPL", "XDG_"))}
     folders = {name: str(tmp_path / name) for name in ("HOME", "TMPDIR")}

@@ -56,7 +56,7 @@ def test_logs_begin_end_and_are_searched_by_time(journal: BreakableCluster):
     assert store.without_old([all_of_it]) == [all_of_it]
 
 
-def test_partitions_are_found_and_what_is_missing_is_named(journal: BreakableCluster):
+def test_partitions_are_found_and_missing_ones_named(journal: BreakableCluster):
     store = port(journal)
     assert store.partitions(Subscription(topics=("journal",))) == [FIRST, OTHER]
     assert store.partitions(Subscription(pattern="jour.*")) == [FIRST, OTHER]

@@ -607,7 +607,7 @@ def test_states_are_created_under_nodes_that_exist_already(
         (TopicPartitionStateZNode.path(T0), WriteError.NODE_EXISTS),
     ],
 )
-def test_a_creation_whose_answer_is_lost_happened_once(
+def test_a_creation_with_a_lost_answer_happens_once(
     server: FakeZooKeeperServer, broker: Broker, path: str, outcome: int | WriteError
 ) -> None:
     put_topic(server, "t", 0)

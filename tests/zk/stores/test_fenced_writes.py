@@ -294,7 +294,7 @@ def test_the_operations_of_one_write_are_in_one_transaction(
     assert sizes(server) == [999, 3]
 
 
-def test_a_transaction_is_at_most_half_of_what_zookeeper_takes(
+def test_a_transaction_is_at_most_half_of_zookeepers_limit(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ) -> None:
     server.max_request_bytes = 10_000

@@ -186,7 +186,7 @@ def test_added_partitions_join_the_others_and_the_topic_id_stays(
     assert topic_in(server, topic) == znodes.TopicZNodeData(OURS, ON_0 | ADDED)
 
 
-def test_partitions_are_added_to_what_a_controller_wrote_meanwhile(
+def test_partitions_are_added_to_a_concurrently_written_assignment(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, store: ZkTopicStore, topic: str
 ) -> None:
     moved = {0: ReplicaAssignment((2, 3))}
