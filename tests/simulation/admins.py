@@ -64,13 +64,13 @@ class Admins:
         self.menu.add(self.delete_topic)
         self.menu.add(self._rewrite_without_id)
         self.menu.add(self._break_a_topic)
-        self.menu.add(self._mend_a_topic)
+        self.menu.add(self._restore_a_topic)
         self.menu.add(self._ask_to_reassign, 3)
         self.menu.add(self._write_reassignments)
         self.menu.add(self._ask_for_elections)
         self.menu.add(self._write_preferred_elections)
         self.menu.add(self._allow_unclean_elections)
-        self.menu.add(self._ask_what_there_is)
+        self.menu.add(self._list_reassignments)
         self.works = (
             self.create_topic,
             self._expand_topic,
@@ -215,19 +215,19 @@ class Admins:
             self._cluster.zookeeper.put(path, ReassignPartitionsZNode.encode(wanted))
         return bool(topics)
 
-    def mend_all(self) -> None:
+    def restore_all(self) -> None:
         """Write back the former content of broken znodes."""
         while self._broken:
-            self._mend_a_topic()
+            self._restore_a_topic()
 
-    def _mend_a_topic(self) -> None:
+    def _restore_a_topic(self) -> None:
         if not self._broken:
             return
         topic = self._random.choice(sorted(self._broken))
         czxid, data = self._broken.pop(topic)
         node = self._cluster.zookeeper.node(TopicZNode.path(topic))
         if node is not None and node.stat.czxid == czxid:
-            self._note("mend %s", topic)
+            self._note("restore %s", topic)
             self._cluster.zookeeper.put(TopicZNode.path(topic), data)
 
     # --- moves ---
@@ -289,7 +289,7 @@ class Admins:
 
     # --- questions and mistakes ---
 
-    def _ask_what_there_is(self) -> None:
+    def _list_reassignments(self) -> None:
         self._ask(
             self._random.choice(
                 (ListPartitionReassignmentsRequest(()), ListPartitionReassignmentsRequest())

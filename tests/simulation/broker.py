@@ -181,7 +181,7 @@ class SimulatedBroker:
         self.world.network.listen(self.control_endpoint, self)
         self.world.network.listen(self.replication_endpoint, self)
         self.world.network.listen(self.client_endpoint, self)
-        self._forget_nothing()
+        self._mark_logs_known()
         self.tell(events.RegisterBrokerAndReelect())
         self.configs.look_soon()
         self._fetchers.fetch_again_and_again()
@@ -205,7 +205,7 @@ class SimulatedBroker:
         network.listen(control_endpoint, self)
         network.listen(replication_endpoint, self)
 
-    def _forget_nothing(self) -> None:
+    def _mark_logs_known(self) -> None:
         """In a cluster without topics a new log directory cannot have lost a log."""
         if not self.disk.knows_all and not self.world.zookeeper.children_of(TopicsZNode.PATH):
             self.disk.note_lost(())
@@ -292,7 +292,7 @@ class SimulatedBroker:
         self._note_how_far_zookeeper_is()
         self.session.renew()
         self._check_cluster()
-        self._log_care.announce_what_is_due()
+        self._log_care.announce_if_due()
         self.tell(events.RegisterBrokerAndReelect())
         self.configs.look_soon()
 

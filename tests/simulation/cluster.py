@@ -262,7 +262,7 @@ class Cluster:
                 return
             self.before_rest()
             self.time.advance(FETCH_INTERVAL_MS)
-        raise AssertionError(f"still busy after {max_steps} steps: {self._what_is_pending()}")
+        raise AssertionError(f"still busy after {max_steps} steps: {self._pending_steps()}")
 
     def _progress(self) -> tuple[int, int, int]:
         batches = sum(disk.batch_count for disk in self.disks.values())
@@ -275,7 +275,7 @@ class Cluster:
             return False
         return all(StandAgain() in self.time.events_of(broker) for broker in self.brokers.values())
 
-    def _what_is_pending(self) -> str:
+    def _pending_steps(self) -> str:
         """Return how many steps of each kind are possible, with some examples."""
         steps = self.steps()
         packets = [self.network.packets[number] for kind, number in steps if kind == "deliver"]

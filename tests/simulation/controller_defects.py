@@ -321,7 +321,7 @@ def any_proposal_accepted() -> Any:
     return patch.object(partition_change, "_is_valid_isr", lambda *_: True)
 
 
-def cancelled_moves_go_on() -> Any:
+def cancelled_moves_continue() -> Any:
     """A reassignment is reported as cancelled, and goes on."""
 
     def to_its_target(context: Any, partition: Any, target: Any, **options: Any) -> Any:

@@ -64,7 +64,7 @@ def assert_converged(cluster: Cluster) -> None:
             f"broker {broker.broker_id} has not answered {broker.unanswered}"
         )
         assert all(channel.is_idle for channel in broker.channels.values())
-        _assert_hosts_what_is_assigned(broker, topics, being_deleted)
+        _assert_replicas_as_assigned(broker, topics, being_deleted)
         _assert_knows_the_cluster(cluster, broker, controller, topics, being_deleted)
         _assert_knows_addresses(broker, registered)
         assert_uses_configurations(cluster, broker)
@@ -178,7 +178,7 @@ def _assert_no_work_is_left(
     assert not context.shutting_down_broker_ids, context.shutting_down_broker_ids
 
 
-def _assert_hosts_what_is_assigned(
+def _assert_replicas_as_assigned(
     broker: SimulatedBroker, topics: Mapping[str, TopicZNodeData], being_deleted: Collection[str]
 ) -> None:
     """S10: replicas and logs are those assigned, and have the present id of the topic."""

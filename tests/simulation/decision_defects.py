@@ -268,7 +268,7 @@ def deposed_controllers_stop_replicas() -> Any:
     return patch.object(ControlRequestHandler, "handle", of_any_controller)
 
 
-def leaders_go_on_without_a_successor() -> Any:
+def leaders_stay_without_a_successor() -> Any:
     """A leader that learns that its partition has no leader goes on to lead."""
     take_role = ControlRequestHandler._take_role
 
@@ -283,7 +283,7 @@ def leaders_go_on_without_a_successor() -> Any:
     return patch.object(ControlRequestHandler, "_take_role", unless_leaderless)
 
 
-def stopped_replicas_go_on_fetching() -> Any:
+def stopped_replicas_fetch() -> Any:
     """A follower that is stopped goes on to fetch."""
     stop = ControlRequestHandler._stop
 

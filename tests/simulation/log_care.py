@@ -52,9 +52,9 @@ class LogCare:
     def announce(self) -> None:
         """Notify the controller, now or in the next session."""
         self._is_due = True
-        self.announce_what_is_due()
+        self.announce_if_due()
 
-    def announce_what_is_due(self) -> None:
+    def announce_if_due(self) -> None:
         """Notify the controller, if that is pending and there is a session."""
         if not self._is_due:
             return

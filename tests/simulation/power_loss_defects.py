@@ -21,7 +21,7 @@ def suspect_replicas_elected() -> Any:
     return patch.object(ControllerContext, "suspect_end", lambda *replica: None)
 
 
-def restarted_leaders_go_on() -> Any:
+def restarted_leaders_kept() -> Any:
     """A new controller keeps a restarted leader in the same leader epoch."""
     return patch.object(PartitionStateMachine, "settle_restarted_replicas", lambda self: None)
 

@@ -137,7 +137,7 @@ def acknowledged_when_appended() -> Any:
     return patch.object(DelayedProduce, "_outcome", at_once)
 
 
-def leaders_commit_what_they_have() -> Any:
+def new_leaders_commit_their_logs() -> Any:
     """A new leader commits its whole log."""
     make = Partition.make_leader
 

@@ -57,9 +57,9 @@ from tests.simulation.odds import (
     MAX_FIRST_TOPICS,
     MAX_JUMP_MS,
     MAX_LEADER_EPOCHS,
-    MAX_LEADER_EPOCHS_IN_PEACE,
+    MAX_LEADER_EPOCHS_WITHOUT_FAULTS,
     MAX_NESTED_STALLS,
-    MAX_STEPS_TO_TROUBLE,
+    MAX_STEPS_TO_FAULT,
     PROBING_PROBABILITY,
     SAME_DISK_PROBABILITY,
     SETTLED_MS,
@@ -140,7 +140,7 @@ class Simulation:
             self.invariants.history,
             self.situations,
             self._note,
-            self._bounce_unnoticed,
+            self._bounce_within_a_session,
             keeps_controllers=self._keeps_controllers,
         )
         if not self._is_calm:
@@ -156,7 +156,7 @@ class Simulation:
         self._faults.add(self._damage_a_log, 2)
         self._faults.add(self._pause)
         self._faults.add(self._resume, 2, is_remedy=True)
-        self._faults.add(self._cut_and_mend_a_connection)
+        self._faults.add(self._cut_and_restore_a_connection)
         self._faults.add(self._let_time_pass)
         self._faults.add(self._set_a_clock)
         self._faults.add(self._partition_the_network)
@@ -214,11 +214,11 @@ class Simulation:
             self._note("start %d, which was missing", self._missing)
             self._converge()
         elif self.random.random() < self._odds.afterwards:
-            peace = Bounds(self.cluster, self.invariants.history)
-            peace.begin()
-            self._go_on_in_peace()
+            bounds = Bounds(self.cluster, self.invariants.history)
+            bounds.begin()
+            self._act_without_faults()
             self._converge()
-            peace.check(MAX_LEADER_EPOCHS_IN_PEACE)
+            bounds.check(MAX_LEADER_EPOCHS_WITHOUT_FAULTS)
         if self._poison.is_due:
             self._poison.act()
             self._converge()
@@ -237,7 +237,7 @@ class Simulation:
         self._faults_are_on = True
         self._note("settled")
 
-    def _go_on_in_peace(self) -> None:
+    def _act_without_faults(self) -> None:
         """Do one thing without faults, which would hide what the controller forgets."""
         self.random.choice(self._admins.works)()
         if self.random.random() < FAILOVER_PROBABILITY:
@@ -325,7 +325,7 @@ class Simulation:
         victim = self._pick_a_victim() if is_anyone_missing else None
         self._missing = None if victim is None else victim.broker_id
         self._note("heal, but for %s", self._missing)
-        self.cluster.network.fate = self._fate_in_peace
+        self.cluster.network.fate = self._fate_without_faults
         for number in self.cluster.network.packets:
             self.cluster.network.hold(number, 0)
         for broker_id in range(BROKERS):
@@ -344,9 +344,9 @@ class Simulation:
         for session_id in self._forgotten_sessions:
             self.cluster.expire(session_id)
         self._denials.allow_all()
-        self._admins.mend_all()
+        self._admins.restore_all()
         self._configurations.settle()
-        self.cluster.zookeeper.remove(ControllerFailuresZNode.PATH)  # retry what is quarantined
+        self.cluster.zookeeper.remove(ControllerFailuresZNode.PATH)  # retry quarantined events
 
     def _restart(self, broker_ids: Collection[BrokerId]) -> None:
         """Restart brokers that accept something only when they start."""
@@ -424,7 +424,7 @@ class Simulation:
             if is_it and self.random.random() < self._odds.disk_failure:
                 self._fail_a_log_directory_of(broker)
 
-    def _fate_in_peace(self, packet: Packet) -> Fate:
+    def _fate_without_faults(self, packet: Packet) -> Fate:
         """Lose no packet; duplicates and delays must have no effect."""
         fate = self._fate(packet)
         return usual_fate(packet) if fate is Fate.LOST else fate
@@ -522,7 +522,7 @@ class Simulation:
                 self._advance()
         finally:
             self._stalls -= 1
-        self._note("  %d goes on", broker.broker_id)
+        self._note("  %d continues", broker.broker_id)
 
     # --- faults of processes ---
 
@@ -544,7 +544,7 @@ class Simulation:
         broker_id, topic = self._damage.flip_a_bit() or (-1, "")
         if broker_id in self.cluster.brokers and self.random.random() < self._odds.bad_moment:
             self.cluster.brokers[broker_id].verify_logs()
-            for _ in range(self.random.randrange(MAX_STEPS_TO_TROUBLE)):
+            for _ in range(self.random.randrange(MAX_STEPS_TO_FAULT)):
                 self._step()
             self._delete_while_unreachable({topic})
 
@@ -602,7 +602,7 @@ class Simulation:
         if victim is not None:
             self._bounce(victim)
 
-    def _bounce_unnoticed(self, broker_id: BrokerId) -> None:
+    def _bounce_within_a_session(self, broker_id: BrokerId) -> None:
         """Cut the power of a machine and start it again before its session expires."""
         broker = self.cluster.brokers.get(broker_id)
         if broker is None or self._is_calm or self._is_in_call(broker):
@@ -626,7 +626,7 @@ class Simulation:
 
     def _bounce_a_successor(self) -> None:
         """Kill a new leader before the former one may stop, if that is soon."""
-        for _ in range(MAX_STEPS_TO_TROUBLE):
+        for _ in range(MAX_STEPS_TO_FAULT):
             self._step()
             awaited = self._awaited()
             if awaited:
@@ -698,7 +698,7 @@ class Simulation:
             self._note("expire dead session %d", session_id)
             self.cluster.expire(session_id)
 
-    def _cut_and_mend_a_connection(self) -> None:
+    def _cut_and_restore_a_connection(self) -> None:
         broker = self._pick()
         if broker is None:
             return
