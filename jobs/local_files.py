@@ -1,4 +1,4 @@
-"""How Spark is told of files on this machine, whatever characters their names have.
+"""Names of local files for Spark, which may contain any character.
 
 Hadoop takes a ``file:`` path as it stands: percent signs in it mean themselves, so that it is no
 URI, and where files are read it may be a glob pattern.

@@ -136,8 +136,8 @@ def _registered_brokers(
 ) -> tuple[PlannedBroker, ...]:
     """Read the brokers and, where it matters, what they hold.
 
-    What they hold of the topics to place does not count: who was interrupted and runs the same
-    again gets the same.
+    Replicas of the topics to be placed do not count: a command that is repeated after an
+    interruption places them the same way.
     """
     brokers = read_registered_brokers(admin)
     if start_index != LEAST_LOADED:

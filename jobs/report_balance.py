@@ -107,7 +107,7 @@ def read_assignment(spark: SparkSession, source: AssignmentSource) -> pyarrow.Ta
 
 
 def _leaders(arrays: ReplicaArrays, leader: pyarrow.ChunkedArray) -> dict[str, Counts]:
-    """Count the partitions each broker leads, unless nobody says who does."""
+    """Count the partitions each broker leads; empty when no leader is known."""
     if leader.null_count == len(leader):
         return {}
     known = leader.drop_null().to_numpy()

@@ -1,4 +1,4 @@
-"""``regent jobs report leaders``: who leads, who should, and who has more than a fair share.
+"""``regent jobs report leaders``: actual and preferred leaders, and brokers that lead too much.
 
 The imbalance of a broker is Kafka's (``leader.imbalance.per.broker.percentage``): of the partitions
 whose first replica it is, those that it does not lead. Above the threshold, which is 10 % unless
@@ -40,8 +40,8 @@ ORDER BY topic, partition LIMIT {limit}"""
 class Leaders(NamedTuple):
     """Partitions of each broker, by its position in ``broker_ids``.
 
-    ``preferred``: its is the first replica. ``not_led``: of those, not led by it; partitions of
-    which nobody says who leads are in neither. ``leading``: it is their leader.
+    ``preferred``: the broker has the first replica. ``not_led``: of those, the ones that it does
+    not lead. Partitions with an unknown leader are in neither. ``leading``: it is their leader.
     """
 
     broker_ids: Counts
@@ -53,7 +53,7 @@ class Leaders(NamedTuple):
 
     @property
     def imbalance(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Kafka's leader imbalance ratio, 0 for a broker that is nobody's preferred leader."""
+        """Kafka's leader imbalance ratio, 0 for a broker that no partition prefers."""
         return self.not_led / np.maximum(self.preferred, 1)
 
 
@@ -87,7 +87,7 @@ def _command(spark: SparkSession | None, /, master: str, html: Path | None, **op
         names = _leaderless(session, frame) if found.leaderless else []
     if not found.leading.any() and not found.leaderless:
         raise InputError(
-            f"{source.where} does not tell who leads: name zookeeper, or a file with a leader for"
+            f"{source.where} names no leaders: use zookeeper, or a file with a leader for"
             " each partition"
         )
     result = _summary(found, names, options["threshold"])

@@ -84,7 +84,7 @@ class PlacementState(StrEnum):
 
 
 class Status:
-    """The state as it can be asked for at any time, whatever the actor is busy with."""
+    """The state, which can be read at any time, also while the actor is busy."""
 
     def __init__(self) -> None:
         self._response = _status(PlacementState.STARTING, "Spark is starting")
@@ -104,7 +104,7 @@ def _status(state: PlacementState, message: str) -> PlacementStatusResponse:
 
 
 class StartSpark(NamedTuple):
-    """It is time for this attempt, unless Spark was started meanwhile."""
+    """It is time for this attempt, unless Spark was started since."""
 
     attempt: int
 
@@ -158,7 +158,7 @@ class Placement(pykka.ThreadingActor):
         """Handle a message; only its owner ends this actor."""
         try:
             self._handle(message)
-        except Exception:  # whatever it was, the next request deserves an answer
+        except Exception:  # any error: the next request still needs an answer
             logger.exception("Placement cannot handle %s", type(message).__name__)
 
     def on_stop(self) -> None:
@@ -194,7 +194,7 @@ class Placement(pykka.ThreadingActor):
             )
             self._kill_switch.guard(self._jvm)
             self._session = self._jvm.session()
-        except Exception as error:  # noqa: BLE001  the next attempt may do better, whatever it is
+        except Exception as error:  # noqa: BLE001  any error: the next attempt may succeed
             self._fail(error)
             return
         self._status.set(PlacementState.WARMING, "Spark is warming up")
@@ -205,7 +205,7 @@ class Placement(pykka.ThreadingActor):
             return
         try:
             self._run(_warm_up_request(left))
-        except Exception as error:  # noqa: BLE001  such a session is of no use, whatever it is
+        except Exception as error:  # noqa: BLE001  any error: the session cannot be used
             self._fail(self._explain(error))
             return
         if left > 1:
@@ -253,7 +253,7 @@ class Placement(pykka.ThreadingActor):
             return PlaceTopicsResponse(Errors.NONE, partitions=tuple(self._run(request)))
         except PlacementError as error:
             return _refused(error.error_code, str(error))
-        except Exception as error:  # noqa: BLE001  the client is told, whatever it is
+        except Exception as error:  # noqa: BLE001  any error: the client is told
             explanation = self._explain(error)
             if not self._jvm.has_exited():
                 return _refused(Errors.UNKNOWN_SERVER_ERROR, f"cannot place: {explanation}")
@@ -327,7 +327,7 @@ class PlacementService:
         self._actor = Placement.start(self._status, self._kill_switch, self._work_directory)
 
     def stop(self) -> None:
-        """Refuse what waits, end Spark whatever it does, and stop listening."""
+        """Refuse waiting requests, end Spark at once, and stop listening."""
         self._kill_switch.throw()
         if self._actor is not None:
             with suppress(pykka.ActorDeadError, pykka.Timeout):

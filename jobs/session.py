@@ -75,7 +75,7 @@ class SparkJvm:
     It belongs to the thread that made it, which must ``stop`` it; any thread may ``kill`` it. What
     it writes is in a directory of its own under ``parent_directory`` (the system's for temporary
     files if None), which ``stop`` removes. One at a time in a process, as PySpark has one context.
-    ``on_exit`` is called, by a thread of its own, when the JVM has ended for whatever reason.
+    ``on_exit`` is called, by a thread of its own, when the JVM has ended for any reason.
 
     Raises JavaNotFoundError.
     """
@@ -187,7 +187,7 @@ class SparkJvm:
         return SparkFailedError(f"{what}{ended}{f': {lines[-1]}' if lines else ''}")
 
     def kill(self) -> None:
-        """End the JVM now, from any thread; whatever its owner waits for there fails."""
+        """End the JVM now, from any thread; calls of its owner that wait there fail."""
         if not self.has_exited():
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)  # the launching scripts included
@@ -276,7 +276,9 @@ def spark_session(
     try:
         yield jvm.session()
     finally:
-        jvm.stop(gracefully=not master.startswith("local"))  # else nobody is left to be told
+        jvm.stop(
+            gracefully=not master.startswith("local")
+        )  # otherwise no process is left to be told
 
 
 def _exit_reason(status: int) -> str:
@@ -304,7 +306,7 @@ def _configuration(
         "spark.local.dir": str(directory),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.ui.enabled": "false",
-        "spark.ui.retainedJobs": "10",  # what the UI would show is kept all the same
+        "spark.ui.retainedJobs": "10",  # this is kept even without the UI
         "spark.ui.retainedStages": "10",
         "spark.ui.retainedTasks": "10",
         "spark.sql.ui.retainedExecutions": "1",

@@ -118,7 +118,7 @@ def write_topics(
     configs: Mapping[str, tuple[ConfigEntry, ...]],
     on_slice: Callable[[int], None] = lambda _: None,
 ) -> Written:
-    """Create the topics, a slice at a time, in memory bounded whatever their number.
+    """Create the topics, a slice at a time, in bounded memory for any number.
 
     ``on_slice`` is told how many are done. Raises ``NoClusterError``, ``ControllerError``,
     ``TopicsRefusedError`` and ``SessionExpiredError``; what is written until then stays.

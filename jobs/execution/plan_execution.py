@@ -3,7 +3,7 @@
 A wave is over when ZooKeeper says that every partition of it is at its target and that the replicas
 that live are in sync. There is no other record of how far a plan has come, so that the same command
 goes on wherever a former one was stopped or killed: what is at its target is skipped, what moves
-there is waited for, and what somebody else has changed meanwhile is named and left alone.
+there is waited for, and what others have changed meanwhile is named and left alone.
 
 While partitions move that the plan does not move there, nothing is begun, as with Kafka's own
 tool: a plan keeps its limits only when it is alone. At the start that is an error (``--additional``
@@ -51,7 +51,7 @@ OpenCluster: TypeAlias = Callable[[str], AbstractContextManager[ZkAdminStore]]
 
 
 class PlanIncompleteError(RegentError):
-    """Not every partition is at its target; ``summary`` is what was done all the same."""
+    """Not every partition is at its target; ``summary`` is what was done."""
 
     def __init__(self, message: str, summary: Mapping[str, Any]) -> None:
         super().__init__(message)
@@ -192,7 +192,7 @@ class _Execution:
             self._wave_started = time.monotonic()
 
     def _begin(self, admin: ZkAdminStore, controller: ControllerRef) -> None:
-        """See which waves are left, and that nobody else is at work."""
+        """Find the waves that are left, and check that no other tool reassigns partitions."""
         self._waves = _waves(self._plan, survey(admin, self._plan.moves))
         left = [wave for wave in self._waves if wave.open]
         if left:

@@ -1,7 +1,8 @@
 """How far the moves of a reassignment plan have come, by what ZooKeeper says.
 
-A plan knows two assignments of each partition: the one it was made for, and its target. What is
-neither, nor on its way to the target, somebody else has changed since; a plan leaves that alone.
+A plan knows two assignments of each partition: the one it was made for, and its target. An
+assignment that is neither of them, and is not on its way to the target, was changed by others
+since. The plan leaves it alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from regent.core.model import BrokerId, LeaderAndIsr, ReplicaAssignment, TopicPa
 
 
 class PlannedMove(NamedTuple):
-    """A partition, the replicas it had when the plan was made, and those it shall have."""
+    """A partition, the replicas it had when the plan was made, and its target replicas."""
 
     partition: TopicPartition
     before: tuple[BrokerId, ...]
@@ -22,7 +23,7 @@ class PlannedMove(NamedTuple):
 
 
 class MoveState(Enum):
-    """How a partition stands to its planned move."""
+    """How far a partition is with its planned move."""
 
     TO_MOVE = "to move"
     MOVING = "moving"
@@ -32,21 +33,21 @@ class MoveState(Enum):
 
 
 class Obstacle(NamedTuple):
-    """Why a move does not begin or end; ``is_stuck`` if it takes somebody to do something."""
+    """Why a move does not begin or end; ``is_stuck`` if it needs an operator."""
 
     reason: str
     is_stuck: bool
 
 
 def move_state(
-    move: PlannedMove, assignment: ReplicaAssignment, wish: tuple[BrokerId, ...] | None = None
+    move: PlannedMove, assignment: ReplicaAssignment, pending: tuple[BrokerId, ...] | None = None
 ) -> MoveState:
     """Return how far a move has come by the partition's assignment.
 
-    ``wish`` is what ``/admin/reassign_partitions`` asks for, which supersedes the assignment.
+    ``pending`` is what ``/admin/reassign_partitions`` asks for, which supersedes the assignment.
     """
-    if wish is not None:
-        return MoveState.MOVING if wish == move.target else MoveState.CHANGED
+    if pending is not None:
+        return MoveState.MOVING if pending == move.target else MoveState.CHANGED
     if assignment.is_being_reassigned:
         is_planned = assignment.target_replicas == move.target
         return MoveState.MOVING if is_planned else MoveState.CHANGED

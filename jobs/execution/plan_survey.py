@@ -31,14 +31,14 @@ class Standing(NamedTuple):
 
 
 def survey(admin: ZkAdminStore, moves: Collection[PlannedMove]) -> list[Standing]:
-    """Read how each move stands, in their order; a topic that is garbage is gone."""
+    """Read how each move stands, in their sequence; a topic that cannot be decoded is gone."""
     try:
-        wishes = admin.read_pending_reassignments()
+        pending = admin.read_pending_reassignments()
     except BadDataError:  # the controller deletes what it cannot understand
-        wishes = {}
+        pending = {}
     topics = admin.topics.read_topics(sorted({move.partition.topic for move in moves}))
     return [
-        _standing(move, topics.get(move.partition.topic), wishes.get(move.partition))
+        _standing(move, topics.get(move.partition.topic), pending.get(move.partition))
         for move in moves
     ]
 
@@ -65,11 +65,13 @@ def read_obstacles(
 def _standing(
     move: PlannedMove,
     topic: TopicAssignment | BadDataError | None,
-    wish: tuple[BrokerId, ...] | None,
+    pending: tuple[BrokerId, ...] | None,
 ) -> Standing:
     if isinstance(topic, BadDataError):
         return Standing(move, MoveState.GONE, problem=str(topic))
     assignment = None if topic is None else topic.partitions.get(move.partition.partition)
     if assignment is None:
         return Standing(move, MoveState.GONE, problem="it does not exist")
-    return Standing(move, move_state(move, assignment, wish), wish or assignment.target_replicas)
+    return Standing(
+        move, move_state(move, assignment, pending), pending or assignment.target_replicas
+    )

@@ -24,7 +24,7 @@ _NAMED: Final = 5
 
 
 class Wave:
-    """The moves of a wave, of which ``open`` are neither at their targets nor given up.
+    """The moves of a wave, of which ``open`` are not at their targets and not given up.
 
     ``standings`` is how they stood when the execution began: what has been reached then is done.
     """
@@ -34,7 +34,7 @@ class Wave:
         self.reached_before = 0
         self.moved = 0
         self.changed: dict[TopicPartition, tuple[BrokerId, ...]] = {}
-        """What somebody else has moved meanwhile, and where to."""
+        """Partitions that others have moved since, and where to."""
         self.refused: dict[TopicPartition, str] = {}
         """What is never going to move, and why."""
         self.open: dict[TopicPartition, PlannedMove] = {}
@@ -69,7 +69,7 @@ class Wave:
             self._submit(ready[first : first + _ROWS_PER_REQUEST], controller)
 
     def waits(self, *, only_stuck: bool = False) -> str:
-        """Say which open moves wait for what; ``only_stuck``: for what takes somebody to act."""
+        """Say which open moves wait for what; ``only_stuck``: for what needs an operator."""
         by_reason: dict[str, list[TopicPartition]] = {}
         for partition in sorted(self.open):
             obstacle = self._obstacles.get(partition)
@@ -96,7 +96,7 @@ class Wave:
         """Ask the controller to begin; submitting twice is as good as once.
 
         What is refused for another reason than that it does not exist (a broker that has just died,
-        a leader that nobody can replace now) is submitted again at the next step.
+        a leader that no replica can replace now) is submitted again at the next step.
         """
         for batch in batches(moves):
             self._submit_batch(batch, controller)

@@ -190,7 +190,7 @@ class Rebalance:
         left = Transfer(layout, self._share, self._takers(survey), seed).run()
         if not any(layout.changed_rows()):
             raise NotImprovingError(
-                "nothing can be moved: whatever has too few replicas holds the same partitions as"
+                "nothing can be moved: brokers with too few replicas hold the same partitions as"
                 " what has too many, or they would lose a rack"
             )
         return Planned(prefer_leaders(layout), self._bound, left)

@@ -1,7 +1,7 @@
-"""Who is preferred as leader where the one that was is no replica any more.
+"""Choosing preferred leaders where the former one is no longer a replica.
 
-Any of the replicas may be put first, which moves nothing: the one whose broker is preferred for the
-fewest partitions, so that a leaving broker's leaderships do not all go to its successors.
+Putting another replica first moves no data. The replica is put first whose broker is the preferred
+leader of the fewest partitions, so that successors of a leaving broker do not get all it led.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class LeastLoaded:
     """Finds the broker for one more replica.
 
     Brokers are compared by load minus ``offset``, equal ones by their order in ``brokers``; those
-    whose load has reached ``limit`` are not found. Whoever changes a load says so by ``update``.
+    whose load has reached ``limit`` are not found. Call ``update`` after every change of a load.
     """
 
     def __init__(

@@ -73,7 +73,7 @@ class Change(NamedTuple):
     partition: int
     before: tuple[BrokerId, ...]
     after: tuple[BrokerId, ...]
-    sender: BrokerId  # who feeds new replicas: the leader, as far as is known
+    sender: BrokerId  # the broker that new replicas copy from: the leader, if it is known
 
     @property
     def added(self) -> list[BrokerId]:

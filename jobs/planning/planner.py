@@ -134,8 +134,8 @@ def _warnings(layout: Layout, planned: Planned, request: Request) -> list[str]:
     warnings = []
     if planned.left:
         warnings.append(
-            f"{planned.left} replicas stay where there are too many: whatever would take them"
-            " holds the partition already, or it would lose a rack"
+            f"{planned.left} replicas stay where there are too many: every broker that could take"
+            " them holds the partition already, or it would lose a rack"
         )
     brokers = layout.brokers
     unlisted = range(brokers.usable, len(brokers.ids))

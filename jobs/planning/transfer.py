@@ -106,7 +106,7 @@ class Transfer:
             slot = slots.pop()
             taker = self._taker(slot)
             if taker is None or (need_only and self._queue.excess(taker) >= 0):
-                continue  # of no use, as nobody it fits on will be needier later
+                continue  # no broker that it fits on will need it more later
             drawbacks = (self._queue.excess(taker) >= 0, slot[0] in self._moved_rows)
             found.append((drawbacks, slot, taker))
             if not any(drawbacks):

@@ -1,7 +1,7 @@
 """Waves: which changes are made at the same time, so that no broker has too much to do.
 
-In a wave a broker takes part in a limited number of moves, whatever its part is: it receives a
-replica, gives one up, or leads the partition and so sends the data. All brokers together make a
+In a wave a broker takes part in a limited number of moves: it receives a replica, gives one up, or
+leads the partition and so sends the data. All brokers together make a
 limited number of moves. A partition is in one wave; when its change alone is more than a limit, it
 is the only one of that broker, or of the wave.
 

@@ -74,7 +74,7 @@ SELECT controller_epoch, min(broker_id) AS broker_id, count(*) AS events, min(ts
 FROM {events} WHERE controller_epoch > 0 GROUP BY controller_epoch ORDER BY controller_epoch
 """
 
-# Who ruled before may have been stopped, and go on for a moment when somebody else rules already.
+# The former controller may have been paused, and go on for a moment after the next election.
 _LAST_HEARD: Final = """
 SELECT t.controller_epoch, max(e.ts_ms + e.handling_ms) AS previous_heard_ms
 FROM {events} e JOIN {terms} t

@@ -53,7 +53,7 @@ def write_page(report: Row, path: Path) -> None:
         "A journal names the first few changes of an event and counts the others: partitions and"
         " ISRs are told of by the named ones. Times are the wall clocks of the brokers' machines."
     )
-    page.heading("Who ruled")
+    page.heading("Active controllers")
     _add_terms(page, report["terms"][-_MOST_TERMS:], clock)
     _add_table(page, terms)
     page.heading("How busy they were")
@@ -99,7 +99,7 @@ def _add_terms(page: Page, rows: Sequence[Row], clock: _Clock) -> None:
     if elected:
         page.figure(
             partial(_draw_failovers, elected),
-            "Failovers, from when the new controller learnt that nobody ruled",
+            "Failovers, from when the new controller noticed that there was none",
             height_in=_height(elected),
         )
 
@@ -147,8 +147,8 @@ def _draw_failovers(rows: Sequence[Row], axes: Axes) -> None:
     begins = [0.0] * len(rows)
     for name, begin, end in (
         ("waited", "noticed_ms", "elected_ms"),
-        ("read, elected leaders, told everybody", "elected_ms", "announced_ms"),
-        ("until all obeyed", "announced_ms", "obeyed_ms"),
+        ("read, elected leaders, told every broker", "elected_ms", "announced_ms"),
+        ("until all responded", "announced_ms", "obeyed_ms"),
     ):
         spans = [max(0.0, row[end] - row[begin]) if row[end] is not None else 0.0 for row in rows]
         axes.barh(names, spans, left=begins, height=0.6, label=name)

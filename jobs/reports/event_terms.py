@@ -27,7 +27,7 @@ _COUNTED: Final = (
 
 
 class BrokerMentions:
-    """How often each broker was heard or spoken of, and when it first obeyed in each term."""
+    """How often each broker is named, and its first response in each controller epoch."""
 
     def __init__(self, by_broker: Rows, causes: Rows, comings_and_goings: Rows) -> None:
         self.times: dict[BrokerId, dict[str, int]] = defaultdict(lambda: dict.fromkeys(_COUNTED, 0))
@@ -139,7 +139,7 @@ def slowest_brokers(
     """Return one row a broker, the slowest to answer controllers first.
 
     ``answered_ms`` counts from when a request was first sent, ``obeyed_after_ms`` from when a new
-    controller had told everybody; None where the journals do not tell.
+    controller had told every broker; None where the journals do not say.
     """
     times = mentions.times
     announced: dict[int, float] = {}

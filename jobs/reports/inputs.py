@@ -86,7 +86,7 @@ def log_directories(options: Mapping[str, Any]) -> tuple[Path, ...]:
 def bytes_per_broker(directories: Iterable[Path]) -> dict[int, int]:
     """Sum up the segments of all logs in use; several directories may be one broker's.
 
-    Raises ``InputError`` for a directory of nobody, and OSError.
+    Raises ``InputError`` for a directory without a reader, and OSError.
     """
     sizes: dict[int, int] = {}
     for directory in directories:

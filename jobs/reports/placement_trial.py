@@ -57,7 +57,7 @@ class FailureLoad(NamedTuple):
 
     ``heirs``: how many take over its leaderships. ``busiest_leader``: the most partitions one of
     the others then leads. ``sources``: how many its replicas are copied from, by new followers
-    elsewhere, who fetch from leaders. ``busiest_source``: the most replicas copied from one.
+    elsewhere, which fetch from leaders. ``busiest_source``: the most replicas copied from one.
     """
 
     heirs: Counts
@@ -124,7 +124,7 @@ def placement_request(
 def place_on_paper(
     spark: SparkSession, setting: TrialSetting, strategy: str, added: int = 0
 ) -> ReplicaArrays:
-    """Place everything; partitions are in the same order whatever the strategy."""
+    """Place everything; partitions are in the same sequence for every strategy."""
     brokers = setting.brokers + added
     if strategy == UNIFORM:
         rng = np.random.default_rng(setting.seed)

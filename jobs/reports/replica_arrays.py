@@ -26,7 +26,7 @@ _BLOCK: Final = 1 << 23  # cells of a matrix of brokers by brokers that are look
 
 @dataclass(frozen=True, slots=True)
 class ReplicaArrays:
-    """Who holds the partitions.
+    """The replicas of all partitions, by broker.
 
     ``broker_ids`` is ascending. ``by_factor`` has for each replication factor an array of the shape
     (partitions, factor), the preferred leader first.
@@ -111,7 +111,7 @@ def copysets(replicas: Positions, brokers: int) -> Copysets:
 
 
 def scatter_widths(sets: Sequence[Copysets], brokers: int) -> Counts:
-    """Count for each broker the others it shares partitions with: who can help to replace it."""
+    """Count for each broker the others it shares partitions with, which can help to replace it."""
     pairs = [
         (members[:, one], members[:, other])
         for members, _ in sets

@@ -59,8 +59,9 @@ class FilteringBatchReader(BatchReader):
     """Reads only what a query's conditions let through.
 
     Spark 4.3 keeps what this planned with the loaded DataFrame, and gives it to the next query of
-    the same DataFrame as well, and to both sides of a union: these see too few records. So somebody
-    who uses a DataFrame once has to ask for it. Needs ``spark.sql.python.filterPushdown.enabled``.
+    the same DataFrame as well, and to both sides of a union: these see too few records. So it is
+    off by default, and for DataFrames that are used once. Needs
+    ``spark.sql.python.filterPushdown.enabled``.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802

@@ -38,12 +38,12 @@ _WITH_HEADERS: Final = StructType([*_COLUMNS.fields, StructField("headers", _HEA
 
 
 def record_schema(*, include_headers: bool) -> StructType:
-    """Return what a read has when nobody asks for less."""
+    """Return the columns of a read without a selection."""
     return _WITH_HEADERS if include_headers else _COLUMNS
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow form of a schema somebody asks for: columns of ours, perhaps not all.
+    """Return the Arrow form of a requested schema, which may have some of our columns only.
 
     Raises ``OptionError`` for a column that a record has not, or not with this type.
     """

@@ -40,7 +40,7 @@ def check_names(option: OffsetsOption, partitions: Sequence[TopicPartition]) -> 
 def resolve(option: OffsetsOption, bounds: LogBounds, store: RecordStore) -> Offsets:
     """Return the offsets an option means for the partitions of ``bounds``.
 
-    Raises ``OptionError`` for a time since which nobody wrote.
+    Raises ``OptionError`` for a time without a record after it.
     """
     times = option.times_of(bounds.latest)
     if times:

@@ -68,7 +68,7 @@ class Subscription:
     assigned: tuple[TopicPartition, ...] = ()
 
     def matches(self, topic: str) -> bool:
-        """Whether a topic that somebody found belongs to it."""
+        """Whether an existing topic belongs to it."""
         if self.pattern is not None:
             return re.fullmatch(self.pattern, topic) is not None
         return topic in self.topics or any(topic == name for name, _ in self.assigned)

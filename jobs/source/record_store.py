@@ -15,10 +15,10 @@ from regent.jobs.source.options import ReadOptions, Subscription
 
 
 class RecordStore(Protocol):
-    """Logs of partitions; opened by whoever reads, as it cannot be sent to another process."""
+    """Logs of partitions. Each reader opens its own: it cannot be sent to another process."""
 
     def partitions(self, subscription: Subscription) -> list[TopicPartition]:
-        """Return the partitions there are of those somebody wants, sorted.
+        """Return the partitions that exist and match the subscription, sorted.
 
         Raises ``OptionError`` when a topic or partition that is named does not exist.
         """
@@ -29,7 +29,7 @@ class RecordStore(Protocol):
         ...
 
     def latest(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset after the last record of each that everybody may read."""
+        """Return the offset after the last committed record of each."""
         ...
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:

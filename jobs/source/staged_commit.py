@@ -3,8 +3,8 @@
 The rows of a commit are first made final: their files, and where the topics ended, are moved
 together under the commit's key, by one rename. From then on these rows are the commit, even if
 Spark computes the same micro-batch again after a crash. Every record carries the header
-``regent.commit``: the commit's id, the file and the row. Whoever finds a commit begun reads the
-topics from where they ended, and sends what is not there. A commit that is done leaves a marker.
+``regent.commit``: the commit's id, the file and the row. A writer that finds a commit begun reads
+the topics from where they ended, and sends what is not there. A finished commit leaves a marker.
 
 What cannot be excluded without transactions: that a broker commits a request of the writer that
 died after the successor has looked. It looks when the topics have not grown for a second, and

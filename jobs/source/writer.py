@@ -5,8 +5,8 @@ lost, but what a task has sent when it fails is sent again by the next attempt. 
 guarantee of Spark's Kafka sink: *at least once*.
 
 With ``stagingLocation``, a directory that driver and executors share, tasks only stage their rows;
-the driver's commit sends those of the attempts that succeeded, *exactly once*, whatever ran twice
-or failed. See ``jobs.source.staged_commit`` for how, and for what is left to be wished for.
+the driver's commit sends the rows of the attempts that succeeded, *exactly once*, even if tasks ran
+twice or failed. See ``jobs.source.staged_commit`` for how, and for the limits.
 """
 
 from __future__ import annotations

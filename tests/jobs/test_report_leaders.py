@@ -74,7 +74,7 @@ def test_an_assignment_without_leaders_is_refused(
     path = write(tmp_path / "a.jsonl", [("a", 0, [0, 1], None)])
     page = tmp_path / "page.html"
     assert main(["--assignment", path, "--html", str(page)], spark) == 2
-    assert "a.jsonl does not tell who leads" in capsys.readouterr().err
+    assert "a.jsonl names no leaders" in capsys.readouterr().err
     assert not page.exists()
 
 

@@ -33,9 +33,9 @@ def test_the_state_of_a_move_follows_from_the_assignment(
 
 
 def test_a_pending_request_of_a_tool_counts_before_the_assignment():
-    assert move_state(MOVE, ReplicaAssignment((0, 1)), wish=(2, 1)) is MoveState.MOVING
-    assert move_state(MOVE, ReplicaAssignment((0, 1)), wish=(3, 1)) is MoveState.CHANGED
-    assert move_state(MOVE, MOVING, wish=(3, 1)) is MoveState.CHANGED
+    assert move_state(MOVE, ReplicaAssignment((0, 1)), pending=(2, 1)) is MoveState.MOVING
+    assert move_state(MOVE, ReplicaAssignment((0, 1)), pending=(3, 1)) is MoveState.CHANGED
+    assert move_state(MOVE, MOVING, pending=(3, 1)) is MoveState.CHANGED
 
 
 def test_a_move_that_changes_nothing_is_done():
