@@ -11,9 +11,10 @@ from regent.core.controller.events import (
     ReadAgain,
 )
 from regent.core.controller.request_batch import REPLICA_BYTES, ROW_BYTES
-from regent.core.model import LEADER_DURING_DELETE, BrokerId, TopicPartition
+from regent.core.model import LEADER_DURING_DELETE, TopicPartition
 from regent.core.protocol.control import LeaderAndIsrRequest, StopReplicaRequest
 from tests.simulation.broker import SimulatedBroker
+from tests.simulation.channel import Channel
 from tests.simulation.leadership_history import LeadershipHistory
 
 # A new broker gets the full state, its own replicas, and all partitions of brokers that left.
@@ -27,8 +28,8 @@ class SentRequests:
         self._history = history
         self._event: tuple[SimulatedBroker, int] | None = None  # being handled: controller, number
         self._sent: list[SendControlRequest] = []  # during this event
-        # During this event: broker, partition, and whether to delete the log.
-        self._stopped: set[tuple[BrokerId, TopicPartition, bool]] = set()
+        # During this event: channel to the broker, partition, and whether to delete the log.
+        self._stopped: set[tuple[Channel | None, TopicPartition, bool]] = set()
 
     def on_control_request(self, sender: SimulatedBroker, sent: SendControlRequest) -> None:
         """Check a control request before it is queued."""
@@ -37,28 +38,29 @@ class SentRequests:
             self._event, self._sent, self._stopped = event, [], set()
         where = f"broker {sender.broker_id} sends {sent.broker_id} {sent.request}"
         reads_everything = isinstance(sender.event, LookAgain | EventsLost | ReadAgain)
-        self._check_once(sent, where, has_work=_has_work(sender), reads_everything=reads_everything)
+        if not (reads_everything and isinstance(sent.request, StopReplicaRequest)):
+            self._check_once(sender, sent, where)
         self._sent.append(sent)
         self._check_size(sender, sent, where)
         self._check_leader(sender, sent, where)
 
-    def _check_once(
-        self, sent: SendControlRequest, where: str, *, has_work: bool, reads_everything: bool
-    ) -> None:
+    def _check_once(self, sender: SimulatedBroker, sent: SendControlRequest, where: str) -> None:
         """No replica is stopped twice; a new broker may get the state of others twice.
 
-        When everything is read again, a broker and a topic that are gone may both cause a request.
+        A channel that is opened again, to a new address, drops the requests that were queued in the
+        former one. When everything is read again, a broker and a topic that are gone may both cause
+        a request.
         """
         if isinstance(sent.request, StopReplicaRequest):
-            if reads_everything:
-                return
+            channel = sender.channels.get(sent.broker_id)
             stopped = {
-                (sent.broker_id, name, row.delete_partition)
-                for name, row in sent.request.partitions()
+                (channel, name, row.delete_partition) for name, row in sent.request.partitions()
             }
             assert not stopped & self._stopped, f"StoppedOnce: {where}"
             self._stopped |= stopped
-        elif not (has_work or _concerns_a_deletion(sent)) and any(sent.request.partitions()):
+        elif not (_has_work(sender) or _concerns_a_deletion(sent)) and any(
+            sent.request.partitions()
+        ):
             assert self._sent.count(sent) < MAX_REPEATS, f"SentOnce: {where}"
 
     def _check_size(self, sender: SimulatedBroker, sent: SendControlRequest, where: str) -> None:
