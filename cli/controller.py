@@ -10,7 +10,7 @@ from regent.admin.wording import listed
 from regent.cli.find_cluster import Cluster, pass_cluster
 from regent.cli.output import Output, output_option, print_facts, print_json
 from regent.core.errors import RegentError
-from regent.zk.stores.admin_store import RulingController, ZkAdminStore
+from regent.zk.stores.admin_store import ActiveController, ZkAdminStore
 
 _POLL_S = 0.02
 
@@ -24,7 +24,7 @@ def controller() -> None:
     """Show or move the active controller."""
 
 
-def controller_json(controller: RulingController) -> dict[str, object]:
+def controller_json(controller: ActiveController) -> dict[str, object]:
     """Return the object that stands for the controller in JSON answers."""
     return {
         "broker_id": controller.broker_id,
@@ -92,14 +92,14 @@ def try_again(cluster: Cluster, /, output: str) -> None:
         click.echo("Nothing has ended a controller.")
 
 
-def _active(admin: ZkAdminStore) -> RulingController:
+def _active(admin: ZkAdminStore) -> ActiveController:
     active = admin.read_controller()
     if active is None:
         raise NoControllerError("there is no controller at the moment")
     return active
 
 
-def _await_next(admin: ZkAdminStore, old: RulingController, timeout_ms: int) -> RulingController:
+def _await_next(admin: ZkAdminStore, old: ActiveController, timeout_ms: int) -> ActiveController:
     deadline = time.monotonic() + timeout_ms / 1000
     while True:
         active = admin.read_controller()
@@ -112,5 +112,5 @@ def _await_next(admin: ZkAdminStore, old: RulingController, timeout_ms: int) -> 
         time.sleep(_POLL_S)
 
 
-def _named(controller: RulingController) -> str:
+def _named(controller: ActiveController) -> str:
     return f"broker {controller.broker_id} (epoch {controller.controller_epoch})"

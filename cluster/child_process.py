@@ -3,7 +3,7 @@
 The contract with such a program: it prints one line ``ready: …`` on standard output once it serves,
 everything else on standard error, of which the last line says why it failed; SIGTERM ends it in
 order, with status 0; and it ends by itself when the pipe it was handed reaches its end, which
-happens when the process that started it is gone, however that came about.
+happens when the process that started it has ended for any reason.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class ChildStartError(RegentError):
 
 
 class Child(Protocol):
-    """Something that has at most one process at a time, and can be launched again."""
+    """A program with at most one process at a time. It can be launched again."""
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """The name used in messages."""
         ...
 
     @property
@@ -44,12 +44,12 @@ class Child(Protocol):
 
     @property
     def ready(self) -> str | None:
-        """What the process said when it was ready; None while it has not."""
+        """The text of the line ``ready: …`` that the process printed; None before that."""
         ...
 
     @property
     def stdout(self) -> IO[bytes] | None:
-        """What to wait on for ``read``, if it says anything; not blocking."""
+        """The non-blocking pipe that ``read`` reads; None if the process prints nothing."""
         ...
 
     def launch(self) -> None:
@@ -57,7 +57,7 @@ class Child(Protocol):
         ...
 
     def read(self) -> bool:
-        """Take in what it printed; False at the end of it."""
+        """Read what the process printed; False at the end of the output."""
         ...
 
     def poll(self) -> int | None:
@@ -65,36 +65,36 @@ class Child(Protocol):
         ...
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal, if the process lives."""
+        """Send a signal if the process is running."""
         ...
 
-    def last_words(self) -> str | None:
+    def last_line(self) -> str | None:
         """Return the last line it printed on standard error, if it is known."""
         ...
 
 
 class DeathPipe:
-    """A pipe that ends when this process does, because nobody else holds its other end."""
+    """A pipe that ends when this process ends: only this process has its write end open."""
 
     def __init__(self) -> None:
         self.read_fd, write_fd = os.pipe()
         self._write_end = os.fdopen(write_fd, "wb", buffering=0)
 
-    def feign_death(self) -> None:
-        """Let the pipe end now: the children believe that this process is gone, and hurry."""
+    def close_write_end(self) -> None:
+        """Close the write end: the children react as if this process had ended, and end fast."""
         self._write_end.close()
 
     def close(self) -> None:
-        """Let go of both ends."""
+        """Close both ends."""
         self._write_end.close()
         os.close(self.read_fd)
 
 
 class ChildProcess:
-    """A Python program of ours under the contract of this module, in a session of its own.
+    """A Regent program that follows the contract of this module, in its own process session.
 
-    ``command`` is asked at each launch. Standard error goes to the file ``output``, begun anew each
-    time, so that no reader can block or end a child.
+    ``command`` is called at each launch. Standard error goes to the file ``output``, because a slow
+    or closed reader of a pipe would block or end the child. Each launch truncates the file.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class ChildProcess:
                     stdout=subprocess.PIPE,
                     stderr=output,
                     pass_fds=(pipe,),
-                    start_new_session=True,  # Ctrl-C is for us: we end it in order
+                    start_new_session=True,  # Ctrl-C reaches only this process, which stops it
                 )
         except OSError as error:
             raise ChildStartError(f"{self.name} cannot be started: {error}") from error
@@ -145,7 +145,7 @@ class ChildProcess:
         os.set_blocking(self._process.stdout.fileno(), False)
 
     def read(self) -> bool:
-        """See ``Child.read``; of all it prints, the first line ``ready: …`` counts."""
+        """See ``Child.read``; only the first line ``ready: …`` is used."""
         assert self.stdout is not None
         try:
             data = os.read(self.stdout.fileno(), _READ_BYTES)
@@ -169,8 +169,8 @@ class ChildProcess:
         if self._process is not None:
             self._process.send_signal(number)
 
-    def last_words(self) -> str | None:
-        """See ``Child.last_words``."""
+    def last_line(self) -> str | None:
+        """See ``Child.last_line``."""
         with suppress(OSError), self._output.open("rb") as output:
             output.seek(max(0, output.seek(0, os.SEEK_END) - _MAX_OUTPUT_TAIL_BYTES))
             lines = output.read().decode(errors="replace").split("\n")

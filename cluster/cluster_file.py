@@ -36,7 +36,7 @@ class BrokerEntry:
 
     @classmethod
     def decode(cls, text: str) -> BrokerEntry:
-        """Understand what a broker says when it is ready; raises ``BadDataError``."""
+        """Decode what a broker prints when it is ready; raises ``BadDataError``."""
         try:
             values = json.loads(text)
             wrong = [
@@ -63,7 +63,8 @@ class PlacementEntry:
 class ClusterFile:
     """What ``cluster.json`` holds; ``zookeeper`` is a connect string.
 
-    A broker that died stays listed, so that it is missed; one that shut down in order does not.
+    A broker that crashed stays listed, so that commands report it as missing. A broker that shut
+    down normally is removed.
     """
 
     path: Path
@@ -83,7 +84,7 @@ class ClusterFile:
         write_atomically(self.path, (json.dumps(content, indent=2) + "\n").encode())
 
     def remove(self) -> None:
-        """Remove the file: there is no cluster to be found."""
+        """Remove the file when the cluster has stopped."""
         self.path.unlink(missing_ok=True)
 
 
@@ -98,7 +99,7 @@ def listed_processes(data_dir: Path) -> list[int]:
 
 
 def placement_endpoint(path: Path) -> str | None:
-    """Return where the placement service of a ``cluster.json`` is; None without one."""
+    """Return the endpoint of the placement service in a ``cluster.json``; None without one."""
     try:
         placement = json.loads(path.read_bytes())["placement"]
         return None if placement is None else str(placement["endpoint"])

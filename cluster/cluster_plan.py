@@ -16,7 +16,7 @@ _ZOOKEEPER_PORT = 2181
 
 
 class BrokerPorts(NamedTuple):
-    """The ports of one broker; 0 for any free one."""
+    """The ports of one broker; 0: any free port."""
 
     port: int
     control_port: int
@@ -28,8 +28,8 @@ class BrokerPorts(NamedTuple):
 class ClusterPlan:
     """What to start, and how.
 
-    ``program`` is the command line of this program up to, not including, the command;
-    ``zookeeper`` is the connect string of servers run by somebody else.
+    ``program`` is the command line of this program without the command. ``zookeeper`` is the
+    connect string of external servers.
     """
 
     program: tuple[str, ...]
@@ -51,7 +51,7 @@ class ClusterPlan:
 
         With the default base port, 9092, broker N has 9092 + N for Kafka's clients, 10092 + N for
         control requests, 11092 + N for followers, and 12092 + N for metrics. All of them are below
-        32768, where the ports begin that Linux gives to outgoing connections.
+        32768, where the ephemeral ports of Linux begin.
         """
         if not self.base_port:
             return BrokerPorts(0, 0, 0, 0)
@@ -84,20 +84,20 @@ class ClusterPlan:
         return [*self.program, name, *arguments]
 
     def broker_dir(self, broker_id: BrokerId) -> Path:
-        """Return where a broker keeps everything."""
+        """Return the folder of a broker's files."""
         return self.data_dir.absolute() / f"broker-{broker_id}"
 
     @property
     def placement_service_dir(self) -> Path:
-        """Where the placement service keeps its log and Spark its files."""
+        """Return the folder of the placement service's log and of Spark's files."""
         return self.data_dir.absolute() / "placement-service"
 
     def zookeeper_dirs(self) -> list[Path]:
-        """Return where the servers to start keep everything."""
+        """Return the folders of the ZooKeeper servers to start."""
         nodes = range(0 if self.zookeeper is not None else self.zookeeper_nodes)
         return [self.data_dir.absolute() / f"zookeeper-{node}" for node in nodes]
 
     def zookeeper_ports(self) -> list[int]:
-        """Return the client ports of the servers to start."""
+        """Return the client ports of the ZooKeeper servers to start."""
         nodes = range(len(self.zookeeper_dirs()))
         return [_ZOOKEEPER_PORT + node if self.base_port else 0 for node in nodes]

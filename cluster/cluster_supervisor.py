@@ -1,8 +1,8 @@
 """A whole cluster on this machine: ZooKeeper, brokers and the placement service as child processes.
 
-The placement service is started first of all, because Spark takes longest. The brokers are stopped
-first, one by one, so that each can hand over what it leads to those that are left. What runs is in
-``cluster.json`` of the data directory.
+The placement service is started first, because Spark takes longest. The brokers are stopped first,
+one by one, so that each can move its leaderships to the others. ``cluster.json`` in the data
+directory lists the running processes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _START_TIMEOUT_S = 600.0  # a broker may have to recover its logs first
 _START_TIMEOUT_PER_BROKER_S = 2.0
 _PLACEMENT_START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 10.0
-_HURRY_TIMEOUT_S = 3.0
+_FAST_STOP_TIMEOUT_S = 3.0
 _CONTROLLER_READ_TIMEOUT_S = 2.0
 _METADATA_TIMEOUT_S = 60.0
 _METADATA_ASK_S = 1.0
@@ -56,15 +56,15 @@ _METADATA_POLL_S = 0.02
 
 
 class ClusterStartError(RegentError):
-    """The cluster did not come up; the message is one line that says why."""
+    """The cluster did not start; the message is one line with the reason."""
 
 
 class ClusterSupervisor(SupervisionListener):
-    """Runs a cluster in the foreground; to be used once, on the main thread.
+    """Runs a cluster in the foreground. Use an instance once, on the main thread.
 
-    ``announce`` gets the one line that says that the cluster serves, ``say`` short lines about what
-    happens; ``find_controller`` is ``read_controller_id``, and ``ask_for_brokers`` is
-    ``known_brokers``, unless a test knows better.
+    ``announce`` gets the one line that says that the cluster is ready. ``say`` gets short lines
+    about events. Tests replace ``find_controller`` (default: ``read_controller_id``) and
+    ``ask_for_brokers`` (default: ``known_brokers``).
     """
 
     def __init__(
@@ -88,18 +88,18 @@ class ClusterSupervisor(SupervisionListener):
         self._brokers = {id_: self._broker(id_) for id_ in range(plan.broker_count)}
         self._placement = self._placement_service() if plan.placement_service else None
         self._starts: list[_Start] = []
-        self._failure: str | None = None  # why the cluster cannot come up
+        self._failure: str | None = None  # why the cluster cannot start
         self._serving = False
         self._stopping = False
 
     def run(self) -> int:
         """Start everything, supervise it until asked to stop, stop it; return the exit status.
 
-        0 after an orderly end, 1 when something had to be killed for it, 130 when a second request
-        to stop cut it short.
+        0: every process ended normally. 1: a process had to be killed. 130: a second request to
+        stop ended everything at once.
 
         Raises:
-            RegentError: the cluster did not come up; nothing is left running.
+            RegentError: the cluster did not start; no process is left running.
         """
         try:
             with ProcessSupervisor(self) as self._processes:
@@ -122,7 +122,7 @@ class ClusterSupervisor(SupervisionListener):
         try:
             requests.open()
         except OSError as error:
-            self._say(f"brokers cannot be started again by commands: {error}")
+            self._say(f"the command to start brokers again is not available: {error}")
         try:
             self._serve()
             self._processes.wait(lambda: self._processes.stop_requests > 0)
@@ -171,7 +171,7 @@ class ClusterSupervisor(SupervisionListener):
         self._file.zookeeper = ",".join(server.address for server in servers)
 
     def _await_brokers(self) -> None:
-        """Return when all brokers serve, or somebody wants to stop."""
+        """Return when all brokers are ready, or when a stop is requested."""
 
         def settled() -> bool:
             return bool(
@@ -183,14 +183,14 @@ class ClusterSupervisor(SupervisionListener):
         timeout_s = _START_TIMEOUT_S + _START_TIMEOUT_PER_BROKER_S * len(self._brokers)
         if not self._processes.wait(settled, timeout_s):
             late = min(self._brokers.keys() - self._file.brokers.keys())
-            self._failure = f"broker {late} does not serve after {timeout_s:.0f} s"
+            self._failure = f"broker {late} is not ready after {timeout_s:.0f} s"
         if self._failure:
             raise ClusterStartError(self._failure)
 
     def _await_metadata(self) -> None:
         """Return when every broker knows all brokers, or when a stop is requested.
 
-        Until then a client may be told that there are fewer brokers than replicas.
+        Until then a broker may refuse to create a topic because it knows too few brokers.
         """
         behind = dict(self._file.brokers)
         deadline = time.monotonic() + _METADATA_TIMEOUT_S
@@ -213,9 +213,9 @@ class ClusterSupervisor(SupervisionListener):
                 raise ClusterStartError(self._failure)
 
     def _await_placement(self) -> None:
-        """Return when the service can be found; it may be a long way from answering.
+        """Return when the endpoint of the service is known; Spark may still be starting.
 
-        Whoever reads ``cluster.json`` as soon as the cluster is ready shall find it there.
+        The endpoint must be in ``cluster.json`` before the cluster is announced as ready.
         """
         placement = self._placement
         if placement is not None:
@@ -257,7 +257,7 @@ class ClusterSupervisor(SupervisionListener):
         )
 
     def _ports(self, broker_id: BrokerId) -> BrokerPorts:
-        """Return the ports to start a broker on; clients know it by those it had before."""
+        """Return the ports for a broker: at a restart those it had, because clients know them."""
         return self._former_ports.get(broker_id) or self._plan.broker_ports(broker_id)
 
     def _placement_service(self) -> ChildProcess:
@@ -274,7 +274,7 @@ class ClusterSupervisor(SupervisionListener):
     # --- brokers started on request ---
 
     def _start_brokers(self, request: StartRequest) -> None:
-        """Start brokers as they were, and answer when they serve or one of them cannot."""
+        """Start brokers on their old ports; answer when all are ready or one has failed."""
         missing = [i for i in self._brokers if not self._is_serving(i)]
         wanted = missing if request.broker_ids is None else list(request.broker_ids)
         for broker_id in wanted:
@@ -305,13 +305,13 @@ class ClusterSupervisor(SupervisionListener):
         return self._is_running(broker_id) and self._brokers[broker_id].ready is not None
 
     def _settle_starts(self) -> None:
-        """Answer the requests whose brokers all serve, or one of whose brokers has ended."""
+        """Answer each request when all its brokers are ready, or when one of them has ended."""
         for start in list(self._starts):
             ended = sorted(i for i in start.broker_ids if not self._is_running(i))
             if ended:
                 child = self._brokers[ended[0]]
-                words = child.last_words() or "it says nothing"
-                start.request.answer({"error": f"{child.name} ended while it started: {words}"})
+                line = child.last_line() or "it printed nothing"
+                start.request.answer({"error": f"{child.name} ended while it started: {line}"})
             elif not all(map(self._is_serving, start.broker_ids)):
                 continue
             else:
@@ -319,10 +319,10 @@ class ClusterSupervisor(SupervisionListener):
                 start.request.answer({"started": entries})
             self._starts.remove(start)
 
-    # --- what becomes of them ---
+    # --- events of the children ---
 
     def on_ready(self, child: Child) -> None:
-        """List a child that serves."""
+        """Add a child that is ready to ``cluster.json``."""
         assert child.ready is not None
         assert child.pid is not None
         broker_id = self._broker_id(child)
@@ -340,11 +340,11 @@ class ClusterSupervisor(SupervisionListener):
             self._former_ports[broker_id] = ports
         self._save()
         if self._serving and not self._stopping:
-            self._say(f"{child.name} serves again as process {child.pid}")
+            self._say(f"{child.name} is ready again as process {child.pid}")
         self._settle_starts()
 
     def _start_command(self, child: Child) -> str | None:
-        """Return what a user types to have a child started again."""
+        """Return the command that starts a child again."""
         broker_id = self._broker_id(child)
         if broker_id is not None:
             return start_command(self._plan.data_dir, broker_id)
@@ -361,16 +361,16 @@ class ClusterSupervisor(SupervisionListener):
             self._say(f"{name}: port {wanted} for metrics is in use; they are on {port}")
 
     def on_exit(self, child: Child, status: int, restart_in_s: float | None) -> None:
-        """Say that a child has ended; forget it unless it is to be missed."""
+        """Report that a child has ended; remove it from ``cluster.json`` if it ended normally."""
         broker_id = self._broker_id(child)
         if child is self._placement:
             self._file.placement = None
         elif broker_id is not None and status == 0:
             self._file.brokers.pop(broker_id, None)
         self._save()
-        last_words = child.last_words()
-        # Who was killed did not say why.
-        why = f": {last_words}" if last_words and status > 0 else ""
+        last_line = child.last_line()
+        # The last line of a process that was killed by a signal is not the reason.
+        why = f": {last_line}" if last_line and status > 0 else ""
         what = f"{child.name} (process {child.pid}) ended {describe_exit(status)}{why}"
         if broker_id is not None and not self._serving:
             self._failure = self._failure or what
@@ -383,17 +383,17 @@ class ClusterSupervisor(SupervisionListener):
         self._settle_starts()
 
     def on_launched_again(self, child: Child) -> None:
-        """List a server that has been started again; the others say when they serve."""
+        """Add a ZooKeeper server that was started again; other children call ``on_ready``."""
         self._save()
         if child in self._nodes:
             self._say(f"{child.name} was started again as process {child.pid}")
 
     def on_launch_failed(self, child: Child, error: RegentError, restart_in_s: float) -> None:
-        """Say that a child could not be started again."""
+        """Report that a child could not be started again."""
         self._say(f"{child.name}: {error}; trying again in {restart_in_s:g} s")
 
     def _save(self) -> None:
-        """Write ``cluster.json``; when that fails the cluster goes on without it."""
+        """Write ``cluster.json``. If that fails, the cluster continues without it."""
         self._file.zookeeper_nodes = [
             ZooKeeperEntry(node.pid, node.server.port) for node in self._nodes
         ]
@@ -409,37 +409,39 @@ class ClusterSupervisor(SupervisionListener):
         requests = processes.stop_requests
         processes.stop_restarts()
         self._stopping = True
-        self._say("stopping in order; Ctrl-C makes it quick")
+        self._say("stopping; press Ctrl-C again to stop at once")
         killed = False
         for child, timeout_s in self._stop_order():
             if processes.is_running(child):
                 self._say(f"stopping {child.name}")
                 has_ended = processes.end(child, timeout_s)
                 if processes.stop_requests > requests:
-                    return self._hurry()
+                    return self._stop_at_once()
                 if not has_ended:
                     killed = True
-                    self._say(f"{child.name} (process {child.pid}) is killed: it did not end")
+                    self._say(
+                        f"{child.name} (process {child.pid}) is killed: it did not end in time"
+                    )
                     processes.kill(child)
         return EXIT_UNCLEAN if killed else 0
 
-    def _hurry(self) -> int:
-        """End everything at once; brokers have a moment to end their sessions, and no more."""
+    def _stop_at_once(self) -> int:
+        """Kill everything; brokers get a short time to close their ZooKeeper sessions first."""
         requests = self._processes.stop_requests
-        self._death_pipe.feign_death()
+        self._death_pipe.close_write_end()
         children = [*self._brokers.values(), *([self._placement] if self._placement else [])]
         self._processes.wait(
             lambda: (
                 self._processes.stop_requests > requests
                 or not any(map(self._processes.is_running, children))
             ),
-            _HURRY_TIMEOUT_S,
+            _FAST_STOP_TIMEOUT_S,
         )
         self._processes.kill_all()
         return EXIT_INTERRUPTED
 
     def _stop_order(self) -> list[tuple[Child, float]]:
-        """Put the controller after the other brokers, which hand over to whom it chooses."""
+        """Return the active controller after the other brokers: it elects their new leaders."""
         is_running = self._processes.is_running
         running = [broker_id for broker_id, child in self._brokers.items() if is_running(child)]
         last = None
@@ -463,7 +465,7 @@ class _Start:
 
 
 def known_brokers(control_endpoint: str) -> frozenset[BrokerId]:
-    """Return the brokers in the metadata of one broker; none when it does not answer in time."""
+    """Return the brokers in the metadata of one broker; empty if it does not answer in time."""
     request = DescribeMetadataRequest(topics=())
     try:
         with actor_at(control_endpoint, client_id="regent-cluster") as broker:
@@ -474,7 +476,7 @@ def known_brokers(control_endpoint: str) -> frozenset[BrokerId]:
 
 
 def read_controller_id(hosts: str) -> BrokerId | None:
-    """Return the active controller; None: there is none, or ZooKeeper does not answer in time."""
+    """Return the active controller's id; None: no controller, or no answer from ZooKeeper."""
     timeout_ms = int(_CONTROLLER_READ_TIMEOUT_S * 1000)
     client = ZooKeeperClient(hosts, timeout_ms, on_watch=lambda _: None)
     try:

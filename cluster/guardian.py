@@ -1,10 +1,10 @@
-"""A small process beside every broker that ends its ZooKeeper session when the broker is dead.
+"""A small process for each broker that closes the broker's ZooKeeper session after a crash.
 
-Without it a crash is noticed when the session times out, seconds later; with it, at once. It acts
-only when the kernel says that the process is gone (pidfd): silence alone proves nothing.
+Without it the controller notices a crash seconds later, when the session times out. It acts only
+when the kernel reports that the broker's process has ended (pidfd).
 
-The broker hands it the credentials of every session before it creates anything in that session,
-as lines on its standard input, and dismisses it at a clean end.
+The broker writes the credentials of each session to the guardian's standard input, before it
+creates a znode in that session. After a clean shutdown it dismisses the guardian.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _END_TIMEOUT_S = 5.0
 _ALIVE_POLL_MS = 60_000
 _FIRST_BACKOFF_S = 0.1
 _MAX_BACKOFF_S = 30.0
-_SOUND_AFTER_S = 60.0  # a guardian that lived for so long is replaced at once when it dies
+_SOUND_AFTER_S = 60.0  # a guardian that ran for longer is replaced without a pause
 
 
 class Guardian:
-    """The broker's side: keeps such a process running, hands it sessions, dismisses it.
+    """The broker's side: keeps a guardian running, sends it sessions, dismisses it.
 
-    One that dies is replaced at once, and handed the present session; one that dies again and again
-    after a pause that grows to half a minute. Meanwhile the broker goes on, and would only be
-    found dead later.
+    A guardian that ends is replaced at once and gets the current session. If guardians end
+    repeatedly, a pause before each replacement grows to half a minute. The broker continues
+    meanwhile; if it crashed then, its session would have to time out.
     """
 
     def __init__(self, program: tuple[str, ...], hosts: str) -> None:
@@ -50,7 +50,7 @@ class Guardian:
             "--pid",
             str(os.getpid()),
         ]
-        self._lock = threading.Lock()  # over the process, and what it has been told
+        self._lock = threading.Lock()  # guards the process and the credentials sent to it
         self._process: subprocess.Popen[bytes] | None = None
         self._credentials: SessionCredentials | None = None
         self._dismissed = threading.Event()
@@ -58,24 +58,24 @@ class Guardian:
         self.replacements = 0
 
     def start(self) -> None:
-        """Start the process, in a session of its own: what kills the broker must not reach it."""
+        """Start the process in its own process session: signals to the broker's do not reach it."""
         self._launch()
         self._thread.start()
 
     @property
     def is_alive(self) -> bool:
-        """Whether there is a process that would notice the broker's death."""
+        """Whether a guardian process is running."""
         process = self._process
         return process is not None and process.returncode is None
 
     def watch_session(self, credentials: SessionCredentials) -> None:
-        """Hand over a new session, which replaces the one before."""
+        """Send a new session, which replaces the previous one."""
         with self._lock:
             self._credentials = credentials
             self._tell(_session_line(credentials))
 
     def dismiss(self) -> None:
-        """End the process: the session is closed, or must live on."""
+        """End the process; it does not close the session."""
         with self._lock:
             self._dismissed.set()
             self._tell(_DISMISS)
@@ -85,7 +85,7 @@ class Guardian:
             process.kill()
             self._thread.join(_END_TIMEOUT_S)
 
-    # --- on the thread that waits for its end ---
+    # --- the thread that waits for the end of the process ---
 
     def _keep(self) -> None:
         backoff_s = 0.0
@@ -117,7 +117,7 @@ class Guardian:
             try:
                 self._process = subprocess.Popen(
                     self._command,
-                    bufsize=0,  # nothing unwritten is left when it dies
+                    bufsize=0,  # so that no bytes are left to flush when the process has ended
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     start_new_session=True,
@@ -129,7 +129,7 @@ class Guardian:
                 self._tell(_session_line(self._credentials))
 
     def _tell(self, line: bytes) -> None:
-        """Write a line; a guardian that is dead is replaced, and its successor is told the same."""
+        """Write a line; if the guardian has ended, its replacement gets the credentials."""
         if self._process is not None and self._process.stdin is not None:
             with suppress(OSError, ValueError):
                 self._process.stdin.write(line)
@@ -139,21 +139,22 @@ def _session_line(credentials: SessionCredentials) -> bytes:
     return b"session %d %s\n" % (credentials.session_id, credentials.password.hex().encode())
 
 
-def watch_over(pid: int, hosts: str, orders: BinaryIO) -> None:
+def watch_over(pid: int, hosts: str, commands: BinaryIO) -> None:
     """Wait for the end of process ``pid`` and close its session; the guardian's main loop.
 
-    ``orders`` is its standard input. Returns when dismissed, or when the work is done.
+    ``commands`` is the guardian's standard input. Returns when dismissed, or when the session is
+    closed or could not be closed in time.
     """
     pidfd = _open_pidfd(pid)
     credentials: SessionCredentials | None = None
-    for line in iter(orders.readline, b""):
+    for line in iter(commands.readline, b""):
         if line == _DISMISS:
             return
         if not line.endswith(b"\n"):
-            break  # it died while it wrote
+            break  # the broker ended while it wrote the line
         session_id, password = line.split()[1:]
         credentials = SessionCredentials(int(session_id), bytes.fromhex(password.decode()))
-    if pidfd is not None:  # the pipe is closed: the process is dead, or about to be
+    if pidfd is not None:  # the pipe is closed: the process has ended, or will soon
         while not select.select([pidfd], [], [], _ALIVE_POLL_MS / 1000)[0]:
             logger.warning("Process %d closed its pipe but is still alive", pid)
     if credentials is None:
@@ -163,7 +164,7 @@ def watch_over(pid: int, hosts: str, orders: BinaryIO) -> None:
 
 
 def _open_pidfd(pid: int) -> int | None:
-    """Return a pidfd of our parent; None when it is gone (its number may be another's by now)."""
+    """Return a pidfd of the parent; None if it has ended (its pid may be reused by now)."""
     if os.getppid() != pid:
         return None
     try:

@@ -1,7 +1,7 @@
-"""Keeps an eye on child processes: one loop over signals, what they print, their ends and restarts.
+"""Supervises child processes: one loop handles signals, output, exits and restarts.
 
-Everything happens on the main thread inside ``ProcessSupervisor.wait``; signals, SIGCHLD among
-them, arrive in that loop as bytes of a socket, so that nothing is polled and nothing interrupted.
+Everything happens on the main thread inside ``ProcessSupervisor.wait``. Signals, including SIGCHLD,
+arrive in that loop as bytes of a socket, so it polls nothing and no signal interrupts it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Restart(Enum):
 class Backoff:
     """The pause before a restart, in seconds: doubled from one failure to the next.
 
-    A process that lived for ``reset_after_s`` has not failed to start.
+    A process that ran for ``reset_after_s`` does not count as a failure.
     """
 
     first_s: float = 1.0
@@ -48,7 +48,7 @@ class Backoff:
     _next_s: float = field(default=0.0, init=False)
 
     def pause_s(self, lived_s: float) -> float:
-        """Return how long to wait after a process that lived for ``lived_s``."""
+        """Return the pause after a process that ran for ``lived_s``."""
         if lived_s >= self.reset_after_s or not self._next_s:
             self._next_s = self.first_s
         pause_s, self._next_s = self._next_s, min(2 * self._next_s, self.longest_s)
@@ -56,19 +56,19 @@ class Backoff:
 
 
 class SupervisionListener:
-    """Whoever wants to know what becomes of the children; called on the main thread."""
+    """Gets the events of the children, on the main thread."""
 
     def on_ready(self, child: Child) -> None:
-        """``child.ready`` has been said."""
+        """The child has printed its line ``ready: …``."""
 
     def on_exit(self, child: Child, status: int, restart_in_s: float | None) -> None:
-        """The process has ended and has been reaped; None: it will not be started again."""
+        """The process has ended and was reaped; ``restart_in_s`` None: no restart."""
 
     def on_launched_again(self, child: Child) -> None:
         """A new process of the child has been started."""
 
     def on_launch_failed(self, child: Child, error: RegentError, restart_in_s: float) -> None:
-        """The child could not be started again; there will be another attempt."""
+        """The child could not be started again; another attempt follows."""
 
 
 @dataclass(slots=True)
@@ -82,10 +82,10 @@ class _Supervised:
 
 
 class ProcessSupervisor:
-    """Supervises children from ``__enter__`` to ``__exit__``, which kills those that are left.
+    """Supervises children from ``__enter__`` to ``__exit__``, which kills those still running.
 
-    To be used on the main thread. SIGINT, SIGTERM and SIGHUP no longer end this process meanwhile:
-    they are counted in ``stop_requests``, and it is up to the caller to act.
+    Use it on the main thread. Meanwhile SIGINT, SIGTERM and SIGHUP do not end this process: they
+    are counted in ``stop_requests``, and the caller must act on them.
     """
 
     def __init__(self, listener: SupervisionListener | None = None) -> None:
@@ -138,18 +138,18 @@ class ProcessSupervisor:
         self._launched(supervised)
 
     def is_running(self, child: Child) -> bool:
-        """Whether the child has a process that has not been seen to end."""
+        """Whether the child has a process that was not reaped yet."""
         return any(s.is_running for s in self._supervised if s.child is child)
 
     def stop_restarts(self) -> None:
-        """Start nothing again from now on."""
+        """Restart no child from now on."""
         for supervised in self._supervised:
             supervised.restart, supervised.restart_at = Restart.NEVER, None
 
     def end(self, child: Child, timeout_s: float) -> bool:
         """Ask a child to end, and wait; False at ``timeout_s``, and at another request to stop."""
         requests = self.stop_requests
-        # A paused process hears nothing; woken after the request, any thread of it might hear.
+        # A stopped process (SIGSTOP) handles no signal until SIGCONT.
         child.send_signal(signal.SIGCONT)
         child.send_signal(signal.SIGTERM)
         self.wait(
@@ -159,12 +159,12 @@ class ProcessSupervisor:
         return not self.is_running(child)
 
     def kill(self, child: Child) -> None:
-        """End a child at once."""
+        """Kill a child."""
         child.send_signal(signal.SIGKILL)
         self.wait(lambda: not self.is_running(child), _KILL_TIMEOUT_S)
 
     def kill_all(self) -> None:
-        """End every child that is left, at once."""
+        """Kill every child that is still running."""
         self.stop_restarts()
         for supervised in self._supervised:
             supervised.child.send_signal(signal.SIGKILL)
@@ -173,18 +173,18 @@ class ProcessSupervisor:
     # --- the loop ---
 
     def watch(self, source: socket.socket, on_readable: Callable[[], None]) -> None:
-        """Call ``on_readable`` inside ``wait`` when there is something to read."""
+        """Call ``on_readable`` inside ``wait`` when ``source`` is readable."""
         self._selector.register(source, selectors.EVENT_READ, on_readable)
 
     def forget(self, source: socket.socket) -> None:
-        """Watch it no more, if it is watched."""
+        """Stop watching ``source``. No-op if it is not watched."""
         with suppress(KeyError, ValueError):
             self._selector.unregister(source)
 
     def wait(self, condition: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Supervise until ``condition`` holds; False when it does not within ``timeout_s``.
 
-        It is looked at after whatever happens to the children, and after signals.
+        It is checked after every event of a child and after every signal.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not condition():
@@ -195,7 +195,7 @@ class ProcessSupervisor:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let a request to stop raise ``KeyboardInterrupt`` in the block: it waits for others."""
+        """Make a request to stop raise ``KeyboardInterrupt`` in the block, because it blocks."""
         self._signals.raises = True
         try:
             if self.stop_requests:
@@ -255,7 +255,7 @@ class ProcessSupervisor:
         child = supervised.child
         supervised.is_running = False
         if child.stdout is not None and not child.stdout.closed:
-            self._on_output(child)  # it may have said its last just now
+            self._on_output(child)  # read what it printed last
             self._forget_output(child)
         wanted = supervised.restart is Restart.ALWAYS or (
             supervised.restart is Restart.ON_FAILURE and status != 0
@@ -283,14 +283,14 @@ class ProcessSupervisor:
 
 
 class _SignalSocket:
-    """Signals as bytes to be read; ``raises``: those that ask to stop also interrupt."""
+    """Delivers signals as bytes. ``raises``: requests to stop raise ``KeyboardInterrupt`` too."""
 
     def __init__(self) -> None:
         self.raises = False
         self._handlers: dict[signal.Signals, Any] = {}
 
     def open(self) -> None:
-        """Take over the signals."""
+        """Install the signal handlers."""
         self.reader, self._writer = socket.socketpair()
         self.reader.setblocking(False)
         self._writer.setblocking(False)
@@ -301,7 +301,7 @@ class _SignalSocket:
                 self._handlers[number] = signal.signal(number, self._on_signal)
 
     def close(self) -> None:
-        """Give the signals back."""
+        """Restore the previous signal handlers."""
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup_fd)
@@ -309,7 +309,7 @@ class _SignalSocket:
         self._writer.close()
 
     def read(self) -> set[int]:
-        """Return the signals that came since the last time."""
+        """Return the signals that arrived since the last call."""
         try:
             return set(self.reader.recv(4096))
         except BlockingIOError:

@@ -1,8 +1,8 @@
 """How commands ask the running ``cluster`` to start brokers again: a Unix socket in its folder.
 
 A request and its answer are a line of JSON each, on a connection of their own: ``{"start": [2]}``,
-or ``{"start": null}`` for all that do not run. The answer comes when those brokers serve:
-``{"started": [{"id", "pid", "host", "port", …}]}``, or ``{"error": why}`` as soon as one cannot.
+or ``{"start": null}`` for all that do not run. The answer comes when those brokers are ready:
+``{"started": [{"id", "pid", "host", "port", …}]}``, or ``{"error": why}`` as soon as one fails.
 Only users who may write in the data directory may ask.
 """
 
@@ -31,19 +31,19 @@ _MAX_CONNECTIONS = 64
 
 
 class SupervisorError(RegentError):
-    """The ``cluster`` did not do what it was asked for; the message says why."""
+    """The ``cluster`` command did not do what was requested; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """Start these brokers, None: all that do not run; ``answer`` gets what to tell, once."""
+    """Start these brokers (None: all that do not run). Call ``answer`` once, with the answer."""
 
     broker_ids: tuple[BrokerId, ...] | None
     answer: Callable[[dict[str, Any]], None]
 
 
 class SupervisorSocket:
-    """The side of the ``cluster``: ``on_request`` is called inside ``ProcessSupervisor.wait``."""
+    """The server's side: ``on_request`` is called inside ``ProcessSupervisor.wait``."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class SupervisorSocket:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 
     def open(self) -> None:
-        """Listen; raises ``OSError``. What a killed predecessor left is replaced."""
+        """Listen; raises ``OSError``. Replaces the socket file that a killed process left."""
         self._listener.setblocking(False)
         with _address(self._data_dir) as address:
             with suppress(FileNotFoundError):
@@ -122,7 +122,7 @@ class SupervisorSocket:
 def start_brokers(
     data_dir: Path, broker_ids: tuple[BrokerId, ...] | None, timeout_s: float
 ) -> list[dict[str, Any]]:
-    """Have the ``cluster`` that runs on a folder start brokers; return them as they announce it.
+    """Ask the ``cluster`` command of a data directory to start brokers; return those started.
 
     Raises ``SupervisorError``.
     """
@@ -141,7 +141,7 @@ def start_brokers(
     except TimeoutError:
         raise SupervisorError(f"the cluster did not answer within {timeout_s:g} s") from None
     except OSError as error:
-        raise SupervisorError(f"the cluster on {data_dir} cannot be asked: {error}") from None
+        raise SupervisorError(f"the cluster on {data_dir} cannot be reached: {error}") from None
     if not line:
         raise SupervisorError(f"the cluster on {data_dir} has stopped")
     answer: dict[str, Any] = json.loads(line)
@@ -152,25 +152,25 @@ def start_brokers(
 
 
 def start_command(data_dir: Path, broker_id: BrokerId) -> str:
-    """Return what a user types to have a broker started again."""
+    """Return the command that starts a broker again."""
     where = "" if data_dir == DATA_DIR else f" --data-dir {shlex.quote(str(data_dir))}"
     return f"{program()} brokers start {broker_id}{where}"
 
 
 def _wanted(line: bytes) -> tuple[BrokerId, ...] | None:
-    """Return which brokers a request is about; raises ``ValueError``."""
+    """Return the brokers that a request names (None: all); raises ``ValueError``."""
     request = json.loads(line)
     wanted = request.get("start", "") if isinstance(request, dict) else ""
     if wanted is None:
         return None
     if not isinstance(wanted, list) or not all(type(broker_id) is int for broker_id in wanted):
-        raise ValueError('{"start": [broker ids]} is what can be asked for')
+        raise ValueError('the only request is {"start": [broker ids]}')
     return tuple(wanted)
 
 
 @contextmanager
 def _address(data_dir: Path) -> Iterator[str]:
-    """Give the socket's address for the block: its path may be longer than an address may be."""
+    """Yield an address of the socket: its path may be longer than Unix allows for an address."""
     directory = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{directory}/{SOCKET_FILE}"

@@ -10,9 +10,9 @@ from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 
 class ZooKeeperNode:
-    """A server that has been started; launched again, it keeps its port and its data.
+    """A server that has been started. When it is launched again it keeps its port and its data.
 
-    It says nothing: whether it serves is asked when it is first started. See
+    It prints no ready line: the caller that starts it first waits until it answers. See
     ``cluster.child_process.Child`` for the rest.
     """
 
@@ -41,10 +41,10 @@ class ZooKeeperNode:
         return self.server.poll()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal, if it lives."""
+        """Send a signal if it is running."""
         if self.server.poll() is None:
             os.kill(self.pid, number)
 
-    def last_words(self) -> str | None:
-        """Return what its log says of its end."""
-        return self.server.last_words()
+    def last_line(self) -> str | None:
+        """Return the last error in its log."""
+        return self.server.last_line()

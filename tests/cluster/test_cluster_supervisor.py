@@ -206,7 +206,7 @@ def test_a_request_to_stop_while_it_starts_leaves_nothing(a_run: Run) -> None:
 
 def test_a_second_request_to_stop_kills_what_is_left(a_run: Run) -> None:
     a_run.misbehave("broker-0", "deaf")
-    a_run.when_said["stopping in order"] = [threading.Timer(0.4, a_run.interrupt).start]
+    a_run.when_said["press Ctrl-C again"] = [threading.Timer(0.4, a_run.interrupt).start]
     assert a_run.run() == 130
     assert not (a_run.plan.data_dir / "stopped").exists()
 
@@ -215,7 +215,7 @@ def test_a_broker_that_will_not_end_is_killed_and_said(a_run: Run) -> None:
     a_run.plan = replace(a_run.plan, broker_stop_timeout_s=0.05)
     a_run.misbehave("broker-1", "deaf")
     assert a_run.run() == 1
-    assert "broker 1 (process #) is killed: it did not end" in a_run.said
+    assert "broker 1 (process #) is killed: it did not end in time" in a_run.said
 
 
 def test_a_broker_that_dies_is_said_and_missed_while_the_cluster_goes_on(a_run: Run) -> None:
@@ -240,7 +240,7 @@ def test_a_broker_that_shuts_down_in_order_is_not_missed(a_run: Run) -> None:
 def test_a_broker_that_dies_comes_back_on_its_ports_when_asked_for(a_run: Run) -> None:
     a_run.plan = replace(a_run.plan, restart=True, restart_backoff_s=0.01)
     a_run.when_ready = [a_run.look, lambda: a_run.kill(1)]
-    a_run.when_said["serves again"] = [a_run.look, a_run.interrupt]
+    a_run.when_said["is ready again"] = [a_run.look, a_run.interrupt]
     assert a_run.run() == 0
     assert any("1 (process #) ended by SIGKILL; starting it again" in line for line in a_run.said)
     before, after = (snapshot["brokers"][1] for snapshot in a_run.snapshots)
@@ -330,7 +330,7 @@ def test_where_no_cluster_runs_nobody_can_be_asked(tmp_path: Path) -> None:
 def test_a_placement_service_that_dies_always_comes_back(a_run: Run) -> None:
     a_run.plan = replace(a_run.plan, restart_backoff_s=0.01)
     a_run.when_ready = [lambda: os.kill(a_run.file()["placement"]["pid"], signal.SIGKILL)]
-    a_run.when_said["placement service serves again"] = [a_run.interrupt]
+    a_run.when_said["placement service is ready again"] = [a_run.interrupt]
     assert a_run.run() == 0
     death = "placement service (process #) ended by SIGKILL; starting it again in "
     assert any(line.startswith(death) for line in a_run.said)

@@ -133,7 +133,7 @@ def test_a_failed_child_is_quoted(
     processes.start(worker)
     assert ended(processes, worker)
     assert recorder.exits == [("worker", 1, None)]
-    assert worker.last_words() == "no room left"
+    assert worker.last_line() == "no room left"
 
 
 def test_a_child_that_ends_in_order_is_not_killed(

@@ -2,8 +2,8 @@
 
 Measured against ZooKeeper 3.9 on two cores: a get at a time 3 K/s, pipelined gets 9 K/s, multiRead
 300 K znodes/s; a watch by a read 7 K/s, by SetWatches 700 K/s; a set at a time 2 K/s, in multis of
-1,000 100 K/s. Servers that lack multiRead (before 3.6) or SetWatches are found out by their answer
-(after which they also cut the connection, once) and get pipelined single requests instead.
+1,000 100 K/s. A server that lacks multiRead (before 3.6) or SetWatches answers the first one with
+an error and cuts the connection; from then on it gets pipelined single requests.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from regent.zk.client.requests import (
 from regent.zk.client.watch_registry import ArmedWatches, WatchRegistry
 
 MAX_BULK_REQUEST_BYTES = 512 * 1024
-MAX_READS = 2_000  # paths a multiRead
-MAX_WATCHES = 5_000  # paths a SetWatches
+MAX_READS = 2_000  # paths in a multiRead
+MAX_WATCHES = 5_000  # paths in a SetWatches
 READ_WINDOW = 2  # multiReads in flight
 WRITE_WINDOW = 4  # SetWatches or multis in flight
 
-# Znodes can be a megabyte each and the server builds an answer in its heap: the first multiReads
-# are small, and the size of the next follows from the last answer.
+# A znode can have a megabyte, and the server builds the whole answer in its heap. So the first
+# multiReads are small, and the size of each answer decides the size of the next request.
 _FIRST_READS = 50
 _MAX_GROWTH = 4
 _AIM_ANSWER_BYTES = 2 * 1024 * 1024
@@ -50,19 +50,19 @@ R = TypeVar("R", bound=ZkRequest)
 
 
 class UnimplementedByServerError(RegentError):
-    """The server does not know a kind of request."""
+    """The server does not implement a request type."""
 
 
 class Channel(Protocol):
     """Sends requests over one connection and waits for their answers."""
 
     has_set_watches: bool
-    """False once a server turned out not to know SetWatches."""
+    """False after a server did not know SetWatches."""
 
     def send(
         self, request: ZkRequest, on_answer: Callable[[Answer | None], None] | None = None
     ) -> ZkReply:
-        """Put a request on the wire, once there are few enough in flight."""
+        """Send a request; wait first while too many are in flight."""
         ...
 
     def receive(self, reply: ZkReply) -> Answer | None:
@@ -74,7 +74,7 @@ class Channel(Protocol):
         ...
 
     def latest_zxid(self) -> int:
-        """Return a transaction id that every read from now on includes."""
+        """Return a zxid; all later reads include the transactions up to it."""
         ...
 
 
@@ -97,8 +97,8 @@ class BulkOperations:
     def get_and_watch(self, paths: Sequence[str]) -> list[Znode | None]:
         """Read nodes and watch each for change and deletion, or for creation if absent."""
         if self._channel.has_set_watches:
-            # A node that changes between its read and the arming of its watch has a greater mzxid
-            # than this, so that the watch fires at once.
+            # A node that changes between its read and SetWatches has a greater mzxid than this
+            # zxid. So its watch fires at once.
             zxid = self._channel.latest_zxid()
             znodes = self.get(paths)
             present: list[str] = []
@@ -138,7 +138,7 @@ class BulkOperations:
         )
 
     def children(self, paths: Sequence[str]) -> list[list[str] | None]:
-        """List the children of nodes, in the order of ``paths``; None for those refused as well."""
+        """List the children of nodes, in the order of ``paths``; None: absent or not readable."""
         found = self._read(GetChildren, paths, decode_children)
         return [None if isinstance(names, ReadRefused) else names for names in found]
 
@@ -161,8 +161,8 @@ class BulkOperations:
         return results
 
     def _arm(self, zxid: int, watches: ArmedWatches) -> bool:
-        """Arm watches by SetWatches; False when the server has no such thing."""
-        # The server fires what is due before it answers.
+        """Arm watches by SetWatches; False when the server does not implement it."""
+        # The server fires the watches of changed nodes before it answers.
         self._watches.add(data=watches.data, exist=watches.exist, child=watches.child)
         try:
             for _ in self._windowed(set_watches_requests(zxid, watches)):
@@ -184,14 +184,14 @@ class BulkOperations:
             except UnimplementedByServerError:
                 self._has_multi_read = False
             except RequestRefusedError:
-                pass  # as a whole: which of the paths it is about is found out one by one
+                pass  # the whole request failed: read the paths one by one to find the cause
         replies = [self._channel.send(read(path, watch=False)) for path in paths]
         return [self._received(reply, decode) for reply in replies]
 
     def _received(
         self, reply: ZkReply, decode: Callable[[bytes, int], tuple[T, int]]
     ) -> T | ReadRefused | None:
-        """Return what one read came to."""
+        """Return the result of one read."""
         try:
             answer = self._channel.receive(reply)
         except RequestRefusedError as refused:
@@ -241,9 +241,9 @@ def _unreadable(path: str, refused: ReadRefused) -> Znode:
 
 
 def set_watches_requests(zxid: int, watches: ArmedWatches) -> Iterator[SetWatches]:
-    """Arm any number of watches in requests of bounded size.
+    """Return requests of bounded size that arm any number of watches.
 
-    Those on nodes that changed after ``zxid`` fire at once.
+    Watches on nodes that changed after ``zxid`` fire at once.
     """
     for kind in ArmedWatches._fields:
         paths: Sequence[str] = getattr(watches, kind)

@@ -1,12 +1,12 @@
-"""The connection of one session: its state, requests and answers, watches carried over.
+"""The connection of one session: its state, its requests and answers, and re-armed watches.
 
-kazoo is left with the socket, the handshake, pings and reconnecting. What a session means to its
-owner is here, as in Java's ``org.apache.zookeeper.ClientCnxn``:
+kazoo does the socket, the handshake, pings and reconnects. The state of the session is kept here,
+as in Java's ``org.apache.zookeeper.ClientCnxn``:
 
-    SUSPENDED ──► CONNECTED ──► SUSPENDED   the connection dropped; watches wait to be armed again
+    SUSPENDED ──► CONNECTED ──► SUSPENDED   connection dropped; a reconnect arms the watches again
         │             │
-        └──────┬──────┘   the server said so, or no connection for a whole session timeout,
-               ▼          or the owner is done with it
+        └──────┬──────┘   the session expired, or no connection for a session timeout,
+               ▼          or the owner closed it
              LOST         final: calls blocked here return, kazoo never connects again
 """
 
@@ -49,7 +49,7 @@ from regent.zk.client.watch_registry import EventType, WatchRegistry
 
 logger = logging.getLogger(__name__)
 
-# kazoo wakes its I/O thread by a byte a request through a socket pair that takes 277 of them.
+# kazoo writes one byte per request into a socket pair, which holds 277 bytes.
 MAX_IN_FLIGHT = 64
 REQUEST_TIMEOUT_S = 30.0
 
@@ -63,15 +63,15 @@ _SESSION_OVER = (kazoo_errors.SessionExpiredError, kazoo_errors.AuthFailedError)
 
 
 class ConnectionState(Enum):
-    """What is known about the session."""
+    """The state of the session."""
 
     CONNECTED = "connected"
-    SUSPENDED = "suspended"  # no connection: the session may or may not live on
+    SUSPENDED = "suspended"  # no connection: the session may have expired or not
     LOST = "lost"  # final
 
 
 def check_address(hosts: str) -> None:
-    """Raise ``ValueError`` for an address that cannot be understood."""
+    """Raise ``ValueError`` for an invalid address."""
     try:
         collect_hosts(hosts)
     except ValueError as error:
@@ -81,9 +81,9 @@ def check_address(hosts: str) -> None:
 
 
 class SessionChannel:
-    """Sends requests in one session. Raises ``ValueError`` for an address not understood.
+    """Sends requests in one session. Raises ``ValueError`` for an invalid address.
 
-    ``on_watch`` and ``on_state`` are called on the I/O thread or a timer's.
+    ``on_watch`` and ``on_state`` are called on the I/O thread or on a timer's thread.
     """
 
     def __init__(
@@ -104,13 +104,13 @@ class SessionChannel:
         self.watches = WatchRegistry()
         self.has_set_watches = True
         self.state = ConnectionState.SUSPENDED
-        self._end = ""  # why it is LOST
+        self._end = ""  # why the session is LOST
         self._changed = threading.Condition()
         self._release = threading.Lock()
         self._outstanding: set[ZkReply] = set()
         self._window = threading.BoundedSemaphore(MAX_IN_FLIGHT)
         self._suspension: threading.Timer | None = None
-        # What the watches were good up to when the connection dropped, until all are armed again.
+        # The newest zxid when the connection dropped. Kept until all watches are armed again.
         self._rearm_zxid: int | None = None
         timeout_s = session_timeout_ms / 1000
         retry = KazooRetry(max_tries=-1, delay=0.1, backoff=1.5, max_jitter=0.4, max_delay=1.0)
@@ -155,32 +155,32 @@ class SessionChannel:
                 reply.result(timeout_s)
                 confirmed = True
             except (kazoo_errors.KazooException, TimeoutError) as error:
-                logger.warning("session was left to its timeout, not closed: %r", error)
+                logger.warning("the session was not closed; it ends at its timeout: %r", error)
         self.abandon()
         return confirmed
 
     def abandon(self) -> None:
-        """Drop the connection and leave the session to its timeout."""
+        """Drop the connection without closing the session, which ends at its timeout."""
         self._on_state = None
-        self._lose("given up by its owner")
-        self._kazoo._stopped.set()  # again: a start at the same time clears it
+        self._lose("abandoned by its owner")
+        self._kazoo._stopped.set()  # set it again: a concurrent start clears it
         with self._release:
             if self._connection.connection_stopped.wait(1.0):
                 self._kazoo._safe_close()
                 self._kazoo.close()
 
     def lease_valid(self) -> bool:
-        """Whether the server certainly knew the session within 2/3 of its timeout."""
+        """Whether the server confirmed the session within the last 2/3 of its timeout."""
         age_s = time.monotonic() - self._connection.lease_start
         return self.state is not ConnectionState.LOST and age_s * 1000 < self.timeout_ms * 2 / 3
 
     @property
     def newest_zxid(self) -> int:
-        """The newest transaction that a server has told of; 0 when none has."""
+        """The newest zxid in any answer of a server; 0 before the first."""
         return self._connection.newest_zxid
 
     def require(self, write: RequiredWrite) -> None:
-        """Continue the session only where this write has been made."""
+        """Continue the session only on servers whose data include this write."""
         self._connection.required_write = write
 
     def wait_connected(self) -> None:
@@ -192,7 +192,7 @@ class SessionChannel:
                 raise SessionExpiredError(self._end)
 
     def pause(self, timeout_s: float) -> None:
-        """Wait for the state to change, at most so long."""
+        """Wait until the state changes, or until the timeout."""
         with self._changed:
             self._changed.wait(timeout_s)
 
@@ -201,12 +201,12 @@ class SessionChannel:
     def send(
         self, request: ZkRequest, on_answer: Callable[[Answer | None], None] | None = None
     ) -> ZkReply:
-        """Put a request on the wire, once there are few enough in flight.
+        """Send a request; wait first while too many are in flight.
 
         ``on_answer`` runs on the I/O thread. Raises ``SessionExpiredError``.
         """
         if not self._window.acquire(timeout=REQUEST_TIMEOUT_S):
-            raise ConnectionLossError(f"{MAX_IN_FLIGHT} requests stayed unanswered")
+            raise ConnectionLossError(f"{MAX_IN_FLIGHT} requests are not answered")
         reply = ZkReply(on_answer)
         with self._changed:
             if self.state is ConnectionState.LOST:
@@ -235,13 +235,15 @@ class SessionChannel:
         except _SESSION_OVER as error:
             raise SessionExpiredError(self._end or "the session is over") from error
         except kazoo_errors.UnimplementedError as error:
-            raise UnimplementedByServerError("not known to this ZooKeeper server") from error
+            raise UnimplementedByServerError(
+                "this ZooKeeper server does not implement the request"
+            ) from error
         except kazoo_errors.KazooException as error:
             name = error_name(getattr(error, "code", ZkError.OTHER))
             raise RequestRefusedError(f"ZooKeeper refused a request: {name}", name) from error
 
     def latest_zxid(self) -> int:
-        """Ask for a transaction id that every read sent from now on includes."""
+        """Ask for a zxid; all later reads include the transactions up to it."""
         zxids: list[int] = []
         root = absolute(self.chroot, "/")
         self.receive(
@@ -254,7 +256,7 @@ class SessionChannel:
             self._outstanding.discard(reply)
         self._window.release()
 
-    # ---- what the connection tells, on the I/O thread -------------------------------------------
+    # ---- callbacks of the connection, on the I/O thread ----------------------------------------
 
     def session_granted(self, credentials: SessionCredentials, timeout_ms: int) -> None:
         """The server accepted the session."""
@@ -262,18 +264,18 @@ class SessionChannel:
         self.timeout_ms = timeout_ms
 
     def session_refused(self) -> None:
-        """The server said that the session is over."""
+        """The server answered that the session has expired."""
         self._lose("expired")
 
     def data_set_back(self) -> None:
-        """ZooKeeper was given older data while the connection was away: these are another's."""
-        self._lose("ZooKeeper's data are older than what was seen in it")
+        """An operator restored older data while the connection was lost: end the session."""
+        self._lose("ZooKeeper's data are older than data this session has seen")
 
     def requests_on_connect(self) -> Sequence[tuple[ZkRequest, ZkReply]]:
-        """Return the requests that arm all watches again, as of when the connection dropped.
+        """Return the requests that arm all watches again, with the zxid at the disconnect.
 
-        Until the last of them is answered the old zxid is kept: a connection that drops half way
-        would otherwise skip the changes of the other half.
+        The old zxid is kept until the last request is answered. Otherwise, if the connection drops
+        between two requests, the watches of the second would miss changes.
         """
         if self._rearm_zxid is None:
             return ()
@@ -294,7 +296,7 @@ class SessionChannel:
         return requests
 
     def connected(self) -> None:
-        """Requests flow from now on."""
+        """The connection accepts requests from now on."""
         with self._changed:
             if self.state is not ConnectionState.SUSPENDED:
                 return
@@ -306,7 +308,7 @@ class SessionChannel:
         self._report(ConnectionState.CONNECTED)
 
     def watch_fired(self, event_type: int, path: str) -> None:
-        """Deliver a watch event, unless nobody waits for it."""
+        """Deliver a watch event if the watch is armed."""
         kind = self.watches.fire(event_type, path)
         if kind is None:
             return
@@ -319,7 +321,7 @@ class SessionChannel:
     def _check_rearmed(self, reply: Future[Answer | None]) -> None:
         error = reply.exception()
         if error is not None and not isinstance(error, _CONNECTION_LOSS + _SESSION_OVER):
-            logger.warning("watches cannot be armed again (%r): all count as fired", error)
+            logger.warning("cannot arm the watches again (%r): an event is sent for each", error)
             self.has_set_watches = False
             self._fire_all()
 
@@ -350,7 +352,7 @@ class SessionChannel:
             self.state = ConnectionState.SUSPENDED
             if self._rearm_zxid is None:
                 self._rearm_zxid = self._kazoo.last_zxid
-            # A server that cannot be reached cannot say that the session is over.
+            # No server can be reached that would report the end of the session.
             timeout_s = self.timeout_ms / 1000
             reason = f"no connection for {timeout_s:g} s, the session timeout"
             self._suspension = threading.Timer(timeout_s, self._lose, [reason])
@@ -372,7 +374,7 @@ class SessionChannel:
                 self._suspension.cancel()
             outstanding = list(self._outstanding)
             self._changed.notify_all()
-        # kazoo would open another session by itself.
+        # Stop kazoo: it would open a new session.
         self._kazoo._stopped.set()
         self._handler.abandon()
         for reply in outstanding:
@@ -391,10 +393,10 @@ class SessionChannel:
 
 
 def _connect_timeout_s(session_timeout_s: float, servers: int) -> float:
-    """Return how long one server may take to answer, so that another try fits into the session.
+    """Return how long one server may take to answer: another attempt must fit into the session.
 
-    ZooKeeper forgets a connection that comes while it is loading its data, without closing it (a
-    NullPointerException in ``NIOServerCnxn.close``). A busy one has a second.
+    A ZooKeeper server that is loading its data neither answers nor closes a new connection (a
+    NullPointerException in ``NIOServerCnxn.close``). A busy server has at least a second.
     """
     a_third = max(session_timeout_s / 3, min(session_timeout_s, 1.0))
     return min(a_third, session_timeout_s / servers)

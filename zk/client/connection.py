@@ -1,7 +1,7 @@
-"""kazoo's connection, taught to notice silence, to carry watches over and to hold a lease.
+"""kazoo's connection with a read timeout, watches that survive a reconnect, and a lease.
 
-Written against kazoo 2.11, whose internals these two classes extend. Each of the three is checked
-on a real server in ``tests/zk/test_connection.py``.
+These two classes extend internals of kazoo 2.11. ``tests/zk/test_connection.py`` checks all three
+features with a real server.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from kazoo.retry import KazooRetry
 from regent.zk.client.operations import ZkError
 from regent.zk.client.requests import Answer, Exists, ZkRequest, decode_stat
 
-# One line an attempt while a server is away would be all that is ever logged.
+# kazoo logs one line for each attempt while a server is down.
 kazoo_log = logging.getLogger("regent.zk.kazoo")
 kazoo_log.setLevel(logging.ERROR)
 
-# The peer closed its side: Linux only, elsewhere the read that follows tells.
+# The peer closed its side. Linux only; on other systems the next read detects it.
 _POLLRDHUP = getattr(select, "POLLRDHUP", 0)
 _HUNG_UP = select.POLLHUP | select.POLLERR | select.POLLNVAL | _POLLRDHUP
 
 
 class SessionCredentials(NamedTuple):
-    """Attaches a connection to a session. A client that has it can also end that session."""
+    """Attaches a connection to a session. A client that has them can also close the session."""
 
     session_id: int
     password: bytes
@@ -46,8 +46,8 @@ class SessionCredentials(NamedTuple):
 class ZkReply(Future[Answer | None]):
     """The answer to one request, filled in by kazoo on its I/O thread.
 
-    ``on_answer`` runs on that thread before anything that follows on the wire is read. kazoo may
-    settle a request twice (its writer is closed, then its queue is cleared): the first time counts.
+    ``on_answer`` runs on that thread before the next frame is read. kazoo may complete a request
+    twice (its writer is closed, then its queue is cleared): only the first time counts.
     """
 
     def __init__(self, on_answer: Callable[[Answer | None], None] | None = None) -> None:
@@ -61,14 +61,14 @@ class ZkReply(Future[Answer | None]):
         try:
             self.set_result(answer)
         except InvalidStateError:
-            kazoo_log.debug("answer to a request that was given up")
+            kazoo_log.debug("answer to a request that was completed before")
 
     def set_exception(self, exception: BaseException | None) -> None:
         """Called by kazoo with an error."""
         try:
             super().set_exception(exception)
         except InvalidStateError:
-            kazoo_log.debug("error of a request that was given up: %r", exception)
+            kazoo_log.debug("error of a request that was completed before: %r", exception)
 
 
 class RequiredWrite(NamedTuple):
@@ -79,26 +79,26 @@ class RequiredWrite(NamedTuple):
 
 
 class ConnectionObserver(Protocol):
-    """What the owner of a connection is told, always on the I/O thread."""
+    """The callbacks to the owner of a connection, always on the I/O thread."""
 
     def session_granted(self, credentials: SessionCredentials, timeout_ms: int) -> None:
         """The server accepted the session."""
         ...
 
     def session_refused(self) -> None:
-        """The server said that the session is over."""
+        """The server answered that the session has expired."""
         ...
 
     def data_set_back(self) -> None:
-        """The server has data in which the required write has not been made."""
+        """The server's data do not include the required write."""
         ...
 
     def requests_on_connect(self) -> Sequence[tuple[ZkRequest, ZkReply]]:
-        """Return what must be on the wire before any other request."""
+        """Return the requests to send before all others."""
         ...
 
     def connected(self) -> None:
-        """Requests flow from now on."""
+        """The connection accepts requests from now on."""
         ...
 
     def watch_fired(self, event_type: int, path: str) -> None:
@@ -107,12 +107,12 @@ class ConnectionObserver(Protocol):
 
 
 class PollHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is untyped
-    """kazoo's threading handler with one ``poll`` a wait, and a deadline since the last byte.
+    """kazoo's threading handler with one ``poll`` per wait, and a deadline since the last byte.
 
-    ``connect_timeout_s`` is for a server to accept a connection, and once more for it to answer on
-    it. kazoo alone asks whether *nothing* was ready while a ping was out, so that a client with
-    requests to send never notices that the server stopped answering. Its callback threads are not
-    needed: replies and watches are settled on the I/O thread, by code that only enqueues.
+    ``connect_timeout_s`` limits the connect, and then the wait for the first answer. kazoo itself
+    checks only whether *no* socket was ready after a ping; so a client with requests to send never
+    notices that the server stopped answering. kazoo's callback threads are not used: the I/O thread
+    completes replies and watches, by code that only enqueues.
     """
 
     def __init__(self, connect_timeout_s: float) -> None:
@@ -140,7 +140,7 @@ class PollHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is
         return thread
 
     def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
-        """Connect to a server; being connected counts as having heard from it."""
+        """Connect to a server; the connect counts as received data."""
         timeout = min(timeout, self._connect_timeout_s)
         self.silence_limit_s = self._connect_timeout_s  # until the session is granted
         server = super().create_connection(*args, timeout=timeout, **kwargs)
@@ -155,7 +155,7 @@ class PollHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is
         _errors: Sequence[Any],
         timeout: float | None = None,
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Wait like ``select.select``; raise ``ConnectionDropped`` after too long a silence."""
+        """Wait like ``select.select``; raise ``ConnectionDropped`` if no byte came for too long."""
         if self._abandoned:
             raise ConnectionDropped("abandoned")
         poller = select.poll()
@@ -173,13 +173,13 @@ class PollHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is
         ready = [(sockets[fd], flags) for fd, flags in poller.poll(max(wait_s, 0.0) * 1000)]
         for sock, flags in ready:
             if sock is self._server:
-                # Bytes left behind by a peer that has hung up prove nothing about now.
+                # Old bytes of a peer that has closed the connection do not renew the deadline.
                 if flags & select.POLLIN and not flags & _HUNG_UP:
                     self._heard_at = time.monotonic()
                 break
         else:
             if time.monotonic() >= silent_until:
-                raise ConnectionDropped(f"nothing heard for {self.silence_limit_s:.1f} s")
+                raise ConnectionDropped(f"no byte received for {self.silence_limit_s:.1f} s")
         ready_sockets = [sock for sock, _ in ready]
         return (
             [sock for sock in ready_sockets if sock in readers],
@@ -203,9 +203,9 @@ class PollHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is
 class ZkConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo is untyped
     """kazoo's connection, with re-armed watches ahead of all requests, and a lease.
 
-    The lease runs from the moment at which a request was *sent* that has been answered since: the
-    server counts the session timeout from when that request arrived, which was not earlier. One
-    request at a time is timed, which is enough: pings are requests too.
+    The lease starts when a request that was answered was *sent*: the server restarts the session
+    timeout when the request arrives, which is later. Only one request at a time is timed. That is
+    enough, because pings are requests too.
     """
 
     def __init__(self, kazoo: KazooClient, retry: KazooRetry, observer: ConnectionObserver) -> None:
@@ -213,11 +213,11 @@ class ZkConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo is untyped
         self._observer = observer
         self._timed: tuple[int | None, float] | None = None
         self.lease_start = float("-inf")
-        """``time.monotonic()`` at which the session was certainly alive."""
+        """The latest ``time.monotonic()`` at which the session is known to have existed."""
         self.newest_zxid = 0
-        """The newest transaction that a server has told of, in its answers to pings too."""
+        """The newest zxid in any answer of a server, also in answers to pings."""
         self.required_write: RequiredWrite | None = None
-        """Without it a server is not used: before any watch can fire."""
+        """A server whose data lack this write is left, before any watch can fire."""
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         self._timed = None

@@ -1,8 +1,7 @@
-"""The narrow ZooKeeper interface everything else is built on, real or fake.
+"""The narrow ZooKeeper interface that all stores use.
 
-Reads come in bulk and may arm watches; writes come as atomic multis of conditional operations.
-Two implementations pass the same contract tests: ``ZooKeeperClient`` (kazoo) and the fake of the
-tests.
+Reads are in bulk and may arm watches. Writes are atomic multis of conditional operations. Two
+implementations pass the same contract tests: ``ZooKeeperClient`` (kazoo) and the tests' fake.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ ANY_VERSION = -1
 
 
 class ZnodeStat(NamedTuple):
-    """The fields of a znode's stat that decisions are based on."""
+    """The fields of a znode's stat that Regent uses."""
 
     czxid: int
     mzxid: int
@@ -35,18 +34,18 @@ class Znode(NamedTuple):
 
 
 class UnreadableZnode(Znode):
-    """A znode that is there, but that the server refuses to show (because of its ACL, say).
+    """A znode that exists but that the server refuses to show, for example because of its ACL.
 
-    Looking at ``data`` or ``stat`` raises ``UnreadableError``, a ``BadDataError`` like those of
-    decoders: one such node is bad data of its own path, and no reason to give up the others that
-    were read with it. Its watch may not fire either (CVE-2024-23944).
+    Access to ``data`` or ``stat`` raises ``UnreadableError``, a ``BadDataError`` like those of
+    decoders: so one such node fails alone, and the other nodes of the same read are used. Its
+    watch may not fire (CVE-2024-23944).
     """
 
     __slots__ = ()
 
     @classmethod
     def because(cls, reason: str) -> UnreadableZnode:
-        """Make one from why it cannot be read."""
+        """Return an unreadable znode with this reason."""
         return cls(reason.encode(), ZnodeStat(0, 0, ANY_VERSION, 0, 0))
 
     @property
@@ -66,7 +65,7 @@ class UnreadableZnode(Znode):
 
 
 def why_unreadable(path: str, error: str) -> str:
-    """Say that ZooKeeper refuses to show a znode, or its children, and what can be done."""
+    """Return a message: ZooKeeper refuses to show a znode or its children, and the remedy."""
     remedy = f"; to allow it: setAcl {path} world:anyone:cdrwa" if error == "NO_AUTH" else ""
     return f"{path}: ZooKeeper refuses to show it: {error}{remedy}"
 
@@ -103,7 +102,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Nothing but a condition: the node exists and has ``version``."""
+    """Check that the node exists and has ``version``; change nothing."""
 
     path: str
     version: int
@@ -129,7 +128,7 @@ class ZkError(IntEnum):
 class Committed:
     """Every operation was applied.
 
-    ``results`` has an entry an operation: the created path for Create, the new stat for SetData,
+    ``results`` has one entry per operation: the created path for Create, the new stat for SetData,
     None for Delete and Check.
     """
 
@@ -148,7 +147,7 @@ MultiResult: TypeAlias = Committed | Refused
 
 
 class WatchKind(Enum):
-    """What a watch says happened; the data must be read again."""
+    """The change that a watch reports; the new data must be read."""
 
     CREATED = "created"
     CHANGED = "changed"
@@ -164,11 +163,11 @@ class WatchEvent(NamedTuple):
 
 
 MAX_ATTEMPTS = 10
-"""How often a conditional write is tried while others write the same nodes."""
+"""Attempts of a conditional write while other clients write the same nodes."""
 
 
 class ConflictError(RegentError):
-    """Others changed the same nodes between every read and the write that followed it."""
+    """In every attempt another client changed the nodes between the read and the write."""
 
 
 class ConnectionLossError(RegentError):
@@ -178,38 +177,39 @@ class ConnectionLossError(RegentError):
 class ZooKeeper(Protocol):
     """One ZooKeeper session.
 
-    Reads wait for the connection and repeat themselves after a connection loss. Writes are sent
-    once and raise ``ConnectionLossError`` when their outcome is unknown. Every method raises
+    Reads wait for the connection and are repeated after a connection loss. Writes are sent once and
+    raise ``ConnectionLossError`` when their outcome is unknown. Every method raises
     ``core.errors.SessionExpiredError`` once the session is over.
     """
 
     @property
     def session_id(self) -> int:
-        """The id that stands as ``ephemeral_owner`` in nodes this session creates."""
+        """The session id: ``ephemeral_owner`` of the ephemeral nodes that it creates."""
         ...
 
     @property
     def newest_zxid(self) -> int:
-        """The newest transaction id in any answer so far; sends nothing, and never raises."""
+        """The newest zxid in any answer so far; sends nothing and never raises."""
         ...
 
     @property
     def max_request_bytes(self) -> int:
-        """How large a multi may be; a server cuts the connection for a larger request."""
+        """The maximum size of a multi; a server cuts the connection at a larger request."""
         ...
 
     def get(self, path: str, *, watch: bool = False) -> Znode | None:
         """Read one node; None when absent. The watch covers change, deletion and creation.
 
-        A node that may not be read is an ``UnreadableZnode``, here and in ``get_many``.
+        For a node whose ACL forbids reading, this method and ``get_many`` return an
+        ``UnreadableZnode``.
         """
         ...
 
     def get_many(self, paths: Sequence[str], *, watch: bool = False) -> list[Znode | None]:
         """Read many nodes at the cost of a few requests, in the order of ``paths``.
 
-        Not a snapshot: each node is as of its own moment. No change between a node's read and the
-        arming of its watch is missed.
+        This is not a snapshot: each node is read at its own time. A change between the read and the
+        arming of the watch fires the watch.
         """
         ...
 
@@ -223,7 +223,7 @@ class ZooKeeper(Protocol):
     def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
         """List the children of many nodes at the cost of a few requests.
 
-        None for a node that is absent, or whose children may not be listed.
+        None for a node that is absent, or whose children the server refuses to list.
         """
         ...
 
@@ -239,20 +239,20 @@ class ZooKeeper(Protocol):
         ...
 
     def sync(self) -> None:
-        """Have reads see every write that was acknowledged before this call.
+        """Make later reads see every write that was acknowledged before this call.
 
-        A read alone may be answered by a server of the ensemble that lags behind.
+        Without it a server of the ensemble that lags behind may answer a read.
         """
         ...
 
     def latest_zxid(self) -> int:
-        """Ask for a transaction id that every read sent from now on includes."""
+        """Ask for a zxid; all later reads include the transactions up to it."""
         ...
 
     def wait_connected(self) -> None:
-        """Return when connected; raise ``SessionExpiredError`` when that cannot happen any more."""
+        """Return when connected; raise ``SessionExpiredError`` when the session is over."""
         ...
 
     def unwatch(self, paths: Sequence[str]) -> None:
-        """Drop the watches on these paths: events of theirs are not delivered any more."""
+        """Drop the watches on these paths: their events are not delivered from now on."""
         ...

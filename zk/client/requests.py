@@ -1,10 +1,10 @@
-"""ZooKeeper's wire format of the requests sent here, as request classes for kazoo's connection.
+"""ZooKeeper's wire format of requests, as request classes for kazoo's connection.
 
-kazoo has neither multiRead (opcode 22, ZOOKEEPER-3402) nor SetWatches (opcode 101), and its own
-requests are decoded on the I/O thread. These answer with the raw frame, so that the caller decodes
-it in its own thread and pings go on meanwhile.
+kazoo lacks multiRead (opcode 22, ZOOKEEPER-3402) and SetWatches (opcode 101), and it decodes the
+answers on the I/O thread. These classes return the raw frame: the caller decodes it in its own
+thread, so that decoding does not delay pings.
 
-All paths are absolute: the chroot is already in them.
+All paths are absolute: they include the chroot.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class RequestTooLargeError(RegentError):
 
 
 class RequestRefusedError(RegentError):
-    """The server answered a request with an error nobody here expects (access control, say).
+    """The server answered a request with an unexpected error, for example because of an ACL.
 
-    ``error`` is ZooKeeper's name of it, if the server gave one.
+    ``error`` is ZooKeeper's name of the error, if the server gave one.
     """
 
     def __init__(self, message: str, error: str = "") -> None:
@@ -67,7 +67,7 @@ class RequestRefusedError(RegentError):
 
 
 class ReadRefused(NamedTuple):
-    """What a read of one path came to that the server refused: the name of its error."""
+    """The server refused to read one path; ``error`` is ZooKeeper's name of the error."""
 
     error: str
 
@@ -85,7 +85,7 @@ _OPEN_ACL_UNSAFE = _INT.pack(1) + _INT.pack(31) + _string("world") + _string("an
 
 
 class ZkRequest:
-    """What kazoo's connection needs of a request: an opcode, a body, a way to take the answer."""
+    """A request as kazoo's connection needs it: an opcode, a body, a decoder of the answer."""
 
     __slots__ = ("body",)
 
@@ -104,7 +104,7 @@ class ZkRequest:
 
 
 class Sync(ZkRequest):
-    """Have the server catch up with the leader of its ensemble before it answers."""
+    """Make the server catch up with the leader of its ensemble before it answers."""
 
     __slots__ = ()
     type = 9
@@ -175,10 +175,10 @@ class SetWatches(ZkRequest):
 
 
 class CloseSession(Close):  # type: ignore[misc]  # kazoo is untyped
-    """Kazoo's own request to end the session, with an answer one can wait for."""
+    """kazoo's request to close the session, with an answer that the caller can wait for."""
 
     def __bool__(self) -> bool:
-        """True: kazoo tests a request for truth before it settles it, and an empty tuple is not."""
+        """True: kazoo completes only truthy requests, and an empty tuple is false."""
         return True
 
     def deserialize(self, buffer: bytes, offset: int) -> Answer:
@@ -207,7 +207,7 @@ class Multi(ZkRequest):
         self.operations = operations
 
     def decode(self, answer: Answer, chroot: str) -> MultiResult:
-        """Tell what became of the operations."""
+        """Return the result of the operations."""
         buffer, offset = answer
         results: list[str | ZnodeStat | None] = []
         for index, operation in enumerate(self.operations):
@@ -239,7 +239,7 @@ def absolute(chroot: str, path: str) -> str:
 
 
 def zk_error(code: int) -> ZkError:
-    """Name one of ZooKeeper's error codes."""
+    """Return the member for one of ZooKeeper's error codes."""
     try:
         return ZkError(code)
     except ValueError:
@@ -247,7 +247,7 @@ def zk_error(code: int) -> ZkError:
 
 
 def error_name(code: int) -> str:
-    """Return what messages call one of ZooKeeper's error codes."""
+    """Return the name of one of ZooKeeper's error codes, for messages."""
     error = zk_error(code)
     return f"error {code}" if error is ZkError.OTHER else error.name
 
@@ -276,7 +276,7 @@ def decode_multi_read(
 ) -> Iterator[T | ReadRefused | None]:
     """Decode the answer to MultiRead, each result by ``decode``.
 
-    None for a node that is absent, ``ReadRefused`` for any other error: it is about that one path.
+    None for an absent node. ``ReadRefused`` for any other error, which concerns only that path.
     """
     buffer, offset = answer
     while True:
@@ -294,7 +294,7 @@ def decode_multi_read(
 
 
 def decode_znode(buffer: bytes, offset: int) -> tuple[Znode, int]:
-    """Decode what GetData answers; return it with the offset behind it."""
+    """Decode the answer to GetData; return it and the offset after it."""
     (length,) = _INT.unpack_from(buffer, offset)
     offset += _INT.size
     end = offset + max(length, 0)
@@ -302,7 +302,7 @@ def decode_znode(buffer: bytes, offset: int) -> tuple[Znode, int]:
 
 
 def decode_children(buffer: bytes, offset: int) -> tuple[list[str], int]:
-    """Decode what GetChildren answers, sorted; return it with the offset behind it."""
+    """Decode the answer to GetChildren, sorted; return it and the offset after it."""
     (count,) = _INT.unpack_from(buffer, offset)
     offset += _INT.size
     names = []

@@ -1,6 +1,6 @@
-"""Keeps a ZooKeeper session: when one is over, the next is opened, with a client of its own.
+"""Keeps a ZooKeeper session: when a session is over, opens the next one with a new client.
 
-The order is Kafka's (``ZooKeeperClient.scheduleReinitialize``, ``KafkaController`` on
+The sequence is Kafka's (``ZooKeeperClient.scheduleReinitialize``, ``KafkaController`` on
 ``beforeInitializingSession`` / ``afterInitializingSession``), on a thread of its own:
 first the owner finishes with the old session, then a new one is opened, then the owner is notified.
 """
@@ -36,7 +36,7 @@ _WAIT_S = 1.0
 
 
 class SessionStatistics:
-    """What became of connections and sessions, and how long requests took."""
+    """Counts state changes of the session and measures the duration of requests."""
 
     def __init__(self) -> None:
         self.connects = 0
@@ -52,7 +52,7 @@ class SessionStatistics:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """Measure a call of any size."""
+        """Measure the duration of a call."""
         started = time.monotonic()
         try:
             yield
@@ -61,20 +61,20 @@ class SessionStatistics:
 
 
 class SessionKeeper:
-    """Implements ``zk.client.operations.ZooKeeper`` by whichever session there is.
+    """Implements ``zk.client.operations.ZooKeeper`` with the current session.
 
     Between sessions every call raises ``SessionExpiredError``. ``on_watch`` is called on an I/O
-    thread and must only enqueue. The others are called on the keeper's own thread, for the first
-    session as for every later one:
+    thread and must only enqueue. The other callbacks run on the keeper's own thread, for the first
+    session and every later one:
 
     * ``on_session_starting(client)``: connected; no other caller can use the session yet. An
-      exception refuses the session: after ``SessionExpiredError`` the next one is opened, after
-      any other ``RegentError`` there is no further one;
+      exception rejects the session: after ``SessionExpiredError`` the next one is opened, after
+      any other ``RegentError`` no session is opened;
     * ``on_established(client)``: the session is in use;
     * ``on_expired()``: the session is over. The next one is opened when the returned future is
-      done (not later than 30 s).
+      done, or after 30 s.
 
-    Raises ``ValueError`` for an address that cannot be understood.
+    Raises ``ValueError`` for an invalid address.
     """
 
     def __init__(
@@ -102,15 +102,15 @@ class SessionKeeper:
         self._established = False
         self._closed = False
         self._failure: RegentError | None = None  # of the latest attempt to connect
-        self._refusal: RegentError | None = None  # of a session that the owner does not want
+        self._refusal: RegentError | None = None  # of a session that the owner rejected
         self.statistics = SessionStatistics()
         self._thread = threading.Thread(target=self._run, name="zookeeper-session", daemon=True)
 
     def start(self, timeout_s: float) -> None:
-        """Open the first session, and return when ``on_established`` has.
+        """Open the first session; return when ``on_established`` has returned.
 
-        Raises ``ConnectionLossError`` when that does not succeed in time, and what
-        ``on_session_starting`` refused the session with; the keeper is closed then.
+        Raises ``ConnectionLossError`` at the timeout, or the exception of ``on_session_starting``;
+        the keeper is closed then.
         """
         self._thread.start()
         with self._changed:
@@ -126,7 +126,7 @@ class SessionKeeper:
         )
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """End the session and keep none any more."""
+        """Close the session; open no other."""
         with self._changed:
             self._closed = True
             client = self._connecting or self._client
@@ -141,21 +141,21 @@ class SessionKeeper:
         """The client of the current session; raises ``SessionExpiredError`` when there is none."""
         client = self._client
         if client is None:
-            raise SessionExpiredError("there is no ZooKeeper session at the moment")
+            raise SessionExpiredError("there is no ZooKeeper session now")
         return client
 
     @property
     def newest_zxid(self) -> int:
-        """The newest transaction id in an answer of this or an earlier session; sends nothing."""
+        """The newest zxid in an answer of this or an earlier session; sends nothing."""
         client = self._client
         return max(self._newest_zxid, 0 if client is None else client.newest_zxid)
 
     @property
     def max_request_bytes(self) -> int:
-        """See ``ZooKeeper.max_request_bytes``; between sessions, too."""
+        """See ``ZooKeeper.max_request_bytes``; also works between sessions."""
         return MAX_REQUEST_BYTES
 
-    # ---- the session there is -------------------------------------------------------------------
+    # ---- the current session --------------------------------------------------------------------
 
     @property
     def state(self) -> ConnectionState:
@@ -213,7 +213,7 @@ class SessionKeeper:
             self.client.sync()
 
     def require_write(self, path: str, zxid: int) -> None:
-        """See ``ZooKeeperClient.require_write``; for the present session."""
+        """See ``ZooKeeperClient.require_write``; for the current session."""
         self.client.require_write(path, zxid)
 
     def wait_connected(self) -> None:
@@ -279,7 +279,7 @@ class SessionKeeper:
             self._changed.notify_all()
 
     def _is_wanted(self, client: ZooKeeperClient) -> bool:
-        """Whether the owner wants the session; if not, it is over."""
+        """Whether the owner accepts the session; if not, it is closed."""
         try:
             self._on_session_starting(client)
         except SessionExpiredError as expired:
@@ -289,7 +289,7 @@ class SessionKeeper:
             with self._changed:
                 self._refusal, self._closed = refusal, True
                 self._changed.notify_all()
-        except Exception:  # whatever the owner does wrong, there must be a session again
+        except Exception:  # an error of the owner must not prevent the next session
             logger.exception("ZooKeeper session %#x cannot be used", client.session_id)
             with self._changed:
                 self._changed.wait_for(lambda: self._closed, _MAX_BACKOFF_S)
@@ -299,10 +299,10 @@ class SessionKeeper:
         return False
 
     def _end_predecessor(self, credentials: SessionCredentials) -> None:
-        """End the session before this one, in case the server does not know yet that it is over.
+        """Close the previous session, because the server may still keep it.
 
-        When nothing was heard for a session timeout the client gives up; a server that was away
-        for as long keeps the session, and with it ephemeral nodes in the way of the new ones.
+        The client gives up a session after a session timeout without an answer. A server that was
+        down keeps it, with its ephemeral nodes: the new ones could not be created.
         """
         predecessor, self._predecessor = self._predecessor, credentials
         if predecessor is None:
@@ -310,7 +310,7 @@ class SessionKeeper:
         try:
             close_session(self._hosts, predecessor, self._session_timeout_ms / 1000)
         except ConnectionLossError as error:
-            logger.warning("the previous session was left to its timeout: %s", error)
+            logger.warning("the previous session was not closed; it ends at its timeout: %s", error)
 
     def _await_loss(self, client: ZooKeeperClient) -> None:
         with self._changed:
@@ -318,7 +318,7 @@ class SessionKeeper:
                 self._changed.wait(_WAIT_S)
 
     def _expire(self, client: ZooKeeperClient) -> None:
-        """Finish with a session that is over."""
+        """Handle the end of a session."""
         logger.warning("ZooKeeper session %#x is over", client.session_id)
         with self._changed:
             self._newest_zxid = self.newest_zxid
@@ -334,7 +334,7 @@ class SessionKeeper:
             done = self._changed.wait_for(lambda: future.done() or self._closed, EXPIRY_TIMEOUT_S)
         if not done:
             logger.error(
-                "the end of session %#x was not handled in %g s: going on without",
+                "the end of session %#x was not handled in %g s: continuing",
                 client.session_id,
                 EXPIRY_TIMEOUT_S,
             )
@@ -348,7 +348,7 @@ class SessionKeeper:
     def _tell(self, callback: Callable[[], None]) -> None:
         try:
             callback()
-        except Exception:  # whatever the owner does wrong, there must be a session again
+        except Exception:  # an error of the owner must not prevent the next session
             logger.exception("a callback of the session keeper failed")
 
     def _on_state(self, state: ConnectionState) -> None:
@@ -361,9 +361,9 @@ class SessionKeeper:
 
 
 def close_session(hosts: str, credentials: SessionCredentials, timeout_s: float) -> bool:
-    """End another client's session: this deletes its ephemeral nodes and fires their watches.
+    """Close another client's session: this deletes its ephemeral nodes and fires their watches.
 
-    For the guardian of a process, once the process is certainly dead. Returns False when the
+    For the guardian of a process, once the process has ended. Returns False when the
     session is over already. Raises ``ConnectionLossError`` when no server answers in time.
     """
     deadline = time.monotonic() + timeout_s

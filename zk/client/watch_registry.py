@@ -1,8 +1,8 @@
 """Which watches of one session are armed.
 
 ZooKeeper's watches are one-shot, and the server forgets them when the connection drops. Java's
-client remembers them in three lists and sends these with SetWatches when it is connected again;
-kazoo drops them. This is that memory (``org.apache.zookeeper.ZooKeeper.ZKWatchManager``).
+client keeps them in three lists and sends these with SetWatches after a reconnect; kazoo drops
+them. This module is those lists (``org.apache.zookeeper.ZooKeeper.ZKWatchManager``).
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _KINDS = {
 class WatchRegistry:
     """The watches of one session, by absolute path. Safe to use from any thread.
 
-    A watch must be added no later than the server can fire it: at the answer of the read that
-    arms it, in the order of the wire, or before SetWatches is sent.
+    A watch must be added before its event can arrive: when the answer of the read that arms it is
+    received on the I/O thread, or before SetWatches is sent.
     """
 
     def __init__(self) -> None:
@@ -82,10 +82,10 @@ class WatchRegistry:
             self._child.clear()
 
     def fire(self, event_type: int, path: str) -> WatchKind | None:
-        """Take out the watches that an event uses up; None when there were none.
+        """Remove the watches that an event fires; None when there were none.
 
-        A deletion uses up the data and the child watch of the node and is one event, as the server
-        sends it; the second one that SetWatches may cause finds nothing any more.
+        A deletion fires the data watch and the child watch of the node with one event, as the
+        server sends it. SetWatches may cause a second event, which finds no watch.
         """
         try:
             kind = _KINDS[EventType(event_type)]

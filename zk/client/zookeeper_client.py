@@ -1,7 +1,7 @@
 """One ZooKeeper session (``kafka.zookeeper.ZooKeeperClient``, ``org.apache.zookeeper.ZooKeeper``).
 
-Nodes are read in bulk and written in multis, watches live as long as the session does, and a lost
-session is final: another session needs another client (``zk.client.session``).
+Nodes are read in bulk and written in multis. Watches last as long as the session. A new session
+needs a new client (``zk.client.session``).
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class ZooKeeperClient:
 
     ``hosts`` is ``host:port[,host:port...][/chroot]``; with ``credentials`` the client attaches to
     an existing session. ``on_watch`` and ``on_state`` are called on the I/O thread (``on_state``
-    also on a timer's): they must only enqueue, and must not call the client. ``on_state`` hears of
-    every change from the first CONNECTED on, and of nothing after ``close`` or ``abandon``.
+    also on a timer's): they must only enqueue, and must not call the client. ``on_state`` gets
+    every change from the first CONNECTED on, until ``close`` or ``abandon``.
 
     Reads wait for the connection and are repeated after a connection loss. Writes wait for the
     connection too, but are sent once.
 
-    Raises ``ValueError`` for an address that cannot be understood.
+    Raises ``ValueError`` for an invalid address.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ZooKeeperClient:
         """Connect, and create the chroot if it does not exist.
 
         Raises ``ConnectionLossError`` when no server answers in time, and ``SessionExpiredError``
-        when the session to attach to is over. The client is of no further use then.
+        when the session to attach to is over. The client cannot be used after that.
         """
         self._channel.start(timeout_s)
         if create_chroot and self._chroot and self.get("/") is None:
@@ -81,7 +81,7 @@ class ZooKeeperClient:
         return self._channel.close(timeout_s)
 
     def abandon(self) -> None:
-        """Drop the connection and leave the session to its timeout.
+        """Drop the connection without closing the session, which ends at its timeout.
 
         Calls blocked in this client raise ``SessionExpiredError`` at once.
         """
@@ -89,7 +89,7 @@ class ZooKeeperClient:
 
     @property
     def state(self) -> ConnectionState:
-        """The state of the session now."""
+        """The state of the session."""
         return self._channel.state
 
     @property
@@ -104,22 +104,22 @@ class ZooKeeperClient:
 
     @property
     def session_id(self) -> int:
-        """The id that stands as ``ephemeral_owner`` in nodes this session creates."""
+        """The session id: ``ephemeral_owner`` of the ephemeral nodes that it creates."""
         return self.credentials.session_id
 
     def lease_valid(self) -> bool:
-        """Whether the server certainly knew us within 2/3 of the session timeout.
+        """Whether the server confirmed the session within the last 2/3 of its timeout.
 
-        False means that the session may be over before long, whatever ``state`` says: announce no
-        decisions.
+        False: the session may soon expire, although ``state`` is CONNECTED. The caller must not
+        send decisions then.
         """
         return self._channel.lease_valid()
 
     @property
     def newest_zxid(self) -> int:
-        """The newest transaction that a server has told of, within a third of the session timeout.
+        """The newest zxid in any answer of a server; at most a third of the session timeout old.
 
-        0 when none has. Also after the end of the session.
+        0 before the first answer. Also works after the end of the session.
         """
         return self._channel.newest_zxid
 
@@ -129,15 +129,15 @@ class ZooKeeperClient:
         return MAX_REQUEST_BYTES
 
     def require_write(self, path: str, zxid: int) -> None:
-        """Give the session up rather than continue it in data that lack a write of a node.
+        """End the session instead of continuing it on data that lack a write of a node.
 
-        ``zxid`` is that of the write, or an earlier one. It matters when the servers of an ensemble
-        are given older data and the session outlives that: it may be in those data as well.
+        ``zxid`` is that of the write, or an earlier one. Needed when an operator restores older
+        data of an ensemble: the session may exist in those data too, and so would continue.
         """
         self._channel.require(RequiredWrite(absolute(self._chroot, path), zxid))
 
     def wait_connected(self) -> None:
-        """Return when connected; raise ``SessionExpiredError`` when that cannot happen any more."""
+        """Return when connected; raise ``SessionExpiredError`` when the session is over."""
         self._channel.wait_connected()
 
     def get(self, path: str, *, watch: bool = False) -> Znode | None:

@@ -172,7 +172,7 @@ class EmbeddedZooKeeper:
             status = self._process.poll() if self._process is not None else None
             if status is not None:
                 raise ZooKeeperStartError(
-                    f"ZooKeeper ended with status {status} while it started: {self.last_words()}"
+                    f"ZooKeeper ended with status {status} while it started: {self.last_line()}"
                 )
             if _serves(self._host, self._port):
                 return
@@ -180,7 +180,7 @@ class EmbeddedZooKeeper:
                 self.stop(0.0)
                 raise ZooKeeperStartError(
                     f"ZooKeeper did not serve {self.address} within {timeout_s:g} s: "
-                    f"{self.last_words()}"
+                    f"{self.last_line()}"
                 )
             time.sleep(_POLL_S)
 
@@ -188,7 +188,7 @@ class EmbeddedZooKeeper:
         """Return the exit status once the server has ended (negative: the signal), else None."""
         return None if self._process is None else self._process.poll()
 
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         """Return the last line that tells something of what this run printed or logged."""
         for path, start in ((self._output, 0), (self._log, self._log_start)):
             try:
@@ -202,7 +202,7 @@ class EmbeddedZooKeeper:
             said = causes or [line for line in lines if line.strip()]
             if said:
                 return said[-1].strip()
-        return "it said nothing"
+        return "it printed nothing"
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """Stop the server if it runs, by force after ``timeout_s``; its data stays."""

@@ -64,7 +64,7 @@ _LOOKED_AT = (
 
 
 @dataclass(frozen=True, slots=True)
-class RulingController:
+class ActiveController:
     """Who holds ``/controller``, by which epoch; ``broker_id`` is -1 when the data is garbage."""
 
     broker_id: BrokerId
@@ -87,7 +87,7 @@ class ZkAdminStore:
 
     # --- controller ---
 
-    def read_controller(self) -> RulingController | None:
+    def read_controller(self) -> ActiveController | None:
         """Read the active controller. Raises ``BadDataError`` for an epoch that is garbage."""
         path, epoch_path = znodes.ControllerZNode.PATH, znodes.ControllerEpochZNode.PATH
         for _ in range(MAX_ATTEMPTS):
@@ -96,7 +96,7 @@ class ZkAdminStore:
                 return None
             # Both change in one transaction: the same controller before and after has this epoch.
             if again is not None and again.stat.czxid == node.stat.czxid:
-                return _ruling_controller(again, epoch)
+                return _active_controller(again, epoch)
         raise ConflictError(f"{path} keeps changing; try again")
 
     def read_controller_epoch(self) -> int | None:
@@ -118,7 +118,7 @@ class ZkAdminStore:
         except BrokerNotFoundError as error:
             raise BrokerNotFoundError(f"the controller does not answer: {error}") from None
 
-    def depose_controller(self, controller: RulingController) -> bool:
+    def depose_controller(self, controller: ActiveController) -> bool:
         """Delete ``/controller`` while it is still this one's.
 
         False when it had gone already, or the answer was lost: in both cases it has resigned.
@@ -231,12 +231,12 @@ def control_endpoint(
     return endpoint
 
 
-def _ruling_controller(node: Znode, epoch: Znode) -> RulingController:
+def _active_controller(node: Znode, epoch: Znode) -> ActiveController:
     try:
         broker_id = znodes.ControllerZNode.decode(node.data)
     except BadDataError:
         broker_id = -1
-    return RulingController(
+    return ActiveController(
         broker_id,
         znodes.ControllerEpochZNode.decode(epoch.data),
         epoch.stat.version,

@@ -303,7 +303,7 @@ def test_calls_blocked_in_an_abandoned_client_return_at_once(
     reader.start()
     session.client.abandon()
 
-    assert "given up by its owner" in outcomes.get(timeout=2.0)
+    assert "abandoned by its owner" in outcomes.get(timeout=2.0)
     reader.join(5.0)
     assert session.states.empty()
 

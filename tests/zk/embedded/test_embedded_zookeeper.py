@@ -83,7 +83,7 @@ def test_a_server_with_a_full_disk_reports_the_cause(tmp_path: Path, stack: Exit
             client.multi([Create(f"/large-{number}", bytes(2048))])
 
     eventually(lambda: server.poll() is not None, "it has ended")
-    assert server.last_words() == "java.io.IOException: File too large"
+    assert server.last_line() == "java.io.IOException: File too large"
 
 
 def test_without_java_the_server_is_not_started(

@@ -12,7 +12,7 @@ from regent.zk.client.operations import Create
 from regent.zk.codecs import znodes
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode, ReassignPartitionsZNode
 from regent.zk.stores.admin_store import (
-    RulingController,
+    ActiveController,
     ZkAdminStore,
 )
 from tests.support.fake_zookeeper import (
@@ -66,7 +66,7 @@ def test_the_controller_is_read_with_its_epoch(
 
     elect(server, 2, epoch=7)
 
-    assert admin.read_controller() == RulingController(2, 7, epoch_zk_version=0, zk_version=0)
+    assert admin.read_controller() == ActiveController(2, 7, epoch_zk_version=0, zk_version=0)
 
 
 def test_an_election_during_the_read_does_not_mix_two_controllers(
