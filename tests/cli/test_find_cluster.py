@@ -158,7 +158,7 @@ def test_a_zookeeper_without_a_cluster_is_an_error(
     for command, path in ((("brokers", "list"), "ids"), (("topics", "list"), "topics")):
         assert failing(cluster.run(*command)) == (
             f"no cluster at {ADDRESS}: it has no /brokers/{path}: "
-            "no broker ever started there, or that was deleted"
+            "no broker has ever started there, or the znode was deleted"
         )
 
 

@@ -20,11 +20,11 @@ from regent.zk.codecs.json_fields import (
 )
 
 DEFAULT_ENTITY_NAME = "<default>"
-"""The name of the configuration that holds for every entity of a type without one of its own."""
+"""The name of the default configuration of an entity type."""
 
 
 class DeleteTopicsZNode:
-    """``/admin/delete_topics``: a child a topic to delete."""
+    """``/admin/delete_topics``: one child for each topic to delete."""
 
     PATH = "/admin/delete_topics"
 
@@ -39,13 +39,13 @@ class DeleteTopicsTopicZNode:
 
 
 class ReassignPartitionsZNode:
-    """``/admin/reassign_partitions``: the replicas partitions shall move to."""
+    """``/admin/reassign_partitions``: the target replicas of partitions to move."""
 
     PATH = "/admin/reassign_partitions"
 
     @staticmethod
     def encode(reassignments: Mapping[TopicPartition, Iterable[BrokerId]]) -> bytes:
-        """Encode the reassignments that are still to be done."""
+        """Encode the pending reassignments."""
         partitions = [
             {"topic": topic, "partition": partition, "replicas": list(replicas)}
             for (topic, partition), replicas in reassignments.items()
@@ -56,8 +56,8 @@ class ReassignPartitionsZNode:
     def decode(data: bytes) -> dict[TopicPartition, tuple[BrokerId, ...]]:
         """Return the target replicas by partition, in the order of the file.
 
-        The version (tools write 1 and "1") and ``log_dirs`` are ignored. A partition
-        without replicas or named twice makes the whole file unacceptable, as in Kafka's own tool.
+        The version (tools write 1 and "1") and ``log_dirs`` are ignored. The whole file is rejected
+        if a partition has no replicas or is named twice, as in Kafka's own tool.
         """
         reassignments: dict[TopicPartition, tuple[BrokerId, ...]] = {}
         for entry in decode_object(data, ReassignPartitionsZNode.PATH).objects("partitions"):
@@ -72,7 +72,7 @@ class ReassignPartitionsZNode:
 
 
 class PreferredReplicaElectionZNode:
-    """``/admin/preferred_replica_election``: partitions whose preferred replica shall lead."""
+    """``/admin/preferred_replica_election``: partitions for a preferred leader election."""
 
     PATH = "/admin/preferred_replica_election"
 
@@ -88,7 +88,7 @@ class PreferredReplicaElectionZNode:
 
 
 class IsrChangeNotificationZNode:
-    """``/isr_change_notification``: a child a batch of changes leaders made to their ISRs."""
+    """``/isr_change_notification``: one child for each batch of ISR changes by leaders."""
 
     PATH = "/isr_change_notification"
 
@@ -110,7 +110,7 @@ class IsrChangeNotificationSequenceZNode:
 
 
 class LogDirEventNotificationZNode:
-    """``/log_dir_event_notification``: a child a failure of a log directory."""
+    """``/log_dir_event_notification``: one child for each failure of a log directory."""
 
     PATH = "/log_dir_event_notification"
 
@@ -123,7 +123,7 @@ class LogDirEventNotificationSequenceZNode:
 
     @staticmethod
     def encode(broker_id: BrokerId) -> bytes:
-        """Encode the failure of a log directory, the only event there is."""
+        """Encode the failure of a log directory, the only type of event."""
         event = LogDirEventNotificationSequenceZNode.LOG_DIR_FAILURE
         return orjson.dumps({"version": 1, "broker": broker_id, "event": event})
 
@@ -160,7 +160,7 @@ class ConfigEntityZNode:
 
 
 class ConfigEntityChangeNotificationZNode:
-    """``/config/changes``: a child a change of a configuration."""
+    """``/config/changes``: one child for each change of a configuration."""
 
     PATH = "/config/changes"
 
@@ -205,7 +205,7 @@ class ProducerIdBlock(NamedTuple):
 
 
 class ProducerIdBlockZNode:
-    """``/latest_producer_id_block``: the last block of producer ids anyone took (KIP-730)."""
+    """``/latest_producer_id_block``: the last allocated block of producer ids (KIP-730)."""
 
     PATH = "/latest_producer_id_block"
 

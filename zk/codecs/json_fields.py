@@ -1,8 +1,8 @@
 """Reads typed fields out of a znode's JSON.
 
-Nothing in the bytes is trusted: for any bytes the outcome is a value of the promised type or a
-``BadDataError`` of one short line that names the kind of znode, the field and what is wrong.
-Numbers are Kafka's 32-bit ones unless a range is given. An absent field and a null are the same.
+The bytes are not trusted: for any bytes the result is a value of the declared type, or a
+``BadDataError`` of one short line that names the type of znode, the field and the problem.
+Integers have 32 bits, as Kafka's, unless a range is given. A null counts as an absent field.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _brief.maxstring = 60
 
 
 def bad_field(node: str, key: str, expected: str, value: object) -> BadDataError:
-    """Return the error for a field that is not what it must be."""
+    """Return the error for an invalid field."""
     problem = "is missing" if value is None else f"must be {expected}, not {_brief.repr(value)}"
     return BadDataError(f"{node}: {_shown(key)} {problem}")
 
@@ -42,7 +42,7 @@ def decode_object(data: bytes, node: str) -> JsonObject:
 
 
 def decode_broker_ids(value: object, node: str, key: str) -> tuple[BrokerId, ...]:
-    """Return a list of broker ids, distinct and none negative, in its order."""
+    """Return a list of distinct, non-negative broker ids, in the order of the list."""
     if type(value) is not list:
         raise bad_field(node, key, "a list of broker ids", value)
     for broker_id in value:
@@ -132,5 +132,5 @@ class JsonObject:
 
 
 def _shown(key: str) -> str:
-    """Return ``key`` as errors show it; some keys are data, of any length and content."""
+    """Return ``key`` for an error message; a key from data may have any length and content."""
     return key if len(key) <= 60 and key.isprintable() else _brief.repr(key)

@@ -1,7 +1,7 @@
-"""The znodes of security: access control lists, and changes of them and of delegation tokens.
+"""The znodes of security: ACLs, and notifications of changes of ACLs and delegation tokens.
 
-As in ``zk.codecs.znodes``: one namespace a path, ``decode`` raises ``BadDataError`` and nothing
-else. Unknown keys are ignored, as Kafka does.
+As in ``zk.codecs.znodes`` there is one class for each path, and ``decode`` raises only
+``BadDataError``. Unknown keys are ignored, as in Kafka.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from regent.zk.codecs.json_fields import bad_field, decode_object
 
 
 class AccessControlEntry(NamedTuple):
-    """Who may, or may not, do what from where."""
+    """Allows or denies a principal an operation from a host."""
 
     principal: str  # as in "User:alice"
     permission_type: str  # "Allow" or "Deny"
@@ -25,7 +25,7 @@ class AccessControlEntry(NamedTuple):
 
 
 class ResourcePattern(NamedTuple):
-    """What an access control list is about."""
+    """The resources that an ACL applies to."""
 
     resource_type: str  # as in "Topic"
     name: str

@@ -1,9 +1,9 @@
-"""Which replicas of a registered broker are suspect: beside its registration, in a form of our own.
+"""The suspect replicas of a registered broker, in znodes that only Regent has.
 
-A registration says in how many ephemeral znodes of the same session the replicas are listed, and
-in which generation of these. They are there before it says so, and stay as they are: no controller
-sees the broker without them, or half of one list and half of the next. Tools and other controllers
-ignore all of it.
+A key of the registration says how many ephemeral znodes of the same session list the replicas, and
+their generation. They are created before the registration names them, and never changed. So a
+controller never sees a broker without its list, or parts of two lists. Kafka's tools and
+controllers ignore the key and the znodes.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from regent.core.model import BrokerId, LogEnd, SuspectReplicas, TopicPartition
 from regent.zk.codecs.json_fields import MAX_INT32, MAX_INT64, JsonObject, decode_object
 
 PARENT = "/brokers/suspect_replicas"
-MAX_ROWS = 2_000  # of a znode: 0.7 MB with the longest topic names
+MAX_ROWS = 2_000  # per znode: 0.7 MB with the longest topic names
 _NODE = f"{PARENT}/<broker>-<session>-<generation>-<number>"
 _MAX_ZNODES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class SuspectZnodes:
-    """What a registration says of them: which generation, and how many they are."""
+    """What a registration says of these znodes: their generation and their number."""
 
     generation: int = 0
     count: int = 0
 
     def paths(self, broker_id: BrokerId, session_id: int) -> list[str]:
-        """Return where they are."""
+        """Return the paths of the znodes."""
         stem = f"{PARENT}/{broker_id}-{session_id:x}-{self.generation}"
         return [f"{stem}-{number}" for number in range(self.count)]
 
     def encode(self) -> dict[str, int] | None:
-        """Return the value of the registration's key; None: there is none."""
+        """Return the value of the registration's key; None: the key is absent."""
         return {"generation": self.generation, "znodes": self.count} if self.count else None
 
     @staticmethod
     def decode(registration: bytes, node: str) -> SuspectZnodes:
-        """Return what a registration says. Raises ``BadDataError``."""
+        """Decode the key of a registration. Raises ``BadDataError``."""
         json = decode_object(registration, node).optional_nested("suspect_replicas")
         if not json.values:
             return SuspectZnodes()
@@ -78,7 +78,7 @@ def encode(suspects: SuspectReplicas) -> list[bytes]:
 
 
 def decode(chunks: Sequence[bytes]) -> SuspectReplicas:
-    """Return what the znodes say. Raises ``BadDataError``."""
+    """Decode the contents of the znodes. Raises ``BadDataError``."""
     ends: dict[TopicPartition, LogEnd] = {}
     sound: set[TopicPartition] = set()
     knows_all = True

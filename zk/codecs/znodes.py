@@ -1,9 +1,9 @@
 """The znodes of brokers, controllers and topics: paths, and bytes to values and back.
 
-One namespace a path, named as in Kafka's ``ZkData.scala``. ``encode`` writes the newest version
-Kafka's ZooKeeper mode has; ``decode`` reads every version and dialect Kafka and its tools write,
-ignores unknown keys, and raises ``core.errors.BadDataError`` (nothing else) for bytes it cannot
-understand. The znodes of administration and notifications are in ``zk.codecs.admin_znodes``.
+There is one class for each path, named as in Kafka's ``ZkData.scala``. ``encode`` writes the newest
+version of Kafka's ZooKeeper mode. ``decode`` reads every version and dialect that Kafka and its
+tools write, ignores unknown keys, and raises only ``core.errors.BadDataError``. The znodes of
+administration and notifications are in ``zk.codecs.admin_znodes``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ PERSISTENT_PATHS = (
     "/config/brokers",
     "/config/ips",
 )
-"""Created empty, with their parents, by every starting broker when they are missing."""
+"""Every starting broker creates these empty, with their parents, if they are missing."""
 
 
 class ControllerZNode:
@@ -65,7 +65,7 @@ class ControllerZNode:
 
     @staticmethod
     def encode(broker_id: BrokerId, timestamp_ms: int) -> bytes:
-        """Encode; Kafka's readers want the timestamp as a string."""
+        """Encode; the timestamp is a string, as Kafka's readers expect."""
         return orjson.dumps({"version": 1, "brokerid": broker_id, "timestamp": str(timestamp_ms)})
 
     @staticmethod
@@ -75,7 +75,7 @@ class ControllerZNode:
 
 
 class ControllerEpochZNode:
-    """``/controller_epoch``: how many controllers there have been, as plain decimal text."""
+    """``/controller_epoch``: the number of the latest controller election, as decimal text."""
 
     PATH = "/controller_epoch"
 
@@ -94,10 +94,10 @@ class ControllerEpochZNode:
 class ControllerTermZNode:
     """``/regent/controller_terms/<session>-<epoch>``, ephemeral and empty; Kafka has none.
 
-    It fences a former controller that is paused and keeps its session when an operator deletes
-    ``/controller``. The version of ``/controller_epoch`` alone does not: it begins at 0 again when
-    that znode is deleted as well, and after some elections it is the version that the former
-    controller checks for. Every election creates a path that is never used again, because the
+    It fences a former controller that was paused and kept its session while an operator deleted
+    ``/controller``. The version of ``/controller_epoch`` is not enough: if that znode is deleted
+    too, its version starts at 0 again, and after some elections it equals the version that the
+    former controller checks. Every election creates a path that is never used again, because the
     epochs of a session only grow, and deletes the paths of all earlier elections.
     """
 
@@ -110,13 +110,13 @@ class ControllerTermZNode:
 
 
 class ClusterIdZNode:
-    """``/cluster/id``: the 22-character id the first broker gave the cluster."""
+    """``/cluster/id``: the 22-character id that the first broker created."""
 
     PATH = "/cluster/id"
 
     @staticmethod
     def encode(cluster_id: str) -> bytes:
-        """Encode; the version is a string in this znode alone."""
+        """Encode; only in this znode the version is a string."""
         return orjson.dumps({"version": "1", "id": cluster_id})
 
     @staticmethod
@@ -126,13 +126,13 @@ class ClusterIdZNode:
 
 
 class BrokerIdsZNode:
-    """``/brokers/ids``: a child a live broker."""
+    """``/brokers/ids``: one child for each live broker."""
 
     PATH = "/brokers/ids"
 
     @staticmethod
     def decode_child(name: str) -> BrokerId:
-        """Return the broker id a child is named after."""
+        """Return the broker id in the name of a child."""
         return decode_decimal(name, BrokerIdsZNode.PATH, "the name of a child")
 
 
@@ -140,7 +140,7 @@ class BrokerIdZNode:
     """``/brokers/ids/N``, ephemeral: a broker's registration. Its czxid is the broker epoch."""
 
     _NODE = f"{BrokerIdsZNode.PATH}/<id>"
-    _MAX_BYTES = 32_767  # so that every string in it fits into a request
+    _MAX_BYTES = 32_767  # so that every string in it fits into a control request
     _SECURITY_PROTOCOLS = frozenset({"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"})
     _ENDPOINT = re.compile(r"([^:/]+)://\[?([0-9A-Za-z\-%._:]*)\]?:([0-9]{1,5})", re.ASCII)
 
@@ -151,15 +151,15 @@ class BrokerIdZNode:
 
     @staticmethod
     def encode(info: BrokerInfo, suspects: SuspectZnodes | None = None) -> bytes:
-        """Encode as version 5; ``suspects``: where the suspect replicas are listed.
+        """Encode as version 5; ``suspects`` says which znodes list the suspect replicas.
 
-        ``host`` and ``port`` are always there (null and -1 without a PLAINTEXT endpoint) and the
-        timestamp is a string, because tools fail otherwise. Raises ValueError for an endpoint whose
-        security protocol Kafka does not know: its clients would crash on it.
+        ``host`` and ``port`` are always present (null and -1 without a PLAINTEXT endpoint) and the
+        timestamp is a string, because Kafka's tools need that. Raises ValueError for an endpoint
+        whose security protocol Kafka does not know: its clients would crash.
         """
         for endpoint in info.endpoints:
             if endpoint.security_protocol not in BrokerIdZNode._SECURITY_PROTOCOLS:
-                raise ValueError(f"{endpoint} has no security protocol of Kafka's")
+                raise ValueError(f"{endpoint} has a security protocol that Kafka does not have")
         plaintext = info.plaintext_endpoint
         registration: dict[str, object] = {
             "listener_security_protocol_map": {
@@ -187,7 +187,7 @@ class BrokerIdZNode:
 
     @staticmethod
     def decode(data: bytes, broker_id: BrokerId) -> BrokerInfo:
-        """Return what broker ``broker_id`` says about itself, in version 1 to 5 or a later one."""
+        """Decode the registration of ``broker_id``, in version 1 to 5 or a later one."""
         if len(data) > BrokerIdZNode._MAX_BYTES:
             raise BadDataError(f"{BrokerIdZNode._NODE}: has {len(data)} bytes")
         json = decode_object(data, BrokerIdZNode._NODE)
@@ -204,7 +204,7 @@ class BrokerIdZNode:
 
     @staticmethod
     def suspects(data: bytes) -> SuspectZnodes:
-        """Return where the suspect replicas of this broker are listed."""
+        """Return which znodes list the suspect replicas of this broker."""
         return SuspectZnodes.decode(data, BrokerIdZNode._NODE)
 
 
@@ -240,7 +240,7 @@ def _decode_features(json: JsonObject) -> dict[str, tuple[int, int]]:
 
 
 def _decode_timestamp(json: JsonObject) -> int:
-    """Return -1 for one that is no number: nothing depends on it, so nothing may fail on it."""
+    """Return the timestamp; -1 if it is not a number, because nothing depends on it."""
     try:
         return json.decimal("timestamp", maximum=MAX_INT64)
     except BadDataError:
@@ -248,16 +248,16 @@ def _decode_timestamp(json: JsonObject) -> int:
 
 
 class TopicsZNode:
-    """``/brokers/topics``: a child a topic."""
+    """``/brokers/topics``: one child for each topic."""
 
     PATH = "/brokers/topics"
 
 
 @dataclass(frozen=True, slots=True)
 class TopicZNodeData:
-    """What a topic's znode says; ``partitions`` is in the order of the partition ids."""
+    """The data of a topic's znode; ``partitions`` is in the order of the partition ids."""
 
-    topic_id: str | None  # 22 characters; None where a writer without topic ids was the last
+    topic_id: str | None  # 22 characters; None if the last writer does not know topic ids
     partitions: Mapping[int, ReplicaAssignment]
 
 
@@ -306,7 +306,7 @@ class TopicZNode:
     def decode(data: bytes) -> TopicZNodeData:
         """Read version 1, 2 or 3.
 
-        A partition without replicas is refused: no state of it could ever be reached.
+        A partition without replicas is rejected, because it can have no leader and no ISR.
         """
         json = decode_object(data, TopicZNode._NODE)
         topic_id = _decode_topic_id(json)
@@ -347,10 +347,10 @@ def _decode_replica_lists(json: JsonObject, key: str) -> dict[int, tuple[BrokerI
 
 
 class TopicPartitionsZNode:
-    """``/brokers/topics/T/partitions``: a child a partition, and the id of the topic they are of.
+    """``/brokers/topics/T/partitions``: one child for each partition; its data has the topic id.
 
-    Kafka's is empty. Tools that rewrite the topic's znode without its id leave this one alone, and
-    it goes when the topic goes.
+    In Kafka the data is empty. A tool that rewrites the topic's znode without the topic id does not
+    change this znode, which is deleted with the topic.
     """
 
     _NODE = f"{TopicsZNode.PATH}/<topic>/partitions"
@@ -367,7 +367,7 @@ class TopicPartitionsZNode:
 
     @staticmethod
     def decode(data: bytes) -> str | None:
-        """Return the topic's id; None when it is not noted. Raises ``BadDataError``."""
+        """Return the topic id; None: the data is empty. Raises ``BadDataError``."""
         if not data:
             return None
         return _decode_topic_id(decode_object(data, TopicPartitionsZNode._NODE))
@@ -397,7 +397,7 @@ class TopicPartitionStateZNode:
 
     @staticmethod
     def partition_of(path: str) -> TopicPartition | None:
-        """Return the partition whose state ``path`` is; None for any other path."""
+        """Return the partition of a path of a state; None for any other path."""
         match path.split("/"):
             case ["", "brokers", "topics", topic, "partitions", number, "state"]:
                 return TopicPartition(topic, int(number)) if number.isdecimal() else None
@@ -408,7 +408,8 @@ class TopicPartitionStateZNode:
     def encode(state: LeaderIsrAndControllerEpoch) -> bytes:
         """Encode; ``leader_recovery_state`` is written only while RECOVERING (KIP-704).
 
-        ``eligible_leader_replicas`` (KIP-966), which Kafka's ZooKeeper mode ignores, if there are.
+        ``eligible_leader_replicas`` (KIP-966) are written if there are any. Kafka's ZooKeeper mode
+        ignores them.
         """
         leadership = state.leader_and_isr
         recovery = (
@@ -426,12 +427,12 @@ class TopicPartitionStateZNode:
         ).encode()
 
     @staticmethod
-    @lru_cache(maxsize=16_384)  # thousands of partitions are in one of few states, and share it
+    @lru_cache(maxsize=16_384)  # thousands of partitions share a few states
     def decode(data: bytes, partition_epoch: int) -> LeaderIsrAndControllerEpoch:
         """Return the leadership; ``partition_epoch`` is the version in the znode's stat.
 
-        The order of the ISR is kept. A leader outside the ISR and an empty ISR are accepted:
-        implementations of old have written both, and an election repairs them.
+        The order of the ISR is kept. A leader outside the ISR and an empty ISR are accepted: old
+        implementations have written both, and an election repairs them.
         """
         json = decode_object(data, TopicPartitionStateZNode._NODE)
         recovery = json.integer("leader_recovery_state", maximum=1, default=0)

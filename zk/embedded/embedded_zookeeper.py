@@ -1,6 +1,6 @@
-"""A ZooKeeper server of our own: the one inside PySpark's wheel, in a JVM of its own.
+"""An embedded ZooKeeper server: the one in PySpark's wheel, in its own JVM.
 
-Nothing is downloaded, and pyspark itself is not imported. A data directory holds ``zoo.cfg``
+Nothing is downloaded, and pyspark is not imported. A data directory holds ``zoo.cfg``
 (written anew at each start), ZooKeeper's own files, ``zookeeper.log`` (rolled at 10 MB),
 ``zookeeper.out`` (what the last JVM printed) and, in an ensemble, ``myid`` and ``peer.json``.
 """
@@ -36,7 +36,7 @@ _MAX_LOG_TAIL_BYTES = 64 * 1024
 _PORT_IN_USE = "Address already in use"
 _EXCEPTION = re.compile(r"(Caused by: )?[\w.$]+(Exception|Error)\b")
 
-# Of all of PySpark's jars, those the server loads.
+# The jars of PySpark that the server needs.
 _JARS = re.compile(
     r"(zookeeper|netty-|slf4j-api|log4j-(api|core|slf4j2-impl)|metrics-core|snappy-java|jcl-over)"
 )
@@ -44,7 +44,7 @@ _LAUNCHER = Path(__file__).with_name("jvm_launcher.py")
 _LOG_CONFIGURATION = Path(__file__).parents[2] / "config" / "log4j2-zookeeper.properties"
 _JVM_OPTIONS = (
     "-Xmx512m",
-    "-XX:+ExitOnOutOfMemoryError",  # it would stay up and serve nobody
+    "-XX:+ExitOnOutOfMemoryError",  # otherwise it keeps running but does not answer
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-XX:-UsePerfData",
@@ -52,11 +52,11 @@ _JVM_OPTIONS = (
 
 
 class ZooKeeperStartError(RegentError):
-    """The server did not start; the message is one line that says why."""
+    """The server did not start; the message is one line with the reason."""
 
 
 class QuorumPeer(NamedTuple):
-    """One member of an ensemble and the ports its members talk to each other on."""
+    """One member of an ensemble and its ports for the other members."""
 
     server_id: int
     quorum_port: int
@@ -66,9 +66,8 @@ class QuorumPeer(NamedTuple):
 class EmbeddedZooKeeper:
     """One server in a child process, alone or a member of an ensemble.
 
-    ``start`` must be called from a thread that lives as long as the process, the main thread: when
-    that thread ends, the kernel kills the server, which is what also happens when the process is
-    killed. With ``port`` 0 a free port is chosen at the first start and kept from then on.
+    Call ``start`` on the main thread: when the calling thread or the process ends, the kernel kills
+    the server. With ``port`` 0 the first start chooses a free port; later starts use it again.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class EmbeddedZooKeeper:
         self._peers = tuple(peers)
         self._tick_time_ms = tick_time_ms
         self._log = self._data_dir / "zookeeper.log"
-        self._log_start = 0  # where this run's part begins
+        self._log_start = 0  # where the lines of this run begin
         self._output = self._data_dir / "zookeeper.out"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -102,7 +101,7 @@ class EmbeddedZooKeeper:
 
     @property
     def port(self) -> int:
-        """The client port, 0 before the first start when none was asked for."""
+        """The client port; 0 before the first start if a free port is to be chosen."""
         return self._port
 
     @property
@@ -113,7 +112,7 @@ class EmbeddedZooKeeper:
     def start(self, timeout_s: float = 30.0) -> None:
         """Start the server and return when it answers.
 
-        Raises ``ZooKeeperStartError`` and ``config.java.JavaNotFoundError``; nothing is left
+        Raises ``ZooKeeperStartError`` and ``config.java.JavaNotFoundError``; no process is left
         running then.
         """
         for attempt in range(_PORT_ATTEMPTS):
@@ -124,7 +123,7 @@ class EmbeddedZooKeeper:
                 last = attempt == _PORT_ATTEMPTS - 1
                 if last or not self._any_port or _PORT_IN_USE not in str(error):
                     raise
-                self._port = 0  # somebody else was faster
+                self._port = 0  # another process took the port first
             else:
                 self._any_port = False
                 return
@@ -165,7 +164,7 @@ class EmbeddedZooKeeper:
     def wait_serving(self, timeout_s: float) -> None:
         """Return when the server answers clients.
 
-        Raises ``ZooKeeperStartError`` when it ends or stays silent; it is stopped then.
+        Raises ``ZooKeeperStartError`` when it ends or does not answer in time; it is stopped then.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -179,7 +178,7 @@ class EmbeddedZooKeeper:
             if time.monotonic() > deadline:
                 self.stop(0.0)
                 raise ZooKeeperStartError(
-                    f"ZooKeeper did not serve {self.address} within {timeout_s:g} s: "
+                    f"ZooKeeper did not answer at {self.address} within {timeout_s:g} s: "
                     f"{self.last_line()}"
                 )
             time.sleep(_POLL_S)
@@ -189,7 +188,7 @@ class EmbeddedZooKeeper:
         return None if self._process is None else self._process.poll()
 
     def last_line(self) -> str:
-        """Return the last line that tells something of what this run printed or logged."""
+        """Return the last exception, or else the last line, that this run printed or logged."""
         for path, start in ((self._output, 0), (self._log, self._log_start)):
             try:
                 with path.open("rb") as file:
@@ -205,7 +204,7 @@ class EmbeddedZooKeeper:
         return "it printed nothing"
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Stop the server if it runs, by force after ``timeout_s``; its data stays."""
+        """Stop the server if it runs; kill it after ``timeout_s``. Its data stays."""
         process = self._process
         if process is None or process.poll() is not None:
             return
@@ -243,11 +242,11 @@ class EmbeddedZooKeeper:
 def start_ensemble(
     data_dirs: Sequence[Path], ports: Sequence[int], timeout_s: float = 60.0
 ) -> list[EmbeddedZooKeeper]:
-    """Start an ensemble on loopback and return its servers when all of them serve.
+    """Start an ensemble on loopback and return its servers when all of them answer.
 
-    ``ports`` are client ports, 0 for a free one. The ports between the servers are chosen once and
-    kept in ``peer.json`` of each data directory, so that one server can be restarted by itself.
-    Raises what ``EmbeddedZooKeeper.start`` raises; nothing is left running then.
+    ``ports`` are client ports; 0: a free port. The ports between the servers are chosen once and
+    kept in ``peer.json`` of each data directory, so that a single server can be restarted.
+    Raises what ``EmbeddedZooKeeper.start`` raises; no process is left running then.
     """
     peers = [_peer(data_dir, n) for n, data_dir in enumerate(data_dirs, start=1)]
     servers = [
@@ -268,10 +267,10 @@ def start_ensemble(
 
 
 def server_of(data_dir: Path, port: int, host: str = LOOPBACK) -> EmbeddedZooKeeper:
-    """Return the server of a data directory, as a member of its ensemble if it was one before.
+    """Return the server of a data directory; a member of an ensemble joins it again.
 
-    Clients are served at ``host``; members of an ensemble talk to each other on loopback. The other
-    members' data directories are beside it. Raises ``ZooKeeperStartError`` when a
+    The server listens for clients at ``host``, and for other members on loopback. The other
+    members' data directories must have the same parent. Raises ``ZooKeeperStartError`` when a
     ``peer.json`` cannot be read.
     """
     data_dir = data_dir.absolute()
@@ -329,7 +328,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _usable_port(host: str, port: int) -> int:
-    """Return ``port``, or a free one for 0, when a server can listen on it."""
+    """Return ``port``, or a free port for 0; raise if a server cannot listen on it."""
     try:
         with closing(listening_socket(host, port)) as sock:
             usable: int = sock.getsockname()[1]
@@ -346,7 +345,7 @@ def _usable_port(host: str, port: int) -> int:
 
 
 def _serves(host: str, port: int) -> bool:
-    """Ask with ``srvr``, which a member of an ensemble answers when it has joined the quorum."""
+    """Send ``srvr``; a member of an ensemble answers it only after it has joined the quorum."""
     try:
         with closing(socket.create_connection((host, port), 1.0)) as sock:
             sock.sendall(b"srvr")

@@ -1,9 +1,8 @@
-"""Become a JVM that does not outlive the process that started it.
+"""Replaces itself by a JVM that the kernel kills when the parent process ends.
 
 Run as ``python -I jvm_launcher.py PARENT_PID JAVA ARGUMENT...``; a JVM cannot watch a death pipe.
-The kernel's parent-death signal fires when the *thread* that started this program ends, so it must
-be started from one that lives as long as its process: the main thread. Elsewhere than on Linux
-there is no such signal, and the JVM outlives a killed parent.
+The kernel's parent-death signal fires when the *thread* that started this program ends, so start it
+on the main thread. Only Linux has this signal: on other systems the JVM survives a killed parent.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> None:
-    """Replace this process by the JVM, unless the parent is gone already."""
+    """Replace this process by the JVM, unless the parent has ended."""
     parent_pid = int(arguments[0])
     if sys.platform == "linux":
-        # SIGKILL, which a stopped JVM gets too; ZooKeeper's log is made for it.
+        # SIGKILL also ends a stopped JVM; ZooKeeper's log survives it.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent_pid:
             sys.exit("the process that started this one is gone")

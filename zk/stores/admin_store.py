@@ -1,6 +1,6 @@
-"""What administrators read and write in ZooKeeper, in bulk; nothing here is fenced or watched.
+"""Bulk reads and writes for administrators; no write is fenced, no read is watched.
 
-Mirrors ``kafka.zk.AdminZkClient`` and the reading half of ``KafkaZkClient``.
+Mirrors ``kafka.zk.AdminZkClient`` and the reads of ``KafkaZkClient``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from regent.zk.stores.failure_store import ControllerFailuresZNode
 from regent.zk.stores.progress_mark import read_mark
 from regent.zk.stores.topic_store import ZkTopicStore, children_of_cluster
 
-_MAX_DATA_BYTES = MAX_REQUEST_BYTES - 4096  # beside paths and headers
+_MAX_DATA_BYTES = MAX_REQUEST_BYTES - 4096  # the rest is for paths and headers
 
 _LOOKED_AT = (
     znodes.ClusterIdZNode.PATH,
@@ -65,7 +65,7 @@ _LOOKED_AT = (
 
 @dataclass(frozen=True, slots=True)
 class ActiveController:
-    """Who holds ``/controller``, by which epoch; ``broker_id`` is -1 when the data is garbage."""
+    """The broker in ``/controller`` and its epoch; ``broker_id`` -1: the data is not valid."""
 
     broker_id: BrokerId
     controller_epoch: int
@@ -76,8 +76,8 @@ class ActiveController:
 class ZkAdminStore:
     """Reads and writes of an administrator, over one ZooKeeper session.
 
-    ``topics`` and ``configs`` are the stores of those subjects, over the same session. Every call
-    raises ``SessionExpiredError`` when the session is over.
+    ``topics`` and ``configs`` are the stores for topics and configurations, over the same session.
+    Every call raises ``SessionExpiredError`` when the session is over.
     """
 
     def __init__(self, zookeeper: ZooKeeper) -> None:
@@ -88,13 +88,13 @@ class ZkAdminStore:
     # --- controller ---
 
     def read_controller(self) -> ActiveController | None:
-        """Read the active controller. Raises ``BadDataError`` for an epoch that is garbage."""
+        """Read the active controller. Raises ``BadDataError`` for an invalid epoch."""
         path, epoch_path = znodes.ControllerZNode.PATH, znodes.ControllerEpochZNode.PATH
         for _ in range(MAX_ATTEMPTS):
             node, epoch, again = self._zookeeper.get_many([path, epoch_path, path])
             if node is None or epoch is None:
                 return None
-            # Both change in one transaction: the same controller before and after has this epoch.
+            # One transaction changes both nodes: if the controller is unchanged, this is its epoch.
             if again is not None and again.stat.czxid == node.stat.czxid:
                 return _active_controller(again, epoch)
         raise ConflictError(f"{path} keeps changing; try again")
@@ -106,9 +106,9 @@ class ZkAdminStore:
         return None if node is None else znodes.ControllerEpochZNode.decode(node.data)
 
     def read_controller_endpoint(self) -> str:
-        """Return where the controller takes requests.
+        """Return the controller's endpoint for requests.
 
-        Raises ``BrokerNotFoundError`` when there is none that does, and ``BadDataError``.
+        Raises ``BrokerNotFoundError`` when there is none, and ``BadDataError``.
         """
         controller = self.read_controller()
         if controller is None:
@@ -119,9 +119,9 @@ class ZkAdminStore:
             raise BrokerNotFoundError(f"the controller does not answer: {error}") from None
 
     def depose_controller(self, controller: ActiveController) -> bool:
-        """Delete ``/controller`` while it is still this one's.
+        """Delete ``/controller`` if this controller still holds it.
 
-        False when it had gone already, or the answer was lost: in both cases it has resigned.
+        False when it was deleted before, or the answer was lost: this controller has resigned then.
         """
         operations: list[Operation] = [
             Check(znodes.ControllerEpochZNode.PATH, controller.epoch_zk_version),
@@ -134,12 +134,12 @@ class ZkAdminStore:
                 self._zookeeper.wait_connected()
 
     def read_failures(self) -> tuple[ControllerFailure, ...]:
-        """Read what ended controllers, oldest first. Raises ``BadDataError``."""
+        """Read the failures that ended controllers, oldest first. Raises ``BadDataError``."""
         node = self._zookeeper.get(ControllerFailuresZNode.PATH)
         return () if node is None else ControllerFailuresZNode.decode(node.data)
 
     def forget_failures(self) -> list[str]:
-        """Let the controller try again the events that ended controllers; return what they are.
+        """Let the controller process the failed events again; return their names.
 
         Raises ``BadDataError`` and ``ConflictError``.
         """
@@ -162,7 +162,7 @@ class ZkAdminStore:
     def read_brokers(self) -> dict[BrokerId, BrokerRegistration | BadDataError]:
         """Read every registration, ascending by id.
 
-        Raises ``NoClusterError`` when there is no place for registrations.
+        Raises ``NoClusterError`` when ``/brokers/ids`` does not exist.
         """
         names = children_of_cluster(self._zookeeper, znodes.BrokerIdsZNode.PATH)
         broker_ids = sorted(int(name) for name in names if name.isdecimal())
@@ -187,17 +187,17 @@ class ZkAdminStore:
         return read_partition_states(self._zookeeper, partitions)
 
     def read_pending_reassignments(self) -> dict[TopicPartition, tuple[BrokerId, ...]]:
-        """Read what other tools left in ``/admin/reassign_partitions``, done or still to be begun.
+        """Read ``/admin/reassign_partitions``, which other tools write: not started or complete.
 
         Raises ``BadDataError``.
         """
         node = self._zookeeper.get(ReassignPartitionsZNode.PATH)
         return {} if node is None else ReassignPartitionsZNode.decode(node.data)
 
-    # --- whose data these are, and whether they can be read ---
+    # --- the cluster id, the age and the permissions of the data ---
 
     def read_denied(self) -> list[str]:
-        """Return a line for each znode that brokers watch for requests, but may not read."""
+        """Return a line for each znode that brokers watch for requests but cannot read."""
         nodes = self._zookeeper.get_many(_LOOKED_AT)
         return [node.reason for node in nodes if isinstance(node, UnreadableZnode)]
 
@@ -207,18 +207,18 @@ class ZkAdminStore:
         return None if node is None else znodes.ClusterIdZNode.decode(node.data)
 
     def latest_zxid(self) -> int:
-        """Return the newest transaction."""
+        """Return the newest zxid."""
         return self._zookeeper.latest_zxid()
 
     def read_mark(self) -> int | None:
-        """Return the transaction that wrote ``/regent/progress_mark`` last, as ``read_mark``."""
+        """Return the zxid of the last write of ``/regent/progress_mark``; see ``read_mark``."""
         return read_mark(self._zookeeper)
 
 
 def control_endpoint(
     broker_id: BrokerId, registration: BrokerRegistration | BadDataError | None
 ) -> str:
-    """Return where a registered broker takes requests; raises ``BrokerNotFoundError``."""
+    """Return the control endpoint of a registered broker; raises ``BrokerNotFoundError``."""
     if isinstance(registration, BadDataError):
         raise registration
     endpoint = None if registration is None else registration.info.control_endpoint

@@ -1,4 +1,4 @@
-"""Registrations of brokers below ``/brokers/ids``: made, kept, read."""
+"""Creates, updates and reads the registrations of brokers below ``/brokers/ids``."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ MAX_REGISTRATION_ATTEMPTS = 5
 class ZkBrokerStore(WatchingStore):
     """The part of ``core.ports.ControllerStore`` that is about brokers.
 
-    ``check_cluster`` raises ``ForeignDirectoryError`` when the id in ``/cluster/id`` (None: there
-    is none) is not our cluster's; None: any cluster will do.
+    ``check_cluster`` gets the id in ``/cluster/id`` (None: absent) and raises
+    ``ForeignDirectoryError`` when it is another cluster's. None: any cluster is accepted.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class ZkBrokerStore(WatchingStore):
     ) -> None:
         super().__init__(zookeeper)
         self._check_cluster = check_cluster
-        self._registering_session = 0  # whose session our registration was created by
+        self._registering_session = 0  # the session that created our registration
 
     def create_persistent_paths(self) -> None:
-        """Create the paths every broker expects, parents first; ZooKeeper may be all new."""
+        """Create the paths that every broker needs, parents first, if they are missing."""
         wanted: dict[str, None] = {}
         for path in znodes.PERSISTENT_PATHS:
             parts = path.split("/")[1:]
@@ -68,8 +68,8 @@ class ZkBrokerStore(WatchingStore):
             fence = self._cluster_fence()
             self.create_persistent_paths()
             session = self._zookeeper.session_id
-            # A registration of this session lists them already. It is not created again here: when
-            # it is deleted in this moment, a new one would lack the list.
+            # A registration of this session already names the list. Do not create it again here: if
+            # it was just deleted, the new one would lack the list.
             if not suspects or not self._is_registered(info.broker_id, session):
                 listed = self._list_suspects(info.broker_id, session, suspects, generation=0)
                 result = self._apply(
@@ -81,22 +81,22 @@ class ZkBrokerStore(WatchingStore):
                 )
                 if isinstance(result, Refused):
                     if result.index < len(fence):
-                        continue  # the cluster id changed just now
+                        continue  # the cluster id has just changed
                     if result.error is not ZkError.NODE_EXISTS:
                         raise RequestRefusedError(f"cannot create {path}: {result.error.name}")
             existing = self._zookeeper.get(path, watch=True)
             if existing is None:
                 continue
             owner = existing.stat.ephemeral_owner
-            if owner == session:  # refused: our own first attempt, whose answer was lost
+            if owner == session:  # our first attempt succeeded, but its answer was lost
                 self._registering_session = session
-                if _is_garbage(existing, info.broker_id):
-                    log.warning("%s cannot be decoded: it is written again", path)
+                if _is_undecodable(existing, info.broker_id):
+                    log.warning("%s cannot be decoded: writing it again", path)
                     self._update_registration(existing, info, suspects)
                 return existing.stat.czxid
             if owner not in (0, self._registering_session):
                 break
-            # Nobody's, or our own former session's, which outlived it (ZOOKEEPER-2985, KAFKA-7165).
+            # It is not ephemeral, or left over from our former session (ZOOKEEPER-2985, KAFKA-7165)
             self._apply([Delete(path, existing.stat.version)])
         raise BrokerIdInUseError(
             f"broker id {info.broker_id} is registered by another process (session {owner:#x}), or"
@@ -104,9 +104,9 @@ class ZkBrokerStore(WatchingStore):
         )
 
     def _cluster_fence(self) -> list[Operation]:
-        """Return what makes a transaction fail in the data of another cluster.
+        """Return checks that make a transaction fail if the cluster id changes.
 
-        Raises ``ForeignDirectoryError`` when these are.
+        Raises ``ForeignDirectoryError`` when ZooKeeper has the data of another cluster.
         """
         if self._check_cluster is None:
             return []
@@ -115,16 +115,16 @@ class ZkBrokerStore(WatchingStore):
         return [] if node is None else [Check(znodes.ClusterIdZNode.PATH, node.stat.version)]
 
     def publish_suspects(self, info: BrokerInfo, suspects: SuspectReplicas) -> None:
-        """List the suspect replicas anew, and have controllers look there."""
+        """Write a new list of suspect replicas, and change the registration to name it."""
         node = self._zookeeper.get(znodes.BrokerIdZNode.path(info.broker_id))
         if node is None or node.stat.ephemeral_owner != self._zookeeper.session_id:
-            return  # registering lists them
+            return  # ``register_broker`` will list them
         self._update_registration(node, info, suspects)
 
     def _update_registration(
         self, node: Znode, info: BrokerInfo, suspects: SuspectReplicas
     ) -> None:
-        """Write our registration, unless it says all this.
+        """Write our registration, unless it already has these data.
 
         Raises ``RequestRefusedError`` when it has changed since it was read.
         """
@@ -142,13 +142,13 @@ class ZkBrokerStore(WatchingStore):
         written = self._apply([SetData(path, data, version)])
         if isinstance(written, Refused):
             now = self._zookeeper.get(path)
-            if now is None or now.data != data:  # else it was written, and the answer was lost
+            if now is None or now.data != data:  # otherwise the first attempt succeeded
                 raise RequestRefusedError(f"cannot write {path}: {written.error.name}")
         for unlisted in sorted(set(former) - set(listed.paths(broker_id, session))):
             self._apply([Delete(unlisted, ANY_VERSION)])
 
     def _lists(self, paths: Sequence[str], suspects: SuspectReplicas) -> bool:
-        """Whether these znodes list just these replicas; raises ``UnreadableError``."""
+        """Whether these znodes list exactly these replicas; raises ``UnreadableError``."""
         chunks = suspect_replicas.encode(suspects)
         if len(paths) != len(chunks):
             return False
@@ -156,21 +156,21 @@ class ZkBrokerStore(WatchingStore):
         return [None if node is None else node.data for node in nodes] == chunks
 
     def _is_registered(self, broker_id: BrokerId, session_id: int) -> bool:
-        """Whether there is, or was a moment ago, a registration of this session."""
+        """Whether this session has a registration, or had one until a moment ago."""
         node = self._zookeeper.get(znodes.BrokerIdZNode.path(broker_id))
         return node is not None and node.stat.ephemeral_owner == session_id
 
     def _list_suspects(
         self, broker_id: BrokerId, session_id: int, suspects: SuspectReplicas, generation: int
     ) -> SuspectZnodes:
-        """Create the znodes that list suspect replicas; return which they are."""
+        """Create the znodes that list suspect replicas; return their generation and number."""
         chunks = suspect_replicas.encode(suspects)
         listed = SuspectZnodes(generation, len(chunks))
         if chunks:
             self._apply([Create(suspect_replicas.PARENT)])
         for path, data in zip(listed.paths(broker_id, session_id), chunks, strict=True):
             created = self._apply([Create(path, data, ephemeral=True)])
-            if isinstance(created, Refused):  # by an earlier attempt
+            if isinstance(created, Refused):  # an earlier attempt created it
                 written = self._apply([SetData(path, data, ANY_VERSION)])
                 if isinstance(written, Refused):
                     raise RequestRefusedError(f"cannot write {path}: {written.error.name}")
@@ -199,11 +199,11 @@ class ZkBrokerStore(WatchingStore):
 
 def _broker_ids(names: Iterable[str]) -> Iterator[BrokerId]:
     for name in names:
-        with suppress(BadDataError):  # the node is no registration of a broker
+        with suppress(BadDataError):  # the node is not a registration
             yield znodes.BrokerIdsZNode.decode_child(name)
 
 
-def _is_garbage(node: Znode, broker_id: BrokerId) -> bool:
+def _is_undecodable(node: Znode, broker_id: BrokerId) -> bool:
     """Whether a registration has data that cannot be decoded."""
     try:
         znodes.BrokerIdZNode.decode(node.data, broker_id)
@@ -215,7 +215,7 @@ def _is_garbage(node: Znode, broker_id: BrokerId) -> bool:
 def broker_registration(
     zookeeper: ZooKeeper, node: Znode, broker_id: BrokerId, *, watch: bool = False
 ) -> BrokerRegistration | BadDataError:
-    """Return what a broker's registration says, with the suspect replicas it lists elsewhere."""
+    """Decode a broker's registration and read the znodes of its suspect replicas."""
     while True:
         try:
             info = znodes.BrokerIdZNode.decode(node.data, broker_id)
@@ -226,7 +226,7 @@ def broker_registration(
         except BadDataError as error:
             present = zookeeper.get(znodes.BrokerIdZNode.path(broker_id), watch=watch)
             if present is not None and present.stat.mzxid != node.stat.mzxid:
-                node = present  # it lists others by now
+                node = present  # it names a newer list now
                 continue
             log.error("all replicas of broker %d count as suspect: %s", broker_id, error)
             suspects = SuspectReplicas(sound=frozenset())
@@ -236,12 +236,12 @@ def broker_registration(
 def read_suspects(zookeeper: ZooKeeper, node: Znode, broker_id: BrokerId) -> SuspectReplicas:
     """Return the suspect replicas of a registered broker.
 
-    Raises ``BadDataError`` when they cannot be read; a later registration may list them.
+    Raises ``BadDataError`` when they cannot be read; a newer registration may name another list.
     """
     listed = znodes.BrokerIdZNode.suspects(node.data)
     nodes = zookeeper.get_many(listed.paths(broker_id, node.stat.ephemeral_owner))
     found = [each.data for each in nodes if each is not None]
     if len(found) < listed.count:
         missing = listed.count - len(found)
-        raise BadDataError(f"{missing} znodes below {suspect_replicas.PARENT} are gone")
+        raise BadDataError(f"{missing} znodes below {suspect_replicas.PARENT} are missing")
     return suspect_replicas.decode(found)

@@ -1,4 +1,4 @@
-"""What a starting broker must agree on with the cluster before it may register."""
+"""The checks of a starting broker before it registers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class EndPointInUseError(RegentError):
 
 
 def join_cluster(zookeeper: ZooKeeper) -> str:
-    """Return the cluster id; the first broker ever chooses it.
+    """Return the cluster id; the first broker of a cluster creates it.
 
-    Raises ``BadDataError`` when ``/cluster/id`` cannot be understood, and ``RequestRefusedError``
-    when it may not be created.
+    Raises ``BadDataError`` when ``/cluster/id`` cannot be decoded, and ``RequestRefusedError``
+    when ZooKeeper refuses to create it.
     """
     parent = ClusterIdZNode.PATH.rpartition("/")[0]
     chosen = ClusterIdZNode.encode(encode_topic_id(uuid.uuid4().bytes))
@@ -41,13 +41,13 @@ def join_cluster(zookeeper: ZooKeeper) -> str:
 
 
 def check_cluster(zookeeper: ZooKeeper, notes: ClusterNotes) -> None:
-    """Check that the data of ZooKeeper is that of our cluster, and no older than we have seen.
+    """Check that ZooKeeper's data is that of our cluster, and not older than data seen before.
 
-    In every new session before it is used: ZooKeeper may have lost its data, or been given that of
-    another cluster or of another day, while the broker runs. Raises ``ForeignDirectoryError``, and
-    ``BadDataError`` when ``/cluster/id`` cannot be understood.
+    Call it in every new session before its first use: while the broker runs, ZooKeeper may lose its
+    data, or an operator may restore older data or data of another cluster. Raises
+    ``ForeignDirectoryError``, and ``BadDataError`` when ``/cluster/id`` cannot be decoded.
     """
-    zookeeper.sync()  # a server of an ensemble may be behind, and its data are not set back
+    zookeeper.sync()  # otherwise a server that lags behind looks like one with older data
     notes.check_cluster(ZkAdminStore(zookeeper).read_cluster_id())
     notes.check_not_older(zookeeper.latest_zxid(), read_mark(zookeeper))
 

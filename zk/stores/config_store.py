@@ -1,4 +1,4 @@
-"""``/config`` as a broker sees it: implements ``core.admin.config_changes.ConfigStore``."""
+"""A broker's reads of ``/config``: implements ``core.admin.config_changes.ConfigStore``."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ class ZkConfigStore(WatchingStore):
     """Implements ``core.admin.config_changes.ConfigStore``."""
 
     def sync(self) -> None:
-        """Have reads see every change that was acknowledged before this call."""
+        """Make later reads see every change that was acknowledged before this call."""
         self._zookeeper.sync()
 
     def read_changes(self) -> Sequence[ConfigChange]:
-        """Read every notification there is, oldest first, and watch for others."""
+        """Read all notifications, oldest first, and watch for new ones."""
         names = self._watch_requests(_CHANGES)
         nodes = self._zookeeper.get_many([f"{_CHANGES}/{name}" for name in names])
         changes = [
             _change(name, node)
             for name, node in zip(names, nodes, strict=True)
-            if node is not None  # another broker has purged it
+            if node is not None  # another broker has deleted it
         ]
         return sorted(changes, key=lambda change: change.sequence)
 
     def read_configs(self, entities: Collection[str]) -> Mapping[str, Mapping[str, str]]:
-        """Read what entities override; an entity that has nothing, or garbage, is missing."""
+        """Read the overrides of entities; one without overrides, or with bad data, is missing."""
         paths = [ConfigEntityZNode.path(*entity.split("/", 1)) for entity in entities]
         nodes = self._zookeeper.get_many(paths)
         configs: dict[str, Mapping[str, str]] = {}

@@ -1,6 +1,6 @@
-"""ZooKeeper as the controller sees it: ``core.ports.ControllerStore`` over any ``ZooKeeper``.
+"""The controller's store: implements ``core.ports.ControllerStore`` over any ``ZooKeeper``.
 
-Mirrors the controller's half of ``kafka.zk.KafkaZkClient``.
+Mirrors the controller's methods of ``kafka.zk.KafkaZkClient``.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ZkControllerStore(
     ZkNotificationStore,
     ZkFailureStore,
 ):
-    """Reads and writes of one broker's controller, over its present ZooKeeper session."""
+    """Reads and writes of one broker's controller, over its current ZooKeeper session."""
 
     # --- election ---
 
@@ -90,8 +90,8 @@ class ZkControllerStore(
     def read_controller_epoch(self) -> ControllerEpoch | None:
         """Read ``/controller_epoch``.
 
-        Data that cannot be decoded counts as the epoch of a new cluster, and so does an absent
-        znode: an elected controller takes a higher epoch than any it has obeyed.
+        Data that cannot be decoded, and an absent znode, count as the epoch of a new cluster. This
+        is safe because an elected controller takes a higher epoch than any it has accepted.
         """
         node = self._zookeeper.get(znodes.ControllerEpochZNode.PATH)
         if node is None:
@@ -101,13 +101,13 @@ class ZkControllerStore(
         except UnreadableError:
             raise
         except BadDataError as error:
-            log.error("%s; it is written anew", error)
+            log.error("%s; the next election writes it again", error)
             epoch = INITIAL_CONTROLLER_EPOCH
         return ControllerEpoch(epoch, node.stat.version)
 
     def check_lists(self) -> None:
         """Raise ``UnreadableError`` when brokers or topics cannot be listed."""
-        # Reading a node takes the same permission as listing its children, who may be many.
+        # Read the node: this needs the same permission as listing its many children.
         for node in self._zookeeper.get_many([znodes.BrokerIdsZNode.PATH, znodes.TopicsZNode.PATH]):
             if isinstance(node, UnreadableZnode):
                 raise UnreadableError(node.reason)
@@ -127,8 +127,8 @@ class ZkControllerStore(
     ) -> ControllerEpoch | None:
         """Create ``/controller``, bump ``/controller_epoch`` and begin a term in one transaction.
 
-        Refused, it may have been our own first attempt whose answer was lost: then the node is of
-        our session and the epoch is the one only that attempt can have written.
+        A refusal may mean that our first attempt succeeded and its answer was lost. Then the node
+        belongs to our session, and the epoch is one that only that attempt can have written.
         """
         epoch = max(current.epoch, obeyed_epoch) + 1
         term = znodes.ControllerTermZNode.path(self._zookeeper.session_id, epoch)
@@ -169,9 +169,9 @@ class ZkControllerStore(
         return stored if holder.broker_id == broker_id and stored.epoch == epoch else None
 
     def _beginning(self, term: str) -> list[Operation]:
-        """Return what begins a term and ends every other.
+        """Return the operations that begin a term and end every other term.
 
-        It is refused while there is a term that was not read, because it began just now.
+        ZooKeeper refuses them if another term began after the terms were read.
         """
         terms = znodes.ControllerTermZNode.PARENT
         root = terms.rpartition("/")[0]
@@ -190,7 +190,7 @@ class ZkControllerStore(
     ) -> ControllerEpoch:
         """Replace ``/controller_epoch`` by a higher one while ``/controller`` is ours.
 
-        A write to ``/controller`` meanwhile changes its version, and the check of it fails.
+        If ``/controller`` is written meanwhile, its version changes and the check fails.
         """
         node = self._zookeeper.get(znodes.ControllerZNode.PATH, watch=True)
         if node is not None and node.stat.ephemeral_owner == self._zookeeper.session_id:
@@ -210,7 +210,7 @@ class ZkControllerStore(
             holder, stored = self.read_controller(), self.read_controller_epoch()
             is_ours = holder is not None and holder.is_own_session
             if is_ours and stored == ControllerEpoch(epoch, epoch_zk_version + 1):
-                return stored  # our own first attempt, whose answer was lost
+                return stored  # our first attempt succeeded, but its answer was lost
         raise ControllerMovedError(f"broker {broker_id} is not the controller any more")
 
     def delete_controller(self, epoch_zk_version: int) -> None:
@@ -244,11 +244,11 @@ class ZkControllerStore(
     # --- topics ---
 
     def read_topic_names(self) -> tuple[str, ...]:
-        """List the topics and watch for others."""
+        """List the topics and watch for changes of the list."""
         names = self._watch_children(znodes.TopicsZNode.PATH)
         problems = {name: topic_name_problem(name) for name in names}
         illegal = [name for name, problem in problems.items() if problem]
-        if illegal:  # no request could carry it, no file system hold its log
+        if illegal:  # too long for a request, or not usable as a name of a folder
             log.warning(
                 "%d children of %s cannot be topics, the first: %.300r %s",
                 len(illegal),
@@ -285,7 +285,7 @@ class ZkControllerStore(
         return dict(zip(topics, map(_version_or_error, outcomes), strict=True))
 
     def read_noted_topic_id(self, topic: str) -> TopicId | None:
-        """Return the id that is noted where the partitions of a topic are; None: there is none.
+        """Return the topic id in ``/brokers/topics/T/partitions``; None: it has none.
 
         Raises ``UnreadableError``.
         """
@@ -295,13 +295,13 @@ class ZkControllerStore(
         except UnreadableError:
             raise
         except BadDataError as error:
-            log.error("topic %s: what is noted of its id cannot be used: %s", topic, error)
+            log.error("topic %s: the stored topic id cannot be decoded: %s", topic, error)
             return None
 
     def read_unclean_leader_election(
         self, topics: Collection[str]
     ) -> Mapping[str, bool | BadDataError]:
-        """Read whether each topic allows unclean elections; missing where it does not say."""
+        """Read whether each topic allows unclean elections; missing if not overridden."""
         paths = [ConfigEntityZNode.path("topics", topic) for topic in topics]
         nodes = self._zookeeper.get_many(paths)
         settings: dict[str, bool | BadDataError] = {}
@@ -316,7 +316,7 @@ class ZkControllerStore(
         return settings
 
     def read_min_insync_replicas(self, topics: Collection[str]) -> Mapping[str, int]:
-        """Read how many must be in sync; missing where a topic does not say, or says garbage."""
+        """Read ``min.insync.replicas`` of topics; missing if not overridden, or not valid."""
         paths = [ConfigEntityZNode.path("topics", topic) for topic in topics]
         settings: dict[str, int] = {}
         for topic, node in zip(topics, self._zookeeper.get_many(paths), strict=True):
@@ -335,7 +335,7 @@ class ZkControllerStore(
     def read_partition_states_with_zxids(
         self, partitions: Collection[TopicPartition]
     ) -> tuple[PartitionStates, Mapping[TopicPartition, int]]:
-        """Read ``state`` znodes in bulk, and when each was written."""
+        """Read ``state`` znodes in bulk, with the zxid of the last write of each."""
         zxids: dict[TopicPartition, int] = {}
         return read_partition_states(self._zookeeper, partitions, zxids), zxids
 
@@ -422,7 +422,7 @@ def read_partition_states(
 ) -> dict[TopicPartition, LeaderIsrAndControllerEpoch | BadDataError]:
     """Read ``state`` znodes in bulk; absent ones are missing.
 
-    ``zxids`` is filled with the zxid at which each was written last.
+    ``zxids`` gets the zxid of the last write of each.
     """
     ordered = list(partitions)
     nodes = zookeeper.get_many(
@@ -444,7 +444,7 @@ def read_partition_states(
 
 
 def topic_assignment(node: Znode, topic: str) -> TopicAssignment | BadDataError:
-    """Return what a topic's znode says."""
+    """Decode a topic's znode."""
     try:
         data = znodes.TopicZNode.decode(node.data)
     except BadDataError as error:

@@ -1,4 +1,4 @@
-"""The settings that topics and brokers override, as administrators read and change them.
+"""Reads and changes the overrides of topics and brokers, for administrators.
 
 Mirrors ``kafka.zk.AdminZkClient.changeTopicConfig``, except that concurrent changes are not undone.
 """
@@ -34,7 +34,7 @@ TOPICS = "topics"
 
 
 class UnknownTopicError(RegentError):
-    """There is no topic of this name."""
+    """The topic does not exist."""
 
 
 class ZkEntityConfigs:
@@ -46,7 +46,7 @@ class ZkEntityConfigs:
     def read_topic_configs(
         self, topics: Collection[str]
     ) -> dict[str, dict[str, str] | BadDataError]:
-        """Read what each topic overrides; empty where nothing was ever set."""
+        """Read the overrides of each topic; empty if none was ever set."""
         return self._read_configs(TOPICS, topics)
 
     def read_broker_configs(
@@ -69,10 +69,11 @@ class ZkEntityConfigs:
         return configs
 
     def alter_topic_config(self, topic: str, changes: Mapping[str, str | None]) -> dict[str, str]:
-        """Set some overrides of a topic, drop those that are None; return what it has then.
+        """Set some overrides of a topic, drop those that are None; return its new overrides.
 
-        Written on condition of what was read, in one transaction with the notification that makes
-        brokers read it. After a lost answer it is written again: brokers only hear of it twice.
+        The write is conditional on the version that was read, in one transaction with the
+        notification to brokers. After a lost answer it is repeated, which is harmless: brokers get
+        a second notification.
         Raises ``UnknownTopicError``, ``BadDataError`` and ``ConflictError``.
         """
         path = ConfigEntityZNode.path(TOPICS, topic)
@@ -91,13 +92,15 @@ class ZkEntityConfigs:
                     return config
             except ConnectionLossError:
                 self._zookeeper.wait_connected()
-        raise ConflictError(f"topic {topic}: others keep changing its configuration; try again")
+        raise ConflictError(
+            f"topic {topic}: other clients keep changing its configuration; try again"
+        )
 
     def alter_configs(self, changes: Mapping[str, Mapping[str, str | None]]) -> set[str]:
         """Change overrides of many entities at once; return the entities that were changed.
 
-        An entity is ``topics/T`` or ``brokers/N``; a value of None drops the override. What is
-        already so is not written. Raises ``BadDataError`` before anything is written, and
+        An entity is ``topics/T`` or ``brokers/N``; a value of None drops the override. Overrides
+        that do not change are not written. Raises ``BadDataError`` before anything is written, and
         ``ConflictError``.
         """
         changed: set[str] = set()
@@ -118,13 +121,14 @@ class ZkEntityConfigs:
             if not remaining:
                 return changed
         raise ConflictError(
-            f"{', '.join(sorted(remaining))}: others keep changing the configuration; try again"
+            f"{', '.join(sorted(remaining))}:"
+            " other clients keep changing the configuration; try again"
         )
 
     def _changes(
         self, changes: Mapping[str, Mapping[str, str | None]]
     ) -> dict[str, list[Operation]]:
-        """Return the transaction of each entity whose overrides are not yet what they should be."""
+        """Return the transaction of each entity whose overrides must change."""
         paths = [f"/config/{entity}" for entity in changes]
         writes = {}
         nodes = self._zookeeper.get_many(paths)

@@ -1,4 +1,4 @@
-"""``/regent/controller_failures``: what ended controllers; ours alone, no tool of Kafka looks."""
+"""``/regent/controller_failures``: the failures that ended controllers; Kafka has no such znode."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ZkFailureStore(WatchingStore):
     """The part of ``core.ports.ControllerStore`` that is about failures of controllers."""
 
     def read_failures(self) -> Sequence[ControllerFailure]:
-        """Read what ended controllers and watch the node; garbage is as good as nothing."""
+        """Read the failures that ended controllers and watch the node; bad data counts as none."""
         return _failures_in(self._watch_node(ControllerFailuresZNode.PATH))
 
     def change_failures(
@@ -58,7 +58,7 @@ class ZkFailureStore(WatchingStore):
         change: Callable[[Sequence[ControllerFailure]], Sequence[ControllerFailure]],
         epoch_zk_version: int,
     ) -> None:
-        """Replace the list by what ``change`` makes of it, on condition that it is the one read."""
+        """Replace the list by the result of ``change``, if it did not change since it was read."""
         path = ControllerFailuresZNode.PATH
         parent = path.rpartition("/")[0]
         for _ in range(MAX_ATTEMPTS):
@@ -76,7 +76,7 @@ class ZkFailureStore(WatchingStore):
             (outcome,) = self._write_fenced([[write]], epoch_zk_version)
             if not isinstance(outcome, WriteRefused):
                 return
-        log.warning("%s is not written: others write it, or it cannot be read", path)
+        log.warning("%s was not written: another client changed it, or it cannot be read", path)
 
 
 def _failures_in(node: Znode | None) -> Sequence[ControllerFailure]:

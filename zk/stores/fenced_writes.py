@@ -1,9 +1,9 @@
-"""Thousands of conditional writes in a few multis, a controller's fenced by its election.
+"""Thousands of conditional writes in a few multis; those of a controller are fenced.
 
-Every multi of a controller begins with checks that fail once another one is elected: from that
-moment none of the old one's writes takes effect (KAFKA-6082). A multi is all or nothing and names
-only its first offender, so the offender is taken out and the rest sent again; a multi with a second
-offender is taken apart into a multi for each write.
+Every multi of a controller begins with checks that fail once another controller is elected: from
+then on no write of the old controller takes effect (KAFKA-6082). A multi is all or nothing and
+reports only the first write that failed. So that write is removed and the rest is sent again. If a
+second write fails, each write is sent in its own multi.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from regent.zk.client.operations import (
 from regent.zk.client.requests import RequestRefusedError
 
 MAX_OPERATIONS = 1000
-BYTES_BESIDE_DATA = 80  # of an operation on the wire: headers, version, ACL
+BYTES_BESIDE_DATA = 80  # per operation on the wire: headers, version, ACL
 BYTES_OF_FENCE = 1024  # at most
 
 _WITH_DATA = (Create, SetData)
@@ -67,12 +67,12 @@ def write_fenced(
 ) -> list[Outcome]:
     """Apply each write while every check of ``fence`` holds.
 
-    Returns an outcome a write, in their order: the results of its operations, or why it was
-    refused. After a connection loss everything undecided is sent again, so a write may be refused
-    because its own first attempt succeeded: the caller reads and sees. Without ``send_again`` the
-    ``ConnectionLossError`` is raised instead, connected again: for writes that must not be repeated
-    blindly. Raises ``ControllerMovedError`` (some writes may have been applied) and
-    ``SessionExpiredError``.
+    Returns one outcome per write, in their order: the results of its operations, or why it was
+    refused. After a connection loss all writes without an outcome are sent again. So a write may be
+    refused because its first attempt succeeded: the caller must read to find out. Without
+    ``send_again`` this waits for the connection and raises ``ConnectionLossError`` instead; use it
+    for writes that must not be repeated without a read. Raises ``ControllerMovedError`` (some
+    writes may have been applied) and ``SessionExpiredError``.
     """
     return _write(zookeeper, writes, fence, send_again=send_again)
 
@@ -151,7 +151,7 @@ def _settle(
     outcomes: dict[int, Outcome],
     fences: int,
 ) -> list[_Chunk]:
-    """Note what is decided of a multi; return what of it must be sent again."""
+    """Store the outcomes of a multi; return the chunks that must be sent again."""
     if isinstance(result, Committed):
         at = fences
         for number in chunk.numbers:

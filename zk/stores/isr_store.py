@@ -1,4 +1,4 @@
-"""Leaders write their ISRs to ZooKeeper themselves and notify the controller.
+"""Lets leaders write their ISRs to ZooKeeper directly and notify the controller.
 
 Mirrors ``kafka.server.ZkIsrManager`` and ``kafka.utils.ReplicationUtils``: the protocol before
 Kafka 2.7, in which only the condition on the partition epoch protects such a write. Here the broker
@@ -41,11 +41,11 @@ from regent.zk.codecs.znodes import BrokerIdZNode, TopicPartitionStateZNode
 from regent.zk.stores.controller_store import read_partition_states
 from regent.zk.stores.fenced_writes import WriteRefused, write_unfenced
 
-MAX_PARTITIONS = 1000  # of one notification, so that the longest names fit into a znode
+MAX_PARTITIONS = 1000  # per notification, so that the longest names fit into a znode
 
 
 class ZkIsrStore:
-    """Does for one leader what a controller would do with its AlterPartition requests."""
+    """Handles the AlterPartition requests of one leader without the controller."""
 
     def __init__(self, zookeeper: ZooKeeper) -> None:
         self._zookeeper = zookeeper
@@ -53,7 +53,7 @@ class ZkIsrStore:
     def alter_partitions(
         self, request: AlterPartitionRequest, controller_epochs: Mapping[TopicPartition, int]
     ) -> AlterPartitionResponse:
-        """Write the proposed ISRs, each on condition of its partition epoch, and tell the outcome.
+        """Write the proposed ISRs, each conditional on its partition epoch; return the outcomes.
 
         ``controller_epochs`` has the controller epoch of each LeaderAndIsr request; a partition
         without one is answered UNKNOWN_TOPIC_OR_PARTITION. A partition with an ISR member that is
@@ -91,12 +91,12 @@ class ZkIsrStore:
                 altered.append(
                     AlteredPartition(*topic_partition, Errors.UNKNOWN_TOPIC_OR_PARTITION)
                 )
-            else:  # by its ACL: to be tried again
+            else:  # refused by its ACL: the leader tries again
                 altered.append(AlteredPartition(*topic_partition, Errors.UNKNOWN_SERVER_ERROR))
         return AlterPartitionResponse(Errors.NONE, tuple(altered))
 
     def announce(self, partitions: Sequence[TopicPartition]) -> None:
-        """Create the sequential node that tells the controller to read these again.
+        """Create the sequential node that makes the controller read these partitions again.
 
         After a lost answer there may be two, which is harmless.
         """
@@ -135,7 +135,7 @@ class ZkIsrStore:
     def _write(
         self, states: Mapping[TopicPartition, LeaderIsrAndControllerEpoch]
     ) -> dict[TopicPartition, int | WriteError]:
-        """Return the new partition epoch of each, or why it was refused."""
+        """Return the new partition epoch of each write, or why it was refused."""
         writes = [
             [
                 SetData(
@@ -173,13 +173,13 @@ def _proposed(
 
 
 def _seen_epochs(row: AlterPartitionRow) -> list[tuple[BrokerId, int]]:
-    """Return the members of which the leader knows with which broker epoch they fetched last."""
+    """Return the ISR members with the broker epoch of their last fetch, where it is known."""
     members = zip(row.new_isr, row.isr_broker_epochs, strict=True)
     return [member for member in members if member[1] != UNKNOWN_BROKER_EPOCH]
 
 
 def _may_be_registered_with(node: Znode | None, broker_epoch: int) -> bool:
-    """Whether a registration has that broker epoch; one that may not be read may have any."""
+    """Whether a registration has that broker epoch; an unreadable one counts as having it."""
     if isinstance(node, UnreadableZnode):
         return True
     return node is not None and node.stat.czxid == broker_epoch
@@ -190,7 +190,7 @@ def _contested(
     wanted: LeaderIsrAndControllerEpoch,
     stored: LeaderIsrAndControllerEpoch | BadDataError,
 ) -> AlteredPartition:
-    """Answer a proposal whose condition failed by what is stored instead."""
+    """Return the answer to a proposal whose condition failed: the stored state."""
     if isinstance(stored, BadDataError):
         return AlteredPartition(*topic_partition, Errors.UNKNOWN_SERVER_ERROR)
     found = stored.leader_and_isr

@@ -1,4 +1,4 @@
-"""The sequential nodes by which brokers notify the controller."""
+"""The sequential nodes that brokers create to notify the controller."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ZkNotificationStore(WatchingStore):
     """The part of ``core.ports.ControllerStore`` that is about notifications."""
 
     def read_isr_changes(self) -> Mapping[str, tuple[TopicPartition, ...]]:
-        """Read which states leaders changed, oldest first, and watch for others."""
+        """Read which partition states leaders changed, oldest first, and watch for new ones."""
         return self._read_notifications(
             IsrChangeNotificationZNode.PATH, IsrChangeNotificationSequenceZNode.decode, ()
         )
@@ -40,7 +40,7 @@ class ZkNotificationStore(WatchingStore):
         self._delete_notifications(IsrChangeNotificationZNode.PATH, names, epoch_zk_version)
 
     def read_log_dir_events(self) -> Mapping[str, BrokerId]:
-        """Read whose log directories failed, oldest first, and watch for others."""
+        """Read the brokers whose log directories failed, oldest first; watch for new ones."""
         return self._read_notifications(
             LogDirEventNotificationZNode.PATH, LogDirEventNotificationSequenceZNode.decode, NOBODY
         )
@@ -52,11 +52,11 @@ class ZkNotificationStore(WatchingStore):
     def _read_notifications(
         self, path: str, decode: Callable[[bytes], T], nothing: T
     ) -> dict[str, T]:
-        """Read the children of ``path``; garbage says ``nothing``, what is gone is left out."""
+        """Read the children of ``path``: ``nothing`` for bad data; deleted ones are left out."""
         names = self._watch_requests(path)
         nodes = self._zookeeper.get_many([f"{path}/{name}" for name in names])
         notifications: dict[str, T] = {}
-        garbage: list[BadDataError] = []
+        undecoded: list[BadDataError] = []
         for name, node in zip(names, nodes, strict=True):
             if node is None:
                 continue
@@ -64,9 +64,11 @@ class ZkNotificationStore(WatchingStore):
                 notifications[name] = decode(node.data)
             except BadDataError as error:
                 notifications[name] = nothing
-                garbage.append(error)
-        if garbage:
-            log.error("%d notifications say nothing, the first: %s", len(garbage), garbage[0])
+                undecoded.append(error)
+        if undecoded:
+            log.error(
+                "%d notifications cannot be decoded, the first: %s", len(undecoded), undecoded[0]
+            )
         return notifications
 
     def _delete_notifications(
@@ -77,10 +79,10 @@ class ZkNotificationStore(WatchingStore):
 
 
 def notify_log_dir_failure(zookeeper: ZooKeeper, broker_id: BrokerId) -> None:
-    """Have the controller ask a broker which of its replicas are offline.
+    """Make the controller ask a broker which of its replicas are offline.
 
     After a lost answer there may be two nodes, which is harmless. Raises ``SessionExpiredError``,
-    and ``RequestRefusedError`` when ZooKeeper does not want it.
+    and ``RequestRefusedError`` when ZooKeeper refuses the write.
     """
     path = LogDirEventNotificationSequenceZNode.PATH_PREFIX
     data = LogDirEventNotificationSequenceZNode.encode(broker_id)

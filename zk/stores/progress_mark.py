@@ -1,4 +1,4 @@
-"""``/regent/progress_mark``: written regularly, to detect that ZooKeeper was given older data.
+"""``/regent/progress_mark``: written regularly, to detect that ZooKeeper's data got older.
 
 The transaction id of a znode's last write only grows. When the id of this znode is lower than a
 broker has noted, ZooKeeper has older data than before (a restored backup, for example). The newest
@@ -26,7 +26,7 @@ def write_mark(zookeeper: ZooKeeper) -> None:
 
 
 def read_mark(zookeeper: ZooKeeper) -> int | None:
-    """Return the id of the mark's last write; 0: there is no mark, None: it may not be read.
+    """Return the id of the mark's last write; 0: there is no mark, None: it cannot be read.
 
     Raises ``SessionExpiredError``.
     """

@@ -12,7 +12,7 @@ from regent.zk.codecs.znodes import TopicPartitionStateZNode
 from regent.zk.stores.fenced_writes import WriteRefused
 from regent.zk.stores.watching_store import WatchingStore
 
-# Tools write the node too. Should one never stop, its last word fires our watch: nothing is lost.
+# Tools write the node too. After the last attempt nothing is lost: the next write fires our watch.
 MAX_ROUNDS = 10
 
 
@@ -22,16 +22,16 @@ class ZkReassignmentStore(WatchingStore):
     def read_reassignments(
         self,
     ) -> Mapping[TopicPartition, tuple[BrokerId, ...]] | BadDataError | None:
-        """Read what is to be moved where and watch the node."""
+        """Read the requested target replicas and watch the node."""
         node = self._watch_node(ReassignPartitionsZNode.PATH)
         return None if node is None else _decode(node)
 
     def remove_reassignments(
         self, settled: Mapping[TopicPartition, tuple[BrokerId, ...]], epoch_zk_version: int
     ) -> None:
-        """Take out the entries that still ask for just this; delete the node with the last one.
+        """Remove the entries that still have these targets; delete the node after the last one.
 
-        Read and written back on condition of its version, so that no entry of a tool is lost.
+        The write is conditional on the version that was read, so that no entry of a tool is lost.
         """
         for _ in range(MAX_ROUNDS):
             node = self._watch_node(ReassignPartitionsZNode.PATH)
@@ -43,7 +43,7 @@ class ZkReassignmentStore(WatchingStore):
                 return
 
     def watch_partition_states(self, partitions: Collection[TopicPartition]) -> None:
-        """Watch ``state`` znodes; those that do not exist are left out."""
+        """Watch the ``state`` znodes that exist."""
         self._read_and_watch(
             [TopicPartitionStateZNode.path(topic_partition) for topic_partition in partitions]
         )
@@ -65,7 +65,7 @@ def _decode(node: Znode) -> dict[TopicPartition, tuple[BrokerId, ...]] | BadData
 def _without(
     node: Znode, settled: Mapping[TopicPartition, tuple[BrokerId, ...]]
 ) -> Operation | None:
-    """Return what takes the settled entries out of the node, None when none is in it."""
+    """Return the write that removes the given entries; None if the node has none of them."""
     wanted = _decode(node)
     if isinstance(wanted, BadDataError):
         return Delete(ReassignPartitionsZNode.PATH, node.stat.version)

@@ -1,4 +1,4 @@
-"""The znodes a topic deletion reads and removes."""
+"""The znodes that a topic deletion reads and removes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from regent.zk.codecs.znodes import TopicZNode
 from regent.zk.stores.fenced_writes import Write, WriteRefused
 from regent.zk.stores.watching_store import WatchingStore
 
-# Somebody may create nodes below a topic while it is deleted; more than a few times in a row means
-# that it will not stop.
+# Another client may create nodes below a topic while it is deleted. The deletion gives up after
+# this many attempts.
 MAX_ROUNDS = 5
 
 
@@ -29,7 +29,7 @@ class ZkTopicDeletionStore(WatchingStore):
     """The part of ``core.ports.ControllerStore`` that is about the deletion of topics."""
 
     def read_topics_to_delete(self) -> Mapping[str, int]:
-        """List the topics queued for deletion, and watch for others."""
+        """List the topics queued for deletion, and watch for new ones."""
         topics = self._watch_requests(DeleteTopicsZNode.PATH)
         requests = self._read([DeleteTopicsTopicZNode.path(t) for t in topics])
         return {
@@ -46,7 +46,7 @@ class ZkTopicDeletionStore(WatchingStore):
     def delete_topics(self, topics: Mapping[str, int], epoch_zk_version: int) -> frozenset[str]:
         """Delete topics, their configuration and the request to delete them.
 
-        Refused writes are read again. So are writes whose answer was lost: they may have been
+        After a refused write, or a lost answer, the nodes are read again: the write may have been
         applied, and a client that waited for the deletion may have created the topic again.
         """
         remaining = dict(topics)
@@ -62,7 +62,7 @@ class ZkTopicDeletionStore(WatchingStore):
         return frozenset(topics.keys() - remaining.keys())
 
     def _refused(self, writes: Mapping[str, Sequence[Write]], epoch_zk_version: int) -> set[str]:
-        """Apply the writes of topics; return the topics of which one was refused."""
+        """Apply the writes of topics; return the topics that had a refused write."""
         outcomes = self._write_fenced(
             [write for of_topic in writes.values() for write in of_topic],
             epoch_zk_version,
@@ -80,7 +80,7 @@ class ZkTopicDeletionStore(WatchingStore):
 
         A topic is missing when a later topic of its name exists and is queued for deletion too.
         """
-        # Requests are read first: a topic whose request is read was created before, and is found.
+        # Read the requests first: a topic with a request was created before it, so it is found.
         requests = self._read([DeleteTopicsTopicZNode.path(topic) for topic in topics])
         found = self._read([TopicZNode.path(topic) for topic in topics])
         configs = self._read([ConfigEntityZNode.path("topics", topic) for topic in topics])
@@ -96,7 +96,7 @@ class ZkTopicDeletionStore(WatchingStore):
         for topic, path, config, request in zip(topics, found, configs, requests, strict=True):
             node, request_node = found[path], requests[request]
             if isinstance(node, UnreadableZnode) or isinstance(request_node, UnreadableZnode):
-                continue  # which topic is meant cannot be told
+                continue  # the request may be for an earlier topic
             if path not in below and _is_meant(request_node, node):
                 continue
             last: list[Delete] = []
@@ -135,5 +135,5 @@ def _descendants(path: str, children: Mapping[str, Sequence[str]]) -> Iterator[s
 
 
 def _is_meant(request: Znode | None, topic: Znode | None) -> bool:
-    """Whether the request is for the topic there is, not for an earlier one of that name."""
+    """Whether the request is for the existing topic, not for an earlier one of that name."""
     return request is not None and topic is not None and request.stat.czxid >= topic.stat.czxid

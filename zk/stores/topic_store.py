@@ -1,4 +1,4 @@
-"""Topics in ZooKeeper, read and changed in bulk; nothing here is fenced or watched.
+"""Bulk reads and writes of topics in ZooKeeper; no write is fenced, no read is watched.
 
 Mirrors ``kafka.zk.AdminZkClient`` and the topics' part of ``KafkaZkClient``. ``ZkTopicStore``
 implements ``core.admin.admin_requests.TopicStore``.
@@ -42,20 +42,22 @@ from regent.zk.stores.fenced_writes import (
     write_unfenced,
 )
 
-_MAX_DATA_BYTES = MAX_REQUEST_BYTES - 4096  # beside paths and headers
+_MAX_DATA_BYTES = MAX_REQUEST_BYTES - 4096  # the rest is for paths and headers
 
 _DONE = ApiError(Errors.NONE)
 
 
 class NoClusterError(RegentError):
-    """No broker ever started at this address."""
+    """No broker has ever started with this ZooKeeper address."""
 
 
 def children_of_cluster(zookeeper: ZooKeeper, path: str) -> list[str]:
     """List the children of a znode that every cluster has. Raises ``NoClusterError``."""
     names = zookeeper.children(path)
     if names is None:
-        raise NoClusterError(f"it has no {path}: no broker ever started there, or that was deleted")
+        raise NoClusterError(
+            f"it has no {path}: no broker has ever started there, or the znode was deleted"
+        )
     return names
 
 
@@ -93,9 +95,9 @@ class ZkTopicStore:
     def create_topics(self, topics: Mapping[str, NewTopic]) -> dict[str, ApiError]:
         """Create topics, each with its configuration or not at all.
 
-        TOPIC_ALREADY_EXISTS for a topic that exists with another topic id: after a lost answer a
-        topic is ours if it has the id we gave it. INVALID_PARTITIONS for one that is too large for
-        a znode. Raises ``NoClusterError`` and ``ConflictError``.
+        TOPIC_ALREADY_EXISTS for a topic that exists with another topic id; one that exists with the
+        id given here was created by an attempt whose answer was lost. INVALID_PARTITIONS for one
+        that is too large for a znode. Raises ``NoClusterError`` and ``ConflictError``.
         """
         results: dict[str, ApiError] = {}
         encoded: dict[str, tuple[bytes, bytes]] = {}
@@ -152,9 +154,9 @@ class ZkTopicStore:
     def add_partitions(
         self, added: Mapping[str, Mapping[int, ReplicaAssignment]]
     ) -> dict[str, ApiError]:
-        """Add partitions whose ids continue those that a topic has; its topic id stays.
+        """Add partitions after the last partition of each topic; the topic id stays.
 
-        Each write is conditional on what was read, so that it cannot undo a controller's.
+        Each write is conditional on the version that was read, so it cannot undo a controller's.
         """
         results = {}
         for topic, partitions in added.items():
@@ -173,13 +175,13 @@ class ZkTopicStore:
             if isinstance(current, BadDataError):
                 raise current
             wanted = {p: a for p, a in current.partitions.items() if p < first} | dict(added)
-            if wanted == current.partitions:  # our own attempt, whose answer was lost
+            if wanted == current.partitions:  # our first attempt succeeded, but its answer was lost
                 return _DONE
             problem = growth_problem(
                 topic, current, is_being_deleted=topic in self.read_topics_being_deleted()
             )
             if problem is None and len(current.partitions) != first:
-                message = f"topic {topic} was given other partitions at the same time"
+                message = f"topic {topic} got other partitions from another client at the same time"
                 problem = ApiError(Errors.INVALID_PARTITIONS, message)
             data = TopicZNode.encode(current.topic_id, wanted)
             problem = problem or _size_problem(topic, len(wanted), len(data))
@@ -198,8 +200,8 @@ class ZkTopicStore:
     def mark_for_deletion(self, topics: Collection[str]) -> dict[str, ApiError]:
         """Ask the controller to delete topics, as Kafka's tool does; only those that exist.
 
-        A topic that was marked before is no error, and the message says so: after a lost answer
-        that may have been our own attempt. Raises ``NoClusterError``.
+        A topic that is already marked is not an error, but the message says so: after a lost answer
+        our own first attempt may have marked it. Raises ``NoClusterError``.
         """
         children_of_cluster(self._zookeeper, DeleteTopicsZNode.PATH)
         writes: list[Write] = [
@@ -214,7 +216,7 @@ class ZkTopicStore:
 
     def _conflict(self, topic: str) -> RegentError:
         self.read_topic_names()  # raises NoClusterError if no attempt could have succeeded
-        return ConflictError(f"topic {topic}: others keep changing it; try again")
+        return ConflictError(f"topic {topic}: other clients keep changing it; try again")
 
 
 def _encode(new: NewTopic) -> bytes:

@@ -1,4 +1,4 @@
-"""Which controller event a fired watch means; each listener of ``kafka.controller`` is one line."""
+"""Maps fired watches to controller events; each listener of ``kafka.controller`` is one line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from regent.zk.codecs.znodes import (
 )
 from regent.zk.stores.failure_store import ControllerFailuresZNode
 
-# Also when the node itself comes or goes, so that the watch on its children is armed again.
+# Also when the node itself is created or deleted, so that the watch on its children is re-armed.
 _OF_CHILDREN: dict[str, ControllerEvent] = {
     BrokerIdsZNode.PATH: BrokerChange(),
     TopicsZNode.PATH: TopicChange(),
@@ -56,7 +56,7 @@ _OF_NODES: dict[str, ControllerEvent] = {
 
 
 def controller_event(watch: WatchEvent, broker_id: BrokerId) -> ControllerEvent | None:
-    """Return the event that ``watch`` triggers at broker ``broker_id``, if it triggers one."""
+    """Return the event that ``watch`` triggers at broker ``broker_id``; None: no event."""
     kind, path = watch
     if path in _OF_CHILDREN:
         return None if kind is WatchKind.CHANGED else _OF_CHILDREN[path]
@@ -70,10 +70,10 @@ def controller_event(watch: WatchEvent, broker_id: BrokerId) -> ControllerEvent 
             return BrokerModifications(int(name))
         case WatchKind.DELETED, BrokerIdsZNode.PATH if path == BrokerIdZNode.path(broker_id):
             return RegistrationDeleted()
-        # The children of its parent say so as well, but only to those who may list them.
+        # The parent's watch reports this too, but only if the ACL permits listing its children.
         case WatchKind.DELETED, BrokerIdsZNode.PATH:
             return BrokerChange()
-        # A deletion too: the topic may be there again, and no list of names would tell.
+        # A deletion too: the topic may exist again, and then the list of names is the same.
         case WatchKind.CHANGED | WatchKind.DELETED, TopicsZNode.PATH:
             return PartitionModifications(name)
         case WatchKind.CHANGED, _:

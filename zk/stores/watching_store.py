@@ -1,4 +1,4 @@
-"""What every part of the controller's store does: reads that watch, writes that survive a loss."""
+"""The base of the controller's stores: reads that watch, writes that survive a connection loss."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ log = logging.getLogger(__name__)
 
 
 class WatchingStore:
-    """Remembers what it watches, so that all of it can be dropped when a term ends."""
+    """Remembers its watches, so that all can be dropped when a controller's term ends."""
 
     def __init__(self, zookeeper: ZooKeeper) -> None:
         self._zookeeper = zookeeper
         self._watched: set[str] = set()
-        self._kept: set[str] = set()  # what is watched under every controller
-        self._term: str | None = None  # the znode of the term that our last election began
+        self._kept: set[str] = set()  # the paths that stay watched after a term
+        self._term: str | None = None  # the path of the term of our last election
         self.unreadable: dict[str, str] = {}
-        """Watched lists and nodes that ZooKeeper refused to show when last asked, and why."""
+        """Watched lists and nodes that ZooKeeper refused to show at the last read, and why."""
 
     def unwatch_all_but_controller(self) -> None:
-        """Drop the watches this store armed, but for ``/controller`` and our own registration."""
+        """Drop all watches of this store except ``/controller`` and our own registration."""
         watched, self._watched = sorted(self._watched - self._kept), set()
         self.unreadable.clear()
-        with suppress(SessionExpiredError):  # then they are gone with the session
+        with suppress(SessionExpiredError):  # the watches ended with the session
             self._zookeeper.unwatch(watched)
 
     def _watch_node(self, path: str) -> Znode | None:
@@ -47,13 +47,13 @@ class WatchingStore:
         node = self._zookeeper.get(path, watch=True)
         if isinstance(node, UnreadableZnode):
             self.unreadable[path] = node.reason
-            log.error("what is asked for there is not seen: %s", node.reason)
+            log.error("requests in this znode cannot be read: %s", node.reason)
             return None
         self.unreadable.pop(path, None)
         return node
 
     def _watch_children(self, path: str) -> list[str]:
-        """List the children and watch for others, or for the node itself where there is none.
+        """List the children and watch for changes; if the node is absent, watch for its creation.
 
         Raises ``UnreadableError``.
         """
@@ -70,18 +70,18 @@ class WatchingStore:
         return names
 
     def _watch_requests(self, path: str) -> list[str]:
-        """List what others ask for below a node, as ``_watch_children``: nothing, if refused."""
+        """List the requests below a node, as ``_watch_children``; empty if refused."""
         try:
             return self._watch_children(path)
         except UnreadableError as error:
-            log.error("what is asked for there is not seen: %s", error)
+            log.error("requests below this znode cannot be read: %s", error)
             return []
 
     def _read_and_watch(self, paths: Sequence[str]) -> list[Znode | None]:
-        self._watched.update(paths)  # first: whatever is raised in between, some may be armed
+        self._watched.update(paths)  # first: some watches may be armed if the read raises
         nodes = self._zookeeper.get_many(paths, watch=True)
         absent = {path for path, node in zip(paths, nodes, strict=True) if node is None}
-        if absent:  # that they come again is told by the watch on their parent
+        if absent:  # the watch on their parent reports their creation
             self._zookeeper.unwatch(sorted(absent))
             self._watched -= absent
         return nodes
@@ -93,7 +93,7 @@ class WatchingStore:
     def _fence(self, epoch_zk_version: int) -> list[Check]:
         """Return the checks that fail as soon as another controller is elected.
 
-        The first also fails when a tool, or a controller that knows of no terms, sets the epoch.
+        The first also fails when a tool, or a Kafka controller, which has no terms, sets the epoch.
         """
         fence = [Check(ControllerEpochZNode.PATH, epoch_zk_version)]
         return fence if self._term is None else [*fence, Check(self._term, ANY_VERSION)]
@@ -106,7 +106,7 @@ class WatchingStore:
         return write_fenced(self._zookeeper, writes, fence, send_again=send_again)
 
     def _apply(self, operations: Sequence[Operation]) -> MultiResult:
-        """Apply one multi, again after a connection loss: the caller bears a repetition."""
+        """Apply one multi; repeat it after a connection loss, which the caller must tolerate."""
         while True:
             try:
                 return self._zookeeper.multi(operations)

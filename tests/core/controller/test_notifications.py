@@ -112,7 +112,7 @@ def test_an_unreadable_notification_is_deleted_with_the_others(
     assert parts.known(T0) == (1, (1,), 0)
     assert left_in(parts, ISR_CHANGES) == []
     (line,) = caplog.messages
-    assert line.startswith("3 notifications say nothing, the first: /isr_change_notification")
+    assert line.startswith("3 notifications cannot be decoded, the first: /isr_change_notification")
 
 
 def test_unusable_states_do_not_change_the_memory(

@@ -151,7 +151,9 @@ def test_a_session_ends_when_the_server_has_older_data_with_the_session(tmp_path
         proxy.restore()
 
         assert session.states.get(timeout=5.0) is LOST
-        with pytest.raises(SessionExpiredError, match="data are older than what was seen"):
+        with pytest.raises(
+            SessionExpiredError, match="data are older than data this session has seen"
+        ):
             session.client.get("/mark")
         assert session.events.empty()
 

@@ -98,8 +98,8 @@ def test_unreadable_notifications_are_one_log_line(
     assert list(controller.store.read_isr_changes().values()) == [(), (), (T0,)]
     assert list(controller.store.read_log_dir_events().values()) == [-1, 3]
     assert [message[:38] for message in caplog.messages] == [
-        "2 notifications say nothing, the first",
-        "1 notifications say nothing, the first",
+        "2 notifications cannot be decoded, the first",
+        "1 notifications cannot be decoded, the first",
     ]
 
 

@@ -254,7 +254,7 @@ def test_a_topic_that_changes_before_every_attempt_is_given_up(
     zookeeper.hook = interfere
 
     assert grow(store, topic) == ApiError(
-        Errors.UNKNOWN_SERVER_ERROR, "topic t: others keep changing it; try again"
+        Errors.UNKNOWN_SERVER_ERROR, "topic t: other clients keep changing it; try again"
     )
 
 
