@@ -1,4 +1,4 @@
-"""Kafka's JSON files about partitions: where they shall move, which topics, which to elect.
+"""Kafka's JSON files about partitions: targets to move to, topics, partitions to elect.
 
 Unknown keys (``version``, ``log_dirs`` …) are ignored. Whatever else is wrong is a ``BadDataError``
 that names the file, the entry, counted from 1, and what an entry looks like.
@@ -21,7 +21,7 @@ _TOPIC: Final = '{"topic": "t"}'
 
 
 def read_reassignment_file(file: BinaryIO) -> dict[TopicPartition, tuple[BrokerId, ...]]:
-    """Read ``--reassignment-json-file``: the replicas partitions shall have."""
+    """Read ``--reassignment-json-file``: the target replicas of partitions."""
     return dict(_read(file, "partitions", _REASSIGNMENT, _reassignment))
 
 
@@ -33,7 +33,7 @@ def read_topics_to_move_file(file: BinaryIO) -> list[str]:
 
 
 def read_partitions_file(file: BinaryIO) -> list[TopicPartition]:
-    """Read ``--path-to-json-file``: partitions whose leaders shall be elected."""
+    """Read ``--path-to-json-file``: partitions to elect leaders for."""
     entries = _read(file, "partitions", _PARTITION, lambda e: (_partition(e), None))
     return [partition for partition, _ in entries]
 

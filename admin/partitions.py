@@ -53,7 +53,7 @@ class DescribedPartition:
         return self.leader not in live_brokers
 
     def waiting_reason(self, brokers: Mapping[BrokerId, BrokerRegistration | BadDataError]) -> str:
-        """Say whom a partition without a leader waits for, and why; empty: for nobody."""
+        """Say which broker a partition without a leader waits for, and why; empty: for none."""
         known = {b: r for b, r in brokers.items() if isinstance(r, BrokerRegistration)}
         if self.leader in known:
             return ""

@@ -16,15 +16,15 @@ class ReassignmentError(RegentError):
 
 
 class ReassignmentState(Enum):
-    """How a partition stands to where it shall be."""
+    """How far a partition is with its reassignment."""
 
     COMPLETE = "complete"
     IN_PROGRESS = "in progress"
-    NOT_ACTIVE = "not active"  # elsewhere, and nobody moves it
+    NOT_ACTIVE = "not active"  # not at its target, and not being reassigned
 
 
 class ReassignmentStatus(NamedTuple):
-    """A partition, where it shall be and where it is; ``replicas`` is empty when it is unknown."""
+    """A partition, its target and its replicas; ``replicas`` is empty when it is unknown."""
 
     partition: TopicPartition
     target: tuple[BrokerId, ...]

@@ -1,4 +1,4 @@
-"""Metadata, versions 0 to 8: which brokers there are, and who leads what.
+"""Metadata, versions 0 to 8: the brokers, and the leader of each partition.
 
 Topics are encoded once for each state of the cluster, not once for each client, and many
 partitions little by little, so that other clients have their turn. Mirrors
@@ -156,11 +156,11 @@ class _TopicEncoder:
         self._is_read = False
 
     async def read(self) -> None:
-        """Sort the partitions by topic, once for all who ask meanwhile."""
+        """Sort the partitions by topic, once for all requests that wait."""
         async with self._reading:
             if self._is_read:
                 return
-            topics: dict[str, list[UpdateMetadataPartition]] = {}  # who reads may be cancelled
+            topics: dict[str, list[UpdateMetadataPartition]] = {}  # the reader may be cancelled
             for count, (topic_partition, row) in enumerate(
                 self.snapshot.partitions.items(), start=1
             ):
@@ -192,7 +192,7 @@ class _TopicEncoder:
     def _views(
         self, topic: str, rows: Sequence[UpdateMetadataPartition], version: int
     ) -> Sequence[PartitionView]:
-        # All of a snapshot is looked at for whatever topic is asked for: so it gets a small one.
+        # Every topic of a snapshot is searched, so it gets a small one.
         named = {TopicPartition(topic, row.partition_index): row for row in rows}
         (view,) = topic_metadata(
             replace(self.snapshot, partitions=named),

@@ -63,7 +63,7 @@ def _decode_list(
 ) -> tuple[_Topics, Mapping[TopicPartition, OffsetQuery], Mapping[TopicPartition, int]]:
     """Return partitions, queries, and how many offsets are wanted of each (version 0)."""
     reader = Reader(body)
-    reader.int32()  # the replica that asks: a consumer, whatever it says
+    reader.int32()  # the replica id, which is ignored: this is a consumer
     if version >= 2:
         reader.int8()  # isolation level: there are no transactions
     queries: dict[TopicPartition, OffsetQuery] = {}
@@ -119,7 +119,7 @@ def _decode_epochs(
 ) -> tuple[_Topics, Mapping[TopicPartition, EpochQuery]]:
     reader = Reader(body)
     if version >= 3:
-        reader.int32()  # the replica that asks: a consumer, whatever it says
+        reader.int32()  # the replica id, which is ignored: this is a consumer
     queries: dict[TopicPartition, EpochQuery] = {}
 
     def partition_of(topic: str) -> int:

@@ -1,4 +1,4 @@
-"""Whether the records of a produced batch can be read. Nobody looks at them again until a consumer.
+"""Whether the records of a produced batch can be read. The next reader is a consumer.
 
 Mirrors ``kafka.log.LogValidator``, the iterators of ``DefaultRecordBatch`` and
 ``DefaultRecord.readFrom``: as many records as the header says, each as long as it says, and nothing

@@ -5,7 +5,7 @@ process of its own sends as fast as it can, records of each size to each number 
 Meanwhile, each from a connection of its own and 20 ms after the answer before:
 
 ``describe``  to every broker, through its actor's inbox: what is in your metadata cache?
-``order``     to every broker: a LeaderAndIsr it obeyed before, so that nothing changes
+``order``     to every broker: a LeaderAndIsr it handled before, so that nothing changes
 ``propose``   to the controller: the ISR a partition has, proposed for it again
 ``elect``     from a request to the controller until every broker's cache has the other leader
 
@@ -63,7 +63,7 @@ Figures: TypeAlias = dict[str, list[float]]
 
 def saturate(bootstrap: str, topic: str, partitions: int, size: int) -> None:
     """Send until the process is ended; in a process of its own."""
-    os.setsid()  # or Linux takes the processor time for it from who measures
+    os.setsid()  # else Linux takes the processor time for it from the benchmark
     client, value = new_producer(bootstrap), os.urandom(size)
     for number in cycle(range(partitions)):
         send(client, topic, value, number)
@@ -134,14 +134,14 @@ class Elections:
         self._replicas = BROKERS
 
     def prefer_another(self) -> None:
-        """Have another broker preferred; nobody is elected yet."""
+        """Make another broker the preferred leader, without an election."""
         self._replicas = next(self._turns)
         row = ReassignablePartition(ELECTED, 0, self._replicas)
         self._controller.ask(AlterPartitionReassignmentsRequest((row,)))
         self._await(lambda row: row.replicas == self._replicas)
 
     def elect(self) -> None:
-        """Elect it, and wait until everybody knows."""
+        """Elect it, and wait until every broker knows."""
         request = ElectLeadersRequest(ElectionType.PREFERRED, (TopicPartition(ELECTED, 0),))
         self._controller.ask(request)
         self._await(lambda row: row.leader == self._replicas[0])
@@ -199,7 +199,7 @@ def summary(times_ms: list[float]) -> list[float]:
 
 
 def measure(cluster: RegentCluster, topic: str, seconds: float) -> Figures:
-    """Measure for so long, while whatever happens happens."""
+    """Measure for so long."""
     context = new_context()
     with ExitStack() as undo:
         undo.callback(context.destroy, linger=0)

@@ -6,8 +6,8 @@ controller epoch in ZooKeeper, ``handled`` the new controller's own time for the
 journal), ``agreed`` from the kill until the metadata caches of both survivors need no other broker.
 ``idle_percent`` is what a broker needs of a processor while nothing happens, the mean of all.
 
-Asking the caches costs processor time that the failover needs: with ``--quiet-s`` nobody asks for
-so many seconds after the kill, and ``agreed`` is left out.
+Asking the caches costs processor time that the failover needs: with ``--quiet-s`` no cache is asked
+for so many seconds after the kill, and ``agreed`` is left out.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def main(topics: int, partitions: int, quiet_s: float) -> None:
         eventually(lambda: cluster.controller_epoch() == epoch, "another election")
         result["elected"] = elapsed_ms(started)
         if quiet_s:
-            sleep(quiet_s)  # the point of it: nobody asks
+            sleep(quiet_s)  # no cache is asked meanwhile
         else:
             count = topics * partitions
             eventually(lambda: are_updated(cluster, others, epoch, count), "updates", TIMEOUT_S)

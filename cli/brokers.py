@@ -102,7 +102,7 @@ def list_brokers(cluster: Cluster, /, output: str) -> None:
 def shutdown(cluster: Cluster, /, broker_id: BrokerId, timeout_ms: int, output: str) -> None:
     """Shut one broker down in a controlled way: its leaderships are handed over first.
 
-    Prints the partitions that nobody could take over.
+    Prints the partitions that no other broker could take over.
     """
     deadline = time.monotonic() + timeout_ms / 1000
     with cluster.admin() as admin:
@@ -163,7 +163,7 @@ def _ask_to_shut_down(
         note(f"broker {broker_id} ended before it said what it could not hand over")
         return None
     except RequestError as error:
-        raise BrokerError(f"broker {broker_id} does not obey: {error}") from None
+        raise BrokerError(f"broker {broker_id} does not respond as it must: {error}") from None
     if response.error_code is not Errors.NONE:
         note(f"broker {broker_id} stops without having handed over: {response.error_code.name}")
     return response

@@ -38,7 +38,11 @@ jobs = click.Group(
                     "regent.jobs.report_balance",
                     "Replicas, leaders, bytes; what may be lost.",
                 ),
-                _job("leaders", "regent.jobs.report_leaders", "Who leads what others should."),
+                _job(
+                    "leaders",
+                    "regent.jobs.report_leaders",
+                    "Partitions that are not led by their preferred leader.",
+                ),
                 _job(
                     "events", "regent.jobs.report_events", "Latencies, failovers, churn, flapping."
                 ),

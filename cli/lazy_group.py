@@ -14,7 +14,7 @@ from regent.core.errors import RegentError
 
 
 class LazyCommand(NamedTuple):
-    """Where a command lives; ``summary`` is None for one that people do not call."""
+    """The module of a command; ``summary`` is None for an internal one."""
 
     module: str
     attribute: str

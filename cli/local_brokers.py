@@ -82,10 +82,10 @@ def pid(cluster: Cluster, /, broker: str) -> None:
 
 def _controller(cluster: Cluster) -> BrokerId:
     with cluster.admin() as admin:
-        ruling = admin.read_controller()
-    if ruling is None:
+        controller = admin.read_controller()
+    if controller is None:
         raise NoSuchBrokerError("there is no controller at the moment")
-    return ruling.broker_id
+    return controller.broker_id
 
 
 def _id(text: str) -> BrokerId:

@@ -78,7 +78,7 @@ class RegentGroup(LazyGroup):
         except click.Abort:
             sys.exit(EXIT_INTERRUPTED)
         except BrokenPipeError:
-            # Nobody reads any more; the interpreter's last flush must not complain about it.
+            # The reader is gone; the interpreter's last flush must not report that.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(EXIT_FAILED)
         sys.exit(result if isinstance(result, int) else 0)

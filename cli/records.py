@@ -53,7 +53,7 @@ def produce(
 ) -> None:
     """Write each line of the standard input as a record, and wait until all are acknowledged.
 
-    With --acks all each record is written once, whatever becomes of the brokers meanwhile.
+    With --acks all each record is written once, even if brokers fail.
     """
     producer = Producer(
         {

@@ -149,7 +149,7 @@ def _bad_data_is_a_reason(health: Health) -> Iterator[None]:
             health.reasons.append(str(error))
 
 
-def _why_nobody_is_elected(admin: ZkAdminStore) -> list[str]:
+def _why_no_broker_is_elected(admin: ZkAdminStore) -> list[str]:
     try:
         epoch = admin.read_controller_epoch()
     except UnreadableError:
@@ -159,18 +159,18 @@ def _why_nobody_is_elected(admin: ZkAdminStore) -> list[str]:
     if epoch != MAX_CONTROLLER_EPOCH:
         return []
     return [
-        f"/controller_epoch is {epoch}, the highest there can be: nobody is elected after it;"
+        f"/controller_epoch is {epoch}, the highest possible: no broker is elected after it;"
         " the brokers' logs say what to set it to"
     ]
 
 
 def _find_controller(admin: ZkAdminStore, health: Health) -> BrokerId:
-    ruling = admin.read_controller()
-    if ruling is None:
-        health.reasons += ["there is no controller", *_why_nobody_is_elected(admin)]
+    controller = admin.read_controller()
+    if controller is None:
+        health.reasons += ["there is no controller", *_why_no_broker_is_elected(admin)]
         return NO_CONTROLLER
-    health.controller = controller_json(ruling)
-    return ruling.broker_id
+    health.controller = controller_json(controller)
+    return controller.broker_id
 
 
 def _examine_brokers(
@@ -304,13 +304,13 @@ def _waiting(
 
 def _print(health: Health) -> None:
     controller, placement = health.controller, health.placement
-    rules = "none"
+    active = "none"
     if controller is not None:
-        rules = f"broker {controller['broker_id']} (epoch {controller['controller_epoch']})"
+        active = f"broker {controller['broker_id']} (epoch {controller['controller_epoch']})"
     print_facts(
         [
             ("zookeeper", health.zookeeper["address"]),
-            ("controller", rules),
+            ("controller", active),
             ("events queued", health.event_queue_size),
             ("brokers", listed([broker["id"] for broker in health.brokers], 20) or "none"),
             ("placement service", placement["state"] if placement else "none"),

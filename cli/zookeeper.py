@@ -34,7 +34,7 @@ _STOP_TIMEOUT_S = 10.0
 def zookeeper(data_dir: Path, port: int, host: str) -> None:
     """Run the embedded ZooKeeper in the foreground.
 
-    Brokers on other machines need a --host they can connect to. Everybody who can connect may
+    Brokers on other machines need a --host they can connect to. Every client that can connect may
     change everything: open the port to the machines of the cluster only.
 
     On a zookeeper-K folder of a cluster it takes the place of that server, as a member of its

@@ -321,7 +321,7 @@ class ZooKeeperConfig:
 
     session_timeout_ms: int = setting(
         6_000,
-        "A broker that ZooKeeper has not heard of for this time counts as dead. A crash is noticed"
+        "A broker that sends nothing to ZooKeeper for this time counts as dead. A crash is noticed"
         " at once by the guardian process; this is for machines and networks that fail.",
         limits=_TIMEOUT,
         prefix="zookeeper.",

@@ -1,6 +1,6 @@
 """What a broker tells Prometheus; names are Kafka's MBeans joined by underscores.
 
-Read when somebody asks, from plain counters that their owners keep: nothing is measured twice.
+They are read on request from the counters of their owners: nothing is measured twice.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class BrokerMetrics(Collector):
         self._watchdog = watchdog
 
     def collect(self) -> Iterable[Metric]:
-        """Yield every metric, as of now."""
+        """Yield every metric with its present value."""
         yield from controller_metrics(self._controller)
         yield from self._of_the_session()
         yield from self._of_the_broker()
@@ -111,7 +111,7 @@ class BrokerMetrics(Collector):
 
 
 class _RequestHandler(WSGIRequestHandler):
-    """Has a thread of its own, but not for ever: somebody may connect and say nothing."""
+    """Has a thread of its own and a timeout: a client may connect and send nothing."""
 
     def handle(self) -> None:
         """Answer, or give up."""
@@ -126,7 +126,8 @@ class MetricsServer:
     """Serves ``/metrics`` on ``host:port``, 0 for any free port.
 
     A port that is taken is warned of, and a free one used instead: a broker serves without being
-    measured, too. Who says or takes nothing for ``timeout_s`` is left. Raises ``RegentError`` for
+    measured, too. A client that sends or reads nothing for ``timeout_s`` is
+    disconnected. Raises ``RegentError`` for
     an unusable address.
     """
 
@@ -195,7 +196,7 @@ class TopicMetrics(Collector):
         self._topics = topics
 
     def collect(self) -> Iterable[Metric]:
-        """Yield every metric, as of now."""
+        """Yield every metric with its present value."""
         yield GaugeMetricFamily(
             "kafka_server_DelayedOperationPurgatory_topic_PurgatorySize",
             "requests about topics that are not answered yet",
@@ -216,7 +217,7 @@ class GuardianMetrics(Collector):
         self._guardian = guardian
 
     def collect(self) -> Iterable[Metric]:
-        """Yield every metric, as of now."""
+        """Yield every metric with its present value."""
         yield GaugeMetricFamily(
             "regent_guardian_up",
             "1: a crash of this broker is seen at once; 0: when its session times out",

@@ -23,7 +23,7 @@ class KafkaClientMetrics(Collector):
         self._replicas = replicas
 
     def collect(self) -> Iterable[Metric]:
-        """Yield every metric, as of now."""
+        """Yield every metric with its present value."""
         yield GaugeMetricFamily(
             "kafka_server_DelayedOperationPurgatory_PurgatorySize",
             "requests for records, of clients and followers, that wait",

@@ -269,7 +269,7 @@ def encode_request_header(header: RequestHeader) -> bytes:
 
 
 def decode_request_header(data: RecordBytes) -> RequestHeader:
-    """Return the header of a request, whatever its versions and api key; raises BadDataError."""
+    """Return the header of a request of any version and api key; raises BadDataError."""
     fields = _unpack_header(data)
     if isinstance(fields, tuple) and len(fields) == _FIELDS_WITHOUT_EVENT_ID:
         fields = (*fields, None)

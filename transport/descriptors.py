@@ -85,4 +85,4 @@ def _open_descriptors() -> int:
 
 
 OF_THIS_PROCESS: Final = Descriptors()
-"""What everybody who accepts connections asks."""
+"""The limit that every listener asks."""

@@ -38,7 +38,7 @@ MAX_WAITING: Final = 1000
 """How many messages of a peer may wait for their turn."""
 _MAX_WAITING_OF_ALL: Final = 10_000  # before more is received
 
-_UNREAD_LOOK_BYTES: Final = 1024 * 1024  # that are sent before it is looked again who reads
+_UNREAD_LOOK_BYTES: Final = 1024 * 1024  # sent before the next check which peers read
 _RESERVED_DESCRIPTORS: Final = 64  # for files; clients of the Kafka port leave some to brokers
 # ZeroMQ accepts without asking us, so more peers may connect before we cut one off: the rest is for
 # those, and for everything else.
@@ -76,7 +76,7 @@ class _Peer:
         self.zmtp = zmtp
         self.end = end
         self.waiting: deque[list[RecordBytes]] = deque()
-        self.sweeps = 0  # since it was last heard of; or since it came, until it is ready
+        self.sweeps = 0  # since its last message; or since it connected, until it is ready
 
 
 class _OurEnd:
@@ -118,7 +118,7 @@ class Peers:
     ) -> None:
         self._descriptors = descriptors
         self._unread_limit = unread_limit
-        self._sent_bytes = 0  # since it was looked who reads
+        self._sent_bytes = 0  # since the last check which peers read
         self._max_message_bytes = max_frame_bytes + _OTHER_FRAMES_BYTES
         self._max_unfinished_bytes = max_unfinished_bytes
         self._peers: dict[bytes, _Peer] = {}

@@ -26,7 +26,7 @@ Detach: TypeAlias = Callable[[Any, list[RecordBytes]], Any]
 def detacher(hint: Any) -> Detach | None:
     """Return how to take the records out of values of a type; None when it can hold none.
 
-    Raises TypeError when two fields of one class hold some: who decodes would mix them up.
+    Raises TypeError when two fields of one class hold some: the decoder could not tell them apart.
     """
     if hint == RecordBytes:
         return _detach_one

@@ -52,7 +52,7 @@ _PAUSE_S: Final = 0.1  # after an unexpected error, of which there may be many
 
 
 class PortInUseError(RegentError):
-    """Somebody else listens on the address; the message says how to get out of it."""
+    """Another process listens on the address; the message names the remedy."""
 
 
 class Rejection(StrEnum):
@@ -68,7 +68,7 @@ class Rejection(StrEnum):
     UNFENCED = "control request without epochs"
     OVERLOADED = "too many unanswered requests"
     TOO_MANY_PEERS = "too few file descriptors"
-    UNREAD = "too many answers that nobody reads"
+    UNREAD = "too many answers that the peer does not read"
     DISPATCH_FAILED = "dispatch failed"
     UNROUTABLE_ANSWER = "answer to a peer that is gone"
     UNEXPECTED = "unexpected error"
@@ -346,7 +346,7 @@ class ControlServer:
         )
         try:
             self._dispatch(request)
-        except Exception as error:  # the loop must survive whatever a dispatch does
+        except Exception as error:  # the loop must survive any error of a dispatch
             logger.exception("%s cannot dispatch %s", self._name, api_key.name)
             self.rejected.add(Rejection.DISPATCH_FAILED, error)
             reply.fail(Errors.UNKNOWN_SERVER_ERROR)

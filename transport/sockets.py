@@ -122,7 +122,7 @@ def open_monitor(context: Context, socket: Socket, events: int) -> Socket:
     address = f"inproc://monitor-{next(_monitor_ids)}"
     monitor = context.socket(zmq.PAIR)
     try:
-        # The I/O thread of ZeroMQ blocks when a monitor is full, and nobody reads an idle one.
+        # The I/O thread of ZeroMQ blocks when a monitor is full, and an idle one is not read.
         monitor.setsockopt(zmq.RCVHWM, 0)
         socket.monitor(address, events)
         monitor.connect(address)

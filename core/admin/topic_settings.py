@@ -42,7 +42,7 @@ class OtherTopicSettings:
     )
     compression_type: str = _of_topics(
         "producer",
-        "The broker keeps the compression of the producer, whatever is set.",
+        "The broker keeps the compression of the producer, for every value.",
         choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
     )
     delete_retention_ms: int = _of_topics(86_400_000)

@@ -71,7 +71,7 @@ def assignment_problem(
 ) -> str | None:
     """Say why the partitions 0, 1, … cannot have these replicas.
 
-    Unlike Kafka, which does not look, every replica must be one of the live ``brokers``.
+    Unlike in Kafka, which does not check, every replica must be one of the live ``brokers``.
     """
     for partition, replicas in enumerate(assignment):
         if not replicas:

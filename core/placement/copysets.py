@@ -19,7 +19,7 @@ each broker is in as many copysets as the scatter width asks for. Its brokers th
 those of small racks, and one copyset more or less than each other. With fewer racks than replicas
 racks are spread as evenly as equal load allows.
 
-The *rota* puts the copysets in an order, with who leads: partition i takes entry i modulo its
+The *rota* is a sequence of copysets with their leaders: partition i takes entry i modulo its
 length. Without such large racks, over one length every broker holds and leads as many as any other,
 and after any number of entries from the first the replicas of two brokers differ by one at most, or
 by two when R does not divide n.
@@ -58,7 +58,7 @@ def rota(
     """Return the copysets of ``factor`` brokers in the order of their use, the leader first.
 
     ``racks`` has all brokers or none; ``factor`` is at most their number. The same arguments give
-    the same rota, whatever the order of the brokers.
+    the same rota, for any sequence of the brokers.
     """
     dice = _Dice(seed)
     by_rack: dict[str, list[BrokerId]] = defaultdict(list)
@@ -137,7 +137,7 @@ def _laps(
 
 
 def _with_leaders(entries: list[Copyset]) -> list[Copyset]:
-    """Put the broker first that leads least; looked at again, as later entries change who that is.
+    """Put the broker first that leads least; repeated, because later entries change it.
 
     With equal load the first time is enough.
     """

@@ -1,4 +1,4 @@
-"""Replica placement as pure rules: which brokers hold the replicas of each new partition.
+"""Replica placement as pure functions: which brokers hold the replicas of each new partition.
 
 The brokers are put in a fixed order and indexed 0..n-1; every partition has an index ``i``.
 
@@ -129,7 +129,7 @@ def _partitions(
             yield (topic, start_partition + offset, factor), first_index + offset
 
 
-# --- the three rules ------------------------------------------------------------------------------
+# --- the three strategies -------------------------------------------------------------------------
 
 
 def place_ring(brokers: Sequence[BrokerId], first: int, factor: int) -> tuple[BrokerId, ...]:
@@ -185,7 +185,7 @@ def rack_alternated_brokers(racks: Mapping[BrokerId, str]) -> list[BrokerId]:
     return [b for turn in zip_longest(*by_rack) for b in turn if b is not None]
 
 
-# --- what the rules are applied to ----------------------------------------------------------------
+# --- the input of the strategies ------------------------------------------------------------------
 
 
 def racks_in_use(request: PlaceTopicsRequest) -> dict[BrokerId, str]:
@@ -196,7 +196,7 @@ def racks_in_use(request: PlaceTopicsRequest) -> dict[BrokerId, str]:
 
 
 def broker_order(request: PlaceTopicsRequest) -> list[BrokerId]:
-    """Return the broker ids in the order the rules index them."""
+    """Return the broker ids in the sequence that the strategies index."""
     racks = racks_in_use(request)
     return rack_alternated_brokers(racks) if racks else sorted(b.broker_id for b in request.brokers)
 
@@ -275,7 +275,7 @@ def _least_loaded(request: PlaceTopicsRequest) -> BrokerId:
 
 
 def _random_start(request: PlaceTopicsRequest, run: int) -> tuple[int, int]:
-    # Copysets are counted modulo the length of their list, whatever it is.
+    # Copysets are counted modulo the length of their list.
     n = MAX_PARTITION if request.strategy == Strategy.COPYSET else len(request.brokers)
     return splitmix64(request.seed, 2 * run) % n, splitmix64(request.seed, 2 * run + 1) % n
 

@@ -1,4 +1,4 @@
-"""Dice that fall the same on every machine: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+"""Random numbers, the same on every machine: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
 
 from __future__ import annotations
 

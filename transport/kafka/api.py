@@ -1,4 +1,4 @@
-"""What a family of requests gives the listener: which versions it speaks, and who answers."""
+"""What a family of requests gives the listener: its versions and its handlers."""
 
 from __future__ import annotations
 

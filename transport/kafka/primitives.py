@@ -76,7 +76,7 @@ class Reader:
         return self.unpack(INT64)[0]  # type: ignore[no-any-return]
 
     def boolean(self) -> bool:
-        """Read a byte; whatever is not 0 is true."""
+        """Read a byte; every value but 0 is true."""
         return self.int8() != 0
 
     def string(self) -> str:
