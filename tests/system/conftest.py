@@ -1,4 +1,4 @@
-"""Random numbers for the rounds of a test."""
+"""A cluster with faults for the tests of a module, and random numbers for their rounds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import random
 from collections.abc import Iterator
 
 import pytest
+
+from tests.support.breakable_cluster import BreakableCluster
 
 
 @pytest.fixture
@@ -15,3 +17,9 @@ def rounds(request: pytest.FixtureRequest) -> Iterator[random.Random]:
     count: int = request.config.getoption("--rounds")
     chance = random.Random(seed)
     return (random.Random(chance.random()) for _ in range(count))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BreakableCluster]:
+    with BreakableCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
@@ -25,12 +24,6 @@ pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
 VALUES = [b"%06d" % number + b"." * 500 for number in range(1_000)]  # eight segments
 TIMEOUT_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BreakableCluster]:
-    with BreakableCluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
 
 
 def produce(cluster: BreakableCluster, partition: TopicPartition, values: list[bytes]) -> None:

@@ -25,12 +25,6 @@ PARTITIONS = 6
 SMALL_DISK_BYTES = 64 * 1024 * 1024
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BreakableCluster]:
-    with BreakableCluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
-
-
 def run_fault(cluster: BreakableCluster, fault: Fault, chance: random.Random) -> str:
     """Run a fault under load; return the violations."""
     topic = f"history-{uuid.uuid4().hex[:8]}"

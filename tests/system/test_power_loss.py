@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,12 +27,6 @@ pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
 TIMEOUT_S = 60.0
 VALUES = [b"%04d" % number for number in range(20)]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BreakableCluster]:
-    with BreakableCluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
 
 
 def produce_one_by_one(cluster: BreakableCluster, partition: TopicPartition) -> None:
