@@ -106,7 +106,7 @@ def test_an_unhealthy_cluster_on_one_screen(healthy: FakeCluster) -> None:
 @pytest.mark.parametrize(
     ("epoch", "said"),
     [
-        ("2147483647", "/controller_epoch is 2147483647, the highest there can be"),
+        ("2147483647", "/controller_epoch is 2147483647, the highest possible"),
         ("banana", "/controller_epoch"),
     ],
 )

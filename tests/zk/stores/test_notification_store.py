@@ -97,7 +97,7 @@ def test_unreadable_notifications_are_one_log_line(
     controller.notify(LogDirEvent.PATH_PREFIX, b"{}", LogDirEvent.encode(3))
     assert list(controller.store.read_isr_changes().values()) == [(), (), (T0,)]
     assert list(controller.store.read_log_dir_events().values()) == [-1, 3]
-    assert [message[:38] for message in caplog.messages] == [
+    assert [message.split(": ")[0] for message in caplog.messages] == [
         "2 notifications cannot be decoded, the first",
         "1 notifications cannot be decoded, the first",
     ]
