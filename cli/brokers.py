@@ -131,8 +131,7 @@ def shutdown(cluster: Cluster, /, broker_id: BrokerId, timeout_ms: int, output: 
 def _process(cluster: Cluster, broker_id: BrokerId) -> int | None:
     """Return the process of a broker of a cluster on this machine."""
     file = cluster.file
-    brokers = () if file is None else file.brokers
-    return next((broker.pid for broker in brokers if broker.broker_id == broker_id), None)
+    return file.brokers[broker_id].pid if file and broker_id in file.brokers else None
 
 
 def _await_end(process: int | None, deadline: float) -> None:

@@ -12,14 +12,13 @@ import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from regent.config.addresses import tcp_endpoint
+from regent.cluster.cluster_file import ClusterFile
 from regent.config.cluster_location import (
     CLUSTER_FILE,
     DATA_DIR,
@@ -28,16 +27,13 @@ from regent.config.cluster_location import (
 )
 from regent.config.command_line import program
 from regent.core.errors import RegentError, SessionExpiredError
-from regent.core.model import BrokerId
 from regent.zk.client.operations import ConnectionLossError, ZooKeeper
-from regent.zk.codecs.json_fields import JsonObject, decode_object
 from regent.zk.stores.admin_store import ZkAdminStore
 from regent.zk.stores.topic_store import NoClusterError
 
 CONNECT_TIMEOUT_S = 5.0
 
 _SESSION_TIMEOUT_MS = 6_000
-_MAX_CLUSTER_FILE_BYTES = 16 * 1024 * 1024
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,59 +45,6 @@ OpenZooKeeper: TypeAlias = Callable[[str, float | None], AbstractContextManager[
 
 class ClusterNotFoundError(RegentError):
     """There is no cluster where the command looked for one."""
-
-
-@dataclass(frozen=True, slots=True)
-class LocalBroker:
-    """A broker that ``cluster`` started."""
-
-    broker_id: BrokerId
-    pid: int
-    control_endpoint: str
-
-
-@dataclass(frozen=True, slots=True)
-class LocalPlacement:
-    """The placement service that ``cluster`` started."""
-
-    pid: int
-    endpoint: str
-
-
-@dataclass(frozen=True, slots=True)
-class LocalCluster:
-    """What ``cluster.json`` says."""
-
-    zookeeper: str
-    brokers: tuple[LocalBroker, ...]
-    placement: LocalPlacement | None
-
-
-def read_cluster_file(data_dir: Path) -> LocalCluster | None:
-    """Read ``cluster.json``, None when there is none. Raises ``RegentError`` for a bad one."""
-    path = data_dir / CLUSTER_FILE
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_CLUSTER_FILE_BYTES)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ClusterNotFoundError(f"{path}: {error.strerror}") from None
-    json = decode_object(data, str(path))
-    return LocalCluster(
-        json.string("zookeeper"),
-        tuple(_local_broker(entry) for entry in json.objects("brokers")),
-        None if json.values.get("placement") is None else _placement(json.nested("placement")),
-    )
-
-
-def _local_broker(json: JsonObject) -> LocalBroker:
-    host, port = json.string("host"), json.integer("control_port", maximum=65535)
-    return LocalBroker(json.integer("id"), json.integer("pid"), tcp_endpoint(host, port))
-
-
-def _placement(json: JsonObject) -> LocalPlacement:
-    return LocalPlacement(json.integer("pid"), json.string("endpoint"))
 
 
 class ClusterLocation(NamedTuple):
@@ -135,10 +78,10 @@ class Cluster:
         return self._location.data_dir
 
     @property
-    def file(self) -> LocalCluster | None:
+    def file(self) -> ClusterFile | None:
         """``cluster.json`` as it is now; None when the cluster is not known by one."""
         data_dir = self._location.data_dir
-        return None if data_dir is None else read_cluster_file(data_dir)
+        return None if data_dir is None else ClusterFile.read(data_dir / CLUSTER_FILE)
 
     @contextmanager
     def admin(self, *, limit_s: float | None = None) -> Iterator[ZkAdminStore]:
@@ -233,7 +176,7 @@ def find_cluster(context: click.Context, zookeeper: str | None, data_dir: Path) 
     )
     if zookeeper and (names_zookeeper or not names_data_dir):
         try:
-            file = read_cluster_file(data_dir)
+            file = ClusterFile.read(data_dir / CLUSTER_FILE)
         except RegentError:
             if names_data_dir:
                 raise
@@ -243,9 +186,9 @@ def find_cluster(context: click.Context, zookeeper: str | None, data_dir: Path) 
     return ClusterLocation(known_cluster(data_dir).zookeeper, data_dir)
 
 
-def known_cluster(data_dir: Path) -> LocalCluster:
+def known_cluster(data_dir: Path) -> ClusterFile:
     """Return what the ``cluster.json`` of a folder says; raises ``ClusterNotFoundError``."""
-    file = read_cluster_file(data_dir)
+    file = ClusterFile.read(data_dir / CLUSTER_FILE)
     if file is None:
         raise ClusterNotFoundError(
             f"no cluster in {data_dir}: there is no {CLUSTER_FILE}; start one with `{program()}"

@@ -73,7 +73,7 @@ def pid(cluster: Cluster, /, broker: str) -> None:
     """
     broker_id = _controller(cluster) if broker == CONTROLLER else _id(broker)
     file = cluster.file
-    known = {} if file is None else {entry.broker_id: entry.pid for entry in file.brokers}
+    known = {} if file is None else {entry.id: entry.pid for entry in file.brokers.values()}
     if broker_id not in known:
         ids = listed(list(known)) or "none"
         raise NoSuchBrokerError(f"broker {broker_id} was not started on this machine; known: {ids}")

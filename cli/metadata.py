@@ -81,10 +81,9 @@ def _endpoint(cluster: Cluster, broker_id: BrokerId) -> str:
             return control_endpoint(broker_id, admin.read_broker(broker_id))
     except (BrokerNotFoundError, ClusterNotFoundError):
         file = cluster.file
-        for broker in file.brokers if file else ():
-            if broker.broker_id == broker_id:
-                return broker.control_endpoint
-        raise
+        if file is None or broker_id not in file.brokers:
+            raise
+        return file.brokers[broker_id].control_endpoint
 
 
 def _registration(broker: UpdateMetadataBroker) -> BrokerRegistration:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar, cast
 
 import click
 
-from regent.cli.find_cluster import LocalPlacement
+from regent.cluster.cluster_file import PlacementEntry
 from regent.core.placement.replica_placer import IndexScope, Strategy
 from regent.core.protocol.placement import PlacementStatusRequest, PlacementStatusResponse
 from regent.core.protocol.topics import PlacementOptions
@@ -81,7 +81,7 @@ def placement_options(command: F) -> F:
 
 
 def placement_status(
-    service: LocalPlacement, *, timeout_s: float
+    service: PlacementEntry, *, timeout_s: float
 ) -> PlacementStatusResponse | None:
     """Ask the service how it is; None when it does not answer."""
     from regent.cli.remote_actors import actor_at

@@ -16,10 +16,11 @@ from regent.admin.wording import counted, listed
 from regent.cli.broker_warnings import broker_warnings
 from regent.cli.brokers import broker_json
 from regent.cli.controller import controller_json
-from regent.cli.find_cluster import Cluster, ClusterNotFoundError, LocalCluster, pass_cluster
+from regent.cli.find_cluster import Cluster, ClusterNotFoundError, pass_cluster
 from regent.cli.output import Output, output_option, print_facts, print_json
 from regent.cli.placement import placement_status
 from regent.cli.replaced_data import replaced_data
+from regent.cluster.cluster_file import ClusterFile
 from regent.core.controller.controller_election import NO_CONTROLLER
 from regent.core.controller.quarantine import FAILURES_TO_QUARANTINE
 from regent.core.errors import BadDataError, UnreadableError
@@ -118,7 +119,7 @@ def _examine(cluster: Cluster) -> Health:
 
 
 def _examine_cluster(
-    admin: ZkAdminStore, data_dir: Path | None, file: LocalCluster | None, health: Health
+    admin: ZkAdminStore, data_dir: Path | None, file: ClusterFile | None, health: Health
 ) -> None:
     health.reasons += admin.read_denied()
     if data_dir is not None:
@@ -174,7 +175,7 @@ def _find_controller(admin: ZkAdminStore, health: Health) -> BrokerId:
 
 
 def _examine_brokers(
-    admin: ZkAdminStore, file: LocalCluster | None, controller_id: BrokerId, health: Health
+    admin: ZkAdminStore, file: ClusterFile | None, controller_id: BrokerId, health: Health
 ) -> None:
     registrations = admin.read_brokers()
     if health.controller is not None and controller_id not in registrations:
@@ -189,7 +190,7 @@ def _examine_brokers(
         for config in admin.configs.read_broker_configs(sorted(registrations)).values()
         if isinstance(config, BadDataError)
     ]
-    expected = [] if file is None else [broker.broker_id for broker in file.brokers]
+    expected = [] if file is None else list(file.brokers)
     health.missing_brokers = [b for b in expected if b not in registrations]
     if health.missing_brokers:
         brokers = "broker" if len(health.missing_brokers) == 1 else "brokers"

@@ -6,12 +6,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Final
 
+from regent.config.addresses import tcp_endpoint
 from regent.config.cluster_location import CLUSTER_FILE
-from regent.core.errors import BadDataError
+from regent.core.errors import RegentError
 from regent.core.model import BrokerId
 from regent.storage.atomic_file import write_atomically
+from regent.zk.codecs.json_fields import JsonObject, decode_object
+
+_MAX_BYTES: Final = 16 * 1024 * 1024
+_MAX_PORT: Final = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +39,15 @@ class BrokerEntry:
     replication_port: int
     metrics_port: int
 
+    @property
+    def control_endpoint(self) -> str:
+        """The ZeroMQ endpoint for control requests."""
+        return tcp_endpoint(self.host, self.control_port)
+
     @classmethod
     def decode(cls, text: str) -> BrokerEntry:
         """Decode what a broker prints when it is ready; raises ``BadDataError``."""
-        try:
-            values = json.loads(text)
-            wrong = [
-                name
-                for name, kind in get_type_hints(cls).items()
-                if type(values[name]) is not (str if kind is str else int)
-            ]
-            if not wrong:
-                return cls(**values)
-        except (ValueError, TypeError, KeyError) as error:
-            wrong = [str(error)]
-        raise BadDataError(f"{text[:200]!r} does not announce a broker: wrong {', '.join(wrong)}")
+        return _broker(decode_object(text.encode(), "the announcement of a broker"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +56,10 @@ class PlacementEntry:
 
     pid: int
     endpoint: str
+
+
+class ClusterFileError(RegentError):
+    """A ``cluster.json`` that cannot be opened."""
 
 
 @dataclass(slots=True)
@@ -72,6 +75,29 @@ class ClusterFile:
     zookeeper_nodes: list[ZooKeeperEntry] = field(default_factory=list)
     brokers: dict[BrokerId, BrokerEntry] = field(default_factory=dict)
     placement: PlacementEntry | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> ClusterFile | None:
+        """Read a file; None when there is none. Raises ``RegentError`` for a bad one."""
+        try:
+            with path.open("rb") as file:
+                data = file.read(_MAX_BYTES)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ClusterFileError(f"{path}: {error.strerror}") from None
+        json = decode_object(data, str(path))
+        brokers = map(_broker, json.objects("brokers"))
+        return cls(
+            path,
+            json.string("zookeeper"),
+            brokers={broker.id: broker for broker in brokers},
+            zookeeper_nodes=[
+                ZooKeeperEntry(node.integer("pid"), node.integer("port", maximum=_MAX_PORT))
+                for node in json.objects("zookeeper_nodes")
+            ],
+            placement=None if json.values.get("placement") is None else _placement(json),
+        )
 
     def write(self) -> None:
         """Replace the file atomically; raises ``StorageError``."""
@@ -90,18 +116,32 @@ class ClusterFile:
 
 def listed_processes(data_dir: Path) -> list[int]:
     """Return the process ids in the ``cluster.json`` of a directory; none if it cannot be read."""
-    try:
-        content = json.loads((data_dir / CLUSTER_FILE).read_bytes())
-        entries = [*content["zookeeper_nodes"], *content["brokers"], content["placement"]]
-        return [int(entry["pid"]) for entry in entries if entry is not None]
-    except (OSError, ValueError, TypeError, KeyError):
+    file = _read_if_valid(data_dir / CLUSTER_FILE)
+    if file is None:
         return []
+    entries = [*file.zookeeper_nodes, *file.brokers.values(), file.placement]
+    return [entry.pid for entry in entries if entry is not None]
 
 
 def placement_endpoint(path: Path) -> str | None:
     """Return the endpoint of the placement service in a ``cluster.json``; None without one."""
+    file = _read_if_valid(path)
+    return None if file is None or file.placement is None else file.placement.endpoint
+
+
+def _read_if_valid(path: Path) -> ClusterFile | None:
     try:
-        placement = json.loads(path.read_bytes())["placement"]
-        return None if placement is None else str(placement["endpoint"])
-    except (OSError, ValueError, TypeError, KeyError):
+        return ClusterFile.read(path)
+    except RegentError:
         return None
+
+
+def _placement(json: JsonObject) -> PlacementEntry:
+    placement = json.nested("placement")
+    return PlacementEntry(placement.integer("pid"), placement.string("endpoint"))
+
+
+def _broker(json: JsonObject) -> BrokerEntry:
+    identity = json.integer("id"), json.integer("pid"), json.string("host")
+    names = ("port", "control_port", "replication_port", "metrics_port")
+    return BrokerEntry(*identity, *(json.integer(name, maximum=_MAX_PORT) for name in names))

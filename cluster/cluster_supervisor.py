@@ -29,7 +29,6 @@ from regent.cluster.process_supervisor import (
 )
 from regent.cluster.supervisor_socket import StartRequest, SupervisorSocket, start_command
 from regent.cluster.zookeeper_node import ZooKeeperNode
-from regent.config.addresses import tcp_endpoint
 from regent.config.cluster_location import CLUSTER_FILE
 from regent.config.command_line import EXIT_INTERRUPTED, program
 from regent.core.errors import BadDataError, RegentError, SessionExpiredError, StorageError
@@ -196,8 +195,7 @@ class ClusterSupervisor(SupervisionListener):
         deadline = time.monotonic() + _METADATA_TIMEOUT_S
         while behind and not self._processes.stop_requests:
             for broker_id, entry in list(behind.items()):
-                endpoint = tcp_endpoint(entry.host, entry.control_port)
-                if self._brokers.keys() <= set(self._ask_for_brokers(endpoint)):
+                if self._brokers.keys() <= set(self._ask_for_brokers(entry.control_endpoint)):
                     del behind[broker_id]
             if time.monotonic() > deadline:
                 self._failure = (

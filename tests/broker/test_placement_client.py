@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from regent.broker.placement_client import PAUSE_S, PlacementClient, placement_finder
+from regent.cluster.cluster_file import ClusterFile, PlacementEntry
 from regent.cluster.cluster_plan import ClusterPlan
 from regent.core.errors import Errors
 from regent.core.placement.replica_placer import place
@@ -196,14 +196,10 @@ def test_the_service_is_found_by_its_endpoint_or_in_the_cluster_file(tmp_path: P
     file = tmp_path / "cluster.json"
     find = placement_finder(str(file))
     assert find() is None
-    for content, endpoint in (
-        ({"placement": {"pid": 1, "endpoint": "tcp://host:2"}}, "tcp://host:2"),
-        ({"placement": None}, None),
-        ({}, None),
-        ([], None),
-    ):
-        file.write_text(json.dumps(content))
-        assert find() == endpoint
+    ClusterFile(file, "host:2181", placement=PlacementEntry(1, "tcp://host:2")).write()
+    assert find() == "tcp://host:2"
+    ClusterFile(file, "host:2181").write()
+    assert find() is None
     file.write_text("{")
     assert find() is None
 

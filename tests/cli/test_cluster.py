@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import re
 import socket
 import subprocess
@@ -15,6 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from regent.cli.cluster import LOCK_FILE, _retry_backoff_ms, cluster
+from regent.cluster.cluster_file import BrokerEntry, ClusterFile
+from regent.config.cluster_location import CLUSTER_FILE
 from regent.config.settings import Settings
 from regent.config.settings_file import load_settings
 
@@ -101,9 +102,8 @@ def test_settings_are_checked_before_the_brokers_read_them(tmp_path: Path) -> No
 
 def test_leftover_processes_of_a_killed_cluster_are_awaited(tmp_path: Path) -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as left_over:
-        entry = {"pid": left_over.pid}
-        content = {"zookeeper_nodes": [], "brokers": [entry], "placement": None}
-        (tmp_path / "cluster.json").write_text(json.dumps(content))
+        broker = BrokerEntry(0, left_over.pid, "127.0.0.1", 9092, 10092, 11092, 12092)
+        ClusterFile(tmp_path / CLUSTER_FILE, "127.0.0.1:2181", brokers={0: broker}).write()
         (tmp_path / LOCK_FILE).touch()
         assert left_over.stdin is not None
         threading.Timer(0.1, left_over.stdin.close).start()

@@ -96,8 +96,11 @@ def test_without_a_cluster_file_the_error_names_the_remedy(
         ('{"brokers": []}', "zookeeper is missing"),
         ('{"zookeeper": 5, "brokers": []}', "zookeeper must be a string"),
         ('{"zookeeper": "h:1"}', "brokers is missing"),
-        ('{"zookeeper": "h:1", "brokers": [{"id": 0}]}', "host is missing"),
-        ('{"zookeeper": "h:1", "brokers": [], "placement": {}}', "pid is missing"),
+        ('{"zookeeper": "h:1", "brokers": [{"id": 0, "pid": 1}]}', "host is missing"),
+        (
+            '{"zookeeper": "h:1", "brokers": [], "zookeeper_nodes": [], "placement": {}}',
+            "pid is missing",
+        ),
     ],
 )
 def test_a_broken_cluster_file_is_named(

@@ -13,6 +13,7 @@ from regent.cluster.cluster_file import (
     PlacementEntry,
     ZooKeeperEntry,
     listed_processes,
+    placement_endpoint,
 )
 from regent.config.cluster_location import CLUSTER_FILE
 from regent.core.errors import BadDataError
@@ -41,24 +42,25 @@ def test_a_broker_is_listed_as_it_announced_itself() -> None:
         announcement(port=None),
         announcement(id=True),
         announcement(host=1),
-        announcement(rack="a"),
     ],
 )
 def test_anything_else_is_no_announcement(text: str) -> None:
-    with pytest.raises(BadDataError, match="does not announce a broker"):
+    with pytest.raises(BadDataError, match=r"^the announcement of a broker: "):
         BrokerEntry.decode(text)
 
 
 def test_the_file_is_replaced_as_a_whole_and_removed_at_the_end(tmp_path: Path) -> None:
     file = ClusterFile(tmp_path / CLUSTER_FILE, "127.0.0.1:2181")
     file.write()
-    assert json.loads(file.path.read_text())["placement"] is None
+    assert ClusterFile.read(file.path) == file
     file.zookeeper_nodes = [ZooKeeperEntry(10, 2181)]
     file.brokers[1] = BROKER
     file.placement = PlacementEntry(12, "tcp://127.0.0.1:7777")
     file.write()
     assert [path.name for path in tmp_path.iterdir()] == [CLUSTER_FILE]
+    assert ClusterFile.read(file.path) == file
     assert listed_processes(tmp_path) == [10, 11, 12]
+    assert placement_endpoint(file.path) == "tcp://127.0.0.1:7777"
     file.remove()
     assert not list(tmp_path.iterdir())
 

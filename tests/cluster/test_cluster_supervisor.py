@@ -349,7 +349,7 @@ def test_a_broker_that_talks_nonsense_is_not_taken_for_ready(a_run: Run) -> None
     a_run.misbehave("broker-1", "garbage")
     with pytest.raises(ClusterStartError, match=r"broker 1 .* ended by SIGKILL"):
         a_run.run()
-    assert any("does not announce a broker" in line for line in a_run.said)
+    assert any("the announcement of a broker: " in line for line in a_run.said)
 
 
 def test_ports_lie_a_thousand_apart_and_below_those_that_linux_gives_away(a_run: Run) -> None:

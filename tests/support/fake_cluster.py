@@ -16,6 +16,8 @@ from typing import Any, TypeAlias
 from click.testing import CliRunner, Result
 
 from regent.cli.main import cli
+from regent.cluster.cluster_file import BrokerEntry, ClusterFile, PlacementEntry
+from regent.config.cluster_location import CLUSTER_FILE
 from regent.core.errors import Errors
 from regent.core.model import (
     BrokerId,
@@ -261,17 +263,15 @@ def write_cluster_file(
     placement_pid: int = 1,
 ) -> None:
     """Write ``cluster.json`` atomically; ``brokers`` are control endpoints by id."""
-    entries = []
+    file = ClusterFile(data_dir / CLUSTER_FILE, zookeeper)
     for broker_id, endpoint in (brokers or {}).items():
         host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-        entries.append(
-            {"id": broker_id, "pid": 4710 + broker_id, "host": host, "control_port": int(port)}
+        file.brokers[broker_id] = BrokerEntry(
+            broker_id, 4710 + broker_id, host, 9092, int(port), 9094, 9095
         )
-    service = {"pid": placement_pid, "endpoint": placement} if placement else None
-    content = {"zookeeper": zookeeper, "brokers": entries, "placement": service}
-    written = data_dir / "cluster.json.written"
-    written.write_text(json.dumps(content))
-    written.replace(data_dir / "cluster.json")
+    if placement is not None:
+        file.placement = PlacementEntry(placement_pid, placement)
+    file.write()
 
 
 def replicas(cluster: FakeCluster, topic: str) -> dict[int, tuple[int, ...]]:
