@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import click
 
+from regent.admin.cluster_connection import Cluster, pass_cluster
 from regent.admin.wording import counted, listed
-from regent.cli.find_cluster import Cluster, pass_cluster
 from regent.cli.local_brokers import pid, start
 from regent.cli.output import Output, examples, note, output_option, print_json, print_table
 from regent.config.addresses import bracketed

@@ -16,8 +16,8 @@ from typing import IO, Any, Final, NamedTuple
 import click
 import orjson
 
+from regent.admin.cluster_connection import data_dir_option
 from regent.admin.wording import counted
-from regent.cli.find_cluster import data_dir_option
 from regent.cli.output import Output, examples, note, output_option
 from regent.config.moments import parse_moment
 from regent.core.errors import RegentError

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import click
 
+from regent.admin.cluster_connection import Cluster, data_dir_option, local_cluster, pass_cluster
 from regent.admin.wording import listed
-from regent.cli.find_cluster import Cluster, data_dir_option, known_cluster, pass_cluster
 from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.cli.waiting import Waiting
 from regent.cluster.supervisor_socket import start_brokers
@@ -29,7 +29,7 @@ def bring_back(data_dir: Path, broker_ids: Sequence[BrokerId]) -> list[dict[str,
 
     Returns their entries in ``cluster.json``. Raises ``RegentError``.
     """
-    known_cluster(data_dir)
+    local_cluster(data_dir)
     with Waiting() as waiting:
         waiting.say("starting " + (f"broker {listed(broker_ids)}" if broker_ids else "brokers"))
         return start_brokers(data_dir, tuple(broker_ids) or None, _START_TIMEOUT_S)

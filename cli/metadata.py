@@ -6,9 +6,9 @@ from operator import itemgetter
 
 import click
 
+from regent.admin.cluster_connection import Cluster, ClusterNotFoundError, pass_cluster
 from regent.admin.wording import listed
 from regent.cli.brokers import broker_json
-from regent.cli.find_cluster import Cluster, ClusterNotFoundError, pass_cluster
 from regent.cli.output import Output, examples, output_option, print_json, print_table
 from regent.core.errors import BrokerNotFoundError, Errors, RegentError
 from regent.core.model import BrokerId, BrokerInfo, BrokerRegistration, EndPoint

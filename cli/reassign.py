@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 import click
 import orjson
 
+from regent.admin.cluster_connection import Cluster, pass_cluster
 from regent.admin.live_brokers import not_registered, read_live_brokers
 from regent.admin.partition_files import (
     read_reassignment_file,
@@ -16,7 +17,6 @@ from regent.admin.partition_files import (
 )
 from regent.admin.reassign_progress import ReassignmentError, ReassignmentState, read_moves
 from regent.admin.reassignment_throttles import are_throttled, clear_throttles
-from regent.cli.find_cluster import Cluster, pass_cluster
 from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.core.model import BrokerId, BrokerRegistration, TopicPartition
 from regent.zk.stores.admin_store import ZkAdminStore

@@ -22,8 +22,8 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from regent.admin.cluster_connection import Cluster, pass_cluster
 from regent.admin.wording import counted
-from regent.cli.find_cluster import Cluster, pass_cluster
 from regent.cli.output import Output, examples, output_option
 from regent.cli.waiting import timeout_option
 from regent.config.addresses import bracketed

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import click
 
+from regent.admin.cluster_connection import Cluster, ClusterNotFoundError, pass_cluster
 from regent.admin.deletion_obstacles import deletion_obstacles
 from regent.admin.partitions import read_partitions
 from regent.admin.wording import counted, listed
 from regent.cli.broker_warnings import broker_warnings
 from regent.cli.brokers import broker_json
 from regent.cli.controller import controller_json
-from regent.cli.find_cluster import Cluster, ClusterNotFoundError, pass_cluster
 from regent.cli.output import Output, output_option, print_facts, print_json
 from regent.cli.placement import placement_status
 from regent.cli.replaced_data import replaced_data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from regent.cli.find_cluster import Cluster, pass_cluster
+from regent.admin.cluster_connection import Cluster, pass_cluster
 from regent.cli.lazy_group import LazyCommand, LazyGroup
 from regent.cli.output import Output, output_option, print_json
 

@@ -6,9 +6,9 @@ import time
 
 import click
 
+from regent.admin.cluster_connection import Cluster, pass_cluster
 from regent.admin.topics import TopicsClient, growth, raise_if_refused
 from regent.admin.wording import counted
-from regent.cli.find_cluster import Cluster, pass_cluster
 from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.cli.placement import service_options
 from regent.cli.remote_actors import controller_of

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import click
 
+from regent.admin.cluster_connection import Cluster, pass_cluster
 from regent.admin.topics import TopicsClient, raise_if_refused
-from regent.cli.find_cluster import Cluster, pass_cluster
 from regent.cli.new_topics import parse_config
 from regent.cli.output import Output, examples, note, output_option, print_json, print_table
 from regent.cli.remote_actors import controller_of

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 
 import click
 
+from regent.admin.cluster_connection import Cluster, pass_cluster
 from regent.admin.controller_ref import ControllerRef
 from regent.admin.topics import (
     TopicsClient,
@@ -17,7 +18,6 @@ from regent.admin.topics import (
     raise_if_refused,
 )
 from regent.admin.wording import counted
-from regent.cli.find_cluster import Cluster, pass_cluster
 from regent.cli.new_topics import (
     not_positive,
     parse_config,

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 import click
 
+from regent.admin.cluster_connection import Cluster, pass_cluster
 from regent.admin.deletion_obstacles import deletion_obstacles
 from regent.admin.pauses import pauses
 from regent.admin.topics import TopicsClient, raise_if_refused
-from regent.cli.find_cluster import Cluster, pass_cluster
 from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.cli.remote_actors import controller_of
 from regent.cli.topic_options import TopicError, named

@@ -7,8 +7,8 @@ from itertools import groupby
 
 import click
 
+from regent.admin.cluster_connection import Cluster, pass_cluster
 from regent.admin.partitions import DescribedPartition, Topics, read_partitions
-from regent.cli.find_cluster import Cluster, pass_cluster
 from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.cli.topic_options import TopicError, named, topic_argument
 from regent.core.errors import BadDataError

@@ -27,8 +27,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import LeaderIsrAndControllerEpoch, ReplicaAssignment, TopicPartition
-from regent.jobs.cluster_connection import cluster_admin
-from regent.jobs.command import InputError
+from regent.jobs.command import InputError, cluster_admin
 from regent.jobs.local_files import path_to_read
 from regent.zk.stores.admin_store import ZkAdminStore
 

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import click
@@ -24,6 +25,8 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from regent.admin import cluster_connection
+from regent.admin.cluster_connection import ClusterNotFoundError, open_session
 from regent.config.command_line import program
 from regent.core.errors import RegentError
 from regent.core.placement.replica_placer import PlacementError
@@ -32,6 +35,12 @@ from regent.jobs.progress_line import ProgressLine
 from regent.jobs.session import QUICK_START, spark_session
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+cluster_admin: Final = partial(
+    cluster_connection.cluster_admin,
+    open_zookeeper=partial(open_session, session_timeout_ms=30_000),
+)
+"""Opens a ZooKeeper session that survives long computations: ``cluster_admin`` for jobs."""
 
 _DRIVER_MEMORY: Final = "1g"
 _PROGRESS_S: Final = 0.5
@@ -65,7 +74,7 @@ def run_job(
         return 130
     except click.ClickException as error:
         return _fail(name, 2, error.format_message())
-    except (InputError, PlacementError) as error:
+    except (InputError, PlacementError, ClusterNotFoundError) as error:
         return _fail(name, 2, str(error))
     except Py4JJavaError as error:
         return _fail(name, 1, innermost_cause(error))

@@ -22,10 +22,17 @@ from typing import Any, Final
 import click
 from pyspark.sql import SparkSession
 
+from regent.admin.cluster_connection import cluster_options
 from regent.core.errors import RegentError
 from regent.core.placement.replica_placer import RANDOM, IndexScope, Strategy, scatter_width
-from regent.jobs.cluster_connection import cluster_admin, cluster_options
-from regent.jobs.command import job_session, master_option, print_summary, progress, run_job
+from regent.jobs.command import (
+    cluster_admin,
+    job_session,
+    master_option,
+    print_summary,
+    progress,
+    run_job,
+)
 from regent.jobs.new_directory import new_directory
 from regent.jobs.placement_input import PlacementOrder, read_order
 from regent.jobs.placement_job import placement_frame

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from regent.admin.cluster_connection import zookeeper_address
 from regent.core.admin.topic_validation import topic_name_problem
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId
@@ -18,8 +19,7 @@ from regent.core.placement.replica_placer import LEAST_LOADED, RANDOM, check
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.core.protocol.topics import ConfigEntry
 from regent.jobs.brokers_file import PlannedBroker, read_brokers_file, read_registered_brokers
-from regent.jobs.cluster_connection import cluster_admin, zookeeper_address
-from regent.jobs.command import InputError
+from regent.jobs.command import InputError, cluster_admin
 from regent.jobs.json_list import read_json_list
 from regent.jobs.topic_writer import check_new_topics
 from regent.zk.stores.admin_store import ZkAdminStore

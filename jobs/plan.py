@@ -20,12 +20,13 @@ from typing import Any, Final, TypeVar
 import click
 from pyspark.sql import SparkSession
 
+from regent.admin.cluster_connection import cluster_options, zookeeper_address
 from regent.core.model import BrokerId
 from regent.jobs.assignment_source import ZOOKEEPER, AssignmentSource
 from regent.jobs.brokers_file import PlannedBroker, read_brokers_file, read_registered_brokers
-from regent.jobs.cluster_connection import cluster_admin, cluster_options, zookeeper_address
 from regent.jobs.command import (
     InputError,
+    cluster_admin,
     job_session,
     master_option,
     print_summary,

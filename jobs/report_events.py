@@ -18,9 +18,9 @@ from typing import Any, Final
 import click
 from pyspark.sql import SparkSession
 
+from regent.admin.cluster_connection import data_dir_option
 from regent.config.moments import parse_moment
 from regent.core.errors import RegentError
-from regent.jobs.cluster_connection import data_dir_option
 from regent.jobs.command import InputError, job_session, master_option, progress, run_job
 from regent.jobs.new_directory import check_is_new, new_directory
 from regent.jobs.reports.event_analysis import analyse_events

@@ -25,7 +25,7 @@ MAY_IMPORT = {
         *("core", "config", "storage", "zk", "transport"),
         *("api", "cluster", "actors", "metrics"),
     },
-    "admin": {"core", "config", "zk", "transport"},
+    "admin": {"core", "config", "zk", "transport", "cluster"},
     "jobs": {"core", "config", "zk", "transport", "storage", "admin"},
     "testing": {"core", "config", "zk", "transport", "cluster"},
     "cli": {
@@ -45,7 +45,7 @@ HOMES = {
     "pyspark": {"jobs"},
     "py4j": {"jobs"},
     "pykka": {"actors", "broker", "metrics", "jobs/service.py"},
-    "click": {"cli", "jobs"},
+    "click": {"cli", "jobs", "admin/cluster_connection.py"},
     "rich": {"cli"},
     "cramjam": {"api/decompression.py"},
     "crc32c": {"storage", "api/record_validation.py"},

@@ -22,6 +22,7 @@ from typing import Any, Final, TypeAlias
 
 import click
 
+from regent.admin.cluster_connection import cluster_options, zookeeper_address
 from regent.admin.controller_ref import ControllerRef
 from regent.admin.pauses import pauses
 from regent.config.command_line import program
@@ -31,8 +32,7 @@ from regent.core.protocol.controller import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
-from regent.jobs.cluster_connection import cluster_admin, cluster_options, zookeeper_address
-from regent.jobs.command import InputError, print_summary
+from regent.jobs.command import InputError, cluster_admin, print_summary
 from regent.jobs.execution.plan_directory import ROLLBACK, ExecutablePlan, read_plan
 from regent.jobs.execution.plan_progress import MoveState
 from regent.jobs.execution.plan_survey import Standing, survey

@@ -9,10 +9,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
+from regent.admin.cluster_connection import cluster_options, zookeeper_address
 from regent.jobs.assignment_source import ZOOKEEPER, AssignmentSource
 from regent.jobs.brokers_file import PlannedBroker, read_brokers_file, read_registered_brokers
-from regent.jobs.cluster_connection import cluster_admin, cluster_options, zookeeper_address
-from regent.jobs.command import InputError
+from regent.jobs.command import InputError, cluster_admin
 from regent.storage.log_names import LOG_SUFFIX, log_of_directory
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -166,7 +166,7 @@ def test_a_zookeeper_without_a_cluster_is_an_error(
 
 
 def test_an_invalid_address_is_a_usage_error() -> None:
-    from regent.cli.find_cluster import open_session
+    from regent.admin.cluster_connection import open_session
 
     with pytest.raises(click.UsageError, match="ZooKeeper address 'a:b:c'"):
         open_session("a:b:c", None).__enter__()

@@ -1,9 +1,9 @@
-"""How a command finds its cluster: by a ZooKeeper address, or by the folder ``cluster`` runs in.
+"""How commands and jobs find their cluster: by a ZooKeeper address, or by a local cluster's folder.
 
-What is given on the command line counts before the environment, and a ZooKeeper address before a
-folder. The folder's ``cluster.json`` also tells which brokers should be there and where the
-placement service is; beside a ZooKeeper address it counts if it is about the same one, or if the
-folder was named on the command line as well.
+The command line has precedence over the environment, and a ZooKeeper address over a folder. The
+folder's ``cluster.json`` also lists the brokers that should run, and the endpoint of the placement
+service. With a ZooKeeper address the file is used if it has the same address, or if the command
+line names the folder too.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., object])
 
 OpenZooKeeper: TypeAlias = Callable[[str, float | None], AbstractContextManager[ZooKeeper]]
-"""Opens a session at an address, which ends after so many seconds if any are given."""
+"""Opens a session at an address; it ends after that many seconds, None: when it is closed."""
 
 
 class ClusterNotFoundError(RegentError):
-    """There is no cluster where the command looked for one."""
+    """There is no cluster at the address or in the folder."""
 
 
 class ClusterLocation(NamedTuple):
@@ -55,7 +55,7 @@ class ClusterLocation(NamedTuple):
 
 
 class Cluster:
-    """The cluster a command is about, looked for when it is first needed."""
+    """The cluster of a command, located when it is first needed."""
 
     def __init__(
         self, locate: Callable[[], ClusterLocation], open_zookeeper: OpenZooKeeper
@@ -69,46 +69,36 @@ class Cluster:
 
     @property
     def zookeeper_address(self) -> str:
-        """Where its ZooKeeper is. Raises ``ClusterNotFoundError``."""
+        """The connect string of its ZooKeeper. Raises ``ClusterNotFoundError``."""
         return self._location.zookeeper_address
 
     @property
     def data_dir(self) -> Path | None:
-        """Its folder on this machine; None when it is not known by one."""
+        """Its folder on this machine; None when the command does not know one."""
         return self._location.data_dir
 
     @property
     def file(self) -> ClusterFile | None:
-        """``cluster.json`` as it is now; None when the cluster is not known by one."""
+        """The current ``cluster.json``; None when the command does not know the folder."""
         data_dir = self._location.data_dir
         return None if data_dir is None else ClusterFile.read(data_dir / CLUSTER_FILE)
 
     @contextmanager
     def admin(self, *, limit_s: float | None = None) -> Iterator[ZkAdminStore]:
-        """Open a ZooKeeper session for the block.
-
-        Raises ``ClusterNotFoundError`` when no server answers, stops answering, or (with
-        ``limit_s``) when connecting and the block together take longer than that.
-        """
-        address = self.zookeeper_address
-        try:
-            with self._open_zookeeper(address, limit_s) as zookeeper:
-                yield ZkAdminStore(zookeeper)
-        except (ConnectionLossError, SessionExpiredError):
-            raise ClusterNotFoundError(
-                f"no ZooKeeper answers at {address}: is the cluster running?"
-            ) from None
-        except NoClusterError as error:
-            raise ClusterNotFoundError(f"no cluster at {address}: {error}") from None
+        """Open a ZooKeeper session for the block; see ``cluster_admin``."""
+        with cluster_admin(self.zookeeper_address, limit_s, self._open_zookeeper) as admin:
+            yield admin
 
 
 @contextmanager
-def open_session(address: str, limit_s: float | None) -> Iterator[ZooKeeper]:
+def open_session(
+    address: str, limit_s: float | None, session_timeout_ms: int = _SESSION_TIMEOUT_MS
+) -> Iterator[ZooKeeper]:
     """Open a session with a real ZooKeeper; see ``OpenZooKeeper``."""
     from regent.zk.client.zookeeper_client import ZooKeeperClient
 
     try:
-        client = ZooKeeperClient(address, _SESSION_TIMEOUT_MS, on_watch=lambda _: None)
+        client = ZooKeeperClient(address, session_timeout_ms, on_watch=lambda _: None)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     limit = threading.Timer(limit_s or 0.0, client.abandon)
@@ -121,6 +111,26 @@ def open_session(address: str, limit_s: float | None) -> Iterator[ZooKeeper]:
     finally:
         limit.cancel()
         client.close(timeout_s=1.0)
+
+
+@contextmanager
+def cluster_admin(
+    address: str, limit_s: float | None = None, open_zookeeper: OpenZooKeeper = open_session
+) -> Iterator[ZkAdminStore]:
+    """Open a ZooKeeper session for the block.
+
+    Raises ``ClusterNotFoundError`` when there is no cluster, when no server answers or stops
+    answering, or when connecting and the block together take longer than ``limit_s``.
+    """
+    try:
+        with open_zookeeper(address, limit_s) as zookeeper:
+            yield ZkAdminStore(zookeeper)
+    except (ConnectionLossError, SessionExpiredError):
+        raise ClusterNotFoundError(
+            f"no ZooKeeper answers at {address}: is the cluster running?"
+        ) from None
+    except NoClusterError as error:
+        raise ClusterNotFoundError(f"no cluster at {address}: {error}") from None
 
 
 def data_dir_option(command: F) -> F:
@@ -136,23 +146,28 @@ def data_dir_option(command: F) -> F:
     )(command)
 
 
-def pass_cluster(
-    command: Callable[Concatenate[Cluster, P], R],
-) -> Callable[P, R]:
-    """Add the options that say which cluster, and hand it over as the first argument.
-
-    The object of the context, if there is one, is an ``OpenZooKeeper`` to use instead of
-    ``open_session``.
-    """
-
-    @click.option(
+def cluster_options(command: F) -> F:
+    """Add ``--zookeeper`` and ``--data-dir``."""
+    zookeeper = click.option(
         "--zookeeper",
         metavar="HOST:PORT[/chroot]",
         envvar=ZOOKEEPER_VARIABLE,
         show_envvar=True,
         help="ZooKeeper of the cluster; several servers separated by commas.",
     )
-    @data_dir_option
+    return zookeeper(data_dir_option(command))
+
+
+def pass_cluster(
+    command: Callable[Concatenate[Cluster, P], R],
+) -> Callable[P, R]:
+    """Add the options of the cluster; the command's first argument is the ``Cluster``.
+
+    The object of the context, if there is one, is an ``OpenZooKeeper`` to use instead of
+    ``open_session``.
+    """
+
+    @cluster_options
     @functools.wraps(command)
     def with_cluster(*args: P.args, **kwargs: P.kwargs) -> R:
         context = click.get_current_context()
@@ -165,10 +180,15 @@ def pass_cluster(
     return with_cluster
 
 
-def find_cluster(context: click.Context, zookeeper: str | None, data_dir: Path) -> ClusterLocation:
-    """Return where the cluster is that the two options of ``context`` mean.
+def zookeeper_address(zookeeper: str | None, data_dir: Path) -> str:
+    """Return the ZooKeeper address for the options of the current command; see ``find_cluster``."""
+    return find_cluster(click.get_current_context(), zookeeper, data_dir).zookeeper_address
 
-    Raises ``ClusterNotFoundError``.
+
+def find_cluster(context: click.Context, zookeeper: str | None, data_dir: Path) -> ClusterLocation:
+    """Locate the cluster that the options ``--zookeeper`` and ``--data-dir`` of ``context`` name.
+
+    Raises ``ClusterNotFoundError``, and ``BadDataError`` for a bad ``cluster.json``.
     """
     names_zookeeper, names_data_dir = (
         context.get_parameter_source(name) is ParameterSource.COMMANDLINE
@@ -183,11 +203,11 @@ def find_cluster(context: click.Context, zookeeper: str | None, data_dir: Path) 
             file = None
         is_same = file is not None and (names_data_dir or file.zookeeper == zookeeper)
         return ClusterLocation(zookeeper, data_dir if is_same else None)
-    return ClusterLocation(known_cluster(data_dir).zookeeper, data_dir)
+    return ClusterLocation(local_cluster(data_dir).zookeeper, data_dir)
 
 
-def known_cluster(data_dir: Path) -> ClusterFile:
-    """Return what the ``cluster.json`` of a folder says; raises ``ClusterNotFoundError``."""
+def local_cluster(data_dir: Path) -> ClusterFile:
+    """Return the ``cluster.json`` of a folder; raises ``ClusterNotFoundError`` without one."""
     file = ClusterFile.read(data_dir / CLUSTER_FILE)
     if file is None:
         raise ClusterNotFoundError(
