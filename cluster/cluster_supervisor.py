@@ -273,6 +273,7 @@ class ClusterSupervisor(SupervisionListener):
 
     def _start_brokers(self, request: StartRequest) -> None:
         """Start brokers on their old ports; answer when all are ready or one has failed."""
+        self._processes.reap()
         missing = [i for i in self._brokers if not self._is_serving(i)]
         wanted = missing if request.broker_ids is None else list(request.broker_ids)
         for broker_id in wanted:

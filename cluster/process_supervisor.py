@@ -141,6 +141,17 @@ class ProcessSupervisor:
         """Whether the child has a process that was not reaped yet."""
         return any(s.is_running for s in self._supervised if s.child is child)
 
+    def reap(self) -> None:
+        """Reap the children that have ended.
+
+        The loop does so after each event. The handler of a request calls it too, because the
+        sender may have seen the end of a child before the loop.
+        """
+        for supervised in self._supervised:
+            status = supervised.child.poll() if supervised.is_running else None
+            if status is not None:
+                self._ended(supervised, status)
+
     def stop_restarts(self) -> None:
         """Restart no child from now on."""
         for supervised in self._supervised:
@@ -212,12 +223,11 @@ class ProcessSupervisor:
         wake_ups += [] if deadline is None else [deadline]
         timeout_s = min(wake_ups, default=float("inf")) - time.monotonic()
         for key, _ in self._selector.select(min(max(timeout_s, 0.0), _MAX_WAIT_S)):
-            key.data()
+            if key.fd in self._selector.get_map():  # else the handler of another one removed it
+                key.data()
+        self.reap()
         for supervised in self._supervised:
-            status = supervised.child.poll() if supervised.is_running else None
-            if status is not None:
-                self._ended(supervised, status)
-            elif supervised.restart_at is not None and supervised.restart_at <= time.monotonic():
+            if supervised.restart_at is not None and supervised.restart_at <= time.monotonic():
                 self._launch_again(supervised)
 
     def _on_signals(self) -> None:

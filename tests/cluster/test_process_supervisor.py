@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -303,3 +304,26 @@ with ProcessSupervisor() as processes:
 )
 def test_an_end_is_put_into_words(status: int, text: str) -> None:
     assert describe_exit(status) == text
+
+
+def test_the_handler_of_a_request_sees_the_end_of_a_child_that_its_sender_saw(
+    processes: ProcessSupervisor, child: Callable[[str], ChildProcess]
+) -> None:
+    victim = serving(processes, child(SERVE))
+    seen: list[bool] = []
+
+    def handle() -> None:
+        receiver.recv(1)
+        processes.reap()
+        seen.append(processes.is_running(victim))
+
+    sender, receiver = socket.socketpair()
+    with sender, receiver:
+        processes.watch(receiver, handle)
+        assert victim.pid is not None
+        os.kill(victim.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, victim.pid, os.WEXITED | os.WNOWAIT)
+        sender.send(b"?")
+        assert processes.wait(lambda: bool(seen), TIMEOUT_S)
+        processes.forget(receiver)
+    assert seen == [False]
