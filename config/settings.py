@@ -297,7 +297,7 @@ class LogsConfig:
     log_retention_bytes: int = _default_of_topics("retention_bytes")
     log_segment_delete_delay_ms: int = _default_of_topics(
         "file_delete_delay_ms",
-        meaning="How long the files of a removed log are kept.",
+        meaning="How long the files of a dropped segment or a removed log are kept.",
         scope=Scope.READ_ONLY,
     )
     log_segment_bytes: int = _default_of_topics("segment_bytes")

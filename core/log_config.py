@@ -44,7 +44,8 @@ class LogConfig:
     file_delete_delay_ms: int = _of_topics(
         60_000,
         "log.segment.delete.delay.ms",
-        "How long the files of a removed log are kept. A topic's own value has no effect.",
+        "How long the files of a dropped segment are kept. Those of a removed log are kept for the"
+        " broker's log.segment.delete.delay.ms.",
     )
     flush_messages: int = _of_topics(
         LONG_MAX,

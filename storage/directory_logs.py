@@ -426,7 +426,7 @@ class DirectoryLogs:
     # --- in the background ---
 
     def clean_up(self) -> None:
-        """Drop old segments and delete their files. Raises ``StorageError``."""
+        """Drop old segments; ``purge`` deletes their files later. Raises ``StorageError``."""
         now_ms = self._settings.wall_clock_ms()
         dropped: dict[TopicPartition, int] = {}
         for log in self.usable():
@@ -434,19 +434,24 @@ class DirectoryLogs:
                 count = log.delete_old_segments(now_ms)
                 if count:
                     dropped[log.topic_partition] = count
-                log.delete_dropped_files()
         if dropped:
             text = "%s: retention dropped %d segments of %d logs, first: %s"
             first = next(iter(dropped))
             _log.info(text, self.directory.path, sum(dropped.values()), len(dropped), first)
 
     def purge(self, file_delete_delay_ms: int, is_known: Callable[[TopicId], bool]) -> None:
-        """Delete the logs that were removed longer ago than the delay. Raises ``StorageError``.
+        """Delete the files of dropped segments and of removed logs after their delay.
+
+        ``file_delete_delay_ms`` is that of removed logs; each log has its own for its segments.
 
         Delete a stray log only if its topic is known, because then other brokers have its records.
+        Raises ``StorageError``.
         """
+        now_ms = self._settings.wall_clock_ms()
+        for log in self.usable():
+            with suppress(StorageError):  # it took its directory offline already
+                log.delete_dropped_files(now_ms)
         with self.directory:
-            now_ms = self._settings.wall_clock_ms()
             purged = delete_renamed_logs(self.directory.path, now_ms, file_delete_delay_ms)
             for path in self.strays.take_due(now_ms, is_known):
                 shutil.rmtree(path)

@@ -389,9 +389,10 @@ class LogManager:
         self._for_each_live(DirectoryLogs.clean_up)
 
     def purge(self, is_known_topic: Callable[[TopicId], bool]) -> None:
-        """Delete the files of logs that were removed longer ago than the delay.
+        """Delete the files of dropped segments and removed logs when their delay is over.
 
-        Keep a stray log unless its topic is known: then other brokers have the records.
+        A removed log has the broker's delay, as in Kafka, because its topic may be gone. Keep a
+        stray log unless its topic is known: then other brokers have the records.
         """
         delay_ms = self._defaults.file_delete_delay_ms
         self._for_each_live(lambda logs: logs.purge(delay_ms, is_known_topic))

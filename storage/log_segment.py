@@ -300,7 +300,10 @@ class LogSegment:
         self._is_used = False
 
     def rename_suffix(self, suffix: str) -> None:
-        """Append ``suffix`` to the file names, so that the next start does not load them."""
+        """Append ``suffix`` to the file names, so that the next start does not load them.
+
+        Close the file; open ``FileRecords`` can still be read.
+        """
         for kind in (LOG_SUFFIX, *INDEX_SUFFIXES):
             path = self._path(kind)
             try:
@@ -310,6 +313,7 @@ class LogSegment:
             except OSError as error:
                 raise storage_error(path, error) from None
         self._suffix = suffix
+        self._file = self._indexes = None
 
     def delete(self) -> None:
         """Delete the files; open ``FileRecords`` can still be read."""

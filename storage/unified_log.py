@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -82,7 +82,7 @@ class UnifiedLog:
         self._unusable = ""  # the reason; empty: it is usable
         self._is_half_cut = False  # a truncation was interrupted
         self._truncations = 0  # count; ``flush``, without lock, detects a truncation by it
-        self._dropped: list[LogSegment] = []  # renamed, not deleted yet
+        self._dropped: list[tuple[int, LogSegment]] = []  # renamed, with the time to delete them
         self._flushed_at_ms = wall_clock_ms()
 
     def __repr__(self) -> str:
@@ -281,14 +281,15 @@ class UnifiedLog:
                 now_ms=now_ms,
             )
             if count:
-                self._dropped += contents.drop_first(count, now_ms)
+                self._delete_later(contents.drop_first(count, now_ms), now_ms)
             contents.rest()
             return count
 
-    def delete_dropped_files(self) -> None:
-        """Delete the files of dropped segments. May take long."""
+    def delete_dropped_files(self, now_ms: int) -> None:
+        """Delete the files of segments dropped ``file.delete.delay.ms`` ago. May take long."""
         with self._lock:
-            dropped, self._dropped = self._dropped, []
+            dropped = [segment for due_ms, segment in self._dropped if due_ms <= now_ms]
+            self._dropped = [entry for entry in self._dropped if entry[0] > now_ms]
         with self.directory:
             for segment in dropped:
                 segment.delete()
@@ -408,9 +409,13 @@ class UnifiedLog:
         self._note_end(0)  # until the truncation is done, no record counts as missing
         self._is_half_cut = True
         dropped = cut()
-        self._dropped += dropped
+        self._delete_later(dropped, self._wall_clock_ms())
         is_less_flushed = bool(dropped) and contents.recovery_point < recovery_point
         self._on_cut(is_noted=is_less_flushed or contents.log_start_offset < start)
+
+    def _delete_later(self, dropped: Sequence[LogSegment], now_ms: int) -> None:
+        due_ms = now_ms + self._contents.config.file_delete_delay_ms
+        self._dropped += [(due_ms, segment) for segment in dropped]
 
     def _open_again(self) -> None:
         """Load the log as after a crash, because a truncation was interrupted."""

@@ -176,7 +176,6 @@ def test_a_removed_log_can_no_longer_be_written(logs: LogManager, disk_log: Unif
     with pytest.raises(StorageError, match="t-0: the log is deleted"):
         send(disk_log, b"")
     create(logs)
-    disk_log.delete_dropped_files()
     assert not disk_log.directory.is_offline
     assert values(log_of(logs)) == []
 

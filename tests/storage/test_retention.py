@@ -87,7 +87,7 @@ def test_old_segments_are_deleted_and_the_log_starts_later(
     logs.clean_up()
     assert values(disk_log) == numbered(6, 8)
     assert files(disk_log.path) == ["6.log"]
-    assert files(disk_log.path, ".deleted") == []
+    assert files(disk_log.path, ".log.deleted") == [".log.deleted", "3.log.deleted"]
     assert "retention dropped 2 segments of 1 logs, first: t-0" in caplog.text
     assert values(log_of(machine.restart())) == numbered(6, 8)
 

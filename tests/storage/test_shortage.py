@@ -12,6 +12,7 @@ import pytest
 
 from regent.core.errors import ShortageError
 from regent.core.model import TopicPartition
+from regent.core.replica_logs import MAX_TIMESTAMP
 from regent.storage.log_manager import LogManager
 from tests.support.descriptors import SHORTAGE, no_descriptor_left
 from tests.support.disk_logs import (
@@ -68,7 +69,7 @@ def begin_later(logs: LogManager) -> None:
     """Delete the first records, and their segment."""
     log_of(logs).advance_log_start_offset(4)
     log_of(logs).delete_old_segments(0)
-    log_of(logs).delete_dropped_files()
+    log_of(logs).delete_dropped_files(MAX_TIMESTAMP)
     logs.checkpoint_log_start_offsets()
 
 

@@ -136,12 +136,19 @@ def test_truncation_removes_segments_and_the_end_of_one(disk_log: UnifiedLog, of
     assert values(disk_log) == numbered(0, 9)
 
 
-def test_files_of_dropped_segments_are_deleted_later(disk_log: UnifiedLog):
+def test_files_of_dropped_segments_are_deleted_after_the_delay_of_the_topic(
+    machine: Machine, logs: LogManager, disk_log: UnifiedLog
+):
+    disk_log.configure(replace(THREE_A_SEGMENT, file_delete_delay_ms=1_000))
     fill(disk_log, 8)
     disk_log.truncate_to(1)
     assert files(disk_log.path) == [".log"]
-    assert files(disk_log.path, ".log.deleted") == ["3.log.deleted", "6.log.deleted"]
-    disk_log.delete_dropped_files()
+    dropped = ["3.log.deleted", "6.log.deleted"]
+    machine.clock.now_ms += 999
+    logs.purge(lambda _: True)
+    assert files(disk_log.path, ".log.deleted") == dropped
+    machine.clock.now_ms += 1
+    logs.purge(lambda _: True)
     assert files(disk_log.path, ".deleted") == []
 
 
@@ -149,7 +156,6 @@ def test_a_log_that_starts_over_has_one_segment(disk_log: UnifiedLog):
     fill(disk_log, 8)
     disk_log.truncate_fully_and_start_at(3)
     assert files(disk_log.path) == ["3.log"]
-    disk_log.delete_dropped_files()
     fill(disk_log, 2)
     assert values(disk_log) == numbered(3, 5)
 
