@@ -129,6 +129,27 @@ def change_partition(
 
     ``leader_and_isr`` keeps the partition epoch: the write is conditional on it.
     """
+    decided = _decide(now, replicas, cause)
+    if isinstance(decided, PartitionChange):
+        _check(now, decided.leader_and_isr, cause)
+    return decided
+
+
+def _check(now: LeaderAndIsr, after: LeaderAndIsr, cause: Cause) -> None:
+    """Assert what every decision keeps. A state that a tool wrote by hand may break it already."""
+    if after == now:
+        return
+    is_kept = now.leader in (NO_LEADER, *now.isr)
+    assert not is_kept or after.leader in (NO_LEADER, *after.isr), f"{cause}: the leader is in sync"
+    assert after.isr, f"{cause}: an ISR is never empty"
+    assert after.partition_epoch == now.partition_epoch, f"{cause}: the write is conditional"
+    grows = not isinstance(cause, AlterIsr)
+    assert after.leader_epoch == now.leader_epoch + grows, f"{cause}: the leader epoch grows by 1"
+
+
+def _decide(
+    now: LeaderAndIsr, replicas: PartitionReplicas, cause: Cause
+) -> PartitionChange | ChangeRefused:
     match cause:
         case ReplicasRestarted():
             return _without_restarted(now, replicas)

@@ -134,6 +134,7 @@ class Partition:
         self.followers = {}
 
     def _take(self, state: LeaderAndIsrPartition) -> None:
+        assert state.leader_epoch >= self.leader_epoch, f"{self.topic_partition}: a stale epoch"
         self.leader = state.leader
         self.leader_epoch = state.leader_epoch
         self.partition_epoch = state.partition_epoch
@@ -171,6 +172,7 @@ class Partition:
 
     def commit(self, answer: AlteredPartition) -> None:
         """Adopt the controller's state and end the proposal."""
+        assert self.leader in answer.isr, f"{self.topic_partition}: a leader is in sync"
         self.isr = answer.isr
         self.partition_epoch = answer.partition_epoch
         self.leader_recovery_state = answer.leader_recovery_state
