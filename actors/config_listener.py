@@ -25,9 +25,6 @@ from regent.zk.stores.config_store import ZkConfigStore
 logger = logging.getLogger(__name__)
 
 
-_START_TIMEOUT_S = 10.0
-
-
 @dataclass(frozen=True, slots=True)
 class ConfigsChanged:
     """A configuration changed, or a new session began and may have missed a change."""
@@ -102,6 +99,4 @@ def start_config_listener(
         unclean_leader_election_enable=config.unclean_leader_election_enable,
     )
     name = f"config-listener-{broker_id}"
-    return start_actor(
-        ConfigListener, _START_TIMEOUT_S, name, changes, tell_controller, topic_configs
-    )
+    return start_actor(ConfigListener, name, changes, tell_controller, topic_configs)

@@ -33,7 +33,6 @@ from regent.transport.codec import EncodedBody, encode_request
 
 logger = logging.getLogger(__name__)
 
-_START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 5.0
 
 
@@ -78,7 +77,6 @@ class ControllerChannelManager:
         queue_time = Timer()
         thread = start_actor(
             RequestSendThread,
-            _START_TIMEOUT_S,
             f"Controller-{self._controller_id}-to-broker-{broker_id}-send-thread",
             registration,
             self._open_channel,

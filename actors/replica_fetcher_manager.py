@@ -23,7 +23,6 @@ from regent.actors.scheduler import Scheduler
 from regent.core.model import BrokerId
 from regent.core.replication.replica_manager import ReplicaManager
 
-_START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 5.0
 
 
@@ -95,7 +94,6 @@ class ReplicaFetcherManager:
         stats = FetcherStats()
         thread = start_actor(
             ReplicaFetcherThread,
-            _START_TIMEOUT_S,
             leader,
             endpoint,
             self._replica_manager,

@@ -17,7 +17,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from time import monotonic
-from typing import Any, ClassVar, ParamSpec, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, ParamSpec, TypeAlias, TypeVar
 
 from pykka import ActorDeadError, ActorRef, ActorRegistry, ThreadingActor
 from pykka.messages import _ActorStop
@@ -26,6 +26,8 @@ from regent.actors.activity import Activity
 from regent.actors.inbox import Delivery, Inbox, Overflow, Reply, inbox_of
 
 logger = logging.getLogger(__name__)
+
+_START_TIMEOUT_S: Final = 10.0
 
 P = ParamSpec("P")
 A = TypeVar("A", bound="RegentActor")
@@ -177,14 +179,12 @@ class RegentActor(ThreadingActor):
         return failure
 
 
-def start_actor(
-    actor_class: Callable[P, A], timeout: float, /, *args: P.args, **kwargs: P.kwargs
-) -> ActorRef[A]:
+def start_actor(actor_class: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> ActorRef[A]:
     """Start ``actor_class(*args, **kwargs)``; see ``launch``."""
-    return launch(actor_class(*args, **kwargs), timeout)
+    return launch(actor_class(*args, **kwargs))
 
 
-def launch(actor: A, timeout: float) -> ActorRef[A]:
+def launch(actor: A, timeout: float = _START_TIMEOUT_S) -> ActorRef[A]:
     """Start an actor and return its ref once ``on_start`` has succeeded.
 
     Raises what ``on_start`` raised, or ``TimeoutError`` after ``timeout`` seconds; in both cases

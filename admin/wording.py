@@ -1,8 +1,9 @@
-"""Numbers and lists as sentences name them."""
+"""Numbers and lists in messages."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
+from itertools import islice
 
 
 def counted(number: int, noun: str) -> str:
@@ -10,7 +11,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def listed(values: Sequence[object], limit: int = 10, *, separator: str = ", ") -> str:
+def listed(values: Collection[object], limit: int = 10, *, separator: str = ", ") -> str:
     """Return the first few values, and how many more there are."""
-    shown = separator.join(map(str, values[:limit]))
+    shown = separator.join(map(str, islice(values, limit)))
     return f"{shown} and {len(values) - limit} more" if len(values) > limit else shown

@@ -66,7 +66,7 @@ class BrokerController:
             delivery=DeliverySettings(config.request_timeout_ms, config.retry_backoff_ms),
         )
         self.view = manager.view
-        self.ref: ActorRef[ControllerEventManager] = launch(manager, _ACTOR_TIMEOUT_S)
+        self.ref: ActorRef[ControllerEventManager] = launch(manager)
         self._undo.callback(stop_actor, self.ref, _ACTOR_TIMEOUT_S)
 
     def is_active(self) -> bool:

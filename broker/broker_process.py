@@ -226,7 +226,7 @@ class BrokerProcess(ControllerListener):
         )
         self._broker_view = actor.view
         self._cache, self._replica_manager = actor.cache, actor.replica_manager
-        self._broker = launch(actor, _ACTOR_TIMEOUT_S)
+        self._broker = launch(actor)
         self._undo.callback(stop_actor, self._broker, _ACTOR_TIMEOUT_S)
         self._undo.callback(self._replication.stop)
 

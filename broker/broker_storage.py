@@ -82,9 +82,7 @@ class BrokerStorage:
         recorded.
         """
         self._newest_zxid = lambda: zookeeper.newest_zxid
-        self._notifier = start_actor(
-            LogDirEventNotifier, _ACTOR_TIMEOUT_S, self._broker_id, zookeeper
-        )
+        self._notifier = start_actor(LogDirEventNotifier, self._broker_id, zookeeper)
         self._undo.callback(stop_actor, self._notifier, _ACTOR_TIMEOUT_S)
         store = ZkConfigStore(zookeeper)
         return TopicConfigs(self.logs, replication, store, self._defaults)

@@ -35,7 +35,6 @@ from regent.transport.sockets import Context
 from regent.zk.client.operations import ZooKeeper
 from regent.zk.stores.isr_store import ZkIsrStore
 
-_START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 2.0
 _MAX_OUTSTANDING = 1000
 
@@ -95,7 +94,6 @@ class Replication:
         if isr_changes_through_zookeeper(self._settings):
             sender: ActorRef[Any] = start_actor(
                 ZkIsrManager,
-                _START_TIMEOUT_S,
                 broker.replica_manager,
                 ZkIsrStore(zookeeper),
                 scheduler=self._scheduler,
@@ -104,7 +102,6 @@ class Replication:
         else:
             sender = start_actor(
                 ControllerAlterPartitionSender,
-                _START_TIMEOUT_S,
                 broker.replica_manager,
                 broker.cache,
                 controller,

@@ -39,7 +39,6 @@ from regent.transport.sockets import Context
 from regent.zk.client.operations import ZooKeeper
 from regent.zk.stores.topic_store import ZkTopicStore
 
-_START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 2.0
 
 
@@ -83,15 +82,15 @@ class BrokerTopicService:
                 topic_defaults={row.name: row.value for row in describe_topic({}, own)},
             ),
         )
-        self._handler = start_actor(TopicRequestHandler, _START_TIMEOUT_S, self._broker_id, manager)
+        self._handler = start_actor(TopicRequestHandler, self._broker_id, manager)
         self._channel = start_actor(
-            BrokerToControllerChannel, _START_TIMEOUT_S, self._broker_id, cache, self._open_channel
+            BrokerToControllerChannel, self._broker_id, cache, self._open_channel
         )
         forwarding = ForwardingManager(
             self._broker_id, cache, topic_ids, self._channel, self._scheduler
         )
         self._pending_count = lambda: forwarding.pending_count
-        self._forwarding = launch(forwarding, _START_TIMEOUT_S)
+        self._forwarding = launch(forwarding)
 
     def stop(self) -> None:
         """Stop the actors, which refuses the requests that wait. Idempotent."""

@@ -21,10 +21,9 @@ from regent.cli.output import Output, output_option, print_facts, print_json
 from regent.cli.placement import placement_status
 from regent.cli.replaced_data import replaced_data
 from regent.cluster.cluster_file import ClusterFile
-from regent.core.controller.controller_election import NO_CONTROLLER
 from regent.core.controller.quarantine import FAILURES_TO_QUARANTINE
 from regent.core.errors import BadDataError, UnreadableError
-from regent.core.model import MAX_CONTROLLER_EPOCH, BrokerId, BrokerRegistration
+from regent.core.model import MAX_CONTROLLER_EPOCH, NO_CONTROLLER, BrokerId, BrokerRegistration
 from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
 from regent.zk.codecs.znodes import TopicPartitionStateZNode
 from regent.zk.stores.admin_store import ZkAdminStore

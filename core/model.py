@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 BrokerId: TypeAlias = int
 
 NO_LEADER = -1
+NO_CONTROLLER = -1
 LEADER_DURING_DELETE = -2  # in UpdateMetadata only: forget this partition
 NO_EPOCH = -1  # StopReplica: the controller knows no leader epoch, do not check it
 EPOCH_DURING_DELETE = -2  # StopReplica: the topic is being deleted, do not check the epoch

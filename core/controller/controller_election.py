@@ -10,13 +10,12 @@ import logging
 from collections.abc import Callable
 
 from regent.core.errors import BadDataError, ControllerMovedError
-from regent.core.model import MAX_CONTROLLER_EPOCH, BrokerId
+from regent.core.model import MAX_CONTROLLER_EPOCH, NO_CONTROLLER, BrokerId
 from regent.core.ports import ControllerEpoch, ControllerRegistration, ControllerStore
 
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
-NO_CONTROLLER = -1
 
 
 class ControllerElection:

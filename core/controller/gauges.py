@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from regent.core.controller.context import ControllerContext
-from regent.core.controller.controller_election import NO_CONTROLLER
 from regent.core.controller.states import ReplicaState
-from regent.core.model import BrokerId
+from regent.core.model import NO_CONTROLLER, BrokerId
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from regent.core.model import LEADER_DURING_DELETE, BrokerId, TopicPartition
+from regent.core.model import LEADER_DURING_DELETE, NO_CONTROLLER, BrokerId, TopicPartition
 from regent.core.protocol.control import (
     ControlHeader,
     TopicId,
@@ -19,8 +19,6 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
 )
 from regent.core.replication.request_parts import RequestParts
-
-NO_CONTROLLER = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ import click
 from regent.admin.cluster_connection import cluster_options, zookeeper_address
 from regent.admin.controller_ref import ControllerRef
 from regent.admin.pauses import pauses
+from regent.admin.wording import listed
 from regent.config.command_line import program
 from regent.core.errors import RegentError
 from regent.core.model import TopicPartition
@@ -36,7 +37,7 @@ from regent.jobs.command import InputError, cluster_admin, print_summary
 from regent.jobs.execution.plan_directory import ROLLBACK, ExecutablePlan, read_plan
 from regent.jobs.execution.plan_progress import MoveState
 from regent.jobs.execution.plan_survey import Standing, survey
-from regent.jobs.execution.plan_wave import Wave, listed
+from regent.jobs.execution.plan_wave import Wave
 from regent.jobs.progress_line import ProgressLine
 from regent.zk.stores.admin_store import ZkAdminStore
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from regent.admin.controller_ref import ControllerRef, batches, refusal
+from regent.admin.wording import listed
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.controller import (
@@ -20,7 +21,6 @@ from regent.zk.stores.admin_store import ZkAdminStore
 
 _SUBMIT_S: Final = 10.0  # then the controller may have moved: look for it again
 _ROWS_PER_REQUEST: Final = 1_000  # so that no request keeps the controller busy for long
-_NAMED: Final = 5
 
 
 class Wave:
@@ -121,9 +121,3 @@ class Wave:
                 self.open.pop(partition, None)
             elif row.error_code is not Errors.NONE:
                 self._postponed[partition] = refusal(row)
-
-
-def listed(values: Collection[object]) -> str:
-    """Return the first few values, and how many more there are."""
-    shown = ", ".join(str(value) for value in list(values)[:_NAMED])
-    return f"{shown} and {len(values) - _NAMED} more" if len(values) > _NAMED else shown

@@ -122,7 +122,7 @@ def test_a_proposal_is_repeated_until_it_is_answered(
     stage: Stage, leader: Broker, failure: AlterPartitionResponse | Exception
 ):
     ref = start_actor(
-        ScriptedSender, TIMEOUT_S, leader.replica_manager, stage.scheduler("s"), failure, failure
+        ScriptedSender, leader.replica_manager, stage.scheduler("s"), failure, failure
     )
     sender = actor_of(ref)
     ref.tell(SendPending())
@@ -141,9 +141,7 @@ def test_a_wake_up_does_not_shorten_the_pause_after_a_failure(stage: Stage, lead
             failed_at.append(monotonic())
             return super().alter_partitions(request)
 
-    ref = start_actor(
-        Timed, TIMEOUT_S, leader.replica_manager, stage.scheduler("s"), BrokenChannelError()
-    )
+    ref = start_actor(Timed, leader.replica_manager, stage.scheduler("s"), BrokenChannelError())
     while len(failed_at) < 2:
         ref.tell(SendPending())
     assert stop_actor(ref, TIMEOUT_S)
@@ -165,7 +163,7 @@ def test_an_unregistered_broker_waits_longer_after_each_refusal_until_it_is_regi
             return super().alter_partitions(request)
 
     scheduler = stage.scheduler("s")
-    ref = start_actor(Deposing, TIMEOUT_S, leader.replica_manager, scheduler)
+    ref = start_actor(Deposing, leader.replica_manager, scheduler)
     ref.tell(SendPending())
     times = [asked.get(timeout=TIMEOUT_S)[0] for _ in range(5)]
     gaps = [later - earlier for earlier, later in pairwise(times)]
@@ -182,7 +180,7 @@ def test_an_unregistered_broker_waits_longer_after_each_refusal_until_it_is_regi
 
 
 def test_no_request_is_sent_without_a_proposal(stage: Stage, leader: Broker):
-    ref = start_actor(ScriptedSender, TIMEOUT_S, leader.replica_manager, stage.scheduler("s"))
+    ref = start_actor(ScriptedSender, leader.replica_manager, stage.scheduler("s"))
     sender = actor_of(ref)
     for _ in range(3):
         ref.tell(SendPending())
@@ -241,7 +239,6 @@ def sender(
 ) -> Iterator[ActorRef[ControllerAlterPartitionSender]]:
     ref = start_actor(
         ControllerAlterPartitionSender,
-        TIMEOUT_S,
         leader.replica_manager,
         leader.cache,
         stage.controller(1),

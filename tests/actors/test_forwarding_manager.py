@@ -70,13 +70,10 @@ class TwoBrokers:
             lambda: self.is_active,
             LocalPlacer(),
         )
-        self._decisions = start_actor(TopicRequestHandler, TIMEOUT_S, 1, manager)
-        self._forwarder = start_actor(
-            BrokerToControllerChannel, TIMEOUT_S, 0, self.cache, self.open
-        )
+        self._decisions = start_actor(TopicRequestHandler, 1, manager)
+        self._forwarder = start_actor(BrokerToControllerChannel, 0, self.cache, self.open)
         self.admin: ActorRef[ForwardingManager] = start_actor(
             ForwardingManager,
-            TIMEOUT_S,
             0,
             self.cache,
             FixedTopicIds(),

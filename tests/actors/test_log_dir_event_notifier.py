@@ -31,7 +31,7 @@ def session(server: FakeZooKeeperServer) -> KeptSession:
 
 @pytest.fixture
 def notifier(session: KeptSession) -> Iterator[ActorRef[LogDirEventNotifier]]:
-    ref = start_actor(LogDirEventNotifier, TIMEOUT_S, BROKER_ID, session)
+    ref = start_actor(LogDirEventNotifier, BROKER_ID, session)
     yield ref
     stop_actor(ref, TIMEOUT_S)
 

@@ -165,7 +165,6 @@ def fetcher(stage: Stage):
         refs.append(
             start_actor(
                 ReplicaFetcherThread,
-                TIMEOUT_S,
                 1,
                 ENDPOINTS[1],
                 manager,

@@ -53,15 +53,15 @@ def router() -> Iterator[RequestRouter]:
             lambda: False,
             LocalPlacer(),
         )
-        topics = start_actor(TopicRequestHandler, TIMEOUT_S, 0, inactive)
+        topics = start_actor(TopicRequestHandler, 0, inactive)
         cache, ids = MetadataCache(), FixedTopicIds()
-        channel = start_actor(BrokerToControllerChannel, TIMEOUT_S, 0, cache, no_channel)
+        channel = start_actor(BrokerToControllerChannel, 0, cache, no_channel)
         scheduler = stage.scheduler("router")
 
         def impatient(*arguments: Any) -> ForwardingManager:
             return ForwardingManager(*arguments, min_patience_ms=0)
 
-        forwarding = start_actor(impatient, TIMEOUT_S, 0, cache, ids, channel, scheduler)
+        forwarding = start_actor(impatient, 0, cache, ids, channel, scheduler)
         yield RequestRouter(stage.broker(0), stage.controller(0), forwarding, topics)
         for actor in (forwarding, channel, topics):
             stop_actor(actor, TIMEOUT_S)

@@ -8,7 +8,7 @@ from pykka import ActorDeadError, ActorRef, ActorRegistry, Future, Timeout
 from pykka._envelope import Envelope
 
 from regent.actors.inbox import ClearAndPut, InboxFullError, MessageWithReply, Reply
-from regent.actors.runtime import RegentActor, Supervisor, start_actor, stop_actor
+from regent.actors.runtime import RegentActor, Supervisor, launch, start_actor, stop_actor
 from tests.support.stage import actor_of
 
 WAIT_S = 10.0
@@ -75,7 +75,7 @@ def start() -> Iterator[Start]:
     started = []
 
     def start_performer(**kwargs: Any) -> tuple[ActorRef[Performer], Performer]:
-        ref = start_actor(Performer, WAIT_S, **kwargs)
+        ref = start_actor(Performer, **kwargs)
         actor = actor_of(ref)
         started.append(ref)
         return ref, actor
@@ -131,19 +131,19 @@ class SlowStart(Performer):
 
 def test_a_failed_start_raises_its_error_and_leaves_nothing_behind() -> None:
     with pytest.raises(OSError, match="no disk"):
-        start_actor(FailingStart, WAIT_S, "broken-start")
+        start_actor(FailingStart, "broken-start")
     assert not [ref for ref in ActorRegistry.get_all() if ref.actor_class is FailingStart]
     assert "broken-start" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_a_start_that_exits_raises_an_ordinary_error() -> None:
     with pytest.raises(RuntimeError, match=r"broken-start: .* raised SystemExit"):
-        start_actor(ExitingStart, WAIT_S, "broken-start")
+        start_actor(ExitingStart, "broken-start")
 
 
 def test_a_start_that_takes_too_long_is_given_up_and_stopped() -> None:
     with pytest.raises(TimeoutError, match="slow-start did not start within"):
-        start_actor(SlowStart, 0.01, "slow-start")
+        launch(SlowStart("slow-start"), 0.01)
     SlowStart.gate.set()
     assert SlowStart.ended.wait(WAIT_S)
 
@@ -361,7 +361,7 @@ def test_on_stop_may_give_the_answers_itself(start: Start) -> None:
             for reply in self.deferred:
                 reply.set("settled")
 
-    ref = start_actor(Settler, WAIT_S)
+    ref = start_actor(Settler)
     future = ref.ask("owed", block=False)
     settle(ref)
     assert stop_actor(ref, WAIT_S)
@@ -373,7 +373,7 @@ def test_a_failing_on_stop_leaves_no_reply_unanswered() -> None:
         def on_stop(self) -> None:
             raise SystemExit
 
-    ref = start_actor(Failing, WAIT_S)
+    ref = start_actor(Failing)
     future = ref.ask("owed", block=False)
     settle(ref)
     assert stop_actor(ref, WAIT_S)
@@ -390,7 +390,7 @@ def test_a_failed_start_answers_queued_messages_and_accepts_no_more() -> None:
             raise OSError("no disk")
 
     with pytest.raises(OSError, match="no disk"):
-        start_actor(AskedWhileStarting, WAIT_S)
+        start_actor(AskedWhileStarting)
     [(actor, future)] = asked
     with pytest.raises(ActorDeadError):
         future.get(timeout=0)
@@ -444,7 +444,7 @@ def test_an_actor_can_stop_itself(start: Start) -> None:
 
 def race_asks_with_a_stop() -> list[Future[Any]]:
     """Stop an actor while two threads send asks; return the futures of all 40 asks."""
-    ref = start_actor(Performer, WAIT_S)
+    ref = start_actor(Performer)
     gate = threading.Barrier(3)
     futures: list[Future[Any]] = []
 

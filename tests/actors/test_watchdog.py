@@ -29,7 +29,7 @@ class Blocking(RegentActor):
 
 @pytest.fixture
 def ref() -> Iterator[ActorRef[Blocking]]:
-    ref = start_actor(Blocking, WAIT_S, "Broker-7-to-controller-thread")
+    ref = start_actor(Blocking, "Broker-7-to-controller-thread")
     yield ref
     assert stop_actor(ref, WAIT_S)
 

@@ -40,7 +40,6 @@ def session(stage: Stage) -> FakeZooKeeper:
 def manager(stage: Stage, leader: Broker, session: FakeZooKeeper):
     ref = start_actor(
         ZkIsrManager,
-        TIMEOUT_S,
         leader.replica_manager,
         ZkIsrStore(session),
         scheduler=stage.scheduler("s"),

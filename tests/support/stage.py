@@ -253,7 +253,6 @@ class Stage:
         store = ZkControllerStore(session)
         ref = start_actor(
             ControllerEventManager,
-            TIMEOUT_S,
             broker_id,
             Controller(self.info(broker_id), store, FixedTopicIds()),
             self.open_channel,
@@ -285,7 +284,6 @@ class Stage:
         """Start a Broker actor; by default its logs are new."""
         ref = start_actor(
             Broker,
-            TIMEOUT_S,
             broker_id,
             logs or MemoryLogs(),
             BrokerStatus(),
@@ -307,7 +305,6 @@ class Stage:
         """Start a RequestSendThread."""
         ref = start_actor(
             RequestSendThread,
-            TIMEOUT_S,
             f"Controller-9-to-broker-{broker_id}-send-thread",
             BrokerRegistration(self.info(broker_id), 1),
             self.open_channel,

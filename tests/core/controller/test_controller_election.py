@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from regent.core.controller.controller_election import NO_CONTROLLER, ControllerElection
+from regent.core.controller.controller_election import ControllerElection
 from regent.core.errors import BadDataError, ControllerMovedError, SessionExpiredError
-from regent.core.model import MAX_CONTROLLER_EPOCH
+from regent.core.model import MAX_CONTROLLER_EPOCH, NO_CONTROLLER
 from regent.core.ports import ControllerEpoch
 from regent.zk.client.operations import (
     Create,

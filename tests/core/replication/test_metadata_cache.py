@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from regent.core.model import LEADER_DURING_DELETE, TopicPartition
+from regent.core.model import LEADER_DURING_DELETE, NO_CONTROLLER, TopicPartition
 from regent.core.protocol.control import (
     ControlHeader,
     UpdateMetadataBroker,
@@ -14,7 +14,7 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
-from regent.core.replication.metadata_cache import NO_CONTROLLER, MetadataCache, MetadataSnapshot
+from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from tests.support.controller_parts import topic_id
 
 HEADER = ControlHeader(controller_id=3, controller_epoch=7, broker_epoch=100)
