@@ -25,10 +25,9 @@ from regent.cluster.guardian import watch_over
 from regent.cluster.supervisor_socket import start_command
 from regent.config.cluster_location import CLUSTER_FILE
 from regent.config.command_line import EXIT_INTERRUPTED, SAME_SIGNAL_S
-from regent.config.settings import LoggingConfig, Settings, rows
+from regent.config.settings import SETTING_OPTIONS, LoggingConfig, Settings
 from regent.config.settings_file import load_settings
 from regent.core.errors import RegentError
-from regent.core.setting import Setting
 
 logger = logging.getLogger(__name__)
 
@@ -45,20 +44,9 @@ _SHOWN = {
 """The options for settings that the help text lists. Each other setting has an option too."""
 
 
-def _option_name(table: str, row: Setting) -> str:
-    return "log_level" if (table, row.name) == ("logging", "level") else row.name
-
-
-_OPTIONS = {
-    _option_name(table, row): (table, row)
-    for table, row in rows()
-    if not isinstance(row.default, Mapping)
-}
-
-
 def _settings_options(command: Any) -> Any:
     """Add an option for each setting."""
-    for name, (_, row) in reversed(_OPTIONS.items()):
+    for name, (_, row) in reversed(SETTING_OPTIONS.items()):
         option = click.option(
             f"--{name.replace('_', '-')}",
             type=type(row.default),
@@ -75,7 +63,7 @@ def _given(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     given: dict[str, dict[str, Any]] = {}
     for name, value in options.items():
         if value is not None:
-            table, row = _OPTIONS[name]
+            table, row = SETTING_OPTIONS[name]
             given.setdefault(table, {})[row.name] = value
     return given
 

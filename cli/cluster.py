@@ -10,9 +10,10 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -21,9 +22,10 @@ from regent.cluster.cluster_plan import HOST, PORT_SPACING, ClusterPlan
 from regent.cluster.cluster_supervisor import ClusterSupervisor
 from regent.config.cluster_location import DATA_DIR
 from regent.config.command_line import COMMAND, JOBS, pip_install
-from regent.config.settings import Settings
+from regent.config.settings import SETTING_OPTIONS, Settings
 from regent.config.settings_file import load_settings
 from regent.core.errors import RegentError
+from regent.core.model import BrokerId
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 
@@ -80,6 +82,13 @@ class ClusterOptionsError(RegentError):
     "--config", type=click.Path(path_type=Path), help="TOML file with the brokers' settings."
 )
 @click.option(
+    "--broker-setting",
+    "broker_settings",
+    metavar="ID:NAME=VALUE",
+    multiple=True,
+    help="A setting of one broker, for example 1:rack=b; the option can be repeated.",
+)
+@click.option(
     "--placement-service/--no-placement-service",
     default=None,
     help="Keep a Spark session that places new topics at once; by default if Spark is installed.",
@@ -98,9 +107,8 @@ def cluster(
     zookeeper_nodes: str,
     base_port: int,
     config: Path | None,
-    placement_service: bool | None,
-    restart: bool,
     session_timeout_ms: int | None,
+    **options: Any,
 ) -> None:
     """Run a whole cluster on this machine, in the foreground.
 
@@ -119,8 +127,9 @@ def cluster(
         session_timeout_ms=settings.zookeeper.session_timeout_ms,
         controlled_shutdown_retry_backoff_ms=_retry_backoff_ms(settings),
         config=config,
-        placement_service=_with_placement_service(placement_service),
-        restart=restart,
+        placement_service=_with_placement_service(options["placement_service"]),
+        restart=options["restart"],
+        broker_settings=_by_broker(options["broker_settings"], broker_count),
     )
     if not os.access(data_dir / LOCK_FILE, os.F_OK):
         _check(plan)  # a cluster that is refused leaves no directory behind
@@ -128,6 +137,25 @@ def cluster(
         _await_predecessor(data_dir)
         _check(plan)
         sys.exit(ClusterSupervisor(plan, announce=_announce, say=_say).run())
+
+
+def _by_broker(texts: Sequence[str], broker_count: int) -> Mapping[BrokerId, Mapping[str, str]]:
+    """Parse ``ID:NAME=VALUE``, by broker; raises ``click.UsageError``."""
+    settings: dict[BrokerId, dict[str, str]] = {}
+    for text in texts:
+        broker, colon, setting = text.partition(":")
+        name, equals, value = setting.partition("=")
+        if not (colon and equals and broker.isdecimal() and int(broker) < broker_count):
+            raise click.UsageError(
+                f"--broker-setting {text!r} is not ID:NAME=VALUE, with a broker id from 0 to"
+                f" {broker_count - 1}"
+            )
+        if name not in SETTING_OPTIONS:
+            raise click.UsageError(
+                f"--broker-setting {text!r}: {name!r} is not a setting; see docs/configuration.md"
+            )
+        settings.setdefault(int(broker), {})[name] = value
+    return settings
 
 
 def _with_placement_service(asked: bool | None) -> bool:

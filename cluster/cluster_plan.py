@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ class ClusterPlan:
     """What to start, and how.
 
     ``program`` is the command line of this program without the command. ``zookeeper`` is the
-    connect string of external servers.
+    connect string of external servers. ``broker_settings`` are options of single brokers.
     """
 
     program: tuple[str, ...]
@@ -45,6 +45,7 @@ class ClusterPlan:
     restart: bool
     restart_backoff_s: float = 1.0
     broker_stop_timeout_s: float = 30.0
+    broker_settings: Mapping[BrokerId, Mapping[str, str]] = field(default_factory=dict)
 
     def broker_ports(self, broker_id: BrokerId) -> BrokerPorts:
         """Return the ports of a broker: 1,000 apart from each other.
@@ -73,6 +74,8 @@ class ClusterPlan:
             options["placement-service"] = self.data_dir.absolute() / CLUSTER_FILE
         if self.config is not None:
             options["config"] = self.config.absolute()
+        for name, value in self.broker_settings.get(broker_id, {}).items():
+            options[name.replace("_", "-")] = value
         return self._command("broker", options)
 
     def placement_service_command(self) -> list[str]:

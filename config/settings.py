@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Final
 
 from regent.core.admin.admin_manager import AdminSettings
 from regent.core.controller.services import ControllerSettings
@@ -382,3 +382,15 @@ def rows() -> Iterator[tuple[str, Setting]]:
     """Yield every setting after the name of its table."""
     for table in TABLES:
         yield from ((table, row) for row in settings_of(getattr(Settings(), table)))
+
+
+def _option_name(table: str, row: Setting) -> str:
+    return "log_level" if (table, row.name) == ("logging", "level") else row.name
+
+
+SETTING_OPTIONS: Final[dict[str, tuple[str, Setting]]] = {
+    _option_name(table, row): (table, row)
+    for table, row in rows()
+    if not isinstance(row.default, Mapping)
+}
+"""Tables and settings by the names of the options of ``regent broker``."""

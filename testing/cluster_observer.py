@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
@@ -113,15 +114,25 @@ class ClusterObserver:
         )
         return found[0]
 
-    def await_isrs(self, topic: str, brokers: set[BrokerId], timeout_s: float = TIMEOUT_S) -> None:
-        """Wait until the ISR of every partition of a topic is exactly these brokers."""
+    def await_isr(
+        self,
+        topic: str,
+        brokers: Collection[BrokerId],
+        partition: int | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """Wait until the ISR of a partition, None: of every one, is exactly these brokers."""
 
         def isrs() -> set[frozenset[BrokerId]]:
-            states = self.partition_states(topic).values()
-            return {frozenset(state.leader_and_isr.isr) for state in states}
+            states = self.partition_states(topic)
+            wanted = states if partition is None else [partition]
+            return {frozenset(states[number].leader_and_isr.isr) for number in wanted}
 
-        what = f"the ISRs of {topic} are {sorted(brokers)}"
-        eventually(lambda: isrs() == {frozenset(brokers)}, what, timeout_s)
+        what = f"the ISR of {topic}{'' if partition is None else f'-{partition}'}"
+        eventually(
+            lambda: isrs() == {frozenset(brokers)}, f"{what} is {sorted(brokers)}", timeout_s
+        )
 
     def await_agreement(
         self, brokers: list[BrokerId], topic: str, controller_epoch: int | None = None

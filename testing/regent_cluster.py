@@ -15,7 +15,7 @@ import tempfile
 import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from signal import Signals
@@ -26,6 +26,8 @@ from regent.config.command_line import COMMAND
 from regent.core.model import BrokerId, ReplicaAssignment
 from regent.testing.cluster_observer import ClusterObserver
 from regent.testing.janitor import Janitor
+from regent.testing.network import Network
+from regent.testing.network_proxy import ZOOKEEPER, Member
 from regent.testing.waits import TIMEOUT_S, eventually
 from regent.transport.sockets import new_context
 from regent.zk.client.operations import Create, Delete, Operation
@@ -43,7 +45,8 @@ class RegentCluster(ClusterObserver):
     """``regent cluster`` as a child process.
 
     ``options`` are those of the command. With ``zookeeper`` the cluster uses that server, which can
-    be stopped; it is started here, and ended with the cluster. Faults wait for what they cause and
+    be stopped; it is started here, and ended with the cluster. With ``network`` as well, links can
+    be cut. Faults wait for what they cause and
     raise ``AssertionError`` when it does not happen.
     """
 
@@ -52,13 +55,16 @@ class RegentCluster(ClusterObserver):
         data_dir: Path,
         *options: str,
         zookeeper: EmbeddedZooKeeper | None = None,
+        network: Network | None = None,
         janitor: Janitor | None = None,
     ) -> None:
         self.data_dir = data_dir
         self._server = zookeeper
         if zookeeper is not None:
             zookeeper.start(START_TIMEOUT_S)
-            options = (*options, "--zookeeper", zookeeper.address)
+            given = ("--zookeeper", zookeeper.address)
+            options = (*options, *(network.open(zookeeper.address) if network else given))
+        self._network = network
         self.process = subprocess.Popen(
             [
                 *(*COMMAND, "cluster", "--data-dir", str(data_dir), "--base-port", "0"),
@@ -258,7 +264,7 @@ class RegentCluster(ClusterObserver):
 
     def restart(self, broker_id: BrokerId) -> None:
         """Start a broker that has ended, or stop it in order and start it; wait until it serves."""
-        if broker_id not in self._paused and _is_alive(self.pid(broker_id)):
+        if self._runs(broker_id):
             self.shut_down(broker_id)
         start_brokers(self.data_dir, (broker_id,), START_TIMEOUT_S)
         eventually(
@@ -308,7 +314,7 @@ class RegentCluster(ClusterObserver):
     def start_zookeeper(self) -> None:
         """Start the ZooKeeper server on its data; wait until the running brokers are registered."""
         self._own_server().start(START_TIMEOUT_S)
-        running = [b for b in self.brokers if b not in self._paused and _is_alive(self.pid(b))]
+        running = [broker_id for broker_id in self.brokers if self._runs(broker_id)]
         eventually(
             lambda: all(self.broker_epoch(broker_id) is not None for broker_id in running),
             "all running brokers are registered",
@@ -324,8 +330,38 @@ class RegentCluster(ClusterObserver):
         _limit_files(self.pid(broker_id), 0)
         eventually(lambda: not self._leads(broker_id), f"broker {broker_id} leads nothing")
 
+    def cut(self, broker_id: BrokerId, from_: Member | None = None) -> None:
+        """Cut a broker off from another one, or from ``"zookeeper"``; None: from all of them.
+
+        No byte passes in either direction any more, as if packets were lost: connections stay open
+        and continue after ``reconnect``. Clients reach the broker as before. A cut lasts when the
+        broker is restarted. Without ZooKeeper: wait until the broker's session has ended. Raises
+        ``ValueError`` for a member that does not exist.
+        """
+        network = self._own_network()
+        links = network.links(broker_id, from_)
+        network.cut(links)
+        if (broker_id, ZOOKEEPER) in links:
+            eventually(
+                lambda: self.broker_epoch(broker_id) is None,
+                f"the session of broker {broker_id} has ended",
+            )
+
+    def reconnect(self, broker_id: BrokerId, to: Member | None = None) -> None:
+        """Undo ``cut``; with ZooKeeper: wait until the broker, if it runs, is registered again."""
+        network = self._own_network()
+        links = network.links(broker_id, to)
+        network.restore(links)
+        if (broker_id, ZOOKEEPER) in links and self._runs(broker_id):
+            eventually(
+                lambda: self.broker_epoch(broker_id) is not None,
+                f"broker {broker_id} is registered",
+            )
+
     def heal(self) -> None:
         """Undo every fault: resume, start and mend what does not run; wait until it is whole."""
+        if self._network is not None:
+            self._network.restore_all()
         for broker_id in list(self._paused):
             self._continue(broker_id)
         if self._server is not None and self._server.poll() is not None:
@@ -368,6 +404,9 @@ class RegentCluster(ClusterObserver):
         with suppress(ProcessLookupError):
             self.signal(broker_id, signal.SIGCONT)
 
+    def _runs(self, broker_id: BrokerId) -> bool:
+        return broker_id not in self._paused and _is_alive(self.pid(broker_id))
+
     def _leads(self, broker_id: BrokerId) -> bool:
         topics = self.zookeeper.children("/brokers/topics") or []
         states = (state for topic in topics for state in self.partition_states(topic).values())
@@ -376,6 +415,10 @@ class RegentCluster(ClusterObserver):
     def _own_server(self) -> EmbeddedZooKeeper:
         assert self._server is not None, "this cluster was started without a server to stop"
         return self._server
+
+    def _own_network(self) -> Network:
+        assert self._network is not None, "this cluster was started without a network to cut"
+        return self._network
 
 
 @contextmanager
@@ -395,7 +438,12 @@ def cluster(
     try:
         janitor.folder(folder)
         server = EmbeddedZooKeeper(folder / "zookeeper")
-        with RegentCluster(folder / "data", *options, zookeeper=server, janitor=janitor) as running:
+        with (
+            closing(Network(brokers)) as network,
+            RegentCluster(
+                folder / "data", *options, zookeeper=server, network=network, janitor=janitor
+            ) as running,
+        ):
             yield running
     finally:
         _remove(folder)

@@ -85,7 +85,7 @@ class Soak:
                 sys.stderr.write(f"{self.minutes} min: {topic}: {fault.__name__}\n")
                 fault(cluster, load, chance)
                 self.faults[fault.__name__] += 1
-                cluster.await_isrs(topic, set(BROKERS))
+                cluster.await_isr(topic, set(BROKERS))
                 self.sample(cluster)
             load.await_progress()
             load.stop_producers()

@@ -49,6 +49,20 @@ def test_impossible_numbers_are_refused(arguments: Sequence[object]) -> None:
     assert "Invalid value" in refusal(*arguments)
 
 
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ("rack=a", "is not ID:NAME=VALUE, with a broker id from 0 to 2"),
+        ("3:rack=a", "is not ID:NAME=VALUE"),
+        ("-1:rack=a", "is not ID:NAME=VALUE"),
+        ("1:rack", "is not ID:NAME=VALUE"),
+        ("1:rak=a", "'rak' is not a setting; see docs/configuration.md"),
+    ],
+)
+def test_a_setting_of_no_broker_is_refused(tmp_path: Path, setting: str, problem: str) -> None:
+    assert problem in refusal("--data-dir", tmp_path, "--broker-setting", setting)
+
+
 def test_a_data_directory_in_use_is_refused(tmp_path: Path) -> None:
     with (tmp_path / LOCK_FILE).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -51,7 +51,7 @@ def test_kafka_python_finds_the_next_leader(
         cluster.kill(victim)
         assert send_and_read(AFTER) == AFTER
     cluster.revive(victim)
-    cluster.await_isrs(topic, set(BROKERS))
+    cluster.await_isr(topic, set(BROKERS))
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -80,4 +80,4 @@ def test_aiokafka_finds_the_next_leader(
 
     asyncio.run(asyncio.wait_for(story(), TIMEOUT_S))
     gc.collect()  # aiokafka forgets to close a socket that was refused: let it be found here
-    cluster.await_isrs(topic, set(BROKERS))
+    cluster.await_isr(topic, set(BROKERS))

@@ -352,6 +352,18 @@ def test_a_broker_that_talks_nonsense_is_not_taken_for_ready(a_run: Run) -> None
     assert any("the announcement of a broker: " in line for line in a_run.said)
 
 
+def test_a_broker_has_its_own_settings_besides_those_of_all(a_run: Run) -> None:
+    plan = replace(a_run.plan, broker_settings={1: {"control_port": "7", "rack": "b"}})
+    ports = BrokerPorts(1, 2, 3, 4)
+    first, second = (plan.broker_command(broker_id, ports, "") for broker_id in (0, 1))
+    assert "--rack" not in first
+    assert second[second.index("--rack") + 1] == "b"
+    assert [command[command.index("--control-port") + 1] for command in (first, second)] == [
+        "2",
+        "7",
+    ]
+
+
 def test_ports_lie_a_thousand_apart_and_below_those_that_linux_gives_away(a_run: Run) -> None:
     plan = replace(a_run.plan, base_port=9092, zookeeper=None, zookeeper_nodes=3)
     assert plan.broker_ports(2) == BrokerPorts(9094, 10094, 11094, 12094)

@@ -218,7 +218,7 @@ class RealActions:
         """Every replica is in sync with a leader that knows it."""
         topic_partition = self._partition(step)
         step.take("on")
-        self.cluster.await_isrs(topic_partition.topic, {0, 1, 2})
+        self.cluster.await_isr(topic_partition.topic, {0, 1, 2})
 
     def do_expect_logs_gone(self, step: Fields) -> None:
         """No broker knows the partition."""

@@ -125,7 +125,7 @@ class BreakableCluster(RegentCluster):
 
         After the time limit return the records although they differ.
         """
-        self.await_isrs(partitions[0].topic, set(BROKERS))
+        self.await_isr(partitions[0].topic, set(BROKERS))
 
         def is_agreed() -> bool:
             logs = self.logs(partitions)

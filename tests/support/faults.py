@@ -117,7 +117,7 @@ def restart_one_after_the_other(
         cluster.shut_down(broker)
         load.await_progress()
         cluster.revive(broker)
-        cluster.await_isrs(topic, set(BROKERS))
+        cluster.await_isr(topic, set(BROKERS))
 
 
 def kill_all_processes(cluster: BreakableCluster, load: Load, chance: random.Random) -> None:

@@ -191,7 +191,7 @@ def test_a_topic_whose_znode_is_deleted_and_restored_by_hand_keeps_its_records(
         client.stop()
         client.close()
     eventually(lambda: cluster.partition_states("lost"), "it has leaders")
-    cluster.await_isrs("lost", set(BROKERS))
+    cluster.await_isr("lost", set(BROKERS))
     assert consume(cluster, partition) == VALUES
     assert_whole(cluster, partition)
     cluster.delete_topic("lost")

@@ -105,7 +105,7 @@ def test_a_replica_that_lost_records_does_not_lead_before_a_complete_one_is_back
     cluster.revive(1)
     assert cluster.await_leader(*partition, other_than=-1) == 1
     cluster.revive(2)
-    cluster.await_isrs(partition.topic, set(BROKERS))
+    cluster.await_isr(partition.topic, set(BROKERS))
     assert consume(cluster, partition) == VALUES
     assert all(values_on(cluster, partition, b) == VALUES for b in BROKERS)
 
@@ -122,7 +122,7 @@ def test_an_unclean_election_ends_the_wait(cluster: BreakableCluster) -> None:
     assert cluster.leader_of(*partition) == 0
     cluster.revive(1)
     cluster.revive(2)
-    cluster.await_isrs(partition.topic, set(BROKERS))
+    cluster.await_isr(partition.topic, set(BROKERS))
     half = VALUES[: len(VALUES) // 2]
     assert all(values_on(cluster, partition, b) == half for b in BROKERS)
 
@@ -139,7 +139,7 @@ def test_when_all_replicas_lost_records_the_longest_log_leads(cluster: Breakable
     for broker_id in BROKERS:
         cluster.revive(broker_id)
     assert cluster.await_leader(*partition, other_than=-1) == 1
-    cluster.await_isrs(partition.topic, set(BROKERS))
+    cluster.await_isr(partition.topic, set(BROKERS))
     assert all(values_on(cluster, partition, b) == VALUES[:-1] for b in BROKERS)
 
 
@@ -163,7 +163,7 @@ def test_a_leader_without_a_log_does_not_lead_while_its_state_cannot_be_written(
     assert all(values_on(cluster, partition, b) == VALUES for b in others)
     deny_writing(address, path, allow=True)
     assert cluster.await_leader(*partition, other_than=before.leader) in others
-    cluster.await_isrs("sealed", set(BROKERS))
+    cluster.await_isr("sealed", set(BROKERS))
     assert consume(cluster, partition) == VALUES
     assert all(values_on(cluster, partition, b) == VALUES for b in BROKERS)
 
@@ -197,7 +197,7 @@ def test_a_leader_that_restarts_before_the_next_election_does_not_lead_with_lost
         eventually(lambda: cluster.controller() == controller, "it is the controller again")
         for broker_id in survivors:
             cluster.resume(broker_id)
-        cluster.await_isrs("ledger", set(BROKERS))
+        cluster.await_isr("ledger", set(BROKERS))
         after = cluster.partition_states("ledger")[partition.partition].leader_and_isr
         assert after.leader in survivors
         assert after.leader_epoch > before.leader_epoch

@@ -99,7 +99,7 @@ class ReplaceableData:
         with ThreadPoolExecutor() as pool:
             list(pool.map(self.cluster.revive, BROKERS))
         for topic in ("early", "late"):
-            self.cluster.await_isrs(topic, set(BROKERS))
+            self.cluster.await_isr(topic, set(BROKERS))
         self.assert_untouched()
         produce(self.cluster, "late")
         self.cluster.agreed_logs(self.partitions)
@@ -224,6 +224,6 @@ def test_records_that_are_younger_than_the_data_are_kept_when_older_data_are_acc
                 (directory / "control-plane.properties").unlink()
         for broker in (first, *others):
             cluster.revive(broker)
-        cluster.await_isrs("payments", set(BROKERS))
+        cluster.await_isr("payments", set(BROKERS))
         logs = cluster.agreed_logs([partition])[partition]
         assert [len(logs[broker]) for broker in BROKERS] == [RECORDS] * 3

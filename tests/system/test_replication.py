@@ -34,7 +34,7 @@ def cluster(
     options = ["--config", str(config), "--session-timeout-ms", str(SESSION_TIMEOUT_MS)]
     with RegentCluster(directory, "--no-placement-service", "--restart", *options) as cluster:
         cluster.create_topic("payments", PARTITIONS)
-        cluster.await_isrs("payments", {0, 1, 2})
+        cluster.await_isr("payments", {0, 1, 2})
         yield cluster
 
 
@@ -51,9 +51,9 @@ def test_after_a_killed_broker_returns_all_replicas_are_in_sync(cluster: RegentC
     killed = controller if role == "controller" else next(b for b in (0, 1, 2) if b != controller)
     before = cluster.broker_epoch(killed)
     cluster.signal(killed, signal.SIGKILL)
-    cluster.await_isrs("payments", {0, 1, 2} - {killed})
+    cluster.await_isr("payments", {0, 1, 2} - {killed})
     eventually(lambda: cluster.broker_epoch(killed) not in (None, before), "it is back")
-    cluster.await_isrs("payments", {0, 1, 2})
+    cluster.await_isr("payments", {0, 1, 2})
     cluster.await_agreement([0, 1, 2], "payments")
     eventually(lambda: cluster.status()["healthy"], "status is healthy")
 
@@ -70,10 +70,10 @@ def test_a_paused_follower_leaves_the_isr_and_returns_without_an_election(
     try:
         cluster.create_topic_on(topic, [(first, second, paused), (second, first, paused)])
         created = leaders(cluster, topic)
-        cluster.await_isrs(topic, others)
+        cluster.await_isr(topic, others)
     finally:
         cluster.signal(paused, signal.SIGCONT)
-    cluster.await_isrs(topic, {0, 1, 2})
+    cluster.await_isr(topic, {0, 1, 2})
     assert leaders(cluster, topic) == created, "a change of an ISR needs no election"
 
 

@@ -168,7 +168,7 @@ def machines(tmp_path: Path) -> Iterator[SeveralMachines]:
 def test_one_way_cuts_between_machines_lose_no_record(machines: SeveralMachines) -> None:
     partitions = machines.create_topic("orders", 6)
     cut, zookeeper, hosts = machines.network.cut, machines.zookeeper_host, machines.brokers
-    machines.await_isrs("orders", set(BROKERS))
+    machines.await_isr("orders", set(BROKERS))
     with Load(machines.bootstrap_servers, partitions) as load:
         load.await_progress()
 
@@ -177,22 +177,22 @@ def test_one_way_cuts_between_machines_lose_no_record(machines: SeveralMachines)
         with cut(hosts[other], [hosts[controller]]):
             machines.await_missing_in_isr(other)
             load.await_progress()
-        machines.await_isrs("orders", set(BROKERS))
+        machines.await_isr("orders", set(BROKERS))
 
         with cut(hosts[controller], [hosts[other]]):
             load.await_progress()
-        machines.await_isrs("orders", set(BROKERS))
+        machines.await_isr("orders", set(BROKERS))
 
         with cut(hosts[other], [zookeeper]):
             eventually(lambda: machines.broker_epoch(other) is None, "its session has ended")
             load.await_progress()
-        machines.await_isrs("orders", set(BROKERS))
+        machines.await_isr("orders", set(BROKERS))
 
         controller, epoch = machines.await_controller(), machines.controller_epoch()
         with cut(zookeeper, [hosts[controller]]):
             eventually(lambda: machines.controller_epoch() > epoch, "there is another controller")
             load.await_progress()
-        machines.await_isrs("orders", set(BROKERS))
+        machines.await_isr("orders", set(BROKERS))
 
         alone = machines.await_controller()
         with cut(hosts[alone], [zookeeper, *(h for h in hosts if h is not hosts[alone])]):
@@ -200,7 +200,7 @@ def test_one_way_cuts_between_machines_lose_no_record(machines: SeveralMachines)
                 lambda: machines.controller() not in (None, alone), "there is another controller"
             )
             load.await_progress()
-        machines.await_isrs("orders", set(BROKERS))
+        machines.await_isr("orders", set(BROKERS))
 
         load.stop_producers()
         logs = machines.agreed_logs(partitions)

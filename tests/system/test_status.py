@@ -39,20 +39,20 @@ def test_a_registered_broker_that_answers_nothing_loses_its_leaderships_until_it
     options = ("--no-placement-service", "--session-timeout-ms", "60000", "--config", str(config))
     with RegentCluster(tmp_path, *options) as cluster:
         cluster.create_topic("t", 3)
-        cluster.await_isrs("t", {0, 1, 2})
+        cluster.await_isr("t", {0, 1, 2})
         controller, epoch = cluster.controller(), cluster.controller_epoch()
         paused = next(b for b in (0, 1, 2) if b != controller)
         others = {0, 1, 2} - {paused}
         registration = cluster.broker_epoch(paused)
         cluster.signal(paused, signal.SIGSTOP)
         try:
-            cluster.await_isrs("t", others)
+            cluster.await_isr("t", others)
             assert {
                 s.leader_and_isr.leader for s in cluster.partition_states("t").values()
             } <= others
             assert cluster.broker_epoch(paused) == registration, "its session is valid"
         finally:
             cluster.signal(paused, signal.SIGCONT)
-        cluster.await_isrs("t", {0, 1, 2})
+        cluster.await_isr("t", {0, 1, 2})
         assert cluster.broker_epoch(paused) == registration
         assert (cluster.controller(), cluster.controller_epoch()) == (controller, epoch)

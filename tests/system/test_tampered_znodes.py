@@ -32,7 +32,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegentCluster]
         str(LONG_SESSION_MS),
     ) as cluster:
         cluster.create_topic("payments", 6)
-        cluster.await_isrs("payments", BROKERS)
+        cluster.await_isr("payments", BROKERS)
         yield cluster
 
 
@@ -51,7 +51,7 @@ def move_the_controller(cluster: RegentCluster, *before: Operation) -> None:
 def assert_controller_accepted(cluster: RegentCluster, topic: str) -> None:
     """Check that all brokers accept the controller's requests: a new topic has leaders."""
     cluster.create_topic(topic, 3)
-    cluster.await_isrs(topic, BROKERS)
+    cluster.await_isr(topic, BROKERS)
     cluster.await_agreement(sorted(BROKERS), topic)
 
 
@@ -68,7 +68,7 @@ def test_a_registration_deleted_by_hand_is_made_again_at_once(cluster: RegentClu
         assert before is not None
         write(cluster, Delete(f"/brokers/ids/{broker_id}", ANY_VERSION))
         await_greater(partial(cluster.broker_epoch, broker_id), before)
-        cluster.await_isrs("payments", BROKERS)
+        cluster.await_isr("payments", BROKERS)
     produce(cluster)
     cluster.await_agreement(sorted(BROKERS), "payments")
 

@@ -77,7 +77,7 @@ def test_an_unreadable_topic_and_an_unreadable_configuration_stop_no_other_topic
         killed = next(b for b in (0, 1, 2) if b != controller)
         others = {0, 1, 2} - {killed}
         cluster.signal(killed, signal.SIGKILL)
-        cluster.await_isrs("good", others)
+        cluster.await_isr("good", others)
         leaders = {s.leader_and_isr.leader for s in cluster.partition_states("good").values()}
         assert leaders <= others
         status = cluster.status()
@@ -87,13 +87,13 @@ def test_an_unreadable_topic_and_an_unreadable_configuration_stop_no_other_topic
         # A broker reads the configuration of every log when it starts; the others send their state.
         cluster.start_broker(killed)
         for topic in ("good", "secret"):
-            cluster.await_isrs(topic, {0, 1, 2})
+            cluster.await_isr(topic, {0, 1, 2})
         assert (cluster.controller_epoch(), cluster.controller()) == (epoch, controller)
         # A new controller reads everything again.
         assert controller is not None
         cluster.signal(controller, signal.SIGKILL)
         for topic in ("good", "secret"):
-            cluster.await_isrs(topic, {0, 1, 2} - {controller})
+            cluster.await_isr(topic, {0, 1, 2} - {controller})
         assert cluster.controller_epoch() == epoch + 1
         eventually(lambda: cluster.controller() not in (None, controller), "another controller")
 
@@ -103,15 +103,15 @@ def test_unreadable_lists_and_an_unreadable_controller_znode_cause_no_elections(
 ) -> None:
     with RegentCluster(tmp_path, "--no-placement-service") as cluster:
         cluster.create_topic_on("good", list(ALL))
-        cluster.await_isrs("good", {0, 1, 2})
+        cluster.await_isr("good", {0, 1, 2})
         epoch, controller = cluster.controller_epoch(), cluster.controller()
         # The active controller still notices dead brokers: registrations can be read, not listed.
         killed = next(b for b in (0, 1, 2) if b != controller)
         with denied(cluster, BrokerIdsZNode.PATH):
             cluster.signal(killed, signal.SIGKILL)
-            cluster.await_isrs("good", {0, 1, 2} - {killed})
+            cluster.await_isr("good", {0, 1, 2} - {killed})
         cluster.start_broker(killed)
-        cluster.await_isrs("good", {0, 1, 2})
+        cluster.await_isr("good", {0, 1, 2})
         # No broker is elected that could not load the state.
         with denied(cluster, TopicsZNode.PATH):
             cluster.zookeeper.multi([Delete(ControllerZNode.PATH, ANY_VERSION)])
@@ -133,5 +133,5 @@ def test_unreadable_lists_and_an_unreadable_controller_znode_cause_no_elections(
         assert controller is not None
         with denied(cluster, ControllerZNode.PATH):
             cluster.signal(controller, signal.SIGKILL)
-            cluster.await_isrs("good", {0, 1, 2} - {controller})
+            cluster.await_isr("good", {0, 1, 2} - {controller})
         assert cluster.controller_epoch() == epoch + 2

@@ -153,7 +153,7 @@ def test_after_the_death_of_the_controller_the_next_epoch_is_written(cluster: Op
         change(followed, state(first, [first, second], 1, epoch + 1))
     ]
     cluster.bring_back(dies)
-    cluster.await_isrs("led-by-the-controller", {0, 1, 2})
+    cluster.await_isr("led-by-the-controller", {0, 1, 2})
 
 
 def test_preferred_replicas_are_elected_then_the_request_is_deleted(cluster: OperatedCluster):
@@ -161,7 +161,7 @@ def test_preferred_replicas_are_elected_then_the_request_is_deleted(cluster: Ope
     cluster.create_as_tools_do("preferred", (dies, other, controller), (other, dies, controller))
     cluster.stop(dies)
     cluster.bring_back(dies)
-    cluster.await_isrs("preferred", {0, 1, 2})
+    cluster.await_isr("preferred", {0, 1, 2})
     history, epoch = History(cluster), cluster.controller_epoch()
     request = {
         "version": 1,
@@ -355,10 +355,10 @@ def test_leaders_that_write_their_isrs_notify_the_controller_afterwards(tmp_path
         epoch = cluster.controller_epoch()
         cluster.create_as_tools_do("old", (leads, dies, controller), (leads, dies, controller))
         cluster.stop(dies)
-        cluster.await_isrs("old", {leads, controller})
+        cluster.await_isr("old", {leads, controller})
         history = History(cluster)
         cluster.bring_back(dies)
-        cluster.await_isrs("old", {0, 1, 2})
+        cluster.await_isr("old", {0, 1, 2})
         notifications = "/isr_change_notification"
         notification = f"{notifications}/isr_change_0000000000"
         eventually(

@@ -17,6 +17,7 @@ from tests.testing.conftest import InstallWheel
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
 APPLICATION_TESTS = """
+from confluent_kafka import Producer
 
 def test_a_topic_has_leaders(regent_cluster, regent_topic):
     assert regent_cluster.leader_of(regent_topic) in regent_cluster.brokers
@@ -40,7 +41,7 @@ def test_a_pause_costs_the_leadership(regent_cluster, regent_topic):
     regent_cluster.pause(leader)
     regent_cluster.await_leader(regent_topic, other_than=leader)
     regent_cluster.resume(leader)
-    regent_cluster.await_isrs(regent_topic, set(regent_cluster.brokers))
+    regent_cluster.await_isr(regent_topic, set(regent_cluster.brokers))
 
 
 def test_a_full_disk_costs_the_leadership(regent_cluster, regent_topic):
@@ -48,7 +49,31 @@ def test_a_full_disk_costs_the_leadership(regent_cluster, regent_topic):
     regent_cluster.fill_disk(leader)
     regent_cluster.await_leader(regent_topic, other_than=leader)
     regent_cluster.restart(leader)
-    regent_cluster.await_isrs(regent_topic, set(regent_cluster.brokers))
+    regent_cluster.await_isr(regent_topic, set(regent_cluster.brokers))
+
+
+def test_a_broker_cut_off_from_zookeeper_loses_the_leadership(regent_cluster, regent_topic):
+    leader = regent_cluster.leader_of(regent_topic)
+    regent_cluster.cut(leader, from_="zookeeper")
+    regent_cluster.await_leader(regent_topic, other_than=leader)
+    regent_cluster.reconnect(leader, to="zookeeper")
+    regent_cluster.await_isr(regent_topic, regent_cluster.brokers)
+
+
+def test_a_follower_cut_off_from_its_leader_leaves_the_isr(regent_cluster, regent_topic):
+    leader = regent_cluster.leader_of(regent_topic)
+    unsuitable = {leader, regent_cluster.await_controller()}  # it must hear of the new ISR
+    follower = min(set(regent_cluster.brokers) - unsuitable)
+    producer = Producer({"bootstrap.servers": regent_cluster.bootstrap_servers, "acks": "all"})
+    regent_cluster.cut(follower, from_=leader)
+    producer.produce(regent_topic, b"without the follower")
+    assert producer.flush(20) == 0
+    in_sync = set(regent_cluster.brokers) - {follower}
+    regent_cluster.await_isr(regent_topic, in_sync, partition=0)
+    regent_cluster.kill(follower)
+    regent_cluster.restart(follower)
+    regent_cluster.reconnect(follower)
+    regent_cluster.await_isr(regent_topic, regent_cluster.brokers)
 
 
 def test_without_zookeeper_leaders_go_on(regent_cluster, regent_topic):
@@ -66,6 +91,8 @@ def test_an_application_uses_the_fixtures_of_an_installed_wheel(
     application = tmp_path / "application"
     application.mkdir()
     (application / "test_application.py").write_text(APPLICATION_TESTS)
+    (application / "pytest.ini").write_text("[pytest]\nregent_config = brokers.toml\n")
+    (application / "brokers.toml").write_text("[broker]\nreplica_lag_time_max_ms = 1000\n")
 
     ended = subprocess.run(
         [python, "-m", "pytest", "-q"],
@@ -77,7 +104,7 @@ def test_an_application_uses_the_fixtures_of_an_installed_wheel(
         check=False,
     )
 
-    assert "6 passed" in ended.stdout, ended.stdout + ended.stderr
+    assert "8 passed" in ended.stdout, ended.stdout + ended.stderr
     assert not list(tmp_path.glob("regent-*"))
 
 

@@ -99,7 +99,7 @@ def test_after_the_death_of_leader_and_controller_the_next_leader_is_used(
         assert offsets(store, 5, 20) == list(range(5, 20))
     finally:
         journal.revive(victim)
-        journal.await_isrs("journal", set(BROKERS))
+        journal.await_isr("journal", set(BROKERS))
 
 
 def test_brokers_that_do_not_answer_are_named(monkeypatch: pytest.MonkeyPatch):

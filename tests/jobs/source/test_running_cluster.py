@@ -144,7 +144,7 @@ def test_a_stream_has_each_record_once_over_restarts_and_leader_changes(
     expected = [(m.partition(), m.offset(), m.value()) for m in consumed(cluster, "stream")]
     assert sorted(row for rows in batches.values() for row in rows) == expected
     assert len(expected) == 2400
-    cluster.await_isrs("stream", set(BROKERS))
+    cluster.await_isr("stream", set(BROKERS))
 
 
 def test_written_records_are_read(session: SparkSession, cluster: BreakableCluster):
