@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Final
 
 from regent.core.model import BrokerId
-from regent.testing.network_proxy import HOST, ZOOKEEPER, BrokerPorts, Member, Ports
+from regent.testing.network_proxy import HOST, ZOOKEEPER, Member, NetworkPorts, ProxiedPorts
 
 _END_S: Final = 5.0
 
@@ -32,7 +32,7 @@ class Network:
         """Begin to forward, to ZooKeeper at ``zookeeper``; return options of ``regent cluster``."""
         assert self._process.stdout is not None
         port, brokers = json.loads(self._process.stdout.readline())
-        ports = Ports(port, [BrokerPorts(*row) for row in brokers])
+        ports = NetworkPorts(port, [ProxiedPorts(*row) for row in brokers])
         host, _, number = zookeeper.rpartition(":")
         self._send("zookeeper", host, int(number))
         settings = (

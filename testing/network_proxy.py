@@ -4,8 +4,8 @@ It forwards connections to the control port and the replication port of each bro
 ZooKeeper. Between two members that are cut off from each other it forwards no byte, as if packets
 were lost: connections stay open and continue after the link is restored.
 
-The first line of standard output has the ports, see ``Ports``. Then each line of standard input is
-a JSON command, and each is answered by an empty line when it is in effect:
+The first line of standard output has the ports, see ``NetworkPorts``. Then each line of standard
+input is a JSON command. An empty line is the answer when it is in effect:
 
 * ``["zookeeper", HOST, PORT]``: where ZooKeeper listens
 * ``["cut", A, B]``, ``["restore", A, B]``: a link; members are broker ids and ``"zookeeper"``
@@ -36,7 +36,7 @@ Member: TypeAlias = int | str
 Address: TypeAlias = tuple[str, int]
 
 
-class BrokerPorts(NamedTuple):
+class ProxiedPorts(NamedTuple):
     """Settings of a broker: the ports it listens on, and those that others connect to."""
 
     control_port: int
@@ -45,11 +45,11 @@ class BrokerPorts(NamedTuple):
     advertised_replication_port: int
 
 
-class Ports(NamedTuple):
+class NetworkPorts(NamedTuple):
     """The port for ZooKeeper's clients, and the ports of each broker."""
 
     zookeeper: int
-    brokers: list[BrokerPorts]
+    brokers: list[ProxiedPorts]
 
 
 class NetworkProxy:
@@ -63,16 +63,16 @@ class NetworkProxy:
         self._reserved: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def listen(self, broker_count: int) -> Ports:
+    def listen(self, broker_count: int) -> NetworkPorts:
         """Open the listeners and reserve the brokers' own ports."""
         zookeeper = self._zookeeper_port = self._listen(ZOOKEEPER, (HOST, 0))
         brokers = []
         for broker_id in range(broker_count):
             own = self._reserve(), self._reserve()
             brokers.append(
-                BrokerPorts(*own, *(self._listen(broker_id, (HOST, port)) for port in own))
+                ProxiedPorts(*own, *(self._listen(broker_id, (HOST, port)) for port in own))
             )
-        return Ports(zookeeper, brokers)
+        return NetworkPorts(zookeeper, brokers)
 
     def handle(self, command: list[Member]) -> None:
         """Carry out a command."""
