@@ -1,1 +1,1 @@
-"""What tools ask of a running cluster: used by the command line and by jobs."""
+"""Administration of a running cluster, used by the command line and by jobs."""

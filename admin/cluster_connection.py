@@ -48,7 +48,7 @@ class ClusterNotFoundError(RegentError):
 
 
 class ClusterLocation(NamedTuple):
-    """Where a cluster is; ``data_dir`` only if its ``cluster.json`` is about this cluster."""
+    """The address of a cluster; ``data_dir`` only if its ``cluster.json`` has the same cluster."""
 
     zookeeper_address: str
     data_dir: Path | None

@@ -1,4 +1,4 @@
-"""The active controller as tools ask it: it may move to another broker between two requests."""
+"""Requests to the active controller, which may move to another broker between two requests."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from regent.transport.client import RequestError, RequestFailedError
 from regent.transport.codec import Request
 from regent.transport.remote_ref import RemoteActorRef, actor_at, ask
 
-_MAX_ASK_S: Final = 5.0  # the controller may have moved after that: look for it again
-_MAX_COMMAND_S: Final = 10.0  # the same for requests that take a controller longer
+_MAX_ASK_S: Final = 5.0  # then look for the controller again, because it may have moved
+_MAX_COMMAND_S: Final = 10.0  # the same, for requests that take longer
 _PAUSE_S: Final = 0.1
 MAX_ROWS_AT_ONCE: Final = 10_000
 _PASSING_ERRORS: Final = (Errors.NOT_CONTROLLER, Errors.BROKER_NOT_AVAILABLE)
@@ -31,7 +31,7 @@ A = TypeVar("A", bound=ControllerResponse | DescribeMetadataResponse | TopicsRes
 
 
 def batches(rows: Sequence[T], size: int = MAX_ROWS_AT_ONCE) -> Iterator[tuple[T, ...]]:
-    """Yield ``rows`` in slices: the controller accepts no request of more than ``size`` rows."""
+    """Yield ``rows`` in slices of ``size``, the most rows that the controller accepts at once."""
     for start in range(0, len(rows), size):
         yield tuple(rows[start : start + size])
 
@@ -52,11 +52,11 @@ class ControllerRef:
         self._open = ExitStack()
         self._actor: RemoteActorRef | None = None
         self.failure = "there is no controller"
-        """Why the last question was not answered."""
+        """Why the last request was not answered."""
         self.is_silent = False
         """Whether the reason is that the controller's broker sent no answer."""
         self.was_refused = False
-        """Whether the controller refused: a repeated question has the same answer."""
+        """Whether the controller refused the last request. A retry would be refused too."""
 
     def __enter__(self) -> Self:
         return self
@@ -72,7 +72,7 @@ class ControllerRef:
     def ask(
         self, request: Request, answer: type[A], *, deadline: float, limit_s: float = _MAX_ASK_S
     ) -> A | None:
-        """Ask once; set ``failure`` and return None when no controller answered.
+        """Send a request once; set ``failure`` and return None when no controller answers.
 
         ``deadline`` is on the monotonic clock. After None the next call looks up the controller.
         """
@@ -95,7 +95,7 @@ class ControllerRef:
         return None
 
     def ask_until_answered(self, request: Request, answer: type[A], *, deadline: float) -> A:
-        """Ask the active controller until one answers; the request may reach several controllers.
+        """Send a request until a controller answers; it may reach several controllers.
 
         Raises ``ControllerError`` when one refuses, or none answers before ``deadline``.
         """

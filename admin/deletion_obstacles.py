@@ -1,4 +1,4 @@
-"""Why topics that are marked for deletion still exist."""
+"""Reasons why topics that are marked for deletion still exist."""
 
 from __future__ import annotations
 

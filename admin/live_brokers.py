@@ -20,6 +20,6 @@ def read_live_brokers(admin: ZkAdminStore) -> dict[BrokerId, BrokerRegistration]
 
 
 def not_registered(broker_id: BrokerId, live: Collection[BrokerId]) -> str:
-    """Say that a broker is not among the ``live`` ones."""
+    """Return the error text for a broker that is not among ``live``."""
     registered = listed(sorted(live)) or "none"
     return f"broker {broker_id} is not registered; registered are {registered}"

@@ -1,7 +1,7 @@
 """Kafka's JSON files about partitions: targets to move to, topics, partitions to elect.
 
-Unknown keys (``version``, ``log_dirs`` …) are ignored. Whatever else is wrong is a ``BadDataError``
-that names the file, the entry, counted from 1, and what an entry looks like.
+Unknown keys (``version``, ``log_dirs`` …) are ignored. Every other mistake is a ``BadDataError``
+that names the file, the number of the entry, from 1, and the expected form.
 """
 
 from __future__ import annotations

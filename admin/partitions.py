@@ -1,4 +1,4 @@
-"""Partitions as ZooKeeper has them: how ``describe`` and ``status`` see the cluster."""
+"""The partitions in ZooKeeper, for ``topics describe`` and ``status``."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class DescribedPartition:
         return waiting_reason(self.state.leader_and_isr, replicas)
 
     def as_json(self) -> dict[str, object]:
-        """Return the object that stands for it in JSON answers."""
+        """Return its JSON object for ``-o json``."""
         leadership = self.state.leader_and_isr
         return {
             "topic": self.topic_partition.topic,
@@ -91,7 +91,7 @@ class DescribedPartition:
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Topics and their partitions, sorted; ``unreadable`` says why anything is missing."""
+    """Topics and their partitions, sorted; ``unreadable`` has the reasons why some are missing."""
 
     assignments: Mapping[str, TopicAssignment]
     partitions: tuple[DescribedPartition, ...]

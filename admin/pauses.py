@@ -12,7 +12,7 @@ _LONGEST_S: Final = 0.5
 
 
 def pauses(deadline: float, longest_s: float = _LONGEST_S) -> Iterator[None]:
-    """Yield at once, and again after pauses that grow, at last at ``deadline`` (monotonic)."""
+    """Yield at once and after growing pauses, the last time at ``deadline`` (monotonic seconds)."""
     pause_s = _FIRST_S
     while True:
         yield

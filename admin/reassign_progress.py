@@ -1,4 +1,4 @@
-"""The progress of reassignments, read from ZooKeeper: the controller writes it there last."""
+"""The progress of reassignments, read from ZooKeeper."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regent.zk.stores.admin_store import ZkAdminStore
 
 
 class ReassignmentError(RegentError):
-    """Partitions were not moved, or not all of them."""
+    """Some partitions were not reassigned."""
 
 
 class ReassignmentState(Enum):
@@ -32,7 +32,7 @@ class ReassignmentStatus(NamedTuple):
     state: ReassignmentState
 
     def __str__(self) -> str:
-        """Return the sentence Kafka's own tool has for it."""
+        """Return the sentence that ``kafka-reassign-partitions.sh`` prints."""
         match self.state:
             case ReassignmentState.COMPLETE:
                 return f"Reassignment of partition {self.partition} is complete."
@@ -45,7 +45,7 @@ class ReassignmentStatus(NamedTuple):
                 )
 
     def as_json(self) -> dict[str, object]:
-        """Return the object that stands for it in JSON answers."""
+        """Return its JSON object for ``-o json``."""
         return {
             "topic": self.partition.topic,
             "partition": self.partition.partition,

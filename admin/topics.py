@@ -1,8 +1,8 @@
-"""Topics created, grown, configured and deleted by tools, through the active controller's broker.
+"""Tools create, grow, configure and delete topics through the active controller's broker.
 
-A request of many topics is sent in slices, and repeated while the controller moves. Everything is
-validated before the first slice is written, and a repeated request creates no topic twice: each new
-topic has its id from the start.
+A request for many topics is sent in slices, and again while the controller moves. All topics are
+validated before the first slice is sent. A repeated request creates no topic twice, because the
+client chooses the topic ids.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from regent.zk.codecs.znodes import encode_topic_id
 MAX_REPORTED: Final = 10
 _MAX_SLICE_PARTITIONS: Final = 10_000
 _MAX_SLICE_TOPICS: Final = 1_000
-_DECISION_S: Final = 15.0  # beside the time that a request waits for the cluster
+_DECISION_S: Final = 15.0  # in addition to the timeout of the request
 _PAUSE_S: Final = 0.1
 
 
@@ -68,7 +68,7 @@ class TopicsClient:
     def validate(
         self, topics: Sequence[CreatableTopic], placement: PlacementOptions | None = None
     ) -> dict[str, ApiError]:
-        """Return what speaks against creating each of these topics; nothing is written."""
+        """Return why topics cannot be created, by topic; write nothing."""
         among = _problems_among(topics)
         problems: dict[str, ApiError] = {}
         for part in slices(topics):
@@ -86,9 +86,9 @@ class TopicsClient:
         *,
         deadline: float,
     ) -> None:
-        """Return when the placement service is not starting any more, or at ``deadline``.
+        """Wait while the placement service starts, at most until ``deadline``.
 
-        ``say`` is told what the service is starting with. Raises ``TopicsRefusedError`` if the
+        ``say`` gets the progress of its start. Raises ``TopicsRefusedError`` if the
         request is not valid.
         """
         question = replace(request, timeout_ms=0, validate_only=True)
@@ -104,8 +104,8 @@ class TopicsClient:
     ) -> Iterator[TopicsResponse]:
         """Create the topics, a slice at a time; yield the outcomes of each slice.
 
-        ``waits``: until the partitions have leaders. With placement over the whole batch, topics
-        should be sorted by name: each slice begins where the one before it ended.
+        ``waits``: wait until the partitions have leaders. With placement over the whole batch, sort
+        the topics by name, because each slice continues the placement of the slice before.
         """
         for part in slices(topics):
             yield self._ask(replace(creation(part, placement), timeout_ms=int(waits)))
@@ -122,7 +122,7 @@ class TopicsClient:
         return self._ask(DeleteTopicsRequest(tuple(topics), 0), topics)
 
     def configure(self, topic: str, alterations: Iterable[ConfigAlteration]) -> TopicsResponse:
-        """Change what a topic overrides."""
+        """Change the overrides of a topic."""
         return self._ask(AlterTopicConfigsRequest((ConfiguredTopic(topic, tuple(alterations)),), 0))
 
     def _ask(self, request: TopicsRequest, undone: Collection[str] = ()) -> TopicsResponse:
@@ -166,7 +166,7 @@ def growth(topic: str, total: int, placement: PlacementOptions) -> CreatePartiti
 
 
 def slices(topics: Iterable[CreatableTopic]) -> Iterator[list[CreatableTopic]]:
-    """Yield the topics in as many requests as they need, in order."""
+    """Yield the topics in slices that fit into a request."""
     part: list[CreatableTopic] = []
     partitions = 0
     for topic in topics:
@@ -197,7 +197,7 @@ def _partitions(topic: CreatableTopic) -> int:
 
 
 def _problems_among(topics: Sequence[CreatableTopic]) -> dict[str, ApiError]:
-    """Return what the topics have against each other: slices are validated one by one."""
+    """Return the conflicts between topics, because slices are validated one by one."""
     problems: dict[str, ApiError] = {}
     names = TopicNames([])
     for topic, count in Counter(topic.topic for topic in topics).items():
@@ -212,7 +212,7 @@ def _problems_among(topics: Sequence[CreatableTopic]) -> dict[str, ApiError]:
 
 
 def _after(placement: PlacementOptions, partitions: int) -> PlacementOptions:
-    """Return how to place the next slice, so that the index of partitions goes on."""
+    """Return the placement of the next slice, which continues the index of partitions."""
     start = placement.start_index
     if placement.index != IndexScope.BATCH or not start.isdecimal():
         return placement

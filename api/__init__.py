@@ -1,1 +1,1 @@
-"""The Kafka APIs: what each request means, as KafkaApis is in Kafka."""
+"""The handlers of Kafka requests, as ``KafkaApis`` in Kafka."""

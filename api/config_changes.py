@@ -32,7 +32,7 @@ _Wanted: TypeAlias = Sequence[tuple[Resource, Sequence[ConfigAlteration]]]
 
 
 def config_change_apis(service: TopicService) -> Sequence[KafkaApi]:
-    """Return the requests that change configurations, taken by ``service``."""
+    """Return the APIs that change configurations, which call ``service``."""
     replies = Replies()
 
     async def change(body: memoryview, *, is_incremental: bool) -> KafkaAnswer:
@@ -63,7 +63,7 @@ def config_change_apis(service: TopicService) -> Sequence[KafkaApi]:
 
 
 def _decode(body: memoryview, *, is_incremental: bool) -> tuple[_Wanted, bool]:
-    """Return the changes of each resource, and whether to validate them only."""
+    """Return the changes by resource, and whether to validate only."""
     reader = Reader(body)
 
     def alteration() -> ConfigAlteration:

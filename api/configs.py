@@ -30,7 +30,7 @@ _NOT_THROTTLED = 0
 _MAX_MESSAGE_LENGTH = 1_000  # it may quote a client's string of 32 KiB
 
 ReadConfigs: TypeAlias = Callable[[Collection[str]], Mapping[str, Mapping[str, str]]]
-"""Reads what entities (``topics/T``, ``brokers/N``) override; blocks, raises ``RegentError``."""
+"""Reads the overrides of entities (``topics/T``, ``brokers/N``); blocks, raises ``RegentError``."""
 
 
 class ResourceType(IntEnum):
@@ -57,7 +57,7 @@ class ResourceRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ConfigView:
-    """The configurations that this broker can describe; ``settings``: those it was started with."""
+    """The configurations that this broker can describe; ``settings``: those of its start."""
 
     broker_id: BrokerId
     cache: MetadataCache
@@ -114,7 +114,7 @@ class ConfigView:
 
 
 def config_apis(view: ConfigView, executor: Executor) -> Sequence[KafkaApi]:
-    """Return DescribeConfigs. Configurations are read, and answers encoded, in ``executor``."""
+    """Return the API DescribeConfigs, which reads and encodes in ``executor``."""
 
     def describe(request: KafkaRequest) -> KafkaAnswer:
         wanted, details = _decode(request.body, request.api_version)
@@ -131,7 +131,7 @@ _Wanted: TypeAlias = Mapping[Resource, Sequence[str] | None]  # names; None or e
 
 
 class _Details(NamedTuple):
-    """What a client wants beside the values."""
+    """The details that a client requests in addition to the values."""
 
     synonyms: bool
     documentation: bool
@@ -190,7 +190,7 @@ def _write_config(
     writer.nullable_string(config.value)
     writer.boolean(config.is_read_only)
     writer.int8(config.source)
-    writer.boolean(False)  # sensitive: none is
+    writer.boolean(False)  # is sensitive: no setting is
     writer.array(config.synonyms if details.synonyms else (), write_synonym)
     if version >= 3:
         writer.int8(config.type)

@@ -1,8 +1,8 @@
-"""The records of a compressed batch, as far as a broker is willing to unpack them.
+"""Decompression of record batches, up to a limit.
 
-A few kilobytes may claim to be gigabytes: nothing is unpacked beyond a limit. ``cramjam`` has the
-decoders of snappy, lz4 and zstd. They write into a mapping as large as the limit, which takes only
-the memory that is written. It is imported when the first compressed batch comes, as it takes 2 MB.
+A few kilobytes can decompress to gigabytes, so the size is limited. ``cramjam`` has the decoders of
+snappy, lz4 and zstd. They write into a mapping as large as the limit, which takes only the memory
+that is written. It takes 2 MB, so it is imported with the first compressed batch.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 
 LEAST_LIMIT = 16 * 1024 * 1024
-"""How large the records of any batch may be: more than producers put into one."""
+"""Bytes of records that every batch may have: more than producers put into one."""
 MAX_RATIO = 128
-"""How many times as large as it was sent any batch may be: more than text compresses to."""
+"""Compression ratio that every batch may have: more than that of text."""
 MOST_LIMIT = 2**31 - 1
-"""How large the records of no batch may be: Kafka counts the bytes of records in 31 bits."""
+"""Bytes of records that no batch may exceed: Kafka counts them in 31 bits."""
 
 _GZIP_WINDOW = 31
-_XERIAL = b"\x82SNAPPY\x00"  # what the Java library puts before blocks of 32 KB
+_XERIAL = b"\x82SNAPPY\x00"  # the Java library writes this before blocks of 32 KB
 _XERIAL_HEADER_BYTES = 16
 _BLOCK_SIZE = struct.Struct(">i")
-_NO_ROOM = "failed to write whole buffer"  # what cramjam says when there are more bytes than room
+_NO_ROOM = "failed to write whole buffer"  # cramjam's error when the buffer is full
 
 
 def decompressed(codec: int, data: memoryview) -> bytes:
-    """Return the records of a batch; raises ``ValueError`` when there is no way to read them.
+    """Return the records of a batch; raises ``ValueError`` when they cannot be decompressed.
 
     Raises ``OSError`` when there is no memory for them.
     """
@@ -79,7 +79,7 @@ def _unsnap(data: memoryview, limit: int) -> bytes:
 
 
 def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
-    """Yield the blocks of Java's clients, or the only one that the others send."""
+    """Yield the blocks of Java's clients, or the single block of other clients."""
     if data[: len(_XERIAL)] != _XERIAL:
         yield data
         return
@@ -94,7 +94,7 @@ def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
 
 
 def _read_frames(codec: int, data: memoryview, limit: int) -> bytes:
-    """Decompress one frame or several, whether or not they tell how large they will be."""
+    """Decompress one frame or several, with or without a declared size."""
     import cramjam
 
     decoder = cramjam.lz4 if codec == LZ4 else cramjam.zstd

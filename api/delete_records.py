@@ -23,7 +23,7 @@ _Deleted = Mapping[TopicPartition, DeletedRecords]
 
 
 class RecordDeleter(Protocol):
-    """What deletes records; ``ReplicaManager`` does."""
+    """Deletes records; ``ReplicaManager`` implements it."""
 
     def delete_records(
         self,
@@ -31,16 +31,16 @@ class RecordDeleter(Protocol):
         now_ms: int,
         respond: Callable[[Mapping[TopicPartition, DeletedRecords]], None],
     ) -> DelayedOperation | None:
-        """Delete what is before an offset; None when ``respond`` was called already."""
+        """Delete the records before the offsets; None when ``respond`` was called already."""
         ...
 
     def expire(self, operation: DelayedOperation, now_ms: int) -> None:
-        """Have an operation answered now."""
+        """Make an operation respond now."""
         ...
 
 
 def delete_records_apis(deleter: RecordDeleter) -> Sequence[KafkaApi]:
-    """Return DeleteRecords, answered by ``deleter``."""
+    """Return the API DeleteRecords, which calls ``deleter``."""
     replies = Replies()
 
     async def handle(request: KafkaRequest) -> KafkaAnswer:

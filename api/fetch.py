@@ -36,7 +36,7 @@ _NO_PREFERRED_REPLICA: Final = -1
 
 
 class FetchSource(Protocol):
-    """What gives records; ``ReplicaManager`` does."""
+    """Reads records; ``ReplicaManager`` implements it."""
 
     def fetch_for_consumer(
         self,
@@ -46,16 +46,16 @@ class FetchSource(Protocol):
         *,
         waits: bool = True,
     ) -> DelayedOperation | None:
-        """Answer when there is enough, or right away unless it ``waits``."""
+        """Respond when ``min_bytes`` are there; at once if ``waits`` is false."""
         ...
 
     def expire(self, operation: DelayedOperation, now_ms: int) -> None:
-        """Answer now."""
+        """Make an operation respond now."""
         ...
 
 
 class _Fetch(NamedTuple):
-    """One request; partitions are in the order they came in."""
+    """One request; its partitions in their original sequence."""
 
     max_wait_ms: int
     is_read_committed: bool
@@ -67,7 +67,7 @@ class _Fetch(NamedTuple):
 def fetch_apis(
     source: FetchSource, max_response_bytes: int = MAX_RESPONSE_BYTES
 ) -> Sequence[KafkaApi]:
-    """Return Fetch, answered by ``source``."""
+    """Return the API Fetch, which calls ``source``."""
     replies = Replies()
 
     async def handle(request: KafkaRequest) -> KafkaAnswer:
@@ -105,7 +105,7 @@ def _decode(body: memoryview, version: int, max_response_bytes: int) -> _Fetch:
         return topic, reader.array(lambda: partition_of(topic))
 
     topics = reader.array(topic_with_partitions)
-    # What follows is about sessions and racks, which change no answer.
+    # The rest of the body has sessions and racks, which have no effect on the response.
     request = ConsumerFetch(positions, min_bytes, min(max_bytes, max_response_bytes))
     return _Fetch(max_wait_ms, isolation == _READ_COMMITTED, session_id, topics, request)
 

@@ -1,7 +1,7 @@
 """Metadata, versions 0 to 8: the brokers, and the leader of each partition.
 
-Topics are encoded once for each state of the cluster, not once for each client, and many
-partitions little by little, so that other clients have their turn. Mirrors
+Topics are encoded once for each snapshot of the cluster, not once for each client. Many partitions
+are encoded in steps, so that other clients do not wait. Mirrors
 ``kafka.server.KafkaApis.handleTopicMetadataRequest``.
 """
 
@@ -170,7 +170,7 @@ class _TopicEncoder:
             self.topics, self._is_read = topics, True
 
     async def encoded(self, topic: str, version: int) -> bytes:
-        """Return a topic that is in ``topics``, as it is in an answer."""
+        """Return the encoding of a topic that is in ``topics``."""
         known = self._encoded.get((version, topic))
         if known is not None:
             return known

@@ -22,23 +22,23 @@ _EPOCH_END_V0: Final = struct.Struct(">hiq")  # without the leader epoch
 
 
 class OffsetSource(Protocol):
-    """What knows offsets; ``ReplicaManager`` does."""
+    """Looks up offsets; ``ReplicaManager`` implements it."""
 
     def list_offsets(
         self, queries: Mapping[TopicPartition, OffsetQuery]
     ) -> Mapping[TopicPartition, ListedOffset]:
-        """Return offsets by time."""
+        """Return the offsets for timestamps."""
         ...
 
     def offsets_for_leader_epoch(
         self, queries: Mapping[TopicPartition, EpochQuery]
     ) -> Mapping[TopicPartition, EpochEnd]:
-        """Return where leader epochs end."""
+        """Return the end offsets of leader epochs."""
         ...
 
 
 def offset_apis(source: OffsetSource) -> Sequence[KafkaApi]:
-    """Return ListOffsets and OffsetForLeaderEpoch, answered by ``source``."""
+    """Return the APIs ListOffsets and OffsetForLeaderEpoch, which call ``source``."""
 
     async def list_offsets(request: KafkaRequest) -> KafkaAnswer:
         topics, queries, wanted = _decode_list(request.body, request.api_version)
@@ -61,7 +61,7 @@ _Topics = Sequence[tuple[str, Sequence[int]]]
 def _decode_list(
     body: memoryview, version: int
 ) -> tuple[_Topics, Mapping[TopicPartition, OffsetQuery], Mapping[TopicPartition, int]]:
-    """Return partitions, queries, and how many offsets are wanted of each (version 0)."""
+    """Return partitions, queries, and the maximum number of offsets of each (version 0)."""
     reader = Reader(body)
     reader.int32()  # the replica id, which is ignored: this is a consumer
     if version >= 2:
@@ -101,7 +101,7 @@ def _encode_list(
             topic_partition = TopicPartition(topic, index)
             error, timestamp_ms, offset, leader_epoch = listed[topic_partition]
             if error is Errors.OFFSET_NOT_AVAILABLE and version < 5:
-                error = Errors.LEADER_NOT_AVAILABLE  # what older clients know (KIP-207)
+                error = Errors.LEADER_NOT_AVAILABLE  # the code that older clients know (KIP-207)
             if version == 0:
                 writer.int32(index)
                 writer.int16(error)

@@ -1,9 +1,9 @@
 """Produce, versions 3 to 8.
 
-The lengths of record batches and the records in them are checked here, their headers and CRCs by
-the log. Checks that take long run on another thread; later requests for the same partitions wait
-for them. The log gets views of the request, patches them and writes from them, without a copy.
-Mirrors ``kafka.server.KafkaApis.handleProduceRequest`` and ``ProduceRequest.validateRecords``.
+This module checks the lengths of record batches and their records; the log checks headers and CRCs.
+Checks that take long run on another thread. Later requests for the same partitions wait for them.
+The log gets views of the request, patches them and writes from them, without a copy. Mirrors
+``kafka.server.KafkaApis.handleProduceRequest`` and ``ProduceRequest.validateRecords``.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _COMPRESSION_MASK, _ZSTD, _FIRST_WITH_ZSTD = 0x07, 4, 7
 _TRANSACTIONAL_MASK: Final = 0x10
 _PARTITION: Final = struct.Struct(">ihqq")  # index, error, base offset, log append time
 _PARTITION_V5: Final = struct.Struct(">ihqqq")  # and the log start offset
-_checker: Final = ThreadPoolExecutor(1, "record-validation")  # one: so is the memory it takes
+_checker: Final = ThreadPoolExecutor(1, "record-validation")  # one thread limits the memory
 _NO_TRANSACTIONS: Final = ProducedPartition(
     Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message="there are no transactions here"
 )
 
 
 class ProduceTarget(Protocol):
-    """What takes records; ``ReplicaManager`` does."""
+    """Appends records; ``ReplicaManager`` implements it."""
 
     def produce(
         self,
@@ -58,7 +58,7 @@ class ProduceTarget(Protocol):
         now_ms: int,
         respond: Callable[[Mapping[TopicPartition, ProducedPartition]], None],
     ) -> DelayedOperation | None:
-        """Append records; answer when they are as safe as ``acks`` says."""
+        """Append records; respond when ``acks`` is satisfied."""
         ...
 
     def is_compacted(self, topic_partition: TopicPartition) -> bool:
@@ -66,12 +66,12 @@ class ProduceTarget(Protocol):
         ...
 
     def expire(self, operation: DelayedOperation, now_ms: int) -> None:
-        """Answer now."""
+        """Make an operation respond now."""
         ...
 
 
 class _Asked(NamedTuple):
-    """One request without its records; partitions are in the order they came in."""
+    """One request without its records; its partitions in their original sequence."""
 
     version: int
     is_transactional: bool
@@ -81,12 +81,12 @@ class _Asked(NamedTuple):
 
 
 def produce_apis(target: ProduceTarget) -> Sequence[KafkaApi]:
-    """Return Produce, answered by ``target``."""
+    """Return the API Produce, which calls ``target``."""
     return [KafkaApi(KafkaApiKey.PRODUCE, 3, 8, _Produce(target).handle)]
 
 
 class _PartitionOrder:
-    """Keeps the requests for one partition in the order in which they began.
+    """Keeps the requests for one partition in their original sequence.
 
     Belongs to one event loop.
     """
@@ -95,16 +95,16 @@ class _PartitionOrder:
         self._last: dict[TopicPartition, asyncio.Future[None]] = {}
 
     def has_any(self, partitions: Collection[TopicPartition]) -> bool:
-        """Whether a request for one of these partitions has not ended."""
+        """Whether a request for one of these partitions is in progress."""
         return bool(self._last) and not self._last.keys().isdisjoint(partitions)
 
     @contextmanager
     def begin(
         self, partitions: Collection[TopicPartition]
     ) -> Iterator[Collection[asyncio.Future[None]]]:
-        """Begin a request, which ends with the block.
+        """Begin a request; it ends with the ``with`` block.
 
-        Yields the ends of the earlier requests for the same partitions, to wait for.
+        Yields futures that complete when the earlier requests for these partitions end.
         """
         partitions = tuple(partitions)
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -127,9 +127,9 @@ class _Produce:
         self._replies = Replies()
         self._order = _PartitionOrder()
 
-    # Not a coroutine itself: what waits for replicas must not keep records in memory.
+    # Not a coroutine: while it waited for replicas it would keep the records in memory.
     def handle(self, request: KafkaRequest) -> Awaitable[KafkaAnswer]:
-        """Check and append; the answer comes when replicas have the records."""
+        """Check and append the records; the response follows when replicas have them."""
         asked, records = _decode(request.body, request.api_version)
         refused = _refused(asked, records)
         accepted = _without(records, refused)
@@ -206,7 +206,7 @@ def _decode(body: memoryview, version: int) -> tuple[_Asked, dict[TopicPartition
 def _refused(
     asked: _Asked, records: Mapping[TopicPartition, memoryview]
 ) -> dict[TopicPartition, ProducedPartition]:
-    """Return the partitions whose records go no further, and why."""
+    """Return the partitions whose records are refused, with the reasons."""
     if asked.is_transactional:
         return dict.fromkeys(records, _NO_TRANSACTIONS)
     refused = {}
@@ -218,7 +218,7 @@ def _refused(
 
 
 def _refusal(data: memoryview, version: int) -> ProducedPartition | None:
-    """Return why records are not for a log; whether they are whole is for the log to see."""
+    """Return why records are refused; None: the log checks whether they are complete."""
     if len(data) < _HEADER_BYTES:
         return ProducedPartition(
             Errors.INVALID_RECORD, message="there must be one record batch of magic 2"
@@ -251,7 +251,7 @@ def _without(
 def _invalid(
     records: Mapping[TopicPartition, memoryview], compacted: Collection[TopicPartition]
 ) -> dict[TopicPartition, ProducedPartition]:
-    """Return the partitions whose records are unreadable, or lack keys; on any thread."""
+    """Return the partitions with unreadable or keyless records; on any thread."""
     refused = {}
     for topic_partition, data in records.items():
         try:
@@ -294,7 +294,7 @@ def _encode(
                 writer.int32(len(refused_records))
                 for position in refused_records:
                     writer.int32(position)
-                    writer.nullable_string(None)  # what is wrong with all of them is said next
+                    writer.nullable_string(None)  # the error message for the whole batch follows
                 writer.nullable_string(message or None)
     writer.int32(0)  # throttle time
     return writer.pieces()

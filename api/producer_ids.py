@@ -23,13 +23,13 @@ _FIRST_EPOCH = 0
 
 
 class _ProducerIds:
-    """Hands out the ids of one block after the other; belongs to the listener's loop."""
+    """Gives out the ids of one block after another; used on the listener's loop only."""
 
     def __init__(self, take_block: Callable[[], range], executor: Executor) -> None:
         self._take_block = take_block
         self._executor = executor
         self._block: Iterator[int] = iter(())
-        self._fetching = asyncio.Lock()  # one block, however many wait for it
+        self._fetching = asyncio.Lock()  # one request for a block, for all that wait
 
     async def next_id(self) -> int:
         """Return an id never returned before, by any broker; raises what ``take_block`` does."""
@@ -46,9 +46,9 @@ class _ProducerIds:
 
 
 def producer_id_apis(take_block: Callable[[], range], executor: Executor) -> Sequence[KafkaApi]:
-    """Return InitProducerId.
+    """Return the API InitProducerId.
 
-    ``take_block`` returns ids that are ours alone, or raises ``RegentError``; it runs in
+    ``take_block`` returns ids reserved for this broker, or raises ``RegentError``; it runs in
     ``executor``.
     """
     producer_ids = _ProducerIds(take_block, executor)
@@ -62,7 +62,7 @@ def producer_id_apis(take_block: Callable[[], range], executor: Executor) -> Seq
             producer_id = await producer_ids.next_id()
         except RegentError as error:
             logger.warning("No producer id for a client: %s", error)
-            return _refused(Errors.COORDINATOR_LOAD_IN_PROGRESS)  # clients try again
+            return _refused(Errors.COORDINATOR_LOAD_IN_PROGRESS)  # clients retry on this code
         return _encode(Errors.NONE, producer_id, _FIRST_EPOCH)
 
     return [KafkaApi(KafkaApiKey.INIT_PRODUCER_ID, 0, 1, handle)]

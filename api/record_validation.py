@@ -1,9 +1,9 @@
-"""Whether the records of a produced batch can be read. The next reader is a consumer.
+"""Validation of the records in a produced batch: the next reader is a consumer.
 
 Mirrors ``kafka.log.LogValidator``, the iterators of ``DefaultRecordBatch`` and
-``DefaultRecord.readFrom``: as many records as the header says, each as long as it says, and nothing
-behind the last one. Offsets must be 0, 1, 2 …; Kafka writes a compressed batch anew where they are
-not. As in Kafka the greatest timestamp of the header is put right.
+``DefaultRecord.readFrom``: the number of records and their lengths must be as declared, with
+nothing after the last record. Offsets must be 0, 1, 2 …; Kafka rewrites a compressed batch with
+other offsets. As in Kafka the largest timestamp in the header is corrected.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OLDEST = -_MAX_INT64
 class InvalidRecordsError(Exception):
     """Records that consumers could not read, or records without a key in a compacted topic.
 
-    ``keyless`` are the positions of the latter in their batch.
+    ``keyless`` has the positions of records without a key.
     """
 
     def __init__(self, message: str, keyless: Sequence[int] = ()) -> None:
@@ -40,7 +40,7 @@ class InvalidRecordsError(Exception):
 
 
 def is_quick(batches: Sequence[memoryview]) -> bool:
-    """Whether ``validate`` takes no longer for these than an event loop can spare: about 1 ms."""
+    """Whether ``validate`` takes less than about 1 ms, so that it may run on the event loop."""
     records = 0
     for data in batches:
         _, attributes, _, _, _, count = _HEADER.unpack_from(data)
@@ -51,11 +51,11 @@ def is_quick(batches: Sequence[memoryview]) -> bool:
 
 
 def validate(data: memoryview, *, needs_keys: bool) -> None:
-    """Check the records of one batch, and correct the greatest timestamp in its header.
+    """Check the records of one batch, and correct the largest timestamp in its header.
 
-    ``data`` is at least a header. ``needs_keys``: its topic is compacted. Raises
-    ``InvalidRecordsError``. What the header and the CRC tell is left to the log, also when records
-    are wrong because bytes changed on the way: a producer sends those again.
+    ``data`` has at least the header. ``needs_keys``: the topic is compacted. Raises
+    ``InvalidRecordsError``. The log checks header and CRC: a batch that changed in transit is not
+    invalid, because the producer sends it again.
     """
     length, attributes, last_offset_delta, base_timestamp, max_timestamp, count = (
         _HEADER.unpack_from(data)
@@ -70,7 +70,7 @@ def validate(data: memoryview, *, needs_keys: bool) -> None:
             raise ValueError(f"timestamp {greatest}")
     except (ValueError, IndexError) as error:
         if _is_sound(data):
-            what = "a record goes beyond its batch" if isinstance(error, IndexError) else error
+            what = "a record exceeds its batch" if isinstance(error, IndexError) else error
             raise InvalidRecordsError(f"records that cannot be read: {what}") from None
         return
     if keyless:
@@ -85,11 +85,11 @@ def _is_sound(data: memoryview) -> bool:
 
 
 def _walk(data: bytes, count: int, keyless: list[int] | None) -> int:  # noqa: C901, PLR0915
-    """Go from record to record; return the greatest difference of a timestamp from the base.
+    """Check each record; return the largest timestamp delta.
 
-    ``keyless`` is given the positions of records without a key. Raises ``ValueError`` when records
-    are not as they must be, ``IndexError`` when one goes beyond the end. Numbers of one or two
-    bytes, nearly all there are, are read in place: a call for each would take twice as long.
+    Append the positions of records without a key to ``keyless``. Raises ``ValueError`` for an
+    invalid record and ``IndexError`` for one that exceeds the batch. Varints of one or two bytes,
+    which are nearly all, are read in place: a call for each would take twice as long.
     """
     end = len(data)
     if count * _LEAST_RECORD_BYTES > end:
@@ -105,7 +105,7 @@ def _walk(data: bytes, count: int, keyless: list[int] | None) -> int:  # noqa: C
             if more > 127:
                 size, at = _varint(data, at - 2)
         stop = at + (size >> 1)
-        raw = data[at + 1]  # after the attributes, which are unused
+        raw = data[at + 1]  # after the unused attributes
         at += 2
         if raw:
             if raw > 127:
@@ -156,7 +156,7 @@ def _walk(data: bytes, count: int, keyless: list[int] | None) -> int:  # noqa: C
 
 
 def _after_headers(data: bytes, at: int, stop: int) -> int:
-    """Return where the headers of a record end, which begin with how many they are."""
+    """Return the end of the headers of a record; they begin with their number."""
     raw, at = _varint(data, at)
     if raw & 1 or raw >> 1 > stop - at:
         raise ValueError("a record has headers that cannot be counted")
@@ -172,7 +172,7 @@ def _after_headers(data: bytes, at: int, stop: int) -> int:
 
 
 def _varint(data: bytes, at: int, max_bytes: int = 5) -> tuple[int, int]:
-    """Return a number as it is written, zigzag and all, and where it ends."""
+    """Return a varint, without zigzag decoding, and the position after it."""
     number = 0
     for shift in range(0, 7 * max_bytes, 7):
         byte = data[at]

@@ -1,4 +1,4 @@
-"""Answers that other threads give, brought to the listener's event loop.
+"""Answers of other threads, delivered on the listener's event loop.
 
 The loop is woken once for a burst of answers, not once for each: waking it is a system call.
 """
@@ -19,12 +19,12 @@ T = TypeVar("T")
 
 
 def monotonic_ms() -> int:
-    """Return the time by which the core counts."""
+    """Return the monotonic time in milliseconds, the clock of the core."""
     return time.monotonic_ns() // 1_000_000
 
 
 class Replies:
-    """The replies awaited on one event loop: the one that runs when they are made."""
+    """The awaited replies of one event loop, the one that runs when they are made."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -33,26 +33,24 @@ class Replies:
         self._is_woken = False
 
     def new(self) -> AwaitedReply[Any]:
-        """Return a reply to wait for; on the loop's thread."""
+        """Return a new reply to wait for; call it on the loop's thread."""
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         return AwaitedReply(self)
 
     def run(self, call: Callable[[], None]) -> None:
-        """Run ``call`` on the loop: at once when this is its thread, else soon; never raises."""
+        """Run ``call`` on the loop, at once when this is its thread; never raises."""
         if threading.get_ident() == self._thread:
             call()
             return
         self._arrived.append(call)
         if not self._is_woken and self._loop is not None:
             self._is_woken = True
-            with suppress(
-                RuntimeError
-            ):  # the loop is closed, and its replies are not awaited any more
+            with suppress(RuntimeError):  # the loop is closed: no reply is awaited any more
                 self._loop.call_soon_threadsafe(self._run_arrived)
 
     def _run_arrived(self) -> None:
-        self._is_woken = False  # first: an answer that arrives from here on wakes the loop again
+        self._is_woken = False  # first: a later answer wakes the loop again
         while self._arrived:
             self._arrived.popleft()()
 
@@ -68,11 +66,11 @@ class AwaitedReply(Generic[T]):
         self._waiter: asyncio.Future[None] | None = None
 
     def give(self, value: T) -> None:
-        """Answer; from any thread."""
+        """Set the answer; call it on any thread."""
         self._replies.run(lambda: self._take(value))
 
     async def wait(self) -> T:
-        """Return the answer once it is there."""
+        """Wait for the answer and return it."""
         if not self._value:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
@@ -84,7 +82,7 @@ class AwaitedReply(Generic[T]):
         timeout_ms: int,
         expire: Callable[[DelayedOperation, int], None],
     ) -> T:
-        """Return the answer of an operation; None: the operation has answered already.
+        """Wait for the answer of an operation; None: it has answered already.
 
         After ``timeout_ms``, or when the wait is cancelled, ``expire`` is called with the operation
         and the time, and makes the operation answer.

@@ -1,7 +1,7 @@
 """CreateTopics, versions 2 to 4, DeleteTopics, versions 1 to 3, CreatePartitions, versions 0 and 1.
 
-Mirrors ``kafka.server.KafkaApis.handleCreateTopicsRequest`` and the like. Any broker answers:
-``TopicService`` forwards the request to the active controller's broker.
+Mirrors ``kafka.server.KafkaApis.handleCreateTopicsRequest`` and the like. Every broker accepts
+them: ``TopicService`` forwards a request to the active controller's broker.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NOT_THROTTLED = 0
 
 
 def topic_apis(admin: TopicService) -> Sequence[KafkaApi]:
-    """Return the requests that change topics, taken by ``admin``."""
+    """Return the APIs that change topics, which call ``admin``."""
     replies = Replies()
 
     def answering(
@@ -111,7 +111,7 @@ def _encode_deleted(outcomes: Sequence[TopicOutcome], version: int) -> KafkaAnsw
     def write(outcome: TopicOutcome) -> None:
         error_code = outcome.error_code
         if error_code is Errors.TOPIC_DELETION_DISABLED and version < 3:
-            error_code = Errors.INVALID_REQUEST  # older clients do not know the other code
+            error_code = Errors.INVALID_REQUEST  # older clients know only this code
         writer.string(outcome.topic)
         writer.int16(error_code)
 

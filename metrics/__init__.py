@@ -1,1 +1,1 @@
-"""What a broker tells Prometheus."""
+"""The metrics of a broker, for Prometheus."""

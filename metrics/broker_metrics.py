@@ -1,4 +1,4 @@
-"""What a broker tells Prometheus; names are Kafka's MBeans joined by underscores.
+"""The metrics of a broker for Prometheus; names are Kafka's MBeans joined by underscores.
 
 They are read on request from the counters of their owners: nothing is measured twice.
 """
@@ -114,21 +114,20 @@ class _RequestHandler(WSGIRequestHandler):
     """Has a thread of its own and a timeout: a client may connect and send nothing."""
 
     def handle(self) -> None:
-        """Answer, or give up."""
+        """Handle a request; end it at the timeout."""
         with suppress(OSError):
             super().handle()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing of being asked."""
+        """Log no requests."""
 
 
 class MetricsServer:
     """Serves ``/metrics`` on ``host:port``, 0 for any free port.
 
-    A port that is taken is warned of, and a free one used instead: a broker serves without being
-    measured, too. A client that sends or reads nothing for ``timeout_s`` is
-    disconnected. Raises ``RegentError`` for
-    an unusable address.
+    If the port is in use, log a warning and use a free one, because a broker can serve without
+    metrics. A client that sends or reads nothing for ``timeout_s`` is disconnected. Raises
+    ``RegentError`` for an unusable address.
     """
 
     def __init__(self, host: str, port: int, *, timeout_s: float = _REQUEST_TIMEOUT_S) -> None:
@@ -154,11 +153,11 @@ class MetricsServer:
         return server, thread
 
     def publish(self, metrics: Collector) -> None:
-        """Add metrics to what is served."""
+        """Serve these metrics too."""
         self._registry.register(metrics)
 
     def withdraw(self, metrics: Collector) -> None:
-        """Serve these metrics no more (KAFKA-14866: they must not outlive what they measure)."""
+        """Stop serving these metrics (KAFKA-14866: they must not outlive their object)."""
         self._registry.unregister(metrics)
 
     def close(self) -> None:
@@ -176,21 +175,21 @@ class PlacementCounts(Protocol):
 
 
 class TopicRequestCounts(Protocol):
-    """``broker.topic_service.BrokerTopicService``, as far as it is counted."""
+    """The counters of ``broker.topic_service.BrokerTopicService``."""
 
     @property
     def placement(self) -> PlacementCounts:
-        """The placements for clients."""
+        """The counters of placements for clients."""
         ...
 
     @property
     def pending_count(self) -> int:
-        """How many requests wait."""
+        """The number of requests that wait."""
         ...
 
 
 class TopicMetrics(Collector):
-    """How many requests wait, and how often new topics were placed without the service."""
+    """Requests that wait, and placements of new topics with and without the service."""
 
     def __init__(self, topics: TopicRequestCounts) -> None:
         self._topics = topics
@@ -205,13 +204,17 @@ class TopicMetrics(Collector):
         placement = self._topics.placement
         for name, meaning, count in (
             ("placements", "placements of topics for clients", placement.placements),
-            ("placement_fallbacks", "those without the placement service", placement.fallbacks),
+            (
+                "placement_fallbacks",
+                "placements without the placement service",
+                placement.fallbacks,
+            ),
         ):
             yield CounterMetricFamily(f"regent_topic_{name}", meaning, value=count)
 
 
 class GuardianMetrics(Collector):
-    """Whether the process that reports this broker's crash runs, and how often it was replaced."""
+    """Whether this broker's guardian runs, and how often it was replaced."""
 
     def __init__(self, guardian: Guardian) -> None:
         self._guardian = guardian

@@ -41,7 +41,10 @@ _GAUGES = {
     "GlobalTopicCount": ("global_topic_count", "topics"),
     "GlobalPartitionCount": ("global_partition_count", "partitions that were ever led"),
     "TopicsToDeleteCount": ("topics_to_delete_count", "topics queued for deletion"),
-    "ReplicasToDeleteCount": ("replicas_to_delete_count", "their replicas, not deleted yet"),
+    "ReplicasToDeleteCount": (
+        "replicas_to_delete_count",
+        "replicas of these topics, not deleted yet",
+    ),
     "TopicsIneligibleToDeleteCount": (
         "topics_ineligible_to_delete_count",
         "topics queued for deletion that cannot be deleted yet",
@@ -51,11 +54,11 @@ _GAUGES = {
         "replicas that could not be deleted",
     ),
     "ActiveBrokerCount": ("active_broker_count", "registered brokers"),
-    "FencedBrokerCount": ("fenced_broker_count", "registered brokers that answer nothing"),
+    "FencedBrokerCount": ("fenced_broker_count", "registered brokers that do not answer"),
     "UnusableTopicCount": ("unusable_topic_count", "topics whose znode cannot be used"),
     "QuarantinedCount": (
         "quarantined_count",
-        "topics and events that ended controllers, left alone",
+        "topics and events quarantined because they ended controllers",
     ),
 }
 
@@ -68,7 +71,7 @@ def timer_metric(name: str, meaning: str, timer: Timer) -> HistogramMetricFamily
 
 
 def controller_metrics(controller: ControllerView) -> Iterable[Metric]:
-    """Yield the metrics of one broker's controller, active or not."""
+    """Yield the metrics of a broker's controller, active or inactive."""
     yield from _gauges(controller.stats)
     yield from _stats(controller.stats)
     yield GaugeMetricFamily(
@@ -121,7 +124,7 @@ def _channels(channels: ControllerChannelManager) -> Iterable[Metric]:
     yield queue_time
     unanswered = GaugeMetricFamily(
         "regent_unanswered_request_ms",
-        "how long a broker has owed the controller an answer, from 5 s on",
+        "time since a broker should have answered the controller, from 5 s on",
         labels=["broker_id", "request"],
     )
     for request in channels.unanswered():

@@ -14,7 +14,7 @@ _TOPICS = "kafka_server_BrokerTopicMetrics_"
 
 
 class KafkaClientMetrics(Collector):
-    """What clients send, get and wait for."""
+    """Requests, bytes and connections of clients."""
 
     def __init__(
         self, listener_metrics: Callable[[], ListenerMetrics | None], replicas: ReplicaManager
@@ -46,8 +46,8 @@ class KafkaClientMetrics(Collector):
             (_TOPICS + "BytesInPerSec", "bytes received from clients", metrics.bytes_in),
             (_TOPICS + "BytesOutPerSec", "bytes sent to clients", metrics.bytes_out),
             ("regent_client_throttles", "pauses in reading from a client", metrics.throttled),
-            ("regent_accept_pauses", "pauses for want of max_connections", metrics.accept_pauses),
-            ("regent_client_errors", "errors that no connection answers for", metrics.errors),
+            ("regent_accept_pauses", "pauses because of max_connections", metrics.accept_pauses),
+            ("regent_client_errors", "errors outside of a connection", metrics.errors),
         ):
             yield CounterMetricFamily(name, meaning, value=count)
         requests = CounterMetricFamily(
@@ -57,7 +57,9 @@ class KafkaClientMetrics(Collector):
             requests.add_metric([_kafka_name(api_key.name)], count)
         yield requests
         closed = CounterMetricFamily(
-            "regent_closed_client_connections", "closed from this side", labels=["reason"]
+            "regent_closed_client_connections",
+            "connections that the broker closed",
+            labels=["reason"],
         )
         for reason, count in metrics.closed.items():
             closed.add_metric([reason.value], count)

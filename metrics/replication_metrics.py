@@ -19,32 +19,46 @@ _FETCHERS = "kafka_server_ReplicaFetcherManager_"
 _STATS = "kafka_server_FetcherStats_"
 _LOG = "kafka_log_Log_"
 
-MAX_PARTITIONS = 2_000  # a broker that has more tells nothing about each of them
+MAX_PARTITIONS = 2_000  # a broker with more has no metrics for single partitions
 
 
 def replication_metrics(replicas: ReplicaManager) -> Iterable[Metric]:
-    """Yield what a broker hosts, how its ISRs change, and each partition it leads."""
+    """Yield the metrics of hosted partitions, of ISR changes, and of each led partition."""
     hosted = list(replicas.partitions.values())
     led = [partition for partition in hosted if partition.role is Role.LEADER]
     moving = sum(partition.assignment.is_being_reassigned for partition in led)
     for name, meaning, value in (
         ("PartitionCount", "replicas hosted", len(hosted)),
         ("LeaderCount", "partitions led", replicas.leader_count),
-        ("OfflineReplicaCount", "replicas in failed directories", replicas.offline_replica_count),
-        ("UnderReplicatedPartitions", "led with too few in sync", replicas.under_replicated_count),
+        (
+            "OfflineReplicaCount",
+            "replicas in failed log directories",
+            replicas.offline_replica_count,
+        ),
+        (
+            "UnderReplicatedPartitions",
+            "led partitions with an ISR below min.insync.replicas",
+            replicas.under_replicated_count,
+        ),
         ("UnderMinIsrPartitionCount", "led, refusing acks=all", replicas.under_min_isr_count),
-        ("AtMinIsrPartitionCount", "led, one short of refusing", replicas.at_min_isr_count),
-        ("ReassigningPartitions", "led and being moved", moving),
+        (
+            "AtMinIsrPartitionCount",
+            "led partitions with an ISR of min.insync.replicas",
+            replicas.at_min_isr_count,
+        ),
+        ("ReassigningPartitions", "led partitions that are being reassigned", moving),
     ):
         yield GaugeMetricFamily(_MANAGER + name, meaning, value=value)
     counters = replicas.counters
     for name, meaning, count in (
-        ("IsrExpandsPerSec", "replicas that came back into an ISR", counters.isr_expands),
+        ("IsrExpandsPerSec", "replicas that joined an ISR again", counters.isr_expands),
         ("IsrShrinksPerSec", "ISRs that lost replicas", counters.isr_shrinks),
         ("FailedIsrUpdatesPerSec", "ISR changes refused", counters.failed_isr_updates),
     ):
         yield CounterMetricFamily(_MANAGER + name, meaning, value=count)
-    yield GaugeMetricFamily(_FETCHERS + "MaxLag", "of any follower here", value=replicas.max_lag)
+    yield GaugeMetricFamily(
+        _FETCHERS + "MaxLag", "largest lag of a follower on this broker", value=replicas.max_lag
+    )
     if len(led) <= MAX_PARTITIONS:
         yield from _of_partitions(led)
     if len(hosted) <= MAX_PARTITIONS:
@@ -52,7 +66,7 @@ def replication_metrics(replicas: ReplicaManager) -> Iterable[Metric]:
 
 
 def fetcher_metrics(fetchers: ReplicaFetcherManager) -> Iterable[Metric]:
-    """Yield how the fetchers of a broker that follows are doing."""
+    """Yield the metrics of a follower's fetchers."""
     by_leader = fetchers.fetchers
     dead = sum(not fetcher.is_alive for fetcher in by_leader.values())
     yield GaugeMetricFamily(_FETCHERS + "DeadThreadCount", "fetchers that have died", value=dead)
@@ -74,7 +88,7 @@ def _of_partitions(led: Iterable[Partition]) -> Iterable[Metric]:
     )
     replicas = GaugeMetricFamily(_PARTITION + "ReplicasCount", "replicas assigned", labels=labels)
     under_replicated = GaugeMetricFamily(
-        _PARTITION + "UnderReplicated", "1 when too few are in sync", labels=labels
+        _PARTITION + "UnderReplicated", "1 if the ISR is below min.insync.replicas", labels=labels
     )
     under_min_isr = GaugeMetricFamily(
         _PARTITION + "UnderMinIsr", "1 when acks=all is refused", labels=labels
@@ -90,10 +104,10 @@ def _of_partitions(led: Iterable[Partition]) -> Iterable[Metric]:
 
 
 def _of_logs(hosted: Collection[Partition]) -> Iterable[Metric]:
-    """Yield where logs begin and end; one whose directory has failed says nothing."""
+    """Yield the offsets of logs; a log in a failed directory has none."""
     kinds: tuple[tuple[str, str, Callable[[PartitionLog], int]], ...] = (
-        ("LogStartOffset", "the first offset there is", lambda log: log.log_start_offset),
-        ("LogEndOffset", "the next offset to be written", lambda log: log.log_end_offset),
+        ("LogStartOffset", "log start offset", lambda log: log.log_start_offset),
+        ("LogEndOffset", "log end offset", lambda log: log.log_end_offset),
         ("Size", "bytes of records", lambda log: log.size),
     )
     for name, meaning, read in kinds:
