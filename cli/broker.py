@@ -1,4 +1,4 @@
-"""``broker``: one broker in the foreground; ``guardian``: the small process beside it."""
+"""``broker``: one broker in the foreground; ``guardian``: its small companion process."""
 
 from __future__ import annotations
 
@@ -92,17 +92,17 @@ def broker(
 
     Ctrl-C or SIGTERM shuts it down in a controlled way; a second one ends it at once.
 
-    Without --zookeeper the cluster that runs on --data-dir starts the broker, as it was and as its
-    own child (see `brokers start`).
+    Without --zookeeper the cluster that runs on --data-dir starts the broker as its child, with its
+    former ports and settings (see `brokers start`).
 
-    Every setting of docs/configuration.md has an option of its name, with dashes; those that are
-    used most are listed here. Options override the file.
+    Each setting of docs/configuration.md has an option of the same name, with dashes. This page
+    lists the common ones. Options override the file.
     """
     given = _given(options)
     if zookeeper is None:
         if given or config is not None:
             raise click.UsageError(
-                "settings need --zookeeper: without it the broker starts with those it had"
+                "settings need --zookeeper: without it the broker starts with its former settings"
             )
         print_started(bring_back(data_dir, [broker_id]))
         return
@@ -121,7 +121,7 @@ def guardian(zookeeper: str, pid: int) -> None:
 
 
 def _prepare_process() -> None:
-    """Raise the limit of open files, and collect garbage less often.
+    """Raise the limit of open files, and run the garbage collector less often.
 
     Every channel takes a few descriptors. A controller builds and keeps hundreds of thousands of
     objects; the default garbage collection would double the time of a failover.
@@ -136,8 +136,8 @@ def _run(options: BrokerOptions, settings: Settings, death_pipe_fd: int | None) 
     _prepare_process()
     process = BrokerProcess(options, settings)
 
-    # Signals are blocked in every thread, and one thread waits for them. A handler would interrupt
-    # the main thread anywhere, even while that holds a lock that the handler needs.
+    # Signals are blocked in every thread, and one thread waits for them. A handler would run on the
+    # main thread at any point, also while that thread holds a lock that the handler needs.
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     threading.Thread(target=_await_signals, args=(process,), name="signals", daemon=True).start()
     if death_pipe_fd is not None:
@@ -168,7 +168,7 @@ def _run(options: BrokerOptions, settings: Settings, death_pipe_fd: int | None) 
 
 
 def _note_cluster_of(options: BrokerOptions) -> None:
-    """Say how to start a broker of a local cluster as a child of the cluster."""
+    """Print how to start a broker of a local cluster as a child of the cluster."""
     cluster_dir = options.data_dir.parent
     if (cluster_dir / CLUSTER_FILE).exists():
         note(
@@ -190,7 +190,7 @@ def _await_signals(process: BrokerProcess) -> None:
 
 
 def _await_death(pipe: int, process: BrokerProcess) -> None:
-    """Stop without a controlled shutdown when the process that started this one is gone."""
+    """Stop without a controlled shutdown when the parent process has ended."""
     while os.read(pipe, 4096):
         pass
     process.request_stop(hurry=True)

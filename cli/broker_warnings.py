@@ -1,4 +1,4 @@
-"""What brokers warn of themselves, asked all at once."""
+"""Warnings of the brokers about themselves, requested from all at once."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 32
 _ASK_TIMEOUT_S = 0.5
-_MAX_BROKERS = 200  # of a cluster as large as that, the metrics tell more
+_MAX_BROKERS = 200  # metrics are better for a larger cluster
 
 
 def broker_warnings(registrations: Collection[BrokerRegistration]) -> Iterator[str]:
-    """Yield one line a warning; a broker that does not answer has none."""
+    """Yield a line for each warning; skip brokers that do not answer."""
     from regent.transport.sockets import new_context
 
     context = new_context()

@@ -1,4 +1,4 @@
-"""``brokers``: list them, shut one down."""
+"""``brokers``: list, shut down and start brokers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _COLUMNS = (
 
 
 class BrokerError(RegentError):
-    """A broker is not what the command needs it to be."""
+    """A broker is not in the state that the command needs."""
 
 
 @click.group()
 def brokers() -> None:
-    """List brokers, shut one down, start it again."""
+    """List, shut down and start brokers."""
 
 
 brokers.add_command(start)
@@ -39,7 +39,7 @@ brokers.add_command(pid)
 
 
 def broker_json(registration: BrokerRegistration, controller_id: BrokerId) -> dict[str, object]:
-    """Return the object that stands for a broker in JSON answers."""
+    """Return the JSON object of a broker, for ``-o json``."""
     info = registration.info
     endpoint = info.plaintext_endpoint or next(iter(info.endpoints), None)
     return {
@@ -55,7 +55,7 @@ def broker_json(registration: BrokerRegistration, controller_id: BrokerId) -> di
 
 
 def _cells(row: Mapping[str, object]) -> list[object]:
-    """Return a row of the table: of endpoints at the broker's own host the port is enough."""
+    """Return a row of the table; endpoints on the broker's own host show the port only."""
     own = f"tcp://{bracketed(str(row['host']))}:"
     ports = [
         endpoint and str(endpoint).removeprefix(own).removeprefix("tcp://")
@@ -95,12 +95,12 @@ def list_brokers(cluster: Cluster, /, output: str) -> None:
     type=click.IntRange(min=1),
     default=60_000,
     show_default=True,
-    help="How long to wait until the broker has gone.",
+    help="Time to wait until the broker has ended.",
 )
 @output_option
 @pass_cluster
 def shutdown(cluster: Cluster, /, broker_id: BrokerId, timeout_ms: int, output: str) -> None:
-    """Shut one broker down in a controlled way: its leaderships are handed over first.
+    """Shut one broker down in a controlled way: first move its leaderships to other brokers.
 
     Prints the partitions that no other broker could take over.
     """
@@ -129,7 +129,7 @@ def shutdown(cluster: Cluster, /, broker_id: BrokerId, timeout_ms: int, output: 
 
 
 def _process(cluster: Cluster, broker_id: BrokerId) -> int | None:
-    """Return the process of a broker of a cluster on this machine."""
+    """Return the process id of a broker of a local cluster, None if it is unknown."""
     file = cluster.file
     return file.brokers[broker_id].pid if file and broker_id in file.brokers else None
 
@@ -147,7 +147,7 @@ def _await_end(process: int | None, deadline: float) -> None:
 def _ask_to_shut_down(
     registration: BrokerRegistration, *, timeout_s: float
 ) -> ShutdownBrokerResponse | None:
-    """Return what the broker could not hand over; None when it ended before it could say."""
+    """Return the partitions that the broker still leads; None when it ended without an answer."""
     from regent.cli.remote_actors import actor_at
     from regent.transport.client import PeerDisconnectedError, RequestError
     from regent.transport.remote_ref import ask
@@ -159,12 +159,12 @@ def _ask_to_shut_down(
             request = ShutdownBrokerRequest()
             response = ask(actor, request, ShutdownBrokerResponse, timeout_s=timeout_s)
     except PeerDisconnectedError:
-        note(f"broker {broker_id} ended before it said what it could not hand over")
+        note(f"broker {broker_id} ended before it reported which partitions it still leads")
         return None
     except RequestError as error:
         raise BrokerError(f"broker {broker_id} does not respond as it must: {error}") from None
     if response.error_code is not Errors.NONE:
-        note(f"broker {broker_id} stops without having handed over: {response.error_code.name}")
+        note(f"broker {broker_id} stops without a controlled shutdown: {response.error_code.name}")
     return response
 
 

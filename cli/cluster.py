@@ -38,7 +38,7 @@ _RETRY_BACKOFF_MS = 200  # of a controlled shutdown: all brokers are on one mach
 
 
 class ClusterOptionsError(RegentError):
-    """The cluster cannot be started with these options; the message says what to do."""
+    """The cluster cannot be started with these options; the message names the remedy."""
 
 
 @click.command()
@@ -48,7 +48,7 @@ class ClusterOptionsError(RegentError):
     type=click.IntRange(1, MAX_BROKERS),
     default=3,
     show_default=True,
-    help="How many brokers; their ids are 0, 1, 2, …",
+    help="Number of brokers; their ids are 0, 1, 2, …",
 )
 @click.option(
     "--data-dir",
@@ -68,7 +68,7 @@ class ClusterOptionsError(RegentError):
     type=click.Choice(["1", "3"]),
     default="1",
     show_default=True,
-    help="How many ZooKeeper servers to start.",
+    help="Number of ZooKeeper servers to start.",
 )
 @click.option(
     "--base-port",
@@ -93,7 +93,7 @@ class ClusterOptionsError(RegentError):
     default=None,
     help="Keep a Spark session that places new topics at once; by default if Spark is installed.",
 )
-@click.option("--restart", is_flag=True, help="Start processes that died again.")
+@click.option("--restart", is_flag=True, help="Restart processes that died.")
 @click.option(
     "--session-timeout-ms",
     type=click.IntRange(500, 60_000),
@@ -177,7 +177,7 @@ def _load(config: Path | None, session_timeout_ms: int | None) -> Settings:
 
 
 def _retry_backoff_ms(settings: Settings) -> int:
-    """Return the pause that the file has, or else a short one."""
+    """Return the pause from the file; the default is short."""
     if "broker.controlled_shutdown_retry_backoff_ms" in settings.given:
         return settings.broker.controlled_shutdown_retry_backoff_ms
     return _RETRY_BACKOFF_MS
@@ -210,8 +210,8 @@ def _locked(data_dir: Path) -> Iterator[None]:
 def _await_predecessor(data_dir: Path) -> None:
     """Wait for the children of a ``cluster`` that was killed: they end by themselves.
 
-    A process that has not ended in time has nothing to do with the cluster, because its process id
-    was used again; or it holds a port, and the check of ports then says so.
+    A process that does not end in time is not of the cluster, because its process id was reused.
+    Otherwise it still holds a port, and the check of the ports reports that.
     """
     deadline = time.monotonic() + _PREDECESSOR_TIMEOUT_S
     for pid in listed_processes(data_dir):
@@ -287,5 +287,5 @@ def _announce(line: str) -> None:
 
 
 def _say(line: str) -> None:
-    with suppress(OSError):  # the terminal is gone, the brokers are not
+    with suppress(OSError):  # the terminal is closed, but the brokers still run
         click.echo(f"cluster: {line}", err=True)

@@ -1,4 +1,4 @@
-"""``controller``: shows the active controller, or has another broker elected."""
+"""``controller``: shows the active controller, or deposes it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def controller() -> None:
 
 
 def controller_json(controller: ActiveController) -> dict[str, object]:
-    """Return the object that stands for the controller in JSON answers."""
+    """Return the JSON object of the controller, for ``-o json``."""
     return {
         "broker_id": controller.broker_id,
         "controller_epoch": controller.controller_epoch,
@@ -53,15 +53,15 @@ def show(cluster: Cluster, /, output: str) -> None:
     type=click.IntRange(min=0),
     default=30_000,
     show_default=True,
-    help="How long to wait for the next one.",
+    help="Time to wait for the next controller.",
 )
 @output_option
 @pass_cluster
 def move(cluster: Cluster, /, timeout_ms: int, output: str) -> None:
     """Depose the active controller and wait for the next one.
 
-    Deletes /controller, unless another broker has been elected since it was read. The same broker
-    may be elected again; it then reads everything again in a new epoch.
+    Deletes /controller, unless another broker has been elected meanwhile. The same broker may be
+    elected again; then it loads all metadata again in a new epoch.
     """
     with cluster.admin() as admin:
         old = _active(admin)
@@ -77,10 +77,10 @@ def move(cluster: Cluster, /, timeout_ms: int, output: str) -> None:
 @output_option
 @pass_cluster
 def try_again(cluster: Cluster, /, output: str) -> None:
-    """Have the controller try again what it has quarantined.
+    """Make the controller retry quarantined topics and events.
 
     A topic or event that ended two controllers by an unexpected error is quarantined by the third;
-    status names it. A topic is tried again when its znode changes.
+    status names it. A change of a topic's znode retries the topic too.
     """
     with cluster.admin() as admin:
         forgotten = admin.forget_failures()

@@ -1,4 +1,4 @@
-"""``elect-leaders``: preferred and unclean elections, in the words of Kafka's tool (KIP-460)."""
+"""``elect-leaders``: preferred and unclean elections, with the output of Kafka's tool (KIP-460)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NAMED_PARTITIONS = 20
 
 
 class ElectionError(RegentError):
-    """Partitions did not get the leader they should have."""
+    """Leaders of some partitions could not be elected."""
 
 
 @click.command(
@@ -45,14 +45,18 @@ class ElectionError(RegentError):
     "--election-type",
     type=click.Choice([kind.name.lower() for kind in ElectionType], case_sensitive=False),
     required=True,
-    help="The preferred replica if it is in sync, or any live one for a partition without a leader,"
-    " at the price of records only others have.",
+    help="preferred: the first replica, if it is in sync. unclean: any live replica, for a"
+    " partition without a leader; records that only other replicas have are lost.",
 )
-@click.option("--all-topic-partitions", is_flag=True, help="Elect for all partitions that need it.")
+@click.option(
+    "--all-topic-partitions",
+    is_flag=True,
+    help="Elect leaders of all partitions that need an election.",
+)
 @click.option("--topic", metavar="NAME")
 @click.option("--partition", type=click.IntRange(min=0))
 @click.option("--path-to-json-file", "file", type=click.File("rb"), metavar="FILE")
-@timeout_option("How long to wait until the new leaders are known.")
+@timeout_option("Time to wait until the brokers know the new leaders.")
 @output_option
 @pass_cluster
 def elect_leaders(
@@ -66,7 +70,7 @@ def elect_leaders(
     timeout_ms: int,
     output: str,
 ) -> None:
-    """Elect the leaders of some partitions or of all, now."""
+    """Elect leaders of some partitions or of all."""
     kind = ElectionType[election_type.upper()]
     partitions = _partitions(all_topic_partitions, topic, partition, file)
     deadline = time.monotonic() + timeout_ms / 1000
@@ -90,7 +94,7 @@ def elect_leaders(
 def _partitions(
     all_partitions: bool, topic: str | None, partition: int | None, file: BinaryIO | None
 ) -> tuple[TopicPartition, ...] | None:
-    """Return the partitions that are named, None for all of them."""
+    """Return the named partitions, None for all."""
     if [all_partitions, topic is not None, file is not None].count(True) != 1:
         raise click.UsageError(
             "one of --all-topic-partitions, --topic and --path-to-json-file is needed"
@@ -111,9 +115,9 @@ def _of(row: ElectedPartition) -> TopicPartition:
 def _await_metadata(
     controller: ControllerRef, elected: Mapping[TopicPartition, BrokerId], deadline: float
 ) -> list[TopicPartition]:
-    """Wait until the metadata of the controller's broker shows the leaders; return which it lacks.
+    """Wait until the metadata of the controller's broker has the leaders; return those it lacks.
 
-    What that broker believes, all others were told at the same time.
+    The controller sends the same UpdateMetadata to all brokers at the same time.
     """
     missing = dict(elected)
     for _ in pauses(deadline) if missing else ():

@@ -27,17 +27,17 @@ JOURNAL: Final = "events.jsonl"
 _PREVIOUS: Final = "events.jsonl.1"
 _MAX_LINE_BYTES: Final = 4 * 1024 * 1024
 _POLL_S: Final = 0.2
-_CONTEXT: Final = 10  # events shown before those to come, as by tail -f
+_CONTEXT: Final = 10  # events shown before --follow, as with tail -f
 
 _LINE: Final = "{:23}  {:>6}  {:>9}  {:40}  {:33}  {:>9}  {:>11}"
 _HEADER: Final = _LINE.format("TIME", "BROKER", "ID", "EVENT", "CAUSE", "QUEUE-MS", "HANDLING-MS")
-_CHANGE: Final = "    "  # a change stands below its event
+_CHANGE: Final = "    "  # a change is printed below its event
 
 
 class Shown(Enum):
-    """Which events are printed, and how."""
+    """The events to print, and their form."""
 
-    LINES = "every event as the line it is"
+    LINES = "every event, as its line"
     ALL = "every event in the table"
     TELLING = "without answers of brokers that changed nothing"
 
@@ -55,17 +55,17 @@ class Event(NamedTuple):
 
 
 class JournalReader:
-    """Reads one broker's journal from its beginning, and on where it stopped."""
+    """Reads one broker's journal from its beginning; each call continues after the last one."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / JOURNAL
         self._next = [path for path in (directory / _PREVIOUS, self._path) if path.exists()]
         self._file: IO[bytes] | None = None
         self.unreadable = 0
-        """How many lines were no events: torn by a crash."""
+        """Number of unreadable lines, which a crash left incomplete."""
 
     def read(self) -> Iterator[Event]:
-        """Yield the events there are; one that is still being written is left for later."""
+        """Yield the complete events; an incomplete last line is left for the next call."""
         while (file := self._open()) is not None:
             for line in self._complete_lines(file):
                 event = _parse(line)
@@ -104,7 +104,7 @@ class JournalReader:
             yield line
 
     def _is_replaced(self, file: IO[bytes]) -> bool:
-        """Whether the journal became too long and a new one was begun."""
+        """Whether a new journal was begun because this one was full."""
         try:
             return self._path.stat().st_ino != os.fstat(file.fileno()).st_ino
         except FileNotFoundError:
@@ -142,7 +142,7 @@ def _moment(_context: object, _option: object, text: str | None) -> int | None:
     "since_ms",
     metavar="TIME",
     callback=_moment,
-    help="Only from then on: 2026-01-31T23:59:00, or so long ago as 30s, 10m, 2h, 1d.",
+    help="Only events since a time, 2026-01-31T23:59:00, or since 30s, 10m, 2h, 1d ago.",
 )
 @click.option(
     "--broker",
@@ -163,10 +163,10 @@ def events(
     data_dir: Path,
     output: str,
 ) -> None:
-    """Show the events that the controllers handled, of all brokers, by time.
+    """Show the events that the controllers of all brokers handled, by time.
 
     The table leaves out the brokers' answers that changed nothing; JSON has a line for every event.
-    With --follow, --tail and --since say what of the past is shown first.
+    With --follow, --tail and --since select the past events to show first.
     """
     if follow and tail is None and since_ms is None:
         tail = _CONTEXT

@@ -1,4 +1,4 @@
-"""``jobs``: the Spark jobs, which have command lines of their own and are imported when called."""
+"""``jobs``: the Spark jobs. Each has its own command line and is imported when called."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OWN_OPTIONS: Final = {"ignore_unknown_options": True, "help_option_names": []}
 
 
 def _job(name: str, module: str, summary: str) -> click.Command:
-    """Return a command that hands everything behind its name to ``main`` of a module."""
+    """Return a command that passes all its arguments to ``main`` of a module."""
 
     @click.command(name, context_settings=_OWN_OPTIONS, help=summary)
     @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -31,12 +31,12 @@ jobs = click.Group(
         _job("plan", "regent.jobs.plan", "Plan which replicas to move, and move them."),
         click.Group(
             "report",
-            help="Show how a cluster is balanced, and what its controllers did.",
+            help="Report the balance of a cluster and the events of its controllers.",
             commands=[
                 _job(
                     "balance",
                     "regent.jobs.report_balance",
-                    "Replicas, leaders, bytes; what may be lost.",
+                    "Replicas, leaders and bytes by broker and rack; possible losses.",
                 ),
                 _job(
                     "leaders",
@@ -44,7 +44,9 @@ jobs = click.Group(
                     "Partitions that are not led by their preferred leader.",
                 ),
                 _job(
-                    "events", "regent.jobs.report_events", "Latencies, failovers, churn, flapping."
+                    "events",
+                    "regent.jobs.report_events",
+                    "Latencies, failovers and changes from the journals of controllers.",
                 ),
             ],
         ),
@@ -55,7 +57,7 @@ jobs = click.Group(
                 _job(
                     "placement",
                     "regent.jobs.simulate_placement",
-                    "A placement scheme at any scale.",
+                    "Simulate a placement scheme at any scale.",
                 ),
             ],
         ),

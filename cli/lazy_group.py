@@ -1,4 +1,4 @@
-"""Groups of commands that are imported one by one, when they are called."""
+"""Groups whose commands are imported when they are called."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def load(module: str, command: str) -> ModuleType:
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported one by one, when they are called."""
+    """A group whose commands are imported when they are called."""
 
     def __init__(self, *args: Any, commands: Mapping[str, LazyCommand], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._lazy = commands
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands, in the order they are declared in."""
+        """Return the names of the commands in the sequence of their declaration."""
         return list(self._lazy)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

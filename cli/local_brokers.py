@@ -1,4 +1,4 @@
-"""Brokers of a cluster on this machine: bringing them back, and which processes they are."""
+"""Brokers of a local cluster: starting them again, and their process ids."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NoSuchBrokerError(RegentError):
 
 
 def bring_back(data_dir: Path, broker_ids: Sequence[BrokerId]) -> list[dict[str, Any]]:
-    """Have the ``cluster`` that runs on a folder start brokers as they were; none: all it misses.
+    """Let the running ``cluster`` of a folder start brokers again; no ids: all that do not run.
 
     Returns their entries in ``cluster.json``. Raises ``RegentError``.
     """
@@ -36,7 +36,7 @@ def bring_back(data_dir: Path, broker_ids: Sequence[BrokerId]) -> list[dict[str,
 
 
 def print_started(started: Sequence[dict[str, Any]]) -> None:
-    """Say which brokers serve again."""
+    """Print the brokers that serve again."""
     for broker in started:
         click.echo(
             f"Broker {broker['id']} serves on {broker['host']}:{broker['port']}"
@@ -51,8 +51,8 @@ def print_started(started: Sequence[dict[str, Any]]) -> None:
 def start(broker_ids: tuple[BrokerId, ...], data_dir: Path, output: str) -> None:
     """Start brokers again that died or were shut down; without an ID, all of them.
 
-    The cluster that runs on the data directory starts them as they were: on their ports, with
-    their configuration and data, as children of its own that Ctrl-C ends with it.
+    The cluster that runs on the data directory starts them as its children, with their former
+    ports, configuration and data. Ctrl-C ends them with the cluster.
     """
     started = bring_back(data_dir, broker_ids)
     if output == Output.JSON:
@@ -67,9 +67,9 @@ def start(broker_ids: tuple[BrokerId, ...], data_dir: Path, output: str) -> None
 @click.argument("broker", metavar=f"ID|{CONTROLLER}")
 @pass_cluster
 def pid(cluster: Cluster, /, broker: str) -> None:
-    """Print the process id of a broker on this machine, or of the one that is the controller.
+    """Print the process id of a broker on this machine, or of the active controller.
 
-    To see what a cluster makes of it: kill -9 $(regent brokers pid controller)
+    To see a failover: kill -9 $(regent brokers pid controller)
     """
     broker_id = _controller(cluster) if broker == CONTROLLER else _id(broker)
     file = cluster.file

@@ -1,8 +1,7 @@
-"""The root of the command line: which commands there are, and how errors look.
+"""The root of the command line: the list of commands, and the form of errors.
 
-A command is imported when it is called, so that listing topics does not pay for Spark. Whatever
-goes wrong on purpose is one line on stderr: exit code 1, or 2 for a command line that makes no
-sense; 130 after Ctrl-C.
+A command is imported when it is called, so that listing topics does not pay for Spark. Every
+expected error is one line on stderr, with exit code 1, or 2 for wrong arguments; Ctrl-C gives 130.
 """
 
 from __future__ import annotations
@@ -44,8 +43,10 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "reassign": LazyCommand("regent.cli.reassign", "reassign", "Move replicas to other brokers."),
     "elect-leaders": LazyCommand("regent.cli.elect_leaders", "elect_leaders", "Elect leaders now."),
-    "metadata": LazyCommand("regent.cli.metadata", "metadata", "Show what one broker believes."),
-    "status": LazyCommand("regent.cli.status", "status", "Tell on one screen whether all is well."),
+    "metadata": LazyCommand(
+        "regent.cli.metadata", "metadata", "Show the metadata cache of a broker."
+    ),
+    "status": LazyCommand("regent.cli.status", "status", "Show whether the cluster is healthy."),
     "events": LazyCommand("regent.cli.events", "events", "Read the journal of the controllers."),
     "jobs": LazyCommand("regent.cli.jobs", "jobs", "Run Spark jobs."),
     "guardian": LazyCommand("regent.cli.broker", "guardian", None),
@@ -102,7 +103,7 @@ def _report(message: str) -> None:
     ),
 )
 @click.version_option(__version__, message="regent %(version)s")
-@click.option("-v", "--verbose", is_flag=True, help="Log to stderr what happens inside.")
+@click.option("-v", "--verbose", is_flag=True, help="Log to stderr.")
 def cli(verbose: bool) -> None:
     """Regent: a replicated, partitioned log cluster with Kafka's ZooKeeper-mode control plane.
 
@@ -112,7 +113,7 @@ def cli(verbose: bool) -> None:
     if verbose:
         logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
     elif logging.lastResort is not None:
-        # What a library warns about would otherwise reach stderr beside our own one line.
+        # Else warnings of libraries would appear on stderr, beside the line of the error.
         logging.lastResort.setLevel(logging.CRITICAL)
 
 

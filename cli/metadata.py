@@ -1,4 +1,4 @@
-"""``metadata``: what one broker believes about the cluster."""
+"""``metadata``: the metadata cache of a broker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COLUMNS = ("topic", "partition", "leader", "leader_epoch", "isr", "replicas", "
 
 
 class MetadataError(RegentError):
-    """A broker did not say what it believes."""
+    """A broker did not return its metadata."""
 
 
 @click.command(epilog=examples("metadata --broker 1"))
@@ -33,9 +33,9 @@ class MetadataError(RegentError):
 @output_option
 @pass_cluster
 def metadata(cluster: Cluster, /, broker_id: BrokerId, output: str) -> None:
-    """Show what a broker's metadata cache holds: the controller, brokers and partitions it knows.
+    """Show the metadata cache of a broker: the controller, brokers and partitions.
 
-    A broker that is not registered is asked too, if it is one of the data directory's.
+    A broker without registration is asked too, if it belongs to the local cluster.
     """
     from regent.cli.remote_actors import actor_at
     from regent.transport.client import RequestError
@@ -75,7 +75,7 @@ def metadata(cluster: Cluster, /, broker_id: BrokerId, output: str) -> None:
 
 
 def _endpoint(cluster: Cluster, broker_id: BrokerId) -> str:
-    """Return the control endpoint by registration, or failing that by ``cluster.json``."""
+    """Return the control endpoint from the registration, or else from ``cluster.json``."""
     try:
         with cluster.admin() as admin:
             return control_endpoint(broker_id, admin.read_broker(broker_id))
@@ -87,7 +87,7 @@ def _endpoint(cluster: Cluster, broker_id: BrokerId) -> str:
 
 
 def _registration(broker: UpdateMetadataBroker) -> BrokerRegistration:
-    """Return a broker of a metadata cache as the registration it came from."""
+    """Convert a broker of a metadata cache to its registration."""
     info = BrokerInfo(
         broker.broker_id,
         tuple(EndPoint(*endpoint) for endpoint in broker.endpoints),

@@ -1,4 +1,4 @@
-"""New topics as options and files describe them. All problems are reported, not only the first."""
+"""Parses new topics in options and files. Reports all problems, not only the first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How commands print: data on stdout, as a table or as JSON; everything else on stderr."""
+"""Output of commands: data on stdout, as a table or as JSON; everything else on stderr."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _GAP = 2  # between the columns of a table
 
 
 class Output(StrEnum):
-    """What ``-o`` may be."""
+    """The values of ``-o``."""
 
     TABLE = "table"
     JSON = "json"
@@ -37,7 +37,7 @@ def output_option(command: F) -> F:
 
 
 def examples(*lines: str) -> str:
-    """Return what ``--help`` ends with: command lines of this program, not wrapped."""
+    """Return the examples at the end of ``--help``: command lines, not wrapped."""
     return "\n".join(("\b", "Examples:", *(f"  {program()} {line}" for line in lines)))
 
 
@@ -48,9 +48,9 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print an aligned table: plain, so that it can be cut into words, unless on a terminal.
+    """Print an aligned table; without a terminal it is plain, so that programs can split it.
 
-    Where a terminal is too narrow for it, a row is a block of names and values.
+    On a terminal that is too narrow, each row is a block of names and values.
     """
     cells = [[_cell(value) for value in row] for row in rows]
     if sys.stdout.isatty():
@@ -72,7 +72,7 @@ def print_facts(facts: Iterable[tuple[str, object]]) -> None:
 
 
 def note(message: str) -> None:
-    """Say something that is not part of the result."""
+    """Print a message on stderr: it is not part of the result."""
     click.echo(message, err=True)
 
 
@@ -101,7 +101,7 @@ def _print_rich(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
             click.echo(nl=number > 0)
             print_facts(zip(columns, row, strict=True))
         return
-    gap = (0, _GAP - 1, 0, 0)  # and one for the line that this box does not have
+    gap = (0, _GAP - 1, 0, 0)  # one more for the border, which this box lacks
     table = Table(*headings, box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=gap)
     for row in cells:
         table.add_row(*map(escape, row))

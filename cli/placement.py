@@ -1,4 +1,4 @@
-"""Options of the commands that have new partitions placed, and the state of the service."""
+"""Options for the placement of new partitions, and the state of the placement service."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def service_options(command: F) -> F:
         type=click.IntRange(min=0),
         default=PLACEMENT_TIMEOUT_MS,
         show_default=True,
-        help="How long to wait for the service to start; then Spark is not used.",
+        help="Time to wait for the placement service to start; after it Spark is not used.",
     )(command)
     return click.option(
         "--placement-service/--no-placement-service",
         default=True,
-        help="Place with the service's Spark session, or without Spark.",
+        help="Place with the Spark session of the placement service, or without Spark.",
     )(with_timeout)
 
 
@@ -51,7 +51,7 @@ def placement_options(command: F) -> F:
             metavar="N|random|least-loaded",
             default="0",
             show_default=True,
-            help="The broker that the first partition begins with.",
+            help="The index of the first replica of the first partition.",
         ),
         click.option(
             "--index",
@@ -83,7 +83,7 @@ def placement_options(command: F) -> F:
 def placement_status(
     service: PlacementEntry, *, timeout_s: float
 ) -> PlacementStatusResponse | None:
-    """Ask the service how it is; None when it does not answer."""
+    """Return the status of the service; None when it does not answer."""
     from regent.cli.remote_actors import actor_at
     from regent.transport.client import RequestError
     from regent.transport.remote_ref import ask

@@ -1,4 +1,4 @@
-"""``reassign``: moves replicas, with the options, files and words of Kafka's own tool (KIP-455)."""
+"""``reassign``: moves replicas, with the options, files and output of Kafka's tool (KIP-455)."""
 
 from __future__ import annotations
 
@@ -50,11 +50,15 @@ _OPTIONAL = ("throttle", "replica_alter_log_dirs_throttle")
     + '\n\n\b\ntopics.json: {"topics": [{"topic": "t"}]}'
     + '\nmoves.json:  {"partitions": [{"topic": "t", "partition": 0, "replicas": [3, 4]}]}'
 )
-@click.option("--generate", is_flag=True, help="Propose where to put the partitions of topics.")
+@click.option(
+    "--generate", is_flag=True, help="Propose an assignment for the partitions of topics."
+)
 @click.option("--execute", is_flag=True, help="Begin reassignments.")
 @click.option("--verify", is_flag=True, help="Show the progress of reassignments.")
 @click.option(
-    "--cancel", is_flag=True, help="Cancel reassignments; the partitions stay where they were."
+    "--cancel",
+    is_flag=True,
+    help="Cancel reassignments; the partitions keep their original replicas.",
 )
 @click.option("--list", is_flag=True, help="Show all reassignments in progress.")
 @click.option("--reassignment-json-file", type=click.File("rb"), metavar="FILE")
@@ -68,7 +72,9 @@ _OPTIONAL = ("throttle", "replica_alter_log_dirs_throttle")
     is_flag=True,
     help="With --execute: add to the reassignments in progress, or change their throttle.",
 )
-@click.option("--wait", is_flag=True, help="With --execute: wait until everything is moved.")
+@click.option(
+    "--wait", is_flag=True, help="With --execute: wait until the reassignment is complete."
+)
 @click.option(
     "--throttle",
     type=click.IntRange(min=1),
@@ -128,7 +134,7 @@ def reassign(cluster: Cluster, /, timeout_ms: int | None, output: str, **options
 
 
 def _action(options: Mapping[str, object]) -> str:
-    """Return what is to be done; a file it needs is there, and nothing it has no use for."""
+    """Return the action; check that its file is given and no option of another action."""
     chosen = [action for action in _ACTIONS if options[action]]
     if len(chosen) != 1:
         raise click.UsageError(
@@ -141,7 +147,7 @@ def _action(options: Mapping[str, object]) -> str:
             raise click.UsageError(f"--{action} needs {_flag(name)}")
     for other in sorted({name for names in _ACTIONS.values() for name in names} - set(useful)):
         if options[other]:
-            raise click.UsageError(f"--{action} has no use for {_flag(other)}")
+            raise click.UsageError(f"--{action} does not take {_flag(other)}")
     return action
 
 
@@ -211,9 +217,9 @@ def _verify(
 
 
 def _clear_throttles(admin: ZkAdminStore, targets: Collection[TopicPartition]) -> None:
-    """Remove the throttles of all brokers and of the topics, and say of which.
+    """Remove the throttles of all brokers and of the topics, and print their names.
 
-    While another reassignment is in progress they stay: it may need them.
+    They stay while another reassignment is in progress, because it may need them.
     """
     topics = {topic_partition.topic for topic_partition in targets}
     existing = sorted(admin.topics.read_topics(sorted(topics)))

@@ -1,6 +1,6 @@
-"""``reassign --execute``, ``--cancel`` and ``--list``: what the controller is asked.
+"""``reassign --execute``, ``--cancel`` and ``--list``: requests to the controller.
 
-Words and order are those of ``kafka.admin.ReassignPartitionsCommand`` 2.8.
+Messages and their sequence are those of ``kafka.admin.ReassignPartitionsCommand`` 2.8.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def execute(
     timeout_ms: int,
     output: str,
 ) -> None:
-    """Print how to roll back, set throttles, have the controller begin, and wait if asked to.
+    """Print the current assignment for a rollback, set throttles, begin; ``wait``: until the end.
 
-    Raises ``ReassignmentError``; partitions that it does not name are being moved.
+    Raises ``ReassignmentError``; partitions that it does not name are being reassigned.
     """
     deadline = time.monotonic() + timeout_ms / 1000
     assignments = _assignments(admin, targets)
@@ -98,7 +98,7 @@ def execute(
 def cancel(
     admin: ZkAdminStore, partitions: Collection[TopicPartition], *, timeout_ms: int, output: str
 ) -> None:
-    """Have the controller stop moving those of ``partitions`` that are being moved."""
+    """Cancel the reassignments of ``partitions`` that are in progress."""
     deadline = time.monotonic() + timeout_ms / 1000
     with controller_of(admin) as controller:
         found = ongoing(controller, sorted(partitions), deadline=deadline)
@@ -119,7 +119,7 @@ def cancel(
 
 
 def print_ongoing(admin: ZkAdminStore, *, timeout_ms: int, output: str) -> None:
-    """Print everything that is being moved."""
+    """Print the reassignments in progress."""
     deadline = time.monotonic() + timeout_ms / 1000
     with controller_of(admin) as controller:
         rows = ongoing(controller, None, deadline=deadline)
@@ -141,7 +141,7 @@ def is_any_ongoing(admin: ZkAdminStore, *, timeout_ms: int) -> bool:
 def ongoing(
     controller: ControllerRef, partitions: Sequence[TopicPartition] | None, *, deadline: float
 ) -> list[OngoingReassignment]:
-    """Ask what is being moved, of ``partitions`` or in all; sorted. Raises ``ControllerError``."""
+    """Return the reassignments of ``partitions``, None: all, sorted; raises ``ControllerError``."""
     questions = [None] if partitions is None else list(batches(partitions))
     rows: list[OngoingReassignment] = []
     for question in questions:
@@ -177,7 +177,7 @@ def _assignments(admin: ZkAdminStore, targets: Replicas) -> dict[TopicPartition,
 
 
 def _check_brokers(admin: ZkAdminStore, targets: Replicas, current: Replicas) -> None:
-    """Refuse targets that are not there; a replica that is down may stay where it is."""
+    """Refuse targets that are not registered, unless the broker has the replica already."""
     live = read_live_brokers(admin)
     for partition, replicas in sorted(targets.items()):
         for broker_id in replicas:
@@ -213,7 +213,7 @@ def _moves(
     assignments: Mapping[TopicPartition, ReplicaAssignment],
     targets: Replicas,
 ) -> dict[TopicPartition, PartitionMove]:
-    """Return the moves that a throttle is for: those in progress, and those to begin."""
+    """Return the moves that a throttle applies to: those in progress and those that begin."""
     moves = {}
     for topic, partition, *replicas in rows:
         in_progress = ReplicaAssignment(*replicas)
@@ -229,7 +229,7 @@ def _throttle(
     moves: Mapping[TopicPartition, PartitionMove],
     output: str,
 ) -> None:
-    """Set throttles before anything moves: the first byte counts."""
+    """Set throttles before the reassignment, so that they limit its first byte too."""
     if throttles != (None, None):
         note(
             "Warning: You must run --verify periodically, until the reassignment completes, to"
@@ -253,7 +253,7 @@ def _alter(
     *,
     deadline: float,
 ) -> dict[TopicPartition, str]:
-    """Submit; return what was refused, and why. Submitting twice is as good as once."""
+    """Send the request; return the refused partitions with reasons. It may be sent repeatedly."""
     rows = [ReassignablePartition(*p, replicas) for p, replicas in sorted(targets.items())]
     refused: dict[TopicPartition, str] = {}
     for batch in batches(rows):
@@ -268,11 +268,12 @@ def _alter(
     return refused
 
 
-# --- words ----------------------------------------------------------------------------------------
+# --- messages
+# ----------------------------------------------------------------------------------------
 
 
 def _say(message: str, output: str) -> None:
-    """Say how it went: beside the one document in JSON, on stderr."""
+    """Print a message; with JSON output on stderr, because stdout has one document."""
     if output == Output.JSON:
         note(message)
     else:
@@ -309,10 +310,10 @@ def await_moves(
     timeout_ms: int,
     deadline: float,
 ) -> list[str]:
-    """Return when no partition is being moved any more, with what is wrong then.
+    """Wait until no partition is being reassigned; return the problems.
 
-    That is a partition that ended up elsewhere, and those that still move at ``deadline``,
-    ``timeout_ms`` after the command began.
+    Those are partitions with other replicas than the target, and partitions that are still being
+    reassigned at ``deadline``, which is ``timeout_ms`` after the start of the command.
     """
     remaining: Sequence[TopicPartition] = sorted(targets)
     failed: list[ReassignmentStatus] = []

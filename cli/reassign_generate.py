@@ -1,4 +1,4 @@
-"""``reassign --generate``: a proposal, by the placement algorithms; nothing is moved."""
+"""``reassign --generate``: proposes an assignment and changes nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regent.zk.stores.admin_store import ZkAdminStore
 
 
 class Proposal(NamedTuple):
-    """The replicas of partitions as they are, and as they could be."""
+    """The current and the proposed replicas of partitions."""
 
     current: dict[TopicPartition, tuple[BrokerId, ...]]
     proposed: dict[TopicPartition, tuple[BrokerId, ...]]
@@ -30,7 +30,7 @@ def propose(
 ) -> Proposal:
     """Place the partitions of ``topics`` afresh on ``brokers``.
 
-    Racks count if the brokers have any, as far as ``rack_aware``. Raises ``ReassignmentError``,
+    Racks are used if ``rack_aware`` and if the brokers have racks. Raises ``ReassignmentError``,
     ``PlacementError`` and ``BadDataError``.
     """
     assignments = _read(admin, topics)
@@ -52,7 +52,7 @@ def propose(
         for topic, assignment in sorted(assignments.items())
         for partition, replicas in assignment.partitions.items()
     }
-    # Both are sorted; the ids of a topic's partitions are 0, 1, … in every case but a broken one.
+    # Both are sorted; the ids of a topic's partitions are 0, 1, … unless its znode is broken.
     placed = (row.replicas for row in place(request))
     return Proposal(current, dict(zip(current, placed, strict=True)))
 

@@ -1,4 +1,4 @@
-"""``produce`` and ``consume``: records from a shell, by librdkafka, as from any Kafka client.
+"""``produce`` and ``consume``: write and read records in a shell, with librdkafka.
 
 There are no consumer groups yet: ``consume`` reads every partition by assignment.
 """
@@ -29,13 +29,13 @@ from regent.cli.waiting import timeout_option
 from regent.config.addresses import bracketed
 from regent.core.errors import BadDataError, RegentError
 
-_CLIENT: Final = {"client.id": "regent-cli", "log_level": 0}  # what matters is in our own words
+_CLIENT: Final = {"client.id": "regent-cli", "log_level": 0}  # errors are reported by this module
 _POLL_S: Final = 0.2
 _MAX_LINE_BYTES: Final = 32 * 1024 * 1024
 
 
 class RecordsError(RegentError):
-    """Records were not written, or not read."""
+    """Records could not be written or read."""
 
 
 @click.command(
@@ -44,9 +44,9 @@ class RecordsError(RegentError):
     )
 )
 @click.argument("topic")
-@click.option("--key-separator", metavar="TEXT", help="The text between key and value in a line.")
+@click.option("--key-separator", metavar="TEXT", help="Separator of key and value in a line.")
 @click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
-@timeout_option("How long a record may take until it is acknowledged.")
+@timeout_option("Time for the acknowledgement of a record.")
 @pass_cluster
 def produce(
     cluster: Cluster, /, topic: str, key_separator: str | None, acks: str, timeout_ms: int
@@ -68,7 +68,7 @@ def produce(
     try:
         for key, value in _lines(sys.stdin.buffer, key_separator):
             deliveries.send(key, value)
-    finally:  # Ctrl-C, too: what was read is written
+    finally:  # after Ctrl-C too: send what was read
         producer.flush()
     if deliveries.failed:
         raise RecordsError(
@@ -79,7 +79,7 @@ def produce(
 
 
 class _Deliveries:
-    """Sends records, and counts what becomes of them."""
+    """Sends records, and counts acknowledgements and failures."""
 
     def __init__(self, producer: Producer, topic: str) -> None:
         self.total = 0
@@ -89,7 +89,7 @@ class _Deliveries:
         self._topic = topic
 
     def send(self, key: bytes | None, value: bytes) -> None:
-        """Send a record as soon as fewer than a hundred thousand wait to be acknowledged."""
+        """Send a record once fewer than 100,000 wait for acknowledgement."""
         self.total += 1
         while True:
             try:
@@ -109,7 +109,7 @@ class _Deliveries:
 
 
 def _lines(stream: BinaryIO, separator: str | None) -> Iterator[tuple[bytes | None, bytes]]:
-    """Yield key and value of each line; raises ``RecordsError`` for one without an end."""
+    """Yield key and value of each line; raises ``RecordsError`` for a line that is too long."""
     while line := stream.readline(_MAX_LINE_BYTES):
         if len(line) == _MAX_LINE_BYTES:
             raise RecordsError(f"a line is longer than {_MAX_LINE_BYTES} bytes: too large a record")
@@ -130,7 +130,7 @@ def consume(cluster: Cluster, /, topic: str, follow: bool, timeout_ms: int, outp
         {
             **_CLIENT,
             "bootstrap.servers": _bootstrap(cluster),
-            "group.id": "regent-cli",  # librdkafka wants one; nothing is committed
+            "group.id": "regent-cli",  # librdkafka requires it; nothing is committed
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
@@ -162,7 +162,7 @@ def _partitions(consumer: Consumer, topic: str, timeout_s: float) -> list[int]:
 def _read(
     consumer: Consumer, unfinished: set[int], timeout_s: float, *, follow: bool
 ) -> Iterator[Message]:
-    """Yield messages until every partition has been read to its end; ``follow``: and on."""
+    """Yield messages until every partition has been read to its end; ``follow``: without end."""
     heard_at = time.monotonic()
     while unfinished or follow:
         message = consumer.poll(_POLL_S)
@@ -206,7 +206,7 @@ def _text(data: bytes | str | None) -> str | None:
 
 
 def _bootstrap(cluster: Cluster) -> str:
-    """Return where a Kafka client begins: every broker that is registered."""
+    """Return the bootstrap servers for a Kafka client: all registered brokers."""
     with cluster.admin() as admin:
         registrations = admin.read_brokers().values()
     infos = [r.info for r in registrations if not isinstance(r, BadDataError)]

@@ -1,4 +1,4 @@
-"""The actors of brokers, as commands ask them."""
+"""References to the actors of brokers, for commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CLIENT_ID = "regent-cli"
 
 
 def actor_at(endpoint: str) -> AbstractContextManager[RemoteActorRef]:
-    """Give a reference to the actor at a control endpoint, for the block."""
+    """Return a reference to the actor at a control endpoint, for a ``with`` block."""
     return remote_ref.actor_at(endpoint, client_id=CLIENT_ID)
 
 

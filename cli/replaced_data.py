@@ -1,4 +1,4 @@
-"""Whether ZooKeeper has the data of the cluster that a folder's brokers belong to."""
+"""Checks whether ZooKeeper has the data of the cluster that local brokers belong to."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from regent.zk.stores.admin_store import ZkAdminStore
 
 
 def replaced_data(admin: ZkAdminStore, data_dir: Path) -> list[str]:
-    """Return in a line why the brokers of ``data_dir`` refuse ZooKeeper's data; none: they do not.
+    """Return why the brokers of ``data_dir`` refuse ZooKeeper's data: one line, or none.
 
-    The first one that has anything to say stands for all. Raises ``BadDataError`` when
-    ``/cluster/id`` cannot be understood.
+    The reason of the first broker is enough. Raises ``BadDataError`` when ``/cluster/id`` is
+    unreadable.
     """
     cluster_id, zxid, mark = admin.read_cluster_id(), admin.latest_zxid(), admin.read_mark()
     for meta in sorted(data_dir.glob("broker-*/*/meta.properties")):
@@ -25,5 +25,5 @@ def replaced_data(admin: ZkAdminStore, data_dir: Path) -> list[str]:
         except ForeignDirectoryError as error:
             return [str(error)]
         except StorageError:
-            continue  # its broker says so
+            continue  # its broker reports that
     return []

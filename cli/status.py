@@ -1,4 +1,4 @@
-"""``status``: is all well? One screen, and an exit code."""
+"""``status``: whether the cluster is healthy, as one screen and an exit code."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _ZOOKEEPER_LIMIT_S = 3.0
 _CONTROLLER_LIMIT_S = 3.0
 _PLACEMENT_LIMIT_S = 1.0
 _NAMED_PARTITIONS = 5
-_PLACEMENT_STATES = {"starting": "warming"}  # the message tells the two apart
+_PLACEMENT_STATES = {"starting": "warming"}  # the message has the difference
 _PRINTED_LINES = 10  # of each kind
 
 
 @dataclass(slots=True)
 class Health:
-    """What ``status`` tells, field by field as in its JSON.
+    """The content of ``status``; the fields are those of its JSON.
 
     The cluster is healthy when there are no ``reasons``; ``warnings`` may disappear by themselves.
     """
@@ -66,11 +66,11 @@ class Health:
 @pass_cluster
 @click.pass_context
 def status(context: click.Context, cluster: Cluster, /, output: str) -> None:
-    """Tell on one screen whether all is well; the exit code is 1 when it is not.
+    """Show whether the cluster is healthy; the exit code is 1 when it is not.
 
-    Unhealthy is: no ZooKeeper, no controller, partitions without a leader or with replicas out of
-    sync, a broker missing that the data directory knows, one that leaves the controller's requests
-    unanswered, or a controller that answers none.
+    It is unhealthy without ZooKeeper or a controller, with partitions that have no leader or
+    replicas out of sync, with a missing broker of the local cluster, with a broker that does not
+    answer the controller, or with a controller that does not answer.
     """
     health = _examine(cluster)
     is_healthy = not health.reasons
@@ -141,7 +141,7 @@ def _examine_cluster(
 
 @contextmanager
 def _bad_data_is_a_reason(health: Health) -> Iterator[None]:
-    """Leave out the rest of the block when something cannot be read, and say so once."""
+    """Skip the rest of the block when a znode is unreadable, and report that once."""
     try:
         yield
     except BadDataError as error:
@@ -153,7 +153,7 @@ def _why_no_broker_is_elected(admin: ZkAdminStore) -> list[str]:
     try:
         epoch = admin.read_controller_epoch()
     except UnreadableError:
-        return []  # said already
+        return []  # reported already
     except BadDataError as error:
         return [str(error)]
     if epoch != MAX_CONTROLLER_EPOCH:
@@ -197,7 +197,7 @@ def _examine_brokers(
 
 
 def _examine_controller(admin: ZkAdminStore, health: Health) -> DescribeControllerResponse | None:
-    """Ask the controller how it is; None when it does not answer."""
+    """Ask the controller for its status; None when it does not answer."""
     if health.controller is None:
         return None
     from regent.cli.remote_actors import controller_of
@@ -221,7 +221,7 @@ def _examine_controller(admin: ZkAdminStore, health: Health) -> DescribeControll
 
 
 def _why_states_stay(described: DescribeControllerResponse | None, health: Health) -> list[str]:
-    """Name the states that may not be changed, but for those that may not be read either."""
+    """Name the states that ZooKeeper lets the controller read but not change."""
     refused = () if described is None else described.refused_states
     paths = {p: TopicPartitionStateZNode.path(p) for p in refused}
     return [
@@ -233,7 +233,7 @@ def _why_states_stay(described: DescribeControllerResponse | None, health: Healt
 
 
 def _examine_failures(admin: ZkAdminStore, health: Health) -> None:
-    """Tell what controllers leave alone; what ended only one of them may pass by itself."""
+    """Report what is quarantined; an event that ended only one controller is a warning."""
     for failure in admin.read_failures():
         if failure.controllers >= FAILURES_TO_QUARANTINE:
             health.reasons.append(
@@ -250,7 +250,7 @@ def _examine_failures(admin: ZkAdminStore, health: Health) -> None:
 def _examine_partitions(
     admin: ZkAdminStore, described: DescribeControllerResponse | None, health: Health
 ) -> None:
-    """Look at the topics that are to stay; those being deleted have no leaders any more."""
+    """Examine the topics that are not being deleted: those have no leaders any more."""
     registered = admin.read_brokers()
     live = {b for b, r in registered.items() if not isinstance(r, BadDataError)}
     deleted = admin.topics.read_topics_being_deleted()

@@ -1,4 +1,4 @@
-"""What the commands about topics have in common."""
+"""Options and errors of the commands about topics."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class TopicError(RegentError):
-    """A topic is not what the command needs it to be."""
+    """A topic is not in the state that the command needs."""
 
 
 def topic_argument(command: F) -> F:
-    """Add the argument ``name``, which may also be given as ``--topic``, as to Kafka's tools."""
+    """Add the argument ``name``; Kafka's ``--topic`` is accepted too."""
 
     @click.argument("name", required=False)
     @click.option("--topic", metavar="NAME", hidden=True)
@@ -33,5 +33,5 @@ def topic_argument(command: F) -> F:
 
 
 def named(topic: str) -> list[str]:
-    """Return the topics of this name that may exist: none, when no topic can have it."""
+    """Return the name in a list; an empty list if it is no valid name of a topic."""
     return [topic] if topic_name_problem(topic) is None else []

@@ -1,4 +1,4 @@
-"""``topics``: its commands, and listing."""
+"""``topics``: the group of commands, and ``list``."""
 
 from __future__ import annotations
 

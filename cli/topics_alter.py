@@ -1,4 +1,4 @@
-"""``topics alter``: more partitions."""
+"""``topics alter``: adds partitions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from regent.core.protocol.topics import PlacementOptions
 @topic_argument
 @click.option("--partitions", type=int, required=True, help="The new total number of partitions.")
 @service_options
-@timeout_option("How long to wait until every partition has a leader.")
+@timeout_option("Time to wait until every partition has a leader.")
 @output_option
 @pass_cluster
 def alter(
@@ -35,7 +35,7 @@ def alter(
     timeout_ms: int,
     output: str,
 ) -> None:
-    """Give a topic more partitions; it cannot have fewer."""
+    """Add partitions to a topic; their number cannot decrease."""
     if name is None:
         raise click.UsageError("which topic? Give a name")
     request = growth(name, partitions, PlacementOptions(use_service=placement_service))

@@ -1,4 +1,4 @@
-"""``topics config``: what a topic overrides, shown and changed."""
+"""``topics config``: shows and changes the overrides of a topic."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def config(
     removed: Sequence[str],
     output: str,
 ) -> None:
-    """Show what a topic overrides, after the changes that the options ask for."""
+    """Change the overrides of a topic, and show them."""
     if name is None:
         raise click.UsageError("which topic? Give a name")
     changes = _changes(settings, removed)

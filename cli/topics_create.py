@@ -30,13 +30,16 @@ from regent.cli.remote_actors import controller_of
 from regent.cli.topic_options import topic_argument
 from regent.cli.waiting import Waiting, timeout_option
 from regent.core.errors import ApiError, Errors
+from regent.core.ports import TopicAssignment
 from regent.core.protocol.topics import (
+    UNSET,
     AssignedPartition,
     ConfigEntry,
     CreatableTopic,
     PlacementOptions,
     TopicOutcome,
 )
+from regent.zk.stores.admin_store import ZkAdminStore
 
 
 @click.command(
@@ -55,8 +58,14 @@ from regent.core.protocol.topics import (
     metavar="FILE",
     help="Create the topics of a JSON file.",
 )
-@click.option("--partitions", type=int, help="How many partitions.")
-@click.option("--replication-factor", type=int, help="How many replicas each partition has.")
+@click.option(
+    "--partitions", type=int, help="Number of partitions.  [default: num_partitions of the broker]"
+)
+@click.option(
+    "--replication-factor",
+    type=int,
+    help="Number of replicas of each partition.  [default: default_replication_factor]",
+)
 @click.option(
     "--replica-assignment",
     metavar="0:1:2,1:2:0",
@@ -65,7 +74,7 @@ from regent.core.protocol.topics import (
 @click.option("--config", multiple=True, metavar="NAME=VALUE", help="Override a setting.")
 @click.option("--if-not-exists", is_flag=True, help="Skip topics that exist.")
 @placement_options
-@timeout_option("How long to wait until every partition has a leader.")
+@timeout_option("Time to wait until every partition has a leader.")
 @output_option
 @pass_cluster
 def create(
@@ -100,7 +109,8 @@ def create(
         ]
         placement_deadline = time.monotonic() + placement_timeout_ms / 1000
         outcomes = _create(controller, missing, placement, placement_deadline, timeout_ms)
-    _print_created([t for t in missing if outcomes[t.topic].error_code is Errors.NONE], output)
+        created = [t for t in missing if outcomes[t.topic].error_code is Errors.NONE]
+        _print_created(_with_defaults(admin, created), output)
     raise_if_refused(outcomes.values())
 
 
@@ -112,10 +122,13 @@ def _wanted_topics(
     replica_assignment: str | None,
     config: Sequence[str],
 ) -> Sequence[CreatableTopic]:
-    given = (partitions, replication_factor, replica_assignment)
+    shape = (partitions, replication_factor, replica_assignment)
     if file is not None:
-        if name is not None or config or any(value is not None for value in given):
-            raise click.UsageError("with --from-file the file says it all: name and shape go there")
+        if name is not None or config or any(value is not None for value in shape):
+            raise click.UsageError(
+                "--from-file takes no name, partitions, replicas or configuration:"
+                " put them into the file"
+            )
         return parse_topics_file(file.read(), getattr(file, "name", "standard input"))
     if name is None:
         raise click.UsageError("which topic? Give a name, or --from-file")
@@ -124,14 +137,13 @@ def _wanted_topics(
     except ValueError as error:
         raise click.UsageError(f"--config {error}") from None
     if replica_assignment is None:
-        if partitions is None or replication_factor is None:
-            raise click.UsageError(
-                "--partitions and --replication-factor are needed, or --replica-assignment"
-            )
-        problems = not_positive(partitions=partitions, replication_factor=replication_factor)
+        numbers = {"partitions": partitions, "replication_factor": replication_factor}
+        given = {key: number for key, number in numbers.items() if number is not None}
+        problems = not_positive(**given)
         if problems:
             raise TopicsRefusedError([f"topic {name}: {problem}" for problem in problems])
-        return [CreatableTopic(name, partitions, replication_factor, config=overrides)]
+        count, factor = (given.get(key, UNSET) for key in numbers)
+        return [CreatableTopic(name, count, factor, config=overrides)]
     if partitions is not None or replication_factor is not None:
         raise click.UsageError(
             "--replica-assignment goes without --partitions and --replication-factor"
@@ -169,7 +181,7 @@ def _create(
     placement_deadline: float,
     timeout_ms: int,
 ) -> dict[str, TopicOutcome]:
-    """Create the topics once the placement service can place them; return what became of each."""
+    """Create the topics once the placement service has started; return the outcome of each."""
     outcomes: dict[str, TopicOutcome] = {}
     notes: dict[str, None] = {}
     with Waiting() as waiting:
@@ -189,6 +201,21 @@ def _create(
     for line in filter(None, notes):
         note(line)
     return outcomes
+
+
+def _with_defaults(admin: ZkAdminStore, created: Sequence[CreatableTopic]) -> list[CreatableTopic]:
+    """Replace numbers that were not given by those that the broker chose."""
+    unset = [t.topic for t in created if t.assignment is None and UNSET in t]
+    read = admin.topics.read_topics(unset).items()
+    chosen = {topic: found for topic, found in read if isinstance(found, TopicAssignment)}
+    return [_with_numbers(t, chosen[t.topic]) if t.topic in chosen else t for t in created]
+
+
+def _with_numbers(topic: CreatableTopic, chosen: TopicAssignment) -> CreatableTopic:
+    partitions = chosen.partitions
+    return topic._replace(
+        partitions=len(partitions), replication_factor=len(partitions[0].replicas)
+    )
 
 
 def _print_created(created: Sequence[CreatableTopic], output: str) -> None:
@@ -214,7 +241,7 @@ def _created_json(topic: CreatableTopic) -> dict[str, object]:
 
 
 def _shape(topic: CreatableTopic) -> tuple[int, int]:
-    """Return how many partitions and replicas a topic has."""
+    """Return the numbers of partitions and of replicas of a topic."""
     if topic.assignment is None:
         return topic.partitions, topic.replication_factor
     return len(topic.assignment), len(topic.assignment[0].replicas)

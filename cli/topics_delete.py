@@ -1,4 +1,4 @@
-"""``topics delete``: has topics marked for deletion, and may wait until they are deleted."""
+"""``topics delete``: marks topics for deletion, and can wait until they are deleted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _REASON_TIMEOUT_S = 2.0
 @click.option("--topic", "more_names", metavar="NAME", multiple=True, hidden=True)
 @click.option("--if-exists", is_flag=True, help="Skip topics that do not exist.")
 @click.option("--wait", is_flag=True, help="Wait until the topics are deleted.")
-@timeout_option("How long to --wait.")
+@timeout_option("Time for --wait.")
 @output_option
 @pass_cluster
 def delete(
@@ -57,7 +57,7 @@ def delete(
         if incarnations:
             client = TopicsClient(controller, deadline=time.monotonic() + timeout_ms / 1000)
             outcomes = {row.topic: row for row in client.delete(incarnations).outcomes}
-        # A topic that existed a moment ago and is unknown now has been deleted.
+        # A topic that existed just before and is unknown now has been deleted.
         marked = {t: o for t, o in outcomes.items() if o.error_code is Errors.NONE}
         gone = Errors.UNKNOWN_TOPIC_OR_PARTITION
         raise_if_refused(row for row in outcomes.values() if row.error_code is not gone)
@@ -76,7 +76,7 @@ def delete(
 def _existing(
     admin: ZkAdminStore, topics: Sequence[str], *, may_be_absent: bool
 ) -> dict[str, int | None]:
-    """Return the topics that exist, each with its czxid: a later one of its name has another."""
+    """Return the czxids of the topics that exist: a later topic of the same name has another."""
     internal = [topic for topic in topics if topic in INTERNAL_TOPICS]
     if internal:
         raise TopicError(f"topic {internal[0]} is internal and cannot be deleted")

@@ -1,4 +1,4 @@
-"""``topics describe``: partitions, as Kafka's own tool shows them."""
+"""``topics describe``: partitions, in the form of ``kafka-topics.sh``."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def describe(
 def _json(
     partition: DescribedPartition, brokers: Mapping[BrokerId, BrokerRegistration | BadDataError]
 ) -> dict[str, object]:
-    """Return a partition; ``waiting`` says whom for and why, if it waits for anybody."""
+    """Return a partition; ``waiting`` has the broker it waits for and the reason, if any."""
     waits = partition.waiting_reason(brokers)
     return {**partition.as_json(), **({"waiting": waits} if waits else {})}
 
@@ -88,7 +88,7 @@ def _print_partitions(
     *,
     with_headers: bool,
 ) -> None:
-    """Print as Kafka's own ``kafka-topics.sh --describe`` does."""
+    """Print in the form of ``kafka-topics.sh --describe``."""
     for topic, of_topic in groupby(partitions, key=lambda p: p.topic_partition.topic):
         rows = list(of_topic)
         if with_headers:

@@ -1,4 +1,4 @@
-"""What commands that wait have in common: a limit, and progress shown on a terminal."""
+"""Waiting in commands: the option of the limit, and progress on a terminal."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def timeout_option(help_text: str) -> Callable[[F], F]:
 
 
 class Waiting:
-    """Shows on stderr what is waited for, and for how long, once that is longer than a moment.
+    """Shows on stderr what the command waits for, and how long, after a moment.
 
-    On a terminal it is one line that counts the seconds, and is gone when the block ends; elsewhere
-    a line at first, when something else is waited for, and every five seconds.
+    On a terminal one line counts the seconds and disappears at the end of the block. Elsewhere a
+    line is printed at first, when the reason changes, and every five seconds.
     """
 
     def __init__(self, *, first_s: float = 0.5, line_every_s: float = 5.0) -> None:
@@ -56,7 +56,7 @@ class Waiting:
         self._thread.join()
 
     def say(self, message: str) -> None:
-        """Say what is waited for from now on."""
+        """Set what the command waits for."""
         with self._wake:
             if message != self._message:
                 self._message = message
@@ -83,9 +83,9 @@ class Waiting:
 
 
 class Progress:
-    """A bar on stderr that fills as what is waited for becomes less; gone when the block ends.
+    """A progress bar on stderr, which disappears at the end of the block.
 
-    Where stderr is no terminal there is none.
+    Without a terminal there is none.
     """
 
     def __init__(self, activity: str, total: int, nouns: str) -> None:
@@ -117,7 +117,7 @@ class Progress:
         self._open.close()
 
     def remain(self, remaining: int) -> None:
-        """Say how much there is still to wait for."""
+        """Set the remaining amount."""
         if self._task is not None:
             done = self._total - remaining
             self._bar.update(self._task, completed=done, description=self._said(remaining))

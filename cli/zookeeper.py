@@ -1,4 +1,4 @@
-"""``zookeeper``: the embedded ZooKeeper by itself, in the foreground."""
+"""``zookeeper``: the embedded ZooKeeper alone, in the foreground."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def zookeeper(data_dir: Path, port: int, host: str) -> None:
     Brokers on other machines need a --host they can connect to. Every client that can connect may
     change everything: open the port to the machines of the cluster only.
 
-    On a zookeeper-K folder of a cluster it takes the place of that server, as a member of its
-    ensemble if it was one. Prints a line beginning "ready:" when it serves; Ctrl-C ends it.
+    On a zookeeper-K folder of a cluster it replaces that server, also as a member of its ensemble.
+    Prints a line that begins with "ready:" when it serves; Ctrl-C ends it.
     """
     try:
         data_dir.mkdir(parents=True, exist_ok=True)

@@ -159,7 +159,7 @@ def test_a_broker_that_stops_without_handing_over_is_reported(
     result = cluster.run("brokers", "shutdown", "1")
 
     assert result.exit_code == 0
-    assert result.stderr == "broker 1 stops without having handed over: REQUEST_TIMED_OUT\n"
+    assert result.stderr == "broker 1 stops without a controlled shutdown: REQUEST_TIMED_OUT\n"
 
 
 def test_a_broker_that_has_restarted_counts_as_shut_down(cluster: FakeCluster) -> None:

@@ -189,8 +189,11 @@ def test_unreadable_topics_and_files_are_named(four: FakeCluster, tmp_path: Path
         (("--execute",), "--execute needs --reassignment-json-file"),
         (("--generate", "--broker-list", "1"), "--generate needs --topics-to-move-json-file"),
         (("--generate", "--topics-to-move-json-file", "-"), "--generate needs --broker-list"),
-        (("--list", "--wait"), "--list has no use for --wait"),
-        (("--verify", "--reassignment-json-file", "-", "--additional"), "no use for --additional"),
+        (("--list", "--wait"), "--list does not take --wait"),
+        (
+            ("--verify", "--reassignment-json-file", "-", "--additional"),
+            "does not take --additional",
+        ),
         (("--cancel", "--reassignment-json-file", "/nowhere"), "No such file"),
     ],
 )

@@ -67,6 +67,15 @@ def test_configurations_are_written_with_the_topic(local: FakeCluster) -> None:
     assert local.writes.index("/config/topics/t") < local.writes.index("/brokers/topics/t")
 
 
+def test_the_broker_chooses_the_numbers_that_are_not_given(local: FakeCluster) -> None:
+    result = local.run("topics", "create", "t", "-o", "json")
+    (created,) = json.loads(result.stdout)
+    assert (created["partitions"], created["replication_factor"]) == (1, 1)
+    assert local.run("topics", "create", "u", "--partitions", "2").stdout == (
+        "Created topic u (2 partitions, replication factor 1).\n"
+    )
+
+
 def test_an_explicit_assignment_needs_no_placement(local: FakeCluster) -> None:
     result = local.run("topics", "create", "t", "--replica-assignment", "2:0,0:1")
 
@@ -202,8 +211,6 @@ def test_an_existing_topic_is_refused_unless_it_may_exist(local: FakeCluster) ->
     [
         (),
         ("t",),
-        ("t", "--partitions", "1"),
-        ("t", "--replication-factor", "1"),
         ("t", "--partitions", "one", "--replication-factor", "1"),
         ("t", "--replica-assignment", "0", "--partitions", "1"),
         ("t", "--replica-assignment", "0", "--replication-factor", "1"),
