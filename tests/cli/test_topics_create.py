@@ -210,7 +210,6 @@ def test_an_existing_topic_is_refused_unless_it_may_exist(local: FakeCluster) ->
     "arguments",
     [
         (),
-        ("t",),
         ("t", "--partitions", "one", "--replication-factor", "1"),
         ("t", "--replica-assignment", "0", "--partitions", "1"),
         ("t", "--replica-assignment", "0", "--replication-factor", "1"),
