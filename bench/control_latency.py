@@ -4,8 +4,8 @@ Three brokers, replication factor 3, ``acks=all``, everything on this machine; a
 process of its own sends as fast as it can, records of each size to each number of partitions.
 Meanwhile, each from a connection of its own and 20 ms after the answer before:
 
-``describe``  to every broker, through its actor's inbox: what is in your metadata cache?
-``order``     to every broker: a LeaderAndIsr it handled before, so that nothing changes
+``describe``  to every broker: DescribeMetadata, through the inbox of its actor
+``repeat``    to every broker: a LeaderAndIsr it handled before, so that nothing changes
 ``propose``   to the controller: the ISR a partition has, proposed for it again
 ``elect``     from a request to the controller until every broker's cache has the other leader
 
@@ -72,7 +72,7 @@ def saturate(bootstrap: str, topic: str, partitions: int, size: int) -> None:
 
 @contextmanager
 def saturated(bootstrap: str, topic: str, partitions: int, size: int) -> Iterator[None]:
-    """Have a producer send as fast as it can."""
+    """Run a producer that sends as fast as it can, for the block."""
     process = multiprocessing.get_context("spawn").Process(
         target=saturate, args=(bootstrap, topic, partitions, size), daemon=True
     )
@@ -102,7 +102,7 @@ class Channel:
 
 
 class Probe(threading.Thread):
-    """Does something again and again, and notes how long it takes, until it is stopped."""
+    """Repeats an action until it is stopped, and records the durations."""
 
     def __init__(self, name: str, once: Callable[[], None]) -> None:
         super().__init__(name=name, daemon=True)
@@ -119,13 +119,13 @@ class Probe(threading.Thread):
             sleep(INTERVAL_S)
 
     def stop(self) -> None:
-        """Measure no more."""
+        """Stop measuring."""
         self._stopping.set()
         self.join()
 
 
 class Elections:
-    """Moves the leadership of one partition round and round."""
+    """Moves the leadership of one partition from broker to broker."""
 
     def __init__(self, controller: Channel, brokers: list[Channel]) -> None:
         self._controller = controller
@@ -154,8 +154,10 @@ class Elections:
                 sleep(POLL_S)
 
 
-def repeated_order(told: DescribeMetadataResponse) -> tuple[LeaderAndIsrRequest, ControlHeader]:
-    """Return the order by which the first partition a broker tells of got its state."""
+def repeated_leader_and_isr(
+    told: DescribeMetadataResponse,
+) -> tuple[LeaderAndIsrRequest, ControlHeader]:
+    """Return the LeaderAndIsr request of the first partition in a broker's metadata, again."""
     row = told.partitions[0]
     state = LeaderAndIsrPartition(
         row.partition,
@@ -176,7 +178,7 @@ def repeated_order(told: DescribeMetadataResponse) -> tuple[LeaderAndIsrRequest,
 
 
 def repeated_proposal(told: DescribeMetadataResponse, epoch: int) -> AlterPartitionRequest:
-    """Return the proposal of what is."""
+    """Return an AlterPartition request that proposes the current ISR."""
     row = told.partitions[0]
     proposal = AlterPartitionRow(
         row.topic,
@@ -199,7 +201,7 @@ def summary(times_ms: list[float]) -> list[float]:
 
 
 def measure(cluster: RegentCluster, topic: str, seconds: float) -> Figures:
-    """Measure for so long."""
+    """Measure for ``seconds``."""
     context = new_context()
     with ExitStack() as undo:
         undo.callback(context.destroy, linger=0)
@@ -214,7 +216,7 @@ def measure(cluster: RegentCluster, topic: str, seconds: float) -> Figures:
         told = channel(0).ask(DescribeMetadataRequest((topic,)))
         leader_epoch = cluster.broker_epoch(told.partitions[0].leader)
         assert leader_epoch is not None
-        order, header = repeated_order(told)
+        repeated, header = repeated_leader_and_isr(told)
         proposal = repeated_proposal(told, leader_epoch)
         probes = [Probe("overslept", lambda: sleep(INTERVAL_S))]
 
@@ -223,7 +225,7 @@ def measure(cluster: RegentCluster, topic: str, seconds: float) -> Figures:
 
         for broker_id in BROKERS:
             add("describe", channel(broker_id), DescribeMetadataRequest(("none",)))
-            add("order", channel(broker_id), order, header)
+            add("repeat", channel(broker_id), repeated, header)
         add("propose", channel(controller), proposal)
         elections = Elections(channel(controller), [channel(b) for b in BROKERS])
         times: dict[str, list[float]] = {"elect": []}

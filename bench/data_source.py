@@ -3,10 +3,11 @@
 For each size of record a topic of ``--partitions`` partitions is filled, then read ``--repeat``
 times in four ways, one after the other in the same session, of which the median counts:
 
-- ``consumer``: a plain consumer of librdkafka in one process, taking keys, values and offsets;
-- ``kafka_port``: ``spark.read.format("regent")`` through the brokers, all columns, to nowhere;
-- ``kafka_port_values``: the same, asking for ``offset`` and ``value`` only;
-- ``log_directories``: the brokers' files, past them.
+- ``consumer``: a consumer of librdkafka in one process, which reads keys, values and offsets;
+- ``kafka_port``: ``spark.read.format("regent")`` through the brokers, all columns, into the noop
+  sink;
+- ``kafka_port_values``: the same, with the columns ``offset`` and ``value`` only;
+- ``log_directories``: directly from the files of the brokers.
 
 ``write`` is from the last into a new topic. ``mb_per_s`` are 10^6 bytes of values. Everything is on
 this machine, and Spark has ``--cores`` tasks at a time. Without ``--bootstrap`` a cluster of three
@@ -39,7 +40,7 @@ Result: TypeAlias = dict[str, Any]
 
 
 def fill(bootstrap: str, topic: str, partitions: int, size: int, records: int) -> None:
-    """Produce so many records, evenly."""
+    """Produce ``records`` records, evenly over the partitions."""
     client, value = new_producer(bootstrap), os.urandom(size)
     for number in range(records):
         send(client, topic, value, number % partitions, key=b"key-%d" % number)
@@ -47,7 +48,7 @@ def fill(bootstrap: str, topic: str, partitions: int, size: int, records: int) -
 
 
 def consume(bootstrap: str, topic: str, partitions: int, records: int) -> None:
-    """Take everything as a program would that has its own columns to fill."""
+    """Read everything into columns, as a program would."""
     settings = {"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False}
     found = 0
     with closing(Consumer(settings)) as consumer:
@@ -59,12 +60,12 @@ def consume(bootstrap: str, topic: str, partitions: int, records: int) -> None:
 
 
 def drain(frame: DataFrame) -> None:
-    """Read everything and keep nothing."""
+    """Read everything into the noop sink."""
     frame.write.format("noop").mode("overwrite").save()
 
 
 def median_of(action: Callable[[], None], repeat: int) -> float:
-    """Return how many seconds it takes."""
+    """Return the median duration of ``repeat`` runs, in seconds."""
     seconds = []
     for _ in range(repeat):
         started = monotonic()

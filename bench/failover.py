@@ -4,10 +4,10 @@ Three brokers, one ZooKeeper server, everything on this machine, replication fac
 milliseconds: ``created`` until the last partition is led, ``elected`` from the kill to the next
 controller epoch in ZooKeeper, ``handled`` the new controller's own time for the failover (from its
 journal), ``agreed`` from the kill until the metadata caches of both survivors need no other broker.
-``idle_percent`` is what a broker needs of a processor while nothing happens, the mean of all.
+``idle_percent`` is the processor time of an idle broker in percent, the mean of all brokers.
 
 Asking the caches costs processor time that the failover needs: with ``--quiet-s`` no cache is asked
-for so many seconds after the kill, and ``agreed`` is left out.
+for that many seconds after the kill, and ``agreed`` is left out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How large, and how slow to encode, what a failover of many one-partition topics sends.
+"""The size and encoding time of the requests of a failover with many one-partition topics.
 
 ``python -m bench.large_bodies --topics 800000`` builds a controller's memory (no ZooKeeper, no
 brokers) and encodes what one broker is told; prints JSON.

@@ -3,8 +3,8 @@
 Ten million partitions of three replicas into Parquet, for each strategy and number of brokers, as
 one topic and as topics of a hundred. The ids of the brokers are arbitrary, and there are five racks
 of them. Each run is a process of its own: ``wall_s`` and ``cpu_s`` are its and its JVM's from start
-to end, ``mb`` (10^6 bytes) what it wrote. ``load_average`` is what else the machine had to do: if
-that is much, ``cpu_s`` tells more.
+to end, ``mb`` (10^6 bytes) what it wrote. ``load_average`` shows other load on the machine: if it
+is high, use ``cpu_s``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Result: TypeAlias = dict[str, Any]
 
 
 def write_inputs(directory: Path, partitions: int, topic_size: int, brokers: int) -> list[str]:
-    """Write what to place and where; return the options that name them."""
+    """Write the topics and brokers to place; return the options that name the files."""
     topics = [
         {"topic": f"topic-{number:07d}", "partitions": topic_size, "replication_factor": 3}
         for number in range(partitions // topic_size)
@@ -45,7 +45,7 @@ def write_inputs(directory: Path, partitions: int, topic_size: int, brokers: int
 
 
 def processor_seconds() -> float:
-    """Return what the processes started here have used so far, as far as they have ended."""
+    """Return the processor time of the ended child processes, in seconds."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

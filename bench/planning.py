@@ -2,8 +2,8 @@
 
 The assignment is placed by Kafka's rack-aware scheme with random starts, topics of a hundred
 partitions, replication factor 3, brokers in racks of equal size, and written to Parquet first.
-Seconds are those of the whole command in a session of its own; ``cpu_s`` is what its process and
-Spark's took.
+Seconds are those of the whole command in its own session; ``cpu_s`` is the processor time of its
+process and of Spark.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def place(directory: Path, partitions: int, brokers: int, racks: int) -> None:
 def measure(
     directory: Path, goal: str, *arguments: str, brokers: str = "brokers"
 ) -> dict[str, Any]:
-    """Run one command; return its summary and what it took."""
+    """Run one command; return its summary and its times."""
     started, before = time.monotonic(), os.times()
     done = subprocess.run(
         [

@@ -33,7 +33,7 @@ from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually
 
 TIMEOUT_S = 120.0
-BURST = 500  # records between two looks at the clock
+BURST = 500  # records between two readings of the clock
 WARM_UP_RECORDS = 2_000
 TICK_S = 0.002
 
@@ -84,7 +84,7 @@ def log_end_offsets(bootstrap: str, topic: str, partitions: int) -> int:
 
 
 def send(client: Producer, topic: str, value: bytes, partition: int, **more: Any) -> None:
-    """Hand over one record, and wait while the producer's queue is full."""
+    """Send one record; wait while the producer's queue is full."""
     while True:
         try:
             client.produce(topic, value, partition=partition, **more)
@@ -97,7 +97,7 @@ def send(client: Producer, topic: str, value: bytes, partition: int, **more: Any
 def measure_throughput(
     bootstrap: str, topic: str, partitions: int, size: int, seconds: float
 ) -> Result:
-    """Send as fast as possible for so long; what was acknowledged is checked afterwards."""
+    """Send as fast as possible for ``seconds``; then count the acknowledged records in the log."""
     client, value = new_producer(bootstrap), os.urandom(size)
     warm_up = max(partitions, WARM_UP_RECORDS)
     for number in range(warm_up):
@@ -154,7 +154,7 @@ def measure_latency(
 
 @contextmanager
 def cluster_at(bootstrap: str | None) -> Iterator[str]:
-    """Yield where the cluster is; it is started and ended here when none is given."""
+    """Yield the bootstrap servers; without any, start a cluster for the block."""
     if bootstrap is not None:
         yield bootstrap
         return

@@ -1,9 +1,9 @@
 """Children: programs that report when they serve, and that end when their parent ends.
 
-The contract with such a program: it prints one line ``ready: …`` on standard output once it serves,
-everything else on standard error, of which the last line says why it failed; SIGTERM ends it in
-order, with status 0; and it ends by itself when the pipe it was handed reaches its end, which
-happens when the process that started it has ended for any reason.
+Such a program prints one line ``ready: …`` on standard output when it serves, and everything else
+on standard error. The last line of that has the reason of a failure. SIGTERM ends it with status 0.
+It ends by itself when the pipe that it inherited reaches its end, because then its parent process
+has ended.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAX_OUTPUT_TAIL_BYTES = 64 * 1024
 
 
 class ChildStartError(RegentError):
-    """A process could not even be started."""
+    """A process could not be started."""
 
 
 class Child(Protocol):

@@ -1,4 +1,4 @@
-"""What a cluster on this machine consists of: ports, folders and command lines."""
+"""The parts of a local cluster: ports, folders and command lines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class BrokerPorts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """What to start, and how.
+    """The processes to start, and their options.
 
     ``program`` is the command line of this program without the command. ``zookeeper`` is the
     connect string of external servers. ``broker_settings`` are options of single brokers.

@@ -34,7 +34,7 @@ _SOUND_AFTER_S = 60.0  # a guardian that ran for longer is replaced without a pa
 
 
 class Guardian:
-    """The broker's side: keeps a guardian running, sends it sessions, dismisses it.
+    """The side of the broker: keeps a guardian running, sends it sessions, dismisses it.
 
     A guardian that ends is replaced at once and gets the current session. If guardians end
     repeatedly, a pause before each replacement grows to half a minute. The broker continues

@@ -27,7 +27,7 @@ _KILL_TIMEOUT_S = 10.0
 
 
 class Restart(Enum):
-    """When a child that ended by itself is started again."""
+    """Whether a child that ended by itself is started again."""
 
     NEVER = auto()
     ON_FAILURE = auto()

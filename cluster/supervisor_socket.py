@@ -1,9 +1,9 @@
-"""How commands ask the running ``cluster`` to start brokers again: a Unix socket in its folder.
+"""A Unix socket in the folder of a running ``cluster``: commands ask it to start brokers.
 
-A request and its answer are a line of JSON each, on a connection of their own: ``{"start": [2]}``,
+Each connection has one request and one answer, both a line of JSON: ``{"start": [2]}``,
 or ``{"start": null}`` for all that do not run. The answer comes when those brokers are ready:
 ``{"started": [{"id", "pid", "host", "port", …}]}``, or ``{"error": why}`` as soon as one fails.
-Only users who may write in the data directory may ask.
+Only users with write access to the data directory can connect.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ZooKeeper and the brokers show of a running cluster, and waiting for it."""
+"""Reads the state of a running cluster from ZooKeeper and brokers, and waits for states."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """``python -m regent.testing.janitor``: cleans up after a test process that was killed.
 
-It reads lines from standard input: ``process PID`` and ``folder PATH`` name what is to go, ``done``
-ends it without doing anything. When the input ends without ``done``, because the process at its
-other end is dead, it kills the processes and removes the folders.
+It reads lines from standard input: ``process PID`` and ``folder PATH`` name what to clean up, and
+``done`` ends it without an action. When the input ends without ``done``, the test process is dead:
+it kills the processes and removes the folders.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Janitor:
         )
 
     def process(self, pid: int) -> None:
-        """Have a process killed if this one is killed."""
+        """Register a process to kill if this process is killed."""
         self._say(f"process {pid}")
 
     def folder(self, path: Path) -> None:
-        """Have a folder removed if this process is killed."""
+        """Register a folder to remove if this process is killed."""
         self._say(f"folder {path}")
 
     def dismiss(self) -> None:
@@ -53,8 +53,8 @@ class Janitor:
 
 
 def clean_up(lines: IO[str]) -> None:
-    """Read what is to go; clean up at the end of the input."""
-    processes: list[int] = []  # descriptors: a process id may be used again
+    """Read the registrations; clean up at the end of the input."""
+    processes: list[int] = []  # pidfds: a process id may be reused
     folders: list[Path] = []
     for line in lines:
         word, _, rest = line.rstrip("\n").partition(" ")
@@ -76,5 +76,5 @@ def clean_up(lines: IO[str]) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which say what follows
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the test process, which decides
     clean_up(sys.stdin)

@@ -53,11 +53,11 @@ class NetworkPorts(NamedTuple):
 
 
 class NetworkProxy:
-    """Forwards connections, each for the members at its ends."""
+    """Forwards connections while the link between their members is open."""
 
     def __init__(self) -> None:
         self._links: defaultdict[frozenset[Member], asyncio.Event] = defaultdict(_open_link)
-        self._targets: dict[int, tuple[Member, Address]] = {}  # by the port of the listener
+        self._targets: dict[int, tuple[Member, Address]] = {}  # by the port of the proxy's listener
         self._zookeeper_port = 0
         self._processes = BrokerProcesses()
         self._reserved: list[socket.socket] = []

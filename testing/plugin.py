@@ -18,7 +18,7 @@ _CLUSTER: pytest.StashKey[RegentCluster] = pytest.StashKey()
 
 
 class CreateTopic(Protocol):
-    """Creates a topic with a name of its own and returns the name."""
+    """Creates a topic with a unique name and returns the name."""
 
     def __call__(
         self,
@@ -48,7 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def regent_cluster(request: pytest.FixtureRequest) -> Iterator[RegentCluster]:
-    """A cluster for the session; what a test broke is mended before the next one that uses it."""
+    """A cluster for the session; ``heal`` is called before each test that uses it."""
     from regent.testing.regent_cluster import cluster
 
     config = request.config
@@ -63,7 +63,7 @@ def regent_cluster(request: pytest.FixtureRequest) -> Iterator[RegentCluster]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Mend the cluster before a test that uses it."""
+    """Heal the cluster before a test that uses it."""
     running = item.config.stash.get(_CLUSTER, None)
     if running is not None and "regent_cluster" in getattr(item, "fixturenames", ()):
         running.heal()
@@ -73,7 +73,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def regent_topics(
     regent_cluster: RegentCluster, request: pytest.FixtureRequest
 ) -> Iterator[CreateTopic]:
-    """Create topics with names of their own; they are deleted after the test."""
+    """Create topics with unique names; they are deleted after the test."""
     from regent.testing.regent_cluster import unique_topic
 
     created: list[str] = []

@@ -1,6 +1,6 @@
 """A cluster of real processes on this machine, and faults in one line each.
 
-``cluster`` starts one for a block of code; ``RegentCluster`` is one on a folder of the caller's.
+``cluster`` starts one for a ``with`` block; ``RegentCluster`` uses a folder of the caller.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class RegentCluster(ClusterObserver):
         self.close()
 
     def close(self) -> None:
-        """End everything, in whatever state it is."""
+        """End all processes, in any state."""
         for broker_id in list(self._paused):
             self._continue(broker_id)
         self.zookeeper.close()
@@ -118,11 +118,11 @@ class RegentCluster(ClusterObserver):
         if self._server is not None:
             self._server.stop()
 
-    # --- what it is ---
+    # --- state ---
 
     @property
     def description(self) -> dict[str, Any]:
-        """What ``cluster.json`` says."""
+        """The content of ``cluster.json``."""
         text = (self.data_dir / "cluster.json").read_text(encoding="utf-8")
         description: dict[str, Any] = json.loads(text)
         return description
@@ -147,7 +147,7 @@ class RegentCluster(ClusterObserver):
         self.zookeeper.start(10)
 
     def metrics(self, broker_id: BrokerId) -> dict[str, float]:
-        """Return what a broker tells Prometheus, by name and labels."""
+        """Return the Prometheus metrics of a broker, by name and labels."""
         brokers = self.description["brokers"]
         port = next(broker["metrics_port"] for broker in brokers if broker["id"] == broker_id)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
@@ -211,7 +211,7 @@ class RegentCluster(ClusterObserver):
     # --- processes ---
 
     def pid(self, broker_id: BrokerId) -> int:
-        """Return the process id of a broker, of the last one if it does not run."""
+        """Return the process id of a broker; of its last process if it does not run."""
         if broker_id in self._extra:
             return self._extra[broker_id].pid
         return int(next(b["pid"] for b in self.description["brokers"] if b["id"] == broker_id))
@@ -224,12 +224,12 @@ class RegentCluster(ClusterObserver):
         """Wait until the process ``pid`` of a broker has ended."""
         extra = self._extra.get(broker_id)
         if extra is not None and extra.pid == pid:
-            extra.wait(timeout_s)  # our child: a zombie until then
+            extra.wait(timeout_s)  # a child of this process, which must be reaped
         else:
             eventually(lambda: not _is_alive(pid), f"broker {broker_id} has ended", timeout_s)
 
     def start_broker(self, broker_id: BrokerId, *options: str) -> subprocess.Popen[str]:
-        """Start a broker as a child of this process, with options of its own."""
+        """Start a broker as a child of this process, with extra options."""
         process = subprocess.Popen(
             self.broker_command(broker_id, *options),
             stdout=subprocess.PIPE,
@@ -259,11 +259,11 @@ class RegentCluster(ClusterObserver):
         self._end(signal.SIGKILL, brokers)
 
     def shut_down(self, broker_id: BrokerId) -> None:
-        """End a broker in order, by SIGTERM; wait until its registration is gone."""
+        """Shut a broker down by SIGTERM; wait until its registration is gone."""
         self._end(signal.SIGTERM, [broker_id])
 
     def restart(self, broker_id: BrokerId) -> None:
-        """Start a broker that has ended, or stop it in order and start it; wait until it serves."""
+        """Shut a broker down if it runs, and start it; wait until it serves."""
         if self._runs(broker_id):
             self.shut_down(broker_id)
         start_brokers(self.data_dir, (broker_id,), START_TIMEOUT_S)
@@ -281,7 +281,7 @@ class RegentCluster(ClusterObserver):
         )
 
     def resume(self, broker_id: BrokerId) -> None:
-        """Let a paused broker go on; wait until it is registered again."""
+        """Continue a paused broker by SIGCONT; wait until it is registered again."""
         self._continue(broker_id)
         eventually(
             lambda: self.broker_epoch(broker_id) is not None, f"broker {broker_id} is registered"
@@ -308,7 +308,7 @@ class RegentCluster(ClusterObserver):
         return self.await_controller()
 
     def stop_zookeeper(self) -> None:
-        """End the ZooKeeper server. Brokers go on with what needs no decision."""
+        """End the ZooKeeper server. Leaders continue to serve until they need the controller."""
         self._own_server().stop()
 
     def start_zookeeper(self) -> None:
@@ -321,7 +321,7 @@ class RegentCluster(ClusterObserver):
         )
 
     def fill_disk(self, broker_id: BrokerId) -> None:
-        """Have every write of a broker to a file fail; wait until it leads nothing any more.
+        """Let every write of a broker to a file fail; wait until it leads nothing any more.
 
         The broker's limit on the size of files (RLIMIT_FSIZE) becomes 0: a write fails with EFBIG
         as it would with ENOSPC on a full disk. This uses no space and needs no privilege. A broker
@@ -359,7 +359,7 @@ class RegentCluster(ClusterObserver):
             )
 
     def heal(self) -> None:
-        """Undo every fault: resume, start and mend what does not run; wait until it is whole."""
+        """Undo every fault: reconnect, resume and restart; wait until all brokers are ready."""
         if self._network is not None:
             self._network.restore_all()
         for broker_id in list(self._paused):

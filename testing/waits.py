@@ -1,4 +1,4 @@
-"""Waiting for what another process does and cannot report."""
+"""Waiting for a condition in other processes, by polling."""
 
 from __future__ import annotations
 

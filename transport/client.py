@@ -1,9 +1,9 @@
 """Sends requests to one peer and waits for their answers.
 
-Delivery is ours, never ZeroMQ's: an answer belongs to a request by its correlation id and to
-nothing else, a request is sent to a connected peer or not at all, and after a timeout or a lost
-connection the socket is thrown away with all it may still hold. Sending again is up to the caller,
-whose receiver is idempotent by epochs.
+This module decides about delivery, not ZeroMQ. An answer is matched to its request by the
+correlation id only. A request is sent only to a connected peer. After a timeout or a lost
+connection the socket is closed with everything it still holds. Retries are up to the caller,
+because epochs make the receivers idempotent.
 
 ``RequestError``             no answer; ``endpoint`` names the peer
 ├── PeerUnreachableError      no peer answers there; the request was not sent
@@ -80,7 +80,7 @@ class RequestFailedError(RequestError):
 
 
 class _Patience(NamedTuple):
-    """How long a wait may last: until a monotonic instant, or until the client is closed."""
+    """The limit of a wait: a monotonic instant, or the close of the client."""
 
     deadline: float
     closing: threading.Event | None
@@ -90,7 +90,7 @@ class _Patience(NamedTuple):
         return self.closing is not None and self.closing.is_set()
 
     def slice_ms(self) -> int:
-        """Return how long to poll before looking again; 0 when the time is over."""
+        """Return how long to poll before the next check; 0 when the time is over."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             return 0
@@ -99,7 +99,7 @@ class _Patience(NamedTuple):
 
 
 class _Link:
-    """One DEALER socket and the monitor that tells when its connection broke."""
+    """One DEALER socket and the monitor that reports a broken connection."""
 
     def __init__(self, context: Context, endpoint: str) -> None:
         self.unanswered = 0
@@ -139,7 +139,7 @@ class _Link:
         return disconnected
 
     def close(self, *, linger_ms: int) -> None:
-        """Close both sockets; what was sent has ``linger_ms`` to leave."""
+        """Close both sockets; sent messages have ``linger_ms`` to leave."""
         with suppress(zmq.ContextTerminated):
             self.dealer.disable_monitor()
         self._monitor.close(linger=0)
@@ -147,11 +147,11 @@ class _Link:
 
 
 class RequestClient:
-    """Asks one peer, one request at a time; it belongs to one thread, which also closes it.
+    """Sends requests to one peer, one at a time; one thread uses and closes it.
 
-    ``connect_timeout_ms`` bounds the wait for a connection, so that an absent peer is known long
-    before a request would time out. ``correlation_ids`` may be shared with other clients: they
-    ascend from one attempt to the next then, whichever client makes it.
+    ``connect_timeout_ms`` limits the wait for a connection, so that an absent peer is noticed long
+    before a request would time out. Clients may share ``correlation_ids``, so that the ids ascend
+    over all of them.
     """
 
     def __init__(
@@ -204,8 +204,8 @@ class RequestClient:
     ) -> None:
         """Send ``body`` to a connected peer and do not wait for the answer, which is discarded.
 
-        Raises PeerUnreachableError, RequestTimeoutError (the peer answers none of what was sent
-        before), RequestAbandonedError or BadDataError; it was not sent then.
+        Raises PeerUnreachableError, RequestTimeoutError (the peer does not answer earlier
+        requests), RequestAbandonedError or BadDataError; then it was not sent.
         """
         encoded = body if isinstance(body, EncodedBody) else codec.encode_request(body)
         patience = _Patience(time.monotonic() + self._connect_timeout_ms / 1000, closing)
@@ -220,14 +220,14 @@ class RequestClient:
             raise self._broken(error) from error
 
     def close(self) -> None:
-        """Close the connection; what was just sent gets a moment to leave. Idempotent."""
+        """Close the connection; sent messages get a moment to leave. Idempotent."""
         self._drop_link(linger_ms=FLUSH_MS)
 
     def _connected_link(self, patience: _Patience) -> _Link:
-        """Return a link whose peer can be sent to now."""
+        """Return a link with a connected peer."""
         self._check_abandoned(patience)
         if self._link is not None and self._link.take_disconnected():
-            self._drop_link()  # another incarnation may listen there by now: start afresh
+            self._drop_link()  # another incarnation may listen there now
         if self._link is None:
             self._link = _Link(self._context, self.endpoint)
         connect_deadline = time.monotonic() + self._connect_timeout_ms / 1000
@@ -241,14 +241,14 @@ class RequestClient:
         return self._link
 
     def _await_room(self, link: _Link, patience: _Patience) -> None:
-        """Discard answers until few are missing; the peer must drop those that pile up."""
+        """Discard answers until few are missing: the peer drops answers that are not read."""
         while link.receive() is not None or link.unanswered >= _MAX_UNANSWERED:
             if link.take_disconnected():
                 raise PeerUnreachableError(self.endpoint, "the connection broke")
             self._check_abandoned(patience)
             timeout_ms = patience.slice_ms()
             if not timeout_ms:
-                raise RequestTimeoutError(self.endpoint, "it answers nothing that was sent before")
+                raise RequestTimeoutError(self.endpoint, "it does not answer earlier requests")
             if link.unanswered >= _MAX_UNANSWERED:
                 link.poll(timeout_ms)
 
@@ -275,7 +275,7 @@ class RequestClient:
         """Return the error code and the body's frames, if any, of the reply."""
         disconnected = False
         while True:
-            # Asked first, so that an answer which came just before is not overlooked.
+            # Checked first, so that an answer that arrived just before is not missed.
             disconnected = link.take_disconnected() or disconnected
             message = link.receive()
             if message is not None:
@@ -314,16 +314,16 @@ class RequestClient:
                 return codec.decode_response_body(request.api_key, *frames)
             reason = f"{name} was answered with {error_code.name} and no body"
         except BadDataError as error:
-            reason = f"the answer to {name} cannot be understood: {error}"
+            reason = f"the answer to {name} cannot be decoded: {error}"
         error_code = error_code or Errors.UNKNOWN_SERVER_ERROR
         raise RequestFailedError(self.endpoint, error_code, reason)
 
     def _check_abandoned(self, patience: _Patience) -> None:
         if patience.is_abandoned:
-            raise RequestAbandonedError(self.endpoint, "closing while a request is on its way")
+            raise RequestAbandonedError(self.endpoint, "closing while a request is in flight")
 
     def _broken(self, error: zmq.ZMQError) -> RequestError:
-        """Return what to raise for a socket that cannot be used, and drop it."""
+        """Drop a socket that cannot be used; return the error to raise."""
         self._drop_link()
         if isinstance(error, zmq.ContextTerminated):
             return RequestAbandonedError(self.endpoint, "the process is closing")

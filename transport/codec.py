@@ -1,14 +1,14 @@
 """The bytes of a request: header and body, each one frame of msgpack, and the records it carries.
 
-A message is ``b""``, header, body, and the frames of records that the body speaks of
+A message is ``b""``, header, body, and the frames of the records in the body
 (``transport.record_frames``). The request header is the array ``[1, api_key, api_version,
 correlation_id, client_id, controller_id | nil, controller_epoch | nil, broker_epoch | nil]`` (1 is
-the header's own version; the last three are there for the control requests, all or none); the
-reply header is ``[1, correlation_id, error_code]``. A reply that carries a body has error code 0,
-because the body says more; one without a body has the reason in its header.
+the version of the header; the last three are set for control requests, all or none); the reply
+header is ``[1, correlation_id, error_code]``. A reply with a body has error code 0, because the
+body has its own codes. The header of a reply without a body has the error code.
 
-Bodies are the dataclasses of ``core.protocol``. Whatever cannot be understood, too large included,
-is one ``BadDataError``. There is no checksum of our own (TCP has one) and never pickle.
+Bodies are the dataclasses of ``core.protocol``. Everything that cannot be decoded, or is too large,
+is a ``BadDataError``. There is no checksum, because TCP has one, and no pickle.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ AT_ONCE_BYTES: Final = 256 * 1024  # larger requests are decoded in pieces
 
 
 class RequestLimit(NamedTuple):
-    """How large the body of a request may be; how many arrays, maps and elements it may have."""
+    """The maximum size of a request body, and of its arrays, maps and elements together."""
 
     max_bytes: int
     max_values: int
@@ -140,7 +140,7 @@ _FIELDS_WITHOUT_EVENT_ID: Final = 8  # in the headers of 0.1, which are still un
 
 
 class RequestHeader(NamedTuple):
-    """The header of a request as it is on the wire, field by field."""
+    """The header of a request; the fields are those of the wire."""
 
     header_version: int
     api_key: int
@@ -166,7 +166,7 @@ class RequestHeader(NamedTuple):
 
 
 class ReplyHeader(NamedTuple):
-    """The header of a reply as it is on the wire, field by field."""
+    """The header of a reply; the fields are those of the wire."""
 
     header_version: int
     correlation_id: int
@@ -179,7 +179,7 @@ _decode_reply_header: Final = decoder(ReplyHeader)
 
 @dataclass(frozen=True, slots=True)
 class EncodedBody:
-    """A request body as frames, so that one encoding serves every broker it is sent to."""
+    """A request body as frames: it is encoded once for all brokers."""
 
     api_key: ApiKey
     frames: Frames
@@ -210,7 +210,7 @@ def encode_request(request: Request) -> EncodedBody:
 
 
 def encode_body(value: object) -> Frames:
-    """Return a request or response as msgpack, and behind it the records it carries.
+    """Return a request or response as msgpack, followed by its records.
 
     Raises BadDataError when that is impossible.
     """
@@ -230,12 +230,12 @@ def encode_body(value: object) -> Frames:
 
 
 def max_request_bytes(api_key: ApiKey) -> int:
-    """Return how large the body of a request may be."""
+    """Return the maximum size of a request body."""
     return _APIS[api_key].limit.max_bytes
 
 
 def check_request_size(api_key: ApiKey, data: RecordBytes) -> None:
-    """Raise BadDataError when a body is larger than any request of its kind."""
+    """Raise BadDataError when a body is larger than its kind of request may be."""
     limit = _APIS[api_key].limit.max_bytes
     if len(data) > limit:
         raise BadDataError(f"{_APIS[api_key].request.__name__}: {len(data)} bytes exceed {limit}")
@@ -283,7 +283,7 @@ def decode_request_header(data: RecordBytes) -> RequestHeader:
 
 
 def peek_correlation_id(data: RecordBytes) -> int | None:
-    """Return the correlation id of a header that is otherwise wrong, if it can be found."""
+    """Return the correlation id of an invalid header, if it can be found."""
     try:
         header = _unpack_header(data)
     except BadDataError:
@@ -392,7 +392,7 @@ _UNPACKING: Final[Mapping[str, Any]] = {
 
 @contextmanager
 def _collector_paused(size: int) -> Iterator[None]:
-    """Keep the garbage collector from walking a growing body again and again."""
+    """Pause the garbage collector, which would traverse a growing body repeatedly."""
     if size < _LARGE_BODY_BYTES or not gc.isenabled():
         yield
         return

@@ -1,7 +1,7 @@
-"""The file descriptors of this process, and whether there is one for one more connection.
+"""Counts file descriptors and decides whether one more connection is accepted.
 
-Without a free descriptor the broker cannot open the files of its logs, and cannot accept
-connections. So connections leave some descriptors free.
+Without a free descriptor the broker can neither open files of its logs nor accept connections. So
+some descriptors are reserved for files.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from weakref import WeakKeyDictionary
 
 UNLIMITED: Final = 2**31 - 1
 RESERVED_DESCRIPTORS: Final = 128
-"""So many are left for files and the other brokers."""
+"""The number of descriptors reserved for files and for other brokers."""
 _FEW_CONNECTIONS: Final = 16  # these may use what is reserved: an operator must be able to connect
 _MEASURE_INTERVAL_S: Final = 1.0
 _MEASURE_SHARE: Final = 0.01  # of the time, at most, is spent on counting descriptors
 
 
 class Descriptors:
-    """The file descriptors of this process, counted now and then."""
+    """The file descriptors of this process, counted periodically."""
 
     def __init__(
         self,
@@ -42,9 +42,9 @@ class Descriptors:
         reserved: int = RESERVED_DESCRIPTORS,
         share: float = 1.0,
     ) -> str | None:
-        """Return why ``acceptor`` may have no more connections than these; None: it may.
+        """Return why ``acceptor`` may not have one more connection; None: it may.
 
-        It may have ``share`` of all descriptors, and leaves ``reserved`` to others.
+        It may use ``share`` of all descriptors, and must leave ``reserved`` free.
         """
         self._connections[acceptor] = connections
         of_all = sum(self._connections.copy().values())

@@ -1,11 +1,10 @@
-"""Decodes large request bodies in pieces, so that none keeps the other threads waiting.
+"""Decodes large request bodies in pieces, so that other threads do not wait.
 
-msgpack decodes as a whole what it is given, and no other thread of this process runs meanwhile; and
-what a stranger sends may be twenty times as large once it is decoded. Here ``PIECE_BYTES`` are
-decoded at once, and each piece is checked against the schema before the next: what has the wrong
-form ends at once, and what has the right one may have ``max_values`` arrays, maps and elements.
-
-An element that is larger than a piece is gone into, field by field.
+msgpack decodes its whole input while no other thread of this process runs, and the decoded objects
+may be twenty times as large. Here ``PIECE_BYTES`` are decoded at once, and each piece is checked
+against the schema before the next. A wrong form ends the decoding; a right one may have
+``max_values`` arrays, maps and elements. An element that is larger than a piece is decoded field by
+field.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _NIL: Final = 0xC0
 _NO_RECORDS: Final = RecordFrames()
 
 NewUnpacker: TypeAlias = Callable[[Callable[[], None]], msgpack.Unpacker]
-"""Makes an unpacker with every limit; it calls what it is given for each array and each map."""
+"""Makes an unpacker with every limit, which calls its argument for each array and map."""
 
 
 class Form(NamedTuple):
@@ -43,7 +42,7 @@ class Form(NamedTuple):
 
 
 def form_of(cls: type[Any]) -> Form:
-    """Return the form of a body; to be made once."""
+    """Return the form of a body; call it once for each class."""
     return _form(cls, cls.__name__)
 
 
@@ -81,7 +80,7 @@ def _form(hint: Any, name: str) -> Form:
 
 
 class _Cursor:
-    """Where in a body we are."""
+    """The position in a body."""
 
     def __init__(
         self, data: memoryview, new_unpacker: NewUnpacker, max_values: int, piece_bytes: int
@@ -163,7 +162,7 @@ class _Cursor:
         return values[0]
 
     def _whole(self, at_most: int) -> tuple[Any, ...]:
-        """Decode the values that are in the next piece as a whole."""
+        """Decode the complete values of the next piece."""
         unpacker = self._new_unpacker(self._count)
         unpacker.feed(self._data[self.position : self.position + self._piece_bytes])
         values: list[Any] = []

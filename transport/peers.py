@@ -1,9 +1,9 @@
-"""The peers that are connected to an address we listen on, and the messages they exchange with us.
+"""The connected peers of a listening address, and their messages.
 
-What a ROUTER of ZeroMQ is, with a limit for everything a peer can make us keep. ZeroMQ listens,
-accepts, reads and writes in a thread of its own; it hands over bytes (ZMQ_STREAM), in chunks of at
-most 8 KiB, and ``zmtp`` makes messages of them. Peers take turns by message: a chunk of one may
-have hundreds.
+It is a ZeroMQ ROUTER with limits for all memory that a peer can use. ZeroMQ listens, accepts, reads
+and writes on its own thread. It delivers bytes (ZMQ_STREAM) in chunks of at most 8 KiB, and
+``zmtp`` makes messages of them. Messages are taken from one peer after another, because one chunk
+may have hundreds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SWEEP_S: Final = 1.0
 """How often ``sweep`` is to be called."""
 MAX_UNFINISHED_BYTES: Final = 128 * 1024 * 1024
 MAX_WAITING: Final = 1000
-"""How many messages of a peer may wait for their turn."""
+"""Maximum number of waiting messages of a peer."""
 _MAX_WAITING_OF_ALL: Final = 10_000  # before more is received
 
 _UNREAD_LOOK_BYTES: Final = 1024 * 1024  # sent before the next check which peers read
@@ -50,7 +50,7 @@ _UNBIND_TIMEOUT_MS: Final = 1000
 
 
 class TooManyMessagesError(PeerError):
-    """More messages than may wait."""
+    """Too many messages of a peer wait."""
 
 
 class TooManyPeersError(PeerError):
@@ -58,7 +58,7 @@ class TooManyPeersError(PeerError):
 
 
 class TooMuchUnreadError(PeerError):
-    """All peers together leave too much unread, and this one most."""
+    """All peers together have too many unread bytes, and this one has most."""
 
 
 class Message(NamedTuple):
@@ -69,7 +69,7 @@ class Message(NamedTuple):
 
 
 class _Peer:
-    """One connection; ``end`` is ours of it."""
+    """One connection; ``end`` is our side of it."""
 
     def __init__(self, zmtp: ZmtpConnection, end: _OurEnd | None) -> None:
         self.unread = Unread()
@@ -87,8 +87,10 @@ class _OurEnd:
         self._name = self._ask(socket.socket.getpeername)
 
     def break_off(self) -> None:
-        """End the connection; what was to be sent is forgotten."""
-        if self._ask(socket.socket.getpeername) == self._name:  # else it is another one's by now
+        """End the connection; unsent bytes are dropped."""
+        if (
+            self._ask(socket.socket.getpeername) == self._name
+        ):  # else another connection has the descriptor now
             self._ask(lambda connection: connection.shutdown(socket.SHUT_RDWR))
 
     def _ask(self, question: Callable[[socket.socket], T]) -> T:
@@ -138,12 +140,12 @@ class Peers:
         """The address listened on, with the real port."""
 
     def register(self, poller: zmq.Poller) -> None:
-        """Have ``poller`` wake up when something has come."""
+        """Let ``poller`` wake up when bytes have arrived."""
         poller.register(self._socket, zmq.POLLIN)
 
     @property
     def is_closed(self) -> bool:
-        """Whether there is nothing any more to receive from."""
+        """Whether the socket is closed."""
         return self._socket.closed
 
     @property
@@ -152,7 +154,7 @@ class Peers:
         return self._waiting > 0
 
     def receive(self) -> bool:
-        """Take the next chunk that came; return whether one did; never blocks.
+        """Take the next chunk; return whether there was one; never blocks.
 
         None is taken while too many messages wait. Raises PeerError for a peer that was cut off; it
         is cut off too when something unexpected is raised.
@@ -178,9 +180,9 @@ class Peers:
         return True
 
     def next_message(self) -> Message | None:
-        """Return a message of the peer whose turn it is; ``None`` if there is none.
+        """Return a message of the next peer in turn; ``None`` if there is none.
 
-        Of a peer that has left, too.
+        It may be of a peer that has left.
         """
         while self._with_messages:
             route, waiting = self._with_messages.popleft()
@@ -217,7 +219,7 @@ class Peers:
             self._bound_unread()
 
     def sweep(self) -> None:
-        """Ask the peers that are silent for a sign, and cut off those that give none.
+        """Ping silent peers, and disconnect those that do not answer.
 
         Raises TooMuchUnreadError, after that, when one was cut off for what it has not read.
         """
@@ -232,7 +234,7 @@ class Peers:
         self._bound_unread()
 
     def stop_listening(self) -> bool:
-        """Cut every connection and give the port back; return whether it is free already."""
+        """Close every connection and the port; return whether the port is free already."""
         self._socket.unbind(self.endpoint)
         return bool(self._monitor.poll(_UNBIND_TIMEOUT_MS))
 
@@ -244,7 +246,7 @@ class Peers:
         self._socket.close()
 
     def _on_connected_or_left(self, route: bytes, frame: zmq.Frame) -> None:
-        """ZeroMQ says both by a chunk of no bytes."""
+        """ZeroMQ reports both by an empty chunk."""
         if route in self._closing:
             self._closing.discard(route)
         elif route in self._peers:
@@ -256,9 +258,9 @@ class Peers:
             self._send_own(route, zmtp.take_to_send())
 
     def _make_room(self, route: bytes) -> None:
-        """Cut off a peer that has not introduced itself when descriptors are short.
+        """Disconnect a peer without a greeting when descriptors are short.
 
-        Raises TooManyPeersError when all have: then it is the one that comes.
+        Raises TooManyPeersError when all have greeted: then the new peer is refused.
         """
         shortage = self._descriptors.shortage(
             self, len(self._peers), _RESERVED_DESCRIPTORS, _SHARE_OF_DESCRIPTORS
@@ -291,7 +293,7 @@ class Peers:
         self._send_own(route, peer.zmtp.take_to_send())
 
     def _send_own(self, route: bytes, data: bytes) -> None:
-        """Send what the protocol asks for, unless the peer has left or does not read."""
+        """Send the bytes of the protocol, unless the peer has left or does not read."""
         if data:
             with suppress(zmq.ZMQError):
                 self._send_piece(route, data)
@@ -306,7 +308,7 @@ class Peers:
             self._sent_bytes += len(piece)
 
     def _bound_unread(self) -> None:
-        """Cut off the peer that has read least, while all ports keep too much of what was sent."""
+        """Disconnect the peer with most unread bytes, while all ports together have too many."""
         self._sent_bytes = 0
         sizes = {route: peer.unread.known_size for route, peer in self._peers.items()}
         cut: list[str] = []
@@ -332,7 +334,7 @@ class Peers:
         self.unfinished_bytes -= self._peers.pop(route).zmtp.held_bytes
 
     def _close(self, route: bytes) -> None:
-        """Have ZeroMQ close a connection: that is what sending no bytes means."""
+        """Close a connection: ZeroMQ does so when an empty chunk is sent."""
         self._closing.discard(route)
         try:
             self._send_piece(route, b"")
@@ -344,7 +346,7 @@ class Peers:
 
 
 def _address_of(frame: zmq.Frame) -> str:
-    """Return where a peer is, for messages; ZeroMQ has no address of one that left at once."""
+    """Return the address of a peer for messages; it is unknown if the peer left at once."""
     try:
         return str(frame.get("Peer-Address"))
     except zmq.ZMQError:

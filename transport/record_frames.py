@@ -1,9 +1,9 @@
-"""Record batches on the wire: beside the body, as they are.
+"""Record batches on the wire: in frames after the body, unchanged.
 
 In a body a field of type ``core.records.RecordBytes`` is only its length. The bytes follow in
-frames of their own, in the same order, none split over two frames. Large ones are a frame each,
-which ZeroMQ sends from where they are; small ones that follow each other share one, because a frame
-costs more than copying them. A receiver gets views of the frames, never a copy.
+separate frames, in the same sequence, none split over two frames. A large batch is one frame, which
+ZeroMQ sends without a copy. Small batches in sequence share a frame, because a frame costs more
+than copying them. A receiver gets views of the frames, never a copy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Detach: TypeAlias = Callable[[Any, list[RecordBytes]], Any]
 
 
 def detacher(hint: Any) -> Detach | None:
-    """Return how to take the records out of values of a type; None when it can hold none.
+    """Return a function that takes the records out of values of a type; None: it has none.
 
     Raises TypeError when two fields of one class hold some: the decoder could not tell them apart.
     """
@@ -100,7 +100,7 @@ def _carrier(cls: Any, names: Iterable[str]) -> tuple[str, Detach] | None:
 
 
 def join_small(records: Iterable[RecordBytes]) -> Iterator[RecordBytes]:
-    """Yield the frames that ``records`` travel in."""
+    """Yield the frames for ``records``."""
     small: list[RecordBytes] = []
     for data in records:
         if len(data) < LARGE_BYTES:
@@ -115,7 +115,7 @@ def join_small(records: Iterable[RecordBytes]) -> Iterator[RecordBytes]:
 
 
 class RecordFrames:
-    """The frames behind one body, to be taken apart in the order they were put together."""
+    """The frames after one body; records are taken in their original sequence."""
 
     def __init__(self, frames: Sequence[RecordBytes] = ()) -> None:
         self._frames = iter(frames)
@@ -128,7 +128,7 @@ class RecordFrames:
     def check_all_taken(self) -> None:
         """Raise ``BadDataError`` when there are more bytes than the body refers to."""
         if len(self._rest) or next(self._frames, None) is not None:
-            raise BadDataError("more records than the body speaks of")
+            raise BadDataError("more records than the body refers to")
 
     def _take(self, length: int) -> RecordBytes:
         if length == 0:

@@ -1,4 +1,4 @@
-"""An actor of another process, asked and told as a local one."""
+"""A reference to an actor of another process, with the methods of a local one."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ T = TypeVar("T")
 class RemoteActorRef:
     """``ask`` and ``tell`` with the shape of Pykka's ``ActorRef``, to the actor at ``endpoint``.
 
-    Connects when first used. Any thread may use it, one at a time: an ask keeps the others
-    waiting, so threads that must not wait for each other take a reference each. What one thread
-    tells and asks arrives in that order.
+    Connects at the first use. Any thread may use it, one at a time: other threads wait during an
+    ask, so threads that must not wait need references of their own. Messages of one thread arrive
+    in their sequence.
     """
 
     def __init__(self, context: Context, endpoint: str, *, client_id: str) -> None:
@@ -54,9 +54,9 @@ class RemoteActorRef:
             self._turn.release()
 
     def tell(self, message: Request) -> None:
-        """Send ``message`` and forget it. No guarantee: it may never arrive, and never twice.
+        """Send ``message`` without waiting for an answer. It arrives at most once.
 
-        Takes at most a second for its turn and a second for a connection; then it gives up and
+        Waits at most a second for other threads and a second for a connection; then it gives up and
         logs that.
         """
         if not self._turn.acquire(timeout=_CONNECT_TIMEOUT_MS / 1000):
@@ -70,7 +70,7 @@ class RemoteActorRef:
             self._turn.release()
 
     def close(self) -> None:
-        """Abandon the ask that is going on and disconnect. Idempotent; afterwards nothing works."""
+        """Abandon the ask in progress and disconnect. Idempotent; it is unusable then."""
         self._closing.set()
         if self._turn.acquire(timeout=_CLOSE_TIMEOUT_S):
             try:
@@ -94,7 +94,7 @@ class RemoteActorRef:
 
 @contextmanager
 def actor_at(endpoint: str, *, client_id: str) -> Iterator[RemoteActorRef]:
-    """Give a reference to the actor at a control endpoint, for the block."""
+    """Return a reference to the actor at a control endpoint, for a ``with`` block."""
     context = new_context()
     try:
         with RemoteActorRef(context, endpoint, client_id=client_id) as actor:

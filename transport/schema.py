@@ -4,10 +4,10 @@ Rules:
 - A decoder is compiled once from a class's type hints and works on a *column*: all values of one
   field at once. The hundred thousand leader epochs of a request are checked by three C loops
   (types, minimum, maximum) instead of a hundred thousand Python calls.
-- A decoder that has nothing to convert returns the very column it was given, so that a row of
-  plain values is built from the unpacked tuple as it is.
-- Every decoder raises ``BadDataError`` naming class and field, never the value: values come from
-  strangers and may be huge.
+- A decoder that has nothing to convert returns its input column, so that a row of plain values is
+  built from the unpacked tuple without a copy.
+- Every decoder raises ``BadDataError`` with class and field but without the value, which may be
+  huge.
 
 Understood hints: ``int``, ``bool``, ``str``, ``IntEnum``, ``RecordBytes`` (a length; the bytes are
 taken from the frames behind the body), ``X | None``, ``tuple[X, ...]``, dataclass (a map; unknown
@@ -140,7 +140,7 @@ def _decode_ints(path: str, values: Column, _records: RecordFrames) -> Column:
 
 def _enum_decoder(cls: type[IntEnum], path: str) -> ColumnDecoder:
     members = {member.value: member for member in cls}
-    # An unknown error code of a newer peer is still an error; any other enum decides behaviour.
+    # An unknown error code of a newer peer is still an error. Other enums must be known.
     fallback = Errors.UNKNOWN_SERVER_ERROR if cls is Errors else None
 
     def decode(values: Column, records: RecordFrames) -> Column:
@@ -153,7 +153,7 @@ def _enum_decoder(cls: type[IntEnum], path: str) -> ColumnDecoder:
 
 
 def _filling(decode: ColumnDecoder, *, absent: object, filler: object) -> ColumnDecoder:
-    """Decode what is not ``absent`` and put ``filler`` where it is."""
+    """Decode the values that are not ``absent``; replace those by ``filler``."""
 
     def decode_present(values: Column, records: RecordFrames) -> Column:
         if absent not in values:

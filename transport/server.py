@@ -1,9 +1,8 @@
 """Receives requests from other processes and hands them to an actor.
 
-One thread owns the connections. It decodes, dispatches and sends; answers may come from any
-thread, at once or later, and reach it through a queue. Nothing a peer sends ends the loop: what
-cannot be understood is counted, answered with an error code when it says to which correlation id,
-and dropped otherwise.
+One thread owns the connections. It decodes, dispatches and sends; answers may come from any thread,
+at once or later, and reach it through a queue. No message ends the loop: an invalid one is counted,
+answered with an error code if its correlation id is known, and dropped otherwise.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ logger = logging.getLogger(__name__)
 
 MAX_OUTSTANDING: Final = 10_000
 _MAX_REQUEST_BYTES: Final = codec.max_request_bytes(ApiKey.PLACE_TOPICS)  # no other has more
-_TURN_S: Final = 0.01  # before answers get their turn
+_TURN_S: Final = 0.01  # then answers are sent
 _STOP_TIMEOUT_S: Final = 5.0
-# For the last answers to travel: closing drops what was not sent here and what was not read there.
+# Time for the last answers: closing drops what is not sent here and not read there.
 _LAST_WORDS_S: Final = 0.05
 _LOG_INTERVAL_S: Final = 10.0
 _PAUSE_S: Final = 0.1  # after an unexpected error, of which there may be many
@@ -56,7 +55,7 @@ class PortInUseError(RegentError):
 
 
 class Rejection(StrEnum):
-    """Why a message of a peer, or an answer to it, went no further."""
+    """Why a message of a peer, or the answer to it, was dropped."""
 
     BAD_HANDSHAKE = "not a ZeroMQ peer"
     TOO_LARGE = "too large"
@@ -92,7 +91,7 @@ class RejectedFrames:
 
     @property
     def counts(self) -> Mapping[Rejection, int]:
-        """How many there were, by reason."""
+        """The counts by reason."""
         return dict(self._counts)
 
     def add(self, reason: Rejection, detail: object) -> None:
@@ -115,7 +114,7 @@ class RejectedFrames:
 
 
 class WireReply:
-    """Answers one request, once, from any thread; one that is forgotten answers with an error."""
+    """Answers one request, once, from any thread. If it is dropped, it answers with an error."""
 
     def __init__(
         self, api_key: ApiKey, correlation_id: int, deliver: Callable[[Frames], None]
@@ -151,10 +150,10 @@ class WireReply:
             logger.debug("A second answer to %s is ignored", self._api_key.name)
 
     def __del__(self) -> None:
-        # The actor that should have answered died. Its client must not wait until its timeout, and
-        # the request must not count as outstanding for ever.
+        # The actor died before it answered. The client must not wait until its timeout, and the
+        # request must not count as outstanding any more.
         if self._unanswered.acquire(blocking=False):
-            logger.info("A %s was forgotten unanswered", self._api_key.name)
+            logger.info("A %s was dropped without an answer", self._api_key.name)
             self._deliver(
                 (codec.encode_reply_header(self._correlation_id, Errors.UNKNOWN_SERVER_ERROR),)
             )
@@ -164,7 +163,7 @@ class WireReply:
 class IncomingRequest:
     """A request of another process, and how to answer it.
 
-    ``client_id`` is what the peer calls itself: good for a log line, not for a decision.
+    The peer chooses ``client_id``: use it for logs, not for decisions.
     """
 
     api_key: ApiKey
@@ -176,7 +175,7 @@ class IncomingRequest:
 
 
 class _RefusalError(Exception):
-    """A message that goes no further."""
+    """A message that is refused."""
 
     def __init__(self, reason: Rejection, detail: object, error_code: Errors) -> None:
         super().__init__(detail)
@@ -196,7 +195,7 @@ class ControlServer:
 
     ``dispatch`` runs on that thread and must not block. Beyond ``max_outstanding`` requests
     without an answer, more are refused with BROKER_NOT_AVAILABLE. ``screen`` is asked about large
-    requests of controllers before they are decoded: what it returns is the answer.
+    requests of controllers before they are decoded: its result is the answer.
     """
 
     def __init__(
@@ -284,7 +283,7 @@ class ControlServer:
         self._wakeup.clear()
         self._send_answers(peers)
         self._receive(peers)
-        self._send_answers(peers)  # what dispatch answered itself
+        self._send_answers(peers)  # answers that dispatch gave itself
         if time.monotonic() >= self._sweep_at:
             self._sweep_at = time.monotonic() + SWEEP_S
             try:
@@ -387,7 +386,7 @@ class ControlServer:
         return header, frames[2:]
 
     def _refuse(self, peers: Peers, message: Message, error_code: Errors) -> None:
-        """Answer a message that was not accepted, if it says to which correlation id."""
+        """Answer a message that was refused, if its correlation id is known."""
         frames = message.frames
         correlation_id = codec.peek_correlation_id(frames[1]) if len(frames) > 1 else None
         if correlation_id is not None:
@@ -397,7 +396,7 @@ class ControlServer:
     def _deliver(self, route: bytes, frames: Frames) -> None:
         """Hand an answer to the I/O thread; called from any thread, even after the end."""
         self._outbox.append((route, frames))
-        if threading.current_thread() is not self._thread:  # which looks by itself
+        if threading.current_thread() is not self._thread:  # which checks the outbox itself
             self._wakeup.set()
 
     def _send(self, peers: Peers, route: bytes, frames: Frames) -> None:

@@ -1,4 +1,4 @@
-"""ZeroMQ contexts, sockets and messages with every default that hurts replaced.
+"""ZeroMQ contexts, sockets and messages, with safe options instead of harmful defaults.
 
 By default a ZeroMQ socket never notices a stopped peer, queues for an absent one, accepts frames
 of any size and hangs on close. ``MAXMSGSIZE`` bounds one frame only and a message is delivered
@@ -25,9 +25,9 @@ MAX_MESSAGE_BYTES: Final = MAX_FRAME_BYTES + 8 * 1024  # of a body and its recor
 # The envelope, and records: as many large ones as a message has room for, small ones in between.
 MAX_FRAMES: Final = 4 + 2 * MAX_FRAME_BYTES // LARGE_BYTES
 QUEUED_MESSAGES: Final = 100
-"""How many messages wait at most, for each peer and in each direction."""
+"""Maximum number of waiting messages, for each peer and direction."""
 FLUSH_MS: Final = 200
-"""How long what was sent just before a client closed may take to leave."""
+"""Time for sent messages to leave after the close of a client, in milliseconds."""
 
 _MAX_SOCKETS: Final = 32_768  # a client of each of thousands of brokers; it needs three
 
@@ -50,8 +50,8 @@ _OPTIONS: Final = {
     zmq.MAXMSGSIZE: MAX_FRAME_BYTES,
 }
 _OPTIONS_OF_KIND: Final = {
-    # Only a connected peer is sent to and nothing waits for another. The price: when a connection
-    # closes, what has arrived and was not read yet is gone.
+    # Messages are sent to connected peers only. The price: when a connection closes, messages that
+    # arrived and were not read are lost.
     zmq.DEALER: {zmq.IMMEDIATE: 1},
     # What a peer sends comes in chunks of 8 KiB, and few of them wait here: the others wait at the
     # peer. There is room for an answer of the most frames. A peer that does not read is cut off.

@@ -27,20 +27,20 @@ class Wakeup:
         return self._reader.fileno()
 
     def set(self) -> None:
-        """End the poll that is going on, or else the next one."""
+        """End the current poll, or else the next one."""
         with self._lock:
             if self._is_open:
                 with suppress(BlockingIOError):  # enough of them are pending
                     self._writer.send(b"\0")
 
     def clear(self) -> None:
-        """Forget every ``set`` so far."""
+        """Discard all earlier calls of ``set``."""
         with suppress(BlockingIOError):
             while self._reader.recv(4096):
                 pass
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         with self._lock:
             self._is_open = False
             self._reader.close()

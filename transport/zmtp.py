@@ -32,7 +32,7 @@ _MAX_CONTEXT_BYTES: Final = 16
 
 
 class PeerError(RegentError):
-    """A peer did what is not allowed; its connection is to be closed."""
+    """A peer violated the protocol; its connection must be closed."""
 
 
 class NotZmtpError(PeerError):
@@ -74,7 +74,7 @@ def message_pieces(frames: Sequence[RecordBytes]) -> Iterator[RecordBytes]:
 
 
 class ZmtpConnection:
-    """What ``peer`` (a name for messages) sends, and what the protocol asks to be sent to it."""
+    """Decodes the bytes of ``peer`` (a name for messages), and makes the protocol's answers."""
 
     def __init__(self, peer: str, max_message_bytes: int) -> None:
         self.is_ready = False
@@ -90,18 +90,18 @@ class ZmtpConnection:
 
     @property
     def held_bytes(self) -> int:
-        """How much is kept of a message that has not ended."""
+        """The bytes of a message that has not ended."""
         return len(self._received) + self._message_bytes
 
     def take_to_send(self) -> bytes:
-        """Return what must be sent now; it is forgotten here."""
+        """Return and remove the bytes to send now."""
         data, self._to_send = bytes(self._to_send), bytearray()
         return data
 
     def receive(self, data: bytes) -> list[list[RecordBytes]]:
-        """Take bytes of the peer; return the messages that end in them, each as its frames.
+        """Decode bytes of the peer; return the complete messages, each as its frames.
 
-        Raises NotZmtpError or MessageTooLargeError; the connection is to be closed then.
+        Raises NotZmtpError or MessageTooLargeError; then the connection must be closed.
         """
         self._received += data
         messages = []
@@ -121,7 +121,7 @@ class ZmtpConnection:
         return messages
 
     def _read_greeting(self) -> bool:
-        """Return whether the greeting is there as a whole."""
+        """Return whether the greeting is complete."""
         if not self._received.startswith(GREETING[:1]):
             raise NotZmtpError(f"{self.peer}: no greeting of ZMTP")
         if len(self._received) < len(GREETING):
@@ -136,7 +136,7 @@ class ZmtpConnection:
         return True
 
     def _next_frame(self) -> tuple[int, RecordBytes] | None:
-        """Return flags and body of the next frame, ``None`` until it is there as a whole."""
+        """Return flags and body of the next frame, ``None`` until it is complete."""
         received, start = self._received, self._position
         if len(received) < start + 2:
             return None

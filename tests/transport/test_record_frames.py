@@ -210,6 +210,6 @@ def test_an_answer_whose_records_do_not_fit_is_a_failed_request_and_the_next_one
     with scripted_peer(context, respond) as endpoint:
         client = connect(endpoint)
         for _ in range(3):
-            with pytest.raises(RequestFailedError, match="cannot be understood"):
+            with pytest.raises(RequestFailedError, match="cannot be decoded"):
                 client.request(FETCH, timeout_ms=5000)
         assert records_of(client.request(FETCH, timeout_ms=5000)) == [b"one", LARGE[:100]]

@@ -1,4 +1,4 @@
-"""The event loop's side of a listener: connections come, are idle, and end."""
+"""Accepts connections on the event loop, and closes idle ones."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _PACE_CHECK_S: Final = 1.0
 
 
 class Acceptor:
-    """Accepts on ``listening``, which belongs to it, until it is ended; then the loop is stopped.
+    """Accepts on ``listening``, which it owns, until ``end``; then it stops the loop.
 
-    Lives on the loop's thread.
+    Use it on the loop's thread only.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Acceptor:
         self._check_pace()
 
     def end(self, last_answers_s: float) -> None:
-        """Stop listening; requests under way have so many seconds to be answered."""
+        """Stop listening; requests in progress have ``last_answers_s`` to be answered."""
         if self._is_ending:
             return
         self._is_ending = True

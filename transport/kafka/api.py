@@ -11,7 +11,7 @@ from regent.core.records import RecordBytes, Records
 
 
 class KafkaApiKey(IntEnum):
-    """The requests of the Kafka protocol that are spoken here, by Kafka's numbers."""
+    """The API keys that this broker supports."""
 
     PRODUCE = 0
     FETCH = 1
@@ -31,7 +31,7 @@ class KafkaApiKey(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class KafkaRequest:
-    """One request as it came: ``body`` is what follows its header, and may be written to."""
+    """One request; ``body`` follows the header, and is writable."""
 
     api_key: KafkaApiKey
     api_version: int
@@ -42,18 +42,18 @@ class KafkaRequest:
 
 
 class MalformedRequestError(Exception):
-    """A request that is not what its header says; its connection is closed."""
+    """A malformed request; its connection is closed."""
 
 
 class UnansweredRequestError(Exception):
-    """A request that failed and has no answer: all that says so is that its connection is closed.
+    """A failed request without a response: the connection is closed instead.
 
-    So a producer with acks=0 learns that it writes to the wrong broker.
+    This tells a producer with acks=0 that it writes to the wrong broker.
     """
 
 
 KafkaAnswer: TypeAlias = Sequence[RecordBytes | Records] | None
-"""The answer's body without its header, in pieces; None: nothing is sent (acks=0)."""
+"""The body of the response, in pieces; None: no response is sent (acks=0)."""
 
 KafkaHandler: TypeAlias = Callable[[KafkaRequest], Awaitable[KafkaAnswer]]
 """Runs on the listener's event loop and must not block it.

@@ -1,8 +1,8 @@
-"""ApiVersions: which requests in which versions are spoken here (KIP-35, KIP-511).
+"""ApiVersions: the supported requests and versions (KIP-35, KIP-511).
 
-It is the first request of most clients. One in a version we do not know is answered in version 0
-with UNSUPPORTED_VERSION and the list, from which the client learns in which version to ask again;
-for the same reason the header of an answer never changes.
+It is the first request of most clients. An unknown version is answered in version 0 with
+UNSUPPORTED_VERSION and the list, so that the client can choose another version. For the same reason
+the header of the response never changes.
 """
 
 from __future__ import annotations

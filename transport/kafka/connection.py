@@ -1,4 +1,4 @@
-"""One client connection: requests are taken up in order, and answered in order.
+"""One client connection: requests are handled and answered in sequence.
 
 It works on the socket itself and not through an asyncio transport, which would copy what is
 received and cannot put a file between two pieces of memory.
@@ -41,14 +41,14 @@ _REQUEST_HEADER: Final = struct.Struct(">hhi")
 _ANSWER_HEADER: Final = struct.Struct(">ii")  # size of what follows, correlation id
 _RESERVED_AHEAD: Final = 2  # times what has arrived of a large request
 PACE_BYTES: Final = 256 * 1024
-"""What must arrive of a large request in a second for which others wait for its memory."""
+"""Bytes per second that a large request must send while others wait for memory."""
 MAX_BYTES_WITHOUT_RECORDS: Final = 4 * 1024 * 1024
 """The size of requests that are decoded: all but Produce."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaLimits:
-    """What clients may take; Kafka's settings, times in milliseconds.
+    """The limits of clients; Kafka's settings, times in milliseconds.
 
     ``max_connections_per_ip_overrides`` has a host's name or address and its limit.
     ``queued_max_request_bytes`` is for requests of 64 KiB and more together; of smaller ones each
@@ -83,7 +83,7 @@ class _UnsupportedRequestError(Exception):
 
 
 class _Exchange:
-    """A request under way and, once there is one, its answer."""
+    """A request in progress and, when there is one, its response."""
 
     __slots__ = ("answer", "correlation_id", "is_done", "reservation", "task")
 
@@ -96,7 +96,7 @@ class _Exchange:
 
 
 class KafkaConnection:
-    """Lives on the event loop's thread; ``sock`` does not block and belongs to it."""
+    """Used on the event loop's thread only; it owns ``sock``, which does not block."""
 
     def __init__(self, sock: socket.socket, client_host: str, parts: ListenerParts) -> None:
         self.last_active = parts.loop.time()
@@ -118,11 +118,11 @@ class KafkaConnection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is under way."""
+        """Whether no request is in progress."""
         return not self._under_way and not self._outgoing.size
 
     def end(self) -> None:
-        """Take up no more requests, and close once those under way are answered."""
+        """Accept no more requests, and close when those in progress are answered."""
         self._is_ending = True
         self._on_ready()
 
@@ -142,11 +142,11 @@ class KafkaConnection:
             self.close(Closed.SLOW, detail)
 
     def shrink(self) -> None:
-        """Give back memory that is kept for requests to come."""
+        """Release memory that is kept for future requests."""
         self._frames.shrink()
 
     def close(self, reason: Closed | None = None, detail: BaseException | str = "") -> None:
-        """Close at once; what is under way is given up. Idempotent."""
+        """Close at once; requests in progress are abandoned. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -183,7 +183,7 @@ class KafkaConnection:
         self._on_ready()
 
     def _on_ready(self) -> None:
-        """Go on at once, unless others wait: then this one does, too."""
+        """Continue at once, unless other connections wait: then wait too."""
         if self._parts.turns.is_anyone_waiting:
             self._wait_for_turn()
             self._read(False)
@@ -203,7 +203,7 @@ class KafkaConnection:
     # --- one turn ---
 
     def _serve(self, end_of_turn: float) -> None:
-        """Send what is answered, take up what may be taken up."""
+        """Send responses, and accept requests within the limits."""
         if self._is_closed:
             return
         try:
@@ -236,7 +236,7 @@ class KafkaConnection:
         return not (self._is_at_limit or self._is_writing or self._is_ending)
 
     def _take_up_requests(self, end_of_turn: float) -> bool:
-        """Return whether no request is left that is here as a whole."""
+        """Return whether no complete request is left."""
         clock = self._parts.loop.time
         while self._may_take_up and self._outgoing.size < TURN_BYTES:
             frame = self._next_frame()
@@ -255,7 +255,7 @@ class KafkaConnection:
         return frame
 
     def _reserve(self) -> None:
-        """Reserve memory for what comes next of a large request."""
+        """Reserve memory for the next bytes of a large request."""
         size, received = self._frames.next_size, self._frames.size
         if size is None or size <= CHUNK_BYTES or received < CHUNK_BYTES:
             return
@@ -329,7 +329,7 @@ class KafkaConnection:
         self._write(self._outgoing.size > 0)
 
     def _collect_answers(self) -> None:
-        """Line up the answers that are given, up to the first that is not."""
+        """Collect the responses in sequence, up to the first that is missing."""
         while self._under_way and self._under_way[0].is_done:
             exchange = self._under_way.popleft()
             if exchange.answer is not None:
@@ -377,7 +377,7 @@ class KafkaConnection:
 
 
 class _Begun(Coroutine[Any, Any, T]):
-    """The rest of an awaitable whose first step was taken already, and gave ``awaited``."""
+    """The rest of an awaitable after its first step, which returned ``awaited``."""
 
     def __init__(self, steps: Generator[Any, Any, T], awaited: object) -> None:
         self._steps = steps

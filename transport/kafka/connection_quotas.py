@@ -1,4 +1,4 @@
-"""How many connections clients of one address may have.
+"""Limits of connections by the address of the client.
 
 Mirrors ``kafka.network.ConnectionQuotas``, with Kafka's settings.
 """
@@ -34,7 +34,7 @@ class AddressQuotas:
         return None
 
     def release(self, address: str) -> None:
-        """Forget a connection that was counted."""
+        """Uncount a closed connection."""
         self._open[address] -= 1
         if not self._open[address]:
             del self._open[address]

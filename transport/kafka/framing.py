@@ -1,8 +1,7 @@
-"""Requests out of a stream: four bytes of size, then the request.
+"""Splits a stream into requests: four bytes of size, then the request.
 
-Bytes are received where they stay. A request is a writable view of the memory it was received into,
-so that record batches are patched in place and written to disk from there; memory that was handed
-out is not used again.
+Requests are not copied. A request is a writable view of the memory that it was received into, so
+that record batches are patched in place and written to disk from there. This memory is not reused.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _MAPPED_BYTES: Final = 1024 * 1024  # larger buffers use no memory before their 
 
 
 class FrameBuffer:
-    """The bytes received on one connection that were not taken yet."""
+    """The bytes of one connection that were received and not taken."""
 
     __slots__ = ("_chunk_bytes", "_end", "_max_bytes", "_memory", "_start")
 
@@ -37,7 +36,7 @@ class FrameBuffer:
         self._end = 0  # of what was received
 
     def room(self, large_bytes: int = _ALL) -> memoryview:
-        """Return where to receive the next bytes: never empty, and enough for a begun request.
+        """Return the memory for the next bytes: never empty, and enough for a begun request.
 
         Of a request larger than a chunk, no more than a chunk or ``large_bytes`` are received.
         """
@@ -60,7 +59,7 @@ class FrameBuffer:
             self._chunk_bytes = CHUNK_BYTES
 
     def shrink(self) -> None:
-        """Give memory back that nothing was received into."""
+        """Release unused memory."""
         if self._start == self._end:
             self._memory = memoryview(b"")
             self._start = self._end = 0
@@ -68,12 +67,12 @@ class FrameBuffer:
 
     @property
     def size(self) -> int:
-        """How many bytes of the next request are here, and of those after it."""
+        """The number of received bytes that were not taken."""
         return max(0, self._end - self._start - _SIZE.size)
 
     @property
     def next_size(self) -> int | None:
-        """The size of the request that comes next, whole or not; None: it is not known yet.
+        """The size of the next request, complete or not; None: it is not known yet.
 
         Raises ``MalformedRequestError`` when no request is of that size.
         """
@@ -88,12 +87,12 @@ class FrameBuffer:
 
     @property
     def api_key(self) -> int:
-        """The kind of the next request; its first bytes are here."""
+        """The API key of the next request, whose first bytes were received."""
         key: int = _API_KEY.unpack_from(self._memory, self._start + _SIZE.size)[0]
         return key
 
     def take(self) -> memoryview | None:
-        """Take the next request out; None when it is not there as a whole."""
+        """Take the next request; None while it is not complete."""
         size = self.next_size
         if size is None:
             return None
@@ -105,7 +104,7 @@ class FrameBuffer:
         return self._memory[start:end]
 
     def _move(self, capacity: int) -> None:
-        """Go on in new memory, with what was not taken."""
+        """Continue in new memory, with the bytes that were not taken."""
         rest = self._memory[self._start : self._end]
         is_large = capacity >= _MAPPED_BYTES
         self._memory = memoryview(mmap.mmap(-1, capacity) if is_large else bytearray(capacity))

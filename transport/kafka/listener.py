@@ -1,8 +1,7 @@
 """Speaks the Kafka protocol on a broker's advertised port.
 
-One thread runs an event loop; handlers run on it and must not block it. What one client does ends
-at its connection: a request that cannot be understood, or is too large, or fails, closes it and is
-counted. Mirrors ``kafka.network.SocketServer``.
+One thread runs an event loop; handlers run on it and must not block it. A malformed, too large or
+failed request closes its connection only, and is counted. Mirrors ``kafka.network.SocketServer``.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class KafkaListener:
         self._running: tuple[asyncio.AbstractEventLoop, Acceptor, threading.Thread] | None = None
 
     def start(self, listening: socket.socket | None = None) -> None:
-        """Listen, on what ``listen`` returned if that was done before, then return; once only.
+        """Listen, on ``listening`` if it is given, then return; call it once.
 
         Raises what ``listen`` raises.
         """
@@ -117,7 +116,7 @@ def _run(loop: asyncio.AbstractEventLoop, acceptor: Acceptor) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that clients can connect to; they wait until it is served.
+    """Return a listening socket; clients wait until it is served.
 
     Raises PortInUseError, or RegentError for an unusable address.
     """

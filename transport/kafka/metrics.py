@@ -18,7 +18,7 @@ _WARNING_S: Final = 60.0
 
 
 class Closed(StrEnum):
-    """Why a connection was closed from this side."""
+    """Why the broker closed a connection."""
 
     MALFORMED = "malformed request"
     UNSUPPORTED = "unsupported request"
@@ -36,7 +36,7 @@ _EXPECTED: Final = {Closed.IDLE, Closed.UNANSWERED}
 
 @dataclass(slots=True)
 class _Warning:
-    """What keeps clients out, when it was last so, and from when on it is logged again."""
+    """A reason that keeps clients out, its last time, and the time of its next log line."""
 
     text: str = ""
     seen_at: float = 0.0
@@ -70,7 +70,7 @@ class ListenerMetrics:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What kept clients out in the last minute, one line each."""
+        """The reasons that kept clients out in the last minute, one line each."""
         since = time.monotonic() - _WARNING_S
         return tuple(w.text for w in list(self._warnings.values()) if w.seen_at >= since)
 
@@ -80,12 +80,12 @@ class ListenerMetrics:
         self._warn("limit", listener, text)
 
     def count_shortage(self, listener: str, client: str, shortage: str) -> None:
-        """Count a client that was turned away for want of descriptors."""
+        """Count a client that was refused because descriptors were short."""
         self.closed[Closed.NO_DESCRIPTORS] += 1
         self._warn("descriptors", listener, f"clients are turned away, {client} last: {shortage}")
 
     def warn_of_none_left(self, listener: str, error: OSError) -> None:
-        """Note that not even a descriptor to turn a client away is left."""
+        """Note that no descriptor is left, not even to refuse a client."""
         text = f"clients wait to be accepted: {error.strerror}: raise the limit (ulimit -n)"
         self._warn("descriptors", listener, text)
 
@@ -108,7 +108,7 @@ class ListenerMetrics:
     def count_closed(
         self, reason: Closed, listener: str, client: str, detail: BaseException | str
     ) -> None:
-        """Count a connection that this side closed."""
+        """Count a connection that the broker closed."""
         self.closed[reason] += 1
         now = time.monotonic()
         bug = detail if reason is Closed.FAILED and isinstance(detail, BaseException) else None

@@ -1,4 +1,4 @@
-"""Answers on their way out of one socket, in order, without copying what is in files or memory."""
+"""Sends responses on one socket, in sequence, without copying from files or memory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from regent.core.errors import StorageError
 from regent.core.records import HasFileno, RecordBytes, Records
 
 SENDFILE_MIN_BYTES: Final = 64 * 1024  # below, reading and sending is faster
-TURN_BYTES: Final = 1024 * 1024  # then the other connections have theirs
+TURN_BYTES: Final = 1024 * 1024  # then other connections send
 _PIECES_AT_ONCE: Final = 64
 _MSG_MORE: Final = getattr(socket, "MSG_MORE", 0)  # Linux: do not send a packet of its own
 
 
 @dataclass(slots=True)
 class _FilePart:
-    """What is still to be sent of a file."""
+    """The unsent part of a file."""
 
     file: HasFileno
     position: int
@@ -28,18 +28,18 @@ class _FilePart:
 
 
 class Outgoing:
-    """What was given to ``add`` and not accepted by the socket yet."""
+    """The pieces that the socket has not accepted yet."""
 
     __slots__ = ("_parts", "_socket", "size")
 
     def __init__(self, sock: socket.socket) -> None:
         self.size = 0
-        """How many bytes that is."""
+        """The number of bytes to send."""
         self._socket = sock
         self._parts: deque[memoryview | _FilePart] = deque()
 
     def add(self, piece: RecordBytes | Records) -> None:
-        """Send this as well, after what was added before. Raises ``StorageError``."""
+        """Send ``piece`` after the earlier ones. Raises ``StorageError``."""
         if isinstance(piece, bytes | bytearray | memoryview):
             if len(piece):
                 self.size += len(piece)
@@ -53,9 +53,9 @@ class Outgoing:
             self._parts.append(_FilePart(where.file, where.position, piece.size))
 
     def send(self) -> int:
-        """Send what the socket takes now, up to a turn's worth; return how many bytes that was.
+        """Send what the socket accepts, up to ``TURN_BYTES``; return the number of bytes.
 
-        Raises ``OSError`` when the peer left, ``StorageError`` when a file has less than it should.
+        Raises ``OSError`` when the peer left, ``StorageError`` when a file is too short.
         """
         total = 0
         while self._parts and total < TURN_BYTES:

@@ -3,8 +3,8 @@
 Big-endian integers; strings, byte sequences and arrays after their length, -1 for null. Mirrors
 ``org.apache.kafka.common.protocol.types.Type``.
 
-Requests are not decoded with kio (0.6.5): it allocates as many elements as an array's length says
-before it reads them. In DeleteTopics version 4, a body of 13 bytes with the length 2^32 - 2 aborts
+Requests are not decoded with kio (0.6.5): it allocates an array by its declared length before it
+reads the elements. In DeleteTopics version 4, a body of 13 bytes with the length 2^32 - 2 aborts
 the process. kio also refuses tagged fields that it does not know, and has no limit of elements.
 """
 
@@ -25,16 +25,18 @@ INT32: Final = struct.Struct(">i")
 INT64: Final = struct.Struct(">q")
 
 MAX_ELEMENTS: Final = 50_000
-"""How many elements the arrays of a request may have together: each costs some microseconds, and
-all clients wait meanwhile."""
+"""Maximum number of elements in all arrays of a request.
+
+Each costs some microseconds, and all clients wait meanwhile.
+"""
 
 _NULL: Final = -1
 
 
 class Reader:
-    """Reads one value after the other from ``view``; byte sequences are views of it, not copies.
+    """Reads values in sequence from ``view``; byte sequences are views of it, not copies.
 
-    Every method raises ``MalformedRequestError`` when the value is not there as a whole.
+    Every method raises ``MalformedRequestError`` when the value is incomplete.
     """
 
     __slots__ = ("_elements_left", "_end", "_view", "position")
@@ -47,7 +49,7 @@ class Reader:
 
     @property
     def remaining(self) -> int:
-        """How many bytes are left."""
+        """The number of bytes left."""
         return self._end - self.position
 
     def unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
@@ -132,7 +134,7 @@ class Reader:
 
 
 class Writer:
-    """Writes one value after the other; records stay where they are until they are sent."""
+    """Writes values in sequence; records are not copied."""
 
     __slots__ = ("_buffer", "_pieces")
 
@@ -141,11 +143,11 @@ class Writer:
         self._pieces: list[RecordBytes | Records] = [self._buffer]
 
     def pieces(self) -> list[RecordBytes | Records]:
-        """Return what was written, in order."""
+        """Return the written pieces in sequence."""
         return self._pieces
 
     def whole(self) -> bytes:
-        """Return what was written, which has no records."""
+        """Return the written bytes, which have no records."""
         assert len(self._pieces) == 1
         return bytes(self._buffer)
 
@@ -213,7 +215,7 @@ class Writer:
             self.array(values, write)
 
     def encoded(self, data: RecordBytes) -> None:
-        """Write what is encoded already."""
+        """Write bytes that are encoded already."""
         self._buffer += data
 
     def records(self, records: Records) -> None:

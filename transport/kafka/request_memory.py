@@ -1,7 +1,7 @@
-"""How much memory large requests may take together; a connection that needs more waits in line.
+"""The memory limit of all large requests; a connection that needs more waits in a queue.
 
-Memory is reserved as the bytes of a request arrive: what a client announces costs the others
-nothing. Kafka's ``MemoryPool`` reserves what is announced, at once.
+Memory is reserved as the bytes of a request arrive, so that an announced size costs other clients
+nothing. Kafka's ``MemoryPool`` reserves the announced size at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _by_age: Final = attrgetter("sequence")
 
 
 class Reservation:
-    """What one request holds; ``on_granted`` is called when a wait for more is over."""
+    """The memory of one request; ``on_granted`` is called when a wait for more ends."""
 
     __slots__ = ("on_granted", "received_before", "sequence", "size", "wanted")
 
@@ -32,8 +32,8 @@ class Reservation:
 class RequestMemory:
     """``limit`` bytes for all connections of a listener.
 
-    The oldest request goes first. When all memory is held by requests that wait for more, none
-    could ever go on, so the oldest one may exceed the limit: at most by the size of a request.
+    The oldest request is first. If all memory is held by requests that wait for more, the oldest
+    may exceed the limit, at most by the size of a request; else none could continue.
     """
 
     def __init__(self, limit: int) -> None:
@@ -48,7 +48,7 @@ class RequestMemory:
         return bool(self._line)
 
     def reserve(self, reservation: Reservation, size: int) -> bool:
-        """Let ``reservation`` grow to ``size`` bytes; False: it waits in line."""
+        """Let ``reservation`` grow to ``size`` bytes; False: it waits in the queue."""
         reservation.wanted = size
         insort(self._line, reservation, key=_by_age)
         self._held_in_line += reservation.size
@@ -56,7 +56,7 @@ class RequestMemory:
         return not reservation.wanted
 
     def release(self, reservation: Reservation) -> None:
-        """Give back what ``reservation`` holds, and wait no more; others may go on. Idempotent."""
+        """Release the memory of ``reservation``, and end its wait; others continue. Idempotent."""
         if reservation.wanted:
             self._line.remove(reservation)
             self._held_in_line -= reservation.size
@@ -66,7 +66,7 @@ class RequestMemory:
         self._grant()
 
     def _grant(self, but_tell: Reservation | None = None) -> None:
-        """Let those in line go on; ``but_tell`` learns of it otherwise."""
+        """Grant memory to the queue; ``but_tell`` gets no call."""
         while self._line:
             first = self._line[0]
             used = self._used + first.wanted - first.size

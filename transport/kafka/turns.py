@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 Serve: TypeAlias = Callable[[float], None]
-"""Works until an instant of the loop's clock, and a request longer at most."""
+"""Serves until an instant of the loop's clock, or one request longer."""
 
 SHORT_TURN_S: Final = 0.0005
 _LONG_TURN_S: Final = 0.002
@@ -31,11 +31,11 @@ class Turns:
 
     @property
     def is_anyone_waiting(self) -> bool:
-        """Whether a connection has a turn coming."""
+        """Whether a connection waits for a turn."""
         return self._is_coming
 
     def wait(self, serve: Serve, *, goes_on: bool) -> None:
-        """Have ``serve`` called; ``goes_on``: it has had a turn just now."""
+        """Queue ``serve`` for a turn; ``goes_on``: it just had one."""
         (self._going_on if goes_on else self._ready).append(serve)
         if not self._is_coming:
             self._is_coming = True
