@@ -210,7 +210,7 @@ class Broker(RegentActor):
         """Handle one message."""
         match message:
             case ControlRequestReceived():
-                self._obey(message, reply)
+                self._handle_control_request(message, reply)
             case ShrinkIsrs():
                 self.replica_manager.shrink_isrs(monotonic_ms())
                 self._callbacks.on_isrs_proposed()
@@ -241,7 +241,9 @@ class Broker(RegentActor):
             case _:
                 return super().preemption_answer(message)
 
-    def _obey(self, received: ControlRequestReceived, reply: Reply | None) -> None:
+    def _handle_control_request(
+        self, received: ControlRequestReceived, reply: Reply | None
+    ) -> None:
         header, request = received.header, received.request
         try:
             if isinstance(request, LeaderAndIsrRequest):

@@ -309,7 +309,7 @@ class BrokerProcess(ControllerListener):
             store,
             RandomTopicIds(self._cache, self._storage.logs),
             controller_settings(self._settings),
-            obeyed_epoch=lambda: self._replica_manager.controller_epoch,
+            accepted_epoch=lambda: self._replica_manager.controller_epoch,
             suspects=self._storage.logs.suspects,
         )
         self._controller = BrokerController(

@@ -121,12 +121,12 @@ class ControllerStore(Protocol):
         current: ControllerEpoch,
         now_ms: int,
         *,
-        obeyed_epoch: int = 0,
+        accepted_epoch: int = 0,
     ) -> ControllerEpoch | None:
         """Create ``/controller``, bump ``/controller_epoch``, begin a term in one transaction.
 
-        The new epoch is above ``current`` and above ``obeyed_epoch``, the highest one this broker
-        has obeyed. None when another broker holds the node or bumped the epoch first. Raises
+        The new epoch is above ``current`` and above ``accepted_epoch``, the highest one this broker
+        has accepted. None when another broker holds the node or bumped the epoch first. Raises
         ``ForeignDirectoryError`` when ZooKeeper is not of our cluster.
         """
         ...

@@ -105,7 +105,7 @@ COMPLAINT_INTERVAL_MS = 60_000
 class Controller:
     """One broker's controller: every event enters through ``handle``.
 
-    ``obeyed_epoch`` returns the highest controller epoch that this broker has ever accepted,
+    ``accepted_epoch`` returns the highest controller epoch that this broker has ever accepted,
     ``suspects`` its replicas that may have lost records.
     """
 
@@ -115,7 +115,7 @@ class Controller:
         store: ControllerStore,
         topic_ids: TopicIds,
         settings: ControllerSettings | None = None,
-        obeyed_epoch: Callable[[], int] = lambda: 0,
+        accepted_epoch: Callable[[], int] = lambda: 0,
         suspects: Callable[[], SuspectReplicas] = lambda: NO_SUSPECTS,
     ) -> None:
         self._info = broker_info
@@ -124,7 +124,7 @@ class Controller:
             broker_info.broker_id, store, topic_ids, settings or ControllerSettings()
         )
         self._log = self._services.log(__name__)
-        self._election = ControllerElection(broker_info.broker_id, store, obeyed_epoch)
+        self._election = ControllerElection(broker_info.broker_id, store, accepted_epoch)
         self._partitions = PartitionStateMachine(self._services)
         self._replicas = ReplicaStateMachine(self._services)
         machines = (self._services, self._partitions, self._replicas)

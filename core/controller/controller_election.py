@@ -21,18 +21,18 @@ MAX_ATTEMPTS = 3
 class ControllerElection:
     """Knows the active controller, as far as ZooKeeper tells.
 
-    ``obeyed_epoch`` returns the highest controller epoch this broker has accepted.
+    ``accepted_epoch`` returns the highest controller epoch this broker has accepted.
     """
 
     def __init__(
         self,
         broker_id: BrokerId,
         store: ControllerStore,
-        obeyed_epoch: Callable[[], int] = lambda: 0,
+        accepted_epoch: Callable[[], int] = lambda: 0,
     ) -> None:
         self._broker_id = broker_id
         self._store = store
-        self._obeyed_epoch = obeyed_epoch
+        self._accepted_epoch = accepted_epoch
         self._won_epoch = 0  # the last one; our own broker may not know it yet
         self.active_controller_id: BrokerId = NO_CONTROLLER
 
@@ -108,10 +108,10 @@ class ControllerElection:
             current = self._store.read_controller_epoch()
         if current is None:
             return None
-        obeyed = max(self._obeyed_epoch(), self._won_epoch)
-        _check_can_be_raised(max(current.epoch, obeyed), obeyed)
+        accepted = max(self._accepted_epoch(), self._won_epoch)
+        _check_can_be_raised(max(current.epoch, accepted), accepted)
         return self._store.register_controller(
-            self._broker_id, current, now_ms, obeyed_epoch=obeyed
+            self._broker_id, current, now_ms, accepted_epoch=accepted
         )
 
     def _delete_unusable(self, controller: ControllerRegistration) -> None:
@@ -141,13 +141,13 @@ class ControllerElection:
             self.active_controller_id = controller.broker_id
 
 
-def _check_can_be_raised(epoch: int, obeyed: int) -> None:
+def _check_can_be_raised(epoch: int, accepted: int) -> None:
     """Raise ``BadDataError`` when there is no epoch above ``epoch``."""
     if epoch < MAX_CONTROLLER_EPOCH:
         return
     remedy = (
-        f"set /controller_epoch to {obeyed}, the highest one that this broker has accepted"
-        if obeyed < MAX_CONTROLLER_EPOCH
+        f"set /controller_epoch to {accepted}, the highest one that this broker has accepted"
+        if accepted < MAX_CONTROLLER_EPOCH
         else "brokers have accepted it: stop them all, set /controller_epoch to 0, remove"
         " control-plane.properties from their log directories, and start them"
     )

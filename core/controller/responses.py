@@ -134,8 +134,8 @@ class ControlResponses:
                 replica = PartitionAndReplica(topic_partition, event.broker_id)
                 answered.setdefault(error.error_code, []).append(replica)
         offline = self._context.replicas_on_offline_dirs.setdefault(event.broker_id, set())
-        obeyed = [r for error in _IN_SERVICE for r in answered.get(error, ())]
-        back = [replica for replica in obeyed if replica.topic_partition in offline]
+        applied = [r for error in _IN_SERVICE for r in answered.get(error, ())]
+        back = [replica for replica in applied if replica.topic_partition in offline]
         if back:
             offline.difference_update(replica.topic_partition for replica in back)
             self._on_back(event.broker_id, back)

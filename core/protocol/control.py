@@ -113,7 +113,7 @@ class PartitionError(NamedTuple):
 class LeaderAndIsrResponse:
     """Answer to LeaderAndIsr; on a top-level error every requested partition repeats it.
 
-    ``controller_epoch``, with STALE_CONTROLLER_EPOCH: the one in which the receiver has obeyed
+    ``controller_epoch``, with STALE_CONTROLLER_EPOCH: the one in which the receiver has accepted
     another controller; 0 where it has not.
     """
 

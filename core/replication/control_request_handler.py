@@ -246,11 +246,13 @@ class ControlRequestHandler:
                 self._find_lost_logs(header, request, named)
                 self._set_strays_aside(named)
 
-        def obey(portion: Sequence[tuple[LeaderAndIsrTopic, LeaderAndIsrPartition]]) -> None:
+        def apply_portion(
+            portion: Sequence[tuple[LeaderAndIsrTopic, LeaderAndIsrPartition]],
+        ) -> None:
             for topic, state in portion:
                 topic_partition = TopicPartition(topic.topic_name, state.partition_index)
-                obey_row = partial(
-                    self._obey,
+                apply_row = partial(
+                    self._apply,
                     topic_partition,
                     topic.topic_id,
                     state,
@@ -258,7 +260,7 @@ class ControlRequestHandler:
                     is_present=is_present,
                 )
                 errors.append(
-                    PartitionError(*topic_partition, self._alone(topic_partition, obey_row))
+                    PartitionError(*topic_partition, self._alone(topic_partition, apply_row))
                 )
                 if self._logs.has_suspects:
                     self._learn(
@@ -268,7 +270,7 @@ class ControlRequestHandler:
         rows = (
             (topic, state) for topic in request.topic_states for state in topic.partition_states
         )
-        yield from run_in_slices(slices_of_replicas(rows), obey)
+        yield from run_in_slices(slices_of_replicas(rows), apply_portion)
         self._report(f"LeaderAndIsr {request.type.name}: made leader or follower of", errors)
         is_short = any(
             error.error_code is FOR_NOW for error in errors
@@ -276,7 +278,7 @@ class ControlRequestHandler:
         outcome = Errors.UNKNOWN_SERVER_ERROR if is_short else Errors.NONE
         return LeaderAndIsrResponse(outcome, tuple(errors))
 
-    def _obey(  # noqa: C901 - every reason not to
+    def _apply(  # noqa: C901 - every reason not to
         self,
         topic_partition: TopicPartition,
         topic_id: TopicId | None,
@@ -337,13 +339,13 @@ class ControlRequestHandler:
             self._suspects.forget(topic_partition)
         return error
 
-    def _alone(self, topic_partition: TopicPartition, obey_row: Callable[[], Errors]) -> Errors:
+    def _alone(self, topic_partition: TopicPartition, apply_row: Callable[[], Errors]) -> Errors:
         """Carry out one row. If that raises, only its replica goes out of service.
 
         Otherwise the error would keep all later rows from being carried out, at every repetition.
         """
         try:
-            error = obey_row()
+            error = apply_row()
         except Exception as unexpected:  # it concerns this replica only
             if topic_partition not in self._failed and len(self._failed) < MAX_TRACEBACKS:
                 log.exception(

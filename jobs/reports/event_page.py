@@ -148,7 +148,7 @@ def _draw_failovers(rows: Sequence[Row], axes: Axes) -> None:
     for name, begin, end in (
         ("waited", "noticed_ms", "elected_ms"),
         ("read, elected leaders, told every broker", "elected_ms", "announced_ms"),
-        ("until all responded", "announced_ms", "obeyed_ms"),
+        ("until all responded", "announced_ms", "updated_ms"),
     ):
         spans = [max(0.0, row[end] - row[begin]) if row[end] is not None else 0.0 for row in rows]
         axes.barh(names, spans, left=begins, height=0.6, label=name)

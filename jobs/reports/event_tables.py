@@ -67,7 +67,7 @@ def _terms(rows: Sequence[Row]) -> Table:
     headers = ("epoch", "broker", "elected", "by", "after silence of", "took over in")
     return Table(
         "Terms of the controllers (ms; silence: since the controller before was last heard)",
-        (*headers, "all obeyed in", "brokers", "changes", "events", "resigned"),
+        (*headers, "all updated in", "brokers", "changes", "events", "resigned"),
         [
             (
                 row["controller_epoch"],
@@ -77,7 +77,7 @@ def _terms(rows: Sequence[Row]) -> Table:
                 row["silence_ms"],
                 row["takeover_ms"],
                 row["failover_ms"],
-                row["brokers_obeying"],
+                row["brokers_updated"],
                 row["changes"],
                 row["events"],
                 moment(row["resigned_ms"]),
@@ -110,17 +110,17 @@ def _brokers(rows: Sequence[Row]) -> Table:
     about_it = ("isr_left", "isr_joined", "isr_proposals", "started", "failed")
     counts = ("terms", "events", *about_it, "shutdowns", "troubles")
     answers = ("answers", "answered p50", "p95", "p99", "max")
-    obedience = ("failovers", "obeyed p50", "max")
+    updates = ("failovers", "updated p50", "max")
     return Table(
-        "Brokers, the slowest to answer first (ms since it was asked; obeyed: a new controller)",
-        ("broker", *answers, *obedience, *(name.replace("_", " ") for name in counts)),
+        "Brokers, the slowest to answer first (ms since it was asked; updated: a new controller)",
+        ("broker", *answers, *updates, *(name.replace("_", " ") for name in counts)),
         [
             (
                 row["broker_id"],
                 row["answers"],
                 *(row["answered_ms"] or dict.fromkeys(PERCENTILES)).values(),
                 row["failovers"],
-                *_middle_and_most(row["obeyed_after_ms"]),
+                *_middle_and_most(row["updated_after_ms"]),
                 *(row[name] for name in counts),
             )
             for row in rows

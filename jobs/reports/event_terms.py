@@ -31,7 +31,7 @@ class BrokerMentions:
 
     def __init__(self, by_broker: Rows, causes: Rows, comings_and_goings: Rows) -> None:
         self.times: dict[BrokerId, dict[str, int]] = defaultdict(lambda: dict.fromkeys(_COUNTED, 0))
-        self.obeyed_ms: dict[int, dict[BrokerId, float]] = defaultdict(dict)
+        self.updated_ms: dict[int, dict[BrokerId, float]] = defaultdict(dict)
         """By controller epoch and broker: when its first answer to a LeaderAndIsr arrived.
 
         The first one in a term names everything the broker hosts. Brokers that started during the
@@ -50,7 +50,7 @@ class BrokerMentions:
         broker_id = int(found[1])
         self.times[broker_id][_kind(row["event"], row["cause"])] += row["times"]
         if row["event"] == "LeaderAndIsrResponseReceived" and row["controller_epoch"]:
-            self.obeyed_ms[row["controller_epoch"]][broker_id] = row["first_ms"]
+            self.updated_ms[row["controller_epoch"]][broker_id] = row["first_ms"]
 
     def _add_coming_or_going(self, row: dict[str, Any]) -> None:
         found = _BROKERS.fullmatch(row["sentence"])
@@ -59,9 +59,9 @@ class BrokerMentions:
         did = found[2]
         for broker_id in map(int, found[1].split(", ")):
             self.times[broker_id][did] += row["times"]
-            obeyed = self.obeyed_ms[row["controller_epoch"]]
-            if did == "started" and row["first_ms"] <= obeyed.get(broker_id, -1):
-                del obeyed[broker_id]
+            updated = self.updated_ms[row["controller_epoch"]]
+            if did == "started" and row["first_ms"] <= updated.get(broker_id, -1):
+                del updated[broker_id]
 
 
 def _kind(event: str, cause: str) -> str:
@@ -84,7 +84,7 @@ def terms_of_controllers(terms: Rows, last_heard: Rows, mentions: BrokerMentions
             term,
             by_epoch.get(epoch - 1, {}),
             heard.get(epoch),
-            mentions.obeyed_ms[epoch].values(),
+            mentions.updated_ms[epoch].values(),
         )
         for epoch, term in by_epoch.items()
     ]
@@ -94,7 +94,7 @@ def _term(
     term: dict[str, Any],
     previous: dict[str, Any],
     previous_heard_ms: float | None,
-    obeyed: Collection[float],
+    updated: Collection[float],
 ) -> dict[str, Any]:
     row = {
         "controller_epoch": term["controller_epoch"],
@@ -117,18 +117,18 @@ def _term(
         "announced_ms": to_us(elected_ms + election["handling_ms"]),
         "takeover_ms": election["handling_ms"],
         "changes": election["changes"],
-        "brokers_obeying": len(obeyed),
+        "brokers_updated": len(updated),
     }
     if previous_heard_ms is not None:
         row["silence_ms"] = to_us(max(0.0, elected_ms - previous_heard_ms))
-    if obeyed:
-        row["obeyed_ms"] = to_us(max(obeyed))
-        row["failover_ms"] = to_us(max(obeyed) - noticed_ms)
+    if updated:
+        row["updated_ms"] = to_us(max(updated))
+        row["failover_ms"] = to_us(max(updated) - noticed_ms)
     return row
 
 
 _OF_AN_ELECTION: Final = (
-    *("trigger", "noticed_ms", "elected_ms", "announced_ms", "obeyed_ms", "brokers_obeying"),
+    *("trigger", "noticed_ms", "elected_ms", "announced_ms", "updated_ms", "brokers_updated"),
     *("silence_ms", "takeover_ms", "failover_ms", "changes"),
 )
 
@@ -138,7 +138,7 @@ def slowest_brokers(
 ) -> Rows:
     """Return one row a broker, the slowest to answer controllers first.
 
-    ``answered_ms`` counts from when a request was first sent, ``obeyed_after_ms`` from when a new
+    ``answered_ms`` counts from when a request was first sent, ``updated_after_ms`` from when a new
     controller had told every broker; None where the journals do not say.
     """
     times = mentions.times
@@ -152,8 +152,8 @@ def slowest_brokers(
         times[row["broker_id"]] |= {name: row[name] for name in ("isr_left", "isr_joined")}
     waited: dict[BrokerId, list[float]] = defaultdict(list)
     for epoch, announced_ms in announced.items():
-        for broker_id, obeyed_ms in mentions.obeyed_ms[epoch].items():
-            waited[broker_id].append(max(0.0, obeyed_ms - announced_ms))
+        for broker_id, updated_ms in mentions.updated_ms[epoch].items():
+            waited[broker_id].append(max(0.0, updated_ms - announced_ms))
     answered = {row["broker_id"]: row["answered_ms"] for row in answers}
     rows = [
         {
@@ -161,7 +161,7 @@ def slowest_brokers(
             **times[broker_id],
             "answered_ms": answered.get(broker_id),
             "failovers": len(waited[broker_id]),
-            "obeyed_after_ms": _percentiles(waited[broker_id]),
+            "updated_after_ms": _percentiles(waited[broker_id]),
         }
         for broker_id in sorted(times)
     ]
@@ -169,10 +169,10 @@ def slowest_brokers(
 
 
 def _slowness(row: dict[str, Any]) -> tuple[float, float, int]:
-    answered_ms, obeyed_after_ms = row["answered_ms"], row["obeyed_after_ms"]
+    answered_ms, updated_after_ms = row["answered_ms"], row["updated_after_ms"]
     return (
         answered_ms["p95"] if answered_ms else -1.0,
-        obeyed_after_ms["p50"] if obeyed_after_ms else -1.0,
+        updated_after_ms["p50"] if updated_after_ms else -1.0,
         -row["broker_id"],
     )
 

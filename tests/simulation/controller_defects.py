@@ -242,7 +242,7 @@ def deposed_controllers_accepted() -> Any:
 
 def old_leader_epochs_applied() -> Any:
     """A late control request undoes a newer one."""
-    handle_control_request = ControlRequestHandler._obey
+    handle_control_request = ControlRequestHandler._apply
 
     def with_any_epoch(
         self: ControlRequestHandler,
@@ -257,7 +257,7 @@ def old_leader_epochs_applied() -> Any:
             partition.leader_epoch = min(partition.leader_epoch, state.leader_epoch - 1)
         return handle_control_request(self, name, topic_id, state, now_ms, **options)
 
-    return patch.object(ControlRequestHandler, "_obey", with_any_epoch)
+    return patch.object(ControlRequestHandler, "_apply", with_any_epoch)
 
 
 def topic_ids_ignored() -> Any:

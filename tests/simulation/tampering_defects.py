@@ -75,7 +75,7 @@ def refused_epochs_kept() -> Any:
     init = ControllerElection.__init__
 
     def knowing_nothing(
-        self: ControllerElection, broker_id: int, store: Any, obeyed_epoch: Any
+        self: ControllerElection, broker_id: int, store: Any, accepted_epoch: Any
     ) -> None:
         init(self, broker_id, store)
 

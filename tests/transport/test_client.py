@@ -206,7 +206,7 @@ def test_one_encoded_body_serves_many_brokers(serve: Serve, connect: Connect) ->
     assert isinstance(body, EncodedBody)
     headers: queue.Queue[ControlHeader | None] = queue.Queue()
 
-    def obey(request: IncomingRequest) -> None:
+    def handle(request: IncomingRequest) -> None:
         assert isinstance(request.body, LeaderAndIsrRequest)
         headers.put(request.control_header)
         done = tuple(
@@ -215,7 +215,7 @@ def test_one_encoded_body_serves_many_brokers(serve: Serve, connect: Connect) ->
         request.reply(LeaderAndIsrResponse(Errors.NONE, done))
 
     for broker_epoch in range(3):
-        client = connect(serve(obey).endpoint)
+        client = connect(serve(handle).endpoint)
         header = ControlHeader(1, 7, broker_epoch)
         response = client.request(body, control_header=header, timeout_ms=5000)
         expected = (PartitionError("t", 0, Errors.NONE),)

@@ -123,14 +123,14 @@ class ZkControllerStore(
         current: ControllerEpoch,
         now_ms: int,
         *,
-        obeyed_epoch: int = 0,
+        accepted_epoch: int = 0,
     ) -> ControllerEpoch | None:
         """Create ``/controller``, bump ``/controller_epoch`` and begin a term in one transaction.
 
         A refusal may mean that our first attempt succeeded and its answer was lost. Then the node
         belongs to our session, and the epoch is one that only that attempt can have written.
         """
-        epoch = max(current.epoch, obeyed_epoch) + 1
+        epoch = max(current.epoch, accepted_epoch) + 1
         term = znodes.ControllerTermZNode.path(self._zookeeper.session_id, epoch)
         fence = self._cluster_fence()
         operations = [

@@ -176,7 +176,7 @@ def test_a_znode_of_an_earlier_term_does_not_count_as_a_won_election(
 def test_an_election_uses_an_epoch_above_the_highest_one_the_broker_has_seen(
     server: FakeZooKeeperServer, store: ZkControllerStore
 ) -> None:
-    won = store.register_controller(1, ControllerEpoch(7, 0), 5, obeyed_epoch=41)
+    won = store.register_controller(1, ControllerEpoch(7, 0), 5, accepted_epoch=41)
     assert won == ControllerEpoch(42, 1)
     assert server.snapshot()[EPOCH].data == b"42"
 
