@@ -109,7 +109,7 @@ class BrokerProcess(ControllerListener):
         self._status = BrokerStatus()
         self._undo = ExitStack()
         self._stop_requested = threading.Event()
-        self._hurry = threading.Event()
+        self._at_once = threading.Event()
         self._shutdown_replies: list[Reply] = []
         self._router: RequestRouter | None = None
         self._is_serving = False
@@ -127,7 +127,7 @@ class BrokerProcess(ControllerListener):
         try:
             return self._start()
         except BaseException:
-            self._hurry.set()
+            self._at_once.set()
             self._undo.close()
             raise
 
@@ -424,7 +424,7 @@ class BrokerProcess(ControllerListener):
     def on_must_end(self, reason: RegentError) -> None:
         """Shut down without a controlled shutdown."""
         self._failure = self._failure or reason
-        self.request_stop(hurry=True)
+        self.request_stop(at_once=True)
 
     def on_role_changed(self, is_active: bool, controller_epoch: int) -> None:
         """Show the role in the broker's state."""
@@ -435,15 +435,15 @@ class BrokerProcess(ControllerListener):
 
     # --- stop ---
 
-    def request_stop(self, reply: Reply | None = None, *, hurry: bool = False) -> None:
-        """Ask the main thread to shut down; ``hurry``: without a controlled shutdown.
+    def request_stop(self, reply: Reply | None = None, *, at_once: bool = False) -> None:
+        """Ask the main thread to shut down; ``at_once``: without a controlled shutdown.
 
         Thread-safe, but not for signal handlers: it takes a lock that the main thread may hold.
         """
         if reply is not None:
             self._shutdown_replies.append(reply)
-        if hurry:
-            self._hurry.set()
+        if at_once:
+            self._at_once.set()
         self._stop_requested.set()
 
     def wait(self) -> None:
@@ -458,14 +458,14 @@ class BrokerProcess(ControllerListener):
         """
         self._status.become(BrokerState.PENDING_CONTROLLED_SHUTDOWN)
         remaining: tuple[TopicPartition, ...] = ()
-        if not self._hurry.is_set():
+        if not self._at_once.is_set():
             remaining = hand_over(
                 lambda: ControlledShutdownRequest(self._options.broker_id, self._broker_epoch),
                 lambda: self._cache.snapshot,
                 self._controller.ref,
                 self._context,
                 self._settings.broker,
-                self._hurry,
+                self._at_once,
                 lambda: self._keeper.state is ConnectionState.CONNECTED,
             )
         for reply in self._shutdown_replies:

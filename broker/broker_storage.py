@@ -147,7 +147,7 @@ class BrokerStorage:
         self._tell_notifier(SessionBegun())
 
     def warnings(self) -> Sequence[str]:
-        """Return a line that names the logs that are set aside, if any."""
+        """Return a line that names the stray logs, if any."""
         strays = self.logs.strays
         if not strays:
             return ()

@@ -193,7 +193,7 @@ def _await_death(pipe: int, process: BrokerProcess) -> None:
     """Stop without a controlled shutdown when the parent process has ended."""
     while os.read(pipe, 4096):
         pass
-    process.request_stop(hurry=True)
+    process.request_stop(at_once=True)
 
 
 def _log_to(data_dir: Path, config: LoggingConfig) -> None:

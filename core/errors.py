@@ -1,18 +1,18 @@
-"""Error codes of the Kafka protocol and the exceptions ports and machines raise.
+"""Error codes of the Kafka protocol, and the exceptions of ports and state machines.
 
 ``Errors``            an outcome that travels in a response: a value, not an exception
-``RegentError``       what ports and machines raise, caught by name
+``RegentError``       the base of all expected exceptions
 ├── ControllerMovedError      another broker is the controller: this one must resign
 ├── SessionExpiredError       the ZooKeeper session this call belonged to is over
 ├── StateChangeFailedError    one partition or replica could not change state
-├── BrokerIdInUseError        another live process is registered under our broker id
-├── BrokerNotFoundError       nobody who takes requests is registered there
+├── BrokerIdInUseError        another live process is registered with this broker id
+├── BrokerNotFoundError       no broker with a control endpoint is registered there
 ├── StorageError              a log directory failed
 │   ├── ForeignDirectoryError     it is in use, or of another broker or cluster: the disk is sound
 │   └── ShortageError             no file descriptor, or no memory, was left: the disk is sound
-├── DamagedRecordsError       records in the middle of a log are not what was written
+├── DamagedRecordsError       records in the middle of a log are damaged
 ├── RecordsRefusedError       record batches that cannot be appended
-└── BadDataError              a znode, frame or file that cannot be understood
+└── BadDataError              a znode, frame or file with invalid content
     └── UnreadableError       a znode that ZooKeeper refuses to show
 """
 
@@ -97,7 +97,7 @@ class ApiError(NamedTuple):
 
 
 class RegentError(Exception):
-    """Base of everything ports and machines raise on purpose."""
+    """Base of all expected exceptions."""
 
 
 class ControllerMovedError(RegentError):
@@ -105,15 +105,15 @@ class ControllerMovedError(RegentError):
 
 
 class SessionExpiredError(RegentError):
-    """The ZooKeeper session is over, or nothing was heard from the server for as long."""
+    """The ZooKeeper session has ended, or the server was silent for the session timeout."""
 
 
 class StateChangeFailedError(RegentError):
-    """A partition or replica cannot make a transition; nothing about it has changed."""
+    """A partition or replica cannot make a transition; its state is unchanged."""
 
 
 class BrokerIdInUseError(RegentError):
-    """`/brokers/ids/N` belongs to a session that is not ours."""
+    """``/brokers/ids/N`` belongs to another session."""
 
 
 class BrokerNotFoundError(RegentError):
@@ -121,7 +121,7 @@ class BrokerNotFoundError(RegentError):
 
 
 class StorageError(RegentError):
-    """The log directory a partition lives in (or would live in) failed."""
+    """The log directory of a partition failed."""
 
 
 class ForeignDirectoryError(StorageError):
@@ -133,14 +133,14 @@ class ShortageError(StorageError):
 
 
 class DamagedRecordsError(RegentError):
-    """Records in the middle of a log are not what was written; the message says where.
+    """Records in the middle of a log are damaged; the message has the position.
 
-    The log goes on working elsewhere, so that the last copy of the others stays of use.
+    The rest of the log stays usable, because it may be the last copy.
     """
 
 
 class RecordsRefusedError(RegentError):
-    """Record batches that a log does not take; ``error_code`` is what their sender is told."""
+    """Record batches that a log refuses; the response has ``error_code``."""
 
     def __init__(self, error_code: Errors, message: str) -> None:
         super().__init__(message)
@@ -148,8 +148,8 @@ class RecordsRefusedError(RegentError):
 
 
 class BadDataError(RegentError):
-    """Something read from outside cannot be understood; the message names it and what is wrong."""
+    """Invalid data from outside; the message names the thing and the problem."""
 
 
 class UnreadableError(BadDataError):
-    """A znode that ZooKeeper refuses to show (its ACL, mostly); no watch tells when it will."""
+    """A znode that ZooKeeper refuses to show, mostly by its ACL; no watch reports a change."""

@@ -1,7 +1,7 @@
-"""What the machines need from the world, as narrow synchronous Protocols.
+"""The ports of the state machines: narrow synchronous Protocols.
 
-A machine reads and writes through these while it handles one event; everything else it wants done
-it returns as effects. ``zk.stores.controller_store`` implements ``ControllerStore``.
+A state machine reads and writes through them while it handles an event. It returns everything else
+as effects. ``zk.stores.controller_store`` implements ``ControllerStore``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class WriteError(Enum):
     NO_NODE = "no node"
     NODE_EXISTS = "node exists"
     NOT_EMPTY = "not empty"
-    NOT_ALLOWED = "not allowed"  # by its ACL, or below an ephemeral node
+    NOT_ALLOWED = "not allowed"  # by the ACL, or below an ephemeral node
     TOO_LARGE = "too large"  # ZooKeeper would cut the connection
 
 
@@ -92,9 +92,9 @@ class ControllerStore(Protocol):
 
     Every call raises ``SessionExpiredError`` when the session is over; it retries by itself after a
     connection loss. Every write marked *fenced* takes effect only while ``/controller_epoch`` still
-    has version ``epoch_zk_version`` and nobody was elected since ``register_controller`` succeeded,
-    and raises ``ControllerMovedError`` otherwise (some writes of the batch may have been applied by
-    then). Mirrors ``kafka.zk.KafkaZkClient``.
+    has version ``epoch_zk_version`` and no controller was elected since ``register_controller``
+    succeeded, and raises ``ControllerMovedError`` otherwise (some writes of the batch may have been
+    applied by then). Mirrors ``kafka.zk.KafkaZkClient``.
     """
 
     # --- election ---
@@ -157,7 +157,7 @@ class ControllerStore(Protocol):
         ...
 
     def publish_suspects(self, info: BrokerInfo, suspects: SuspectReplicas) -> None:
-        """Say which replicas are suspect now; nothing if the broker is not registered."""
+        """Write which replicas are suspect; no-op if the broker is not registered."""
         ...
 
     def read_brokers(self) -> Mapping[BrokerId, BrokerRegistration | BadDataError]:
@@ -201,7 +201,7 @@ class ControllerStore(Protocol):
         ...
 
     def read_min_insync_replicas(self, topics: Collection[str]) -> Mapping[str, int]:
-        """Read ``min.insync.replicas`` of each topic; missing where not overridden, or garbage."""
+        """Read ``min.insync.replicas`` of each topic; missing: no valid override."""
         ...
 
     def read_noted_topic_id(self, topic: str) -> TopicId | None:

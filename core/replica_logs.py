@@ -102,7 +102,7 @@ class PartitionLog(Protocol):
 
     @property
     def taken_back_to(self) -> int:
-        """The high watermark a log had when it was set aside; -1: it never was."""
+        """The high watermark of a log when it was renamed as stray; -1: it never was."""
         ...
 
     # --- leader epochs ---

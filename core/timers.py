@@ -1,6 +1,6 @@
 """How often something happened and how long it took; mirrors the meters Kafka takes from Yammer.
 
-Written by one thread, read by any: a reader may see a count without its time, never garbage.
+Written by one thread, read by any: a reader may see a count without its time, but no invalid value.
 """
 
 from __future__ import annotations

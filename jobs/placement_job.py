@@ -1,6 +1,6 @@
 """Replica placement as one Spark SQL statement, for one topic or for millions of partitions.
 
-The rules are those of ``core.placement.replica_placer``, which is also the oracle of the tests.
+The strategies are those of ``core.placement.replica_placer``, with which the tests compare.
 Everything is Catalyst expressions and no row passes through Python. The topics, cut into slices of
 partitions with consecutive ids and indexes, and the order of the brokers go in as JSON parameters,
 so that the text of the statement is the same for every request of a strategy. Many slices go in as

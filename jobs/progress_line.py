@@ -14,7 +14,7 @@ _ERASE: Final = "\r\x1b[K"
 
 
 class ProgressLine:
-    """The last line of a terminal, gone when the block ends; in a log, a sign of life."""
+    """The last line of a terminal, which disappears at the end; in a log, a line at times."""
 
     def __init__(self) -> None:
         self._is_terminal = sys.stderr.isatty()

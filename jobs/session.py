@@ -216,7 +216,7 @@ class SparkJvm:
         return self.has_exited(timeout_s)
 
     def _forget(self) -> None:
-        """Make PySpark forget its JVM, which it otherwise remembers for the life of the process."""
+        """Make PySpark forget its JVM, which it keeps until the process ends otherwise."""
         gateway, self._gateway, self._session = self._gateway, None, None
         if gateway is None:
             return

@@ -1,7 +1,7 @@
 """The log end offsets of a directory, recorded with every append.
 
 The kernel keeps what a killed process wrote. So if a log ends before its recorded end, and the
-machine was not rebooted since, somebody changed its files by hand and it lost records. A power
+machine was not rebooted since, its files were changed by hand and it lost records. A power
 failure loses data that were not flushed, perhaps including this file.
 
 An entry is 24 bytes, a digest of the log's name and an offset. Nothing here is flushed.

@@ -146,7 +146,7 @@ class LogFile:
         while position < end:
             piece = self.read(position, min(_BLOCK_BYTES, end - position))
             if not piece:
-                return  # somebody truncated the file
+                return  # the file was truncated from outside
             yield piece
             position += len(piece)
 

@@ -82,7 +82,7 @@ def load_log(
         cut, agrees = _recover(contents, checkpointed)
     try:
         contents.log_end_offset = contents.active.next_offset
-    except CorruptSegmentError:  # somebody changed the file after the clean shutdown
+    except CorruptSegmentError:  # the file was changed after the clean shutdown
         end = CheckpointedOffsets(recovery_point=contents.active.base_offset)
         cut, agrees = _recover(contents, end)
         contents.log_end_offset = contents.active.next_offset
@@ -175,7 +175,7 @@ def _settle_epochs(contents: LogContents, *, is_rebuild: bool) -> None:
 def _refuse_old_format(segment: LogSegment) -> None:
     """Raise ``BadDataError`` if a segment begins with a message of format 0 or 1.
 
-    A matching CRC proves that it is a message, which recovery must not cut off as garbage.
+    A matching CRC proves that it is a message, which recovery must not truncate.
     """
     if segment.size < _OLD_MESSAGE.size:
         return

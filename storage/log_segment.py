@@ -289,7 +289,7 @@ class LogSegment:
         self._file = self._indexes = None
 
     def rest(self) -> None:
-        """Close the file and drop the indexes if nobody used them since the last call.
+        """Close the file and drop the indexes if they were not used since the last call.
 
         Called periodically for sealed segments: otherwise a consumer that reads a long history
         would leave an open file and some megabytes of indexes for each of them.

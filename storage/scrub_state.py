@@ -32,7 +32,7 @@ class ScrubState:
         self.due_ms = due_ms
 
     def holds(self, file: LogFile) -> bool:
-        """Whether all of the file was checked and nobody wrote to it since.
+        """Whether all of the file was checked, with no write since.
 
         Raises ``StorageError``.
         """

@@ -3,7 +3,8 @@
 A log is suspect when one of these holds:
 
 * Its machine stopped while the directory was in use: what was not flushed is lost.
-* It ends before its recorded end (``storage.log_end_offset_file``): somebody changed its files.
+* It ends before its recorded end (``storage.log_end_offset_file``): its files were changed from
+  outside.
 * It ends before its checkpointed high watermark.
 * ``control-plane.properties`` is missing from a used directory: an operator removed it to accept
   older ZooKeeper data, and the ISRs in such data may lack replicas with newer records.

@@ -1,6 +1,6 @@
 """Brokers that are registered and answer nothing.
 
-In Kafka a broker that hangs keeps its leaderships as long as its ZooKeeper session lives. With
+In Kafka a broker that hangs keeps its leaderships while its ZooKeeper session exists. With
 ``broker_answer_timeout_ms`` every broker regularly gets an empty LeaderAndIsr. A broker that
 responds to no request for that long is treated as if it had asked to shut down: its leaderships
 move and it leaves the ISRs, in leader epochs that it does not know and that fence it. It stays

@@ -374,7 +374,7 @@ class ControllerContext:
         return [tp for partitions in self._by_leader.values() for tp in partitions]
 
     def partitions_led_by(self, broker_id: BrokerId) -> list[TopicPartition]:
-        """Return every partition of which this broker is the leader, whatever its state."""
+        """Return every partition of which this broker is the leader, in any state."""
         return list(self._by_leader.get(broker_id, ()))
 
     @property

@@ -403,7 +403,7 @@ class Controller:
         except ForeignDirectoryError as error:
             self._services.outbox.add(BrokerMustEnd(error))
             return False
-        except Exception as error:  # noqa: BLE001 - an unregistered broker is of no use to clients
+        except Exception as error:  # noqa: BLE001 - an unregistered broker cannot serve clients
             what = str(error) if isinstance(error, RegentError) else repr(error)
             self._complain(f"{what}; trying again", now_ms)
             retry_ms = self._services.settings.registration_retry_ms

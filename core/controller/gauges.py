@@ -36,7 +36,7 @@ class ControllerGauges:
 def take_gauges(
     context: ControllerContext, current_controller_id: BrokerId, *, is_active: bool
 ) -> ControllerGauges:
-    """Return the gauges as of now."""
+    """Return the current gauges."""
     if not is_active:
         return ControllerGauges(current_controller_id=current_controller_id)
     to_delete = ineligible = 0

@@ -321,7 +321,7 @@ class TopicChanges:
         return broker_id in in_sync and broker_id not in self._context.registrations
 
     def _forget(self, topics: list[str]) -> None:
-        """Purge topics whose znode is gone, and drop the wishes to delete them."""
+        """Purge topics whose znode is gone, and their entries in ``/admin/delete_topics``."""
         was_queued = any(map(self._context.is_topic_queued_for_deletion, topics))
         self._purge(topics)
         if was_queued:

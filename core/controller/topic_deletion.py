@@ -271,7 +271,7 @@ class TopicDeletions:
     def _is_reachable(self, replica: PartitionAndReplica) -> bool:
         """Whether the replica can be asked; a broker that shuts down still handles requests.
 
-        A log that failed may be deleted all the same, if it is only damaged.
+        A log that failed may be deleted anyway, if it is only damaged.
         """
         return replica.replica in self._context.live_or_shutting_down_broker_ids
 

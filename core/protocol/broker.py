@@ -55,7 +55,7 @@ class ShutdownBrokerRequest:
 
 @dataclass(frozen=True, slots=True)
 class ShutdownBrokerResponse:
-    """What the controller could not move away; the broker stops all the same."""
+    """The partitions that the controller could not move; the broker stops anyway."""
 
     error_code: Errors
     remaining_partitions: tuple[TopicPartition, ...] = ()
@@ -103,11 +103,11 @@ SESSION_ERRORS = frozenset({Errors.FETCH_SESSION_ID_NOT_FOUND, Errors.INVALID_FE
 class FetchRequest:
     """To a leader: give me what follows, or hold the answer until there is something (Kafka api 1).
 
-    ``replica_epoch`` is the follower's broker epoch: which life of it has the log (KIP-903). In a
-    session (KIP-227) ``topics`` are only those partitions that are new or stand elsewhere since the
-    fetch before; ``session_epoch`` counts its fetches, so that a lost one is noticed. The answer
-    may be held for ``max_wait_ms`` while there are fewer than ``min_bytes`` of records; it has at
-    most ``max_bytes`` in all and ``partition_max_bytes`` of one partition, or one batch.
+    ``replica_epoch`` is the follower's broker epoch: the incarnation that has the log (KIP-903). In
+    a session (KIP-227) ``topics`` are only those partitions that are new or stand elsewhere since
+    the fetch before; ``session_epoch`` counts its fetches, so that a lost one is noticed. The
+    answer may be held for ``max_wait_ms`` while there are fewer than ``min_bytes`` of records; it
+    has at most ``max_bytes`` in all and ``partition_max_bytes`` of one partition, or one batch.
     """
 
     replica_id: BrokerId

@@ -1,4 +1,4 @@
-"""What Kafka clients ask of partitions, whatever version of the protocol they speak."""
+"""Requests of Kafka clients about partitions, independent of the version of the protocol."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class StopReplicaPartition(NamedTuple):
     """Stop one replica.
 
     ``leader_epoch`` may be NO_EPOCH, EPOCH_DURING_DELETE, or EPOCH_OF_LOST_TOPIC: then the log is
-    not deleted but set aside. Kafka's brokers refuse the last one as an old epoch.
+    not deleted but renamed as stray. Kafka's brokers refuse the last one as an old epoch.
     """
 
     partition_index: int

@@ -30,8 +30,8 @@ class ControlledShutdownResponse:
 class AlterPartitionRow(NamedTuple):
     """The ISR a leader proposes for one partition (KIP-497).
 
-    ``isr_broker_epochs`` has an entry a member of ``new_isr``: the life of the broker whose fetches
-    the proposal rests on, -1 when unknown (KIP-903). ``partition_epoch`` is the one it replaces.
+    ``isr_broker_epochs`` has the broker epoch of each member of ``new_isr`` as the leader knows it
+    from fetches, -1 when unknown (KIP-903). ``partition_epoch`` is the one it replaces.
     """
 
     topic: str
@@ -189,7 +189,7 @@ class UnansweredRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeControllerResponse:
-    """How the controller is; answered by every broker, NOT_CONTROLLER by those that do not rule.
+    """The status of the controller; an inactive controller answers NOT_CONTROLLER.
 
     ``refused_states`` names some of the partitions whose state an ACL keeps it from changing.
     """

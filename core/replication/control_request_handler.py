@@ -407,7 +407,7 @@ class ControlRequestHandler:
                 log.error("%s: could not rename the stray log: %r", topic_partition, error)
         if strays:
             log.warning(
-                "[Broker id=%d epoch=%d] set aside %d stray partitions not assigned to it, the"
+                "[Broker id=%d epoch=%d] renamed %d stray partitions not assigned to it, the"
                 " first: %s",
                 self._broker_id,
                 self.broker_epoch,

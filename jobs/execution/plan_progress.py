@@ -64,7 +64,7 @@ def obstacle(
 ) -> Obstacle | None:
     """Return what a move waits for; None when it can begin, or is at its end.
 
-    It can begin when every broker it adds lives. It is at its end when those of the target that
+    It can begin when every broker it adds is live. It is at its end when those of the target that
     live are in sync: a replica that died after the move is not waited for.
     """
     match state:

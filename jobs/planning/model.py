@@ -180,7 +180,7 @@ class Layout:
                     yield row, position
 
     def _sender(self, row: int) -> int:
-        """Return the leader if it is known, or else the first replica that lives."""
+        """Return the leader if it is known, or else the first live replica."""
         before, leader = self.rows.replicas[row], self.rows.leaders[row]
         if leader in before:
             return leader

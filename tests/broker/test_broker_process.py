@@ -86,7 +86,7 @@ def test_control_requests_before_the_registration_are_refused(
             answer = client.request(REQUESTS[1], control_header=HEADER, timeout_ms=5000)
             assert isinstance(answer, UpdateMetadataResponse)
         finally:
-            process.request_stop(hurry=True)
+            process.request_stop(at_once=True)
             client.close()
             reader.close()
             running.result(30)
