@@ -1,4 +1,4 @@
-"""Where a job takes the cluster's assignment from: ZooKeeper, or files of four kinds.
+"""The assignment that a job reads: from ZooKeeper, or from files of four kinds.
 
 ``zookeeper`` is the running cluster. A path is a Kafka reassignment document, a JSON list of the
 same rows (as ``regent topics describe -o json`` prints it), JSON lines, or Parquet; the last two
@@ -61,17 +61,17 @@ IS_SOUND: Final = f"""coalesce(
   topic IS NOT NULL AND partition >= 0 AND array_min(replicas) >= 0
   AND NOT array_contains(replicas, -1)  -- which is NULL if a replica is
   AND NOT ({_HAS_TWO_ON_A_BROKER}), false)"""
-"""SQL for whether a row is as it should be; without lambdas, which Spark does not compile."""
+"""SQL that is true for a valid row; without lambdas, which Spark does not compile."""
 
 _FIRST_LINE_BYTES: Final = 1 << 20
-_MAX_DOCUMENT_BYTES: Final = 2**31 - 1024  # what the parser takes in one piece
-_SMALL_BYTES: Final = 16 << 20  # a million partitions in Parquet, a quarter of one in JSON
+_MAX_DOCUMENT_BYTES: Final = 2**31 - 1024  # the limit of the parser
+_SMALL_BYTES: Final = 16 << 20  # a million partitions in Parquet, a quarter of that in JSON
 _TOPICS_AT_ONCE: Final = 500
 _ROWS_PER_FILE: Final = 500_000
 
 
 class ReassignmentInProgressError(RegentError):
-    """Partitions are being moved already; the message names some."""
+    """Partitions are being reassigned already; the message names some."""
 
 
 class _Kind(Enum):
@@ -83,7 +83,7 @@ class _Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AssignmentSource:
-    """An assignment that is there and looks as it should; ``where`` is what to call it."""
+    """An existing source of an assignment; ``where`` is its name in messages."""
 
     where: str
     _kind: _Kind
@@ -94,17 +94,17 @@ class AssignmentSource:
 
     @property
     def is_small(self) -> bool:
-        """Whether a quick start of Spark is worth more than quick code; unknown of a cluster."""
+        """Whether a quick start of Spark saves more than compiled code; False for a cluster."""
         return self._bytes < _SMALL_BYTES
 
     @classmethod
     def of(cls, text: str, zookeeper_address: Callable[[], str]) -> AssignmentSource:
-        """Find out what ``text`` names, without Spark; ``zookeeper_address`` is asked if need be.
+        """Find the source that ``text`` names, without Spark; call ``zookeeper_address`` if needed.
 
-        A reassignment document is read here and now.
+        A reassignment document is read at once.
 
         Raises:
-            InputError: there is no such thing, or no assignment in it.
+            InputError: it does not exist, or has no assignment.
         """
         if text == ZOOKEEPER:
             address = zookeeper_address()
@@ -156,11 +156,11 @@ def assignment_frame(
     """Return one row for each partition, in no particular order.
 
     Columns: topic string, partition int, replicas array<int>, leader int and isr array<int>, the
-    last two null where the source does not tell. ``leader`` is -1 when there is none. While a
-    partition is being reassigned its replicas are the old and the new ones; with
-    ``refuse_moving`` that is an error. Topics that are being deleted are left out.
+    last two null where the source does not have them. ``leader`` is -1 when there is none. While a
+    partition is being reassigned its replicas are the old and the new ones; with ``refuse_moving``
+    that is an error. Topics that are being deleted are left out.
 
-    Lines that are no rows have nulls in them: see ``check_assignment``.
+    Invalid lines have nulls: see ``check_assignment``.
 
     Raises:
         InputError, BadDataError, SessionExpiredError: ZooKeeper cannot be read.
@@ -168,7 +168,7 @@ def assignment_frame(
     """
     match source._kind:
         case _Kind.PARQUET:
-            # Told the schema, Spark starts no job to find it out.
+            # With the schema, Spark starts no job to infer it.
             frame = spark.read.schema(from_arrow_schema(source._schema)).parquet(source._location)
         case _Kind.JSON_LINES:
             frame = spark.read.schema(_DDL).json(source._location)
@@ -187,9 +187,9 @@ def assignment_frame(
 
 
 def check_assignment(frame: DataFrame, where: str) -> None:
-    """Raise ``InputError`` when an assignment is not sound; costs a job.
+    """Raise ``InputError`` for an invalid assignment; runs a job.
 
-    It may be empty, or name a partition twice, or one without or with bad replicas.
+    It may be empty, have a partition twice, or a partition with no or invalid replicas.
     """
     found = frame.agg(F.count("*"), F.expr(f"count_if(NOT {IS_SOUND})")).first()
     assert found is not None
@@ -197,7 +197,7 @@ def check_assignment(frame: DataFrame, where: str) -> None:
 
 
 def check_counted(frame: DataFrame, where: str, partitions: int, unsound: int) -> None:
-    """Raise what ``check_assignment`` does, for one whose rows, and unsound ones, are counted."""
+    """As ``check_assignment``, with the counts of rows and of invalid rows."""
     if not partitions:
         raise InputError(f"{where} has no partitions")
     if unsound:
@@ -216,7 +216,7 @@ def _complaint(frame: DataFrame) -> str:
         F.when(~is_row, F.lit("has an entry without a topic or a partition"))
         .when(F.col("partition") < 0, F.concat(name, F.lit(": a partition cannot be negative")))
         .when(replicas <= 0, F.concat(name, F.lit(" has no replicas")))
-        .when(~is_id, F.concat(name, F.lit(" has a replica that is no broker id")))
+        .when(~is_id, F.concat(name, F.lit(" has a replica that is not a broker id")))
         .otherwise(F.concat(name, F.lit(" has two replicas on one broker")))
     )
     first = frame.filter(f"NOT {IS_SOUND}").agg(F.min(problem)).first()
@@ -347,11 +347,11 @@ def _refuse_moving(assignments: dict[TopicPartition, ReplicaAssignment]) -> None
 def _parquet_frame(
     spark: SparkSession, batches: Iterator[pyarrow.RecordBatch] | Sequence[pyarrow.RecordBatch]
 ) -> DataFrame:
-    """Hand rows to Spark as Parquet files, which is ten times as fast as to hand it rows.
+    """Give rows to Spark as Parquet files, which is ten times faster than as rows.
 
-    They go when the session does. Workers on other machines must see its local directory.
+    The files are deleted with the session. Workers on other machines need access to them.
     """
-    parent = spark.sparkContext._temp_dir  # PySpark's own place for the same purpose
+    parent = spark.sparkContext._temp_dir  # PySpark puts such files there too
     directory = Path(tempfile.mkdtemp(prefix="assignment-", dir=parent))
     try:
         for number, batch in enumerate(batches):

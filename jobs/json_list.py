@@ -1,4 +1,4 @@
-"""A JSON file that is a list, as people write the topics and brokers of a job."""
+"""Reads a JSON file with a list, such as the topics and brokers of a job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from regent.jobs.command import InputError
 
 
 def read_json_list(path: Path, entry: str) -> list[Any]:
-    """Return the entries, of which there must be one; ``entry`` is what to call one.
+    """Return the entries, at least one; ``entry`` is their name in messages.
 
     Raises ``InputError``.
     """

@@ -1,4 +1,4 @@
-"""A directory that a job makes: it appears with all that is in it, or not at all."""
+"""The output directory of a job: it appears with its whole content, or not at all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regent.jobs.command import InputError
 
 
 def check_is_new(out: Path) -> None:
-    """Raise ``InputError`` when there is something at ``out`` already; it may be empty."""
+    """Raise ``InputError`` unless ``out`` is absent or an empty directory."""
     try:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise InputError(f"{out} exists already: choose a new directory for --out")
@@ -22,10 +22,9 @@ def check_is_new(out: Path) -> None:
 
 @contextmanager
 def new_directory(out: Path) -> Iterator[Path]:
-    """Give an empty directory to the block; when the block ends well, it becomes ``out``.
+    """Yield an empty directory; when the block ends without an error, it becomes ``out``.
 
-    Otherwise nothing is left. Raises ``InputError`` when ``out`` has something in it already, or
-    nothing can be written there.
+    Otherwise it is removed. Raises ``InputError`` when ``out`` is not empty or not writable.
     """
     target = out.resolve()
     check_is_new(out)

@@ -51,11 +51,11 @@ _SMALL: Final = 1_000_000
 
 
 class NoRoomError(RegentError):
-    """A broker would hold more replicas than it may."""
+    """A broker would have more replicas than its capacity."""
 
 
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
-    """Run the command in ``spark``, or a session of its own; return the exit status."""
+    """Run the command in ``spark``, or in a new session; return the exit status."""
     return run_job(_command, "place", argv, spark)
 
 
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     "topics_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     required=True,
-    help="What to place (JSON).",
+    help="The topics to place (JSON).",
 )
 @click.option(
     "--brokers",
@@ -100,13 +100,13 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
 def _command(spark: SparkSession | None, /, master: str, out: Path | None, **options: Any) -> None:
     started = time.monotonic()
     if out is None and not (options["apply"] or options["dry_run"]):
-        raise click.UsageError("say where to write with --out DIR, or --apply, or --dry-run")
+        raise click.UsageError("name an output: --out DIR, --apply or --dry-run")
     order = read_order(options)
     with tempfile.TemporaryDirectory(prefix="regent-place-") as scratch:
         outputs = {} if out is None or options["dry_run"] else {out: options["file_format"]}
         is_applied = options["apply"] and not options["dry_run"]
         if is_applied and "parquet" not in outputs.values():
-            outputs[Path(scratch, "placement")] = "parquet"  # what the topics are read from
+            outputs[Path(scratch, "placement")] = "parquet"  # the topics are read from it
         if is_applied and options["seed"] is None and order.request.start_index == RANDOM:
             note = f"to go on after an interruption, add --seed {order.request.seed}"
             click.echo(note, err=True)
@@ -126,7 +126,7 @@ def _command(spark: SparkSession | None, /, master: str, out: Path | None, **opt
 def _place(
     spark: SparkSession | None, master: str, order: PlacementOrder, outputs: Mapping[Path, str]
 ) -> Loads:
-    """Write the placement into new directories, each in its format; return what brokers got."""
+    """Write the placement into new directories, each in its format; return the loads of brokers."""
     broker_ids = [broker.broker_id for broker in order.request.brokers]
     is_small = order.partitions <= _SMALL
     with ExitStack() as stack:
@@ -176,7 +176,7 @@ def _check_room(order: PlacementOrder, loads: Loads) -> None:
 
 
 def _summary(order: PlacementOrder, loads: Loads) -> dict[str, Any]:
-    """Return what was placed, and how evenly."""
+    """Return the summary: what was placed, and how evenly."""
     request = order.request
     summary: dict[str, Any] = {
         "job": "place",

@@ -1,4 +1,4 @@
-"""What ``place`` was asked for: everything that can be wrong is found before Spark starts."""
+"""The input of ``place``: every error is found before Spark starts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from regent.zk.stores.admin_store import ZkAdminStore
 
 MAX_PARTITIONS: Final = 100_000_000
 REGISTERED: Final = "zookeeper"
-"""In place of a file: the brokers registered there."""
+"""Instead of a file: the brokers registered in ZooKeeper."""
 
 _TOPICS_AT_ONCE: Final = 1_000
 _REQUIRED: Final = object()
@@ -34,21 +34,21 @@ _REQUIRED: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class PlacementOrder:
-    """What to place, and where."""
+    """The request to place, and where its result goes."""
 
     request: PlaceTopicsRequest
-    room: Mapping[BrokerId, int]  # how many more replicas a broker may hold, where that is known
+    room: Mapping[BrokerId, int]  # the free capacity of brokers, in replicas, where it is known
     configs: Mapping[str, tuple[ConfigEntry, ...]]  # of the topics to create
     zookeeper: str | None  # address, if needed
 
     @property
     def partitions(self) -> int:
-        """How many partitions there are to place."""
+        """The number of partitions to place."""
         return sum(spec.partitions for spec in self.request.topics)
 
 
 def read_order(options: Mapping[str, Any]) -> PlacementOrder:
-    """Read the files that the command line names, and ZooKeeper if it does, and check it all.
+    """Read and check the files of the command line, and ZooKeeper if it is named.
 
     Raises ``InputError``, ``PlacementError``, ``NoClusterError``, ``BadDataError``.
     """
@@ -87,7 +87,7 @@ def _request(
         index=options["index"],
         seed=secrets.randbits(32) if is_drawn else seed or 0,
         scatter_width=options["scatter_width"] or 0,
-        copyset_seed=seed or 0,  # never drawn: the next topics are to share the copysets
+        copyset_seed=seed or 0,  # never random, so that later topics share the copysets
     )
 
 
@@ -95,7 +95,7 @@ def _request(
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the objects of a JSON list, each with what to call it."""
+    """Yield the objects of a JSON list, each with its name in messages."""
     for number, row in enumerate(read_json_list(path, "topic")):
         where = f"{path}: entry {number}"
         if not isinstance(row, dict):
@@ -134,10 +134,10 @@ def _field(
 def _registered_brokers(
     admin: ZkAdminStore, start_index: str, specs: Collection[PlacementSpec]
 ) -> tuple[PlannedBroker, ...]:
-    """Read the brokers and, where it matters, what they hold.
+    """Read the brokers and, if the placement needs them, their replicas.
 
-    Replicas of the topics to be placed do not count: a command that is repeated after an
-    interruption places them the same way.
+    Replicas of the topics to place do not count, so that a command repeated after an interruption
+    places them the same way.
     """
     brokers = read_registered_brokers(admin)
     if start_index != LEAST_LOADED:

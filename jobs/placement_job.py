@@ -1,16 +1,15 @@
 """Replica placement as one Spark SQL statement, for one topic or for millions of partitions.
 
-The strategies are those of ``core.placement.replica_placer``, with which the tests compare.
-Everything is Catalyst expressions and no row passes through Python. The topics, cut into slices of
-partitions with consecutive ids and indexes, and the order of the brokers go in as JSON parameters,
-so that the text of the statement is the same for every request of a strategy. Many slices go in as
-one text a task: each task parses its own, nothing is shuffled, and all stay in their order.
+The strategies are those of ``core.placement.replica_placer``, with which the tests compare. All
+computation is in Catalyst expressions; no row passes through Python. The topics are cut into slices
+of partitions with consecutive ids and indexes. The slices and the sequence of the brokers are JSON
+parameters, so that the text of the statement is the same for every request of a strategy. Each task
+parses one text with many slices: there is no shuffle, and the sequence is kept.
 
-The walk of the rack-aware rule is looked up instead of stepped through. It goes round the brokers
-in their rack-alternated order, beginning ``1 + (shift * racks) mod (n - 1)`` after the first
-replica. While racks are left without a replica it takes the first broker of each rack that it
-meets: for every broker to begin at, these are in a table. Once every rack has one it takes the
-brokers that follow, except those taken already.
+The rack-aware strategy walks over the brokers in their rack-alternated sequence, from ``1 + (shift
+* racks) mod (n - 1)`` after the first replica. While racks have no replica it takes the first
+broker of each new rack; a table has these brokers for every start. When every rack has a replica it
+takes the next brokers that have none.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from regent.core.placement.replica_placer import (
 )
 from regent.core.protocol.placement import PlacedPartition, PlaceTopicsRequest
 
-_SLICE: Final = 4096  # partitions exploded from one row: bounds the array they are exploded from
+_SLICE: Final = 4096  # partitions exploded from one row, which limits the array
 _ONE_TASK: Final = 200_000  # partitions up to which a second task costs more than it saves
 _PER_TASK: Final = 1_000_000
-_SLICES_PER_TASK: Final = 50_000  # which a task parses at once
+_SLICES_PER_TASK: Final = 50_000  # a task parses them at once
 
 _SLICE_FIELDS: Final = """'array<struct<topic string, partition int, size int, factor int,
   index bigint, start bigint, shift bigint, length int, offset int>>'"""
@@ -63,7 +62,7 @@ _RING: Final = "(first + {j}) % :n"
 _SHIFTED: Final = """if({j} = 0, first,
   (first + 1 + cast((shift + {j} - 1) % greatest(:n - 1, 1) AS int)) % :n)"""
 _REPLICA: Final = "element_at(from_json(:brokers, 'array<int>'), 1 + {position})"
-_UNROLLED: Final = 8  # replicas up to which they are written out: Spark compiles no lambdas
+_UNROLLED: Final = 8  # up to this many replicas no lambda is used: Spark does not compile lambdas
 
 _COPYSET: Final = """
 SELECT topic, partition,
@@ -104,7 +103,7 @@ def place_with_spark(spark: SparkSession, request: PlaceTopicsRequest) -> list[P
 def placement_frame(spark: SparkSession, request: PlaceTopicsRequest) -> DataFrame:
     """Return the placement as (topic string, partition int, replicas array<int>).
 
-    Its partitions, and the rows in each, are in the order of (topic, partition).
+    Spark's partitions, and the rows in each, are sorted by (topic, partition).
 
     Raises:
         PlacementError: the request cannot be satisfied.
@@ -139,7 +138,7 @@ def _rule(
 
 
 def _replica_by_replica(replica: str, request: PlaceTopicsRequest) -> str:
-    """Return the end of a statement for which the expression ``replica`` gives the j-th one."""
+    """Return the end of a statement, with the expression ``replica`` for the j-th replica."""
     factors = {topic.replication_factor for topic in request.topics}
     widest = max(factors, default=1)
     if widest > _UNROLLED:
@@ -163,12 +162,12 @@ def _slices(
 ) -> Iterator[dict[str, str | int]]:
     """Yield the topics in slices; ``lengths`` are those of the lists of copysets by factor.
 
-    There may be a million of them: what is zero, or the number of brokers, is left out.
+    There may be a million, so zeros, and the number of brokers, are left out.
     """
     n = len(request.brokers)
     offsets = dict(zip(lengths, accumulate(lengths.values(), initial=0), strict=False))
     for run in runs(request):
-        # The shift grows at the multiples of n from the first index of the run on, but not at 0.
+        # The shift grows at each multiple of n after the first index of the run, but not at 0.
         shift = run.shift - (max(run.first_index, 1) - 1) // n
         for (topic, partitions, factor, start_partition), index in first_indexes(request, run):
             for done in range(0, partitions, _SLICE):
@@ -189,7 +188,7 @@ def _slices(
 
 
 def _texts(slices: Iterable[dict[str, str | int]], partitions: int) -> list[str]:
-    """Return the slices as JSON, one text for each task, which has about so many partitions."""
+    """Return the slices as JSON, one text for each task with about ``partitions`` partitions."""
     texts = []
     waiting: list[dict[str, str | int]] = []
     size = 0
@@ -207,7 +206,7 @@ def _texts(slices: Iterable[dict[str, str | int]], partitions: int) -> list[str]
 def _rack_parameters(
     brokers: Sequence[BrokerId], racks: Mapping[BrokerId, str], width: int
 ) -> dict[str, str | int]:
-    """Return the racks by position, and for each position the ``width`` racks met first from it."""
+    """Return the racks by position, and for each position the next ``width`` racks."""
     number_of = {rack: number for number, rack in enumerate(sorted(set(racks.values())))}
     rack_of = [number_of[racks[broker]] for broker in brokers]
     nearest: list[list[int]] = [[] for _ in brokers]

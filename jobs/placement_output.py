@@ -1,4 +1,4 @@
-"""How a placement is written, and how evenly it came out."""
+"""Writes a placement, and counts the loads of brokers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WriteFailedError(RegentError):
 
 
 class Loads(NamedTuple):
-    """What each broker got, in the order of their ids."""
+    """The replicas and leaders of each broker, sorted by id."""
 
     replicas: Counts
     leaders: Counts
@@ -45,9 +45,9 @@ class Loads(NamedTuple):
 def write_placement(frame: DataFrame, directory: Path, file_format: str) -> None:
     """Write rows of topic, partition and replicas into an empty directory, in one of ``FORMATS``.
 
-    ``json`` is what ``kafka-reassign-partitions`` reads. Raises ``WriteFailedError``.
+    ``json`` is the format of ``kafka-reassign-partitions``. Raises ``WriteFailedError``.
     """
-    writer = frame.write.mode("append")  # the directory is there, and it is ours
+    writer = frame.write.mode("append")  # the directory exists, and it is ours
     try:
         match file_format:
             case "parquet":
@@ -76,14 +76,14 @@ def _write_document(frame: DataFrame, directory: Path) -> None:
 
 
 def read_placement(directory: Path, columns: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
-    """Yield what was written as Parquet, in the order of (topic, partition)."""
+    """Yield the rows that were written as Parquet, sorted by (topic, partition)."""
     for part in sorted(directory.glob("part-*.parquet")):
         with pyarrow.parquet.ParquetFile(part) as file:
             yield from file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=list(columns))
 
 
 def count_written(directory: Path, broker_ids: Sequence[BrokerId]) -> Loads:
-    """Count what was written as Parquet: cheaper by far than to place everything once more."""
+    """Count the rows that were written as Parquet, which is much cheaper than to place again."""
     ids = numpy.array(sorted(broker_ids))
     replicas, leaders = numpy.zeros(len(ids), numpy.int64), numpy.zeros(len(ids), numpy.int64)
     for batch in read_placement(directory, ["replicas"]):
@@ -102,7 +102,7 @@ def _count(values: numpy.typing.NDArray[numpy.int32], ids: Counts) -> Counts:
 
 
 def count_placed(frame: DataFrame, broker_ids: Sequence[BrokerId]) -> Loads:
-    """Count by placing everything."""
+    """Count by evaluating the placement."""
     table = (
         frame.selectExpr("posexplode(replicas) AS (position, broker)")
         .groupBy("broker")

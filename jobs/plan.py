@@ -1,12 +1,12 @@
-"""``regent jobs plan``: reassignment plans that move as little as possible.
+"""``regent jobs plan``: makes reassignment plans with as few moves as possible.
 
 ``add-brokers``, ``decommission``, ``replace``, ``replication-factor`` and ``rebalance`` read the
 assignment (of the running cluster, or of files) and the brokers that may be used, and write a
-directory: the plan, its rollback, and the waves in which to carry it out. ``execute`` does so.
+directory with the plan, its rollback, and the waves of its execution. ``execute`` executes a plan.
 Replicas on brokers that are not listed count as lost, and stay where they are unless told.
 
-Spark counts and filters; the partitions that a plan is to touch are planned on the driver. One line
-of JSON on stdout tells how many moves there are beside the fewest there could be.
+Spark counts and filters; the driver plans the partitions that may move. One line of JSON on stdout
+has the number of moves, and the lower bound of it.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _MAX_BROKER_ID: Final = 2**31 - 1
 
 
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
-    """Run the command in ``spark``, or a session of its own; return the exit status."""
+    """Run the command in ``spark``, or in a new session; return the exit status."""
     return run_job(_command, "plan", argv, spark)
 
 
 class _Commands(click.Group):
-    """The goals, and ``execute``, whose module is loaded only when it is called."""
+    """The goals, and ``execute``, whose module is imported when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*super().list_commands(ctx), "execute"]
@@ -108,9 +108,14 @@ _OPTIONS: Final = (
         help='The brokers that may be used: [{"id", "rack"?, "capacity"?}].',
     ),
     click.option("--out", type=click.Path(path_type=Path), help="A new directory to write to."),
-    click.option("--topics", multiple=True, metavar="PATTERN", help="Move only topics like this."),
     click.option(
-        "--exclude", multiple=True, metavar="PATTERN", help="Do not move topics like this."
+        "--topics", multiple=True, metavar="PATTERN", help="Move only topics with names like this."
+    ),
+    click.option(
+        "--exclude",
+        multiple=True,
+        metavar="PATTERN",
+        help="Do not move topics with names like this.",
     ),
     click.option(
         "--max-moves-per-broker",
@@ -135,7 +140,7 @@ _OPTIONS: Final = (
     cluster_options,
     master_option,
     click.option("--dry-run", is_flag=True, help="Plan and print the summary; write nothing."),
-    click.option("--execute", is_flag=True, help="Carry the plan out as soon as it is written."),
+    click.option("--execute", is_flag=True, help="Execute the plan when it is written."),
     click.pass_obj,
 )
 
@@ -183,7 +188,7 @@ def _replication_factor(spark: SparkSession | None, /, factor: int, **options: A
     _run(spark, ReplicationFactor(factor), "replication-factor", options)
 
 
-# --- what they have in common ---------------------------------------------------------------------
+# --- parts of all commands ---------------------------------------------------------------------
 
 
 def _run(spark: SparkSession | None, goal: Goal, name: str, options: dict[str, Any]) -> None:
@@ -217,7 +222,7 @@ def _run(spark: SparkSession | None, goal: Goal, name: str, options: dict[str, A
 
 
 def _execute(target: Path, address: str, summary: dict[str, Any]) -> None:
-    """Carry out the plan that was written; what became of it joins the summary."""
+    """Execute the written plan; the result is added to the summary."""
     from regent.jobs.execution.plan_execution import PlanIncompleteError, execute_plan
 
     try:
@@ -263,7 +268,7 @@ def _target(out: Path | None, *, dry_run: bool) -> Path | None:
     if dry_run:
         return None
     if out is None:
-        raise InputError("say where to write with --out DIR, or --dry-run")
+        raise InputError("name an output: --out DIR or --dry-run")
     check_is_new(out)
     return out.absolute()
 

@@ -1,4 +1,4 @@
-"""What a long job says on stderr: a line that changes on a terminal, one a minute elsewhere."""
+"""Progress of a long job on stderr: a changing line on a terminal, one line a minute elsewhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ProgressLine:
             click.echo(_ERASE, nl=False, err=True)
 
     def show(self, text: str) -> None:
-        """Replace the line by this one; not every one of them is seen."""
+        """Replace the line by ``text``; quick successors may hide it."""
         if self._is_terminal:
             width = shutil.get_terminal_size().columns - 1
             click.echo(_ERASE + text[:width], nl=False, err=True)
@@ -36,6 +36,6 @@ class ProgressLine:
             self.say(text)
 
     def say(self, text: str) -> None:
-        """Say something that stays."""
+        """Print a line that stays."""
         click.echo((_ERASE if self._is_terminal else "") + text, err=True)
         self._next_heartbeat = time.monotonic() + _HEARTBEAT_S

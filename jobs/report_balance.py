@@ -1,8 +1,8 @@
-"""``regent jobs report balance``: how evenly brokers and racks are used, and what failures lose.
+"""``regent jobs report balance``: the balance of brokers and racks, and losses by failures.
 
-Replicas, preferred leaders, leaders where the assignment tells them, and bytes where the log
-directories are on this machine: their spread over brokers and racks. Scatter width and copysets.
-The probability that any partition is lost when several brokers or a rack fail at once.
+The spread over brokers and racks of replicas and preferred leaders, of leaders if the assignment
+has them, and of bytes if the log directories are on this machine. Scatter width and copysets. The
+probability that any partition is lost when several brokers or a rack fail at once.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ DEFAULT_TRIALS: Final = 2000
 
 
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
-    """Run the command in ``spark``, or a session of its own; return the exit status."""
+    """Run the command in ``spark``, or in a new session; return the exit status."""
     return run_job(_command, "report balance", argv, spark)
 
 
-@click.command("balance", help="Report how evenly brokers are used, and what failures lose.")
+@click.command("balance", help="Report the balance of brokers, and losses by failures.")
 @assignment_options
-@click.option("--log-dirs", metavar="DIR,DIR", help="Log directories of brokers, for their bytes.")
+@click.option("--log-dirs", metavar="DIR,DIR", help="Log directories of brokers, to count bytes.")
 @click.option(
     "--failures", type=click.IntRange(min=1), help="The greatest number of brokers that fail."
 )
@@ -96,9 +96,9 @@ def _command(spark: SparkSession | None, /, master: str, html: Path | None, **op
 
 
 def read_assignment(spark: SparkSession, source: AssignmentSource) -> pyarrow.Table:
-    """Return the columns replicas and leader of an assignment that is sound.
+    """Return the columns replicas and leader of a valid assignment.
 
-    Raises what ``assignment_frame`` and ``check_assignment`` raise.
+    Raises the errors of ``assignment_frame`` and ``check_assignment``.
     """
     with progress("reading the assignment", spark):
         frame = assignment_frame(spark, source)

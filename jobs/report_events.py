@@ -1,8 +1,8 @@
-"""``regent jobs report events``: what the event journals of the controllers tell.
+"""``regent jobs report events``: a report from the event journals of the controllers.
 
-``--journals`` names a cluster's folder, a broker's, or journals; several times if need be. Their
-events become one Parquet table, partitioned by controller epoch, which ``--out`` keeps; the report
-is made from it. Lines that are no events are counted and named.
+``--journals`` names the folder of a cluster or of a broker, or a journal; it may be repeated. The
+events become one Parquet table, partitioned by controller epoch, which ``--out`` keeps. The report
+is made from the table. It names the number of unreadable lines.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _SMALL_BYTES: Final = 50_000_000
 
 
 class NoEventsError(RegentError):
-    """There is nothing to report on."""
+    """There are no events to report."""
 
 
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
-    """Run the command in ``spark``, or a session of its own; return the exit status."""
+    """Run the command in ``spark``, or in a new session; return the exit status."""
     return run_job(_command, "report events", argv, spark)
 
 
@@ -68,9 +68,11 @@ def _moment(_context: object, _option: object, text: str | None) -> int | None:
     type=click.IntRange(1, 1000),
     default=10,
     show_default=True,
-    help="How many rows a table has.",
+    help="Number of rows of a table.",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="A new directory for the Parquet.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="A new directory for the Parquet table."
+)
 @report_options
 @master_option
 @click.pass_obj
@@ -118,7 +120,7 @@ def _period(since_ms: int | None, until_ms: int | None) -> Period:
 
 @contextmanager
 def _table(target: Path | None) -> Iterator[Path]:
-    """Give a directory to write the table to; it becomes ``target`` if all goes well, or goes."""
+    """Yield a directory for the table; if the block succeeds, it becomes ``target``."""
     if target is not None:
         with new_directory(target) as directory:
             yield directory

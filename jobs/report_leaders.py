@@ -1,8 +1,8 @@
 """``regent jobs report leaders``: actual and preferred leaders, and brokers that lead too much.
 
-The imbalance of a broker is Kafka's (``leader.imbalance.per.broker.percentage``): of the partitions
-whose first replica it is, those that it does not lead. Above the threshold, which is 10 % unless
-set otherwise, the controller elects the preferred leaders when it next looks.
+The imbalance of a broker is Kafka's (``leader.imbalance.per.broker.percentage``): the share of
+partitions that it does not lead, of those with it as first replica. Above the threshold, 10 % by
+default, the next check of the controller elects the preferred leaders.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from regent.jobs.reports.inputs import assignment_options, read_inputs
 from regent.jobs.reports.output import Table, print_report, report_options
 from regent.jobs.reports.replica_arrays import Counts, positions
 
-_NAMED: Final = 10  # leaderless partitions that are called by their names
+_NAMED: Final = 10  # leaderless partitions that are named
 _ROWS: Final = 40  # brokers in a table; programs get all
 
 _WHO_LEADS: Final = """
@@ -40,8 +40,8 @@ ORDER BY topic, partition LIMIT {limit}"""
 class Leaders(NamedTuple):
     """Partitions of each broker, by its position in ``broker_ids``.
 
-    ``preferred``: the broker has the first replica. ``not_led``: of those, the ones that it does
-    not lead. Partitions with an unknown leader are in neither. ``leading``: it is their leader.
+    ``preferred``: the broker has the first replica. ``not_led``: it has the first replica and does
+    not lead. Partitions with an unknown leader are in neither. ``leading``: it is the leader.
     """
 
     broker_ids: Counts
@@ -53,16 +53,16 @@ class Leaders(NamedTuple):
 
     @property
     def imbalance(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Kafka's leader imbalance ratio, 0 for a broker that no partition prefers."""
+        """Kafka's leader imbalance ratio; 0 for a broker without preferred partitions."""
         return self.not_led / np.maximum(self.preferred, 1)
 
 
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
-    """Run the command in ``spark``, or a session of its own; return the exit status."""
+    """Run the command in ``spark``, or in a new session; return the exit status."""
     return run_job(_command, "report leaders", argv, spark)
 
 
-@click.command("leaders", help="Report the leaders of partitions, and the preferred ones.")
+@click.command("leaders", help="Report the actual and the preferred leaders of partitions.")
 @assignment_options
 @click.option(
     "--threshold",
@@ -109,7 +109,7 @@ def _leaderless(spark: SparkSession, frame: DataFrame) -> list[str]:
 
 
 def leaders(who_leads: pyarrow.Table, broker_ids: Sequence[int]) -> Leaders:
-    """Sum up rows of (preferred, leader, partitions); brokers without any are counted, too."""
+    """Sum up rows of (preferred, leader, partitions), also for brokers without rows."""
     known = who_leads.filter(pyarrow.compute.is_valid(who_leads["leader"]))
     unknown = pyarrow.compute.sum(who_leads["partitions"]).as_py() or 0
     preferred, leader, partitions = (

@@ -1,16 +1,16 @@
-"""The resident placement service: a process whose Placement actor keeps a Spark session warm.
+"""The resident placement service: a process with a warm Spark session in an actor.
 
-It listens at once; Spark starts behind it. Whether it is warm is answered by the server's own
-thread, at any time. Requests to place wait in the actor's inbox, as many as ``MAX_WAITING``: while
-Spark warms up they are part of the warming. When the JVM dies it is started again, after a pause
-that doubles with every failure in a row, and the request it died of is tried once more.
+It listens at once, while Spark starts. The thread of the server answers requests for the status at
+any time. At most ``MAX_WAITING`` requests to place wait in the inbox of the actor; the first ones
+warm Spark up. When the JVM dies it is started again, after a pause that doubles with each
+successive failure, and the failed request is retried once.
 
     starting ──► warming ──► ready
       ▲   │         │          │
       │   └─────────┴──────────┴──► failed: requests are answered with the reason
       └──── after a pause ───────────┘
 
-The process ends on SIGTERM and when its parent is gone; its JVM never outlives it.
+The process ends on SIGTERM and when its parent has ended; its JVM ends with it.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ from regent.transport.sockets import Context, new_context
 
 MAX_WAITING: Final = 100
 MAX_PARTITIONS: Final = 200_000
-JOB_TIMEOUT_S: Final = 30.0  # of a warm session; a cold one may take as long as to start
-_STABLE_S: Final = 60.0  # a session that lived so long did not fail to start
+JOB_TIMEOUT_S: Final = 30.0  # in a warm session; a cold one has the time of a start
+_STABLE_S: Final = 60.0  # a session that lasted as long counts as a successful start
 _MAX_PAUSE_S: Final = 60.0
-_EXIT_S: Final = 2.0  # how long a JVM whose connection broke may take to be seen dead
+_EXIT_S: Final = 2.0  # time to notice that a JVM with a broken connection has ended
 _STOP_TIMEOUT_S: Final = 5.0
 _IDLE_S: Final = 60.0
 _WARM_UPS: Final = 2 * len(Strategy)
@@ -84,7 +84,7 @@ class PlacementState(StrEnum):
 
 
 class Status:
-    """The state, which can be read at any time, also while the actor is busy."""
+    """The state; any thread can read it, also while the actor is busy."""
 
     def __init__(self) -> None:
         self._response = _status(PlacementState.STARTING, "Spark is starting")
@@ -95,7 +95,7 @@ class Status:
         logger.info("Placement service is %s%s", state, f": {message}" if message else "")
 
     def get(self) -> PlacementStatusResponse:
-        """Return the state as an answer."""
+        """Return the state as a response."""
         return self._response
 
 
@@ -104,13 +104,13 @@ def _status(state: PlacementState, message: str) -> PlacementStatusResponse:
 
 
 class StartSpark(NamedTuple):
-    """It is time for this attempt, unless Spark was started since."""
+    """Start Spark, unless it was started since."""
 
     attempt: int
 
 
 class WarmUp(NamedTuple):
-    """Place something small, to make the JVM load and compile what real requests need."""
+    """Run a small placement, so that the JVM loads and compiles the code of real requests."""
 
     left: int
 
@@ -122,7 +122,7 @@ class SparkExited(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Answer this request; ``done`` is called when it no longer waits."""
+    """Answer this request; ``done`` is called when it leaves the inbox."""
 
     incoming: IncomingRequest
     request: PlaceTopicsRequest
@@ -133,7 +133,7 @@ Message: TypeAlias = StartSpark | WarmUp | SparkExited | Place
 
 
 class Placement(pykka.ThreadingActor):
-    """Owns the Spark session and runs every job in it, one after the other."""
+    """Owns the Spark session and runs every job in it, one after another."""
 
     use_daemon_thread = True
 
@@ -151,18 +151,18 @@ class Placement(pykka.ThreadingActor):
         self._failures = 0  # in a row
 
     def on_start(self) -> None:
-        """Start Spark before any message is looked at."""
+        """Start Spark before the first message is handled."""
         self.on_receive(StartSpark(self._attempt))
 
     def on_receive(self, message: Message) -> None:
-        """Handle a message; only its owner ends this actor."""
+        """Handle a message; an error does not end this actor."""
         try:
             self._handle(message)
         except Exception:  # any error: the next request still needs an answer
             logger.exception("Placement cannot handle %s", type(message).__name__)
 
     def on_stop(self) -> None:
-        """Leave no process and no file behind."""
+        """End the JVM and remove its files."""
         self._drop_spark()
 
     def _handle(self, message: Message) -> None:
@@ -214,7 +214,7 @@ class Placement(pykka.ThreadingActor):
             self._status.set(PlacementState.READY)
 
     def _fail(self, error: Exception) -> None:
-        """Drop the session; the next attempt is at once, or ever later after failures in a row."""
+        """Drop the session; the next attempt is at once, or later after successive failures."""
         self._drop_spark()
         if self._kill_switch.is_thrown:
             return
@@ -267,7 +267,7 @@ class Placement(pykka.ThreadingActor):
         return self._status.get().state == PlacementState.STARTING
 
     def _explain(self, error: Exception) -> Exception:
-        """Return why a job failed: the JVM ended, or ``error``, which is a defect and logged."""
+        """Return why a job failed: the JVM ended, or ``error``, which is logged as a defect."""
         if self._jvm is not None and self._jvm.has_exited(_EXIT_S):
             return self._jvm.failure("Spark ended during a job")
         logger.error("A placement failed", exc_info=error)
@@ -297,11 +297,11 @@ def _warm_up_request(number: int) -> PlaceTopicsRequest:
 
 
 class PlacementService:
-    """The actor and the server before it.
+    """The actor and its server.
 
     Answers PlaceTopicsRequest and PlacementStatusRequest on ``endpoint`` from ``start`` to
-    ``stop``. Temporary files are in ``work_directory``, which must be its own; what a killed
-    predecessor left there is removed.
+    ``stop``. Temporary files are in ``work_directory``, which no other process may use; files of a
+    killed predecessor are removed.
     """
 
     def __init__(self, context: Context, bind: str, work_directory: Path | None = None) -> None:
@@ -314,7 +314,7 @@ class PlacementService:
 
     @property
     def endpoint(self) -> str:
-        """Where it listens; with the real port once started."""
+        """The listening endpoint; with the real port once started."""
         return self._server.endpoint
 
     def start(self) -> None:
@@ -348,7 +348,7 @@ class PlacementService:
     def _enqueue(
         self, incoming: IncomingRequest, request: PlaceTopicsRequest
     ) -> PlaceTopicsResponse | None:
-        """Hand the request to the actor, or return why not."""
+        """Send the request to the actor; return the response of a refused one."""
         try:
             check(request)
         except PlacementError as error:
@@ -376,7 +376,7 @@ def serve(
     """Run the service until SIGTERM, SIGINT or the end of the parent; return the exit status.
 
     ``death_pipe`` is the reading end of a pipe whose other end only the parent holds;
-    ``announce`` is called with the endpoint as soon as it is listened on. For the main thread.
+    ``announce`` gets the endpoint when the service listens. Call it on the main thread.
 
     Raises:
         PortInUseError, OSError: of ``bind`` and ``work_directory``

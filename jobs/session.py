@@ -1,9 +1,9 @@
-"""A Spark session and the JVM behind it: quiet, on loopback, and gone without a trace at the end.
+"""A Spark session and its JVM: quiet, on loopback, and removed completely at the end.
 
 PySpark would start the JVM itself, in this process's environment, and keep it until the process
-ends. Here it is a child that can be killed at any moment (also while it starts), has an
-environment, directories and a log of its own, and is replaced when it dies. A JVM whose parent is
-killed ends by itself: Spark's Python gateway stops at the end of its standard input.
+ends. Here it is a child process with its own environment, directories and log. It can be killed at
+any moment, also while it starts, and replaced. When its parent is killed it ends by itself, because
+Spark's Python gateway stops at the end of its standard input.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ START_TIMEOUT_S: Final = 120.0
 _EXIT_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.02
 
-# What would make a session behave differently from one machine, or shell, to the next.
+# Variables that would change the behaviour of a session from machine to machine.
 _SCRUBBED: Final = re.compile(
     r"(PY)?SPARK_.*|_PYSPARK_.*|(HADOOP|YARN|HIVE)_CONF_DIR|CLASSPATH|" + "|".join(OPTION_VARIABLES)
 )
 QUICK_START: Final = ("-XX:TieredStopAtLevel=1",)
-"""JVM options that save a second of the start and make a job of millions of rows much slower."""
+"""JVM options that shorten the start by a second, but slow down jobs of millions of rows."""
 
 _UNTELLING: Final = re.compile(r"\s*(at |\.\.\.|WARNING: Using incubator modules|$)")
 _JVM_OPTIONS: Final = (  # few cores, small heap
@@ -66,16 +66,16 @@ appender.stderr.layout.pattern = %d{ISO8601} %p %c{1}: %m%n%ex
 
 
 class SparkFailedError(RegentError):
-    """Spark did not start, or its JVM is gone; the message ends as the log of the JVM does."""
+    """Spark did not start, or its JVM has ended; the message has the end of the JVM's log."""
 
 
 class SparkJvm:
     """The JVM of one Spark application; starting it returns at once, ``session`` waits for it.
 
-    It belongs to the thread that made it, which must ``stop`` it; any thread may ``kill`` it. What
-    it writes is in a directory of its own under ``parent_directory`` (the system's for temporary
-    files if None), which ``stop`` removes. One at a time in a process, as PySpark has one context.
-    ``on_exit`` is called, by a thread of its own, when the JVM has ended for any reason.
+    It belongs to the thread that made it, which must ``stop`` it; any thread may ``kill`` it. Its
+    files are in a new directory under ``parent_directory`` (None: the system's temporary
+    directory), which ``stop`` removes. A process has one at a time, because PySpark has one
+    context. ``on_exit`` is called on another thread when the JVM has ended.
 
     Raises JavaNotFoundError.
     """
@@ -111,7 +111,7 @@ class SparkJvm:
                 stderr=log,
                 env=_environment(master, java.home, home, self._connection_file),
                 cwd=directory,
-                process_group=0,  # Ctrl-C is for us: we stop it in order
+                process_group=0,  # Ctrl-C reaches only this process, which stops the JVM
             )
         self._on_exit = on_exit
         self._exited = threading.Event()
@@ -127,17 +127,17 @@ class SparkJvm:
         return self._exited.wait(within_s)
 
     def _reap(self) -> None:
-        # The only one to wait for the process: Popen cannot tell two threads the truth at a time.
+        # The only thread that waits for the process: two waits in Popen conflict.
         self._process.wait()
         self._exited.set()
         if self._on_exit:
             self._on_exit(self)
 
     def session(self, timeout_s: float = START_TIMEOUT_S) -> SparkSession:
-        """Return the session, waiting for the JVM as long as it takes, ``timeout_s`` at most.
+        """Wait for the JVM, at most ``timeout_s``, and return the session.
 
         Raises:
-            SparkFailedError: it did not come up.
+            SparkFailedError: Spark did not start in time.
         """
         if self._session is None:
             deadline = time.monotonic() + timeout_s
@@ -169,7 +169,7 @@ class SparkJvm:
 
     @contextmanager
     def killed_after(self, timeout_s: float) -> Iterator[None]:
-        """Kill the JVM when the block takes longer: a call to it that hangs then fails."""
+        """Kill the JVM when the block takes longer, so that a hanging call to it fails."""
         timer = threading.Timer(timeout_s, self.kill)
         timer.daemon = True
         timer.start()
@@ -179,7 +179,7 @@ class SparkJvm:
             timer.cancel()
 
     def failure(self, what: str) -> SparkFailedError:
-        """Return the error that says ``what`` happened, and why as far as the JVM tells."""
+        """Return an error with ``what`` and the reason in the JVM's log."""
         status = self._process.returncode
         ended = "" if status is None else f" ({_exit_reason(status)})"
         log = self._log.read_text(errors="replace") if self._log.exists() else ""
@@ -187,18 +187,18 @@ class SparkJvm:
         return SparkFailedError(f"{what}{ended}{f': {lines[-1]}' if lines else ''}")
 
     def kill(self) -> None:
-        """End the JVM now, from any thread; calls of its owner that wait there fail."""
+        """Kill the JVM, on any thread; waiting calls of its owner fail."""
         if not self.has_exited():
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)  # the launching scripts included
 
     def stop(self, *, gracefully: bool = True) -> None:
-        """End the JVM, ``gracefully`` after its application; nothing is left after. Idempotent."""
+        """End the JVM, ``gracefully`` after its application, and remove its files. Idempotent."""
         if gracefully and self._session is not None and not self.has_exited():
             with self.killed_after(_EXIT_TIMEOUT_S), suppress(Py4JError, OSError):
                 self._session.stop()
         if self._gateway is not None:
-            # Py4J would report objects collected from now on to a JVM that is gone, and complain.
+            # Else Py4J would report collected objects to a JVM that has ended, and log errors.
             self._gateway._gateway_client.is_connected = False
         self.kill()
         self.has_exited(_EXIT_TIMEOUT_S)
@@ -208,7 +208,7 @@ class SparkJvm:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def finish(self, timeout_s: float) -> bool:
-        """Let the JVM end by itself; return whether it did in time. ``stop`` is still needed."""
+        """Wait until the JVM ends by itself; return whether it did. ``stop`` is still needed."""
         if self._session is not None:
             self._session.stop()
         if self._process.stdin:
@@ -222,7 +222,7 @@ class SparkJvm:
             return
         context = SparkContext._active_spark_context
         if context is not None:
-            context._jsc = None  # it is gone: only what PySpark has on this side is to be stopped
+            context._jsc = None  # the JVM has ended: stop only PySpark's side
             context.stop()
         gateway.shutdown()
         gateway.close()
@@ -232,7 +232,7 @@ class SparkJvm:
 
 
 class KillSwitch:
-    """Ends the JVM that its owner waits for, from any thread, now or as soon as there is one."""
+    """Ends the JVM that its owner waits for, on any thread, now or when it is started."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -241,11 +241,11 @@ class KillSwitch:
 
     @property
     def is_thrown(self) -> bool:
-        """Whether the owner is to do nothing more."""
+        """Whether the owner must stop its work."""
         return self._is_thrown
 
     def guard(self, jvm: SparkJvm | None) -> None:
-        """Make ``jvm`` the one to end."""
+        """Set the JVM to end."""
         with self._lock:
             self._jvm = jvm
             if self._is_thrown and jvm is not None:
@@ -267,7 +267,7 @@ def spark_session(
     driver_memory: str = "512m",
     jvm_options: tuple[str, ...] = (),
 ) -> Iterator[SparkSession]:
-    """Give a session for the block; nothing of it is left afterwards.
+    """Yield a session for the block; its process and files are removed afterwards.
 
     Raises:
         JavaNotFoundError, SparkFailedError
@@ -306,7 +306,7 @@ def _configuration(
         "spark.local.dir": str(directory),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.ui.enabled": "false",
-        "spark.ui.retainedJobs": "10",  # this is kept even without the UI
+        "spark.ui.retainedJobs": "10",  # kept even without the UI
         "spark.ui.retainedStages": "10",
         "spark.ui.retainedTasks": "10",
         "spark.sql.ui.retainedExecutions": "1",
@@ -328,7 +328,7 @@ def _configuration(
 def _environment(master: str, java_home: Path, home: Path, connection_file: Path) -> dict[str, str]:
     environment = {k: v for k, v in os.environ.items() if not _SCRUBBED.fullmatch(k)}
     environment |= {
-        # Of the short-lived JVM that only puts together the command line of the other.
+        # For the short-lived JVM that only builds the command line of the other.
         "SPARK_LAUNCHER_OPTS": "-XX:-UsePerfData",
         "JAVA_HOME": str(java_home),
         "SPARK_HOME": str(home),
@@ -348,7 +348,7 @@ def _is_on_this_machine(master: str) -> bool:
 
 @contextmanager
 def _environ(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of this process for the block, and hide those that would lead Spark astray."""
+    """Set environment variables for the block, and hide those that would change Spark."""
     saved = dict(os.environ)
     for name in saved:
         if _SCRUBBED.fullmatch(name):

@@ -1,10 +1,10 @@
-"""``regent jobs simulate placement``: a scheme at the scale of a large cluster, on paper.
+"""``regent jobs simulate placement``: simulates a placement scheme for a large cluster.
 
-Places partitions on brokers that do not exist, as ``regent jobs place`` would, and says how even
-that is, what one broker's failure costs the others, how likely several failures, or that of a
-rack, lose partitions, and how much moves when brokers are added. ``--compare`` puts all schemes
-side by side. Kafka's schemes begin each topic at a random broker, as Kafka's tools do; the others
-count through all partitions.
+Places partitions on imaginary brokers, as ``regent jobs place`` does. Reports the balance, the load
+of the others after the failure of a broker, the probability of losses by several failures or by
+that of a rack, and the moves when brokers are added. ``--compare`` compares all schemes. Kafka's
+schemes begin each topic at a random broker, as Kafka's tools do; the others count through all
+partitions.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from regent.jobs.reports.placement_trial import (
     strategies_to_compare,
 )
 
-MAX_REPLICAS: Final = 100_000_000  # which take three gigabytes
+MAX_REPLICAS: Final = 100_000_000  # they take three gigabytes
 _MAX_BROKERS: Final = 100_000
 
 
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
-    """Run the command in ``spark``, or a session of its own; return the exit status."""
+    """Run the command in ``spark``, or in a new session; return the exit status."""
     return run_job(_command, "simulate placement", argv, spark)
 
 
@@ -65,7 +65,9 @@ _STRATEGIES: Final = (*(strategy.value for strategy in Strategy), UNIFORM)
 @click.option("--partitions", type=_POSITIVE, default=100_000, show_default=True)
 @click.option("--partitions-per-topic", type=_POSITIVE, default=100, show_default=True)
 @click.option("--replication-factor", "factor", type=_POSITIVE, default=3, show_default=True)
-@click.option("--racks", type=click.IntRange(min=0), default=0, help="How many racks; 0: no racks.")
+@click.option(
+    "--racks", type=click.IntRange(min=0), default=0, help="Number of racks; 0: no racks."
+)
 @click.option(
     "--rack-layout",
     type=click.Choice([INTERLEAVED, BLOCKS]),
@@ -166,7 +168,7 @@ def _comparison(trials: Mapping[str, Trial]) -> Table:
 
 
 def _measures(trial: Trial) -> list[tuple[str, object]]:
-    """Return what is put side by side, in the order of the questions one asks."""
+    """Return the measures to compare, in the sequence of the report."""
     balance, failure, growth = trial.balance, trial.failure, trial.growth
     replicas, leaders = balance.loads["replicas"], balance.loads["preferred leaders"]
     most = balance.loss[-1]

@@ -1,7 +1,7 @@
-"""The Spark that is started here: the one that is installed, but for MLlib.
+"""The Spark to start: the installed one without MLlib.
 
-Every session of a Spark that has MLlib registers MLlib's SQL functions, of which there are two, by
-Scala's reflection: that takes most of a second. Nothing here uses MLlib.
+With MLlib every session registers the two SQL functions of MLlib by Scala's reflection, which takes
+most of a second. No job uses MLlib.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ _LEFT_OUT: Final = ("spark-mllib_",)
 
 
 class ClassArchives(NamedTuple):
-    """Where ``jobs.class_archive`` puts its archives; a JVM they do not fit ignores them.
+    """The paths of the archives of ``jobs.class_archive``; other JVMs ignore them.
 
-    ``base`` has the classes of Java, and is there only if the runtime came without one of its own;
-    ``spark`` has those of Spark on top.
+    ``base`` has the classes of Java, if the runtime has no archive; ``spark`` adds those of Spark.
     """
 
     base: Path
@@ -32,14 +31,14 @@ class ClassArchives(NamedTuple):
 
 
 def class_archives(java: JavaRuntime) -> ClassArchives:
-    """Return where the archives for a runtime are, or would be."""
+    """Return the paths of the archives for a runtime."""
     suffix = f"java-{java.version}.jsa"
     spark = f"spark-{pyspark.__version__}-{suffix}"
     return ClassArchives(java_cache() / suffix, java_cache() / spark)
 
 
 def spark_home() -> Path:
-    """Return what SPARK_HOME is to be; the installed one where no other can be made."""
+    """Return the value for SPARK_HOME; the installed Spark if no copy can be made."""
     name = f"spark-{pyspark.__version__}-{zlib.crc32(bytes(INSTALLED)):08x}"
     with suppress(OSError):
         return derived_directory(name, _link)

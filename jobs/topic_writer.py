@@ -1,7 +1,7 @@
-"""Placed topics, created by the active controller's broker, many in each request.
+"""Creates placed topics through the active controller's broker, many in each request.
 
-An interrupted run may be repeated: topics that exist as they were placed are left as they are, and
-so are those that exist with other replicas, which are reported.
+An interrupted run may be repeated: existing topics are not changed. Topics that exist with other
+replicas are reported.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from regent.zk.stores.admin_store import ZkAdminStore
 
 MAX_NAMED: Final = 3
 _CLIENT_ID: Final = "regent-place"
-_PATIENCE_S: Final = 30.0  # for each request, while no controller answers
+_PATIENCE_S: Final = 30.0  # limit for each request while no controller answers
 
 
 class TopicsExistError(RegentError):
@@ -41,11 +41,11 @@ class PlacedTopic(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What became of the topics."""
+    """The outcome of the creation."""
 
     created: int
-    unchanged: int  # they existed already, with these replicas
-    existing: tuple[str, ...]  # they exist with other replicas
+    unchanged: int  # existed already, with these replicas
+    existing: tuple[str, ...]  # exist with other replicas
 
     def raise_if_any_existed(self) -> None:
         """Raise ``TopicsExistError`` naming the first few that exist with other replicas."""
@@ -66,7 +66,7 @@ def check_new_topics(
 ) -> dict[str, tuple[ConfigEntry, ...]]:
     """Return the configuration of each topic if all could be created.
 
-    ``configs`` has what the topics' file says. A topic that exists is no problem here. Raises
+    ``configs`` are from the file of the topics. A topic that exists is no problem here. Raises
     ``InputError`` naming the first problem, ``NoClusterError``, ``ControllerError``.
     """
     registered = set(admin.read_brokers())
@@ -120,8 +120,8 @@ def write_topics(
 ) -> Written:
     """Create the topics, a slice at a time, in bounded memory for any number.
 
-    ``on_slice`` is told how many are done. Raises ``NoClusterError``, ``ControllerError``,
-    ``TopicsRefusedError`` and ``SessionExpiredError``; what is written until then stays.
+    ``on_slice`` gets the number of topics done. Raises ``NoClusterError``, ``ControllerError``,
+    ``TopicsRefusedError`` and ``SessionExpiredError``; topics created until then remain.
     """
     created = unchanged = 0
     existing: list[str] = []
