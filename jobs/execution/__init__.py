@@ -1,1 +1,1 @@
-"""Plans carried out on a running cluster, wave by wave."""
+"""Executes plans on a running cluster, wave by wave."""

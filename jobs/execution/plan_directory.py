@@ -1,7 +1,7 @@
-"""A reassignment plan as a directory: its waves, and what to go back to.
+"""Reads a reassignment plan from a directory: its waves and its rollback.
 
-``waves/0001.json`` and so on are Kafka's reassignment documents, each to be done before the next;
-``rollback.json`` is one of what the partitions were assigned to when the plan was made.
+``waves/0001.json`` and so on are Kafka's reassignment documents, to be executed in sequence.
+``rollback.json`` is one with the assignment when the plan was made.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WAVE: Final = re.compile(r"(\d{1,9})\.json")
 
 @dataclass(frozen=True, slots=True)
 class ExecutablePlan:
-    """A plan that can be executed: every partition is moved once."""
+    """A plan to execute: it moves each partition once."""
 
     directory: Path
     waves: tuple[tuple[PlannedMove, ...], ...]
@@ -82,7 +82,7 @@ def _wave_paths(directory: Path) -> list[Path]:
 
 
 def _read_assignments(path: Path) -> dict[TopicPartition, tuple[BrokerId, ...]]:
-    """Read a reassignment document: the replicas of each partition, in the order of the file."""
+    """Read a reassignment document: the replicas of each partition, in the sequence of the file."""
     assignments: dict[TopicPartition, tuple[BrokerId, ...]] = {}
     try:
         rows = decode_object(path.read_bytes(), str(path)).array("partitions")

@@ -1,13 +1,13 @@
-"""``regent jobs plan execute``: feed the waves of a plan to the controller, one after the other.
+"""``regent jobs plan execute``: submits the waves of a plan to the controller, one by one.
 
-A wave is over when ZooKeeper says that every partition of it is at its target and that the replicas
-that live are in sync. There is no other record of how far a plan has come, so that the same command
-goes on wherever a former one was stopped or killed: what is at its target is skipped, what moves
-there is waited for, and what others have changed meanwhile is named and left alone.
+A wave is complete when ZooKeeper shows every partition at its target, with its live replicas in
+sync. There is no other record of the progress, so the same command resumes a stopped or killed one.
+It skips partitions at their target, waits for those being reassigned to it, and names and skips
+those that others have changed.
 
-While partitions move that the plan does not move there, nothing is begun, as with Kafka's own
-tool: a plan keeps its limits only when it is alone. At the start that is an error (``--additional``
-overrides it); between two waves it is waited for. The same plan may be executed twice at a time.
+No wave begins while other reassignments are in progress, as with Kafka's tool: a plan keeps its
+limits only when it is alone. At the start that is an error (``--additional`` overrides it); between
+two waves the command waits. The same plan may be executed twice at a time.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ OpenCluster: TypeAlias = Callable[[str], AbstractContextManager[ZkAdminStore]]
 
 
 class PlanIncompleteError(RegentError):
-    """Not every partition is at its target; ``summary`` is what was done."""
+    """Some partitions are not at their targets; ``summary`` is that of the execution."""
 
     def __init__(self, message: str, summary: Mapping[str, Any]) -> None:
         super().__init__(message)
@@ -70,10 +70,10 @@ def execute_plan(
     """Move every partition of the plan in ``plan_dir`` to its target; return the summary.
 
     Raises:
-        InputError: it is no plan, or there is no cluster at ``address``
+        InputError: it is not a plan, or there is no cluster at ``address``
         PlanIncompleteError: partitions were changed meanwhile or refused, or a wave took too long
-        RegentError: others move partitions, or there is no controller
-        KeyboardInterrupt: after saying how to go on
+        RegentError: other reassignments are in progress, or there is no controller
+        KeyboardInterrupt: after a message with the command that resumes it
     """
     plan = read_plan(plan_dir)
     with ProgressLine() as line:
@@ -90,7 +90,7 @@ def execute_plan(
 def inspect_plan(
     plan_dir: Path, address: str, *, open_cluster: OpenCluster = cluster_admin
 ) -> dict[str, Any]:
-    """Return how far the plan in ``plan_dir`` has come, and which waves are left; begin nothing.
+    """Return the progress of the plan in ``plan_dir``, and the remaining waves; begin nothing.
 
     Raises ``InputError``.
     """
@@ -102,7 +102,7 @@ def inspect_plan(
 
 
 def _waves(plan: ExecutablePlan, standings: Sequence[Standing]) -> list[Wave]:
-    """Return the waves of a plan whose moves stand so, in the order of the plan."""
+    """Return the waves of a plan with the states of their moves, in sequence."""
     rest = iter(standings)
     return [
         Wave(number, list(islice(rest, len(moves)))) for number, moves in enumerate(plan.waves, 1)
@@ -110,7 +110,7 @@ def _waves(plan: ExecutablePlan, standings: Sequence[Standing]) -> list[Wave]:
 
 
 def _summary(plan: ExecutablePlan, waves: Sequence[Wave]) -> dict[str, Any]:
-    """Return what has been done, and what not; without ``waves`` nothing is known."""
+    """Return what is done and what is not; without ``waves`` nothing is known."""
     return {
         "job": "plan execute",
         "plan": str(plan.directory),
@@ -149,7 +149,7 @@ def _roll_back(plan: ExecutablePlan, address: str) -> str:
 
 
 class _Execution:
-    """The execution of one plan, over as many ZooKeeper sessions as it takes."""
+    """The execution of one plan, over several ZooKeeper sessions if needed."""
 
     def __init__(
         self, plan: ExecutablePlan, wave_timeout_s: float, line: ProgressLine, *, additional: bool
@@ -160,10 +160,10 @@ class _Execution:
         self._waits_for_others = not additional
         self._started = self._wave_started = time.monotonic()
         self._targets = {move.partition: move.target for move in plan.moves}
-        self._waves: list[Wave] = []  # all of them, once it is known how they stand
+        self._waves: list[Wave] = []  # all waves, when their states are known
 
     def run(self, open_cluster: Callable[[], AbstractContextManager[ZkAdminStore]]) -> None:
-        """Execute the plan; a ZooKeeper that is away for a while only delays it."""
+        """Execute the plan; an absence of ZooKeeper only delays it."""
         while True:
             try:
                 with open_cluster() as admin, _controller_of(admin) as controller:
@@ -204,7 +204,7 @@ class _Execution:
         self._wave_started = time.monotonic()
 
     def _finish(self, wave: Wave, admin: ZkAdminStore, controller: ControllerRef) -> None:
-        """Return when every partition of the wave is at its target, or given up."""
+        """Wait until every partition of the wave is at its target, or given up."""
         may_begin = not self._waits_for_others
         for _ in pauses(self._deadline, _MAX_PAUSE_S):
             if not may_begin:
@@ -247,7 +247,7 @@ class _Execution:
             )
 
     def _others(self, controller: ControllerRef) -> str:
-        """Return why no wave must begin now; nothing when one may."""
+        """Return why no wave may begin now; empty when one may."""
         answer = controller.ask(
             ListPartitionReassignmentsRequest(),
             ListPartitionReassignmentsResponse,
@@ -266,7 +266,8 @@ class _Execution:
             != tuple(b for b in row.replicas if b not in row.removing_replicas)
         )
 
-    # --- words ------------------------------------------------------------------------------------
+    # --- messages
+    # ------------------------------------------------------------------------------------
 
     def _name(self, wave: Wave) -> str:
         return f"wave {wave.number} of {len(self._plan.waves)}"
@@ -297,7 +298,7 @@ class _Execution:
         return "; ".join(problems)
 
     def summary(self) -> dict[str, Any]:
-        """Return what has been done, in which time, and what not."""
+        """Return what is done, in which time, and what is not."""
         seconds = round(time.monotonic() - self._started, 3)
         return {**_summary(self._plan, self._waves), "seconds": seconds}
 
@@ -313,7 +314,9 @@ def _counted(partitions: int) -> str:
 # --- the command ----------------------------------------------------------------------------------
 
 
-@click.command("execute", help="Submit the waves of a plan to the controller, or resume this.")
+@click.command(
+    "execute", help="Submit the waves of a plan to the controller, or resume an execution."
+)
 @click.argument("plan", type=click.Path(path_type=Path, file_okay=False))
 @cluster_options
 @click.option(
@@ -337,7 +340,7 @@ def execute_command(
     additional: bool,
     dry_run: bool,
 ) -> None:
-    """Execute a plan, or look how far it has come."""
+    """Execute a plan, or show its progress."""
     address = zookeeper_address(zookeeper, data_dir)
     if dry_run:
         print_summary(inspect_plan(plan, address))

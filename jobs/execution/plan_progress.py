@@ -1,8 +1,7 @@
-"""How far the moves of a reassignment plan have come, by what ZooKeeper says.
+"""The progress of the moves of a reassignment plan, by the assignments in ZooKeeper.
 
-A plan knows two assignments of each partition: the one it was made for, and its target. An
-assignment that is neither of them, and is not on its way to the target, was changed by others
-since. The plan leaves it alone.
+A plan has two assignments of each partition: the original and the target. Others have changed an
+assignment that is neither, and is not being reassigned to the target. The plan does not touch it.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ class Obstacle(NamedTuple):
 def move_state(
     move: PlannedMove, assignment: ReplicaAssignment, pending: tuple[BrokerId, ...] | None = None
 ) -> MoveState:
-    """Return how far a move has come by the partition's assignment.
+    """Return the state of a move by the partition's assignment.
 
-    ``pending`` is what ``/admin/reassign_partitions`` asks for, which supersedes the assignment.
+    ``pending``: the target in ``/admin/reassign_partitions``, which supersedes the assignment.
     """
     if pending is not None:
         return MoveState.MOVING if pending == move.target else MoveState.CHANGED
@@ -62,10 +61,10 @@ def obstacle(
     leadership: LeaderAndIsr | None,
     live: Collection[BrokerId],
 ) -> Obstacle | None:
-    """Return what a move waits for; None when it can begin, or is at its end.
+    """Return what a move waits for; None when it can begin, or is complete.
 
-    It can begin when every broker it adds is live. It is at its end when those of the target that
-    live are in sync: a replica that died after the move is not waited for.
+    It can begin when every broker it adds is live. It is complete when the live replicas of the
+    target are in sync: a replica that died after the move does not count.
     """
     match state:
         case MoveState.TO_MOVE:

@@ -1,4 +1,4 @@
-"""How far a plan has come in a running cluster: everything is read from ZooKeeper, in bulk."""
+"""The progress of a plan in a running cluster, read from ZooKeeper in bulk."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from regent.zk.stores.admin_store import ZkAdminStore
 
 
 class Standing(NamedTuple):
-    """How a partition stands to its planned move.
+    """The state of a partition's planned move.
 
-    ``replicas`` is where it is, or is being moved to; ``problem`` tells why it is nowhere.
+    ``replicas`` are its present or pending ones; ``problem`` is why there are none.
     """
 
     move: PlannedMove
@@ -31,10 +31,10 @@ class Standing(NamedTuple):
 
 
 def survey(admin: ZkAdminStore, moves: Collection[PlannedMove]) -> list[Standing]:
-    """Read how each move stands, in their sequence; a topic that cannot be decoded is gone."""
+    """Read the state of each move, in sequence; a topic that cannot be decoded is missing."""
     try:
         pending = admin.read_pending_reassignments()
-    except BadDataError:  # the controller deletes what it cannot understand
+    except BadDataError:  # the controller deletes a topic that it cannot decode
         pending = {}
     topics = admin.topics.read_topics(sorted({move.partition.topic for move in moves}))
     return [
@@ -46,7 +46,7 @@ def survey(admin: ZkAdminStore, moves: Collection[PlannedMove]) -> list[Standing
 def read_obstacles(
     admin: ZkAdminStore, standings: Sequence[Standing]
 ) -> dict[TopicPartition, Obstacle]:
-    """Read what keeps moves from beginning or ending; nothing does where there is no entry."""
+    """Read what prevents moves from beginning or ending; no entry: nothing."""
     live = admin.read_brokers().keys()
     led = (MoveState.MOVING, MoveState.REACHED)
     partitions = [s.move.partition for s in standings if s.state in led]

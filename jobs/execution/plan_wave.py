@@ -1,4 +1,4 @@
-"""One wave of a plan: how its moves stand, which can begin, and what the others wait for."""
+"""One wave of a plan: the states of its moves, which can begin, and what the others wait for."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from regent.jobs.execution.plan_progress import MoveState, Obstacle, PlannedMove
 from regent.jobs.execution.plan_survey import Standing, read_obstacles, survey
 from regent.zk.stores.admin_store import ZkAdminStore
 
-_SUBMIT_S: Final = 10.0  # then the controller may have moved: look for it again
+_SUBMIT_S: Final = 10.0  # then look for the controller again, because it may have moved
 _ROWS_PER_REQUEST: Final = 1_000  # so that no request keeps the controller busy for long
 
 
 class Wave:
     """The moves of a wave, of which ``open`` are not at their targets and not given up.
 
-    ``standings`` is how they stood when the execution began: what has been reached then is done.
+    ``standings`` are the states when the execution began: moves that were complete then are done.
     """
 
     def __init__(self, number: int, standings: Sequence[Standing]) -> None:
@@ -34,22 +34,22 @@ class Wave:
         self.reached_before = 0
         self.moved = 0
         self.changed: dict[TopicPartition, tuple[BrokerId, ...]] = {}
-        """Partitions that others have moved since, and where to."""
+        """Partitions that others have reassigned since, and their replicas."""
         self.refused: dict[TopicPartition, str] = {}
-        """What is never going to move, and why."""
+        """Partitions that the plan cannot move, with the reasons."""
         self.open: dict[TopicPartition, PlannedMove] = {}
         self._obstacles: dict[TopicPartition, Obstacle] = {}
-        self._postponed: dict[TopicPartition, str] = {}  # refused for now, and why
+        self._postponed: dict[TopicPartition, str] = {}  # refused temporarily, with the reasons
         for standing in standings:
             if standing.state is MoveState.REACHED:
                 self.reached_before += 1
             elif not self._is_set_aside(standing):
                 self.open[standing.move.partition] = standing.move
         self.size = len(self.open)
-        """How many partitions were open at first."""
+        """The number of open partitions at the start."""
 
     def step(self, admin: ZkAdminStore, controller: ControllerRef) -> None:
-        """Look how the open moves stand, and have the controller begin those that can."""
+        """Read the states of the open moves, and submit those that can begin."""
         standings = survey(admin, list(self.open.values()))
         self._obstacles = read_obstacles(admin, standings)
         self._postponed.clear()
@@ -69,7 +69,7 @@ class Wave:
             self._submit(ready[first : first + _ROWS_PER_REQUEST], controller)
 
     def waits(self, *, only_stuck: bool = False) -> str:
-        """Say which open moves wait for what; ``only_stuck``: for what needs an operator."""
+        """Return what open moves wait for; ``only_stuck``: those that need an operator."""
         by_reason: dict[str, list[TopicPartition]] = {}
         for partition in sorted(self.open):
             obstacle = self._obstacles.get(partition)
@@ -93,10 +93,10 @@ class Wave:
         return True
 
     def _submit(self, moves: Sequence[PlannedMove], controller: ControllerRef) -> None:
-        """Ask the controller to begin; submitting twice is as good as once.
+        """Submit moves to the controller; a repeated submission has no further effect.
 
-        What is refused for another reason than that it does not exist (a broker that has just died,
-        a leader that no replica can replace now) is submitted again at the next step.
+        A move refused for a temporary reason (a broker has just died, no replica can replace the
+        leader now) is submitted again at the next step.
         """
         for batch in batches(moves):
             self._submit_batch(batch, controller)

@@ -1,8 +1,8 @@
-"""Chains of moves: a broker without room makes some by passing a replica on, and so on.
+"""Chains of moves: a full broker makes room by moving one of its replicas to another broker.
 
-What the first choice of a broker for each replica cannot reach, because a later one finds the only
-broker it fits on full, or the last replicas to give away fit nowhere they are needed. A chain is
-found by breadth-first search over brokers, so it is as short as can be.
+Choosing brokers replica by replica can fail: a later replica finds its only possible broker full,
+or the last replicas fit on no broker that needs them. A chain solves this. Breadth-first search
+over brokers finds a shortest chain.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Final, TypeAlias
 
 from regent.jobs.planning.model import Layout, Slot
 
-_MAX_CHECKS: Final = 300_000  # of a slot against a broker, in all searches of a planner
+_MAX_CHECKS: Final = 300_000  # of one slot on one broker, in all searches of a planner
 
 _Origin: TypeAlias = tuple[int | None, Slot]
-"""From which broker a broker gets which slot; None if the slot is vacant."""
+"""The slot that a broker gets, and the broker it comes from; None: the slot is vacant."""
 
 
 class Chains:
-    """Searches chains over some slots: those that are moved anyway, or any."""
+    """Searches chains over some slots: those that move anyway, or all."""
 
     def __init__(self, layout: Layout, slots: Iterable[Slot], brokers: Collection[int]) -> None:
         self._layout = layout
@@ -32,7 +32,7 @@ class Chains:
         self._checks_left = _MAX_CHECKS
 
     def place(self, slot: Slot, has_room: Callable[[int], bool]) -> list[int]:
-        """Fill a vacant slot; return the brokers on the chain, or nothing if there is none."""
+        """Fill a vacant slot; return the brokers on the chain, empty if there is none."""
         return self._search([slot], None, has_room)
 
     def move(self, donor: int, has_room: Callable[[int], bool]) -> list[int]:
@@ -73,7 +73,7 @@ class Chains:
             taker = origin[taker][0]
         rows = [slot[0] for _, (_, slot) in steps]
         if len(set(rows)) != len(rows):
-            return []  # each step was checked against the row as it is, not as others leave it
+            return []  # each step was checked against the row before the other steps
         for taker, (giver, slot) in steps:
             self._layout.put(slot, taker)
             if giver is not None:

@@ -1,8 +1,8 @@
-"""What would be a fair share of the replicas for each broker, as far as racks and limits allow.
+"""The fair share of replicas for each broker, within the limits of racks and brokers.
 
-Replicas are poured in like water: every broker up to the same level, but no broker beyond its
-limits. Racks have limits of their own. Where partitions have a replica in every rack, no rack can
-hold more or fewer of them than it does, and its brokers share them among themselves.
+Every broker is filled to the same level, but not beyond its limits. Racks have limits too. If
+partitions have a replica in every rack, the number of replicas in a rack cannot change, and its
+brokers share them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 
 class Share(NamedTuple):
-    """How many replicas each broker should have at least and at most; they differ by 0 or 1."""
+    """The minimum and maximum number of replicas of each broker; they differ by 0 or 1."""
 
     low: list[int]
     high: list[int]
@@ -24,17 +24,17 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Brokers that share replicas: by position, how many each may have at least and at most."""
+    """Brokers that share replicas, with the minimum and maximum of each, by position."""
 
     least: npt.NDArray[np.int64]
     most: npt.NDArray[np.int64]
 
     def held(self, level: int) -> int:
-        """Return how many replicas they hold when filled up to a level."""
+        """Return the number of replicas when the brokers are filled to a level."""
         return int(np.clip(level, self.least, self.most).sum())
 
     def level_of(self, replicas: int) -> tuple[int, bool]:
-        """Return the highest level at which they hold at most ``replicas``, and if just as many."""
+        """Return the highest level with at most ``replicas``, and whether it has just as many."""
         level = _highest(self.held, replicas)
         return level, self.held(level) == replicas
 
@@ -46,10 +46,9 @@ def fair_share(
     rack_limits: Mapping[int, tuple[int, int]],
     replicas: int,
 ) -> Share:
-    """Return the fair shares of brokers, in their order.
+    """Return the fair shares of brokers, in their sequence.
 
-    ``rack_limits`` are how many replicas a rack may hold at least and at most; a rack that is not
-    there may hold any number.
+    ``rack_limits`` are the minimum and maximum of a rack; a missing rack has no limits.
     """
     every = Pool(np.array(least, np.int64), np.array(most, np.int64))
     of_rack = np.array(racks)
@@ -83,10 +82,10 @@ def fair_share(
 def rack_limits(
     spreads: Mapping[tuple[int, int], int], racks: Sequence[int], fixed: Mapping[int, int]
 ) -> dict[int, tuple[int, int]]:
-    """Return how many replicas each rack may hold when no partition is to lose a rack.
+    """Return the minimum and maximum of each rack when no partition may lose a rack.
 
-    ``spreads`` are numbers of partitions by how many replicas they have in how many racks;
-    ``fixed`` are replicas by rack that stay where they are.
+    ``spreads`` are numbers of partitions by (replicas, racks); ``fixed`` are the replicas that do
+    not move, by rack.
     """
     names = sorted(set(racks))
     everywhere = sum(n for (_, spread), n in spreads.items() if spread >= len(names))

@@ -1,4 +1,4 @@
-"""Filling vacant slots: each with the least loaded broker that it may have.
+"""Fills vacant slots, each with the least loaded broker that is allowed.
 
 In order of priority: never two replicas of a partition on a broker; no broker beyond its capacity;
 racks that hold no replica of the partition first, and never fewer racks than before; least loaded.
@@ -14,7 +14,7 @@ from regent.jobs.planning.model import UNLIMITED, VACANT, InfeasibleError, Layou
 
 
 def place(layout: Layout, slots: Sequence[Slot], takers: Sequence[int]) -> None:
-    """Put one of ``takers`` into each of the vacant ``slots``; equal ones in their given order.
+    """Put one of ``takers`` into each of the vacant ``slots``; the first of equal ones.
 
     Raises:
         InfeasibleError: naming the first partition that cannot be given its replicas, and why.
@@ -36,7 +36,7 @@ def place(layout: Layout, slots: Sequence[Slot], takers: Sequence[int]) -> None:
 def _choose(layout: Layout, slot: Slot, queue: LeastLoaded) -> int | None:
     replicas = layout.replicas[slot[0]]
     broker = queue.best(replicas, layout.racks_without(slot))
-    if broker is None:  # every rack that has room holds a replica already
+    if broker is None:  # every rack with room has a replica already
         broker = queue.best(replicas, ())
         if broker is not None and not layout.fits(slot, broker):
             return None
@@ -55,10 +55,9 @@ def _place_by_chains(layout: Layout, stuck: Sequence[Slot], takers: Sequence[int
 
 
 def level(layout: Layout, takers: Sequence[int]) -> None:
-    """Pass on, from the fullest brokers, replicas that are moved anyway.
+    """Move replicas that move anyway from the fullest brokers to others.
 
-    The choices were made one by one: an earlier one may have taken the broker that is the only one
-    for a later.
+    The choices were made one by one: an earlier one may have taken the only broker for a later one.
     """
     load, capacities = layout.load, layout.brokers.capacities
     if not takers or max(load[b] for b in takers) - min(load[b] for b in takers) <= 1:

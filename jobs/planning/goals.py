@@ -1,7 +1,7 @@
-"""What a plan is for: which partitions it concerns, what becomes of them, and the fewest moves.
+"""The goals of plans: the partitions to move, their new replicas, and the fewest moves.
 
-Each goal checks its brokers before Spark starts, says by a condition which partitions are to be
-brought in, and plans in the layout of those.
+Each goal checks its brokers before Spark starts, gives a condition for the partitions to load, and
+plans in their layout.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from regent.jobs.planning.replication_factor import change_factor
 from regent.jobs.planning.selection import Survey, replicas_by_rack
 from regent.jobs.planning.transfer import Transfer, moves_needed
 
-_ALL_ROWS: Final = 500_000  # up to so many partitions every candidate is looked at
+_ALL_ROWS: Final = 500_000  # up to this many partitions every candidate is examined
 _SPARE_SHARE: Final = 2.0
 _SPARE_COUNT: Final = 100
 
 
 class Planned(NamedTuple):
-    """What a goal made of a layout."""
+    """The result of a goal for a layout."""
 
-    leaders: list[int]  # by broker, as they become
-    lower_bound: int  # moves; no plan that reaches the goal has fewer
-    left: int = 0  # replicas that are still not where they should be
+    leaders: list[int]  # by broker, after the plan
+    lower_bound: int  # of moves; every plan for the goal has as many
+    left: int = 0  # replicas that are still misplaced
 
 
 class Goal(Protocol):
-    """What a plan is for."""
+    """The purpose of a plan."""
 
     def check(self, listed: Collection[BrokerId]) -> None:
-        """Raise ``InputError`` or ``InfeasibleError`` for what is wrong without any assignment."""
+        """Raise ``InputError`` or ``InfeasibleError`` for errors that need no assignment."""
         ...
 
     def concerns(self, survey: Survey, seed: int) -> Column:
-        """Return the condition for the partitions to bring in.
+        """Return the condition for the partitions to load.
 
         Raises InputError, InfeasibleError, NotImprovingError.
         """
@@ -55,7 +55,7 @@ class Goal(Protocol):
         ...
 
     def left_brokers(self, survey: Survey) -> list[int]:
-        """Return the indexes of the brokers that are there in the end."""
+        """Return the indexes of the brokers that remain after the plan."""
         ...
 
 
@@ -90,7 +90,7 @@ class Decommission:
 
 @dataclass(slots=True)
 class Replace:
-    """Put other brokers into the places of some."""
+    """Replace some brokers by others."""
 
     leaving: Sequence[BrokerId]
     to: Sequence[BrokerId]
@@ -123,7 +123,7 @@ class Replace:
 
 @dataclass(slots=True)
 class ReplicationFactor:
-    """Give every partition as many replicas."""
+    """Give every partition ``factor`` replicas."""
 
     factor: int
 

@@ -1,7 +1,7 @@
 """Choosing preferred leaders where the former one is no longer a replica.
 
-Putting another replica first moves no data. The replica is put first whose broker is the preferred
-leader of the fewest partitions, so that successors of a leaving broker do not get all it led.
+Reordering replicas moves no data. The new first replica is on the broker with the fewest preferred
+leaderships, so that those of a leaving broker are spread.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from regent.jobs.planning.model import Layout
 
 
 def prefer_leaders(layout: Layout) -> list[int]:
-    """Reorder the rows that lost their first replica; return leaders by broker, as they become."""
+    """Reorder the rows that lost their first replica; return the new leaders by broker."""
     leaders = list(layout.brokers.leaders)
     orphaned = []
     for row in layout.changed_rows():
@@ -30,7 +30,7 @@ def prefer_leaders(layout: Layout) -> list[int]:
 
 
 def keep_leaders(layout: Layout) -> list[int]:
-    """Return leaders by broker, as they become when every row keeps its order."""
+    """Return the new leaders by broker when no row is reordered."""
     leaders = list(layout.brokers.leaders)
     for row in layout.changed_rows():
         leaders[layout.rows.replicas[row][0]] -= 1

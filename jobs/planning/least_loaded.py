@@ -1,8 +1,8 @@
 """The brokers that can take replicas, least loaded first, rack by rack.
 
-A heap of racks, each by its least loaded broker, over a heap of brokers for each rack. To pass over
-the racks that hold a replica already costs as many steps as there are, however many brokers are in
-them. Entries whose broker's load has changed since are dropped when they come to the top.
+A heap of racks, sorted by their least loaded broker, over a heap of brokers for each rack. Skipping
+racks that have a replica costs one step a rack, not one a broker. Stale entries are dropped when
+they reach the top.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _Entry: TypeAlias = tuple[int, int, int]  # load beyond the offset, rank, broker
 class LeastLoaded:
     """Finds the broker for one more replica.
 
-    Brokers are compared by load minus ``offset``, equal ones by their order in ``brokers``; those
-    whose load has reached ``limit`` are not found. Call ``update`` after every change of a load.
+    Brokers are compared by load minus ``offset``, equal ones by their sequence in ``brokers``;
+    those at ``limit`` are not found. Call ``update`` after every change of a load.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class LeastLoaded:
             self.update(broker)
 
     def update(self, broker: int) -> None:
-        """Take notice of a broker's new load."""
+        """Update the entry of a broker whose load has changed."""
         if broker in self._rank and self._layout.load[broker] < self._limit[broker]:
             load = self._layout.load[broker] - self._offset[broker]
             self._push((load, self._rank[broker], broker))

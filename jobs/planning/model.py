@@ -1,7 +1,7 @@
-"""What planners work on: brokers by index, partitions as rows, and a layout that they change.
+"""The model of planners: brokers by index, partitions as rows, and a layout that they change.
 
-Brokers are numbers from 0: first those that may be used, ascending by id, then those that only
-appear in the assignment. A *slot* is a place in the replicas of a row.
+Brokers are indexes from 0: first those that may be used, sorted by id, then those that only appear
+in the assignment. A *slot* is a place in the replicas of a row.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ def named(broker_ids: Sequence[BrokerId]) -> str:
 
 
 class InfeasibleError(RegentError):
-    """No plan can do what is wanted; the message names the constraint."""
+    """No plan can reach the goal; the message names the constraint."""
 
 
 class NotImprovingError(RegentError):
-    """A plan would not make anything better."""
+    """A plan would improve nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """The brokers by index, and what they hold in the whole assignment.
+    """The brokers by index, and their loads in the whole assignment.
 
-    The first ``usable`` ones may get replicas. ``racks`` are numbers from 0, all the same when
-    racks are not looked at; ``NO_RACK`` for brokers that are not usable and not listed.
+    The first ``usable`` ones may get replicas. ``racks`` are numbers from 0, all equal when racks
+    are ignored; ``NO_RACK`` for brokers that are not listed.
     """
 
     ids: Sequence[BrokerId]
@@ -50,11 +50,11 @@ class Brokers:
     racks: Sequence[int]
     capacities: Sequence[int]
     replicas: Sequence[int]
-    leaders: Sequence[int]  # by preference: first in the list of replicas
+    leaders: Sequence[int]  # preferred: first in the list of replicas
 
 
 class Rows(NamedTuple):
-    """The partitions concerned, sorted; replicas are indexes, ``leaders`` -1 if not known."""
+    """The loaded partitions, sorted; replicas are indexes, ``leaders`` -1 if not known."""
 
     topics: list[str]
     partitions: list[int]
@@ -62,12 +62,12 @@ class Rows(NamedTuple):
     leaders: list[int]
 
     def name(self, row: int) -> str:
-        """Return what to call a partition."""
+        """Return the name of a partition."""
         return f"{self.topics[row]}-{self.partitions[row]}"
 
 
 class Change(NamedTuple):
-    """What is to become of one partition; broker ids."""
+    """The change of one partition; broker ids."""
 
     topic: str
     partition: int
@@ -82,19 +82,19 @@ class Change(NamedTuple):
 
     @property
     def removed(self) -> list[BrokerId]:
-        """The brokers that give up theirs."""
+        """The brokers that lose their replica."""
         return [broker for broker in self.before if broker not in self.after]
 
     @property
     def moves(self) -> int:
-        """How many replicas are moved, added or removed."""
+        """The number of replicas moved, added or removed."""
         kept = len(set(self.before).intersection(self.after))
         return max(len(self.before), len(self.after)) - kept
 
 
 @dataclass(slots=True)
 class Layout:
-    """The replicas of the rows as planned so far, and the loads of the brokers that follow."""
+    """The planned replicas of the rows, and the resulting loads of brokers."""
 
     brokers: Brokers
     rows: Rows
@@ -107,7 +107,7 @@ class Layout:
         self.load = list(self.brokers.replicas)
 
     def put(self, slot: Slot, broker: int) -> None:
-        """Put a replica into a slot, in the place of what is there."""
+        """Put a broker into a slot, in place of the present one."""
         row, position = slot
         replicas = self.replicas[row]
         if replicas[position] != VACANT:
@@ -121,26 +121,26 @@ class Layout:
         return self.load[broker] < self.brokers.capacities[broker]
 
     def racks_of(self, replicas: Collection[int]) -> set[int]:
-        """Return the racks that are known to hold one of ``replicas``."""
+        """Return the known racks of ``replicas``."""
         racks = self.brokers.racks
         return {racks[b] for b in replicas if b != VACANT and racks[b] != NO_RACK}
 
     def racks_before(self, row: int) -> int:
-        """Return how many racks held a replica at the beginning."""
+        """Return the original number of racks of a row."""
         return len(self.racks_of(self.rows.replicas[row]))
 
     def keep_racks(self) -> None:
-        """Do not let later steps take a rack from a row that an earlier one gave it."""
+        """Require of later steps to keep the racks that rows have now."""
         for row in self.changed_rows():
             racks = len(self.racks_of(self.replicas[row]))
             self._racks_kept[row] = max(racks, self.racks_before(row))
 
     def let_racks_go(self) -> None:
-        """Ask no more of a row than the racks it had at the beginning."""
+        """Require only the original number of racks of each row."""
         self._racks_kept.clear()
 
     def racks_without(self, slot: Slot) -> set[int]:
-        """Return the racks of a row but for one slot."""
+        """Return the racks of a row without one slot."""
         row, position = slot
         replicas = self.replicas[row]
         return self.racks_of([b for i, b in enumerate(replicas) if i != position])
@@ -157,7 +157,7 @@ class Layout:
         return len(racks - {NO_RACK}) + open_slots >= needed
 
     def restore_places(self) -> None:
-        """Put what left a row and came back, or changed places there, where it was."""
+        """Put replicas that came back to a row, or changed positions, into their original slots."""
         for row in self.changed_rows():
             replicas = self.replicas[row]
             for position, broker in enumerate(self.rows.replicas[row]):
@@ -166,13 +166,13 @@ class Layout:
                     replicas[place], replicas[position] = replicas[position], broker
 
     def changed_rows(self) -> Iterator[int]:
-        """Yield the rows that are not as they were."""
+        """Yield the changed rows."""
         for row, (before, after) in enumerate(zip(self.rows.replicas, self.replicas, strict=True)):
             if before != after:
                 yield row
 
     def changed_slots(self) -> Iterator[Slot]:
-        """Yield the slots with a broker that did not hold the row before."""
+        """Yield the slots with a broker that had no replica of the row before."""
         for row in self.changed_rows():
             before = self.rows.replicas[row]
             for position, broker in enumerate(self.replicas[row]):
@@ -187,7 +187,7 @@ class Layout:
         return next((b for b in before if b < self.brokers.usable), before[0])
 
     def changes(self) -> Iterator[Change]:
-        """Yield what changes, in the order of the rows."""
+        """Yield the changes, in the sequence of the rows."""
         ids, rows = self.brokers.ids, self.rows
         name = ids.__getitem__
         for row in self.changed_rows():

@@ -1,8 +1,8 @@
-"""A plan as files: Kafka reassignment documents, written all or not at all.
+"""Writes a plan as files: Kafka reassignment documents, all or none.
 
 ``plan.json`` is the whole plan and ``rollback.json`` the present assignment of the same partitions,
 both as ``kafka-reassign-partitions --execute`` takes them. ``waves/0001.json`` and on are the parts
-of the plan to carry out one after the other, ``summary.json`` what the job said.
+of the plan to execute in sequence; ``summary.json`` is the output of the job.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ROWS_AT_ONCE: Final = 1000
 def write_plan(
     target: Path, changes: Sequence[Change], wave_of: Sequence[int], summary: Mapping[str, Any]
 ) -> None:
-    """Write a plan into a new directory, which may be there already if it is empty."""
+    """Write a plan into a new or empty directory."""
     with new_directory(target) as directory:
         _write_document(directory / "plan.json", changes, _after)
         _write_document(directory / "rollback.json", changes, _before)
@@ -37,13 +37,13 @@ def _write_waves(directory: Path, changes: Sequence[Change], wave_of: Sequence[i
     for change, wave in zip(changes, wave_of, strict=True):
         waves[wave].append(change)
     directory.mkdir()
-    width = max(4, len(str(len(waves))))  # so that they sort as they follow each other
+    width = max(4, len(str(len(waves))))  # so that names sort in the sequence of the waves
     for number, of_wave in enumerate(waves, 1):
         _write_document(directory / f"{number:0{width}d}.json", of_wave, _after)
 
 
 def _write_document(path: Path, changes: Sequence[Change], row: Callable[[Change], bytes]) -> None:
-    """Write one row a line; only few are kept in memory, where each one takes a kilobyte."""
+    """Write one row a line; few are in memory at a time, because each takes a kilobyte."""
     with path.open("wb") as file:
         file.write(b'{"version":1,"partitions":[')
         for first in range(0, len(changes), _ROWS_AT_ONCE):

@@ -1,4 +1,4 @@
-"""From an assignment to a plan: what all goals have in common."""
+"""Makes a plan from an assignment: the steps that all goals share."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from regent.jobs.planning.plan_files import write_plan
 from regent.jobs.planning.selection import Survey, survey, topic_condition
 from regent.jobs.planning.waves import number_waves
 
-_UNEVEN: Final = 1.1  # so many times as many brokers as another rack
+_UNEVEN: Final = 1.1  # ratio of the largest and the smallest rack, in brokers
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to plan, for which cluster, within which limits; patterns are globs."""
+    """The goal, the cluster and the limits of a plan; patterns are globs."""
 
     goal: Goal
     source: AssignmentSource
@@ -47,12 +47,12 @@ class PlacementPlan:
     summary: dict[str, Any]
 
     def write(self, target: Path) -> None:
-        """Write it to a new directory. Raises OSError and InputError, having written nothing."""
+        """Write it to a new directory. Raises OSError and InputError; then nothing is written."""
         write_plan(target, self.changes, self.wave_of, self.summary)
 
 
 def make_plan(spark: SparkSession, request: Request) -> PlacementPlan:
-    """Plan in Spark's and our own time; the same request gives the same plan.
+    """Make a plan; the same request gives the same plan.
 
     Raises:
         InputError: the assignment, a broker or a pattern is wrong
@@ -117,7 +117,7 @@ def _spread(loads: Sequence[int]) -> dict[str, float]:
 
 
 def _racks_gained(layout: Layout) -> int:
-    """Count the partitions that are in more racks than before though they have no more replicas."""
+    """Count the partitions with more racks than before, and not more replicas."""
     gained = 0
     for row in layout.changed_rows():
         before, after = layout.rows.replicas[row], layout.replicas[row]

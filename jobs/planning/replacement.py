@@ -24,11 +24,11 @@ def decommission(layout: Layout, leaving: Collection[int], seed: int) -> list[in
 
 
 def replace(layout: Layout, leaving: Sequence[int], to: Sequence[int]) -> list[int]:
-    """Put brokers into the places of ``leaving`` ones; return the leaders by broker.
+    """Put the brokers ``to`` into the slots of ``leaving`` ones; return the leaders by broker.
 
-    When there are as many, each takes the places of its counterpart; only those that it cannot
-    have, because it holds the partition already, is full, or would lose it a rack, go to another of
-    ``to``. Otherwise all of ``to`` share the places.
+    If both are equally many, each takes the slots of its counterpart. A slot that it cannot take
+    goes to another of ``to``: it has the partition already, is full, or a rack would be lost.
+    Otherwise all of ``to`` share the slots.
 
     Raises:
         InfeasibleError

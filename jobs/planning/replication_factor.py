@@ -12,8 +12,8 @@ from regent.jobs.planning.model import NO_RACK, VACANT, InfeasibleError, Layout,
 def change_factor(layout: Layout, factor: int, seed: int) -> list[int]:
     """Add or drop replicas until every row has ``factor``; return the leaders by broker.
 
-    New ones come last in preference. Those on brokers that are not usable are dropped first, then
-    one of a rack that holds another, then that on the fullest broker; the preferred leader stays.
+    New replicas are appended. Replicas on unusable brokers are dropped first, then those in a rack
+    with another replica, then those on the fullest broker; the preferred leader stays.
 
     Raises:
         InfeasibleError

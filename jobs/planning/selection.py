@@ -1,7 +1,7 @@
-"""The part of planning that Spark does: count and filter, so that only what matters is brought in.
+"""The part of planning in Spark: it counts and filters, so that few rows are loaded.
 
-Everything per partition is Catalyst expressions; what comes to the driver are counts by broker, and
-the rows of the partitions that a plan is to touch.
+Work on partitions is in Catalyst expressions. The driver gets counts by broker, and the rows of the
+partitions to plan.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from regent.jobs.assignment_source import IS_SOUND
 from regent.jobs.brokers_file import PlannedBroker
 from regent.jobs.planning.model import NO_RACK, UNLIMITED, Brokers, Rows
 
-_DENSE_IDS: Final = 1 << 20  # an array of so many is looked up rather than lists of ids
+_DENSE_IDS: Final = 1 << 20  # up to this id an array is used instead of a list of ids
 _FEW: Final = 4
 _SAMPLE_SCALE: Final = 1 << 20
 
 
 class BrokerLoad(NamedTuple):
-    """What a broker holds and leads by preference, and how much of that may be moved."""
+    """The replicas and preferred leaderships of a broker, and those of them that may move."""
 
     replicas: int
     movable: int
@@ -39,7 +39,7 @@ class BrokerLoad(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The assignment with the brokers it is planned for; ``movable`` is by index, as in Brokers."""
+    """The assignment and the brokers to plan for; ``movable`` is by index, as in Brokers."""
 
     frame: DataFrame
     can_move: Column
@@ -56,7 +56,7 @@ class Survey:
         return [index[broker_id] for broker_id in broker_ids]
 
     def rows(self, condition: Column) -> Rows:
-        """Bring in the partitions that may be moved and meet a condition, sorted."""
+        """Load the partitions that may move and meet a condition, sorted."""
         table = (
             self.frame.filter(self.can_move & condition)
             .select("topic", "partition", "replicas", F.coalesce("leader", F.lit(-1)).alias("l"))
@@ -77,7 +77,7 @@ class Survey:
         )
 
     def _to_indexes(self, broker_ids: npt.NDArray[np.int32]) -> list[int]:
-        """Return the indexes of brokers, -1 for what is none."""
+        """Return the indexes of brokers, -1 for unknown ids."""
         ids = np.array(self.brokers.ids, np.int64)
         order = np.argsort(ids)
         places = np.searchsorted(ids, broker_ids, sorter=order)
@@ -90,13 +90,13 @@ class Survey:
         return _any_replica(f"{{}} IN ({_listed(set(broker_ids))})")
 
     def sample(self, chances: Mapping[BrokerId, float], seed: int) -> Column:
-        """Return the condition that picks, of each broker's partitions, a share at random."""
+        """Return the condition that selects a random share of each broker's partitions."""
         limits = {b: min(_SAMPLE_SCALE, int(p * _SAMPLE_SCALE) + 1) for b, p in chances.items()}
         drawn = f"pmod(xxhash64(topic, partition, {seed}L), {_SAMPLE_SCALE})"
         return _any_replica(f"{drawn} < {_lookup('{}', limits, 0)}")
 
     def spreads(self) -> dict[tuple[int, int], int]:
-        """Count what may be moved by how many live replicas there are in how many racks."""
+        """Count the partitions that may move, by (live replicas, racks)."""
         usable = range(self.brokers.usable)
         racks = {self.brokers.ids[b]: self.brokers.racks[b] for b in usable}
         known = F.expr(
@@ -114,7 +114,7 @@ class Survey:
 
 
 def topic_condition(wanted: Sequence[str], excluded: Sequence[str]) -> Column:
-    """Return the condition that a topic's name is like one of the globs, and not like others."""
+    """Return the condition that a topic matches one of ``wanted`` and none of ``excluded``."""
     condition = F.lit(True)
     if wanted:
         condition = F.col("topic").rlike(_regex(wanted))
@@ -124,7 +124,7 @@ def topic_condition(wanted: Sequence[str], excluded: Sequence[str]) -> Column:
 def survey(
     frame: DataFrame, can_move: Column, listed: Sequence[PlannedBroker], *, is_rack_aware: bool
 ) -> Survey:
-    """Count what the brokers hold; those that are not listed are taken for dead."""
+    """Count the loads of brokers; those that are not listed count as dead."""
     loads, unsound = broker_loads(frame, can_move)
     listed = sorted(listed)
     usable = [broker.broker_id for broker in listed]
@@ -158,9 +158,9 @@ def survey(
 
 
 def broker_loads(frame: DataFrame, can_move: Column) -> tuple[dict[BrokerId, BrokerLoad], int]:
-    """Count replicas and preferred leaderships by broker, of sound rows; and the rows that are not.
+    """Count replicas and preferred leaderships by broker in valid rows, and the invalid rows.
 
-    Both at once, as to read the assignment takes longer than to count.
+    Both in one job, because reading the assignment takes longer than counting.
     """
     is_first = F.col("position") == 0
     replicas = F.expr(f"CASE WHEN {IS_SOUND} THEN replicas END")
@@ -197,9 +197,9 @@ def _regex(globs: Sequence[str]) -> str:
 
 
 def _any_replica(condition: str) -> Column:
-    """Return whether any replica meets a condition, in which ``{}`` stands for it.
+    """Return whether any replica meets a condition, in which ``{}`` is the replica.
 
-    The first few are looked at without lambdas, which Spark does not compile.
+    The first few are tested without lambdas, which Spark does not compile.
     """
     few = " OR ".join(f"({condition.format(f'get(replicas, {i})')})" for i in range(_FEW))
     rest = f"exists(slice(replicas, {_FEW + 1}, size(replicas)), b -> {condition.format('b')})"
@@ -207,7 +207,7 @@ def _any_replica(condition: str) -> Column:
 
 
 def _lookup(variable: str, values: Mapping[BrokerId, int], default: int) -> str:
-    """Return SQL for the value of a broker, at the same cost for one broker and ten thousand."""
+    """Return SQL for the value of a broker; the cost does not depend on their number."""
     if max(values) < _DENSE_IDS:
         dense = [default] * (max(values) + 1)
         for broker_id, value in values.items():

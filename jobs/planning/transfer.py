@@ -1,10 +1,10 @@
-"""Moving replicas from brokers that have too many to those that have too few, and no others.
+"""Moves replicas from brokers that have too many to those that have too few.
 
-Brokers above their fair share give, the fullest first; those below take, the neediest first. When
-one side is done the other goes on with brokers that are at the edge of their share, so that in the
-end all are within it. That takes as many moves as the larger of what the givers have too much and
-the takers too little, unless racks or replicas of the same partition are in the way: then a
-replica goes by way of another broker, which costs a move more.
+Brokers above their fair share give, the fullest first; those below take, the emptiest first. When
+one side is done, the other continues with brokers at the limit of their share, until all are within
+it. The number of moves is the larger of the excess of the givers and the lack of the takers. If
+racks or replicas of the same partition prevent a move, a replica goes over a third broker, with one
+move more.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from regent.jobs.planning.fair_share import Share
 from regent.jobs.planning.least_loaded import LeastLoaded
 from regent.jobs.planning.model import Layout, Slot
 
-_CHOICES: Final = 16  # looked at for one that helps a broker in need and is alone in its row
+_CHOICES: Final = 16  # slots to examine for one that helps an empty broker and is alone in its row
 
 
 def moves_needed(
@@ -28,9 +28,9 @@ def moves_needed(
     racks: Sequence[int],
     rack_limits: Mapping[int, tuple[int, int]],
 ) -> int:
-    """Return how many replicas have to be moved at least until every broker has its fair share.
+    """Return the fewest moves that give every broker its fair share.
 
-    A rack that can hold no more and no fewer than it does is seen to by itself.
+    A rack whose number of replicas cannot change is counted separately.
     """
     above: dict[int | None, int] = {}
     below: dict[int | None, int] = {}
@@ -63,7 +63,7 @@ class Transfer:
         self._candidates = _slots_to_give(layout, share, seed)
 
     def run(self) -> int:
-        """Move what can be moved; return how many replicas too many or too few are left."""
+        """Move what is possible; return the remaining number of excess or missing replicas."""
         self._take_away(self._share.high)
         self._take_away(self._share.low)
         if self._left():
@@ -83,7 +83,7 @@ class Transfer:
         return sum(max(0, low[b] - self._layout.load[b]) for b in self._takers)
 
     def _take_away(self, level: Sequence[int]) -> None:
-        """Take replicas from brokers above ``level``, the fullest first, as long as it helps."""
+        """Take replicas from brokers above ``level``, the fullest first, while it helps."""
         load = self._layout.load
         givers = [(level[b] - load[b], b) for b in range(len(level)) if load[b] > level[b]]
         heapify(givers)
@@ -99,7 +99,7 @@ class Transfer:
                 heappush(givers, (level[giver] - load[giver], giver))
 
     def _give_one(self, giver: int, *, need_only: bool) -> int | None:
-        """Move one replica, if possible to a broker in need; return the broker it is moved to."""
+        """Move one replica, if possible to a broker below its share; return the target."""
         slots = self._candidates.get(giver, [])
         found: list[tuple[tuple[bool, bool], Slot, int]] = []
         while slots and len(found) < _CHOICES:
@@ -148,10 +148,9 @@ class Transfer:
 
 
 def _slots_to_give(layout: Layout, share: Share, seed: int) -> dict[int, list[Slot]]:
-    """Return the slots of every broker that may give some, in random order.
+    """Return the slots of every broker that may give some, in random sequence.
 
-    Neighbours in a topic are on the same brokers: without the dice all that is moved would come
-    from the first topics.
+    Neighbours in a topic are on the same brokers: else all moves would be from the first topics.
     """
     slots: dict[int, list[Slot]] = {
         broker: [] for broker, low in enumerate(share.low) if layout.load[broker] > low

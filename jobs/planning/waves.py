@@ -1,9 +1,9 @@
-"""Waves: which changes are made at the same time, so that no broker has too much to do.
+"""Waves: the changes that are made at the same time, with limits for each broker.
 
 In a wave a broker takes part in a limited number of moves: it receives a replica, gives one up, or
-leads the partition and so sends the data. All brokers together make a
-limited number of moves. A partition is in one wave; when its change alone is more than a limit, it
-is the only one of that broker, or of the wave.
+leads the partition and so sends the data. All brokers together make a limited number of moves. A
+partition is in one wave. A change that exceeds a limit alone is the only one of that broker, or of
+the wave.
 
 The changes with the busiest brokers come first and each goes into the first wave that has room.
 """
@@ -18,7 +18,7 @@ from regent.jobs.planning.model import Change
 
 
 def roles(change: Change) -> dict[BrokerId, int]:
-    """Return how many moves each broker takes part in for one change."""
+    """Return the number of moves of each broker in one change."""
     before, after = change.before, change.after
     parts = {broker: 1 for broker in before if broker not in after}
     added = [broker for broker in after if broker not in before]
@@ -44,10 +44,10 @@ def number_waves(changes: Sequence[Change], per_broker: int, total: int) -> list
 
 
 class _Waves:
-    """How much each wave has of each broker, and of all.
+    """The moves of each wave, by broker and in total.
 
-    ``_first_of`` is the first wave that has anything left of a broker; ``_after_full`` leads from
-    a wave that has all its moves to one behind it that may have not.
+    ``_first_of`` is the first wave with room for a broker; ``_after_full`` maps a full wave to a
+    later one that may have room.
     """
 
     def __init__(self, per_broker: int, total: int) -> None:
@@ -59,7 +59,7 @@ class _Waves:
         self._first_of: defaultdict[BrokerId, int] = defaultdict(int)
 
     def add(self, parts: Mapping[BrokerId, int], moves: int) -> int:
-        """Enter a change into the first wave that has room for it; return that."""
+        """Add a change to the first wave that has room for it; return the wave."""
         wave = self._open_from(max(self._first_of[broker] for broker in parts))
         while not self._has_room(wave, parts, moves):
             wave = self._open_from(wave + 1)
@@ -72,7 +72,7 @@ class _Waves:
         return wave
 
     def _open_from(self, wave: int) -> int:
-        """Return the first wave from this one on that has not all its moves."""
+        """Return the first wave, from this one on, that is not full."""
         found = wave
         while found in self._after_full:
             found = self._after_full[found]

@@ -1,1 +1,1 @@
-"""What the reports on assignments, failures and events are made of."""
+"""The parts of reports on assignments, failures and events."""

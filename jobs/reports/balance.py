@@ -1,4 +1,4 @@
-"""How evenly an assignment uses its brokers and racks, and what it loses when some fail."""
+"""The balance of an assignment over brokers and racks, and its losses when some fail."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROWS: Final = 12  # of a table that shows a curve
 
 
 class Spread(NamedTuple):
-    """How a load is spread; ``cv`` is the coefficient of variation, deviation by mean."""
+    """The spread of a load; ``cv`` is the coefficient of variation, deviation by mean."""
 
     minimum: int
     mean: float
@@ -41,7 +41,7 @@ class LossOptions(NamedTuple):
 
 
 class Racks(NamedTuple):
-    """The racks by name, and the number of each broker's; -1: it has none."""
+    """The racks by name, and the rack index of each broker; -1: none."""
 
     names: tuple[str, ...]
     of_broker: Positions
@@ -49,9 +49,9 @@ class Racks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What there is to say; the arrays are by position of the broker.
+    """The results; arrays are by position of the broker.
 
-    ``loads`` has what each broker bears, under the name to show. ``lost_with_rack`` counts the
+    ``loads`` has the loads of brokers, by the name to show. ``lost_with_rack`` counts the
     partitions that are lost when a rack fails.
     """
 
@@ -65,20 +65,20 @@ class Balance:
 
 
 def check_failures(failures: int | None, brokers: int) -> None:
-    """Raise ``InputError`` when more brokers are to fail than there are."""
+    """Raise ``InputError`` when ``failures`` exceeds the number of brokers."""
     if failures is not None and failures > brokers:
         raise InputError(f"--failures {failures}: there are {brokers} brokers")
 
 
 def spread(values: Counts) -> Spread:
-    """Return how ``values``, at least one, are spread."""
+    """Return the spread of ``values``, at least one."""
     mean = float(values.mean())
     cv = float(values.std()) / mean if mean else 0.0
     return Spread(int(values.min()), mean, int(values.max()), cv)
 
 
 def racks_of(arrays: ReplicaArrays, rack_by_id: Mapping[int, str | None]) -> Racks:
-    """Number the racks, in the order of their names."""
+    """Number the racks, sorted by name."""
     names = tuple(sorted({rack for rack in rack_by_id.values() if rack is not None}))
     number = {rack: position for position, rack in enumerate(names)}
     found = (rack_by_id.get(broker_id) for broker_id in arrays.broker_ids.tolist())
@@ -88,7 +88,7 @@ def racks_of(arrays: ReplicaArrays, rack_by_id: Mapping[int, str | None]) -> Rac
 def measure(
     arrays: ReplicaArrays, racks: Racks, more_loads: Mapping[str, Counts], options: LossOptions
 ) -> Balance:
-    """Look at an assignment from all sides; ten million partitions take some seconds."""
+    """Measure an assignment; ten million partitions take some seconds."""
     sets: list[Copysets] = [copysets(r, arrays.brokers) for r in arrays.by_factor.values()]
     factor = max(arrays.by_factor)
     failures = options.failures or default_failures(arrays.brokers, factor)
@@ -117,7 +117,7 @@ def measure(
 
 
 def summary(balance: Balance) -> dict[str, Any]:
-    """Return all of it for programs."""
+    """Return the results as JSON values."""
     names = balance.racks.names
     return {
         "per_broker": {
@@ -135,13 +135,13 @@ def summary(balance: Balance) -> dict[str, Any]:
 
 
 def spread_fields(load: Counts) -> dict[str, float]:
-    """Return how a load is spread for programs."""
+    """Return the spread of a load as JSON values."""
     minimum, mean, maximum, cv = spread(load)
     return {"min": minimum, "mean": mean, "max": maximum, "cv": cv}
 
 
 def tables(balance: Balance) -> list[Table]:
-    """Return all of it for people."""
+    """Return the results as tables."""
     found = [_load_table(balance)]
     if balance.racks.names:
         rows = list(_rack_rows(balance))
@@ -160,7 +160,7 @@ def _load_table(balance: Balance) -> Table:
 
 
 def loss_table(curve: Sequence[LossPoint]) -> Table:
-    """Return some of the points of the curve, the first and the last among them."""
+    """Return a table of some points of the curve, with the first and the last."""
     chosen = np.unique(np.geomspace(1, len(curve), _ROWS).round().astype(int))
     return Table(
         "Brokers that fail at once, and what is lost",
@@ -175,7 +175,7 @@ def _loss_row(point: LossPoint) -> tuple[object, ...]:
 
 
 def percent(share: float) -> str:
-    """Return a share for people, with three digits that tell something."""
+    """Return a share as a percentage with three significant digits."""
     return f"{100 * share:.3g} %"
 
 

@@ -13,9 +13,9 @@ from regent.jobs.reports.loss_simulation import LossPoint
 from regent.jobs.reports.page import MUTED, Axes, Page
 from regent.jobs.reports.replica_arrays import Counts
 
-_MOST_POINTS: Final = 500  # of a line: more would be drawn on top of each other
+_MOST_POINTS: Final = 500  # of a line: more would overlap
 _MOST_BARS: Final = 40
-_FEW: Final = 30  # points that are marked
+_FEW: Final = 30  # up to this many points are marked
 
 
 def add_balance(page: Page, balance: Balance) -> None:
@@ -34,8 +34,8 @@ def add_balance(page: Page, balance: Balance) -> None:
     page.heading("Failures")
     page.figure(
         _loads(balance, "other brokers", balance.scatter_width),
-        "Scatter width: how many others a broker shares partitions with. They can all help to"
-        " replace it; and any of them, failing too, takes partitions nearer to their loss.",
+        "Scatter width: the number of other brokers with which a broker shares partitions. They can"
+        " all help to replace it; the failure of each brings partitions closer to a loss.",
     )
     page.figure(loss_curves({"": balance.loss}), LOSS_CAPTION)
     [loss] = others
@@ -44,7 +44,7 @@ def add_balance(page: Page, balance: Balance) -> None:
 
 LOSS_CAPTION: Final = (
     "Probability that at least one partition loses all of its replicas when so many brokers,"
-    " drawn at random, fail at once. The band holds the true value with 95 %."
+    " drawn at random, fail at once. The band has the true value with a probability of 95 %."
 )
 
 
@@ -71,7 +71,7 @@ def sorted_curves(series: Mapping[str, NDArray[Any]], label: str) -> Callable[[A
             dots = "o" if len(load) <= _FEW else ""
             shown = np.sort(load)[chosen]
             axes.plot(chosen + 1, shown, marker=dots, markersize=4, linewidth=width, label=name)
-            width -= 0.7  # the first is still seen when all are the same
+            width -= 0.7  # the first stays visible when all are equal
         if len(series) == 1:
             mean = float(next(iter(series.values())).mean())
             axes.axhline(mean, color=MUTED, linestyle="--", linewidth=1)
@@ -87,7 +87,7 @@ def sorted_curves(series: Mapping[str, NDArray[Any]], label: str) -> Callable[[A
 
 
 def loss_curves(curves: Mapping[str, Sequence[LossPoint]]) -> Callable[[Axes], None]:
-    """Draw probabilities of loss on a logarithmic scale; what is impossible is left out."""
+    """Draw probabilities of loss on a logarithmic scale, without impossible ones."""
 
     def draw(axes: Axes) -> None:
         for number, (name, curve) in enumerate(curves.items()):
@@ -114,7 +114,7 @@ def loss_curves(curves: Mapping[str, Sequence[LossPoint]]) -> Callable[[Axes], N
 def bars(
     values: Mapping[str, float], label: str, of: str = "", *, is_logarithmic: bool = False
 ) -> Callable[[Axes], None]:
-    """Draw one bar for each value; ``of`` says what their names are of."""
+    """Draw one bar for each value; ``of`` is the label of their names."""
 
     def draw(axes: Axes) -> None:
         axes.bar(list(values), list(values.values()), width=0.6)

@@ -1,9 +1,9 @@
-"""What the journals of the controllers tell: queries on the table of events.
+"""Queries on the table of the controllers' events.
 
-Only what is written there is told. A journal names the first few changes of an event and counts the
-others, so what is said of partitions and ISRs is said of the *named* changes.
+A journal names the first few changes of an event and counts the others, so results about partitions
+and ISRs are about the *named* changes.
 
-Times are the wall clocks of the brokers' machines; a term is of one broker, hence of one clock.
+Times are wall clocks of the brokers' machines; a term has one broker and so one clock.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ FROM {events}"""
 
 _OVER_TIME: Final = f"{_IN_BUCKETS} GROUP BY start_ms ORDER BY start_ms"
 
-# Percentiles only of those that are told: they take much longer than to count.
+# Percentiles only for the reported ones: they take much longer than counts.
 _BUSIEST_MINUTES: Final = f"""{_IN_BUCKETS} WHERE ts_ms - ts_ms % :bucket_ms IN (
   SELECT ts_ms - ts_ms % :bucket_ms AS start_ms FROM {{events}}
   GROUP BY start_ms ORDER BY count(*) DESC, start_ms LIMIT :top
@@ -74,7 +74,7 @@ SELECT controller_epoch, min(broker_id) AS broker_id, count(*) AS events, min(ts
 FROM {events} WHERE controller_epoch > 0 GROUP BY controller_epoch ORDER BY controller_epoch
 """
 
-# The former controller may have been paused, and go on for a moment after the next election.
+# The former controller may have been paused, and continue shortly after the next election.
 _LAST_HEARD: Final = """
 SELECT t.controller_epoch, max(e.ts_ms + e.handling_ms) AS previous_heard_ms
 FROM {events} e JOIN {terms} t
@@ -82,7 +82,7 @@ FROM {events} e JOIN {terms} t
 GROUP BY t.controller_epoch
 """
 
-# The broker that an event is of, or about, stands in its cause; it arrived before it waited.
+# The cause of an event names its broker; it arrived before it waited.
 _CAUSES: Final = r"""
 SELECT controller_epoch, event, cause, count(*) AS times, min(ts_ms - queue_ms) AS first_ms
 FROM {events} WHERE cause RLIKE r'\bbroker \d+' GROUP BY controller_epoch, event, cause
@@ -112,7 +112,7 @@ WHERE try_cast(broker AS INT) >= 0 GROUP BY broker
 
 # --- partitions -----------------------------------------------------------------------------------
 
-# One match a sentence, whichever of the four it is:
+# One match a sentence, of four kinds:
 #   P: created, leader 1, isr [1, 2]             P: leader 1 → 2, isr [2], leader epoch 5
 #   P: leader 1, isr [1, 2] → [1, 2, 3]          P: leader 1, isr [1, 2] → [1], leader epoch 5
 _SENTENCE: Final = (
@@ -120,7 +120,7 @@ _SENTENCE: Final = (
     r", isr \[?([\d, ]+|\?)\]?(?: → \[([\d, ]+)\])?(?:, leader epoch (\d+)|, recovering)?$"
 )
 
-# What is not there is made NULL first: to cast it, Spark would throw an exception and catch it.
+# Missing values become NULL first: a cast would throw and catch an exception in Spark.
 _LEADERSHIPS: Final = """
 WITH part AS (
   SELECT controller_epoch, event_id, posexplode(transform(changes, s ->
@@ -172,10 +172,10 @@ ORDER BY isr_shrinks + isr_expands DESC, topic, partition LIMIT :top
 
 
 def analyse_events(spark: SparkSession, events: DataFrame, *, top: int) -> dict[str, Any]:
-    """Ask everything; of partitions, minutes and single events the ``top`` most telling.
+    """Run all queries; of partitions, minutes and single events return the ``top`` first.
 
     ``events`` has the columns of ``event_journals.COLUMNS`` and at least one row. Times end in
-    ``_ms``: moments since the epoch, and durations; four of a kind are {p50, p95, p99, max}.
+    ``_ms``: moments since the epoch, or durations; distributions are {p50, p95, p99, max}.
     """
     frames = _frames(spark, events)
 
@@ -211,7 +211,7 @@ def analyse_events(spark: SparkSession, events: DataFrame, *, top: int) -> dict[
 
 
 def _frames(spark: SparkSession, events: DataFrame) -> dict[str, DataFrame]:
-    """Return the events, and what is found out of them once for several queries."""
+    """Return the events, and results that several queries share."""
     # Not persisted: what a query names in braces is not recognised as the same and done again.
     frames = {"events": events}
     leaderships = _asked(spark, _LEADERSHIPS, {"sentence": _SENTENCE}, frames)
@@ -223,13 +223,13 @@ def _frames(spark: SparkSession, events: DataFrame) -> dict[str, DataFrame]:
 def _asked(
     spark: SparkSession, query: str, arguments: dict[str, Any], frames: dict[str, DataFrame]
 ) -> DataFrame:
-    """Return the answer to a query that names some of the frames in braces."""
+    """Return the result of a query with names of frames in braces."""
     named = {name: frame for name, frame in frames.items() if f"{{{name}}}" in query}
     return spark.sql(query, arguments or None, **named)
 
 
 def _bucket_ms(span_ms: int) -> int:
-    """Return the shortest round span of which there are few enough."""
+    """Return the shortest round length of buckets whose number is within the limit."""
     for bucket_ms in _BUCKETS_MS:
         if span_ms < bucket_ms * _MAX_BUCKETS:
             return bucket_ms

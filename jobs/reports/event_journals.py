@@ -1,7 +1,7 @@
 """The event journals of all brokers as one table: found, read, and kept as Parquet.
 
 A line of a journal is one event that a controller handled; ``actors/event_journal.py`` writes it.
-Lines that are no events (a crash tears the last one) are counted, file by file, and left out.
+Unreadable lines (a crash leaves the last one incomplete) are counted by file, and skipped.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from regent.jobs.command import InputError
 from regent.jobs.local_files import path_from_spark, path_to_read, path_to_write
 
 JOURNAL: Final = "events.jsonl"
-_NAMES: Final = (f"{JOURNAL}.1", JOURNAL)  # the first one is the earlier part of the second
+_NAMES: Final = (f"{JOURNAL}.1", JOURNAL)  # the first has the older events
 
 COLUMNS: Final[Mapping[str, str]] = {
-    "ts_ms": "BIGINT",  # when handling began; it ended handling_ms later
+    "ts_ms": "BIGINT",  # start of handling; the end is handling_ms later
     "broker_id": "INT",
     "event_id": "BIGINT",  # ascending within one run of the broker
     "event": "STRING",
     "cause": "STRING",
-    "queue_ms": "DOUBLE",  # how long it had waited then
+    "queue_ms": "DOUBLE",  # the wait before
     "handling_ms": "DOUBLE",
-    "answered_ms": "DOUBLE",  # of a broker's answer: since the request was first sent; else null
-    "changes": "ARRAY<STRING>",  # sentences, in their order
-    "unnamed_changes": "BIGINT",  # there were so many more, which have no sentences
-    "controller_epoch": "INT",  # of the term it belongs to, 0 for none
+    "answered_ms": "DOUBLE",  # for a broker's answer: since the request was first sent; else null
+    "changes": "ARRAY<STRING>",  # sentences, in sequence
+    "unnamed_changes": "BIGINT",  # the number of changes without sentences
+    "controller_epoch": "INT",  # of its term, 0 for none
 }
 """The table of events; it is partitioned by the last one."""
 
@@ -42,14 +42,14 @@ _MORE: Final = r"^and (\d{1,18}) more$"
 
 
 class Unreadable(NamedTuple):
-    """Lines of a journal that are no events."""
+    """The unreadable lines of a journal."""
 
     path: Path
     lines: int
 
 
 class Period(NamedTuple):
-    """Which events count, by the wall clock: from ``since_ms`` to before ``until_ms``."""
+    """The events to report, by the wall clock: from ``since_ms`` to before ``until_ms``."""
 
     since_ms: int | None = None
     until_ms: int | None = None
@@ -90,7 +90,7 @@ def write_events(
     The parts are compressed (zstd), in one folder for each controller epoch.
     """
     lines = _lines(spark, journals)
-    # Observing them keeps Spark from parsing every line a second time, to filter early.
+    # The observation prevents Spark from parsing every line a second time for an early filter.
     observed = Observation()
     parsed = _parsed(lines).observe(observed, F.count_if(~_is_event()).alias("unreadable"))
     writer = _table(parsed, period).write.mode("append").partitionBy("controller_epoch")
@@ -105,14 +105,14 @@ def read_events(spark: SparkSession, directory: Path) -> DataFrame:
 
 
 def _lines(spark: SparkSession, journals: Sequence[Path]) -> DataFrame:
-    """Return all lines but empty ones: the journal begins a new one after a failed write."""
+    """Return the non-empty lines: after a failed write the journal begins a new line."""
     paths = [path_to_read(path) for path in journals]
     lines = spark.read.text(paths, lineSep="\n").filter("value <> ''")
     return lines.select("value", F.col("_metadata.file_path").alias("file"))
 
 
 def _parsed(lines: DataFrame) -> DataFrame:
-    """Return the fields of each line; those it does not have, or cannot be read, are null."""
+    """Return the fields of each line; missing or unreadable ones are null."""
     fields = lines.select("file", F.from_json("value", _LINE).alias("fields"))
     return fields.select("file", "fields.*")
 
@@ -122,7 +122,7 @@ def _is_event() -> Column:
 
 
 def _table(parsed: DataFrame, period: Period) -> DataFrame:
-    """Return the events of the period; how many changes have no sentence is a column of its own."""
+    """Return the events of the period; a column has the number of changes without sentences."""
     events = parsed.filter(_is_event())
     if period.since_ms is not None:
         events = events.filter(F.col("ts_ms") >= period.since_ms)
@@ -130,7 +130,7 @@ def _table(parsed: DataFrame, period: Period) -> DataFrame:
         events = events.filter(F.col("ts_ms") < period.until_ms)
     sentences = F.coalesce("changes", F.array().cast(COLUMNS["changes"]))
     last = F.try_element_at("changes", F.lit(-1))
-    # NULL, not empty: to cast that, Spark would throw an exception and catch it, in every row.
+    # NULL, not empty: a cast of that would throw and catch an exception in every row.
     more = F.when(last.rlike(_MORE), F.regexp_extract(last, _MORE, 1))
     without_last = F.expr("slice(changes, 1, size(changes) - 1)")
     return (
@@ -143,7 +143,7 @@ def _table(parsed: DataFrame, period: Period) -> DataFrame:
 
 
 def _unreadable(lines: DataFrame) -> list[Unreadable]:
-    """Count the lines that are no events in each file that has any."""
+    """Count the unreadable lines by file."""
     counts = _parsed(lines).groupBy("file").agg(F.count_if(~_is_event()).alias("lines"))
     rows = counts.filter("lines > 0").orderBy("file").toArrow().to_pylist()
     return [Unreadable(path_from_spark(row["file"]), row["lines"]) for row in rows]

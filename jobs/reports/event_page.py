@@ -14,7 +14,7 @@ from regent.jobs.reports.page import INK, MUTED, Axes, Page
 
 Row = Mapping[str, Any]
 
-_LEAST_MS: Final = 0.001  # the journal's resolution: what a logarithmic axis begins with
+_LEAST_MS: Final = 0.001  # the resolution of the journal: the start of a logarithmic axis
 _MOST_TERMS: Final = 40
 _MOST_BARS: Final = 40
 _LABELLED_TERMS: Final = 25
@@ -23,7 +23,7 @@ _UNITS: Final = ((1000, "seconds"), (60_000, "minutes"), (3_600_000, "hours"), (
 
 
 class _Clock(NamedTuple):
-    """Counts time from the first event, in a unit that leaves readable numbers."""
+    """Counts time from the first event, in a unit with readable numbers."""
 
     start_ms: int
     unit_ms: int
@@ -44,14 +44,14 @@ class _Clock(NamedTuple):
 
 
 def write_page(report: Row, path: Path) -> None:
-    """Write what ``jobs.reports.event_analysis.analyse_events`` found out. Raises OSError."""
+    """Write the result of ``event_analysis.analyse_events``. Raises OSError."""
     clock = _Clock.of(report)
     page = Page("The controllers' events")
     overview, latencies, terms, churn, flapping, brokers, minutes, slowest = event_tables(report)
     page.facts(_facts(report))
     page.text(
         "A journal names the first few changes of an event and counts the others: partitions and"
-        " ISRs are told of by the named ones. Times are the wall clocks of the brokers' machines."
+        " ISRs are those of the named ones. Times are wall clocks of the brokers' machines."
     )
     page.heading("Active controllers")
     _add_terms(page, report["terms"][-_MOST_TERMS:], clock)
@@ -147,7 +147,7 @@ def _draw_failovers(rows: Sequence[Row], axes: Axes) -> None:
     begins = [0.0] * len(rows)
     for name, begin, end in (
         ("waited", "noticed_ms", "elected_ms"),
-        ("read, elected leaders, told every broker", "elected_ms", "announced_ms"),
+        ("read, elected leaders, updated every broker", "elected_ms", "announced_ms"),
         ("until all responded", "announced_ms", "updated_ms"),
     ):
         spans = [max(0.0, row[end] - row[begin]) if row[end] is not None else 0.0 for row in rows]
@@ -184,7 +184,7 @@ def _draw_queue(report: Row, clock: _Clock, axes: Axes) -> None:
 
 
 def _moments(report: Row) -> range:
-    """Return where buckets begin, those without events and the end of the last one included."""
+    """Return the starts of all buckets, also empty ones, and the end of the last."""
     starts = [row["start_ms"] for row in report["over_time"]]
     return range(starts[0], starts[-1] + report["bucket_ms"] + 1, report["bucket_ms"])
 

@@ -1,4 +1,4 @@
-"""The analysis of the event journals as tables for people."""
+"""The analysis of the event journals as tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Row = Mapping[str, Any]
 
 
 def event_tables(report: Mapping[str, Any]) -> list[Table]:
-    """Return what ``event_analysis.analyse_events`` found out, the most wanted first."""
+    """Return the result of ``event_analysis.analyse_events``, the most important table first."""
     return [
         _overview(report),
         _latencies(report["latencies"]),
@@ -32,7 +32,7 @@ def moment(ms: float | None) -> str | None:
         return None
     try:
         return datetime.fromtimestamp(ms / 1000).isoformat(" ", "milliseconds")
-    except (ValueError, OverflowError, OSError):  # a clock that was far from right
+    except (ValueError, OverflowError, OSError):  # a wrong clock
         return f"{ms} ms"
 
 

@@ -1,6 +1,6 @@
-"""Terms and brokers, put together from what the queries of ``jobs.reports.event_analysis`` found.
+"""Terms and brokers, from the results of the queries of ``jobs.reports.event_analysis``.
 
-A few rows a term and a broker: not worth another query, which costs Spark more than they do.
+They have few rows, for which Python is faster than another query of Spark.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class BrokerMentions:
     def __init__(self, by_broker: Rows, causes: Rows, comings_and_goings: Rows) -> None:
         self.times: dict[BrokerId, dict[str, int]] = defaultdict(lambda: dict.fromkeys(_COUNTED, 0))
         self.updated_ms: dict[int, dict[BrokerId, float]] = defaultdict(dict)
-        """By controller epoch and broker: when its first answer to a LeaderAndIsr arrived.
+        """By controller epoch and broker: the time of its first answer to a LeaderAndIsr.
 
         The first one in a term names everything the broker hosts. Brokers that started during the
         term, and were told later, are not in it.
@@ -73,9 +73,9 @@ def _kind(event: str, cause: str) -> str:
 
 
 def terms_of_controllers(terms: Rows, last_heard: Rows, mentions: BrokerMentions) -> Rows:
-    """Return one row a term, in the order of the epochs, with how its failover went.
+    """Return one row a term, sorted by epoch, with the phases of its failover.
 
-    What the journals do not tell, such as an election before they begin, is None.
+    Unknown values, such as an election before the journals begin, are None.
     """
     heard = {row["controller_epoch"]: row["previous_heard_ms"] for row in last_heard}
     by_epoch = {term["controller_epoch"]: term for term in terms}
@@ -139,7 +139,7 @@ def slowest_brokers(
     """Return one row a broker, the slowest to answer controllers first.
 
     ``answered_ms`` counts from when a request was first sent, ``updated_after_ms`` from when a new
-    controller had told every broker; None where the journals do not say.
+    controller had sent to every broker; None if unknown.
     """
     times = mentions.times
     announced: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""What reports on an assignment are made from: the assignment, the brokers, and sizes of logs."""
+"""The inputs of reports: the assignment, the brokers, and the sizes of logs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _META: Final = "meta.properties"
 
 
 class ReportInputs(NamedTuple):
-    """What was found, checked without Spark.
+    """The inputs, checked without Spark.
 
-    ``brokers`` is empty when none were named: then they are those that hold replicas.
+    ``brokers`` is empty when none were named: then the brokers with replicas are used.
     """
 
     source: AssignmentSource
@@ -47,9 +47,9 @@ def assignment_options(command: F) -> F:
 
 
 def read_inputs(options: Mapping[str, Any]) -> ReportInputs:
-    """Read what the options of ``assignment_options`` name; no file of partitions is read yet.
+    """Read the inputs of ``assignment_options``; files of partitions are not read yet.
 
-    Raises InputError, and what reading ZooKeeper raises.
+    Raises InputError, and the errors of ZooKeeper.
     """
 
     def address() -> str:
@@ -68,8 +68,8 @@ def read_inputs(options: Mapping[str, Any]) -> ReportInputs:
 def log_directories(options: Mapping[str, Any]) -> tuple[Path, ...]:
     """Return the directories that ``--log-dirs`` names, or those of a cluster on this machine.
 
-    There are none when the assignment is not that of the cluster in ``--data-dir``. Raises
-    ``InputError`` when one that is named is no log directory.
+    Return none when the assignment is not from the cluster in ``--data-dir``. Raises ``InputError``
+    for a named directory that is not a log directory.
     """
     named = options["log_dirs"]
     if named is None:
@@ -84,7 +84,7 @@ def log_directories(options: Mapping[str, Any]) -> tuple[Path, ...]:
 
 
 def bytes_per_broker(directories: Iterable[Path]) -> dict[int, int]:
-    """Sum up the segments of all logs in use; several directories may be one broker's.
+    """Sum up the segment sizes of all logs in use; a broker may have several directories.
 
     Raises ``InputError`` for a directory without a reader, and OSError.
     """
@@ -110,6 +110,6 @@ def _owner(directory: Path) -> int:
 
 
 def _size_of(segment: Path) -> int:
-    with suppress(FileNotFoundError):  # the cluster runs: segments are deleted
+    with suppress(FileNotFoundError):  # a running cluster deletes segments
         return segment.stat().st_size
     return 0

@@ -1,13 +1,13 @@
-"""How likely it is that partitions are lost when several brokers, or a rack, fail at once.
+"""The probability that partitions are lost when several brokers, or a rack, fail at once.
 
-A partition is lost when every broker of its copyset has failed. How many are lost on average
-depends only on how many there are; how *often* any is lost depends on the number of distinct
-copysets (Cidon et al., "Copysets", USENIX ATC 2013), and that is what is simulated: in each trial
-the brokers fail one after the other in a random order, until the first copyset is gone.
+A partition is lost when every broker of its copyset has failed. The average number of lost
+partitions depends only on their number. The *probability* of any loss depends on the number of
+distinct copysets (Cidon et al., "Copysets", USENIX ATC 2013), and is simulated: in each trial
+brokers fail in a random sequence, until the first copyset is lost.
 
-Where losses are rare, trials that lose nothing tell nothing. There a copyset is drawn that is lost,
-and then what else fails: the sum of the copysets' probabilities, divided by how many of them are
-lost together, is the probability that any is (Karp and Luby, "Monte-Carlo Algorithms for
+If losses are rare, most trials have no information. Then a lost copyset is drawn, and then the
+other failures: the sum of the copysets' probabilities, divided by the average number of copysets
+lost together, is the probability of any loss (Karp and Luby, "Monte-Carlo Algorithms for
 Enumeration and Reliability Problems", FOCS 1983).
 """
 
@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 from regent.jobs.reports.replica_arrays import Copysets, Counts, Positions
 
 _FIRST_STEP: Final = 16
-_RARE: Final = 0.1  # sum of the copysets' probabilities up to which losses are drawn, not awaited
-_FEWER: Final = 8  # such a draw tells as much as many trials
+_RARE: Final = 0.1  # up to this sum of the copysets' probabilities, losses are drawn
+_FEWER: Final = 8  # fewer draws than trials are needed
 _Z: Final = 1.96  # of 95 %
 
 
 class LossPoint(NamedTuple):
-    """What ``failures`` brokers, drawn at random, do when they fail at once.
+    """The losses when ``failures`` random brokers fail at once.
 
     ``probability`` is that of losing any partition; ``low`` and ``high`` enclose it with 95 %, and
     are the same when it ``is_exact``. ``expected_partitions`` are lost on average; always exact.
@@ -50,8 +50,8 @@ def loss_curve(
     """Return the points for 1 to ``failures`` brokers of ``brokers``.
 
     A point is exact when a copyset needs as many failures or more, or when there are no more ways
-    to fail than ``trials``; the others come from the same ``trials`` orders of failure, or from an
-    eighth as many draws of a loss.
+    to fail than ``trials``; the others are from the same ``trials`` sequences of failures, or from
+    an eighth as many draws of a loss.
     """
     index = _CopysetIndex(sets, brokers)
     first_losses: Counts | None = None
@@ -89,7 +89,7 @@ def rack_losses(sets: Sequence[Copysets], rack_of: Positions, racks: int) -> Cou
 
 
 def default_failures(brokers: int, factor: int) -> int:
-    """Return how many failures are worth looking at: 1 % of the brokers, or beyond the factor."""
+    """Return the default number of failures: 1 % of the brokers, or beyond the factor."""
     return min(brokers, max(-(-brokers // 100), factor + 2))
 
 
@@ -114,7 +114,7 @@ def _exact_probability(
 
 
 def _wilson_interval(losses: int, trials: int) -> tuple[float, float]:
-    # Unlike the usual interval it is of use when there were no losses, or nothing else.
+    # Unlike the usual interval it is usable when no trial, or every trial, had losses.
     share, weight = losses / trials, _Z**2 / trials
     centre = (share + weight / 2) / (1 + weight)
     half = _Z * sqrt(share * (1 - share) / trials + weight / (4 * trials)) / (1 + weight)
@@ -122,7 +122,7 @@ def _wilson_interval(losses: int, trials: int) -> tuple[float, float]:
 
 
 class _CopysetIndex:
-    """The copysets by their first member, so that a trial looks only at those concerned."""
+    """The copysets by their first member, so that a trial examines few of them."""
 
     def __init__(self, sets: Sequence[Copysets], brokers: int) -> None:
         self.brokers = brokers
@@ -131,10 +131,12 @@ class _CopysetIndex:
         ]
         everyone = np.arange(brokers + 1)
         self._starts = [np.searchsorted(columns[0], everyone) for columns in self._columns]
-        self._rank = np.full(brokers, brokers, np.int64)  # when each one fails; brokers: never
+        self._rank = np.full(
+            brokers, brokers, np.int64
+        )  # the rank of each failure; ``brokers``: never
 
     def first_losses(self, failures: int, trials: int, seed: int) -> Counts:
-        """Return for each trial how many failures it took; ``failures`` + 1: more than that."""
+        """Return for each trial the failures until a loss; ``failures`` + 1: more."""
         rng = np.random.default_rng(seed)
         found = np.empty(trials, np.int64)
         for trial in range(trials):
@@ -149,7 +151,7 @@ class _CopysetIndex:
         return losses / comb(self.brokers, failures)
 
     def sum_of_probabilities(self, failures: int) -> float:
-        """Return how many copysets are lost on average: at least the probability that any is."""
+        """Return the average number of lost copysets: at least the probability of any loss."""
         return sum(self._probabilities(failures))
 
     def drawn_probability(self, failures: int, draws: int, seed: int) -> tuple[float, float, float]:
@@ -160,7 +162,7 @@ class _CopysetIndex:
         groups = rng.choice(len(probabilities), draws, p=probabilities / total)
         together = np.array([self._lost_with_one(group, failures, rng) for group in groups])
         share = float((1 / together).mean())
-        # The rule of three: what was never seen in n draws may still happen in 3 of n.
+        # The rule of three: an event with no occurrence in n draws has a probability up to 3 / n.
         half = max(_Z * float((1 / together).std()) / sqrt(draws), 3 / draws)
         return total * share, total * max(0.0, share - half), total * min(1.0, share + half)
 
@@ -171,7 +173,7 @@ class _CopysetIndex:
         ]
 
     def _lost_with_one(self, group: int, failures: int, rng: np.random.Generator) -> int:
-        """Let a random copyset fail, and others up to ``failures``; return how many are lost."""
+        """Let a random copyset fail, and others up to ``failures``; return the lost copysets."""
         columns = self._columns[group]
         row = rng.integers(len(columns[0]))
         members = [int(column[row]) for column in columns]

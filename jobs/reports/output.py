@@ -1,4 +1,4 @@
-"""How reports are printed: tables for people, one line of JSON for programs, a page on request."""
+"""Output of reports: tables, one line of JSON, and a page on request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TABLE: Final = "table"
 
 
 class Table(NamedTuple):
-    """What a report says about one thing, in rows of as many values as there are headers."""
+    """One table of a report; each row has a value for each header."""
 
     caption: str
     headers: Sequence[str]

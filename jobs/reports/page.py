@@ -1,8 +1,8 @@
-"""A report as one HTML file of sentences, tables and plots that needs nothing but a browser.
+"""A report as one HTML file of sentences, tables and plots, which needs only a browser.
 
-The plots are SVG inside the page and the style is in the page too: no script, no font and no
-picture comes from elsewhere. Every colour is a CSS variable, so that the page follows the reader's
-choice of light or dark. The same report is the same file, byte by byte.
+Plots, as SVG, and style are in the page: it loads no script, font or picture. Every colour is a CSS
+variable, so that the page follows the reader's choice of light or dark. The same report is the same
+file, byte by byte.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-if TYPE_CHECKING:  # it takes half a second, and most reports are not drawn
+if TYPE_CHECKING:  # the import takes half a second, and most reports have no plots
     import matplotlib.axes
 
 Axes: TypeAlias = "matplotlib.axes.Axes"
@@ -27,11 +27,11 @@ Axes: TypeAlias = "matplotlib.axes.Axes"
 INK: Final = "#010000"
 """The colour of text, to draw with."""
 MUTED: Final = "#010001"
-"""The colour of what is only there to compare with."""
+"""The colour of things for comparison."""
 _GRID: Final = "#010002"
 _SERIES: Final = ("#010003", "#010004", "#010005", "#010006", "#010007", "#010008")
 
-# What stands for a colour in a drawing, and the light and the dark colour that replace it.
+# Placeholder colours in a drawing, and the light and dark colours that replace them.
 _COLOURS: Final = {
     INK: ("ink", "#1b1b1a", "#f1f0ec"),
     MUTED: ("muted", "#6d6b64", "#a3a199"),
@@ -75,7 +75,7 @@ td { border-bottom: 1px solid var(--grid); }
 
 
 class Page:
-    """A page that grows downwards: what is added first stands on top."""
+    """A page; parts are added from top to bottom."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -91,7 +91,7 @@ class Page:
         self._parts.append(f"<p>{html.escape(sentence)}</p>")
 
     def facts(self, facts: Iterable[tuple[str, object]]) -> None:
-        """Add names and their values, the values large: what a reader looks for first."""
+        """Add names and values, with large values: the main results."""
         pairs = (
             f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(shown(value))}</dd></div>"
             for name, value in facts
@@ -101,7 +101,7 @@ class Page:
     def table(
         self, headers: Sequence[str], rows: Iterable[Sequence[object]], caption: str = ""
     ) -> None:
-        """Add a table; columns of numbers are aligned as such."""
+        """Add a table; columns of numbers are aligned to the right."""
         cells = [list(row) for row in rows]
         classes = [
             ' class="number"' if is_number([row[column] for row in cells]) else ""
@@ -118,8 +118,8 @@ class Page:
     def figure(self, draw: Callable[[Axes], None], caption: str, *, height_in: float = 3.0) -> None:
         """Add a plot: ``draw`` gets axes to draw on, which are as wide as the page.
 
-        Colours come from the axes' cycle (``C0`` to ``C5``), INK and MUTED. Ticks that have no
-        formatter of their own are written out with thousands separators.
+        Colours come from the axes' cycle (``C0`` to ``C5``), INK and MUTED. Ticks without a
+        formatter get thousands separators.
         """
         self._figures += 1
         svg = _drawn(draw, height_in, f"f{self._figures}")
@@ -130,7 +130,7 @@ class Page:
         )
 
     def write(self, path: Path) -> None:
-        """Write the page, whole or not at all; a file that is there is replaced. Raises OSError."""
+        """Write the page atomically; an existing file is replaced. Raises OSError."""
         title, parts = html.escape(self._title), "\n".join(self._parts)
         unfinished = path.with_name(f"{path.name}.part")
         try:
@@ -147,7 +147,7 @@ class Page:
 
 
 def shown(value: object) -> str:
-    """Return a value for people: thousands separators, four significant digits, a dash for None."""
+    """Return the text of a value: thousands separators, four digits, a dash for None."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -160,7 +160,7 @@ def shown(value: object) -> str:
 
 
 def is_number(values: Sequence[object]) -> bool:
-    """Whether a column of these values is one of numbers, perhaps with a unit each."""
+    """Whether the values of a column are numbers, perhaps with units."""
     numbers = [value for value in values if value is not None]
     return bool(numbers) and all(
         isinstance(value, int | float) or re.match(r"[-+<≤>≥]? ?[\d.,]+( \S+)?$", str(value))
@@ -184,7 +184,7 @@ def _row(tag: str, cells: Sequence[str], classes: Sequence[str]) -> str:
 
 @cache
 def _matplotlib() -> Any:
-    """Import matplotlib; what it notes of fonts is in a directory that goes with this process."""
+    """Import matplotlib, with its font cache in a directory that this process removes."""
     if _MATPLOTLIB_FOLDER not in os.environ:
         directory = Path(tempfile.mkdtemp(prefix="regent-plots-"))
         atexit.register(shutil.rmtree, directory, ignore_errors=True)
@@ -195,7 +195,7 @@ def _matplotlib() -> Any:
 
 
 def _drawn(draw: Callable[[Axes], None], height_in: float, name: str) -> str:
-    """Return the SVG element of a plot; what it has ids for begins with ``name``."""
+    """Return the SVG element of a plot; its ids begin with ``name``."""
     matplotlib = _matplotlib()
     from matplotlib.figure import Figure
 
@@ -225,7 +225,7 @@ def _settings() -> Any:  # matplotlib's type for it has a literal of every name 
         "axes.spines.right": False,
         "axes.spines.top": False,
         "figure.facecolor": "none",
-        "font.sans-serif": ["DejaVu Sans"],  # what is measured with; the browser uses its own
+        "font.sans-serif": ["DejaVu Sans"],  # for measures; the browser uses its own
         "font.size": 9.5,
         "grid.color": _GRID,
         "grid.linewidth": 0.8,
@@ -235,7 +235,7 @@ def _settings() -> Any:  # matplotlib's type for it has a literal of every name 
         "savefig.facecolor": "none",
         "text.parse_math": False,
         "svg.fonttype": "none",  # text stays text
-        "svg.hashsalt": "regent",  # or ids would differ from run to run
+        "svg.hashsalt": "regent",  # else ids would differ from run to run
     }
 
 
@@ -249,7 +249,7 @@ def _write_out_ticks(axis: Any) -> None:
 
 
 def _inline(document: str, name: str) -> str:
-    """Make an SVG document an element of a page that has several, and of two colour schemes."""
+    """Convert an SVG document to an element of a page with several plots and two colour schemes."""
     svg = document[document.index("<svg ") :]
     svg = re.sub(r"\s*<metadata>.*?</metadata>|\s*<style.*?</style>", "", svg, flags=re.DOTALL)
     svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg)

@@ -1,4 +1,4 @@
-"""A placement scheme tried on paper: what it costs when a broker fails, and when some are added."""
+"""Simulates a placement scheme: its costs when a broker fails, and when brokers are added."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from regent.jobs.reports.replica_arrays import (
 )
 
 UNIFORM: Final = "random"
-"""A scheme to compare with: any brokers, with no regard to racks. It is not one to place by."""
+"""A scheme for comparison only: random brokers, without racks."""
 
 INTERLEAVED: Final = "interleaved"
 BLOCKS: Final = "blocks"
 
-# As each scheme is used: Kafka's tools begin every topic at a random broker.
+# The usual form of each scheme: Kafka's tools begin every topic at a random broker.
 _COUNTED_FROM: Final = {
     Strategy.RING: ("0", IndexScope.BATCH),
     Strategy.COPYSET: ("0", IndexScope.BATCH),
@@ -36,10 +36,10 @@ _COUNTED_FROM: Final = {
 
 
 class TrialSetting(NamedTuple):
-    """What is placed, and on what: brokers 0, 1, 2 …, in ``racks`` racks, 0 for none.
+    """The partitions to place, and the brokers 0, 1, 2 …, in ``racks`` racks, 0 for none.
 
     ``rack_layout``: with ``interleaved`` neighbouring ids are in different racks, with ``blocks``
-    in the same one. ``scatter_width`` None: the usual one.
+    in the same one. ``scatter_width`` None: the default.
     """
 
     brokers: int
@@ -53,11 +53,11 @@ class TrialSetting(NamedTuple):
 
 
 class FailureLoad(NamedTuple):
-    """What one broker's failure means for the others; by position of the broker that fails.
+    """The load of the others after the failure of one broker; by position of that broker.
 
-    ``heirs``: how many take over its leaderships. ``busiest_leader``: the most partitions one of
-    the others then leads. ``sources``: how many its replicas are copied from, by new followers
-    elsewhere, which fetch from leaders. ``busiest_source``: the most replicas copied from one.
+    ``heirs``: the number of brokers that take over its leaderships. ``busiest_leader``: the largest
+    number of partitions that one of them leads then. ``sources``: the number of leaders from which
+    new followers copy its replicas. ``busiest_source``: the most replicas copied from one.
     """
 
     heirs: Counts
@@ -67,7 +67,7 @@ class FailureLoad(NamedTuple):
 
 
 class GrowthCost(NamedTuple):
-    """Replicas that move when brokers are added: to what the scheme says then, and at least."""
+    """Replicas that move when brokers are added: if placed again, and the minimum."""
 
     added: int
     recomputed: int
@@ -75,7 +75,7 @@ class GrowthCost(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """What was found about one strategy."""
+    """The results for one strategy."""
 
     balance: Balance
     failure: FailureLoad | None
@@ -84,7 +84,7 @@ class Trial(NamedTuple):
 
 
 def rack_names(setting: TrialSetting, added: int = 0) -> list[str | None]:
-    """Return the rack of each broker; those ``added`` go to the racks in turn."""
+    """Return the rack of each broker; ``added`` ones are distributed over the racks."""
     if not setting.racks:
         return [None] * (setting.brokers + added)
     width = len(str(setting.racks - 1))
@@ -100,7 +100,7 @@ def rack_names(setting: TrialSetting, added: int = 0) -> list[str | None]:
 def placement_request(
     setting: TrialSetting, strategy: Strategy, added: int = 0
 ) -> PlaceTopicsRequest:
-    """Return what the placement job is asked for; the last topic may be smaller."""
+    """Return the request of the placement job; the last topic may be smaller."""
     size = setting.partitions_per_topic
     topics = tuple(
         PlacementSpec(f"t{first // size:08d}", min(size, setting.partitions - first), factor, 0)
@@ -124,7 +124,7 @@ def placement_request(
 def place_on_paper(
     spark: SparkSession, setting: TrialSetting, strategy: str, added: int = 0
 ) -> ReplicaArrays:
-    """Place everything; partitions are in the same sequence for every strategy."""
+    """Place all partitions; their sequence is the same for every strategy."""
     brokers = setting.brokers + added
     if strategy == UNIFORM:
         rng = np.random.default_rng(setting.seed)
@@ -141,7 +141,7 @@ def place_uniformly(
     """Draw ``factor`` different brokers for each partition, all choices equally likely."""
     replicas = np.empty((partitions, factor), np.int32)
     for j in range(factor):
-        # One of those not taken yet: count past the taken ones, the smallest first.
+        # One of the free brokers: skip the taken ones, the smallest first.
         drawn = rng.integers(0, brokers - j, partitions, np.int32)
         for taken in np.sort(replicas[:, :j], axis=1).T:
             drawn += drawn >= taken
@@ -150,7 +150,7 @@ def place_uniformly(
 
 
 def failure_load(replicas: Positions, brokers: int) -> FailureLoad | None:
-    """Let each broker fail alone; the second replica leads then. None: there is no second."""
+    """Let each broker fail alone; the second replica leads then. None: there is none."""
     if replicas.shape[1] < 2:
         return None
     columns = np.ascontiguousarray(replicas.T)
@@ -195,12 +195,12 @@ def replicas_moved(before: Positions, after: Positions) -> int:
 
 
 def fewest_moves(loads: Counts) -> int:
-    """Return how many replicas must move at least until no two brokers differ by more than one."""
+    """Return the fewest moves until loads differ by at most one."""
     floor, left = divmod(int(loads.sum()), len(loads))
     above = int((loads > floor).sum())  # of these, as many as are left keep one more
     return int(loads.sum()) - int(np.minimum(loads, floor).sum()) - min(left, above)
 
 
 def strategies_to_compare(setting: TrialSetting) -> Sequence[str]:
-    """Return every scheme that is one of its own in this setting."""
+    """Return the schemes that differ in this setting."""
     return [s for s in (*Strategy, UNIFORM) if setting.racks or s != Strategy.RACK_AWARE]

@@ -20,8 +20,8 @@ Positions: TypeAlias = NDArray[np.int32]
 Counts: TypeAlias = NDArray[np.int64]
 
 NOBODY: Final = -1
-_LOOKED_UP: Final = 1 << 24  # broker ids up to here are found in a table
-_BLOCK: Final = 1 << 23  # cells of a matrix of brokers by brokers that are looked at at a time
+_LOOKED_UP: Final = 1 << 24  # broker ids up to this one are looked up in a table
+_BLOCK: Final = 1 << 23  # cells of a broker-by-broker matrix that are processed at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class ReplicaArrays:
 
     @property
     def brokers(self) -> int:
-        """How many brokers there are, with replicas or without."""
+        """The number of brokers, with or without replicas."""
         return len(self.broker_ids)
 
     @property
     def partitions(self) -> int:
-        """How many partitions there are."""
+        """The number of partitions."""
         return sum(len(replicas) for replicas in self.by_factor.values())
 
     def replicas_per_broker(self) -> Counts:
@@ -66,9 +66,9 @@ class Copysets(NamedTuple):
 
 
 def replica_arrays(replicas: pyarrow.ChunkedArray, broker_ids: Sequence[int]) -> ReplicaArrays:
-    """Take over a column of lists of broker ids, none of them null or empty.
+    """Convert a column of lists of broker ids, none of them null or empty.
 
-    Brokers that hold replicas and are not in ``broker_ids`` are taken in as well.
+    Brokers with replicas that are not in ``broker_ids`` are added.
     """
     lists = replicas.combine_chunks()
     values = lists.flatten().to_numpy()
@@ -86,7 +86,7 @@ def replica_arrays(replicas: pyarrow.ChunkedArray, broker_ids: Sequence[int]) ->
 
 
 def positions(broker_ids: Counts, values: NDArray[np.integer]) -> Positions:
-    """Return where each of ``values`` is in ``broker_ids``, which has them all."""
+    """Return the positions of ``values`` in ``broker_ids``, which has them all."""
     if len(broker_ids) and broker_ids[-1] < _LOOKED_UP:
         table = np.full(broker_ids[-1] + 1, NOBODY, np.int32)
         table[broker_ids] = np.arange(len(broker_ids), dtype=np.int32)
@@ -101,7 +101,9 @@ def copysets(replicas: Positions, brokers: int) -> Copysets:
     key = members[:, 0].astype(np.int64)
     limit = brokers  # above every key
     for column in range(1, members.shape[1]):
-        if limit * brokers >= 2**63:  # go on with the rank, which orders as the key does
+        if (
+            limit * brokers >= 2**63
+        ):  # continue with the rank, which has the same sequence as the key
             distinct, key = np.unique(key, return_inverse=True)
             limit = len(distinct)
         key = key * brokers + members[:, column]
@@ -111,7 +113,7 @@ def copysets(replicas: Positions, brokers: int) -> Copysets:
 
 
 def scatter_widths(sets: Sequence[Copysets], brokers: int) -> Counts:
-    """Count for each broker the others it shares partitions with, which can help to replace it."""
+    """Count for each broker the others with which it shares partitions."""
     pairs = [
         (members[:, one], members[:, other])
         for members, _ in sets

@@ -1,4 +1,4 @@
-"""The page of a simulated placement: the strategies side by side, and one of them in detail."""
+"""The page of a simulated placement: all strategies, and one of them in detail."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _GROWTH_CAPTION: Final = (
 def write_page(
     setting: TrialSetting, trials: Mapping[str, Trial], tables: Sequence[Table], path: Path
 ) -> None:
-    """Write what was tried. Raises OSError."""
+    """Write the page of the trials. Raises OSError."""
     comparison, loss = tables
-    page = Page("Placement of replicas, tried on paper")
+    page = Page("Simulated placement of replicas")
     page.facts(
         [
             ("Brokers", setting.brokers),

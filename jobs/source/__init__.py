@@ -5,7 +5,8 @@ Kafka connector, in pure Python over Arrow batches.
 with ``readStream``, ``write`` and ``writeStream``. Records come through the Kafka port of any
 cluster (``kafka.bootstrap.servers``), or from the files of brokers (``logDirs``). With
 ``pushDownFilters=true`` a query's conditions on topic, partition, offset and timestamp narrow what
-is read; why not always: ``jobs.source.batch``. What a writer guarantees: ``jobs.source.writer``.
+is read; ``jobs.source.batch`` says why this is not the default. ``jobs.source.writer`` has the
+guarantees of writers.
 
 Options of a read, of which exactly one of the first three:
 
@@ -45,7 +46,7 @@ from regent.jobs.source.writer import BatchWriter, StreamWriter
 
 
 class RegentDataSource(DataSource):
-    """What Spark makes for every query; each option is checked before anything is connected to."""
+    """The object that Spark makes for each query; it checks options before it connects."""
 
     @classmethod
     def name(cls) -> str:
@@ -53,26 +54,26 @@ class RegentDataSource(DataSource):
         return "regent"
 
     def schema(self) -> StructType:
-        """Return the columns of a read that asks for no others."""
+        """Return the default columns of a read."""
         is_set = str(self.options.get("includeHeaders", "")).strip().lower() == "true"
         return record_schema(include_headers=is_set)
 
     def reader(self, schema: StructType) -> BatchReader:
-        """Return what reads once. Raises ``OptionError``."""
+        """Return the reader of a batch. Raises ``OptionError``."""
         options = read_options(self.options, is_stream=False)
         kind = FilteringBatchReader if options.push_down_filters else BatchReader
         return kind(options, schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
-        """Return what reads on and on. Raises ``OptionError``."""
+        """Return the reader of a stream. Raises ``OptionError``."""
         return StreamReader(read_options(self.options, is_stream=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """Return what writes once. Raises ``OptionError``."""
+        """Return the writer of a batch. Raises ``OptionError``."""
         options = write_options(self.options, is_stream=False)
         return BatchWriter(options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
-        """Return what writes micro-batches. Raises ``OptionError``."""
+        """Return the writer of micro-batches. Raises ``OptionError``."""
         del overwrite  # the output mode `complete`: all rows are appended each time, as by Kafka's
         return StreamWriter(write_options(self.options, is_stream=True), schema)

@@ -1,4 +1,4 @@
-"""Messages of librdkafka as columns: no object is made for a row that Spark would take apart."""
+"""Converts messages of librdkafka to columns, without an object for each row."""
 
 from __future__ import annotations
 

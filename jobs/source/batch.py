@@ -1,4 +1,4 @@
-"""Reading topics once: what there is when the query is planned."""
+"""Batch reads: the records that exist when the query is planned."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from regent.jobs.source.record_store import open_store
 
 
 class BatchReader(DataSourceReader):
-    """A task for each partition, or more; from offsets to offsets fixed at planning."""
+    """One task or more for each partition; offsets are fixed when the query is planned."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        """Raises ``OptionError`` for columns that records have not."""
+        """Raises ``OptionError`` for columns that records do not have."""
         self._options = options
         self._schema = arrow_schema(schema)
         self._filters = PushedFilters()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return what there is to read now: a snapshot, up to the high watermarks.
+        """Return the ranges to read now: a snapshot, up to the high watermarks.
 
         Raises OptionError, DataLossError and BrokersError.
         """
@@ -51,28 +51,28 @@ class BatchReader(DataSourceReader):
             return split(store.without_old(ranges), options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one of them."""
+        """Yield the records of one partition."""
         return read_range(self._options, self._schema, partition)
 
 
 class FilteringBatchReader(BatchReader):
-    """Reads only what a query's conditions let through.
+    """Reads only records that can meet the conditions of a query.
 
-    Spark 4.3 keeps what this planned with the loaded DataFrame, and gives it to the next query of
-    the same DataFrame as well, and to both sides of a union: these see too few records. So it is
-    off by default, and for DataFrames that are used once. Needs
+    Spark 4.3 keeps the planned ranges with the loaded DataFrame, and uses them for the next query
+    of the same DataFrame too, and for both sides of a union: these see too few records. So it is
+    off by default, and only for DataFrames that are used once. Needs
     ``spark.sql.python.filterPushdown.enabled``.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take what narrows the read; return what Spark must check itself."""
+        """Take the filters that narrow the read; return those that Spark must evaluate."""
         return [condition for condition in filters if not self._filters.take(condition)]
 
 
 def read_range(
     options: ReadOptions, schema: pa.Schema, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a range. Of what Spark puts in place of no range at all: none."""
+    """Yield the records of a range; nothing for the placeholder of an empty read."""
     if isinstance(partition, OffsetRange):
         with closing(open_store(options)) as store:
             yield from store.read(partition, schema)

@@ -43,9 +43,9 @@ def record_schema(*, include_headers: bool) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow form of a requested schema, which may have some of our columns only.
+    """Return the Arrow form of a requested schema, which may have fewer columns.
 
-    Raises ``OptionError`` for a column that a record has not, or not with this type.
+    Raises ``OptionError`` for a column that records do not have, or have with another type.
     """
     known = {field.name: field.dataType for field in _WITH_HEADERS}
     for field in schema:

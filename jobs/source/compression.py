@@ -1,8 +1,8 @@
-"""What producers compress records with, by the numbers in a batch's attributes.
+"""Decompression of records, by the compression type in a batch's attributes.
 
-Mirrors ``org.apache.kafka.common.record.CompressionType``. Frames of lz4 and zstd are the standard
-ones. Of snappy there are two kinds: Java's clients write the blocks of snappy-java, librdkafka one
-block without a frame.
+Mirrors ``org.apache.kafka.common.record.CompressionType``. lz4 and zstd have their standard frames.
+snappy has two forms: Java's clients write the blocks of snappy-java, librdkafka writes one block
+without a frame.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class CompressionError(Exception):
 
 
 def decompress(kind: int, data: memoryview) -> bytes:
-    """Return what was compressed. Raises ``CompressionError``."""
+    """Return the decompressed bytes. Raises ``CompressionError``."""
     try:
         if kind in _FRAMED:
             stream = pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), _FRAMED[kind])

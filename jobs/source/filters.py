@@ -1,4 +1,4 @@
-"""What a query's conditions say about which records need not be read."""
+"""Narrows a read by the conditions of a query."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MAX_OFFSET: Final = 2**63 - 1
 
 
 class PushedFilters:
-    """Conditions that all must hold; ``take`` them one by one, then ``narrow`` what is read."""
+    """Conditions that all must hold: ``take`` each, then ``narrow`` the ranges."""
 
     def __init__(self) -> None:
         self._on_partition: list[Filter] = []
@@ -47,7 +47,7 @@ class PushedFilters:
         self._since_ms = NO_TIME
 
     def take(self, condition: Filter) -> bool:
-        """Note a condition; return whether Spark need not look at it again."""
+        """Add a condition; return whether Spark need not evaluate it again."""
         column = _column_of(condition)
         if isinstance(condition, IsNotNull):
             return column in _NEVER_NULL
@@ -63,11 +63,11 @@ class PushedFilters:
         return False
 
     def admits(self, partition: TopicPartition) -> bool:
-        """Whether any record of a partition can be wanted."""
+        """Whether any record of a partition can match."""
         return all(_holds(condition, partition) for condition in self._on_partition)
 
     def narrow(self, wanted: OffsetRange) -> OffsetRange:
-        """Return the part of a range that can be wanted."""
+        """Return the part of a range that can match."""
         start = min(max(wanted.start, self._first), wanted.end)
         end = max(start, min(wanted.end, self._end))
         return replace(wanted, start=start, end=end, since_ms=self._since_ms)
@@ -113,7 +113,7 @@ def _is_comparison(condition: Filter) -> bool:
     if isinstance(condition, Not):
         return _is_comparison(condition.child)
     if isinstance(condition, In):
-        return None not in condition.value  # NULL makes it NULL, which Not would turn around
+        return None not in condition.value  # NULL makes the result NULL, which Not would invert
     return type(condition) in _COMPARISONS and getattr(condition, "value", None) is not None
 
 
@@ -127,6 +127,6 @@ def _holds(condition: Filter, partition: TopicPartition) -> bool:
 
 
 def _milliseconds(time: datetime) -> int:
-    """Return the millisecond a time is in: records have no finer ones."""
+    """Return a time in milliseconds, the precision of records."""
     aware = time if time.tzinfo else time.replace(tzinfo=UTC)
     return (aware - _EPOCH) // timedelta(milliseconds=1)

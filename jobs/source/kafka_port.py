@@ -1,6 +1,6 @@
-"""Reading through the Kafka protocol, with librdkafka, from any cluster that speaks it.
+"""Reads through the Kafka protocol, with librdkafka, from any Kafka cluster.
 
-A leader that changes or dies is librdkafka's business; here it is a while in which nothing comes.
+librdkafka handles changes of leaders; here they are a time without records.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ T = TypeVar("T")
 _ROWS: Final = 10_000  # in a record batch for Spark
 _POLL_S: Final = 0.1  # how long such a batch may take to fill
 _REQUEST_S: Final = 10.0
-_FIRST_REQUEST_S: Final = 1.0  # soon over, should the leader be dead
-_PATIENCE_S: Final = 30.0  # for a partition to get another leader
-_NEW_TOPIC_S: Final = 2.0  # for every broker to know of it
+_FIRST_REQUEST_S: Final = 1.0  # short, because the leader may be dead
+_PATIENCE_S: Final = 30.0  # time for the election of another leader
+_NEW_TOPIC_S: Final = 2.0  # time until every broker knows it
 _PAUSE_S: Final = 0.2
 _NO_OFFSET: Final = -1
 _EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -37,7 +37,7 @@ _LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call
 _UNKNOWN: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
 _GONE: Final = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 _CONSUMER: Final = {
-    "group.id": "regent-data-source",  # librdkafka wants one; it joins and commits to none
+    "group.id": "regent-data-source",  # librdkafka requires it; it is not used
     "fetch.wait.max.ms": 100,
     "queued.max.messages.kbytes": 32 * 1024,
 }
@@ -46,12 +46,12 @@ _FIXED: Final = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "enable.partition.eof": True,
-    "log_level": 0,  # what matters comes as an error
+    "log_level": 0,  # problems are reported as errors
 }
 
 
 class BrokersError(RegentError):
-    """The brokers did not answer, or not in time; the message ends with what they last said."""
+    """The brokers did not answer in time; the message ends with their last error."""
 
 
 class KafkaPort:
@@ -60,7 +60,7 @@ class KafkaPort:
     def __init__(
         self, settings: Mapping[str, str], *, fail_on_data_loss: bool, poll_timeout_s: float
     ) -> None:
-        """Connect to nothing yet; ``settings`` are librdkafka's."""
+        """Make no connection yet; ``settings`` are librdkafka's."""
         self._settings = dict(settings)
         self._fail_on_data_loss = fail_on_data_loss
         self._poll_timeout_s = poll_timeout_s
@@ -69,13 +69,13 @@ class KafkaPort:
         self._trouble: KafkaError | None = None
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         self._admin_client = None
         if self._metadata_client is not None:
             self._metadata_client.close()
             self._metadata_client = None
 
-    # --- what there is ---
+    # --- partitions and offsets ---
 
     def partitions(self, subscription: Subscription) -> list[TopicPartition]:
         """Return the partitions there are; see ``RecordStore``."""
@@ -99,7 +99,7 @@ class KafkaPort:
         ]
 
     def earliest(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return where each log begins."""
+        """Return the first offset of each log."""
         return self._offsets(dict.fromkeys(partitions, _EARLIEST))
 
     def latest(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -107,13 +107,13 @@ class KafkaPort:
         return self._offsets(dict.fromkeys(partitions, _LATEST))
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Return the first record since a time."""
+        """Return the offset of the first record since a time."""
         specs = {p: OffsetSpec.for_timestamp(time_ms) for p, time_ms in times.items()}
         found = self._offsets(specs)
         return {p: None if offset == _NO_OFFSET else offset for p, offset in found.items()}
 
     def without_old(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Return ranges without what comes before the first record that is young enough."""
+        """Return the ranges from their first record that is young enough."""
         times = {r.partition: r.since_ms for r in ranges if r.since_ms >= 0}
         first = self.at_times(times) if times else {}
         young = []
@@ -131,7 +131,7 @@ class KafkaPort:
 
     @property
     def _metadata(self) -> Consumer:
-        # An admin client would have brokers create a topic that it asks for by name.
+        # An admin client that names a topic may make brokers create it.
         if self._metadata_client is None:
             self._metadata_client = Consumer({**_CONSUMER, **self._settings, "log_level": 0})
         return self._metadata_client
@@ -174,7 +174,7 @@ class KafkaPort:
                     found[partition] = offset
                     del missing[partition]
                 if problem is not None:
-                    # It would go on asking the leader it remembers, for minutes.
+                    # The client would ask its former leader for minutes.
                     self._admin_client = None
                     patience_s = min(2 * patience_s, _REQUEST_S)
                     raise problem
@@ -183,7 +183,7 @@ class KafkaPort:
         return self._retried(ask)
 
     def _retried(self, ask: Callable[[], T]) -> T:
-        """Return the answer to a question that may need another leader first."""
+        """Return the answer to a request; retry while a partition gets another leader."""
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             try:
@@ -222,11 +222,12 @@ class KafkaPort:
     def _after(
         self, problem: Message, consumer: Consumer, wanted: OffsetRange, position: int
     ) -> int:
-        """Return where to go on after an event that is no record."""
+        """Return the offset to continue at after an event that is not a record."""
         error = problem.error()
         assert error is not None
         if error.code() == KafkaError._PARTITION_EOF:
-            # Behind the last record there may be offsets without one: markers, or compacted away.
+            # After the last record there may be offsets without records: markers, or compacted
+            # ones.
             return max(position, problem.offset() or 0)
         if error.code() in _GONE:
             return self._behind_a_gap(consumer, wanted, position)
@@ -240,7 +241,7 @@ class KafkaPort:
         return position
 
     def _behind_a_gap(self, consumer: Consumer, wanted: OffsetRange, position: int) -> int:
-        """Return where the log goes on when it has nothing at ``position``."""
+        """Return the next offset with a record when there is none at ``position``."""
         end = wanted.end
         earliest = self.earliest([wanted.partition])[wanted.partition]
         until = min(earliest, end) if earliest > position else end
@@ -249,7 +250,7 @@ class KafkaPort:
             is_error=self._fail_on_data_loss,
         )
         if until < end:
-            consumer.assign([KafkaPosition(*wanted.partition, until)])  # it stopped here
+            consumer.assign([KafkaPosition(*wanted.partition, until)])  # it stopped at this offset
         return until
 
     def _give_up(self, wanted: OffsetRange, position: int) -> None:

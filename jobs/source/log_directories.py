@@ -1,8 +1,8 @@
-"""Reading the log directories of brokers, running or not, past them.
+"""Reads the log directories of brokers, running or not, without the brokers.
 
-What is read is what the broker would show: from the log start offset to the high watermark, as its
-checkpoints had them last (a running broker writes them every few seconds). Of replicas in several
-directories the one is read that is furthest.
+Reads from the log start offset to the high watermark in the last checkpoints, which a running
+broker writes every few seconds. Of several replicas of a partition the one with the highest
+watermark is read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class ReplicaLog(NamedTuple):
-    """The log of one replica; what is committed lies between the two offsets."""
+    """The log of one replica; records between the two offsets are committed."""
 
     high_watermark: int
     log_start_offset: int
@@ -52,9 +52,9 @@ class LogDirectories:
         self._fail_on_data_loss = fail_on_data_loss
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """No-op: no file is kept open."""
 
-    # --- what there is ---
+    # --- partitions and offsets ---
 
     def partitions(self, subscription: Subscription) -> list[TopicPartition]:
         """Return the partitions there are; see ``RecordStore``."""
@@ -71,7 +71,7 @@ class LogDirectories:
         return sorted(p for p in there if subscription.matches(p.topic))
 
     def earliest(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log start offset of each, as far as segments go back."""
+        """Return the log start offset of each, or the first offset of its segments."""
         logs = self._replicas()
         return {partition: self._start_of(logs[partition]) for partition in partitions}
 
@@ -81,7 +81,7 @@ class LogDirectories:
         return {partition: self._end_of(partition, logs[partition]) for partition in partitions}
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Return the first record since a time, looking at all that is older."""
+        """Return the offset of the first record since a time, by a scan of all older ones."""
         starts, ends = self.earliest(list(times)), self.latest(list(times))
         found: dict[TopicPartition, int | None] = dict.fromkeys(times)
         for partition, time_ms in times.items():
@@ -121,7 +121,7 @@ class LogDirectories:
         return max(log.high_watermark, self._start_of(log))
 
     def without_old(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Leave ranges as they are: reading passes over old batches by their headers."""
+        """Return the ranges unchanged: reading skips old batches by their headers."""
         return list(ranges)
 
     # --- records ---

@@ -1,4 +1,4 @@
-"""The files of one log, read past its broker: batches that are whole and sound, in order."""
+"""Reads the files of a log without its broker: complete batches with a valid CRC, in sequence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BLOCK_BYTES: Final = 1024 * 1024
 
 
 class SoundBatch(NamedTuple):
-    """A batch whose CRC is right; ``records`` are as they are stored."""
+    """A batch with a valid CRC; ``records`` are as stored, perhaps compressed."""
 
     header: BatchHeader
     records: memoryview
@@ -30,8 +30,8 @@ class SegmentFile(NamedTuple):
     def blocks(self, offset: int) -> Iterator[list[SoundBatch]]:
         """Yield all batches that end at or after ``offset``, about a mebibyte at a time.
 
-        Raises ``RecordsRefusedError`` at the first one that is torn or damaged, when those before
-        it have been yielded; and ``OSError``.
+        Raises ``RecordsRefusedError`` at the first incomplete or damaged batch, after those before
+        it; and ``OSError``.
         """
         with self.path.open("rb") as file:
             position = self._position_of(offset)
@@ -42,7 +42,7 @@ class SegmentFile(NamedTuple):
                 position += length
 
     def _position_of(self, offset: int) -> int:
-        """Return where a batch begins that is not behind ``offset``; the index tells, if it can."""
+        """Return the position of a batch at or before ``offset``, by the index if possible."""
         try:
             data = self.path.with_suffix(INDEX_SUFFIXES[0]).read_bytes()
             size = self.path.stat().st_size
@@ -52,9 +52,9 @@ class SegmentFile(NamedTuple):
 
 
 def _sound_batches(file: BinaryIO, position: int, size: int) -> tuple[list[SoundBatch], int]:
-    """Return the batches from ``position`` on, and how many bytes they take.
+    """Return the batches from ``position`` on, and their size in bytes.
 
-    Raises ``RecordsRefusedError`` when not even the first of them is sound.
+    Raises ``RecordsRefusedError`` when the first one is damaged.
     """
     block = _read(file, position, _BLOCK_BYTES)
     found: list[SoundBatch] = []
@@ -64,12 +64,12 @@ def _sound_batches(file: BinaryIO, position: int, size: int) -> tuple[list[Sound
             header = next_header(block, at, size - position - at)
             if at + header.size > len(block):
                 if found:
-                    break  # it is the first one next time
+                    break  # it is the first one of the next call
                 block = _read(file, position, header.size)
             check_crc(block, at, header)
         except RecordsRefusedError:
             if found:
-                break  # it is reported next time
+                break  # it is reported by the next call
             raise
         end = at + header.size
         found.append(SoundBatch(header, block[at + HEADER_SIZE : end]))
@@ -83,17 +83,17 @@ def _read(file: BinaryIO, position: int, size: int) -> memoryview:
 
 
 def segments_of(directory: Path) -> list[SegmentFile]:
-    """Return the segments of a log in order. Raises ``OSError``."""
+    """Return the segments of a log in sequence. Raises ``OSError``."""
     found = ((base_offset_of(path.name), path) for path in directory.iterdir())
     return sorted(SegmentFile(base, path) for base, path in found if base is not None)
 
 
 def log_end_offset(segments: list[SegmentFile]) -> int:
-    """Return where the sound batches of a log end. Raises ``OSError``."""
+    """Return the end offset of the valid batches of a log. Raises ``OSError``."""
     end = segments[-1].base_offset if segments else 0
     try:
         for block in segments[-1].blocks(end) if segments else ():
             end = block[-1].header.next_offset
     except RecordsRefusedError:
-        return end  # what was being written when the broker ended
+        return end  # an incomplete write of a broker that ended
     return end

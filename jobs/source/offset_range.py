@@ -1,4 +1,4 @@
-"""A range of a partition's offsets: what one task reads, and what of it is still there."""
+"""A range of offsets that one task reads, and the part of it that still exists."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _log = logging.getLogger(__name__)
 
 
 class DataLossError(RegentError):
-    """Records that were to be read are gone."""
+    """Records to read are lost."""
 
 
 @dataclass(frozen=True)
 class OffsetRange(InputPartition):
-    """What one task reads: a partition from ``start`` to before ``end``.
+    """The input of a task: a partition from ``start`` to before ``end``.
 
     Records before ``since_ms`` need not be read.
     """
@@ -35,21 +35,21 @@ class OffsetRange(InputPartition):
 
     @property
     def size(self) -> int:
-        """How many records it has at most."""
+        """The maximum number of records."""
         return self.end - self.start
 
 
 def report_data_loss(text: str, *, is_error: bool) -> None:
-    """Raise ``DataLossError``, or say that there is a gap and go on."""
+    """Raise ``DataLossError``, or log the gap."""
     if is_error:
         raise DataLossError(f"{text} (failOnDataLoss=false goes on with what is there)")
-    _log.warning("%s: going on with what is there", text)
+    _log.warning("%s: continuing with the existing records", text)
 
 
 def existing_range(
     wanted: OffsetRange, earliest: int, latest: int, *, fail_on_data_loss: bool
 ) -> OffsetRange:
-    """Return what is there of a range of a log that has [earliest, latest)."""
+    """Return the existing part of a range, of a log with offsets [earliest, latest)."""
     start, end = wanted.start, wanted.end
     if start < earliest:
         text = f"{wanted.partition}: offsets {start} to {min(earliest, end) - 1} are gone"

@@ -1,4 +1,4 @@
-"""Rows on their way into topics: which columns they need, and a producer that loses nothing."""
+"""Writes rows into topics: the columns of rows, and a producer that loses nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from regent.jobs.source.options import OptionError
 
 ANY_PARTITION: Final = -1
 _POLL_S: Final = 0.1
-_FULL_S: Final = 0.01  # until there may be room for another record
+_FULL_S: Final = 0.01  # pause until there may be room for a record
 _TEXT: Final = ("string", "binary")
 _DEFAULTS: Final = {
     "linger.ms": 20,
@@ -43,7 +43,7 @@ class Row(NamedTuple):
 
 
 class RowColumns:
-    """Which columns of a DataFrame are what; others are not written, as by Spark's connector."""
+    """The columns of a DataFrame by meaning; others are ignored, as by Spark's connector."""
 
     def __init__(self, schema: StructType, topic: str | None) -> None:
         """Raises ``OptionError`` when there is no value or topic, or one of another type."""
@@ -87,7 +87,7 @@ class RowColumns:
             yield Row(topic, number, key, value, pairs)
 
     def topics(self, batch: pa.RecordBatch) -> set[str]:
-        """Return where the rows of a batch go."""
+        """Return the topics of the rows of a batch."""
         if self._topic is not None:
             return {self._topic}
         return {topic for topic in batch.column("topic").unique().to_pylist() if topic}
@@ -111,7 +111,7 @@ class RecordProducer:
         )
 
     def send(self, row: Row) -> None:
-        """Hand over a record, waiting while too many are under way. Raises ``SendError``."""
+        """Send a record; wait while too many are in flight. Raises ``SendError``."""
         while True:
             self._check()
             try:
@@ -130,13 +130,13 @@ class RecordProducer:
                 return
 
     def finish(self) -> None:
-        """Wait until everything is acknowledged, or given up. Raises ``SendError``."""
+        """Wait until every record is acknowledged or has failed. Raises ``SendError``."""
         while self._failure is None and self._producer.flush(_POLL_S):
             continue
         self._check()
 
     def abandon(self) -> None:
-        """Forget what is not sent yet."""
+        """Drop the unsent records."""
         self._producer.purge()
         self._producer.flush(_POLL_S)
 

@@ -1,7 +1,7 @@
-"""Records of magic 2 as columns, thousands at a time.
+"""Decodes records of magic 2 into columns, thousands at a time.
 
-Mirrors ``org.apache.kafka.common.record.DefaultRecord``. Python walks only from length to length;
-every other number is a column of numpy's, and keys and values are cut out by Arrow.
+Mirrors ``org.apache.kafka.common.record.DefaultRecord``. Python reads only the lengths of records
+in sequence. All other numbers are decoded with numpy, and Arrow slices keys and values.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Numbers: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 _MAX_VARINT_BYTES: Final = 10
-_MAX_BYTES: Final = 2**31 - 1  # what Arrow's binary columns can point at
-_PADDING: Final = bytes(_MAX_VARINT_BYTES)  # so that a number may be looked for at the very end
+_MAX_BYTES: Final = 2**31 - 1  # the offset limit of Arrow's binary columns
+_PADDING: Final = bytes(_MAX_VARINT_BYTES)  # so that a varint can be decoded at the very end
 
 
 class CorruptRecordsError(Exception):
-    """Records that are not what the header of their batch says."""
+    """Records that do not match the header of their batch."""
 
 
 class Payload(NamedTuple):
@@ -41,7 +41,7 @@ class Payload(NamedTuple):
 def decode(payloads: Sequence[Payload], wanted: OffsetRange, schema: pa.Schema) -> pa.RecordBatch:
     """Return the records of batches that are in a range, with the columns of ``schema``.
 
-    The batches come in the order of their offsets. Raises ``CorruptRecordsError``.
+    The batches are sorted by offset. Raises ``CorruptRecordsError``.
     """
     data = b"".join((*(payload.data for payload in payloads), _PADDING))
     if len(data) > _MAX_BYTES:
@@ -56,7 +56,7 @@ def decode(payloads: Sequence[Payload], wanted: OffsetRange, schema: pa.Schema) 
 
 
 def _record_starts(payloads: Sequence[Payload], data: bytes) -> tuple[Numbers, Numbers]:
-    """Return where the body of each record begins, and how many each batch has."""
+    """Return the start of each record's body, and the number of records of each batch."""
     starts: list[int] = []
     counts: list[int] = []
     at = 0
@@ -73,7 +73,7 @@ def _record_starts(payloads: Sequence[Payload], data: bytes) -> tuple[Numbers, N
                 size |= data[at] << shift
                 at += 1
             starts.append(at)
-            at += size >> 1  # zigzag: what is odd would be a negative length
+            at += size >> 1  # zigzag: an odd number is a negative length
             if size & 1:
                 raise CorruptRecordsError(f"a record of the batch at {header.base_offset} has none")
         if at != end or len(starts) - before != header.record_count:
@@ -99,7 +99,7 @@ class _Columns:
         self._headers = headers
         self._counts = counts
         self._partition = partition
-        self._time_deltas, at = self._varints(starts + 1)  # behind the attributes
+        self._time_deltas, at = self._varints(starts + 1)  # after the attributes
         offset_deltas, at = self._varints(at)
         self.offsets = self._each("base_offset") + offset_deltas
         self._key_sizes, self._keys_at = self._varints(at)
@@ -132,7 +132,7 @@ class _Columns:
                 raise AssertionError(name)
 
     def _each(self, field: str) -> Numbers:
-        """Return a number of the batch's header for each record."""
+        """Return a field of the batch header for each record."""
         values = np.array([getattr(header, field) for header in self._headers], np.int64)
         return np.repeat(values, self._counts)
 
@@ -146,7 +146,7 @@ class _Columns:
         )
 
     def _varints(self, at: Numbers) -> tuple[Numbers, Numbers]:
-        """Return the zigzag numbers at these places, and where each ends."""
+        """Return the zigzag numbers at these positions, and their ends."""
         self._check(at)
         first = self._bytes[at]
         value = (first & 0x7F).astype(np.uint64)
@@ -163,7 +163,7 @@ class _Columns:
         return signed, end
 
     def _check(self, at: Numbers) -> None:
-        # A size that is wrong leads out of the records; the padding holds a number at their end.
+        # A wrong size leads out of the records; the padding has a number at their end.
         if len(at) and not 0 <= at.min() <= at.max() <= len(self._data) - _MAX_VARINT_BYTES:
             raise CorruptRecordsError("a record's fields do not fit into it")
 
@@ -174,7 +174,7 @@ class _Columns:
         bounds = np.column_stack((at, ends)).astype(np.int32).ravel()
         if (np.diff(bounds) < 0).any():
             raise CorruptRecordsError("records overlap")
-        # Every second piece of this is one of ours, the others are what lies between them.
+        # Every second slice is one of ours; the others are the gaps between them.
         pieces = pa.BinaryArray.from_buffers(
             kind, max(len(bounds) - 1, 0), [None, pa.py_buffer(bounds), pa.py_buffer(self._data)]
         )

@@ -1,4 +1,4 @@
-"""Where records are read from: brokers, or the log directories that brokers left."""
+"""The source of records: brokers, or log directories."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regent.jobs.source.options import ReadOptions, Subscription
 
 
 class RecordStore(Protocol):
-    """Logs of partitions. Each reader opens its own: it cannot be sent to another process."""
+    """The logs of partitions. Each reader opens its own store, which cannot be pickled."""
 
     def partitions(self, subscription: Subscription) -> list[TopicPartition]:
         """Return the partitions that exist and match the subscription, sorted.
@@ -33,27 +33,27 @@ class RecordStore(Protocol):
         ...
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Return the offset of the first record that is not older than a time; None: none is."""
+        """Return the offset of the first record that is not older than a time; None: no record."""
         ...
 
     def without_old(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Return ranges without what they begin with that is older than they want, if cheap."""
+        """Return the ranges without old records at their start, if that is cheap."""
         ...
 
     def read(self, wanted: OffsetRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the records of a range in order, with the columns of ``schema``.
 
-        Raises ``DataLossError`` when some of them are gone and that was not to be overlooked.
+        Raises ``DataLossError`` when some of them are lost, with failOnDataLoss.
         """
         ...
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         ...
 
 
 def open_store(options: ReadOptions) -> RecordStore:
-    """Return where these options say that records are; nothing is connected to yet."""
+    """Return the store for these options, without a connection yet."""
     if options.log_dirs:
         return LogDirectories(
             options.log_dirs,

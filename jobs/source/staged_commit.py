@@ -1,15 +1,15 @@
-"""Sending staged rows exactly once, to brokers that have no transactions.
+"""Sends staged rows exactly once, to brokers without transactions.
 
-The rows of a commit are first made final: their files, and where the topics ended, are moved
-together under the commit's key, by one rename. From then on these rows are the commit, even if
-Spark computes the same micro-batch again after a crash. Every record carries the header
-``regent.commit``: the commit's id, the file and the row. A writer that finds a commit begun reads
-the topics from where they ended, and sends what is not there. A finished commit leaves a marker.
+First the rows of a commit are fixed: one rename moves their files, with the end offsets of the
+topics, under the key of the commit. These rows are the commit, even if Spark computes the same
+micro-batch again after a crash. Every record has the header ``regent.commit``: the id of the
+commit, the file and the row. A writer that finds a begun commit reads the topics from these end
+offsets, and sends the missing rows. A finished commit leaves a marker.
 
-What cannot be excluded without transactions: that a broker commits a request of the writer that
-died after the successor has looked. It looks when the topics have not grown for a second, and
-requests of a dead process are received within milliseconds. And consumers see a commit grow, not
-appear at once.
+Two limits remain without transactions. A broker may append a request of a dead writer after its
+successor has read the topics. The successor reads when the topics have not grown for a second, and
+requests of a dead process arrive within milliseconds. And consumers see a commit grow, not appear
+at once.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class StagedCommit:
         self._columns = columns
 
     def run(self, files: Sequence[Path]) -> None:
-        """Send the rows of these files, or of those an earlier try had, if there was one.
+        """Send the rows of these files, or of those of an earlier try.
 
         Raises WriteError, BrokersError and OSError; then it can be run again.
         """
@@ -110,7 +110,7 @@ class StagedCommit:
             raise
 
     def _already_sent(self, commit_id: bytes, begin: Offsets) -> set[bytes]:
-        """Return the places of the rows that an earlier try has sent."""
+        """Return the (file, row) of the rows that an earlier try has sent."""
         found: set[bytes] = set()
         with closing(self._port()) as port:
             ends = self._quiet_ends(sorted({topic for topic, _ in begin}))

@@ -1,7 +1,7 @@
-"""Reading topics as they grow.
+"""Streaming reads of topics.
 
-The offsets of a micro-batch are decided here, kept in Spark's checkpoint, and read by its tasks:
-so a batch that is run again, or after a restart, has the same records.
+The reader decides the offsets of a micro-batch, Spark's checkpoint keeps them, and the tasks read
+them: so a repeated batch, also after a restart, has the same records.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _PAUSE_S: Final = 0.2
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One is asked for offsets in the driver; copies of it read in the tasks."""
+    """One reader gives the offsets in the driver; copies of it read in the tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        """Raises ``OptionError`` for columns that records have not."""
+        """Raises ``OptionError`` for columns that records do not have."""
         self._options = options
         self._schema = arrow_schema(schema)
         self._opened: RecordStore | None = None
@@ -53,23 +53,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- offsets, in the driver ---
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return where a query without a checkpoint begins."""
+        """Return the initial offsets of a query without a checkpoint."""
         there = self._store.partitions(self._options.subscription)
         check_names(self._options.starting, there)
         bounds = LogBounds.of(there, self._store)
         return to_json(resolve(self._options.starting, bounds, self._store))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return how much one micro-batch takes."""
+        """Return the limit of a micro-batch."""
         limit = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Note where the query ends: what comes later is for the next one."""
+        """Fix the end offsets of the query: later records are for the next one."""
         self._target = self._store.latest(self._store.partitions(self._options.subscription))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return where the micro-batch that begins at ``start`` ends.
+        """Return the end offsets of the micro-batch that begins at ``start``.
 
         Partitions that are new begin with their first record. Raises ``DataLossError``.
         """
@@ -83,11 +83,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(latest)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return how far the logs went when they were looked at last."""
+        """Return the latest known end offsets."""
         return to_json(self._latest) if self._latest else None
 
     def stop(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         if self._opened is not None:
             self._opened.close()
 
@@ -98,10 +98,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._opened
 
     def _ends(self, begin: Mapping[Any, int]) -> Offsets:
-        """Return where the logs end now.
+        """Return the current end offsets.
 
-        None may end before where we are, or be gone. For a moment that may seem so: a new leader
-        learns the high watermark from its followers, a new broker the topics from the controller.
+        None may be lower than before, or missing. For a moment that can seem so: a new leader
+        learns the high watermark from its followers, a new broker learns the topics from the
+        controller.
         """
         deadline = time.monotonic() + _PATIENCE_S
         while True:
@@ -123,18 +124,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- records, in the tasks ---
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return what the tasks of a micro-batch read."""
+        """Return the ranges for the tasks of a micro-batch."""
         begin = from_json(start)
         ranges = [OffsetRange(p, begin.get(p, 0), until) for p, until in from_json(end).items()]
         return split(ranges, self._options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one of them."""
+        """Yield the records of one range."""
         return read_range(self._options, self._schema, partition)
 
 
 def _loss(begin: Mapping[Any, int], latest: Offsets) -> str:
-    """Say what is missing of what was there before; nothing: it is all there."""
+    """Return which earlier records are missing; empty: none."""
     for partition, offset in sorted(begin.items()):
         if partition not in latest:
             return f"{partition}: the partition is gone"

@@ -1,12 +1,12 @@
-"""Writing DataFrames into topics: at least once, or exactly once through a staging directory.
+"""Writes DataFrames into topics: at least once, or exactly once through a staging directory.
 
-By default each task sends its rows itself, with an idempotent producer and ``acks=all``: nothing is
-lost, but what a task has sent when it fails is sent again by the next attempt. That is the
-guarantee of Spark's Kafka sink: *at least once*.
+By default each task sends its rows with an idempotent producer and ``acks=all``. Nothing is lost,
+but after a failure the next attempt sends rows again. That is the guarantee of Spark's Kafka sink:
+*at least once*.
 
 With ``stagingLocation``, a directory that driver and executors share, tasks only stage their rows;
 the driver's commit sends the rows of the attempts that succeeded, *exactly once*, even if tasks ran
-twice or failed. See ``jobs.source.staged_commit`` for how, and for the limits.
+twice or failed. ``jobs.source.staged_commit`` has the method and its limits.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _QUERY_ID: Final = "sql.streaming.queryId"  # a local property of the jobs of a 
 
 @dataclass(frozen=True)
 class TaskRows(WriterCommitMessage):
-    """What a task did, for which streaming query: sent its rows, or staged them in ``path``."""
+    """The result of a task, and its streaming query: rows sent, or staged in ``path``."""
 
     count: int
     path: Path | None
@@ -47,7 +47,7 @@ class TaskRows(WriterCommitMessage):
 
 
 class _Writer:
-    """What both writers do in a task."""
+    """The work of both writers in a task."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
@@ -67,26 +67,26 @@ class _Writer:
                 count += batch.num_rows
             producer.finish()
         except BaseException:
-            producer.abandon()  # or a task that failed would go on sending
+            producer.abandon()  # else a failed task would continue to send
             raise
         return TaskRows(count, None, _query_id())
 
     def _commit(self, messages: list[WriterCommitMessage | None], key: str) -> None:
         rows = [message for message in messages if isinstance(message, TaskRows)]
         if self._options.staging is not None and rows:
-            # Another query that begins with an empty checkpoint counts from 0 again.
+            # Another query with an empty checkpoint counts from 0 again.
             directory = self._options.staging / (rows[0].query_id or "")
             commit = StagedCommit(directory, key, self._options.kafka, self._columns)
             commit.run([row.path for row in rows if row.path is not None])
 
     def _drop(self, name: str) -> None:
-        """Drop what tasks have staged under a name, those that failed or ran twice included."""
+        """Drop the staged rows under a name, also of tasks that failed or ran twice."""
         if self._options.staging is not None:
             shutil.rmtree(self._options.staging / _INCOMING / name, ignore_errors=True)
 
 
 class BatchWriter(DataSourceArrowWriter, _Writer):
-    """One write. With ``commitId`` it is done once however often it is asked for."""
+    """One write. With ``commitId`` it is done once, also if it is repeated."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         """Raises ``OptionError`` for columns that cannot be written."""
@@ -100,29 +100,29 @@ class BatchWriter(DataSourceArrowWriter, _Writer):
         return self._write(iterator, self._key)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Send what is staged."""
+        """Send the staged rows."""
         self._commit(messages, self._key)
         self._drop(self._key)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drop what is staged; what was sent cannot be taken back."""
+        """Drop the staged rows; sent rows cannot be removed."""
         self._drop(self._key)
 
 
 class StreamWriter(DataSourceStreamArrowWriter, _Writer):
-    """The micro-batches of a query, each known by its number in the query's checkpoint."""
+    """The micro-batches of a query, by their number in the query's checkpoint."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskRows:
         """Send or stage the rows of one task. Raises ``WriteError``."""
         return self._write(iterator, _query_id() or _NO_QUERY)
 
     def commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
-        """Send what is staged for this micro-batch."""
+        """Send the staged rows of this micro-batch."""
         self._commit(messages, f"batch-{batch_id}")
         self._drop_of_query(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
-        """Drop what is staged; what was sent cannot be taken back."""
+        """Drop the staged rows; sent rows cannot be removed."""
         del batch_id
         self._drop_of_query(messages)
 
@@ -150,6 +150,6 @@ def _stage(batches: Iterator[pa.RecordBatch], directory: Path) -> TaskRows:
 
 
 def _query_id() -> str | None:
-    """Return which streaming query this task is of, if any."""
+    """Return the id of the task's streaming query, None if it has none."""
     context = TaskContext.get()
     return None if context is None else context.getLocalProperty(_QUERY_ID)
