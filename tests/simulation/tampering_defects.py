@@ -112,9 +112,9 @@ def registrations_of_others_overwritten() -> Any:
     return patch.object(ZkControllerStore, "register_broker", over_the_present_one)
 
 
-def garbage_stays_in_registrations() -> Any:
+def undecodable_registrations_stay() -> Any:
     """A broker does not check its registration for changes by others."""
-    return patch.object(broker_store, "_is_garbage", lambda node, broker_id: False)
+    return patch.object(broker_store, "_is_undecodable", lambda node, broker_id: False)
 
 
 def contested_topics_left_out() -> Any:
@@ -149,7 +149,7 @@ def registrations_made_again_without_suspects() -> Any:
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     terms_unchecked: 830,
     contested_topics_left_out: 6_009_810,
-    garbage_stays_in_registrations: 670,
+    undecodable_registrations_stay: 670,
     registrations_made_again_without_suspects: 2310,
     older_data_are_accepted: 452,
     registrations_deleted_for_good: 100,
