@@ -59,5 +59,5 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def columns_schema(*names: str) -> pa.Schema:
-    """Return the Arrow schema of some columns."""
+    """Return the Arrow schema of the columns with these names."""
     return arrow_schema(StructType([_WITH_HEADERS[name] for name in names]))

@@ -78,7 +78,7 @@ class KafkaPort:
     # --- partitions and offsets ---
 
     def partitions(self, subscription: Subscription) -> list[TopicPartition]:
-        """Return the partitions there are; see ``RecordStore``."""
+        """Return the partitions that a subscription matches; see ``RecordStore``."""
         if subscription.pattern is not None:
             topics = self._retried(lambda: self._metadata.list_topics(timeout=_REQUEST_S).topics)
             return sorted(
@@ -103,7 +103,7 @@ class KafkaPort:
         return self._offsets(dict.fromkeys(partitions, _EARLIEST))
 
     def latest(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the high watermark of each."""
+        """Return the high watermark of each partition."""
         return self._offsets(dict.fromkeys(partitions, _LATEST))
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
@@ -137,7 +137,7 @@ class KafkaPort:
         return self._metadata_client
 
     def _partition_counts(self, names: Sequence[str], deadline: float) -> dict[str, int]:
-        """Return how many partitions topics have; one that is unknown at the deadline is none."""
+        """Return the partition count of each topic; raise if one is unknown at the deadline."""
         only = {"topic": names[0]} if len(names) == 1 else {}
         topics = self._metadata.list_topics(**only, timeout=_REQUEST_S).topics
         counts = {}

@@ -46,7 +46,7 @@ class LogDirectories:
     def __init__(
         self, directories: Sequence[Path], *, include_uncommitted: bool, fail_on_data_loss: bool
     ) -> None:
-        """Read nothing yet."""
+        """Keep the directories; ``partitions`` reads them first."""
         self._directories = directories
         self._include_uncommitted = include_uncommitted
         self._fail_on_data_loss = fail_on_data_loss
@@ -57,7 +57,7 @@ class LogDirectories:
     # --- partitions and offsets ---
 
     def partitions(self, subscription: Subscription) -> list[TopicPartition]:
-        """Return the partitions there are; see ``RecordStore``."""
+        """Return the partitions that a subscription matches; see ``RecordStore``."""
         there = self._replicas()
         places = ", ".join(map(str, self._directories))
         for partition in subscription.assigned:
@@ -76,7 +76,7 @@ class LogDirectories:
         return {partition: self._start_of(logs[partition]) for partition in partitions}
 
     def latest(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the high watermark of each, or its log end offset."""
+        """Return the high watermark; with ``includeUncommitted``, the log end offset."""
         logs = self._replicas()
         return {partition: self._end_of(partition, logs[partition]) for partition in partitions}
 

@@ -25,7 +25,7 @@ class DataLossError(RegentError):
 class OffsetRange(InputPartition):
     """The input of a task: a partition from ``start`` to before ``end``.
 
-    Records before ``since_ms`` need not be read.
+    A read may skip records with a timestamp before ``since_ms``.
     """
 
     partition: TopicPartition

@@ -1,4 +1,4 @@
-"""Offsets: from options to numbers, and from numbers to a checkpoint's JSON and back."""
+"""Resolves offset options to offsets; converts offsets to the JSON of a checkpoint and back."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from regent.jobs.source.options import EARLIEST, LATEST, OffsetsOption, OptionEr
 from regent.jobs.source.record_store import RecordStore
 
 Offsets: TypeAlias = dict[TopicPartition, int]
-"""Of each partition the offset of the record that is read next."""
+"""The offset to read next, by partition."""
 
 
 class LogBounds(NamedTuple):
-    """Where logs begin and end at one moment: [earliest, latest) of each partition."""
+    """The offsets [earliest, latest) of each partition at one time."""
 
     earliest: Mapping[TopicPartition, int]
     latest: Mapping[TopicPartition, int]
 
     @classmethod
     def of(cls, partitions: Sequence[TopicPartition], store: RecordStore) -> LogBounds:
-        """Ask for those of some partitions."""
+        """Read the bounds of these partitions from the store."""
         return cls(store.earliest(partitions), store.latest(partitions))
 
 
 def check_names(option: OffsetsOption, partitions: Sequence[TopicPartition]) -> None:
-    """Raise ``OptionError`` when an option names other partitions than these."""
+    """Raise ``OptionError`` unless an option names all of these partitions and no other."""
     if option.by_partition is None:
         return
     named = set(option.by_partition)
@@ -38,9 +38,9 @@ def check_names(option: OffsetsOption, partitions: Sequence[TopicPartition]) -> 
 
 
 def resolve(option: OffsetsOption, bounds: LogBounds, store: RecordStore) -> Offsets:
-    """Return the offsets an option means for the partitions of ``bounds``.
+    """Resolve an option to the offset of each partition in ``bounds``.
 
-    Raises ``OptionError`` for a time without a record after it.
+    Raises ``OptionError`` if no record is at or after a requested time.
     """
     times = option.times_of(bounds.latest)
     if times:
@@ -76,9 +76,9 @@ def _some(partitions: Iterable[TopicPartition]) -> str:
 
 
 def limited(start: Offsets, latest: Offsets, max_records: int) -> Offsets:
-    """Return where a micro-batch ends that takes ``max_records`` of what is new.
+    """Return the end offsets of a micro-batch of about ``max_records`` new records.
 
-    Each partition gives in proportion to what it has; one that has anything gives something.
+    Each partition contributes in proportion to its new records, at least one if it has any.
     Mirrors ``KafkaMicroBatchStream.rateLimit``.
     """
     new = {partition: latest[partition] - start.get(partition, 0) for partition in latest}
@@ -93,7 +93,7 @@ def limited(start: Offsets, latest: Offsets, max_records: int) -> Offsets:
 
 
 def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """Return offsets as they stand in a checkpoint, always in the same order."""
+    """Return ``{topic: {partition: offset}}``, sorted, for a checkpoint."""
     document: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         document.setdefault(topic, {})[str(partition)] = offset
@@ -101,7 +101,7 @@ def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
 
 
 def from_json(document: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """Return the offsets of a checkpoint."""
+    """Return the offsets in the JSON of a checkpoint: the inverse of ``to_json``."""
     return {
         TopicPartition(topic, int(partition)): offset
         for topic, numbers in document.items()

@@ -1,7 +1,7 @@
-"""The options of the data source, after Spark's Kafka connector: read, checked, typed.
+"""Parses and validates the options of the data source, named as in Spark's Kafka connector.
 
-Spark hands them over with names in lower case. Whatever cannot be used raises ``OptionError`` with
-one line, before anything is connected to.
+Spark passes option names in lower case. An invalid option raises ``OptionError`` with a message of
+one line, before any connection is made.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _READ: Final = (
     _POLL_TIMEOUT,
 )
 _WRITE: Final = (_SERVERS, "topic", "stagingLocation", "commitId")
-_OF_SPARK: Final = {"checkpointlocation", "queryname"}  # it passes on what is its own
+_OF_SPARK: Final = {"checkpointlocation", "queryname"}  # Spark passes its own options too
 _FIXED: Final = {
     "auto.offset.reset": "startingOffsets and failOnDataLoss say where to begin",
     "enable.auto.commit": "Spark's checkpoint keeps the offsets",
@@ -56,19 +56,19 @@ _FIXED: Final = {
 
 
 class OptionError(RegentError):
-    """An option, or a column, that cannot be used; the message names it."""
+    """An option or a column is invalid; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which partitions: all of some topics, of those whose whole name matches, or exactly these."""
+    """The partitions to read: of these topics, of topics that match a regex, or exactly these."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     assigned: tuple[TopicPartition, ...] = ()
 
     def matches(self, topic: str) -> bool:
-        """Whether an existing topic belongs to it."""
+        """Return whether the subscription includes an existing topic."""
         if self.pattern is not None:
             return re.fullmatch(self.pattern, topic) is not None
         return topic in self.topics or any(topic == name for name, _ in self.assigned)
@@ -76,10 +76,10 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsOption:
-    """Where to begin or to end: ``everywhere`` the same, or of each partition its own.
+    """The start or end of a read: one offset or time ``everywhere``, or one for each partition.
 
-    An offset may be ``EARLIEST`` or ``LATEST``. Times are milliseconds since 1970, and stand for
-    the first record that is as young; where there is none, for the end of the log if ``may_end``.
+    An offset may be ``EARLIEST`` or ``LATEST``. A time, in milliseconds since 1970, means the first
+    record at or after it. If there is none, it means the end of the log, if ``may_end``.
     """
 
     name: str
@@ -91,13 +91,13 @@ class OffsetsOption:
 
     @property
     def by_partition(self) -> Mapping[TopicPartition, int] | None:
-        """What each partition has of its own; None: nothing, they are all treated the same."""
+        """Return the offset or time of each partition; None: one value applies to all."""
         if self.everywhere is not None or self.time_everywhere is not None:
             return None
         return self.times or self.offsets
 
     def times_of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the times of partitions; none if it is offsets that are given."""
+        """Return the time of each partition; empty if the option gives offsets."""
         if self.time_everywhere is not None:
             return dict.fromkeys(partitions, self.time_everywhere)
         return {partition: self.times[partition] for partition in partitions} if self.times else {}
@@ -105,7 +105,7 @@ class OffsetsOption:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What to read, from where to where. ``kafka`` is for librdkafka; empty: ``log_dirs``."""
+    """Validated options of a read. ``kafka`` configures librdkafka; if empty, read ``log_dirs``."""
 
     kafka: Mapping[str, str]
     log_dirs: tuple[Path, ...]
@@ -123,7 +123,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Where to write; ``topic`` None: a column says it. With ``staging`` exactly once."""
+    """Validated options of a write. ``topic`` None: use the column. ``staging``: exactly once."""
 
     kafka: Mapping[str, str]
     topic: str | None
@@ -169,7 +169,7 @@ def write_options(options: Mapping[str, str], *, is_stream: bool) -> WriteOption
 
 
 class _Options:
-    """Options by the names people know them by."""
+    """The raw options; looks them up without regard to case."""
 
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
@@ -227,7 +227,7 @@ class _Options:
         return value
 
     def kafka(self, *, is_required: bool) -> dict[str, str]:
-        """Return what librdkafka is to be given: ``kafka.*``, and the servers."""
+        """Return the configuration of librdkafka: ``kafka.*`` and the bootstrap servers."""
         start = len(_KAFKA)
         settings = {n[start:]: v for n, v in self._values.items() if n.startswith(_KAFKA)}
         for name, reason in _FIXED.items():
@@ -305,7 +305,7 @@ def _ending(given: _Options, *, is_stream: bool) -> OffsetsOption:
 
 
 def _times(given: _Options, what: str, *, may_end: bool) -> OffsetsOption | None:
-    """Return the times that were given, one for all partitions or one for each, if any."""
+    """Return the timestamp option, for all partitions or for each; None: not given."""
     name = f"{what}Timestamp"
     text = given.text(name)
     if text is not None:

@@ -18,7 +18,7 @@ _FULL_S: Final = 0.01  # pause until there may be room for a record
 _TEXT: Final = ("string", "binary")
 _DEFAULTS: Final = {
     "linger.ms": 20,
-    "partitioner": "murmur2_random",  # as Java's producers: a key stays in its partition
+    "partitioner": "murmur2_random",  # as in Java's producer, so that a key keeps its partition
 }
 _FIXED: Final = {
     "acks": "all",
@@ -29,11 +29,11 @@ _FIXED: Final = {
 
 
 class SendError(RegentError):
-    """Records were not acknowledged."""
+    """A record could not be sent, or was not acknowledged."""
 
 
 class Row(NamedTuple):
-    """One record to be written."""
+    """One record to write; ``partition`` may be ``ANY_PARTITION``."""
 
     topic: str
     partition: int
@@ -46,7 +46,7 @@ class RowColumns:
     """The columns of a DataFrame by meaning; others are ignored, as by Spark's connector."""
 
     def __init__(self, schema: StructType, topic: str | None) -> None:
-        """Raises ``OptionError`` when there is no value or topic, or one of another type."""
+        """Raises ``OptionError`` if value or topic is missing, or a column has a wrong type."""
         types = {field.name: field.dataType for field in schema}
         for name in ("key", "value", "topic"):
             allowed = ("string",) if name == "topic" else _TEXT
@@ -70,7 +70,7 @@ class RowColumns:
         count = batch.num_rows
         columns: dict[str, list[Any]] = {n: batch.column(n).to_pylist() for n in self._names}
         nothing = [None] * count
-        # The option goes before the column, as in Spark's connector.
+        # The option takes precedence over the column, as in Spark's connector.
         topics = columns.get("topic", nothing) if self._topic is None else [self._topic] * count
         for topic, partition, key, value, headers in zip(
             topics,
@@ -101,7 +101,7 @@ def _are_headers(kind: Any) -> bool:
 
 
 class RecordProducer:
-    """An idempotent producer with ``acks=all``; all is acknowledged when ``finish`` returns."""
+    """An idempotent producer with ``acks=all``. ``finish`` waits for all acknowledgements."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._failure: KafkaError | None = None

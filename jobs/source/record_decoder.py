@@ -39,7 +39,7 @@ class Payload(NamedTuple):
 
 
 def decode(payloads: Sequence[Payload], wanted: OffsetRange, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the records of batches that are in a range, with the columns of ``schema``.
+    """Return the records of the batches inside a range, with the columns of ``schema``.
 
     The batches are sorted by offset. Raises ``CorruptRecordsError``.
     """
@@ -168,7 +168,7 @@ class _Columns:
             raise CorruptRecordsError("a record's fields do not fit into it")
 
     def _slices(self, at: Numbers, sizes: Numbers, kind: pa.DataType) -> pa.Array:
-        """Return pieces of the data; a size of -1 is null."""
+        """Return a binary column of slices of the data; a size of -1 is null."""
         ends = at + np.maximum(sizes, 0)
         self._check(ends)
         bounds = np.column_stack((at, ends)).astype(np.int32).ravel()

@@ -20,16 +20,16 @@ class RecordStore(Protocol):
     def partitions(self, subscription: Subscription) -> list[TopicPartition]:
         """Return the partitions that exist and match the subscription, sorted.
 
-        Raises ``OptionError`` when a topic or partition that is named does not exist.
+        Raises ``OptionError`` if a named topic or partition does not exist.
         """
         ...
 
     def earliest(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset of the first record of each."""
+        """Return the log start offset of each partition."""
         ...
 
     def latest(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset after the last committed record of each."""
+        """Return the offset after the last committed record of each partition."""
         ...
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
