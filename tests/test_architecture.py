@@ -66,9 +66,6 @@ LONG_BY_NATURE = {
     "api/record_validation.py::_walk",  # for every record: a call costs as much as it
 }
 
-OLDER_NAMES = ("jobs/",)
-"""Rooms whose variables are older than the name ``topic_partition``."""
-
 
 def sources() -> Iterator[Path]:
     """Yield every module of ours that is not a test."""
@@ -166,7 +163,7 @@ def topic_partitions(tree: ast.Module) -> Iterator[tuple[str, int]]:
             yield node.target.id, node.lineno
 
 
-@pytest.mark.parametrize("name", [n for n in SOURCES if not n.startswith(OLDER_NAMES)])
+@pytest.mark.parametrize("name", SOURCES)
 def test_a_topic_partition_is_called_one(name: str):
     wrong = [
         f"{name}:{line}: {called}"

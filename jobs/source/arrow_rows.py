@@ -24,10 +24,10 @@ _TIMESTAMP_TYPES: Final = {
 
 
 def message_batch(
-    messages: Sequence[Message], partition: TopicPartition, schema: pa.Schema
+    messages: Sequence[Message], topic_partition: TopicPartition, schema: pa.Schema
 ) -> pa.RecordBatch:
     """Return the messages of one partition with the columns of ``schema``."""
-    arrays = [_BUILDERS[field.name](messages, partition, field.type) for field in schema]
+    arrays = [_BUILDERS[field.name](messages, topic_partition, field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -36,37 +36,53 @@ def constant(value: Any, kind: pa.DataType, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), count)
 
 
-def _keys(messages: Sequence[Message], _: TopicPartition, kind: pa.DataType) -> pa.Array:
+def _keys(
+    messages: Sequence[Message], _topic_partition: TopicPartition, kind: pa.DataType
+) -> pa.Array:
     return pa.array(list(map(Message.key, messages)), kind)
 
 
-def _values(messages: Sequence[Message], _: TopicPartition, kind: pa.DataType) -> pa.Array:
+def _values(
+    messages: Sequence[Message], _topic_partition: TopicPartition, kind: pa.DataType
+) -> pa.Array:
     return pa.array(list(map(Message.value, messages)), kind)
 
 
-def _topics(messages: Sequence[Message], where: TopicPartition, kind: pa.DataType) -> pa.Array:
-    return constant(where.topic, kind, len(messages))
+def _topics(
+    messages: Sequence[Message], topic_partition: TopicPartition, kind: pa.DataType
+) -> pa.Array:
+    return constant(topic_partition.topic, kind, len(messages))
 
 
-def _partitions(messages: Sequence[Message], where: TopicPartition, kind: pa.DataType) -> pa.Array:
-    return constant(where.partition, kind, len(messages))
+def _partitions(
+    messages: Sequence[Message], topic_partition: TopicPartition, kind: pa.DataType
+) -> pa.Array:
+    return constant(topic_partition.partition, kind, len(messages))
 
 
-def _offsets(messages: Sequence[Message], _: TopicPartition, kind: pa.DataType) -> pa.Array:
+def _offsets(
+    messages: Sequence[Message], _topic_partition: TopicPartition, kind: pa.DataType
+) -> pa.Array:
     return pa.array(list(map(Message.offset, messages)), kind)
 
 
-def _timestamps(messages: Sequence[Message], _: TopicPartition, kind: pa.DataType) -> pa.Array:
+def _timestamps(
+    messages: Sequence[Message], _topic_partition: TopicPartition, kind: pa.DataType
+) -> pa.Array:
     times = map(Message.timestamp, messages)
     return pa.array([time_ms * 1000 for _, time_ms in times], pa.int64()).cast(kind)
 
 
-def _timestamp_types(messages: Sequence[Message], _: TopicPartition, kind: pa.DataType) -> pa.Array:
+def _timestamp_types(
+    messages: Sequence[Message], _topic_partition: TopicPartition, kind: pa.DataType
+) -> pa.Array:
     times = map(Message.timestamp, messages)
     return pa.array([_TIMESTAMP_TYPES[type_] for type_, _ in times], kind)
 
 
-def _headers(messages: Sequence[Message], _: TopicPartition, kind: pa.DataType) -> pa.Array:
+def _headers(
+    messages: Sequence[Message], _topic_partition: TopicPartition, kind: pa.DataType
+) -> pa.Array:
     rows: list[list[dict[str, Any]] | None] = []
     for headers in map(Message.headers, messages):
         pairs = headers.items() if isinstance(headers, dict) else headers or ()

@@ -62,9 +62,9 @@ class PushedFilters:
             self._take_timestamp(condition)
         return False
 
-    def admits(self, partition: TopicPartition) -> bool:
+    def admits(self, topic_partition: TopicPartition) -> bool:
         """Whether any record of a partition can match."""
-        return all(_holds(condition, partition) for condition in self._on_partition)
+        return all(_holds(condition, topic_partition) for condition in self._on_partition)
 
     def narrow(self, wanted: OffsetRange) -> OffsetRange:
         """Return the part of a range that can match."""
@@ -117,10 +117,10 @@ def _is_comparison(condition: Filter) -> bool:
     return type(condition) in _COMPARISONS and getattr(condition, "value", None) is not None
 
 
-def _holds(condition: Filter, partition: TopicPartition) -> bool:
+def _holds(condition: Filter, topic_partition: TopicPartition) -> bool:
     if isinstance(condition, Not):
-        return not _holds(condition.child, partition)
-    value = partition.topic if _column_of(condition) == "topic" else partition.partition
+        return not _holds(condition.child, topic_partition)
+    value = topic_partition.topic if _column_of(condition) == "topic" else topic_partition.partition
     if isinstance(condition, In):
         return value in condition.value
     return _COMPARISONS[type(condition)](value, condition.value)  # type: ignore[attr-defined]

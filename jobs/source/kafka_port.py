@@ -264,12 +264,12 @@ class KafkaPort:
         raise BrokersError(f"{where} did not come in {self._poll_timeout_s:g} s{trouble}")
 
     @contextmanager
-    def _consumer(self, partition: TopicPartition, offset: int) -> Iterator[Consumer]:
+    def _consumer(self, topic_partition: TopicPartition, offset: int) -> Iterator[Consumer]:
         consumer = Consumer(
             {**_CONSUMER, **self._settings, **_FIXED, "error_cb": self._note_trouble}
         )
         try:
-            consumer.assign([KafkaPosition(*partition, offset)])
+            consumer.assign([KafkaPosition(*topic_partition, offset)])
             yield consumer
         finally:
             consumer.close()

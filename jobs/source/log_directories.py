@@ -113,11 +113,11 @@ class LogDirectories:
         segments = segments_of(log.directory)
         return max(log.log_start_offset, segments[0].base_offset if segments else 0)
 
-    def _end_of(self, partition: TopicPartition, log: ReplicaLog) -> int:
+    def _end_of(self, topic_partition: TopicPartition, log: ReplicaLog) -> int:
         if self._include_uncommitted:
             return max(log_end_offset(segments_of(log.directory)), log.log_start_offset)
         if log.high_watermark < 0:
-            _log.warning("%s: no high watermark in %s", partition, log.directory.parent)
+            _log.warning("%s: no high watermark in %s", topic_partition, log.directory.parent)
         return max(log.high_watermark, self._start_of(log))
 
     def without_old(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:

@@ -92,13 +92,13 @@ class _Columns:
         starts: Numbers,
         headers: Sequence[BatchHeader],
         counts: Numbers,
-        partition: TopicPartition,
+        topic_partition: TopicPartition,
     ) -> None:
         self._data = data
         self._bytes: Bytes = np.frombuffer(data, np.uint8)
         self._headers = headers
         self._counts = counts
-        self._partition = partition
+        self._partition = topic_partition
         self._time_deltas, at = self._varints(starts + 1)  # after the attributes
         offset_deltas, at = self._varints(at)
         self.offsets = self._each("base_offset") + offset_deltas
