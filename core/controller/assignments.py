@@ -1,8 +1,8 @@
-"""Conditional changes of assignments in ZooKeeper: one topic znode a topic, merged, not replaced.
+"""Writes assignments to topic znodes, on condition of their versions.
 
-A topic's znode holds all of its partitions, and tools rewrite it to add some. Kafka's controller
-replaces it with what it remembers; here it is read, changed where it must be, and written on
-condition of its version, so that no partition is lost.
+A topic znode has all partitions of the topic, and tools rewrite it to add some. Kafka's controller
+replaces it by its own copy. Here it is read, changed and written if it has the same version, so
+that no partition is lost.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ MAX_ROUNDS = 10
 def write_assignments(
     services: ControllerServices, assignments: Mapping[TopicPartition, ReplicaAssignment]
 ) -> Failures:
-    """Bring topic znodes to these assignments; return what failed and why.
+    """Write these assignments to topic znodes; return the failures with reasons.
 
-    The rest is in ZooKeeper by then, but not yet in the context. What says so already is not
-    written again. Raises ``ControllerMovedError``.
+    The others are in ZooKeeper then, but not in the context. A znode that has them already is not
+    written. Raises ``ControllerMovedError``.
     """
     wanted: dict[str, dict[int, ReplicaAssignment]] = {}
     for (topic, partition), assignment in assignments.items():
@@ -62,7 +62,7 @@ def _merge(
     wanted: Mapping[str, Mapping[int, ReplicaAssignment]],
     refused: dict[str, str],
 ) -> dict[str, TopicAssignment]:
-    """Return the topics that must be written, as they are to be."""
+    """Return the new content of the topics that must be written."""
     proposals: dict[str, TopicAssignment] = {}
     stored = services.store.read_topics(wanted)
     for topic, partitions in wanted.items():

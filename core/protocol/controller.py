@@ -168,7 +168,7 @@ class OngoingReassignment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListPartitionReassignmentsResponse:
-    """Answer to ListPartitionReassignments; what is not being moved is not named."""
+    """Answer to ListPartitionReassignments; only partitions that are being reassigned."""
 
     error_code: Errors
     partitions: tuple[OngoingReassignment, ...] = ()

@@ -50,7 +50,7 @@ def moves_begin_again_and_again() -> Any:
 
     def all_of_them(self: Reassignments, partitions: Collection[TopicPartition]) -> None:
         on_isr_change(self, partitions)
-        self._moves.go_on(sorted(self._context.partitions_being_reassigned))
+        self._phases.advance(sorted(self._context.partitions_being_reassigned))
 
     return patch.object(Reassignments, "on_isr_change", all_of_them)
 

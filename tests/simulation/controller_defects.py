@@ -129,7 +129,7 @@ def any_replica_may_join_the_isr() -> Any:
 
 def final_replica_set_written_first() -> Any:
     """A reassignment is written as complete before the removed replicas are stopped."""
-    finish = ReassignmentPhases._finish
+    finish = ReassignmentPhases._complete
 
     def after_writing(self: ReassignmentPhases, partitions: Any) -> None:
         assignment = self._context.partition_full_replica_assignment
@@ -137,7 +137,7 @@ def final_replica_set_written_first() -> Any:
         write_assignments(self._services, targets)
         finish(self, partitions)
 
-    return patch.object(ReassignmentPhases, "_finish", after_writing)
+    return patch.object(ReassignmentPhases, "_complete", after_writing)
 
 
 def failed_deletions_count_as_done() -> Any:

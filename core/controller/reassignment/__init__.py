@@ -1,1 +1,1 @@
-"""Moving partitions to other brokers (KIP-455)."""
+"""Reassignment of partitions to other brokers (KIP-455)."""

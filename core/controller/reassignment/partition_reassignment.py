@@ -1,11 +1,11 @@
-"""Partitions that shall move to other brokers (KIP-455).
+"""Begins, resumes, cancels and completes reassignments (KIP-455).
 
 Mirrors ``KafkaController.processZkPartitionReassignment``,
 ``processApiPartitionReassignment``, ``maybeResumeReassignments`` and
-``maybeCompleteReassignment``; ``partition_moves`` does the moving.
+``maybeCompleteReassignment``; ``reassignment_phases`` has the phases.
 
-The topic znode is the only truth about what is being moved. ``/admin/reassign_partitions`` is an
-inbox: an entry in it is started, or taken out when it cannot be, and is taken out when it is done.
+The topic znode is the only record of a reassignment in progress. ``/admin/reassign_partitions`` is
+an inbox: its entries are begun, and removed when they are complete or refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ACCEPTED = Refusal(Errors.NONE, "")
 
 
 class Reassignments:
-    """Moves partitions, step by step, as the new replicas catch up."""
+    """The reassignments in progress: they advance as new replicas catch up."""
 
     def __init__(
         self,
@@ -49,19 +49,19 @@ class Reassignments:
         self._services = services
         self._log = services.log(__name__)
         self._context = services.context
-        self._moves = ReassignmentPhases(services, partitions, replicas, deletions)
+        self._phases = ReassignmentPhases(services, partitions, replicas, deletions)
 
     def resume(self) -> None:
-        """At the start of a term: go on with what ZooKeeper says is being moved.
+        """Resume the reassignments in ZooKeeper, at the start of a controller's term.
 
-        What tools ask for comes first and supersedes what the topics' znodes say.
+        The requests of tools in ``/admin/reassign_partitions`` supersede the topic znodes.
         """
-        self._moves.clean_up()
+        self._phases.clean_up()
         started = self._start_from_znode()
-        self._moves.go_on(sorted(self._context.partitions_being_reassigned - started))
+        self._phases.advance(sorted(self._context.partitions_being_reassigned - started))
 
     def on_zk_reassignment(self) -> None:
-        """Do what ``/admin/reassign_partitions`` asks for."""
+        """Begin the reassignments in ``/admin/reassign_partitions``."""
         self._start_from_znode()
 
     def submit(
@@ -69,8 +69,8 @@ class Reassignments:
     ) -> AlterPartitionReassignmentsResponse:
         """Begin, replace or cancel reassignments.
 
-        Without an error a partition's new assignment is stored, not finished. Of several rows for a
-        partition the last one counts.
+        NONE means that a partition's new assignment is stored; the reassignment may be in progress.
+        Of several rows for a partition the last one counts.
         """
         targets = {
             TopicPartition(row.topic, row.partition): row.replicas for row in request.partitions
@@ -84,7 +84,7 @@ class Reassignments:
             else:
                 moves[topic_partition] = requested
         self._withdraw_from_znode(moves)
-        refused.update(self._moves.start(moves))
+        refused.update(self._phases.start(moves))
         return AlterPartitionReassignmentsResponse(
             Errors.NONE,
             tuple(
@@ -96,7 +96,7 @@ class Reassignments:
     def ongoing(
         self, request: ListPartitionReassignmentsRequest
     ) -> ListPartitionReassignmentsResponse:
-        """Return what is being moved, sorted; of ``request.partitions`` unless that is None."""
+        """Return the reassignments in progress, sorted; ``request.partitions`` None: all."""
         moving = self._context.partitions_being_reassigned
         asked = moving if request.partitions is None else moving & set(request.partitions)
         rows: list[OngoingReassignment] = []
@@ -111,35 +111,35 @@ class Reassignments:
         return ListPartitionReassignmentsResponse(Errors.NONE, tuple(rows))
 
     def on_isr_change(self, partitions: Collection[TopicPartition]) -> None:
-        """Complete those of these partitions whose target replicas are in sync now."""
+        """Complete the reassignments of these partitions whose target replicas are in sync now."""
         moving = [p for p in partitions if p in self._context.partitions_being_reassigned]
         if moving:
-            self._moves.on_isr_change(moving)
+            self._phases.on_isr_change(moving)
 
     def on_state_written(self, topic_partition: TopicPartition) -> None:
-        """The partition's state was written: complete a move whose target is in sync now."""
+        """Complete a reassignment whose target is in sync now: the partition state was written."""
         if topic_partition in self._context.partitions_being_reassigned:
-            self._moves.on_state_written(topic_partition)
+            self._phases.on_state_written(topic_partition)
 
     def on_partition_modifications(self, topic: str) -> None:
-        """The topic's znode was written: go on with the partitions of it that are being moved."""
+        """Advance the reassignments of a topic: its znode was written."""
         moving = self._context.partitions_being_reassigned
         of_topic = [p for p in self._context.partitions_of(topic) if p in moving]
         if of_topic:
-            self._moves.keep(of_topic)
+            self._phases.on_topic_znode_written(of_topic)
 
     def try_again(self, partitions: Collection[TopicPartition]) -> None:
-        """Do what ZooKeeper refused: it may show, or take, the states of these partitions now."""
-        self._moves.try_again(partitions)
+        """Retry what an ACL prevented: ZooKeeper may allow these partition states now."""
+        self._phases.try_again(partitions)
 
     def on_broker_startup(self, broker_ids: Collection[BrokerId]) -> None:
-        """Go on with partitions that move to these brokers."""
-        self._moves.go_on(self._moving_to(set(broker_ids)))
+        """Advance the reassignments that add replicas on these brokers."""
+        self._phases.advance(self._moving_to(set(broker_ids)))
 
     def on_suspects_change(self, broker_id: BrokerId) -> None:
-        """Complete moves to a broker that waited for one of their target that can lead.
+        """Complete reassignments that waited for a target replica on this broker that can lead.
 
-        Nothing else begins, above all no leader epoch: the list changes often after a start.
+        Nothing else begins, especially no leader epoch: the list changes often after a start.
         """
         self.on_isr_change(self._moving_to({broker_id}))
 
@@ -155,17 +155,17 @@ class Reassignments:
     # --- the znode ---
 
     def _start_from_znode(self) -> set[TopicPartition]:
-        """Start what the znode asks for and is not under way yet; return what was started.
+        """Begin the entries of the znode that are not in progress; return them.
 
-        Runs after every change of the node, our own ones included. Targets may be dead: what a tool
-        wrote once and will not write again waits for them.
+        Runs after each change of the znode, also by this controller. Target brokers may be dead:
+        the entry waits for them, because the tool does not write it again.
         """
         wanted = self._services.store.read_reassignments()
         if wanted is None:
             return set()
         if isinstance(wanted, BadDataError):
             self._log.error("a request to reassign partitions is deleted: %s", wanted)
-            self._services.outbox.record("deleted, it cannot be understood: %s", wanted)
+            self._services.outbox.record("deleted, it cannot be decoded: %s", wanted)
             wanted = {}
         moves: dict[TopicPartition, ReplicaAssignment] = {}
         refused: Refusals = {}
@@ -185,7 +185,7 @@ class Reassignments:
                 refused[topic_partition] = requested
             else:
                 moves[topic_partition] = requested
-        refused.update(self._moves.start(moves))
+        refused.update(self._phases.start(moves))
         self._report(refused)
         settled = {
             **done,
@@ -196,7 +196,7 @@ class Reassignments:
         return set(moves) - set(refused)
 
     def _withdraw_from_znode(self, partitions: Collection[TopicPartition]) -> None:
-        """Take out what the znode says of these: the RPC came later (KAFKA-9089)."""
+        """Remove these partitions from the znode: a later RPC supersedes it (KAFKA-9089)."""
         if not partitions:
             return
         wanted = self._services.store.read_reassignments()

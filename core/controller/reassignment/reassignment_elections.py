@@ -29,7 +29,7 @@ from regent.core.model import (
 
 
 class ReassignmentElections:
-    """Changes leaderships as reassignments need it, and tells the replicas."""
+    """Changes leaderships for reassignments, and sends them to the replicas."""
 
     def __init__(self, services: ControllerServices, partitions: PartitionStateMachine) -> None:
         self._services = services
@@ -37,12 +37,12 @@ class ReassignmentElections:
         self._partitions = partitions
 
     def complete(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Return the partitions whose target is in sync, as ZooKeeper has it now."""
+        """Return the partitions whose target replicas are in sync in ZooKeeper now."""
         states = self._services.store.read_partition_states(partitions)
         return [p for p in partitions if self._is_complete(p, states.get(p))]
 
     def begin_epoch(self, partitions: Iterable[TopicPartition]) -> Failures:
-        """Tell all replicas, in a new leader epoch, which of them copy."""
+        """Begin a leader epoch in which all replicas know the new assignment."""
         led = [p for p in partitions if self._context.partition_leadership_info(p) is not None]
         accepted, failures = change_partitions(self._services, led, ReassignmentEpoch())
         batch = self._services.new_batch()
@@ -52,7 +52,7 @@ class ReassignmentElections:
             # A new replica may use any log directory that still works (KAFKA-10314).
             new = [r for r in assignment.adding_replicas if r not in isr]
             for replica in (*assignment.origin_replicas, *assignment.adding_replicas):
-                # An earlier attempt to finish may have deleted some of them already.
+                # An earlier attempt to complete may have deleted some of them already.
                 if self._context.replica_exists(replica, topic_partition):
                     batch.add_leader_and_isr((replica,), topic_partition, is_new=replica in new)
         self._services.announce(batch)
@@ -91,7 +91,7 @@ class ReassignmentElections:
         return failures
 
     def remove_unassigned_replicas(self) -> Failures:
-        """Take brokers without a replica out of ISRs: a controller died before it could.
+        """Remove unassigned brokers from ISRs: a former controller died before it could.
 
         An unassigned leader stays, as does the last member of an ISR (KAFKA-9672).
         """

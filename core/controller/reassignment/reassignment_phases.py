@@ -1,17 +1,16 @@
-"""How partitions move, a step at a time and many at once.
+"""The phases of reassignments, for many partitions at once.
 
-Mirrors ``KafkaController.onPartitionReassignment`` and what it calls:
+Mirrors ``KafkaController.onPartitionReassignment`` and its parts:
 
-1. *Start*: the topic znode gets the union of old and new replicas. Replicas that a former target
-   was adding and the new one does not want are stopped, in a leader epoch that they do not know.
-2. *Wait* (Kafka's phase A): in a new leader epoch old and new replicas are told, and the new ones
-   copy. It is repeated whenever a new replica returns.
-3. *Finish* (phase B), when all of the target is in sync and some of it alive: one of the target
-   leads, the removed ones leave the ISR and are deleted, and the topic znode gets the target. That
-   comes last, being all the next controller knows of the move.
+1. *Start*: the topic znode gets the union of old and new replicas. Replicas that a superseded
+reassignment was adding are stopped, in a leader epoch that they do not know. 2. *Phase A*: a new
+leader epoch is sent to old and new replicas, and the new ones fetch. It is repeated when the broker
+of a new replica starts. 3. *Phase B*, when all target replicas are in sync and one can lead: a
+target replica leads, removed replicas leave the ISR and are deleted, and the topic znode gets the
+target. This write is last, because it is the only record for the next controller.
 
-ZooKeeper is always written before the context (KAFKA-9089), and every step can be repeated: a
-controller that dies between any two writes leaves what the next one goes on with.
+ZooKeeper is always written before the context (KAFKA-9089), and every step can be repeated: when a
+controller dies between two writes, the next one continues.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _STOPPING = (
 
 
 class ReassignmentPhases:
-    """Carries partitions through the steps of their reassignments."""
+    """Takes partitions through the phases of their reassignments."""
 
     def __init__(
         self,
@@ -60,14 +59,16 @@ class ReassignmentPhases:
         self._replicas = replicas
         self._deletions = deletions
         self._elections = ReassignmentElections(services, partitions)
-        # What could not be finished, and the leadership our attempt left behind.
-        self._unfinished: dict[TopicPartition, LeaderIsrAndControllerEpoch | None] = {}
-        self._left_over: set[PartitionAndReplica] = set()  # of superseded moves, not stopped yet
+        # Partitions that could not be completed, with the leadership after the attempt.
+        self._incomplete: dict[TopicPartition, LeaderIsrAndControllerEpoch | None] = {}
+        self._superseded: set[PartitionAndReplica] = (
+            set()
+        )  # of superseded reassignments, not stopped yet
 
     def start(self, requested: Mapping[TopicPartition, ReplicaAssignment]) -> Refusals:
-        """Begin moves, or replace those under way; return which were refused, unchanged.
+        """Begin reassignments, or supersede those in progress; return the refused ones, unchanged.
 
-        A move is refused if it would stop the leader and no remaining replica can lead
+        One is refused if it would stop the leader and no remaining replica can lead
         (KAFKA-14808), with the code of KRaft's ``ReplicationControlManager``.
         """
         changed = {
@@ -84,74 +85,74 @@ class ReassignmentPhases:
             refusals[topic_partition] = Refusal(Errors.UNKNOWN_SERVER_ERROR, str(failure))
         self._apply({p: assignment for p, assignment in led.items() if p not in refusals})
         moving = self._context.partitions_being_reassigned
-        self.go_on([p for p in requested if p in moving and p not in refusals])
+        self.advance([p for p in requested if p in moving and p not in refusals])
         return refusals
 
     def clean_up(self) -> None:
-        """Finish what a former controller began when it stopped unneeded replicas.
+        """Stop the unneeded replicas that a former controller began to stop.
 
-        Moves that were quarantined are resumed within a term: what it left over stays known.
+        Quarantined reassignments are resumed within a term, so unneeded replicas stay known.
         """
-        self._unfinished.clear()
-        self._left_over = self._unneeded(self._left_over)
+        self._incomplete.clear()
+        self._superseded = self._unneeded(self._superseded)
         failures = self._elections.remove_unassigned_replicas()
         self._log.failures("%d partitions keep unassigned brokers in the ISR", failures)
 
-    def go_on(self, partitions: Collection[TopicPartition]) -> None:
-        """Finish those whose target is in sync; have the new replicas of the others copy."""
+    def advance(self, partitions: Collection[TopicPartition]) -> None:
+        """Complete those whose target is in sync; let the new replicas of the others fetch."""
         if not partitions:
             return
         topics = dict.fromkeys(topic_partition.topic for topic_partition in partitions)
-        self._deletions.mark_ineligible(list(topics), "a partition of it is being moved")
+        self._deletions.mark_ineligible(list(topics), "a partition of it is being reassigned")
         self._bring_online_never_led(partitions)
-        caught_up = set(self.finish_caught_up(partitions))
+        caught_up = set(self.complete_caught_up(partitions))
         waiting = [p for p in partitions if p not in caught_up]
         failures = self._elections.begin_epoch(waiting)
-        self._log.failures("%d partitions do not begin to move", failures)
+        self._log.failures("%d reassignments cannot begin", failures)
         refused = self._context.refused_states.intersection(failures)  # ``try_again`` begins them
         self._make_new([p for p in waiting if p not in refused])
 
-    def finish_caught_up(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Finish those whose target is in sync and return them."""
+    def complete_caught_up(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Complete those whose target is in sync, and return them."""
         if self._services.settings.isr_changes_through_zookeeper:
             self._services.store.watch_partition_states(partitions)
         caught_up = self._elections.complete(partitions)
         if caught_up:
-            self._finish(caught_up)
+            self._complete(caught_up)
         return caught_up
 
     def on_isr_change(self, partitions: Collection[TopicPartition]) -> None:
-        """Finish those whose target is in sync; others may be able to replace a damaged log now."""
-        caught_up = self.finish_caught_up(partitions)
+        """Complete those whose target is in sync; others may replace a damaged log now."""
+        caught_up = self.complete_caught_up(partitions)
         self._deletions.ask_damaged([p for p in partitions if p not in caught_up])
 
     def on_state_written(self, topic_partition: TopicPartition) -> None:
-        """Finish a move whose target is in sync now, unless all that was written is our attempt to.
+        """Complete a reassignment whose target is in sync, unless this attempt wrote the state.
 
-        Else one that cannot be finished would trigger itself for ever (KAFKA-6146).
+        Else one that cannot be completed would trigger itself repeatedly (KAFKA-6146).
         """
         self._services.store.watch_partition_states([topic_partition])
         state = self._services.store.read_partition_states([topic_partition]).get(topic_partition)
-        if topic_partition not in self._unfinished or state != self._unfinished[topic_partition]:
-            self.finish_caught_up([topic_partition])
+        if topic_partition not in self._incomplete or state != self._incomplete[topic_partition]:
+            self.complete_caught_up([topic_partition])
 
-    def keep(self, partitions: Collection[TopicPartition]) -> None:
-        """Go on after a topic's znode was written, by us or by others.
+    def on_topic_znode_written(self, partitions: Collection[TopicPartition]) -> None:
+        """Continue after a topic znode was written, by this controller or by others.
 
-        A tool that knows of no moves drops them from the znode; another one may have mended it.
+        A tool without KIP-455 drops reassignments from the znode; another may have repaired it.
         """
         assignments = {p: self._context.partition_full_replica_assignment(p) for p in partitions}
         failures = write_assignments(self._services, assignments)
-        self._log.failures("%d partitions cannot be kept moving", failures)
-        self.finish_caught_up(partitions)
+        self._log.failures("%d reassignments cannot be written to their topics again", failures)
+        self.complete_caught_up(partitions)
 
     def try_again(self, partitions: Collection[TopicPartition]) -> None:
-        """Go on after an ACL was changed, maybe that of the states of these partitions."""
+        """Continue after an ACL was changed, perhaps that of these partition states."""
         moving = sorted(self._context.partitions_being_reassigned)
-        self._stop_left_over(self._left_over)
-        self.go_on(sorted(self._context.partitions_being_reassigned.intersection(partitions)))
+        self._stop_unneeded(self._superseded)
+        self.advance(sorted(self._context.partitions_being_reassigned.intersection(partitions)))
         if moving:
-            self.keep(moving)
+            self.on_topic_znode_written(moving)
 
     # --- start ---
 
@@ -167,27 +168,27 @@ class ReassignmentPhases:
                 if r not in assignment.replicas
             ]
             self._services.outbox.record(
-                "%s: moving %s → %s",
+                "%s: reassigning %s → %s",
                 topic_partition,
                 list(before.target_replicas),
                 list(assignment.target_replicas),
             )
-        self._stop_left_over(unneeded)
+        self._stop_unneeded(unneeded)
 
-    def _stop_left_over(self, replicas: Iterable[PartitionAndReplica]) -> None:
-        """Stop those that no move needs any more; what is refused is tried again.
+    def _stop_unneeded(self, replicas: Iterable[PartitionAndReplica]) -> None:
+        """Stop replicas that no reassignment needs any more; refused ones are retried.
 
-        First a leader epoch begins that none of them knows. Else their leader could let them in by
-        what they had, when another move wants them again and they are empty.
+        First a leader epoch begins that they do not know. Else their leader could let them into the
+        ISR by their former offsets, when a later reassignment adds them again and they are empty.
         """
         unneeded = self._unneeded(replicas)
         failures = self._elections.begin_epoch(sorted({r.topic_partition for r in unneeded}))
         self._log.failures("%d partitions keep replicas that are not needed any more", failures)
         self._stop(sorted(r for r in unneeded if r.topic_partition not in failures))
-        self._left_over = self._unneeded(self._left_over | unneeded)
+        self._superseded = self._unneeded(self._superseded | unneeded)
 
     def _unneeded(self, replicas: Iterable[PartitionAndReplica]) -> set[PartitionAndReplica]:
-        """Return those that are there still although no move needs them."""
+        """Return the existing replicas that no reassignment needs."""
         return {
             r
             for r in replicas
@@ -195,10 +196,10 @@ class ReassignmentPhases:
             and self._context.replica_state(r) is not ReplicaState.NON_EXISTENT
         }
 
-    # --- wait ---
+    # --- phase A ---
 
     def _bring_online_never_led(self, partitions: Collection[TopicPartition]) -> None:
-        """Create what could not be created where it was assigned: there is nothing to copy."""
+        """Create partitions that could not be created on their assigned replicas."""
         never_led = [
             p for p in partitions if self._context.partition_state(p) is PartitionState.NEW
         ]
@@ -206,15 +207,15 @@ class ReassignmentPhases:
         self._partitions.handle_state_changes(never_led, PartitionState.ONLINE, OfflineElection())
 
     def _make_new(self, partitions: Iterable[TopicPartition]) -> None:
-        """Let replicas to be added come to be, and tell them to copy."""
+        """Create the replicas to add, and let them fetch."""
         adding = self._adding(partitions)
         unknown = self._in_state(ReplicaState.NON_EXISTENT, adding)
         self._replicas.handle_state_changes(unknown, ReplicaState.NEW)
 
-    # --- finish ---
+    # --- phase B ---
 
-    def _finish(self, partitions: Collection[TopicPartition]) -> None:
-        """Leave the target replicas only; what does not succeed is tried again later."""
+    def _complete(self, partitions: Collection[TopicPartition]) -> None:
+        """Keep only the target replicas; failures are retried later."""
         new = self._in_state(ReplicaState.NEW, self._adding(partitions))
         self._replicas.handle_state_changes(new, ReplicaState.ONLINE)
         before = {p: self._context.partition_full_replica_assignment(p) for p in partitions}
@@ -222,8 +223,8 @@ class ReassignmentPhases:
             target = ReplicaAssignment(assignment.target_replicas)
             self._context.update_partition_full_replica_assignment(topic_partition, target)
         failures = self._elections.lead_from_assignment(partitions)
-        self._log.failures("%d partitions are not led from where they move to", failures)
-        not_left = self._stop(
+        self._log.failures("%d partitions are not led by a target replica", failures)
+        remaining = self._stop(
             [
                 PartitionAndReplica(topic_partition, r)
                 for topic_partition, assignment in before.items()
@@ -231,24 +232,24 @@ class ReassignmentPhases:
                 for r in assignment.removing_replicas
             ]
         )
-        settled: dict[TopicPartition, ReplicaAssignment] = {}
+        complete: dict[TopicPartition, ReplicaAssignment] = {}
         for topic_partition, assignment in before.items():
             if assignment.removing_replicas and (
-                topic_partition in failures or topic_partition in not_left
+                topic_partition in failures or topic_partition in remaining
             ):
                 self._context.update_partition_full_replica_assignment(topic_partition, assignment)
             else:
-                settled[topic_partition] = ReplicaAssignment(assignment.target_replicas)
-        failures = write_assignments(self._services, settled)
-        self._log.failures("%d partitions have moved, which cannot be written", failures)
-        self._settle({p: target for p, target in settled.items() if p not in failures})
+                complete[topic_partition] = ReplicaAssignment(assignment.target_replicas)
+        failures = write_assignments(self._services, complete)
+        self._log.failures("%d complete reassignments cannot be written", failures)
+        self._record_complete({p: target for p, target in complete.items() if p not in failures})
         for topic_partition in self._context.partitions_being_reassigned.intersection(partitions):
-            self._unfinished[topic_partition] = self._context.partition_leadership_info(
+            self._incomplete[topic_partition] = self._context.partition_leadership_info(
                 topic_partition
             )
 
     def _stop(self, replicas: list[PartitionAndReplica]) -> set[TopicPartition]:
-        """Stop and delete replicas, without waiting; return partitions where one stays."""
+        """Stop and delete replicas, without waiting; return the partitions of those that stay."""
         stopping = [
             r for r in replicas if self._context.replica_state(r) is not ReplicaState.NON_EXISTENT
         ]
@@ -258,8 +259,8 @@ class ReassignmentPhases:
         gone = set(self._in_state(ReplicaState.NON_EXISTENT, replicas))
         return {replica.topic_partition for replica in replicas if replica not in gone}
 
-    def _settle(self, targets: Mapping[TopicPartition, ReplicaAssignment]) -> None:
-        """Note that these are where they shall be."""
+    def _record_complete(self, targets: Mapping[TopicPartition, ReplicaAssignment]) -> None:
+        """Record that these reassignments are complete."""
         if not targets:
             return
         if self._services.settings.isr_changes_through_zookeeper:
@@ -271,8 +272,10 @@ class ReassignmentPhases:
         moving = self._context.partitions_being_reassigned
         for topic_partition, target in targets.items():
             moving.discard(topic_partition)
-            self._unfinished.pop(topic_partition, None)
-            self._services.outbox.record("%s: moved to %s", topic_partition, list(target.replicas))
+            self._incomplete.pop(topic_partition, None)
+            self._services.outbox.record(
+                "%s: reassigned to %s", topic_partition, list(target.replicas)
+            )
         batch = self._services.new_batch()
         batch.add_update_metadata(targets)
         self._services.announce(batch)

@@ -1,7 +1,7 @@
-"""What a reassignment asks for, and whether it may.
+"""Validation of reassignments.
 
-Mirrors ``KafkaController.validateReplicas`` and ``maybeBuildReassignment``, for both ways to ask:
-the RPC and ``/admin/reassign_partitions``.
+Mirrors ``KafkaController.validateReplicas`` and ``maybeBuildReassignment``, for the RPC and for
+``/admin/reassign_partitions``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
 
 
 class Refusal(NamedTuple):
-    """Why a partition is not moved; nothing about it has changed."""
+    """Why a partition is not reassigned; it is unchanged."""
 
     error_code: Errors
     message: str
@@ -30,17 +30,17 @@ def requested_assignment(
     *,
     dead_targets_may_wait: bool = False,
 ) -> ReplicaAssignment | Refusal:
-    """Return the assignment a move to ``target`` begins with; None goes back to the origin.
+    """Return the assignment that begins a reassignment to ``target``; None cancels one.
 
-    It starts from the origin of a move that is under way, so that the new target supersedes the
-    old one. ``dead_targets_may_wait``: a replica to add need not be alive, the move stays pending
-    until it is.
+    A reassignment in progress is superseded: the new one starts from its original replicas.
+    ``dead_targets_may_wait``: the broker of a replica to add may be dead; the reassignment waits
+    for it.
     """
     current = context.partition_full_replica_assignment(topic_partition)
     if target is None:
         if not current.is_being_reassigned:
             return Refusal(
-                Errors.NO_REASSIGNMENT_IN_PROGRESS, f"{topic_partition} is not being moved"
+                Errors.NO_REASSIGNMENT_IN_PROGRESS, f"{topic_partition} is not being reassigned"
             )
         target = current.origin_replicas
     if not target or len(set(target)) < len(target) or min(target) < 0:

@@ -283,7 +283,7 @@ def test_states_are_not_watched_when_leaders_use_alter_partition() -> None:
 
 def test_reassignments_are_recorded_for_the_journal(parts: ControllerParts) -> None:
     parts.reassignments.on_zk_reassignment()
-    assert "t-0: moving [1, 2] → [3, 2]" in repr(parts.effects())
+    assert "t-0: reassigning [1, 2] → [3, 2]" in repr(parts.effects())
     parts.put_state(T0, 1, (1, 2, 3), leader_epoch=1)
     parts.reassignments.on_isr_change([T0])
-    assert "t-0: moved to [3, 2]" in repr(parts.effects())
+    assert "t-0: reassigned to [3, 2]" in repr(parts.effects())
