@@ -63,7 +63,7 @@ def _at_times(
     found: Offsets = {}
     for partition, offset in sorted(store.at_times(times).items()):
         if offset is None and not option.may_end:
-            text = f"{partition} has no record as young as {times[partition]}"
+            text = f"{partition} has no record at or after {times[partition]} ms"
             raise OptionError(f"{option.name}: {text}")
         found[partition] = bounds.latest[partition] if offset is None else offset
     return found

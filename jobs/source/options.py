@@ -137,9 +137,11 @@ def read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
     log_dirs = tuple(Path(name) for name in given.names("logDirs"))
     kafka = given.kafka(is_required=not log_dirs)
     if kafka and log_dirs:
-        raise OptionError("logDirs and kafka.bootstrap.servers: one or the other is read")
+        raise OptionError("set either logDirs or kafka.bootstrap.servers, not both")
     if not log_dirs and given.has("includeUncommitted"):
-        raise OptionError("includeUncommitted is for logDirs: brokers only tell what is committed")
+        raise OptionError(
+            "includeUncommitted is for logDirs: brokers return committed records only"
+        )
     return ReadOptions(
         kafka=kafka,
         log_dirs=log_dirs,
@@ -195,7 +197,7 @@ class _Options:
         if value is None:
             return None
         if not (value.isascii() and value.isdigit() and 0 < int(value) < 2**31):
-            raise OptionError(f"{name}={value!r} is no number above 0")
+            raise OptionError(f"{name}={value!r} is not a number above 0")
         return int(value)
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -213,7 +215,7 @@ class _Options:
             for partition, number in numbers.items():
                 key = TopicPartition(topic, _partition(name, partition))
                 if isinstance(number, bool) or not isinstance(number, int):
-                    raise OptionError(f"{name}: {number!r} of {key} is no number")
+                    raise OptionError(f"{name}: {number!r} of {key} is not a number")
                 found[key] = number
         return found
 
@@ -243,7 +245,7 @@ class _Options:
 
 def _partition(name: str, text: Any) -> int:
     if not re.fullmatch(r"\d{1,9}", str(text), re.ASCII):
-        raise OptionError(f"{name}: {text!r} is no partition")
+        raise OptionError(f"{name}: {text!r} is not a partition")
     return int(text)
 
 
@@ -252,13 +254,13 @@ def _directory(staging: str | None) -> Path | None:
         return None
     scheme, found, path = staging.rpartition("://")
     if found and scheme != "file":
-        raise OptionError(f"stagingLocation={staging!r} is no directory of a file system")
+        raise OptionError(f"stagingLocation={staging!r} is not a directory of a file system")
     return Path(path)
 
 
 def _subscription(given: _Options) -> Subscription:
     if sum(map(given.has, _ONE_OF)) != 1:
-        raise OptionError(f"exactly one of {', '.join(_ONE_OF)} says what to read")
+        raise OptionError(f"set exactly one of {', '.join(_ONE_OF)}")
     if given.has("subscribe"):
         return Subscription(topics=tuple(sorted(set(given.names("subscribe")))))
     if given.has("subscribePattern"):
@@ -286,7 +288,7 @@ def _starting(given: _Options, *, is_stream: bool) -> OffsetsOption:
         return since
     found = _offsets(given, name, default="latest" if is_stream else "earliest")
     if not is_stream and (found.everywhere == LATEST or LATEST in found.offsets.values()):
-        raise OptionError(f"{name}: nothing is read from the latest offset on, but by a stream")
+        raise OptionError(f"{name}: only a stream can start at the latest offset")
     return found
 
 
@@ -300,7 +302,7 @@ def _ending(given: _Options, *, is_stream: bool) -> OffsetsOption:
         return until
     found = _offsets(given, name, default="latest")
     if found.everywhere == EARLIEST or EARLIEST in found.offsets.values():
-        raise OptionError(f"{name}: nothing is before the earliest offset")
+        raise OptionError(f"{name}: a read cannot end at the earliest offset")
     return found
 
 
@@ -318,7 +320,7 @@ def _times(given: _Options, what: str, *, may_end: bool) -> OffsetsOption | None
     times = given.table(name)
     for partition, time_ms in times.items():
         if time_ms < 0:
-            raise OptionError(f"{name}: {time_ms} of {partition} is no time")
+            raise OptionError(f"{name}: {time_ms} of {partition} is not a time")
     return OffsetsOption(name, times=times, may_end=may_end)
 
 
@@ -331,7 +333,7 @@ def _offsets(given: _Options, name: str, *, default: str) -> OffsetsOption:
     table = given.table(name)
     for partition, offset in table.items():
         if offset < EARLIEST:
-            raise OptionError(f"{name}: {offset} of {partition} is no offset")
+            raise OptionError(f"{name}: {offset} of {partition} is not an offset")
     return OffsetsOption(name, offsets=table)
 
 

@@ -85,9 +85,9 @@ def test_offsets_set_the_begin_and_the_end_of_a_read(session: SparkSession, logs
     assert offsets(startingOffsets=named, endingOffsets=ends) == {0: (40, 99), 1: (0, 19)}
     with pytest.raises(PySparkException, match="orders-0: offsets 100 to 200 are not there"):
         offsets(endingOffsets='{"orders": {"0": 200, "1": 20, "2": 0}}')
-    with pytest.raises(PySparkException, match="orders-2 has no record as young as 5"):
+    with pytest.raises(PySparkException, match="orders-2 has no record at or after 5 ms"):
         offsets(startingOffsetsByTimestamp='{"orders": {"0": 77, "1": 5, "2": 5}}')
-    with pytest.raises(PySparkException, match="orders-2 has no record as young as 5"):
+    with pytest.raises(PySparkException, match="orders-2 has no record at or after 5 ms"):
         offsets(startingTimestamp=5)
     may_end = {"startingOffsetsByTimestampStrategy": "latest"}
     between = offsets(startingTimestamp=50, endingTimestamp=70, **may_end)
