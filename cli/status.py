@@ -19,12 +19,17 @@ from regent.cli.brokers import broker_json
 from regent.cli.controller import controller_json
 from regent.cli.output import Output, output_option, print_facts, print_json
 from regent.cli.placement import placement_status
-from regent.cli.replaced_data import replaced_data
 from regent.cluster.cluster_file import ClusterFile
 from regent.core.controller.quarantine import FAILURES_TO_QUARANTINE
-from regent.core.errors import BadDataError, UnreadableError
+from regent.core.errors import (
+    BadDataError,
+    ForeignDirectoryError,
+    StorageError,
+    UnreadableError,
+)
 from regent.core.model import MAX_CONTROLLER_EPOCH, NO_CONTROLLER, BrokerId, BrokerRegistration
 from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
+from regent.storage.log_directory import LogDirectory
 from regent.zk.codecs.znodes import TopicPartitionStateZNode
 from regent.zk.stores.admin_store import ZkAdminStore
 
@@ -123,7 +128,7 @@ def _examine_cluster(
     health.reasons += admin.read_denied()
     if data_dir is not None:
         with _bad_data_is_a_reason(health):
-            health.reasons += replaced_data(admin, data_dir)
+            health.reasons += _replaced_data(admin, data_dir)
     described, controller_id = None, NO_CONTROLLER
     with _bad_data_is_a_reason(health):
         controller_id = _find_controller(admin, health)
@@ -137,6 +142,26 @@ def _examine_cluster(
         registered = admin.read_brokers().values()
         live = [broker for broker in registered if isinstance(broker, BrokerRegistration)]
         health.warnings += broker_warnings(live)
+
+
+def _replaced_data(admin: ZkAdminStore, data_dir: Path) -> list[str]:
+    """Return why the brokers of ``data_dir`` refuse ZooKeeper's data: one line, or none.
+
+    The reason of the first broker is enough. Raises ``BadDataError`` when ``/cluster/id`` is
+    unreadable.
+    """
+    cluster_id, zxid, mark = admin.read_cluster_id(), admin.latest_zxid(), admin.read_mark()
+    for meta in sorted(data_dir.glob("broker-*/*/meta.properties")):
+        directory = LogDirectory(meta.parent)
+        try:
+            directory.look()
+            directory.check_cluster(cluster_id)
+            directory.check_not_older(zxid, mark, directory.read_seen())
+        except ForeignDirectoryError as error:
+            return [str(error)]
+        except StorageError:
+            continue  # its broker reports that
+    return []
 
 
 @contextmanager
