@@ -35,7 +35,11 @@ def produce(cluster: BreakableCluster, partition: TopicPartition, values: list[b
             refused.append(error)
 
     producer = Producer(
-        {"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "batch.num.messages": 10}
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "enable.idempotence": True,  # a request that is sent again adds no record
+            "batch.num.messages": 10,
+        }
     )
     for value in values:
         producer.produce(
