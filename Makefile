@@ -71,6 +71,6 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -c 'from regent.config.java import find_java; find_java()' 2>/dev/null || { \
 		echo "no Java 17 or later was found: installing one in $(VENV)"; \
 		$(PIP_INSTALL) --no-build-isolation -e '.[jdk]'; }
-	@echo "teaching Java what Spark loads, so that it starts in half the time (once)"
+	@echo "archiving the Java classes of Spark, so that it starts in half the time (once)"
 	@$(BIN)/python -m regent.jobs.class_archive >/dev/null || echo "it starts as slowly as ever, then"
 	@touch $@

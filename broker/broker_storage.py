@@ -153,7 +153,7 @@ class BrokerStorage:
             return ()
         named = ", ".join(map(str, strays[:_NAMED_STRAYS]))
         rest = f" and {len(strays) - _NAMED_STRAYS} more" if len(strays) > _NAMED_STRAYS else ""
-        return (f"{len(strays)} logs are set aside, see docs/operations.md: {named}{rest}",)
+        return (f"{len(strays)} stray logs, see docs/operations.md: {named}{rest}",)
 
     def close(self) -> None:
         """Save everything that a start without recovery needs, and unlock. Idempotent."""
