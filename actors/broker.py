@@ -263,7 +263,7 @@ class Broker(RegentActor):
             reply.set(response)
         self.fetchers.update()
         self._callbacks.on_isrs_proposed()
-        if self.replica_manager.take_suspect_news():
+        if self.replica_manager.take_suspect_changes():
             self._callbacks.on_suspects_changed()
         if isinstance(request, UpdateMetadataRequest):
             self._callbacks.on_metadata_changed()

@@ -267,7 +267,7 @@ class BrokerProcess(ControllerListener):
             {topic_partition.topic for topic_partition in self._storage.logs.hosted()}
         )
         self._status.add_warner(self._storage.warnings)
-        self._storage.look_after(self._replica_manager, self._on_log_directory_failed)
+        self._storage.start_maintenance(self._replica_manager, self._on_log_directory_failed)
         store.create_persistent_paths()
         self._catch_up_with_configs()
         check_end_points(self._keeper, info)

@@ -87,7 +87,7 @@ class BrokerStorage:
         store = ZkConfigStore(zookeeper)
         return TopicConfigs(self.logs, replication, store, self._defaults)
 
-    def look_after(
+    def start_maintenance(
         self,
         replica_manager: ReplicaManager,
         on_directory_failed: Callable[[], None],

@@ -49,9 +49,9 @@ class ZooKeeperChecks:
         self._is_controller = is_controller
         self._was_denied = False
         self._scheduler = Scheduler("zookeeper-checks")
-        RepeatingTimer(self._scheduler, _INTERVAL_MS, self.look, first_after_ms=_FIRST_AFTER_MS)
+        RepeatingTimer(self._scheduler, _INTERVAL_MS, self.check, first_after_ms=_FIRST_AFTER_MS)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check now; without a connection do nothing."""
         try:
             self._note_progress()

@@ -154,7 +154,7 @@ def _replaced_data(admin: ZkAdminStore, data_dir: Path) -> list[str]:
     for meta in sorted(data_dir.glob("broker-*/*/meta.properties")):
         directory = LogDirectory(meta.parent)
         try:
-            directory.look()
+            directory.read_meta_properties()
             directory.check_cluster(cluster_id)
             directory.check_not_older(zxid, mark, directory.read_seen())
         except ForeignDirectoryError as error:

@@ -101,7 +101,7 @@ class PartitionLog(Protocol):
         ...
 
     @property
-    def taken_back_to(self) -> int:
+    def stray_high_watermark(self) -> int:
         """The high watermark of a log when it was renamed as stray; -1: it never was."""
         ...
 
@@ -330,7 +330,7 @@ class ReplicaLogs(ClusterNotes, Protocol):
         """
         ...
 
-    def absolve(self, topic_partition: TopicPartition) -> None:
+    def mark_sound(self, topic_partition: TopicPartition) -> None:
         """Clear the suspicion of a replica. Durable when ``save_suspects`` returns."""
         ...
 

@@ -278,7 +278,7 @@ class DirectoryLogs:
         log = self.logs[topic_partition] = self._add(topic_partition, contents, topic_id)
         return log
 
-    def take_back(
+    def reuse_stray(
         self, topic_partition: TopicPartition, topic_id: TopicId | None
     ) -> UnifiedLog | None:
         """Use a stray log with the same topic id again; None: there is none.
@@ -309,7 +309,9 @@ class DirectoryLogs:
         with self.directory:
             self._ends.note(topic_partition, contents.log_end_offset)
         committed = min(progress.high_watermark, contents.log_end_offset)
-        log.taken_back_to = log.retention_limit = self.high_watermarks[topic_partition] = committed
+        log.stray_high_watermark = log.retention_limit = self.high_watermarks[topic_partition] = (
+            committed
+        )
         text = "%s: the stray log is in use again, offsets %d to %d"
         _log.warning(text, topic_partition, log.log_start_offset, log.log_end_offset)
         return log

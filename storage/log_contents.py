@@ -181,10 +181,10 @@ class LogContents:
             for header in segment.headers(known):
                 self.producers.update(header)
 
-    def rest(self) -> None:
+    def close_idle(self) -> None:
         """Close the files and drop the indexes of segments that were not read recently."""
         for segment in self.segments[:-1]:
-            segment.rest()
+            segment.close_idle()
 
     def close(self) -> None:
         """Write the indexes and a producer snapshot, which make the next start quick, and close."""

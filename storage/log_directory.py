@@ -208,7 +208,7 @@ class LogDirectory:
             self._lock.close()
             self._lock = None
 
-    def look(self) -> str | None:
+    def read_meta_properties(self) -> str | None:
         """Read ``meta.properties`` without locking: set the cluster id, return the broker id.
 
         Raises ``StorageError``.
@@ -218,7 +218,7 @@ class LogDirectory:
         return meta.get("broker.id")
 
     def _check_owner(self, broker_id: BrokerId) -> None:
-        stored = self.look()
+        stored = self.read_meta_properties()
         if stored is not None and stored != str(broker_id):
             raise ForeignDirectoryError(
                 f"log directory {self.path} belongs to broker {stored}, not to broker {broker_id}"

@@ -364,7 +364,7 @@ class LogManager:
             self._directories[0].suspects.names.update(topic_partitions)
             self._change_suspects(*self._directories)
 
-    def absolve(self, topic_partition: TopicPartition) -> None:
+    def mark_sound(self, topic_partition: TopicPartition) -> None:
         """Remove a replica from the suspects."""
         with self._lock:
             for logs in self._live():
@@ -456,7 +456,7 @@ class LogManager:
     ) -> UnifiedLog | None:
         """Return a stray log with the same topic id. Raises ``StorageError``."""
         for logs in self._live():
-            log = logs.take_back(topic_partition, topic_id)
+            log = logs.reuse_stray(topic_partition, topic_id)
             if log is not None or topic_partition in logs.refused:
                 self._homes[topic_partition] = logs
                 self._removed.pop(topic_partition, None)
@@ -472,7 +472,7 @@ class LogManager:
             return
         self._suspect_changes += topic_partition in home.refused
         home.remove(topic_partition, suffix)
-        self.absolve(topic_partition)
+        self.mark_sound(topic_partition)
         for logs in self._live():
             if topic_partition in logs.refused:  # there are two, and neither is used
                 logs.remove(topic_partition, suffix)

@@ -288,7 +288,7 @@ class LogSegment:
         self.seal()
         self._file = self._indexes = None
 
-    def rest(self) -> None:
+    def close_idle(self) -> None:
         """Close the file and drop the indexes if they were not used since the last call.
 
         Called periodically for sealed segments: otherwise a consumer that reads a long history

@@ -78,7 +78,7 @@ class SegmentScrubber:
         """Check about ``max_bytes`` more of a segment; return whether its end is reached."""
         damage: CorruptSegmentError | None = None
         try:
-            if not current.go_on(max_bytes):
+            if not current.scrub(max_bytes):
                 return False
         except CorruptSegmentError as error:
             damage = error
@@ -171,7 +171,7 @@ class _Pass:
         batches = self._file.batches(0, self._size, is_checked=True)
         self._batches = check_order(batches, segment.path, segment.base_offset, end_offset)
 
-    def go_on(self, max_bytes: int) -> bool:
+    def scrub(self, max_bytes: int) -> bool:
         """Check about ``max_bytes``; return whether the end is reached.
 
         Raises ``CorruptSegmentError`` at the first damaged batch, and ``StorageError`` if the

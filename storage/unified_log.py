@@ -39,14 +39,14 @@ from regent.storage.record_batch import place, writable
 from regent.storage.retention import SegmentSpan, segments_to_delete
 from regent.storage.timestamps import first_at_or_after, greatest
 
-NOT_TAKEN_BACK = -1
+NEVER_STRAY = -1
 
 
 class UnifiedLog:
     """Implements ``core.replica_logs.PartitionLog``.
 
     ``retention_limit`` is the checkpointed high watermark: retention keeps records beyond it.
-    ``taken_back_to``: if this process used a stray log again, its high watermark at that time.
+    ``stray_high_watermark``: of a stray log that this process uses again, when it was renamed.
     ``on_damaged`` is called once, when the log becomes unusable because of damaged records.
     ``on_unverified_read`` is called, under the lock, for each read of a closed segment that is not
     verified. ``on_truncated`` is called when a truncation dropped flushed segments or the log start
@@ -70,7 +70,7 @@ class UnifiedLog:
         self.topic_partition = topic_partition
         self.directory = directory
         self.retention_limit = 0
-        self.taken_back_to = NOT_TAKEN_BACK
+        self.stray_high_watermark = NEVER_STRAY
         self._contents = contents
         self._topic_id = topic_id
         self._wall_clock_ms = wall_clock_ms
@@ -282,7 +282,7 @@ class UnifiedLog:
             )
             if count:
                 self._delete_later(contents.drop_first(count, now_ms), now_ms)
-            contents.rest()
+            contents.close_idle()
             return count
 
     def delete_dropped_files(self, now_ms: int) -> None:

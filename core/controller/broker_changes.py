@@ -106,7 +106,7 @@ class BrokerChanges:
         self._services.outbox.record("broker %d: new addresses", broker_id)
         self.announce_brokers()
         if before.control_endpoint != after.control_endpoint:
-            self.tell_everything(broker_id)
+            self.send_complete_state(broker_id)
 
     def _record_suspects(self, registration: BrokerRegistration) -> None:
         suspects = registration.suspects
@@ -147,7 +147,7 @@ class BrokerChanges:
             self._deletions.resume()
             # Brokers are not told the leaders of topics queued for deletion, so they cannot know
             # when to report a replaceable log: ask them.
-            self._replicas.ask(moving)
+            self._replicas.resend_leadership(moving)
 
     def on_replicas_back(self, replicas: list[PartitionAndReplica]) -> None:
         """Use replicas again whose logs were replaced; they lead what only they can lead."""
@@ -160,7 +160,7 @@ class BrokerChanges:
         batch.add_update_metadata(partitions or ())
         self._services.announce(batch)
 
-    def tell_everything(self, broker_id: BrokerId) -> None:
+    def send_complete_state(self, broker_id: BrokerId) -> None:
         """Open a fresh channel to a broker and send all it must know, as when it starts."""
         registration = self._context.registrations[broker_id]
         self._services.outbox.add(RemoveBroker(broker_id))
@@ -229,7 +229,7 @@ class BrokerChanges:
         """Note what it leads still, because that could not be changed while it was away."""
         if self._context.registrations[broker_id].suspects:
             led = self._context.partitions_led_by(broker_id)
-            self._context.note_undeposed(led)
+            self._context.note_leaders_with_losses(led)
 
     def _disconnect(self, broker_id: BrokerId) -> None:
         self._context.remove_live_broker(broker_id)

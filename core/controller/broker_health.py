@@ -41,7 +41,7 @@ class BrokerHealth:
         if self._services.settings.broker_answer_timeout_ms > 0:
             self._probe()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Relieve brokers that have not answered for too long, and probe again."""
         if self._services.settings.broker_answer_timeout_ms == 0:
             return  # switched off since

@@ -100,7 +100,9 @@ class ControllerContext:
         self.preferred_replica_imbalance_count = 0
         self._registrations: dict[BrokerId, BrokerRegistration] = {}
         self._rejoined: dict[BrokerId, set[TopicPartition]] = {}  # suspect once
-        self._undeposed: dict[TopicPartition, BrokerId] = {}  # leaders that lost records since
+        self._leaders_with_losses: dict[
+            TopicPartition, BrokerId
+        ] = {}  # leaders that lost records since
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._topics: dict[str, dict[int, _Partition]] = {}
         self._topic_ids: dict[str, TopicId] = {}
@@ -183,28 +185,28 @@ class ControllerContext:
         deleted do not count.
         """
         return (
-            self._undeposed.get(topic_partition) == broker_id
+            self._leaders_with_losses.get(topic_partition) == broker_id
             and self.suspect_end(broker_id, topic_partition) is not None
             and not self.is_topic_queued_for_deletion(topic_partition.topic)
         )
 
-    def note_undeposed(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Note leaders that lost records since they were elected, until the next election."""
+    def note_leaders_with_losses(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Record the leaders that lost records since their election, until the next one."""
         for topic_partition in topic_partitions:
             leadership = self.partition_leadership_info(topic_partition)
             if leadership is not None:
                 leader = leadership.leader_and_isr.leader
                 if self.suspect_end(leader, topic_partition) is not None:
-                    self._undeposed[topic_partition] = leader
+                    self._leaders_with_losses[topic_partition] = leader
 
     def note_elected(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Note that the leaders of these partitions were elected with what is known now.
+        """Record that the leaders of these partitions were elected with the present knowledge.
 
         An unclean election may choose a replica that a reassignment could not create yet. The
         election tells it to lead, so it exists.
         """
         for topic_partition in topic_partitions:
-            self._undeposed.pop(topic_partition, None)
+            self._leaders_with_losses.pop(topic_partition, None)
             leadership = self.partition_leadership_info(topic_partition)
             leader = NO_LEADER if leadership is None else leadership.leader_and_isr.leader
             if leader != NO_LEADER and not self.replica_exists(leader, topic_partition):
@@ -212,7 +214,7 @@ class ControllerContext:
                 self.put_replica_state(replica, ReplicaState.ONLINE)
 
     def note_rejoined(self, broker_id: BrokerId, topic_partition: TopicPartition) -> None:
-        """Suspect a replica no longer that got into the ISR, before its broker says so."""
+        """Clear the suspicion of a replica that joined the ISR, before its broker reports it."""
         if self.suspect_end(broker_id, topic_partition) is not None:
             self._rejoined.setdefault(broker_id, set()).add(topic_partition)
 
@@ -259,7 +261,7 @@ class ControllerContext:
             self.partitions_being_reassigned.discard(record.topic_partition)
             self.unreadable_partitions.discard(record.topic_partition)
             self.refused_states.discard(record.topic_partition)
-            self._undeposed.pop(record.topic_partition, None)
+            self._leaders_with_losses.pop(record.topic_partition, None)
             self.restarted_replicas.pop(record.topic_partition, None)
             for offline in self.replicas_on_offline_dirs.values():
                 offline.discard(record.topic_partition)
@@ -545,7 +547,7 @@ class ControllerContext:
         _compare("imbalanced partitions in all", total, sum(imbalanced.values()))
         for name, found in (
             ("partitions being reassigned", self.partitions_being_reassigned),
-            ("leaders that lost records", self._undeposed),
+            ("leaders that lost records", self._leaders_with_losses),
             ("restarted replicas", self.restarted_replicas),
         ):
             _compare(f"{name} that are unknown", set(found) - self._partitions.keys(), set())

@@ -215,7 +215,7 @@ class Controller:
                 self._reconsider(now_ms)
             case Expire():
                 self._will_reelect = False
-                self._election.forget()
+                self._election.reset()
                 self._resign()
             case RegisterBrokerAndReelect():
                 if self._register_broker(now_ms):
@@ -311,13 +311,13 @@ class Controller:
                 self._resume_quarantined(self._quarantine.on_change())
             case CheckBrokers(controller_epoch):
                 if controller_epoch == self.context.epoch:
-                    self._health.look()
+                    self._health.check()
             case ReadAgain(controller_epoch):
                 if controller_epoch == self.context.epoch:
                     self._read_again()
             case ChannelOverflowed(broker_id, header) | ControlRequestFailed(broker_id, header):
                 if not self._responses.is_stale(broker_id, header):
-                    self._brokers.tell_everything(broker_id)
+                    self._brokers.send_complete_state(broker_id)
             case _ as unreachable:
                 assert_never(unreachable)
 
@@ -382,7 +382,7 @@ class Controller:
 
     def _elect(self, now_ms: int) -> None:
         if now_ms < self._no_election_before_ms:
-            self._election.look()
+            self._election.read_active_controller()
             return
         try:
             won = self._election.elect(now_ms)

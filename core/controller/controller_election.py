@@ -46,7 +46,7 @@ class ControllerElection:
             and controller.broker_id == self._broker_id
         )
 
-    def look(self) -> None:
+    def read_active_controller(self) -> None:
         """Read the id of the active controller without trying to become it."""
         self._note(self._store.read_controller())
 
@@ -96,7 +96,7 @@ class ControllerElection:
         self._won_epoch = raised.epoch
         return raised
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Know of no controller, because our session is over."""
         self.active_controller_id = NO_CONTROLLER
 

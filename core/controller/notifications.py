@@ -72,7 +72,7 @@ class Notifications:
             self._services.outbox.record("brokers %s: logs failed, or can be replaced", brokers)
             hosted = self._context.replicas_on_brokers(brokers)
             asked = [replica for replica in hosted if self._may_have_changed(replica)]
-            self._replicas.ask(asked)
+            self._replicas.resend_leadership(asked)
         self._services.store.delete_log_dir_events(events.keys(), self._context.epoch_zk_version)
 
     def _may_have_changed(self, replica: PartitionAndReplica) -> bool:

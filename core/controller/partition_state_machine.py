@@ -82,7 +82,7 @@ class PartitionStateMachine:
         accepted, failures = change_partitions(self._services, changed, ReplicasRestarted())
         self._context.note_elected(accepted)
         not_led = PartitionState.NON_EXISTENT, PartitionState.NEW
-        self._context.note_undeposed(
+        self._context.note_leaders_with_losses(
             p for p in failures if self._context.partition_state(p) in not_led
         )
         self._log.failures(

@@ -131,7 +131,7 @@ class Quarantine:
         self._forget({what})
         return True
 
-    def forget_gone(self, topics: Collection[str]) -> bool:
+    def forget_missing(self, topics: Collection[str]) -> bool:
         """Forget what topics did that are not among ``topics``; True if one was quarantined."""
         kept = {_TOPIC + topic for topic in topics}
         gone = {w for w in self._context.quarantined if w.startswith(_TOPIC) and w not in kept}

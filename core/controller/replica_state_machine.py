@@ -83,18 +83,18 @@ class ReplicaStateMachine:
             self._move(broker_id, by_broker[broker_id], target, batch)
         self._services.announce(batch)
 
-    def ask(self, replicas: Iterable[PartitionAndReplica]) -> None:
-        """Tell replicas their leadership once more, for their answer."""
+    def resend_leadership(self, replicas: Iterable[PartitionAndReplica]) -> None:
+        """Send the leadership to replicas again, for their answer."""
         batch = self._services.new_batch()
         for topic_partition, broker_id in replicas:
             batch.add_leader_and_isr((broker_id,), topic_partition)
         self._services.announce(batch)
 
     def restart(self, replicas: Collection[PartitionAndReplica]) -> None:
-        """Use replicas whose logs failed, in a leader epoch in which their former ones never were.
+        """Use failed replicas again, in a leader epoch that their former logs do not have.
 
-        In the present one they may have been told to stop, and how far they got in it may still
-        count. Those wait whose partition cannot be changed now. Raises ``ControllerMovedError``.
+        In the present one they may have been stopped, and their earlier fetches in it may still
+        count. Replicas whose partition cannot be changed now wait. Raises ``ControllerMovedError``.
         """
         kept = [r for r in replicas if self._is_kept(r)]
         led = sorted({r.topic_partition for r in kept if self._was_led(r.topic_partition)})

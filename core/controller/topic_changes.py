@@ -56,7 +56,7 @@ class TopicChanges:
         """Compare ``/brokers/topics`` with what we know."""
         names = self._services.store.read_topic_names()
         present = set(names)
-        is_quarantine_over = self._quarantine.forget_gone(present)
+        is_quarantine_over = self._quarantine.forget_missing(present)
         known = dict.fromkeys((*self._context.all_topics, *self._context.bad_topics))
         gone = [t for t in known if t not in present]
         new = [t for t in names if t not in self._context.all_topics]

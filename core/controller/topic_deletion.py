@@ -230,17 +230,18 @@ class TopicDeletions:
         leaderless = sorted(tp for tp in moving if tp.topic in waiting and self._lost_leader(tp))
         self._partitions.handle_state_changes(leaderless, PartitionState.OFFLINE)
         self._partitions.handle_state_changes(leaderless, PartitionState.ONLINE, OfflineElection())
-        self.ask_damaged(leaderless)
+        self.retry_damaged_replicas(leaderless)
 
-    def ask_damaged(self, moving: Collection[TopicPartition]) -> None:
-        """Ask whether damaged logs of queued topics, which a move waits for, can be replaced now.
+    def retry_damaged_replicas(self, moving: Collection[TopicPartition]) -> None:
+        """Retry damaged replicas of queued topics, because a reassignment may wait for them.
 
-        Brokers are not told the leaders of these partitions, so they cannot know when to notify us.
+        Brokers do not know the leaders of these partitions, so they cannot report when a log can be
+        replaced.
         """
         queued = [p for p in moving if p.topic in self._context.topics_to_be_deleted]
         if not queued:
             return
-        self._replicas.ask(
+        self._replicas.resend_leadership(
             PartitionAndReplica(topic_partition, broker_id)
             for broker_id, lost in sorted(self._context.replicas_on_offline_dirs.items())
             for topic_partition in queued

@@ -326,7 +326,7 @@ class ControlRequestHandler:
         partition.topic_id = replica_log.topic_id
         self._partitions.add(partition)
         if state.leader == self._broker_id:
-            self._suspects.absolve(topic_partition)
+            self._suspects.mark_sound(topic_partition)
         return Errors.NONE
 
     def _make_room(self, topic_partition: TopicPartition, state: LeaderAndIsrPartition) -> Errors:
@@ -500,7 +500,7 @@ def _why_not(replica_log: PartitionLog, topic_id: TopicId | None, leader_epoch: 
     """
     if differ(replica_log.topic_id, topic_id):
         return Errors.INCONSISTENT_TOPIC_ID
-    if replica_log.taken_back_to >= 0 and leader_epoch <= replica_log.latest_epoch:
+    if replica_log.stray_high_watermark >= 0 and leader_epoch <= replica_log.latest_epoch:
         return Errors.CORRUPT_MESSAGE
     return Errors.NONE
 

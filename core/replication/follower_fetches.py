@@ -70,7 +70,7 @@ class DelayedFollowerFetch(DelayedOperation):
     def on_changes(self, topic_partitions: Collection[TopicPartition]) -> bool:
         """Read changed partitions again; return whether the answer is due."""
         for topic_partition in topic_partitions:
-            self._fetches.look_again(self, topic_partition)
+            self._fetches.check_again(self, topic_partition)
         return self.is_due
 
     def answer(self) -> Answer:
@@ -176,7 +176,7 @@ class FollowerFetches:
             self._fetching_epochs[request.replica_id] = max(seen, request.replica_epoch)
         return request.replica_epoch < newest
 
-    def look_again(self, fetch: DelayedFollowerFetch, topic_partition: TopicPartition) -> None:
+    def check_again(self, fetch: DelayedFollowerFetch, topic_partition: TopicPartition) -> None:
         """Read a changed partition for a fetch that waits."""
         position = fetch.session.positions.get(topic_partition)
         if position is not None:

@@ -320,10 +320,10 @@ def _truncate(replica_log: PartitionLog, offset: int, leader_start: int) -> None
     If it began at ``offset``, it would be in sync at once, without the leader's earlier records.
     Raises ``DamagedRecordsError`` for a stray log that would lose committed records.
     """
-    if offset < replica_log.taken_back_to:
+    if offset < replica_log.stray_high_watermark:
         raise DamagedRecordsError(
             f"the log was stray, and the leader lacks the committed offsets {offset} to"
-            f" {replica_log.taken_back_to - 1}: the log is renamed and kept"
+            f" {replica_log.stray_high_watermark - 1}: the log is renamed and kept"
         )
     if offset < replica_log.log_start_offset and leader_start >= 0:
         replica_log.truncate_fully_and_start_at(leader_start)

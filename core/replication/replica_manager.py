@@ -432,13 +432,13 @@ class ReplicaManager:
         with self._lock:
             return self._replacement.candidates()
 
-    def take_suspect_news(self) -> bool:
+    def take_suspect_changes(self) -> bool:
         """Return whether the suspect replicas have changed since the last call.
 
         The caller then saves them and notifies the controller. Call after every control request.
         """
         with self._lock:
-            return self._suspects.take_news()
+            return self._suspects.take_changes()
 
     def checkpoint_high_watermarks(self) -> None:
         """Write the high watermarks of all replicas to disk; one caller at a time."""

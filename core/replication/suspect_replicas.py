@@ -103,19 +103,19 @@ class SuspectTracker:
                 version, self._out_of_sync_in.get(topic_partition, version)
             )
         elif self._out_of_sync_in.get(topic_partition, version) < version:
-            self.absolve(topic_partition)
+            self.mark_sound(topic_partition)
 
-    def absolve(self, topic_partition: TopicPartition) -> None:
+    def mark_sound(self, topic_partition: TopicPartition) -> None:
         """Clear the suspicion of a replica. No-op if it is not suspect."""
         if self._logs.is_suspect(topic_partition):
             self._out_of_sync_in.pop(topic_partition, None)
-            self._logs.absolve(topic_partition)
+            self._logs.mark_sound(topic_partition)
 
     def forget(self, topic_partition: TopicPartition) -> None:
         """Forget a replica whose log was removed: a new topic of this name has new epochs."""
         self._out_of_sync_in.pop(topic_partition, None)
 
-    def take_news(self) -> bool:
+    def take_changes(self) -> bool:
         """Return whether to notify the controller of changed suspect replicas."""
         has_news = self._has_lost_leader or self._told != self._logs.suspect_changes
         self._has_lost_leader, self._told = False, self._logs.suspect_changes

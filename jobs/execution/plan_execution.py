@@ -167,7 +167,7 @@ class _Execution:
         while True:
             try:
                 with open_cluster() as admin, _controller_of(admin) as controller:
-                    self._go_on(admin, controller)
+                    self._advance(admin, controller)
                     break
             except InputError as error:
                 if not self._waves:
@@ -180,7 +180,7 @@ class _Execution:
         if problems:
             raise PlanIncompleteError(problems, self.summary())
 
-    def _go_on(self, admin: ZkAdminStore, controller: ControllerRef) -> None:
+    def _advance(self, admin: ZkAdminStore, controller: ControllerRef) -> None:
         if not self._waves:
             self._begin(admin, controller)
         for wave in self._waves:

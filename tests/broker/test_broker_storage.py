@@ -80,7 +80,7 @@ def test_after_a_clean_stop_all_records_exist_and_nothing_is_recovered(
 ) -> None:
     storage = disk.open()
     manager = lead(stage, storage.logs)
-    storage.look_after(manager, lambda: None)
+    storage.start_maintenance(manager, lambda: None)
     produce(manager, b"one", b"two")
     storage.close()
     assert (disk.path / "log" / CLEAN).exists()
@@ -103,7 +103,7 @@ def test_after_a_crash_complete_batches_exist(stage: Stage, disk: Disk) -> None:
 def test_high_watermarks_are_checkpointed_in_the_background(stage: Stage, disk: Disk) -> None:
     storage = disk.open(replica_high_watermark_checkpoint_interval_ms=5)
     manager = lead(stage, storage.logs)
-    storage.look_after(manager, lambda: None)
+    storage.start_maintenance(manager, lambda: None)
     produce(manager, b"one", b"two")
     checkpoint = disk.path / "log" / HIGH_WATERMARKS
     line = f"{PARTITION.topic} {PARTITION.partition} 2\n"
@@ -118,7 +118,7 @@ def test_old_segments_are_deleted_in_the_background(stage: Stage, disk: Disk) ->
         log_retention_bytes=300,
     )
     manager = lead(stage, storage.logs)
-    storage.look_after(manager, lambda: None)
+    storage.start_maintenance(manager, lambda: None)
     for _ in range(5):
         produce(manager, bytes(100))
     log = storage.logs.get(PARTITION)
@@ -136,7 +136,7 @@ def test_removed_logs_are_deleted_in_the_background_after_a_restart(
     former.close()
     assert list((disk.path / "log").glob("*-delete"))
     storage = disk.open(log_segment_delete_delay_ms=0)
-    storage.look_after(lead(stage, storage.logs), lambda: None)
+    storage.start_maintenance(lead(stage, storage.logs), lambda: None)
     stage.wait_for(lambda: not list((disk.path / "log").glob("*-delete")))
 
 
@@ -149,7 +149,7 @@ def test_damage_found_in_the_background_takes_the_replica_offline(stage: Stage, 
         produce(manager, bytes(100))
     flip_byte(disk.path / "log" / SEGMENT, 80)
     notified = threading.Event()
-    storage.look_after(manager, notified.set)
+    storage.start_maintenance(manager, notified.set)
     stage.wait_for(lambda: manager.offline_replica_count == 1)
     assert notified.is_set(), "the controller is notified"
     assert storage.logs.is_damaged(PARTITION)
@@ -164,7 +164,9 @@ def test_a_failed_directory_takes_only_its_replicas_offline_and_is_notified(
     storage.follow(FakeZooKeeper(zookeeper), ReplicationQuotas(BROKER_ID))
     callbacks = BrokerCallbacks(lambda _: None, on_replicas_offline=storage.announce_failure)
     broker = stage.broker(BROKER_ID, logs=storage.logs, callbacks=callbacks)
-    storage.look_after(actor_of(broker).replica_manager, lambda: broker.tell(LogDirectoryFailed()))
+    storage.start_maintenance(
+        actor_of(broker).replica_manager, lambda: broker.tell(LogDirectoryFailed())
+    )
     for topic_partition in (PARTITION, OTHER):
         storage.logs.get_or_create(topic_partition, None, is_new=True)
     failed = disk.path / ("one" if (disk.path / "one" / str(PARTITION)).exists() else "two")
@@ -182,7 +184,7 @@ def test_a_failed_directory_takes_only_its_replicas_offline_and_is_notified(
 
 def test_without_a_working_directory_there_is_no_notification(stage: Stage, disk: Disk) -> None:
     storage = disk.open()
-    storage.look_after(lead(stage, storage.logs), lambda: None)
+    storage.start_maintenance(lead(stage, storage.logs), lambda: None)
     storage.announce_failure()
     shutil.rmtree(disk.path / "log")
     storage.logs.checkpoint_log_start_offsets()

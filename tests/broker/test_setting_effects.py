@@ -217,7 +217,7 @@ def directories(settings: Settings, place: Place) -> list[str]:
 def is_verified(settings: Settings, place: Place) -> bool:
     """Return whether logs are verified in the background."""
     storage = storage_of(settings, place)
-    storage.look_after(ReplicaManager(1, storage.logs, MetadataCache()), lambda: None)
+    storage.start_maintenance(ReplicaManager(1, storage.logs, MetadataCache()), lambda: None)
     return any("log-verification" in thread.name for thread in threading.enumerate())
 
 

@@ -27,7 +27,7 @@ def channels_stay_at_former_addresses() -> Any:
     take_over = BrokerChanges._take_over
 
     def only_brokers(self: BrokerChanges, *registrations: BrokerRegistration) -> None:
-        with patch.object(self, "tell_everything", lambda broker_id: None):
+        with patch.object(self, "send_complete_state", lambda broker_id: None):
             take_over(self, *registrations)
 
     return patch.object(BrokerChanges, "_take_over", only_brokers)

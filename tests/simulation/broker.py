@@ -396,7 +396,7 @@ class SimulatedBroker:
         """Show the replicas to the observer and send their proposals."""
         self.world.observer.on_acted(self)
         self._propose()
-        if self.replica_manager.take_suspect_news():
+        if self.replica_manager.take_suspect_changes():
             self.disk.save_suspects()
             self.world.time.schedule(
                 self, SUSPECTS_DELAY_MS, lambda: self.tell(events.SuspectReplicasChanged())

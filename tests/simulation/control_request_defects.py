@@ -48,11 +48,11 @@ def requests_of_any_size() -> Any:
 
 def lost_deletions_repeated_last() -> Any:
     """The deletions of a lost channel are repeated after reassignments let new ones start."""
-    tell_everything = BrokerChanges.tell_everything
+    send_complete_state = BrokerChanges.send_complete_state
 
     def and_repeat(self: BrokerChanges, broker_id: BrokerId) -> None:
         with patch.object(self._deletions, "repeat", lambda broker_id: None):
-            tell_everything(self, broker_id)
+            send_complete_state(self, broker_id)
         self._deletions.repeat(broker_id)
 
-    return patch.object(BrokerChanges, "tell_everything", and_repeat)
+    return patch.object(BrokerChanges, "send_complete_state", and_repeat)

@@ -194,7 +194,7 @@ class Disk(MemoryLogs):
         was_out_of_service, log.is_out_of_service = log.is_out_of_service, False
         return was_out_of_service
 
-    def look_after(self, is_known_topic: Callable[[TopicId], bool]) -> None:
+    def start_maintenance(self, is_known_topic: Callable[[TopicId], bool]) -> None:
         """Do nothing: logs in memory need no maintenance."""
 
     def lose_power(self, lost_batches: LostBatches) -> None:

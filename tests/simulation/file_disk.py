@@ -287,7 +287,7 @@ class FileDisk(LogManager):
 
     # --- in the background ---
 
-    def look_after(self, is_known_topic: Callable[[TopicId], bool]) -> None:
+    def start_maintenance(self, is_known_topic: Callable[[TopicId], bool]) -> None:
         """Do some of the periodic tasks, in any sequence."""
         tasks: list[Callable[[], object]] = [
             self.flush,

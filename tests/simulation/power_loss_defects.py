@@ -34,10 +34,10 @@ def losses_not_registered() -> Any:
 def losses_forgotten_at_the_first_request() -> Any:
     """A replica counts as sound after any control request."""
 
-    def absolve(self: SuspectTracker, name: Any, row: Any) -> None:
-        self.absolve(name)
+    def mark_sound(self: SuspectTracker, name: Any, row: Any) -> None:
+        self.mark_sound(name)
 
-    return patch.object(SuspectTracker, "on_leadership", absolve)
+    return patch.object(SuspectTracker, "on_leadership", mark_sound)
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {

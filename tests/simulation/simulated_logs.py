@@ -163,6 +163,6 @@ class SimulatedDisk(ReplicaLogs, Protocol):
 
     # --- in the background ---
 
-    def look_after(self, is_known_topic: Callable[[TopicId], bool]) -> None:
+    def start_maintenance(self, is_known_topic: Callable[[TopicId], bool]) -> None:
         """Do some of the periodic tasks."""
         ...

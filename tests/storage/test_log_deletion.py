@@ -107,15 +107,15 @@ def test_a_log_that_was_set_aside_is_used_again_for_the_same_topic(
     if end_process is not None:
         logs = getattr(machine, end_process)()
     other = create(logs, T0, OTHER_ID)
-    assert (other.log_end_offset, other.taken_back_to) == (0, -1)
+    assert (other.log_end_offset, other.stray_high_watermark) == (0, -1)
     logs.delete(T0, deleted_topic=OTHER_ID)
     log = create(logs, T0, TOPIC_ID)
-    assert (values(log), log.latest_epoch, log.taken_back_to) == (numbered(1, 8), 3, 7)
+    assert (values(log), log.latest_epoch, log.stray_high_watermark) == (numbered(1, 8), 3, 7)
     assert logs.checkpointed_high_watermark(T0) == 7
     assert logs.strays == []
     fill(log, 1, leader_epoch=4)
     assert values(log_of(machine.restart())) == numbered(1, 9)
-    assert log_of(machine.logs).taken_back_to == -1
+    assert log_of(machine.logs).stray_high_watermark == -1
 
 
 def test_a_damaged_log_that_was_set_aside_is_not_used_again(logs: LogManager, disk_log: UnifiedLog):

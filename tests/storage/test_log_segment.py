@@ -435,9 +435,9 @@ def test_an_unused_segment_holds_no_file(segment: LogSegment) -> None:
     fill(segment, 50)
     size = segment.size
     before = len(os.listdir("/proc/self/fd"))
-    segment.rest()
+    segment.close_idle()
     assert len(os.listdir("/proc/self/fd")) == before  # it was in use until now
-    segment.rest()
+    segment.close_idle()
     assert len(os.listdir("/proc/self/fd")) == before - 1
     assert read(segment, 151) == list(range(150, 200))
     assert (segment.size, segment.next_offset) == (size, 200)

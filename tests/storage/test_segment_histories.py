@@ -76,8 +76,8 @@ class SegmentHistory(RuleBasedStateMachine):
         self.segment.seal()
 
     @rule()
-    def rest(self) -> None:
-        self.segment.rest()
+    def close_idle(self) -> None:
+        self.segment.close_idle()
 
     @rule()
     def close_and_open(self) -> None:

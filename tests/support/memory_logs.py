@@ -79,7 +79,7 @@ class MemoryLog:
         self.is_unwritable = False  # the next write finds that the directory has failed
         self.is_out_of_service = False
         self.damaged: set[int] = set()  # base offsets of batches that have changed on disk
-        self.taken_back_to = -1
+        self.stray_high_watermark = -1
         self.batches: list[StoredBatch] = []
         self.epochs: list[tuple[int, int]] = []  # epoch, start offset
         self._config = config
@@ -478,7 +478,7 @@ class MemoryLogs(NotesInMemory):
             self.is_new &= not are_all
             self.suspect_changes += 1
 
-    def absolve(self, topic_partition: TopicPartition) -> None:
+    def mark_sound(self, topic_partition: TopicPartition) -> None:
         """Mark a replica as sound."""
         self.suspect.discard(topic_partition)
         self.suspect_changes += 1

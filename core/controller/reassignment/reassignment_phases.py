@@ -124,7 +124,7 @@ class ReassignmentPhases:
     def on_isr_change(self, partitions: Collection[TopicPartition]) -> None:
         """Complete those whose target is in sync; others may replace a damaged log now."""
         caught_up = self.complete_caught_up(partitions)
-        self._deletions.ask_damaged([p for p in partitions if p not in caught_up])
+        self._deletions.retry_damaged_replicas([p for p in partitions if p not in caught_up])
 
     def on_state_written(self, topic_partition: TopicPartition) -> None:
         """Complete a reassignment whose target is in sync, unless this attempt wrote the state.

@@ -366,7 +366,7 @@ def test_a_broker_that_failed_since_the_last_look_is_not_elected(parts: Controll
 def test_a_broker_can_get_the_full_state_again_through_a_new_channel(
     parts: ControllerParts,
 ) -> None:
-    parts.brokers.tell_everything(3)
+    parts.brokers.send_complete_state(3)
     effects = parts.effects()
     assert effects[:2] == [RemoveBroker(3), AddBroker(parts.context.registrations[3])]
     assert kinds(effects) == [(3, "UpdateMetadata"), (3, "LeaderAndIsr")] + [
@@ -381,7 +381,7 @@ def test_the_full_state_contains_a_replica_that_is_being_added(parts: Controller
     parts.lead(T0, moving, leader=1, isr=(1,))
     parts.put_replica_state(T0, 3, ReplicaState.NEW)  # the first request was dropped
     parts.context.partitions_being_reassigned.add(T0)
-    parts.brokers.tell_everything(3)
+    parts.brokers.send_complete_state(3)
     assert leader_and_isr_rows(parts.effects())[3][T0].is_new
 
 

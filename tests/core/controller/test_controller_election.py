@@ -130,7 +130,7 @@ def test_an_existing_controller_znode_is_not_replaced(
 def test_look_reads_the_active_controller_without_an_election(
     server: FakeZooKeeperServer, one: Broker
 ) -> None:
-    one.elector.look()
+    one.elector.read_active_controller()
     assert one.elector.active_controller_id == NO_CONTROLLER
     assert server.snapshot() == {}
 
@@ -301,7 +301,7 @@ def test_a_znode_without_a_session_is_replaced(
     server: FakeZooKeeperServer, one: Broker, data: bytes
 ) -> None:
     server.put(CONTROLLER, data)
-    one.elector.look()
+    one.elector.read_active_controller()
     assert one.elector.active_controller_id == NO_CONTROLLER
     assert one.elect() == ControllerEpoch(1, 1)
     assert holder(server) == (1, one.zookeeper.session_id)
@@ -313,7 +313,7 @@ def test_a_znode_without_a_session_is_replaced(
 def test_the_active_controller_is_unknown_without_a_session(one: Broker, two: Broker) -> None:
     two.elect()
     one.elect()
-    one.elector.forget()
+    one.elector.reset()
     assert one.elector.active_controller_id == NO_CONTROLLER
 
 

@@ -326,7 +326,7 @@ def test_a_suspect_leader_of_a_topic_queued_for_deletion_may_lead() -> None:
     parts = ControllerParts((1, 2))
     parts.lead(T0, (1, 2), leader=1, isr=(1, 2))
     parts.context.add_live_broker(replace(parts.context.registrations[1], suspects=SHORT))
-    parts.context.note_undeposed([T0])
+    parts.context.note_leaders_with_losses([T0])
     assert parts.context.must_not_lead(1, T0)
     parts.context.queue_topic_deletion(["t"])
     assert not parts.context.must_not_lead(1, T0)
@@ -339,7 +339,7 @@ def test_an_elected_suspect_leader_leads_on_while_it_is_shutting_down() -> None:
     parts.context.shutting_down_broker_ids.add(1)
     parts.brokers.on_replicas_become_offline([PartitionAndReplica(T0, 2)])
     assert parts.context.partition_state(T0) is PartitionState.OFFLINE
-    parts.brokers.tell_everything(1)
+    parts.brokers.send_complete_state(1)
     assert leaders_sent(parts.effects(), 1) == {1}
 
 

@@ -403,7 +403,7 @@ def test_a_broker_whose_requests_were_dropped_is_asked_again(parts: ControllerPa
     request_deletion(parts, "foo")
     answer(parts, FOO, 1)
     parts.effects()
-    parts.brokers.tell_everything(2)
+    parts.brokers.send_complete_state(2)
     assert states(parts, FOO) == {1: SUCCESSFUL, 2: INELIGIBLE, 3: STARTED}
     answer(parts, FOO, 3)
     assert states(parts, FOO)[2] is STARTED, "asked again after the other answers"
@@ -422,7 +422,7 @@ def test_a_broker_whose_new_channel_completes_a_reassignment_is_asked_once(
     parts.context.partitions_being_reassigned.add(single)
     request_deletion(parts, "single")
     parts.effects()
-    parts.brokers.tell_everything(2)
+    parts.brokers.send_complete_state(2)
     assert parts.context.topics_with_deletion_started == {"single"}
     asked = [
         row.delete_partition

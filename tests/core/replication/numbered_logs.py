@@ -69,7 +69,7 @@ class NumberedLogs(NotesInMemory):
         """Raise."""
         raise NotImplementedError("it knows all")
 
-    def absolve(self, topic_partition: TopicPartition) -> None:
+    def mark_sound(self, topic_partition: TopicPartition) -> None:
         """Mark a replica as no longer suspect."""
         self.suspect.discard(topic_partition)
         self.suspect_changes += 1
@@ -147,7 +147,7 @@ class NumberedLog:
 
     config: LogConfig = DEFAULT_LOG_CONFIG
     size = 0
-    taken_back_to = -1
+    stray_high_watermark = -1
 
     def __init__(self, logs: NumberedLogs, topic_partition: TopicPartition) -> None:
         self.topic_id: TopicId | None = None

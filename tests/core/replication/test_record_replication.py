@@ -479,7 +479,7 @@ def test_a_log_of_a_restored_topic_is_not_truncated_below_the_high_watermark(
         leader.produce(value, acks=1)
     for offset in range(3):
         follower.log().append_as_follower(batch(b"kept", base_offset=offset, leader_epoch=0))
-    follower.log().taken_back_to = 3
+    follower.log().stray_high_watermark = 3
     for broker in (leader, follower):
         broker.apply(1, 4, isr=(1, 2))
     follower.follow(leader, times=2)

@@ -505,7 +505,7 @@ def test_a_log_of_a_topic_whose_znode_is_missing_is_set_aside(leader: Broker) ->
 def test_a_log_of_a_restored_topic_needs_a_later_leader_epoch(broker: Broker) -> None:
     log = broker.logs.get_or_create(T0, A, is_new=True)
     broker.logs.epochs[T0] = [(2, 0)]
-    log.taken_back_to = 0  # type: ignore[misc]
+    log.stray_high_watermark = 0  # type: ignore[misc]
     for leader in (ME, 2):
         asked = broker.apply({T0: state(leader, 2, is_new=True)})
         assert asked == {T0: Errors.CORRUPT_MESSAGE}
