@@ -204,7 +204,7 @@ def cluster(address: str, brokers: int) -> Iterator[ZkAdminStore]:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--out DIR, or --apply, or --dry-run"),
+        ([], "--out DIR, --apply or --dry-run"),
         (["--out", "."], "choose a new directory"),
         (["--out", "topics.json"], "choose a new directory"),
         (["--out", "topics.json/out"], "cannot write to topics.json/out: Not a directory"),
