@@ -43,3 +43,6 @@ def first_addresses_kept() -> Any:
         connect(self, replace(registration, info=first.setdefault(key, registration.info)))
 
     return patch.object(BrokerChanges, "_connect", where_it_was)
+
+
+SEARCH_FROM = {first_addresses_kept: 858}
