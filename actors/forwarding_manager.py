@@ -84,7 +84,7 @@ _Message: TypeAlias = TopicsRequest | MetadataChanged | CreateMissing | _Decided
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _PendingRequest:
     """A request that is not answered yet; ``undone``: see ``done_before``."""
 
     request: TopicsRequest
@@ -117,7 +117,7 @@ class ForwardingManager(RegentActor):
         self._channel = channel
         self._scheduler = scheduler
         self._numbers = count(1)
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, _PendingRequest] = {}
         self._missing: dict[str, None] = {}  # in arrival order
         self._being_created: tuple[str, ...] = ()
         self._is_failing = False
@@ -167,7 +167,7 @@ class ForwardingManager(RegentActor):
             return
         now_ms, timeout_ms = monotonic_ms(), min(request.timeout_ms, MAX_WAIT_MS)
         number = next(self._numbers)
-        self._waiting[number] = _Waiting(
+        self._waiting[number] = _PendingRequest(
             self._with_topic_ids(request),
             reply,
             _undone(request, self._cache.snapshot),

@@ -30,7 +30,7 @@ _PARTITION_V7: Final = struct.Struct(">hiii")  # and the leader epoch
 _OPERATIONS_UNKNOWN: Final = -(2**31)
 
 
-class _Asked(NamedTuple):
+class _MetadataRequest(NamedTuple):
     """One request; ``topics`` None: all."""
 
     topics: Collection[str] | None
@@ -82,13 +82,13 @@ def metadata_apis(
     return [KafkaApi(KafkaApiKey.METADATA, 0, 8, handle)]
 
 
-def _decode(body: memoryview, version: int) -> _Asked:
+def _decode(body: memoryview, version: int) -> _MetadataRequest:
     reader = Reader(body)
     topics = reader.nullable_array(reader.string)
     if version == 0 and not topics:
         topics = None
     may_create = reader.boolean() if version >= 4 else True
-    return _Asked(None if topics is None else dict.fromkeys(topics), may_create)
+    return _MetadataRequest(None if topics is None else dict.fromkeys(topics), may_create)
 
 
 def _may_be_created(name: str) -> bool:

@@ -70,7 +70,7 @@ class ProduceTarget(Protocol):
         ...
 
 
-class _Asked(NamedTuple):
+class _ProduceRequest(NamedTuple):
     """One request without its records; its partitions in their original sequence."""
 
     version: int
@@ -85,7 +85,7 @@ def produce_apis(target: ProduceTarget) -> Sequence[KafkaApi]:
     return [KafkaApi(KafkaApiKey.PRODUCE, 3, 8, _Produce(target).handle)]
 
 
-class _PartitionOrder:
+class _RequestSequence:
     """Keeps the requests for one partition in their original sequence.
 
     Belongs to one event loop.
@@ -125,7 +125,7 @@ class _Produce:
     def __init__(self, target: ProduceTarget) -> None:
         self._target = target
         self._replies = Replies()
-        self._order = _PartitionOrder()
+        self._order = _RequestSequence()
 
     # Not a coroutine: while it waited for replicas it would keep the records in memory.
     def handle(self, request: KafkaRequest) -> Awaitable[KafkaAnswer]:
@@ -141,7 +141,7 @@ class _Produce:
 
     async def _check_elsewhere(
         self,
-        asked: _Asked,
+        asked: _ProduceRequest,
         refused: dict[TopicPartition, ProducedPartition],
         records: dict[TopicPartition, memoryview],
         compacted: Collection[TopicPartition],
@@ -157,7 +157,7 @@ class _Produce:
 
     def _append(
         self,
-        asked: _Asked,
+        asked: _ProduceRequest,
         refused: Mapping[TopicPartition, ProducedPartition],
         records: Mapping[TopicPartition, memoryview],
     ) -> Awaitable[KafkaAnswer]:
@@ -168,7 +168,7 @@ class _Produce:
 
     async def _answer(
         self,
-        asked: _Asked,
+        asked: _ProduceRequest,
         refused: Mapping[TopicPartition, ProducedPartition],
         reply: AwaitedReply[Mapping[TopicPartition, ProducedPartition]],
         operation: DelayedOperation | None,
@@ -182,7 +182,9 @@ class _Produce:
         return _encode(asked.topics, produced, asked.version)
 
 
-def _decode(body: memoryview, version: int) -> tuple[_Asked, dict[TopicPartition, memoryview]]:
+def _decode(
+    body: memoryview, version: int
+) -> tuple[_ProduceRequest, dict[TopicPartition, memoryview]]:
     reader = Reader(body)
     is_transactional = reader.nullable_string() is not None
     acks, timeout_ms = reader.unpack(_ACKS_AND_TIMEOUT)
@@ -200,11 +202,11 @@ def _decode(body: memoryview, version: int) -> tuple[_Asked, dict[TopicPartition
         return topic, reader.array(lambda: partition_of(topic))
 
     topics = reader.array(topic_with_partitions)
-    return _Asked(version, is_transactional, acks, timeout_ms, topics), records
+    return _ProduceRequest(version, is_transactional, acks, timeout_ms, topics), records
 
 
 def _refused(
-    asked: _Asked, records: Mapping[TopicPartition, memoryview]
+    asked: _ProduceRequest, records: Mapping[TopicPartition, memoryview]
 ) -> dict[TopicPartition, ProducedPartition]:
     """Return the partitions whose records are refused, with the reasons."""
     if asked.is_transactional:

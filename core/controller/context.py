@@ -1,8 +1,8 @@
-"""Everything the active controller knows; mirrors ``kafka.controller.ControllerContext``.
+"""The memory of the active controller; mirrors ``kafka.controller.ControllerContext``.
 
-One object a partition (``_Partition``), and indexes by broker, leader and state, so that nothing
-asked while a broker dies scans the whole cluster. Nothing here decides, reads or writes anything:
-the machines put in what ZooKeeper accepted.
+It has one object a partition (``_PartitionEntry``), and indexes by broker, leader and state, so
+that no query scans the whole cluster while a broker dies. It decides, reads and writes nothing: the
+state machines put in what ZooKeeper has accepted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class IllegalStateError(RegentError):
 
 
 @dataclass(slots=True, eq=False)
-class _Partition:
+class _PartitionEntry:
     """All that is known of one partition."""
 
     topic_partition: TopicPartition
@@ -103,13 +103,13 @@ class ControllerContext:
         self._leaders_with_losses: dict[
             TopicPartition, BrokerId
         ] = {}  # leaders that lost records since
-        self._partitions: dict[TopicPartition, _Partition] = {}
-        self._topics: dict[str, dict[int, _Partition]] = {}
+        self._partitions: dict[TopicPartition, _PartitionEntry] = {}
+        self._topics: dict[str, dict[int, _PartitionEntry]] = {}
         self._topic_ids: dict[str, TopicId] = {}
         self._topic_names: dict[TopicId, str] = {}
-        self._by_broker: dict[BrokerId, dict[TopicPartition, _Partition]] = {}
-        self._by_leader: dict[BrokerId, dict[TopicPartition, _Partition]] = {}
-        self._by_state: dict[PartitionState, dict[TopicPartition, _Partition]] = {
+        self._by_broker: dict[BrokerId, dict[TopicPartition, _PartitionEntry]] = {}
+        self._by_leader: dict[BrokerId, dict[TopicPartition, _PartitionEntry]] = {}
+        self._by_state: dict[PartitionState, dict[TopicPartition, _PartitionEntry]] = {
             state: {} for state in _INDEXED_STATES
         }
 
@@ -470,15 +470,15 @@ class ControllerContext:
     def _is_live(self, broker_id: BrokerId) -> bool:
         return broker_id in self._registrations and broker_id not in self.shutting_down_broker_ids
 
-    def _record(self, topic_partition: TopicPartition) -> _Partition:
+    def _record(self, topic_partition: TopicPartition) -> _PartitionEntry:
         record = self._partitions.get(topic_partition)
         if record is None:
-            record = self._partitions[topic_partition] = _Partition(topic_partition)
+            record = self._partitions[topic_partition] = _PartitionEntry(topic_partition)
             topic, partition = topic_partition
             self._topics.setdefault(topic, {})[partition] = record
         return record
 
-    def _assign(self, record: _Partition, assignment: ReplicaAssignment) -> None:
+    def _assign(self, record: _PartitionEntry, assignment: ReplicaAssignment) -> None:
         tp = record.topic_partition
         for replica in record.assignment.replicas:
             self._by_broker[replica].pop(tp, None)
@@ -487,7 +487,9 @@ class ControllerContext:
             self._by_broker.setdefault(replica, {})[tp] = record
         self._count_imbalance(record)
 
-    def _lead(self, record: _Partition, leadership: LeaderIsrAndControllerEpoch | None) -> None:
+    def _lead(
+        self, record: _PartitionEntry, leadership: LeaderIsrAndControllerEpoch | None
+    ) -> None:
         tp = record.topic_partition
         if record.leadership is not None:
             self._by_leader[record.leadership.leader_and_isr.leader].pop(tp, None)
@@ -496,7 +498,7 @@ class ControllerContext:
             self._by_leader.setdefault(leadership.leader_and_isr.leader, {})[tp] = record
         self._count_imbalance(record)
 
-    def _set_state(self, record: _Partition, state: PartitionState) -> None:
+    def _set_state(self, record: _PartitionEntry, state: PartitionState) -> None:
         tp, before = record.topic_partition, record.state
         if before in _INDEXED_STATES:
             self._by_state[before].pop(tp, None)
@@ -508,7 +510,7 @@ class ControllerContext:
                 before is PartitionState.OFFLINE
             )
 
-    def _count_imbalance(self, record: _Partition) -> None:
+    def _count_imbalance(self, record: _PartitionEntry) -> None:
         counts = (
             record.is_preferred_leader_imbalanced
             and record.topic_partition.topic not in self.topics_to_be_deleted
@@ -554,14 +556,16 @@ class ControllerContext:
         _compare("deletions begun without a request", started - deleted, set())
 
 
-def _grouped(pairs: Iterable[tuple[object, _Partition]]) -> dict[object, dict[object, object]]:
+def _grouped(pairs: Iterable[tuple[object, _PartitionEntry]]) -> dict[object, dict[object, object]]:
     groups: dict[object, dict[object, object]] = {}
     for key, record in pairs:
         groups.setdefault(key, {})[record.topic_partition] = record
     return groups
 
 
-def _occupied(index: Mapping[Any, Mapping[TopicPartition, _Partition]]) -> dict[object, object]:
+def _occupied(
+    index: Mapping[Any, Mapping[TopicPartition, _PartitionEntry]],
+) -> dict[object, object]:
     return {key: partitions for key, partitions in index.items() if partitions}
 
 

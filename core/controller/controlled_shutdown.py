@@ -34,7 +34,7 @@ from regent.core.protocol.controller import ControlledShutdownResponse
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _PendingShutdown:
     """A broker that waits to be let go, and the new leaders that have not answered yet."""
 
     broker_id: BrokerId
@@ -55,7 +55,7 @@ class ControlledShutdowns:
         self._context = services.context
         self._partitions = partitions
         self._replicas = replicas
-        self._waiting: dict[RequestId, _Waiting] = {}
+        self._waiting: dict[RequestId, _PendingShutdown] = {}
 
     def shut_down(self, event: ControlledShutdown) -> None:
         """Move leaderships and ISR memberships off the broker.
@@ -73,7 +73,7 @@ class ControlledShutdowns:
             return
         self._mark(broker_id)
         led = self.relieve(broker_id)
-        waiting = _Waiting(
+        waiting = _PendingShutdown(
             broker_id, {**self._awaited(broker_id), **self._new_leaders(led, broker_id)}
         )
         if not waiting.unacknowledged:
@@ -232,7 +232,7 @@ class ControlledShutdowns:
                     leaders[topic_partition] = current
         return leaders
 
-    def _let_go(self, request_id: RequestId, waiting: _Waiting) -> None:
+    def _let_go(self, request_id: RequestId, waiting: _PendingShutdown) -> None:
         remaining = self._context.partition_leaders_on_broker(waiting.broker_id)
         self._log.info(
             "broker %d is shutting down and still leads %d partitions",

@@ -13,7 +13,7 @@ from regent.core.protocol.control import (
 )
 
 
-class _Term(NamedTuple):
+class _ListSource(NamedTuple):
     controller_epoch: int
     broker_epoch: int
 
@@ -37,8 +37,8 @@ class RequestParts:
     """
 
     def __init__(self) -> None:
-        self._complete = _Term(-1, -1)  # of the newest complete list
-        self._arriving: _Term | None = None
+        self._complete = _ListSource(-1, -1)  # of the newest complete list
+        self._arriving: _ListSource | None = None
         self._parts = self._next = 0
         self._named: dict[TopicPartition, TopicId | None] = {}
 
@@ -46,7 +46,7 @@ class RequestParts:
         self, header: ControlHeader, request: LeaderAndIsrRequest | UpdateMetadataRequest
     ) -> ListedPartitions | None:
         """Add a part and return the listed partitions; None for a late copy."""
-        term = _Term(header.controller_epoch, header.broker_epoch)
+        term = _ListSource(header.controller_epoch, header.broker_epoch)
         if header.sequence == 0 and term <= self._complete:
             return None
         named = _named(request)

@@ -21,7 +21,7 @@ class Owner(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Timer:
+class VirtualTimer:
     """An action for later; ``event`` is set for events scheduled by a controller."""
 
     owner: Owner
@@ -43,10 +43,10 @@ class VirtualTime:
 
     def __init__(self) -> None:
         self.now_ms = 0
-        self._timers: list[tuple[int, int, Timer]] = []  # due time, number
+        self._timers: list[tuple[int, int, VirtualTimer]] = []  # due time, number
         self._numbers = itertools.count(1)
         self._overdue: dict[
-            Owner, list[Timer]
+            Owner, list[VirtualTimer]
         ] = {}  # of paused processes, in the sequence of firing
 
     def schedule(
@@ -57,7 +57,7 @@ class VirtualTime:
         event: ControllerEvent | None = None,
     ) -> None:
         """Call ``action`` after a time."""
-        self._push(Timer(owner, action, event), after_ms)
+        self._push(VirtualTimer(owner, action, event), after_ms)
 
     def events_of(self, owner: Owner) -> list[ControllerEvent]:
         """Return the scheduled events of a controller."""
@@ -82,10 +82,10 @@ class VirtualTime:
             self._fire(timer)
         self.now_ms = max(self.now_ms, until)
 
-    def _push(self, timer: Timer, after_ms: int) -> None:
+    def _push(self, timer: VirtualTimer, after_ms: int) -> None:
         heapq.heappush(self._timers, (self.now_ms + after_ms, next(self._numbers), timer))
 
-    def _fire(self, timer: Timer) -> None:
+    def _fire(self, timer: VirtualTimer) -> None:
         """Run the action, or queue it while the process is paused."""
         overdue = self._overdue.get(timer.owner)
         if overdue is not None:
@@ -97,7 +97,7 @@ class VirtualTime:
             timer.action()
 
     def _look_again(self, owner: Owner) -> None:
-        self._push(Timer(_AWAKE, partial(self._catch_up, owner)), PAUSE_CHECK_MS)
+        self._push(VirtualTimer(_AWAKE, partial(self._catch_up, owner)), PAUSE_CHECK_MS)
 
     def _catch_up(self, owner: Owner) -> None:
         """Run the overdue actions of a process, unless it is still paused."""
@@ -108,7 +108,7 @@ class VirtualTime:
         else:
             self._overdue.pop(owner, None)
 
-    def _drop(self, owner: Owner, is_dropped: Callable[[Timer], bool]) -> None:
+    def _drop(self, owner: Owner, is_dropped: Callable[[VirtualTimer], bool]) -> None:
         self._timers = [
             entry
             for entry in self._timers

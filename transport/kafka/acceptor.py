@@ -12,9 +12,9 @@ from regent.transport.descriptors import Descriptors
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.connection import KafkaConnection, KafkaLimits, ListenerParts
 from regent.transport.kafka.connection_quotas import AddressQuotas
+from regent.transport.kafka.connection_scheduler import ConnectionScheduler
 from regent.transport.kafka.metrics import Closed, ListenerMetrics
 from regent.transport.kafka.request_memory import RequestMemory
-from regent.transport.kafka.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Acceptor:
             limits,
             metrics,
             RequestMemory(limits.queued_max_request_bytes),
-            Turns(loop),
+            ConnectionScheduler(loop),
             self._forget,
         )
 

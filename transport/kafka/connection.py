@@ -5,7 +5,7 @@ received and cannot put a file between two pieces of memory.
 
 A connection accepts no request, and is not read, while ``queued_requests_per_connection`` of its
 requests are in work, while the client does not read its answers, and while it waits for memory.
-Connections take turns (``turns``). Mirrors ``kafka.network.Processor``.
+``connection_scheduler`` shares the time between connections. Mirrors ``kafka.network.Processor``.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from regent.transport.kafka.api import (
     MalformedRequestError,
     UnansweredRequestError,
 )
+from regent.transport.kafka.connection_scheduler import SHORT_TURN_S, ConnectionScheduler
 from regent.transport.kafka.framing import CHUNK_BYTES, FrameBuffer
 from regent.transport.kafka.metrics import Closed, ListenerMetrics
 from regent.transport.kafka.outgoing import TURN_BYTES, Outgoing
 from regent.transport.kafka.primitives import Reader
 from regent.transport.kafka.request_memory import RequestMemory, Reservation
-from regent.transport.kafka.turns import SHORT_TURN_S, Turns
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ class ListenerParts:
     limits: KafkaLimits
     metrics: ListenerMetrics
     memory: RequestMemory
-    turns: Turns
+    scheduler: ConnectionScheduler
     on_closed: Callable[[KafkaConnection], None]
 
 
@@ -184,7 +184,7 @@ class KafkaConnection:
 
     def _on_ready(self) -> None:
         """Continue at once, unless other connections wait: then wait too."""
-        if self._parts.turns.is_anyone_waiting:
+        if self._parts.scheduler.has_waiting:
             self._wait_for_turn()
             self._read(False)
             self._write(False)
@@ -198,7 +198,7 @@ class KafkaConnection:
     def _wait_for_turn(self, *, goes_on: bool = False) -> None:
         if not self._has_turn_coming:
             self._has_turn_coming = True
-            self._parts.turns.wait(self._on_turn, goes_on=goes_on)
+            self._parts.scheduler.schedule(self._on_turn, goes_on=goes_on)
 
     # --- one turn ---
 

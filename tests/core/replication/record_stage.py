@@ -39,7 +39,7 @@ T = TypeVar("T")
 TWO_IN_SYNC = LogConfig(min_insync_replicas=2)
 
 
-class Asked(Generic[T]):
+class Pending(Generic[T]):
     """A request that may wait, and its answer when there is one."""
 
     def __init__(
@@ -144,13 +144,13 @@ class RecordBroker:
 
     def produce_to(
         self, records: Mapping[TopicPartition, RecordBytes], acks: int = -1
-    ) -> Asked[Mapping[TopicPartition, ProducedPartition]]:
+    ) -> Pending[Mapping[TopicPartition, ProducedPartition]]:
         """Produce to several partitions."""
-        return Asked(self.manager, lambda r: self.manager.produce(acks, records, self.now_ms, r))
+        return Pending(self.manager, lambda r: self.manager.produce(acks, records, self.now_ms, r))
 
     def produce(
         self, *values: bytes, acks: int = -1, topic_partition: TopicPartition = T0
-    ) -> Asked[Mapping[TopicPartition, ProducedPartition]]:
+    ) -> Pending[Mapping[TopicPartition, ProducedPartition]]:
         """Produce one batch."""
         return self.produce_to({topic_partition: batch(*values)}, acks)
 
@@ -161,7 +161,7 @@ class RecordBroker:
         min_bytes: int = 1,
         max_bytes: int = 2**31 - 1,
         waits: bool = True,
-    ) -> Asked[Mapping[TopicPartition, ConsumedPartition]]:
+    ) -> Pending[Mapping[TopicPartition, ConsumedPartition]]:
         """Consume from these offsets."""
         request = ConsumerFetch(
             {
@@ -171,28 +171,28 @@ class RecordBroker:
             min_bytes,
             max_bytes,
         )
-        return Asked(
+        return Pending(
             self.manager,
             lambda r: self.manager.fetch_for_consumer(request, self.now_ms, r, waits=waits),
         )
 
     def delete_records(
         self, offsets: Mapping[TopicPartition, int]
-    ) -> Asked[Mapping[TopicPartition, DeletedRecords]]:
+    ) -> Pending[Mapping[TopicPartition, DeletedRecords]]:
         """Delete records."""
-        return Asked(self.manager, lambda r: self.manager.delete_records(offsets, self.now_ms, r))
+        return Pending(self.manager, lambda r: self.manager.delete_records(offsets, self.now_ms, r))
 
     # --- replication ---
 
-    def fetch_from(self, leader: RecordBroker) -> tuple[FetchRequest, Asked[FetchResponse]]:
+    def fetch_from(self, leader: RecordBroker) -> tuple[FetchRequest, Pending[FetchResponse]]:
         """Send a fetch, which may wait."""
         request = self.manager.fetch_request(leader.broker_id, self.now_ms)
         assert request is not None
         return request, leader.serve(request)
 
-    def serve(self, request: FetchRequest) -> Asked[FetchResponse]:
+    def serve(self, request: FetchRequest) -> Pending[FetchResponse]:
         """Handle a follower's fetch."""
-        return Asked(self.manager, lambda r: self.manager.fetch(request, self.now_ms, r))
+        return Pending(self.manager, lambda r: self.manager.fetch(request, self.now_ms, r))
 
     def take(self, leader: RecordBroker, request: FetchRequest, response: FetchResponse) -> None:
         """Handle a leader's answer."""

@@ -20,7 +20,7 @@ _LONG_TURN_S: Final = 0.002
 _READY_S: Final = 0.004
 
 
-class Turns:
+class ConnectionScheduler:
     """The connections that wait for a turn; used on the loop's thread only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -30,11 +30,11 @@ class Turns:
         self._is_coming = False
 
     @property
-    def is_anyone_waiting(self) -> bool:
+    def has_waiting(self) -> bool:
         """Whether a connection waits for a turn."""
         return self._is_coming
 
-    def wait(self, serve: Serve, *, goes_on: bool) -> None:
+    def schedule(self, serve: Serve, *, goes_on: bool) -> None:
         """Queue ``serve`` for a turn; ``goes_on``: it just had one."""
         (self._going_on if goes_on else self._ready).append(serve)
         if not self._is_coming:

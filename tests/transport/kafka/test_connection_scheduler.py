@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from regent.transport.kafka.turns import SHORT_TURN_S, Turns
+from regent.transport.kafka.connection_scheduler import SHORT_TURN_S, ConnectionScheduler
 
 REQUEST_S = 0.0003
 
@@ -37,15 +37,15 @@ class Loop:
 class Client:
     """Has so many requests, each of which takes the same time."""
 
-    def __init__(self, loop: Loop, turns: Turns, requests: int) -> None:
+    def __init__(self, loop: Loop, scheduler: ConnectionScheduler, requests: int) -> None:
         self.left = requests
         self.done_at = 0.0
         self._loop = loop
-        self._turns = turns
+        self._scheduler = scheduler
 
     def ask(self) -> None:
         """Become ready."""
-        self._turns.wait(self._serve, goes_on=False)
+        self._scheduler.schedule(self._serve, goes_on=False)
 
     def _serve(self, until: float) -> None:
         while True:
@@ -55,7 +55,7 @@ class Client:
                 self.done_at = self._loop.now
                 return
             if self._loop.now >= until:
-                self._turns.wait(self._serve, goes_on=True)
+                self._scheduler.schedule(self._serve, goes_on=True)
                 return
 
 
@@ -65,18 +65,20 @@ def loop() -> Loop:
 
 
 @pytest.fixture
-def turns(loop: Loop) -> Turns:
-    return Turns(cast("asyncio.AbstractEventLoop", cast("Any", loop)))
+def scheduler(loop: Loop) -> ConnectionScheduler:
+    return ConnectionScheduler(cast("asyncio.AbstractEventLoop", cast("Any", loop)))
 
 
-def test_who_comes_while_many_go_on_waits_for_one_turn(loop: Loop, turns: Turns) -> None:
-    greedy = [Client(loop, turns, 10_000) for _ in range(200)]
+def test_who_comes_while_many_go_on_waits_for_one_turn(
+    loop: Loop, scheduler: ConnectionScheduler
+) -> None:
+    greedy = [Client(loop, scheduler, 10_000) for _ in range(200)]
     for client in greedy:
         client.ask()
     for _ in range(100):
         loop.go_round()
     began = loop.now
-    newcomer = Client(loop, turns, 1)
+    newcomer = Client(loop, scheduler, 1)
     newcomer.ask()
     loop.go_round()
     assert newcomer.left == 0
@@ -84,9 +86,11 @@ def test_who_comes_while_many_go_on_waits_for_one_turn(loop: Loop, turns: Turns)
     assert all(client.left < 10_000 for client in greedy)
 
 
-def test_many_that_come_at_once_have_short_turns_first(loop: Loop, turns: Turns) -> None:
-    greedy = [Client(loop, turns, 1_000) for _ in range(50)]
-    small = Client(loop, turns, 1)
+def test_many_that_come_at_once_have_short_turns_first(
+    loop: Loop, scheduler: ConnectionScheduler
+) -> None:
+    greedy = [Client(loop, scheduler, 1_000) for _ in range(50)]
+    small = Client(loop, scheduler, 1)
     for client in (*greedy, small):
         client.ask()
     while small.left:
@@ -94,23 +98,25 @@ def test_many_that_come_at_once_have_short_turns_first(loop: Loop, turns: Turns)
     assert small.done_at < 50 * (SHORT_TURN_S + REQUEST_S) * 2
 
 
-def test_everybody_is_done_in_the_end(loop: Loop, turns: Turns) -> None:
-    clients = [Client(loop, turns, requests) for requests in (1, 10, 1_000) for _ in range(10)]
+def test_everybody_is_done_in_the_end(loop: Loop, scheduler: ConnectionScheduler) -> None:
+    clients = [Client(loop, scheduler, requests) for requests in (1, 10, 1_000) for _ in range(10)]
     for client in clients:
         client.ask()
     while loop.go_round():
         pass
     assert [client.left for client in clients] == [0] * 30
-    assert not turns.is_anyone_waiting
+    assert not scheduler.has_waiting
     assert loop.now == pytest.approx(10 * 1_011 * REQUEST_S)
 
 
-def test_one_that_fails_does_not_keep_the_others_from_their_turns(loop: Loop, turns: Turns) -> None:
+def test_one_that_fails_does_not_keep_the_others_from_their_scheduler(
+    loop: Loop, scheduler: ConnectionScheduler
+) -> None:
     def fail(_until: float) -> None:
         raise ZeroDivisionError
 
-    turns.wait(fail, goes_on=False)
-    client = Client(loop, turns, 1)
+    scheduler.schedule(fail, goes_on=False)
+    client = Client(loop, scheduler, 1)
     client.ask()
     with pytest.raises(ZeroDivisionError):
         loop.go_round()
