@@ -86,7 +86,7 @@ def saturated(bootstrap: str, topic: str, partitions: int, size: int) -> Iterato
         process.join()
 
 
-class Channel:
+class BrokerConnection:
     """One connection to a broker's control port, for one thread."""
 
     def __init__(self, context: Context, endpoint: str) -> None:
@@ -127,7 +127,7 @@ class Probe(threading.Thread):
 class Elections:
     """Moves the leadership of one partition from broker to broker."""
 
-    def __init__(self, controller: Channel, brokers: list[Channel]) -> None:
+    def __init__(self, controller: BrokerConnection, brokers: list[BrokerConnection]) -> None:
         self._controller = controller
         self._brokers = brokers
         self._turns = cycle([(1, 2, 0), (2, 0, 1), (0, 1, 2)])
@@ -206,28 +206,28 @@ def measure(cluster: RegentCluster, topic: str, seconds: float) -> Figures:
     with ExitStack() as undo:
         undo.callback(context.destroy, linger=0)
 
-        def channel(broker_id: BrokerId) -> Channel:
-            opened = Channel(context, cluster.control_endpoint(broker_id))
+        def connection(broker_id: BrokerId) -> BrokerConnection:
+            opened = BrokerConnection(context, cluster.control_endpoint(broker_id))
             undo.callback(opened.close)
             return opened
 
         controller = cluster.controller()
         assert controller is not None
-        told = channel(0).ask(DescribeMetadataRequest((topic,)))
+        told = connection(0).ask(DescribeMetadataRequest((topic,)))
         leader_epoch = cluster.broker_epoch(told.partitions[0].leader)
         assert leader_epoch is not None
         repeated, header = repeated_leader_and_isr(told)
         proposal = repeated_proposal(told, leader_epoch)
         probes = [Probe("overslept", lambda: sleep(INTERVAL_S))]
 
-        def add(name: str, opened: Channel, *asked: Any) -> None:
+        def add(name: str, opened: BrokerConnection, *asked: Any) -> None:
             probes.append(Probe(name, lambda: opened.ask(*asked)))
 
         for broker_id in BROKERS:
-            add("describe", channel(broker_id), DescribeMetadataRequest(("none",)))
-            add("repeat", channel(broker_id), repeated, header)
-        add("propose", channel(controller), proposal)
-        elections = Elections(channel(controller), [channel(b) for b in BROKERS])
+            add("describe", connection(broker_id), DescribeMetadataRequest(("none",)))
+            add("repeat", connection(broker_id), repeated, header)
+        add("propose", connection(controller), proposal)
+        elections = Elections(connection(controller), [connection(b) for b in BROKERS])
         times: dict[str, list[float]] = {"elect": []}
         for probe in probes:
             probe.start()
