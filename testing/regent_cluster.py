@@ -38,6 +38,7 @@ from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 SESSION_TIMEOUT_MS: Final = 2_000
 START_TIMEOUT_S: Final = 60.0
+_NUM_THREADS: Final = 17  # in /proc/PID/stat, after the name of the program
 _MAX_MOVES: Final = 20  # of the controller: the same broker may be elected again
 
 
@@ -463,11 +464,16 @@ def _await_ready(process: subprocess.Popen[str]) -> None:
 
 
 def _is_alive(pid: int) -> bool:
+    """Whether a process, or a thread of it, runs: only then its parent cannot reap it.
+
+    The main thread of a process that ends may be a zombie before the other threads have ended.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except FileNotFoundError:
         return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
+    fields = stat.rpartition(")")[2].split()
+    return fields[0] != "Z" or int(fields[_NUM_THREADS]) > 1
 
 
 def _limit_files(pid: int, size: int) -> None:
