@@ -1,1 +1,1 @@
-"""Decides everything, in functions and state machines without clock, socket, thread or file."""
+"""All decisions: functions and state machines without clock, socket, thread or file."""

@@ -1,19 +1,19 @@
 """Error codes of the Kafka protocol, and the exceptions of ports and state machines.
 
-``Errors``            an outcome that travels in a response: a value, not an exception
+``Errors``            the outcome in a response: a value, not an exception
 ``RegentError``       the base of all expected exceptions
 ├── ControllerMovedError      another broker is the controller: this one must resign
 ├── SessionExpiredError       the ZooKeeper session this call belonged to is over
 ├── StateChangeFailedError    one partition or replica could not change state
 ├── BrokerIdInUseError        another live process is registered with this broker id
-├── BrokerNotFoundError       no broker with a control endpoint is registered there
+├── BrokerNotFoundError       no broker with this id and a control endpoint is registered
 ├── StorageError              a log directory failed
-│   ├── ForeignDirectoryError     it is in use, or of another broker or cluster: the disk is sound
-│   └── ShortageError             no file descriptor, or no memory, was left: the disk is sound
+│   ├── ForeignDirectoryError     it is in use, or of another broker or cluster: the disk works
+│   └── ShortageError             no file descriptor, or no memory, was free: the disk works
 ├── DamagedRecordsError       records in the middle of a log are damaged
 ├── RecordsRefusedError       record batches that cannot be appended
 └── BadDataError              a znode, frame or file with invalid content
-    └── UnreadableError       a znode that ZooKeeper refuses to show
+    └── UnreadableError       a znode that this process may not read
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Errors(IntEnum):
 
 
 class ApiError(NamedTuple):
-    """An error code and, for people, one sentence that names the thing and the remedy.
+    """An error code, and one sentence for people that says what is wrong and what helps.
 
     Mirrors ``org.apache.kafka.common.requests.ApiError``.
     """
@@ -101,7 +101,7 @@ class RegentError(Exception):
 
 
 class ControllerMovedError(RegentError):
-    """Another broker was elected: a write failed the controller-epoch check, or a read shows it."""
+    """Another broker was elected: the check of a fenced write failed, or a read shows it."""
 
 
 class SessionExpiredError(RegentError):
@@ -125,11 +125,11 @@ class StorageError(RegentError):
 
 
 class ForeignDirectoryError(StorageError):
-    """A log directory that is in use, or of another broker or cluster: the disk is sound."""
+    """A log directory is in use or of another broker, or ZooKeeper is of another cluster."""
 
 
 class ShortageError(StorageError):
-    """This process has no file descriptor, or no memory, left: the next attempt may have one."""
+    """This process has no free file descriptor, or no free memory: a later attempt may succeed."""
 
 
 class DamagedRecordsError(RegentError):
@@ -140,7 +140,7 @@ class DamagedRecordsError(RegentError):
 
 
 class RecordsRefusedError(RegentError):
-    """Record batches that a log refuses; the response has ``error_code``."""
+    """Record batches that a log refuses; ``error_code`` is for the response."""
 
     def __init__(self, error_code: Errors, message: str) -> None:
         super().__init__(message)
@@ -148,8 +148,8 @@ class RecordsRefusedError(RegentError):
 
 
 class BadDataError(RegentError):
-    """Invalid data from outside; the message names the thing and the problem."""
+    """Invalid data from outside; the message names the data and the problem."""
 
 
 class UnreadableError(BadDataError):
-    """A znode that ZooKeeper refuses to show, mostly by its ACL; no watch reports a change."""
+    """A znode that this process may not read, mostly by its ACL; no watch fires when that ends."""

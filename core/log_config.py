@@ -139,7 +139,7 @@ class LogConfig:
 
     @property
     def max_past_ms(self) -> int:
-        """How old the timestamps of new records may be."""
+        """How far the timestamps of new records may be behind the broker's clock."""
         before_ms = self.message_timestamp_before_max_ms
         return self.message_timestamp_difference_max_ms if before_ms == LONG_MAX else before_ms
 
@@ -151,14 +151,14 @@ class LogConfig:
 
     @property
     def is_compacted(self) -> bool:
-        """Whether every record must have a key, because the last one of each key is kept."""
+        """Whether ``cleanup.policy`` has ``compact``: then every record must have a key."""
         return "compact" in self.cleanup_policy
 
     def overridden(self, overrides: Mapping[str, str]) -> LogConfig:
         """Return these settings with what a topic overrides (``/config/topics/T``).
 
-        Other settings are ignored. So is text where a number must be; our tools write none:
-        the default holds.
+        Keys of other settings are ignored, and so is text that should be a number: then the
+        default holds. Our tools write no such text.
         """
         names = [field.name for field in fields(self)]
         return self._with({name: overrides.get(name.replace("_", ".")) for name in names})
@@ -190,4 +190,4 @@ LOG_SETTINGS: Mapping[str, Setting] = {row.name: row for row in settings_of(DEFA
 BROKER_NAMES: Mapping[str, str] = {
     name: row.declared.broker_name or "" for name, row in LOG_SETTINGS.items()
 }
-"""Kafka's name of the broker's setting that is the default of each."""
+"""The broker's setting (Kafka's name) that is the default of each topic setting, by its field."""

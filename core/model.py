@@ -1,9 +1,9 @@
-"""Values everything else is said in: partitions, leadership, assignments, brokers.
+"""The values that all other modules use: partitions, leaderships, assignments, brokers.
 
 All of them are immutable. Names are Kafka's in Python case. Every epoch is an ``int`` and has its
-own name: ``controller_epoch`` (who may command), ``leader_epoch`` (which leadership of it),
-``partition_epoch`` (the version of the partition's ``state`` znode) and ``broker_epoch`` (the czxid
-of a broker's registration: which incarnation of it).
+own name: ``controller_epoch`` (it grows with every controller), ``leader_epoch`` (it grows with
+every new leadership of a partition), ``partition_epoch`` (the version of a partition's ``state``
+znode) and ``broker_epoch`` (the czxid of a broker's registration: it differs after a restart).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NO_CONTROLLER = -1
 LEADER_DURING_DELETE = -2  # in UpdateMetadata only: forget this partition
 NO_EPOCH = -1  # StopReplica: the controller knows no leader epoch, do not check it
 EPOCH_DURING_DELETE = -2  # StopReplica: the topic is being deleted, do not check the epoch
-EPOCH_OF_LOST_TOPIC = -3  # StopReplica: the znode is gone without a deletion: keep the log
+EPOCH_OF_LOST_TOPIC = -3  # StopReplica: the topic's znode is gone without a request: keep log
 UNKNOWN_BROKER_EPOCH = -1
 INITIAL_LEADER_EPOCH = 0
 INITIAL_PARTITION_EPOCH = 0
@@ -49,7 +49,7 @@ class PartitionAndReplica(NamedTuple):
 
 
 class LeaderRecoveryState(IntEnum):
-    """Whether the leader was elected from the ISR (KIP-704)."""
+    """RECOVERING from an unclean election until the leader reports that it recovered (KIP-704)."""
 
     RECOVERED = 0
     RECOVERING = 1
@@ -59,9 +59,9 @@ class LeaderAndIsr(NamedTuple):
     """The leader and the in-sync replicas of a partition.
 
     Invariant: ``isr`` is never empty, and ``leader`` is ``NO_LEADER`` or a member of ``isr``.
-    ``isr=(3,), leader=NO_LEADER`` is meaningful: only 3 may be elected cleanly. So may be the
-    ``eligible_leader_replicas`` (KIP-966): they left the ISR when fewer remained in it than
-    ``min.insync.replicas``, so that nothing has been committed without them.
+    ``isr=(3,), leader=NO_LEADER`` means that a clean election can choose 3. It can also choose one
+    of the ``eligible_leader_replicas`` (KIP-966): they left the ISR when fewer members than
+    ``min.insync.replicas`` remained, so nothing has been committed without them.
     """
 
     leader: BrokerId
@@ -74,7 +74,7 @@ class LeaderAndIsr(NamedTuple):
     def new_leader_and_isr(self, leader: BrokerId, isr: tuple[BrokerId, ...]) -> LeaderAndIsr:
         """Return the next leadership: ``leader_epoch`` grows by one, the partition epoch stays.
 
-        ``isr`` is not larger than before, so that eligible replicas stay eligible.
+        No replica but the leader may be new in ``isr``, so that eligible replicas stay eligible.
         """
         return LeaderAndIsr(
             leader,
@@ -105,7 +105,7 @@ class LeaderIsrAndControllerEpoch(NamedTuple):
 class ReplicaAssignment:
     """The brokers a partition is assigned to, in preference order (KIP-455).
 
-    ``replicas`` is the full set: target plus the replicas still to be removed.
+    ``replicas`` is the full list: the target replicas, then those that are still to be removed.
     """
 
     replicas: tuple[BrokerId, ...]
@@ -128,7 +128,7 @@ class ReplicaAssignment:
         return bool(self.adding_replicas or self.removing_replicas)
 
     def reassign_to(self, target: Iterable[BrokerId]) -> ReplicaAssignment:
-        """Return the assignment that starts moving this one's origin to ``target``."""
+        """Return the assignment that begins a reassignment of the origin replicas to ``target``."""
         target = tuple(target)
         origin = self.origin_replicas
         full = tuple(dict.fromkeys((*target, *origin)))
@@ -162,10 +162,10 @@ class EndPoint:
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """What a broker says about itself in ``/brokers/ids/N``.
+    """What a broker registers about itself in ``/brokers/ids/N``.
 
-    ``control_endpoint`` and ``replication_endpoint`` are ZeroMQ addresses (``tcp://host:port``) and
-    our own keys; a registration written by another implementation has none.
+    ``control_endpoint`` and ``replication_endpoint`` are ZeroMQ addresses (``tcp://host:port``).
+    Kafka has no such keys: they are None in the registration of a Kafka broker.
     """
 
     broker_id: BrokerId
@@ -184,25 +184,26 @@ class BrokerInfo:
 
 
 class LogEnd(NamedTuple):
-    """How much a log has: the newest leader epoch in it first, then where it ends."""
+    """The newest leader epoch in a log, and its end. Sorts by the epoch, then by the offset."""
 
     leader_epoch: int
     log_end_offset: int
 
 
 NO_LOG_END = LogEnd(-1, -1)
-"""Of a log that is gone, or cannot be used."""
+"""The log end of a log that is missing, or cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuspectReplicas:
-    """Which replicas of one broker may have lost committed records, as it knows when it starts.
+    """The replicas of one broker that may have lost committed records.
 
-    A loss of power takes what was not on the disk yet, a damaged file what is behind the damage.
-    Such a replica does not lead while another one may come back that has everything (the aim of
-    KIP-966). ``sound`` is None for a broker that knows all its logs: what is not in ``ends`` is
-    sound. A broker with a log directory that is new, or cannot be read, does not know what it had
-    there: then nothing is sound but ``sound``.
+    A loss of power loses records that were not on the disk yet; a damaged file loses the records
+    after the damage. Such a replica is *suspect*: it does not lead while a replica that has all
+    records may come back (the aim of KIP-966). ``ends`` has the suspect replicas and the ends of
+    their logs. ``sound`` is None if the broker knows all its logs: then every replica that is not
+    in ``ends`` is sound. A broker whose log directory is new, or cannot be read, does not know
+    which logs were there: then only the replicas in ``sound`` are sound.
     """
 
     ends: Mapping[TopicPartition, LogEnd] = field(default_factory=dict)
@@ -212,7 +213,7 @@ class SuspectReplicas:
         return bool(self.ends) or self.sound is not None
 
     def end_of(self, topic_partition: TopicPartition) -> LogEnd | None:
-        """Return how much a suspect replica has; None: the replica is sound."""
+        """Return the end of a suspect replica's log; None: the replica is sound."""
         end = self.ends.get(topic_partition)
         is_unknown = self.sound is not None and topic_partition not in self.sound
         return NO_LOG_END if end is None and is_unknown else end
@@ -223,7 +224,7 @@ NO_SUSPECTS = SuspectReplicas()
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """A broker as registered: what it says, and which incarnation says it."""
+    """A broker's registration: what it registered, its broker epoch, its suspect replicas."""
 
     info: BrokerInfo
     broker_epoch: int  # czxid of `/brokers/ids/N`

@@ -70,13 +70,15 @@ class TopicAssignment:
 
 
 PartitionStates: TypeAlias = Mapping[TopicPartition, LeaderIsrAndControllerEpoch | BadDataError]
-"""``state`` znodes as read, with ``partition_epoch`` = znode version; absent ones are missing."""
+"""``state`` znodes as read; their versions are the partition epochs. Absent ones have no entry."""
 
 
 class ControllerFailure(NamedTuple):
-    """What ended a controller by an unexpected exception: ``topic T``, or an event by its name.
+    """A topic or an event whose handling raised an unexpected exception, which ended a term.
 
-    ``controllers`` is how many it ended, the second and later ones within their first minute.
+    ``what`` is ``topic T`` or the name of the event; ``event`` is what was handled, ``error`` what
+    was raised. ``controllers`` is how many terms it ended; all but the first of these terms count
+    only if it ended them within their first minute.
     """
 
     what: str
@@ -123,11 +125,11 @@ class ControllerStore(Protocol):
         *,
         accepted_epoch: int = 0,
     ) -> ControllerEpoch | None:
-        """Create ``/controller``, bump ``/controller_epoch``, begin a term in one transaction.
+        """Create ``/controller``, raise ``/controller_epoch``, begin a term in one transaction.
 
         The new epoch is above ``current`` and above ``accepted_epoch``, the highest one this broker
-        has accepted. None when another broker holds the node or bumped the epoch first. Raises
-        ``ForeignDirectoryError`` when ZooKeeper is not of our cluster.
+        has accepted. Returns None when another broker holds the node or raised the epoch first.
+        Raises ``ForeignDirectoryError`` when ZooKeeper is not of our cluster.
         """
         ...
 
@@ -141,7 +143,7 @@ class ControllerStore(Protocol):
         """Delete ``/controller``; no-op if it is absent.
 
         Raises ``ControllerMovedError`` unless ``/controller_epoch`` has version
-        ``epoch_zk_version``: a candidate deletes it as well, whose term is over.
+        ``epoch_zk_version``. No term is checked: a candidate, which has none, may delete it too.
         """
         ...
 
@@ -150,7 +152,8 @@ class ControllerStore(Protocol):
     def register_broker(self, info: BrokerInfo, suspects: SuspectReplicas) -> int:
         """Create ``/brokers/ids/N``, watch it, and return the broker epoch.
 
-        No controller sees the broker before its suspect replicas. Idempotent within a session.
+        A controller that sees the broker also sees its suspect replicas. Idempotent within a
+        session.
         Raises ``BrokerIdInUseError`` while another session owns it, and ``ForeignDirectoryError``
         when ZooKeeper is not of our cluster.
         """
@@ -163,8 +166,8 @@ class ControllerStore(Protocol):
     def read_brokers(self) -> Mapping[BrokerId, BrokerRegistration | BadDataError]:
         """Read every registration, ascending by id.
 
-        Watches for arrivals, departures and changes of what was read. Raises ``UnreadableError``
-        when the list itself is not shown: that is not the same as an empty one.
+        Watches the list and every registration. Raises ``UnreadableError`` when the list itself
+        cannot be read: that is not an empty list.
         """
         ...
 
@@ -175,14 +178,14 @@ class ControllerStore(Protocol):
     # --- topics ---
 
     def read_topic_names(self) -> tuple[str, ...]:
-        """List the topics, sorted, and watch for arrivals and departures.
+        """List the topics, sorted, and watch the list.
 
         Raises ``UnreadableError``, as ``read_brokers``.
         """
         ...
 
     def read_topics(self, topics: Collection[str]) -> Mapping[str, TopicAssignment | BadDataError]:
-        """Read and watch topic znodes; absent ones are missing."""
+        """Read and watch topic znodes; topics without one have no entry."""
         ...
 
     def write_topics(
@@ -197,15 +200,15 @@ class ControllerStore(Protocol):
     def read_unclean_leader_election(
         self, topics: Collection[str]
     ) -> Mapping[str, bool | BadDataError]:
-        """Read ``unclean.leader.election.enable`` of each topic; missing where not overridden."""
+        """Read ``unclean.leader.election.enable`` of each topic; no entry: not overridden."""
         ...
 
     def read_min_insync_replicas(self, topics: Collection[str]) -> Mapping[str, int]:
-        """Read ``min.insync.replicas`` of each topic; missing: no valid override."""
+        """Read ``min.insync.replicas`` of each topic; no entry: no valid override."""
         ...
 
     def read_noted_topic_id(self, topic: str) -> TopicId | None:
-        """Return the id a topic had when its first state was created; None: it was not noted.
+        """Return the topic id that was noted with a topic's first state; None: there is none.
 
         Raises ``UnreadableError``.
         """
@@ -220,7 +223,7 @@ class ControllerStore(Protocol):
     def read_partition_states_with_zxids(
         self, partitions: Collection[TopicPartition]
     ) -> tuple[PartitionStates, Mapping[TopicPartition, int]]:
-        """Read ``state`` znodes in bulk, and at which zxid each was written last."""
+        """Read ``state`` znodes in bulk, and the zxid of the last write of each."""
         ...
 
     def create_partition_states(
@@ -231,7 +234,7 @@ class ControllerStore(Protocol):
     ) -> Mapping[TopicPartition, int | WriteError]:
         """Create ``state`` znodes and their parents (fenced).
 
-        ``topic_ids`` are noted where the partitions of a topic are, with its first state.
+        ``topic_ids`` are noted in ``/brokers/topics/T/partitions``, with the first state of T.
         The outcome of each is its partition epoch (0), or NODE_EXISTS, or NO_NODE when the topic
         znode is gone.
         """
@@ -252,25 +255,24 @@ class ControllerStore(Protocol):
 
     @property
     def unreadable(self) -> Mapping[str, str]:
-        """Lists and request nodes that ZooKeeper refused to show when last asked, and why.
+        """The lists and request nodes that could not be read at the last attempt, and why.
 
-        They count as empty, but where ``UnreadableError`` is raised.
+        They count as empty, except where a method raises ``UnreadableError``.
         """
         ...
 
     def unwatch_all_but_controller(self) -> None:
-        """Drop every watch of the controller's duties.
+        """Remove every watch that only the active controller needs.
 
-        ``/controller`` and our own registration stay watched.
-
-        Never raises: with the session the watches are gone as well.
+        ``/controller`` and our own registration stay watched. Never raises: when the session is
+        over, its watches are gone anyway.
         """
         ...
 
     # --- deletion of topics ---
 
     def read_topics_to_delete(self) -> Mapping[str, int]:
-        """List the topics queued for deletion, sorted, and watch for others.
+        """List the topics queued for deletion, sorted, and watch the list.
 
         The value is the zxid at which the request znode was created.
         """
@@ -310,11 +312,11 @@ class ControllerStore(Protocol):
         ...
 
     def watch_partition_states(self, partitions: Collection[TopicPartition]) -> None:
-        """Watch ``state`` znodes, while leaders change ISRs in ZooKeeper themselves."""
+        """Watch ``state`` znodes; needed when leaders write ISRs to ZooKeeper themselves."""
         ...
 
     def unwatch_partition_states(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop the watches of ``watch_partition_states``."""
+        """Remove the watches of ``watch_partition_states``."""
         ...
 
     # --- /admin/preferred_replica_election ---
@@ -333,7 +335,7 @@ class ControllerStore(Protocol):
     # empty value, and is deleted like the others.
 
     def read_isr_changes(self) -> Mapping[str, tuple[TopicPartition, ...]]:
-        """Read the partitions whose ISR leaders changed, oldest first, and watch for others."""
+        """Read the partitions whose ISR leaders changed, oldest first, and watch the list."""
         ...
 
     def delete_isr_changes(self, names: Collection[str], epoch_zk_version: int) -> None:
@@ -341,7 +343,7 @@ class ControllerStore(Protocol):
         ...
 
     def read_log_dir_events(self) -> Mapping[str, BrokerId]:
-        """Read the brokers whose log directories failed, oldest first, and watch for others.
+        """Read the brokers whose log directories failed, oldest first, and watch the list.
 
         The value is -1 when the notification cannot be decoded.
         """
@@ -362,17 +364,17 @@ class ControllerStore(Protocol):
         change: Callable[[Sequence[ControllerFailure]], Sequence[ControllerFailure]],
         epoch_zk_version: int,
     ) -> None:
-        """Replace the list by what ``change`` makes of it (fenced); it may be called again."""
+        """Replace the list by what ``change`` returns (fenced); it may be called repeatedly."""
         ...
 
 
 class TopicIds(Protocol):
-    """Where topic ids come from, so that a simulation can repeat itself."""
+    """The source of topic ids; a simulation has its own, so that its runs can be repeated."""
 
     def new_topic_id(self) -> TopicId:
         """Return a topic id never returned before."""
         ...
 
     def last_known(self, topic: str) -> TopicId | None:
-        """Return the id this broker last heard of for a topic of that name."""
+        """Return the id that this broker last learnt for a topic of that name; None: none."""
         ...

@@ -1,7 +1,7 @@
-"""Record batches that are read or sent: opaque to the core, left where they are until sent.
+"""Record batches that are read or sent. The core does not look into them.
 
-The unit on disk, between brokers and to clients is the same record batch of magic 2. A broker reads
-and patches its 61-byte header and never decodes a record.
+Disks, brokers and clients use the same record batches, of magic 2. A broker reads and patches their
+61-byte headers and never decodes a record. Batches in a file stay there until they are sent.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class FileRange(NamedTuple):
 
 
 class Records(Protocol):
-    """``size`` bytes of whole record batches, read from where they are when they are sent.
+    """``size`` bytes of whole record batches, in memory or in a file until they are sent.
 
-    The bytes never change: bytes above the end of a log are not handed out.
+    The bytes never change, because all of them are before the end of the log.
     """
 
     @property

@@ -23,7 +23,7 @@ MAX_TIMESTAMP = -3
 
 
 class EpochEndOffset(NamedTuple):
-    """Where a leader epoch ends in a log: the first offset that is not of it; -1, -1 if unknown."""
+    """Where a leader epoch ends in a log: the first offset after it; -1, -1 if unknown."""
 
     leader_epoch: int
     end_offset: int
@@ -33,11 +33,11 @@ NO_EPOCH_END_OFFSET = EpochEndOffset(-1, -1)
 
 
 class AppendedRecords(NamedTuple):
-    """The outcome of an append; a duplicate (idempotent producers) gets that of the original."""
+    """The outcome of an append; a duplicate of an idempotent producer gets the original's."""
 
     first_offset: int
     last_offset: int
-    log_append_time_ms: int  # -1: the records keep the time they came with
+    log_append_time_ms: int  # -1: the records keep the timestamps of their producer
     is_duplicate: bool = False
 
 
@@ -45,7 +45,7 @@ class SeenOfCluster(NamedTuple):
     """The newest cluster metadata a broker has seen, also before its restarts.
 
     ``controller_epoch`` is the highest one accepted, ``zxid`` the newest transaction seen, ``mark``
-    the transaction of the newest write of ``/regent/progress_mark``.
+    the zxid of the newest write of ``/regent/progress_mark``.
     """
 
     controller_epoch: int = 0
@@ -77,7 +77,7 @@ class PartitionLog(Protocol):
 
     @property
     def topic_id(self) -> TopicId | None:
-        """The topic it was created for."""
+        """The id of the topic that the log was created for; None: it has none."""
         ...
 
     @property
@@ -87,7 +87,7 @@ class PartitionLog(Protocol):
 
     @property
     def log_start_offset(self) -> int:
-        """The offset of the first record there is."""
+        """The offset of the first record in the log."""
         ...
 
     @property
@@ -115,7 +115,8 @@ class PartitionLog(Protocol):
     def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:
         """Return the newest epoch up to ``leader_epoch`` and where it ends.
 
-        An epoch before the first one ends where that begins; one after the latest is unknown.
+        An epoch before the first one ends where the first one begins; an epoch after the latest
+        one is unknown.
         Mirrors ``LeaderEpochFileCache.endOffsetFor``.
         """
         ...
@@ -123,7 +124,8 @@ class PartitionLog(Protocol):
     def assign_epoch(self, leader_epoch: int) -> None:
         """Note durably that a leader epoch begins at the end of the log.
 
-        Called before any request is served in it, even if no record follows (KAFKA-7415).
+        A new leader does this before it serves any request in the epoch, even if no record follows
+        (KAFKA-7415).
         """
         ...
 
@@ -146,18 +148,18 @@ class PartitionLog(Protocol):
         ...
 
     def append_as_follower(self, records: RecordBytes) -> None:
-        """Append batches as a leader has them, from our log end offset on.
+        """Append the leader's batches unchanged; they must begin at the log end offset.
 
-        Raises ``RecordsRefusedError`` when they are corrupt or do not follow; what comes before the
-        first such batch may have been appended.
+        Raises ``RecordsRefusedError`` when a batch is corrupt or does not follow the one before it.
+        The batches before that one may have been appended.
         """
         ...
 
     def truncate_to(self, offset: int) -> None:
         """Drop the records from ``offset`` on, and their epochs and sequences.
 
-        An offset beyond the end drops nothing. A batch that holds ``offset`` in its middle goes as
-        a whole, so the end may be lower.
+        An offset beyond the end drops nothing. A batch with ``offset`` in its middle is dropped as
+        a whole, so the log may end before ``offset``.
         """
         ...
 
@@ -188,14 +190,14 @@ class PartitionLog(Protocol):
         """Return the first record at or after a time, before offset ``limit``; None: there is none.
 
         ``MAX_TIMESTAMP`` asks for the record with the greatest timestamp. A batch is not decoded:
-        its first offset stands for the records in it unless its header says more. Raises
-        ``DamagedRecordsError`` when damage hides the answer.
+        the answer is its first offset, unless its header tells the offset of the record. Raises
+        ``DamagedRecordsError`` when the answer may be among damaged records.
         """
         ...
 
 
 class ClusterNotes(Protocol):
-    """What a broker's log directories know of the cluster they belong to."""
+    """What a broker has noted in its log directories about its cluster."""
 
     @property
     def seen(self) -> SeenOfCluster:
@@ -214,11 +216,11 @@ class ClusterNotes(Protocol):
         ...
 
     def check_not_older(self, zxid: int, mark: int | None) -> None:
-        """Check that ZooKeeper, which has come to ``zxid``, has not gone back.
+        """Check that ZooKeeper, whose newest transaction is ``zxid``, was not set back.
 
-        ``mark`` is the transaction that wrote ``/regent/progress_mark`` last; 0: there is none,
-        None: it is not shown. Raises ``ForeignDirectoryError``, from then on whatever ZooKeeper has
-        come to: attempts to start make transactions, too.
+        ``mark`` is the zxid of the last write of ``/regent/progress_mark``; 0: there is none, None:
+        it cannot be read. Raises ``ForeignDirectoryError``. Later checks then fail with any
+        ``zxid``, because every attempt to start makes transactions, which raise it.
         """
         ...
 
@@ -237,10 +239,10 @@ class ReplicaLogs(ClusterNotes, Protocol):
     def get_or_create(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
     ) -> PartitionLog:
-        """Make sure a log exists and return it; see its ``topic_id``.
+        """Return a log; create it if it does not exist. It may have another topic id.
 
-        A log without an id is given ``topic_id``. Raises ``StorageError`` when the partition's
-        directory failed, or when it may live in a failed one and ``is_new`` is false.
+        A log without an id is given ``topic_id``. Raises ``StorageError`` when the directory of the
+        log failed, or when a failed directory may have the log and ``is_new`` is false.
         """
         ...
 
@@ -255,7 +257,7 @@ class ReplicaLogs(ClusterNotes, Protocol):
         ...
 
     def set_aside(self, topic_partition: TopicPartition) -> None:
-        """Set aside a log that is not assigned to this broker, or is damaged: rename and keep it.
+        """Rename a log as stray and keep it: it is not assigned to this broker, or is damaged.
 
         ``get_or_create`` uses it again for the same topic id, unless it is damaged. A log in a
         failed directory stays. Raises ``StorageError``.
@@ -297,7 +299,7 @@ class ReplicaLogs(ClusterNotes, Protocol):
 
     @property
     def knows_all(self) -> bool:
-        """Whether all earlier logs are known: false with a directory that is new or failed."""
+        """Whether all earlier logs are known: false while a directory is new or failed."""
         ...
 
     @property
@@ -318,7 +320,7 @@ class ReplicaLogs(ClusterNotes, Protocol):
         ...
 
     def is_suspect(self, topic_partition: TopicPartition) -> bool:
-        """Whether a replica lost records, or may have."""
+        """Whether a replica may have lost committed records."""
         ...
 
     def note_lost(
@@ -326,7 +328,7 @@ class ReplicaLogs(ClusterNotes, Protocol):
     ) -> None:
         """Mark these replicas as suspect: their logs are missing.
 
-        ``are_all``: no other log is missing. This is not concluded while a directory is failed.
+        ``are_all``: no other log is missing. No-op while a directory is offline.
         """
         ...
 
@@ -335,9 +337,9 @@ class ReplicaLogs(ClusterNotes, Protocol):
         ...
 
     def save_suspects(self) -> None:
-        """Write the suspects to disk. Raises nothing: a directory may go offline."""
+        """Write the suspects to disk. Never raises: a directory that fails goes offline."""
         ...
 
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Checkpoint the high watermarks of all logs: one file a directory, replaced atomically."""
+        """Checkpoint the high watermarks of all logs: a file per directory, replaced atomically."""
         ...

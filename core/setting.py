@@ -1,7 +1,7 @@
-"""What is known about one setting: its type, values, scope and meaning, beside name and default.
+"""The declaration of a setting: its name, default, type, allowed values, scope and meaning.
 
-A table of settings is a dataclass whose fields are made by ``setting``: its instances are the
-values that code reads, its fields say everything else. The loader, the checks of values, the
+A table of settings is a dataclass whose fields are made by ``setting``. Its instances have the
+values that code reads; its fields have the declarations. The loader, the checks of values, the
 answers to DescribeConfigs, the example files and the reference page read the same declarations.
 """
 
@@ -49,11 +49,12 @@ class Scope(Enum):
 class Declaration:
     """What the declaration of a setting adds to the name and the default of its field.
 
-    ``limits`` are the least and the greatest value of an integer. ``choices`` are the values of a
-    string, or of each item of a list or table; empty: any. ``pattern`` is a form that text must
-    have, described by ``form``. ``type``: None where the default shows it. ``ours``: Kafka has no
-    such setting. ``prefix`` is what Kafka's name has before the field's. ``broker_name`` is the
-    broker's setting (Kafka's name) that is the default of a topic's.
+    ``limits`` are the least and the greatest value of an integer. ``choices`` are the allowed
+    values of a string, or of each item of a list or table; empty: any. ``pattern`` is a regular
+    expression that text must match; ``form`` describes it in words. ``type``: None where the
+    default shows it. ``ours``: Kafka has no such setting. Kafka's name is ``prefix`` and the name
+    of the field. ``broker_name`` is the broker's setting (Kafka's name) that is the default of a
+    topic's.
     """
 
     meaning: str
@@ -119,7 +120,7 @@ class Setting:
 
     @property
     def allowed(self) -> str:
-        """The values that it may have, to follow "must be"."""
+        """The allowed values, in words that follow "must be"."""
         choices = self.declared.choices
         if self.declared.form:
             return self.declared.form
@@ -134,11 +135,11 @@ class Setting:
         return f"one of {', '.join(choices)}" if choices else "a string"
 
     def problem(self, value: object) -> str | None:
-        """Say why a value cannot be the setting's, as the end of a sentence; None if it can."""
+        """Return why a value is not allowed, as the end of a sentence; None if it is allowed."""
         return None if self._accepts(value) else f"must be {self.allowed}, not {value!r}"
 
     def text_problem(self, text: str) -> str | None:
-        """Say the same of a value that comes as text, from ZooKeeper or a Kafka client."""
+        """Return the same for a value that comes as text, from ZooKeeper or a Kafka client."""
         value: object = text
         if self.limits is not None and _NUMBER.fullmatch(text):
             value = int(text)
@@ -163,7 +164,7 @@ class Setting:
 
 
 def setting(default: Any, meaning: str, **declared: Any) -> Any:
-    """Return a field of a table; ``declared`` has what ``Declaration`` has."""
+    """Return a field of a table; ``declared`` has further fields of ``Declaration``."""
     metadata = Declaration(meaning, **declared).metadata
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=metadata)
@@ -171,14 +172,14 @@ def setting(default: Any, meaning: str, **declared: Any) -> Any:
 
 
 def settings_of(table: Any) -> Iterator[Setting]:
-    """Yield the settings of a table, an instance with the default values, in their sequence."""
+    """Yield the settings of ``table``, an instance with the default values, in their order."""
     for declaration in fields(table):
         default = getattr(table, declaration.name)
         yield Setting(declaration.name, default, declaration.metadata[_KEY])
 
 
 def text_of(value: object) -> str:
-    """Return a value as clients are told of it."""
+    """Return a value as the text that clients are told."""
     if isinstance(value, Mapping):
         return ",".join(f"{key}={one}" for key, one in value.items())
     return str(value).lower() if isinstance(value, bool) else str(value)

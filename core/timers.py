@@ -1,6 +1,7 @@
-"""How often something happened and how long it took; mirrors the meters Kafka takes from Yammer.
+"""Timers for metrics: how often something happened and how long it took, as Yammer's in Kafka.
 
-Written by one thread, read by any: a reader may see a count without its time, but no invalid value.
+One thread writes, any thread reads. A reader may see a count before the time that belongs to it,
+but never an invalid value.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Timer:
         self._buckets = [0] * (len(BUCKETS_MS) + 1)
 
     def record(self, duration_ms: float) -> None:
-        """Note one."""
+        """Add one duration."""
         self.minimum_ms = min(self.minimum_ms, duration_ms) if self.count else duration_ms
         self.maximum_ms = max(self.maximum_ms, duration_ms)
         self.count += 1

@@ -48,8 +48,8 @@ class AlterPartitions:
     ) -> tuple[AlterPartitionResponse, list[TopicPartition]]:
         """Validate, write and announce; return the answer and the partitions that changed.
 
-        The answer says of every partition what the controller holds now, so that a leader that is
-        refused can go on without a LeaderAndIsr. Raises ``ControllerMovedError``.
+        The answer has the present state of every partition, so that a leader whose proposal was
+        refused can continue without a LeaderAndIsr. Raises ``ControllerMovedError``.
         """
         sender = self._context.registrations.get(request.broker_id)
         if sender is None or sender.broker_epoch != request.broker_epoch:
@@ -110,13 +110,13 @@ class AlterPartitions:
         return known.leader_and_isr
 
     def _decide(self, row: AlterPartitionRow, sender: BrokerId) -> PartitionChange | ChangeRefused:
-        """Return what is to be written, or the answer to what is not."""
+        """Return the change to be written, or why the proposal is refused."""
         known, topic_id = self._known(row.topic_partition), self._context.topic_id(row.topic)
         if row.topic_id is not None and row.topic_id != topic_id:
             is_known = topic_id is not None
             error = Errors.INCONSISTENT_TOPIC_ID if is_known else Errors.UNKNOWN_TOPIC_ID
             return ChangeRefused("it is of another topic of this name", error)
-        # A topic is deleted when its partitions have been reassigned, which changes their ISRs.
+        # The deletion of a topic waits for its reassignments, and these change ISRs.
         if known is None or not self._context.is_to_be_led(row.topic_partition):
             return ChangeRefused("there is no such partition", Errors.UNKNOWN_TOPIC_OR_PARTITION)
         if self._context.is_of_newer_controller(known):
@@ -154,7 +154,7 @@ class AlterPartitions:
                 )
             elif outcome is WriteError.NO_NODE:
                 outcomes[topic_partition] = Errors.UNKNOWN_TOPIC_OR_PARTITION
-            elif isinstance(outcome, WriteError):  # no LeaderAndIsr follows: it is to ask again
+            elif isinstance(outcome, WriteError):  # no LeaderAndIsr follows, so it must ask again
                 self._log.error("%s: its ISR cannot change: %s", topic_partition, outcome.value)
                 outcomes[topic_partition] = Errors.UNKNOWN_SERVER_ERROR
             else:
@@ -168,7 +168,7 @@ class AlterPartitions:
         attempted: LeaderIsrAndControllerEpoch,
         found: LeaderIsrAndControllerEpoch | BadDataError | None,
     ) -> Errors:
-        """Decide by what is there instead; it may be our own attempt, whose answer was lost."""
+        """Handle a version conflict. ``found`` may be our own write, whose answer was lost."""
         if found is None:
             return Errors.UNKNOWN_TOPIC_OR_PARTITION
         if isinstance(found, BadDataError):
@@ -194,7 +194,7 @@ class AlterPartitions:
             "" if now.leader_recovery_state is RECOVERED else ", recovering",
         )
 
-    # --- telling ---
+    # --- announcing ---
 
     def _announce(self, partitions: Iterable[TopicPartition]) -> None:
         known = [

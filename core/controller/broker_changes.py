@@ -1,4 +1,4 @@
-"""Brokers that come, go, bounce or change their addresses.
+"""Brokers that start, stop, bounce (stop and start again) or change their registrations.
 
 Mirrors ``KafkaController.processBrokerChange``, ``onBrokerStartup``, ``onBrokerFailure``,
 ``onReplicasBecomeOffline`` and ``processBrokerModification``.
@@ -46,9 +46,9 @@ class BrokerChanges:
     def on_broker_change(self) -> None:
         """Compare ``/brokers/ids`` with what we know; a bounce shows only in the epoch (KIP-380).
 
-        Failed brokers are removed first: none of them may be elected. New brokers start before the
-        failure is dealt with, so that they can be. Bounced brokers fail together with the dead, and
-        start again.
+        Dead and bounced brokers are removed first, so that none of them is elected. New brokers
+        start before the failures are handled, so that they can be elected. Bounced brokers start
+        last.
         """
         current = self._read_brokers()
         known = self._context.live_broker_epochs
@@ -74,7 +74,7 @@ class BrokerChanges:
                 self._take_over(before, after)  # no event reported it, or the event was quarantined
 
     def on_broker_modifications(self, broker_id: BrokerId) -> None:
-        """Take over a broker's new addresses."""
+        """Take over a changed registration: new addresses, or other suspect replicas."""
         known = self._context.registrations.get(broker_id)
         current = self._services.store.read_broker(broker_id)
         if isinstance(current, BadDataError):
@@ -82,13 +82,13 @@ class BrokerChanges:
             self._context.must_read_again |= isinstance(current, UnreadableError)
             return
         if known is None or current is None or current.broker_epoch != known.broker_epoch:
-            # It came, went or bounced, or could not be read when it came.
+            # It started, stopped or bounced, or could not be read when it started.
             self.on_broker_change()
             return
         self._take_over(known, current)
 
     def _take_over(self, known: BrokerRegistration, current: BrokerRegistration) -> None:
-        """Use what a broker registered since, with the broker epoch that is known."""
+        """Use the new data of a broker whose broker epoch is the same."""
         broker_id = current.info.broker_id
         if known.suspects != current.suspects:
             self._context.add_live_broker(current)
@@ -111,11 +111,11 @@ class BrokerChanges:
     def _record_suspects(self, registration: BrokerRegistration) -> None:
         suspects = registration.suspects
         text = "broker %d: %d replicas may have lost committed records%s"
-        unknown = "" if suspects.sound is None else ", and all it does not know of"
+        unknown = "" if suspects.sound is None else ", and all that it does not list as sound"
         self._services.outbox.record(text, registration.info.broker_id, len(suspects.ends), unknown)
 
     def on_replicas_become_offline(self, replicas: list[PartitionAndReplica]) -> None:
-        """Find new leaders for what these replicas led, and take them out of the ISRs."""
+        """Elect leaders in place of these replicas, and remove these from the ISRs."""
         kept: list[PartitionAndReplica] = []
         moving: list[PartitionAndReplica] = []
         being_deleted: list[PartitionAndReplica] = []
@@ -127,13 +127,13 @@ class BrokerChanges:
             elif replica.replica not in live:
                 being_deleted.append(replica)
             elif topic_partition in self._context.partitions_being_reassigned:
-                moving.append(replica)  # else it would never move, and never be deleted
-            # All others whose logs failed say when they are asked whether they can be deleted.
+                moving.append(replica)  # else the deletion would wait for ever
+            # Other replicas have failed logs. Their brokers report it when they must delete them.
         leaderless = self._context.partitions_with_offline_leader()
         before = {p: self._context.partition_leadership_info(p) for p in leaderless}
         self._partitions.handle_state_changes(leaderless, PartitionState.OFFLINE)
         self._partitions.trigger_online_partition_state_change()
-        self._services.outbox.flush()  # these partitions have no leader; the others can wait
+        self._services.outbox.flush()  # these partitions have no leader; the rest can wait
         led_again = {p for p in before if self._context.partition_leadership_info(p) != before[p]}
         # Every broker gets the live brokers, once, even if the broker hosted nothing (KAFKA-13225).
         self._replicas.handle_state_changes(
@@ -145,12 +145,12 @@ class BrokerChanges:
             self._deletions.fail(being_deleted)
         if moving:
             self._deletions.resume()
-            # Brokers are not told the leaders of topics queued for deletion, so they cannot know
-            # when to report a replaceable log: ask them.
+            # Brokers are not told the leaders of topics queued for deletion. So they cannot know
+            # when a log can be replaced, and do not report it: ask them.
             self._replicas.resend_leadership(moving)
 
     def on_replicas_back(self, replicas: list[PartitionAndReplica]) -> None:
-        """Use replicas again whose logs were replaced; they lead what only they can lead."""
+        """Use replicas again whose logs were replaced, and elect them where no other can lead."""
         self._replicas.restart(replicas)
         self._partitions.trigger_online_partition_state_change()
 
@@ -161,12 +161,12 @@ class BrokerChanges:
         self._services.announce(batch)
 
     def send_complete_state(self, broker_id: BrokerId) -> None:
-        """Open a fresh channel to a broker and send all it must know, as when it starts."""
+        """Open a new channel to a broker and send all it must know, as when it starts."""
         registration = self._context.registrations[broker_id]
         self._services.outbox.add(RemoveBroker(broker_id))
         self._services.outbox.add(AddBroker(registration))
         self._tell_newcomers([broker_id])
-        self._deletions.repeat(broker_id)  # before a move completes, which may let one start
+        self._deletions.repeat(broker_id)  # first: a completed move may start a deletion
         self._reassignments.on_broker_startup([broker_id])
 
     def send_withheld_full(self) -> None:
@@ -175,7 +175,7 @@ class BrokerChanges:
         if waiting and self._context.knows_everything:
             self._tell_newcomers(sorted(waiting))
 
-    # --- coming and going ---
+    # --- starts and failures ---
 
     def _start(
         self, broker_ids: list[BrokerId], current: Mapping[BrokerId, BrokerRegistration]
@@ -201,7 +201,7 @@ class BrokerChanges:
             self._deletions.resume(waiting)
 
     def _tell_newcomers(self, broker_ids: list[BrokerId]) -> None:
-        """Send all of the metadata and all of what they host, to newcomers only (KAFKA-7537)."""
+        """Send only these brokers the complete metadata and all that they host (KAFKA-7537)."""
         batch = self._services.new_batch()
         batch.add_full_metadata(broker_ids)
         self._services.announce(batch)
@@ -226,7 +226,7 @@ class BrokerChanges:
             self._record_suspects(registration)
 
     def _note_undeposed(self, broker_id: BrokerId) -> None:
-        """Note what it leads still, because that could not be changed while it was away."""
+        """Note what the broker still leads: that could not be changed while it was away."""
         if self._context.registrations[broker_id].suspects:
             led = self._context.partitions_led_by(broker_id)
             self._context.note_leaders_with_losses(led)
@@ -243,16 +243,16 @@ class BrokerChanges:
             if not isinstance(registration, BadDataError):
                 brokers[broker_id] = registration
             elif known is not None:
-                self._log.error("broker %d stays as it was known: %s", broker_id, registration)
+                self._log.error("broker %d keeps its old addresses: %s", broker_id, registration)
                 brokers[broker_id] = known
             else:
-                self._log.error("broker %d is left out: %s", broker_id, registration)
+                self._log.error("broker %d is ignored: %s", broker_id, registration)
         return brokers
 
     def _read_registrations(self) -> dict[BrokerId, BrokerRegistration | BadDataError]:
-        """Read every registration; while they cannot be listed, those of the brokers we know.
+        """Read every registration; if they cannot be listed, those of the known brokers.
 
-        Raises ``UnreadableError`` when we know none.
+        Raises ``UnreadableError`` when no broker is known.
         """
         store, known = self._services.store, self._context.registrations
         try:
@@ -260,6 +260,6 @@ class BrokerChanges:
         except UnreadableError as error:
             if not known:
                 raise
-            self._log.error("no broker that is new is seen: %s", error)
+            self._log.error("new brokers cannot be seen: %s", error)
         read = {broker_id: store.read_broker(broker_id) for broker_id in sorted(known)}
         return {broker_id: found for broker_id, found in read.items() if found is not None}

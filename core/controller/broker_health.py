@@ -1,11 +1,11 @@
-"""Brokers that are registered and answer nothing.
+"""Brokers that are registered and do not answer.
 
 In Kafka a broker that hangs keeps its leaderships while its ZooKeeper session exists. With
 ``broker_answer_timeout_ms`` every broker regularly gets an empty LeaderAndIsr. A broker that
 responds to no request for that long is treated as if it had asked to shut down: its leaderships
-move and it leaves the ISRs, in leader epochs that it does not know and that fence it. It stays
-where no other replica is in sync. It stays registered with its broker epoch and still gets control
-requests; its first response brings it back.
+move and it leaves the ISRs, in leader epochs that it does not know and that fence it. Where no
+other replica is in sync, it stays the leader. It stays registered with its broker epoch and still
+gets control requests. After its first response it is used again.
 
 Time is counted in checks, not by a clock, because a paused controller makes no checks. While no
 broker responds, the controller's own included, the fault is in the controller, and no broker is
@@ -21,7 +21,7 @@ from regent.core.controller.services import ControllerServices
 from regent.core.model import BrokerId
 from regent.core.protocol.control import ControlHeader, LeaderAndIsrRequest, LeaderAndIsrType
 
-LOOKS = 4  # in the time a broker is given
+LOOKS = 4  # checks within ``broker_answer_timeout_ms``
 _PROBE = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (), ())
 
 
@@ -33,16 +33,16 @@ class BrokerHealth:
         self._log = services.log(__name__)
         self._context = services.context
         self._shutdowns = shutdowns
-        self._missed: dict[BrokerId, int] = {}  # looks since it last answered
+        self._missed: dict[BrokerId, int] = {}  # checks since the last response
 
     def load(self) -> None:
-        """Start probing at the start of a term, if it is configured."""
+        """Send the first probes of a term, if ``broker_answer_timeout_ms`` is set."""
         self._missed.clear()
         if self._services.settings.broker_answer_timeout_ms > 0:
             self._probe()
 
     def check(self) -> None:
-        """Relieve brokers that have not answered for too long, and probe again."""
+        """Move leaderships off brokers that have not answered for too long, and probe again."""
         if self._services.settings.broker_answer_timeout_ms == 0:
             return  # switched off since
         registered = self._context.registrations
@@ -53,7 +53,7 @@ class BrokerHealth:
         self._probe()
 
     def on_response(self, broker_id: BrokerId) -> bool:
-        """Note that a broker has answered; True when that puts it to use again."""
+        """Note that a broker has answered; True: it was unresponsive and is used again."""
         self._missed.pop(broker_id, None)
         if broker_id not in self._context.unresponsive_broker_ids:
             return False
@@ -70,11 +70,11 @@ class BrokerHealth:
         """Move everything off these brokers; none of them takes over from another one."""
         for broker_id in broker_ids:
             self._log.error(
-                "broker %d has answered nothing for %d ms: others lead",
+                "broker %d has not answered for %d ms: its leaderships are moved",
                 broker_id,
                 self._services.settings.broker_answer_timeout_ms,
             )
-            self._services.outbox.record("broker %d: answers nothing", broker_id)
+            self._services.outbox.record("broker %d: does not answer", broker_id)
         self._context.unresponsive_broker_ids.update(broker_ids)
         self._context.shutting_down_broker_ids.update(broker_ids)
         for broker_id in broker_ids:
@@ -83,7 +83,7 @@ class BrokerHealth:
     def _probe(self) -> None:
         epoch = self._context.epoch
         for broker_id, registration in sorted(self._context.registrations.items()):
-            if self._missed.get(broker_id, 0) <= LOOKS:  # else it has enough to answer already
+            if self._missed.get(broker_id, 0) <= LOOKS:  # else it has requests to answer
                 header = ControlHeader(
                     self._services.broker_id,
                     epoch,

@@ -1,8 +1,8 @@
 """The memory of the active controller; mirrors ``kafka.controller.ControllerContext``.
 
-It has one object a partition (``_PartitionEntry``), and indexes by broker, leader and state, so
-that no query scans the whole cluster while a broker dies. It decides, reads and writes nothing: the
-state machines put in what ZooKeeper has accepted.
+It has one object for each partition (``_PartitionEntry``), and indexes by broker, leader and state:
+no query scans the whole cluster when a broker dies. It makes no decision and does no I/O: the state
+machines put in what ZooKeeper has accepted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from regent.core.model import (
     NO_ASSIGNMENT,
     NO_LEADER,
     BrokerId,
-    BrokerInfo,
     BrokerRegistration,
     LeaderIsrAndControllerEpoch,
     LogEnd,
@@ -30,7 +29,7 @@ from regent.core.protocol.control import TopicId
 
 
 class IllegalStateError(RegentError):
-    """Two facts that cannot both be true; only a defect of ours gets here."""
+    """Two facts contradict each other; only a defect of this program can cause it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -77,32 +76,32 @@ class ControllerContext:
         """Forget everything (KAFKA-5310: state kept after a resignation was used again)."""
         self.epoch = 0
         self.epoch_zk_version = 0
-        self.loaded_epoch = 0  # the highest in the states that were loaded
+        self.loaded_epoch = 0  # the highest controller epoch in the states that were loaded
         self.shutting_down_broker_ids: set[BrokerId] = set()
-        self.unresponsive_broker_ids: set[BrokerId] = set()  # relieved like those shutting down
+        self.unresponsive_broker_ids: set[BrokerId] = set()  # their leaderships were moved too
         self.replicas_on_offline_dirs: dict[BrokerId, set[TopicPartition]] = {}
         self.partitions_being_reassigned: set[TopicPartition] = set()
         self.topics_to_be_deleted: set[str] = set()
         self.topics_with_deletion_started: set[str] = set()
         self.topics_ineligible_for_deletion: set[str] = set()
         self.bad_topics: dict[str, str] = {}  # topic -> why its znode cannot be used
-        self.unreadable_partitions: set[TopicPartition] = set()  # had a leader, which is unknown
+        self.unreadable_partitions: set[TopicPartition] = set()  # their state znodes exist
         self.quarantined: dict[str, str] = {}  # topic or event -> its error
-        self.must_read_again = False  # an ACL refused something; no watch fires when it changes
-        self.refused_states: set[TopicPartition] = set()  # which an ACL kept from changing
-        # Replicas whose logs were, or can be, replaced, but not in the present leader epoch.
+        self.must_read_again = False  # an ACL refused an access; no watch fires when it changes
+        self.refused_states: set[TopicPartition] = set()  # an ACL refused to read or write
+        # Replicas whose logs were, or can be, replaced, and that wait for a new leader epoch.
         self.waiting_to_restart: set[PartitionAndReplica] = set()
-        self.full_withheld_from: set[BrokerId] = set()  # brokers not told yet what is all they host
+        self.full_withheld_from: set[BrokerId] = set()  # they wait for a FULL LeaderAndIsr
         self.topic_created_zxids: dict[str, int] = {}
         # In-sync replicas whose brokers have started again since the leadership was decided.
         self.restarted_replicas: dict[TopicPartition, frozenset[BrokerId]] = {}
         self.offline_partition_count = 0
         self.preferred_replica_imbalance_count = 0
         self._registrations: dict[BrokerId, BrokerRegistration] = {}
-        self._rejoined: dict[BrokerId, set[TopicPartition]] = {}  # suspect once
-        self._leaders_with_losses: dict[
-            TopicPartition, BrokerId
-        ] = {}  # leaders that lost records since
+        # Replicas that joined the ISR after their brokers listed them as suspect.
+        self._rejoined: dict[BrokerId, set[TopicPartition]] = {}
+        # Leaders that may have lost records since they were elected.
+        self._leaders_with_losses: dict[TopicPartition, BrokerId] = {}
         self._partitions: dict[TopicPartition, _PartitionEntry] = {}
         self._topics: dict[str, dict[int, _PartitionEntry]] = {}
         self._topic_ids: dict[str, TopicId] = {}
@@ -116,7 +115,7 @@ class ControllerContext:
     # --- brokers ---
 
     def add_live_broker(self, registration: BrokerRegistration) -> None:
-        """Remember a registered broker, replacing an earlier incarnation of it."""
+        """Remember a broker's registration, in place of an earlier one."""
         broker_id = registration.info.broker_id
         known = self._registrations.get(broker_id)
         if known is None or known.broker_epoch != registration.broker_epoch:
@@ -124,7 +123,7 @@ class ControllerContext:
         self._registrations[broker_id] = registration
 
     def remove_live_broker(self, broker_id: BrokerId) -> None:
-        """Forget a broker; what it hosts stays."""
+        """Forget a broker's registration; its replicas stay known."""
         self._registrations.pop(broker_id, None)
 
     @property
@@ -136,11 +135,6 @@ class ControllerContext:
     def live_or_shutting_down_broker_ids(self) -> list[BrokerId]:
         """Every registered broker, ascending."""
         return sorted(self._registrations)
-
-    @property
-    def live_brokers(self) -> list[BrokerInfo]:
-        """Registered brokers that are not shutting down, ascending."""
-        return [self._registrations[b].info for b in self.live_broker_ids]
 
     @property
     def live_broker_ids(self) -> list[BrokerId]:
@@ -172,17 +166,17 @@ class ControllerContext:
         return topic_partition not in self.replicas_on_offline_dirs.get(broker_id, ())
 
     def suspect_end(self, broker_id: BrokerId, topic_partition: TopicPartition) -> LogEnd | None:
-        """Return how much a replica has that may have lost records; None: it is not suspect."""
+        """Return the end of a suspect replica's log; None: the replica is not suspect."""
         registration = self._registrations.get(broker_id)
         if registration is None or topic_partition in self._rejoined.get(broker_id, ()):
             return None
         return registration.suspects.end_of(topic_partition)
 
     def must_not_lead(self, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
-        """Whether to lead on would be to go on with a log that may have lost committed records.
+        """Whether the broker is the leader, but may have lost committed records since its election.
 
-        One that was elected although it is suspect may lead. Records of a topic that is to be
-        deleted do not count.
+        A replica that was elected although it was suspect may lead. The records of a topic that is
+        queued for deletion do not matter.
         """
         return (
             self._leaders_with_losses.get(topic_partition) == broker_id
@@ -191,7 +185,7 @@ class ControllerContext:
         )
 
     def note_leaders_with_losses(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Record the leaders that lost records since their election, until the next one."""
+        """Record that these leaders may have lost records since they were elected."""
         for topic_partition in topic_partitions:
             leadership = self.partition_leadership_info(topic_partition)
             if leadership is not None:
@@ -200,10 +194,10 @@ class ControllerContext:
                     self._leaders_with_losses[topic_partition] = leader
 
     def note_elected(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Record that the leaders of these partitions were elected with the present knowledge.
+        """Record new elections: ``must_not_lead`` does not apply to their leaders.
 
-        An unclean election may choose a replica that a reassignment could not create yet. The
-        election tells it to lead, so it exists.
+        An unclean election may choose a replica that a reassignment could not create yet. Its
+        broker is told to lead, so the replica exists from now on.
         """
         for topic_partition in topic_partitions:
             self._leaders_with_losses.pop(topic_partition, None)
@@ -291,7 +285,7 @@ class ControllerContext:
         return NO_ASSIGNMENT if record is None else record.assignment
 
     def partition_replica_assignment(self, topic_partition: TopicPartition) -> tuple[BrokerId, ...]:
-        """Return every replica of the partition, being added or removed ones included."""
+        """Return every replica of the partition, also those being added or removed."""
         record = self._partitions.get(topic_partition)
         return () if record is None else record.assignment.replicas
 
@@ -330,7 +324,7 @@ class ControllerContext:
         ]
 
     def replicas_ever_told(self, partitions: Iterable[TopicPartition]) -> list[PartitionAndReplica]:
-        """Return every replica of these partitions, and those not assigned any more that remain."""
+        """Return every replica of these partitions, assigned or known by its state."""
         return [
             PartitionAndReplica(topic_partition, replica)
             for topic_partition in partitions
@@ -339,7 +333,7 @@ class ControllerContext:
         ]
 
     def is_topic_quarantined(self, topic: str) -> bool:
-        """Whether a topic is left alone because it ended controllers."""
+        """Whether a topic is quarantined because it ended controllers."""
         return f"topic {topic}" in self.quarantined
 
     @property
@@ -350,9 +344,10 @@ class ControllerContext:
     # --- leadership ---
 
     def is_of_newer_controller(self, leadership: LeaderIsrAndControllerEpoch) -> bool:
-        """Whether a controller after us wrote a state.
+        """Whether a controller that was elected after this one wrote the state.
 
-        Those before us may have had higher epochs, where ``/controller_epoch`` was set back.
+        Epochs up to the highest one that was loaded at the start of the term do not count. They may
+        be higher than ours, because ``/controller_epoch`` was set back.
         """
         return leadership.controller_epoch > max(self.epoch, self.loaded_epoch)
 
@@ -381,7 +376,7 @@ class ControllerContext:
 
     @property
     def partition_count(self) -> int:
-        """How many partitions have ever been led."""
+        """How many partitions have, or had, a leader."""
         return sum(len(partitions) for partitions in self._by_leader.values())
 
     @property
@@ -403,7 +398,7 @@ class ControllerContext:
         return sorted(tp for tp in offline if not self.is_topic_queued_for_deletion(tp.topic))
 
     def partition_leaders_on_broker(self, broker_id: BrokerId) -> list[TopicPartition]:
-        """Return partitions the broker leads although others could, sorted."""
+        """Return partitions that the broker leads and that have other replicas, sorted."""
         return sorted(
             tp
             for tp, record in self._by_leader.get(broker_id, {}).items()
@@ -423,7 +418,7 @@ class ControllerContext:
         self._set_state(self._record(topic_partition), state)
 
     def partitions_in_state(self, *states: PartitionState) -> list[TopicPartition]:
-        """Return the partitions in NEW or OFFLINE, the states that want a leader, sorted."""
+        """Return the partitions in these states, sorted. Only NEW and OFFLINE are allowed."""
         return sorted(tp for state in states for tp in self._by_state[state])
 
     def replica_state(self, replica: PartitionAndReplica) -> ReplicaState:
@@ -434,7 +429,7 @@ class ControllerContext:
         return record.replica_states.get(replica.replica, ReplicaState.NON_EXISTENT)
 
     def replica_exists(self, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
-        """Whether the replica was told that it is one, and was not deleted since."""
+        """Whether the broker was told of the replica, and has not deleted it since."""
         replica = PartitionAndReplica(topic_partition, broker_id)
         return self.replica_state(replica) is not ReplicaState.NON_EXISTENT
 
@@ -453,7 +448,10 @@ class ControllerContext:
         return topic in self.topics_to_be_deleted
 
     def is_to_be_led(self, topic_partition: TopicPartition) -> bool:
-        """Whether its topic stays, or is deleted only when the partition has moved."""
+        """Whether the partition needs a leader: its topic stays, or it is being reassigned.
+
+        A topic is deleted only when its reassignments are complete.
+        """
         is_moving = topic_partition in self.partitions_being_reassigned
         return is_moving or not self.is_topic_queued_for_deletion(topic_partition.topic)
 
@@ -546,7 +544,7 @@ class ControllerContext:
         marked = {r.topic_partition: r.counts_as_imbalanced for r in records}
         _compare("imbalanced partitions", marked, imbalanced)
         total = self.preferred_replica_imbalance_count
-        _compare("imbalanced partitions in all", total, sum(imbalanced.values()))
+        _compare("number of imbalanced partitions", total, sum(imbalanced.values()))
         for name, found in (
             ("partitions being reassigned", self.partitions_being_reassigned),
             ("leaders that lost records", self._leaders_with_losses),

@@ -1,7 +1,8 @@
 """Controlled shutdown: moving leaderships and ISR memberships away from a broker.
 
 Mirrors ``KafkaController.doControlledShutdown``. The answer waits until the new leaders have taken
-over, so that every partition has a leader that serves it (KAFKA-6029), but not for ever.
+over, so that every partition has a leader that serves it (KAFKA-6029), but at most for
+``controlled_shutdown_ack_timeout_ms``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from regent.core.protocol.controller import ControlledShutdownResponse
 
 @dataclass(slots=True)
 class _PendingShutdown:
-    """A broker that waits to be let go, and the new leaders that have not answered yet."""
+    """A broker that waits for its answer, and the new leaders that have not responded yet."""
 
     broker_id: BrokerId
     unacknowledged: dict[TopicPartition, LeaderAndIsr] = field(default_factory=dict)
@@ -60,9 +61,8 @@ class ControlledShutdowns:
     def shut_down(self, event: ControlledShutdown) -> None:
         """Move leaderships and ISR memberships off the broker.
 
-        The answer names the partitions it still leads although others could: their only in-sync
-        replica is the broker itself. Partitions without another replica are
-        not moved and not named.
+        The answer names the partitions that the broker still leads because it is their only in-sync
+        replica. Partitions with only one replica are not moved and not named.
         """
         broker_id = event.broker_id
         refused = self._refusal(broker_id, event.broker_epoch)
@@ -86,10 +86,10 @@ class ControlledShutdowns:
         )
 
     def relieve(self, broker_id: BrokerId) -> list[TopicPartition]:
-        """Move everything off a broker that is shutting down; return what it led."""
+        """Move leaderships and ISR memberships off a broker; return what it led."""
         led, followed = self._replicated_partitions(broker_id)
         self._services.outbox.record(
-            "broker %d: relieved, led %d, followed %d", broker_id, len(led), len(followed)
+            "broker %d: moves %d leaderships, leaves %d ISRs", broker_id, len(led), len(followed)
         )
         self._partitions.handle_state_changes(
             led, PartitionState.ONLINE, ControlledShutdownElection()
@@ -133,19 +133,19 @@ class ControlledShutdowns:
                 self._let_go(request_id, self._waiting.pop(request_id))
 
     def on_timeout(self, event: ControlledShutdownTimeout) -> None:
-        """Let a broker go although not every new leader has answered."""
+        """Answer a broker although not every new leader has responded."""
         waiting = self._waiting.pop(event.request_id, None)
         if waiting is None:
             return
         self._log.warning(
-            "broker %d goes although %d new leaders have not answered",
+            "broker %d may stop although %d new leaders have not responded",
             waiting.broker_id,
             len({leadership.leader for leadership in waiting.unacknowledged.values()}),
         )
         self._let_go(event.request_id, waiting)
 
     def on_abandoned(self, event: ControlledShutdownAbandoned) -> bool:
-        """Use a broker again that asked to stop and did not; False when there is none."""
+        """Use a broker again that asked to stop and did not; False: the event is out of date."""
         registration = self._context.registrations.get(event.broker_id)
         if (
             event.controller_epoch != self._context.epoch
@@ -159,7 +159,7 @@ class ControlledShutdowns:
         return True
 
     def use_again(self, broker_id: BrokerId) -> None:
-        """Let a broker lead and follow again that was relieved and is still there."""
+        """Let a broker lead and follow again: it was expected to stop, but still runs."""
         self._context.shutting_down_broker_ids.discard(broker_id)
         hosted = self._context.replicas_on_brokers([broker_id])
         stopped: list[PartitionAndReplica] = []
@@ -167,7 +167,7 @@ class ControlledShutdowns:
         for replica in hosted:
             is_stopped = self._is_led_by_another(replica.topic_partition, broker_id)
             (stopped if is_stopped else others).append(replica)
-        self._replicas.restart(stopped)  # in a new leader epoch: it was told the present one
+        self._replicas.restart(stopped)  # in a new leader epoch: they stopped in this one
         self._replicas.handle_state_changes(others, ReplicaState.ONLINE)
         self._partitions.trigger_online_partition_state_change()
 
@@ -198,7 +198,7 @@ class ControlledShutdowns:
 
     def _mark(self, broker_id: BrokerId) -> None:
         is_unresponsive = broker_id in self._context.unresponsive_broker_ids
-        self._context.unresponsive_broker_ids.discard(broker_id)  # it is not to be used again
+        self._context.unresponsive_broker_ids.discard(broker_id)  # a response must not undo this
         if broker_id in self._context.shutting_down_broker_ids and not is_unresponsive:
             return
         self._context.shutting_down_broker_ids.add(broker_id)
@@ -211,7 +211,7 @@ class ControlledShutdowns:
         )
 
     def _awaited(self, broker_id: BrokerId) -> dict[TopicPartition, LeaderAndIsr]:
-        """Return whom the broker waits for already: it may ask twice, or a copy of it arrive."""
+        """Return what earlier requests of the broker wait for: a request may arrive twice."""
         return {
             topic_partition: leadership
             for waiting in self._waiting.values()

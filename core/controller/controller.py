@@ -2,10 +2,10 @@
 
 Mirrors ``kafka.controller.KafkaController`` as a deterministic machine. ``handle`` processes one
 event to completion: it reads and writes ZooKeeper through its store and returns the effects to
-perform. Time and identity are arguments.
+perform. It has no clock and no random numbers: the time and the source of topic ids are arguments.
 
-Every broker has one. It is *active* from an election that it won until it learns that it lost the
-office. The elector knows what ``/controller`` says.
+Every broker has one. It is *active* from the time that it wins an election until it resigns.
+``ControllerElection`` knows what ``/controller`` says.
 """
 
 from __future__ import annotations
@@ -142,13 +142,13 @@ class Controller:
             self._services, self._replicas, self._brokers, self._deletions
         )
         self._is_active = False
-        self._resignations = 0  # after unexpected errors, since the last good term
+        self._resignations = 0  # in succession, after unexpected errors
         self._elected_ms = 0
         self._loading: str | None = None  # the present step of a failover
         self._reads_again_in = 0  # the epoch of the term that scheduled a ReadAgain
         self._will_reelect = False  # a Reelect is scheduled
         self._no_election_before_ms = 0
-        self._complaint = ("", 0)  # the last one, and when it was logged
+        self._complaint = ("", 0)  # the last repeated error, and when it was logged
 
     @property
     def is_active(self) -> bool:
@@ -166,7 +166,7 @@ class Controller:
         return self._services.context
 
     def flush_to(self, perform: Callable[[list[Effect]], None]) -> None:
-        """Have urgent effects performed while their event is still being handled.
+        """Set what performs urgent effects while their event is still being handled.
 
         When a broker dies, the requests about new leaders are sent before the broker is removed
         from all other ISRs.
@@ -176,7 +176,8 @@ class Controller:
     def handle(self, event: ControllerEvent, now_ms: int) -> list[Effect]:
         """Process one event to completion; the caller performs the effects, in order.
 
-        ``now_ms`` is wall-clock time, written into znodes and never compared with another's.
+        ``now_ms`` is wall-clock time. It is written into znodes, and never compared with the time
+        of another broker.
         """
         epoch = self.context.epoch
         self.context.event_id += 1
@@ -193,11 +194,11 @@ class Controller:
         except UnreadableError as unreadable:
             if self._loading is not None:
                 raise
-            # The list of brokers or topics, before anything was done about it.
+            # The list of brokers or topics cannot be read. Nothing has been changed yet.
             self._log.error("%s", unreadable)
             self._read_unreadable_later()
         except SessionExpiredError as expired:
-            # Expire follows, and resigns; nothing more can be learnt or written until then.
+            # The event Expire follows and resigns. Until then nothing can be read or written.
             self._log.info("%s", expired)
             self._refuse(event)
         return self._services.outbox.drain(max(epoch, self.context.epoch))
@@ -234,7 +235,7 @@ class Controller:
                 self._no_election_before_ms = 0
                 self._reconsider(now_ms)
             case EventsLost():
-                self._register_broker(now_ms)  # the watch on it may have fired
+                self._register_broker(now_ms)  # the watch on our registration may have fired
                 self._begin_a_new_term(now_ms)
             case _ if self._quarantine.has_event(event_name(event)):
                 self._refuse_quarantined(event)
@@ -254,7 +255,7 @@ class Controller:
                 is_tried_again = self._quarantine.try_again(topic)
                 self._topics.on_partition_modifications(topic)
                 if is_tried_again:
-                    self._deletions.on_topic_deletion()  # a request to delete it has waited
+                    self._deletions.on_topic_deletion()  # a request to delete the topic may wait
                 self._reassignments.on_partition_modifications(topic)
             case TopicDeletion():
                 self._deletions.on_topic_deletion()
@@ -321,10 +322,10 @@ class Controller:
             case _ as unreachable:
                 assert_never(unreachable)
 
-    # --- what ZooKeeper refused to show ---
+    # --- znodes that could not be read ---
 
     def _read_unreadable_later(self) -> None:
-        """Read refused znodes again after a while: a changed ACL fires no watch."""
+        """Schedule another read of unreadable znodes: a changed ACL fires no watch."""
         store, epoch = self._services.store, self.context.epoch
         if not (self.context.must_read_again or store.unreadable):
             return
@@ -347,7 +348,7 @@ class Controller:
             self._notifications.on_log_dir_event_notification()
 
     def _resume_quarantined(self, tried_again: Collection[str]) -> None:
-        """Do what was quarantined until now, including steps of the takeover."""
+        """Handle what was quarantined until now, including steps of the failover."""
         if tried_again:
             self._read_again(everything=True)
         if ZkPartitionReassignment.__name__ in tried_again:
@@ -356,7 +357,7 @@ class Controller:
             self._health.load()
 
     def _on_broker_response(self, broker_id: BrokerId, header: ControlHeader) -> None:
-        """Use a broker again that responds again."""
+        """Use an unresponsive broker again, because it has responded."""
         if not self._responses.is_stale(broker_id, header) and self._health.on_response(broker_id):
             self._reassignments.on_broker_startup([broker_id])
             self._deletions.resume()
@@ -372,7 +373,7 @@ class Controller:
         self._elect(now_ms)
 
     def _begin_a_new_term(self, now_ms: int) -> None:
-        """Read everything again, as a newly elected controller does: events were lost."""
+        """Resign and stand for election, to read everything again: events were lost."""
         if self._is_active:
             self._log.error("Events were lost: reading everything again in a new term")
             epoch_zk_version = self.context.epoch_zk_version
@@ -414,14 +415,14 @@ class Controller:
         return True
 
     def _complain(self, what: str, now_ms: int) -> None:
-        """Log an error that repeats: when it is new, and then once a minute."""
+        """Log a repeated error: the first time, and then once a minute."""
         said, when_ms = self._complaint
         if what != said or not 0 <= now_ms - when_ms < COMPLAINT_INTERVAL_MS:
             self._complaint = what, now_ms
             self._log.error("%s", what)
 
     def _raise_epoch_above(self, controller_epoch: int, now_ms: int) -> None:
-        """Take a higher epoch than one that a broker has accepted, and begin the term again.
+        """Raise our epoch above one that a broker has accepted, and begin the term again.
 
         The write is conditional on the version of ``/controller_epoch``: it fails if another
         controller was elected after us.
@@ -438,7 +439,7 @@ class Controller:
         try:
             self._services.store.publish_suspects(self._info, self._suspects())
         except SessionExpiredError:
-            raise  # registering in the next session says it
+            raise  # the registration in the next session publishes them
         except RegentError as error:
             self._log.warning("%s; trying again", error)
             self._schedule(self._services.settings.registration_retry_ms, SuspectReplicasChanged())
@@ -509,10 +510,10 @@ class Controller:
     def _move(self, failed: Resign, now_ms: int) -> None:
         """Resign after an unexpected error and stay out of elections for a backoff.
 
-        The backoff doubles per failure. It is short again after a term longer than the maximum
-        backoff, and if the next term quarantines what failed. Mirrors
-        ``KafkaController.triggerControllerMove``. The version that fences the deletion of
-        ``/controller`` is read before the term is forgotten.
+        The backoff doubles with every failure. It is short again after a term longer than the
+        maximum backoff, and if the next term quarantines what failed. Mirrors
+        ``KafkaController.triggerControllerMove``. ``_resign`` forgets the version that fences the
+        deletion of ``/controller``, so it is read first.
         """
         self._log.error("Resigning after an error: %s", failed.reason)
         was_active, epoch_zk_version = self._is_active, self.context.epoch_zk_version
@@ -539,7 +540,7 @@ class Controller:
         event = self._loading or failed.event
         try:
             return self._quarantine.on_failure(event, failed.topic, failed.reason, term_ms=term_ms)
-        except Exception as error:  # noqa: BLE001 - resigning matters more than any error
+        except Exception as error:  # noqa: BLE001 - the controller must resign anyway
             self._log.warning("%r", error)
             return False
 

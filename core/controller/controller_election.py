@@ -19,9 +19,9 @@ MAX_ATTEMPTS = 3
 
 
 class ControllerElection:
-    """Knows the active controller, as far as ZooKeeper tells.
+    """Stands for election, and knows the active controller of the last read of ``/controller``.
 
-    ``accepted_epoch`` returns the highest controller epoch this broker has accepted.
+    ``accepted_epoch`` returns the highest controller epoch that this broker has accepted.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class ControllerElection:
         self.active_controller_id: BrokerId = NO_CONTROLLER
 
     def holds_controller_znode(self) -> bool:
-        """Read ``/controller`` (and watch it): do we hold it, undisturbed?"""
+        """Read and watch ``/controller``; return whether our session holds it with our id."""
         controller = self._store.read_controller()
         self._note(controller)
         return (
@@ -51,16 +51,16 @@ class ControllerElection:
         self._note(self._store.read_controller())
 
     def elect(self, now_ms: int) -> ControllerEpoch | None:
-        """Try to become the controller; None when another broker is.
+        """Try to become the controller; return None when another broker is the controller.
 
-        Only call it while not acting as controller: a node of our own session is then one whose
-        creation had no answer, or whose data was overwritten. It is deleted (KAFKA-13407), because
-        it would block every election until our session ends.
+        Call it only while this broker is not the active controller: a ``/controller`` of our own
+        session is then one whose creation had no answer, or whose data was overwritten. It is
+        deleted (KAFKA-13407), because it would block every election until our session ends.
 
-        Raises ``BadDataError`` when ``/controller_epoch`` cannot be understood or be raised, or
-        when brokers or topics cannot be listed, ``ForeignDirectoryError`` when ZooKeeper's data are
-        not of our cluster, and ``ControllerMovedError`` when others change what is read, again and
-        again.
+        Raises ``BadDataError`` when ``/controller_epoch`` cannot be decoded or raised, or when
+        brokers or topics cannot be listed, ``ForeignDirectoryError`` when ZooKeeper's data are not
+        of our cluster, and ``ControllerMovedError`` when others change the znodes in each of
+        ``MAX_ATTEMPTS`` attempts.
         """
         for _ in range(MAX_ATTEMPTS):
             controller = self._store.read_controller()
@@ -80,9 +80,9 @@ class ControllerElection:
     def raise_epoch(self, above: int, epoch_zk_version: int) -> ControllerEpoch:
         """Raise our controller epoch, because a broker has accepted a higher one.
 
-        ``/controller_epoch`` was set back or deleted by hand: elections only raise it.
-        Raises ``ControllerMovedError`` when another broker was elected, and ``BadDataError`` when
-        there is no higher epoch.
+        Elections only raise ``/controller_epoch``, so it was set back or deleted by hand. Raises
+        ``ControllerMovedError`` when another broker was elected, and ``BadDataError`` when there is
+        no higher epoch.
         """
         _check_can_be_raised(above, above)
         log.warning(
@@ -97,11 +97,11 @@ class ControllerElection:
         return raised
 
     def reset(self) -> None:
-        """Know of no controller, because our session is over."""
+        """Forget the active controller, because our session is over."""
         self.active_controller_id = NO_CONTROLLER
 
     def _register(self, now_ms: int) -> ControllerEpoch | None:
-        self._store.check_lists()  # a broker that cannot load would only use up epochs
+        self._store.check_lists()  # a broker that could not load must not use up an epoch
         current = self._store.read_controller_epoch()
         if current is None:
             self._store.create_controller_epoch()

@@ -1,6 +1,6 @@
-"""What the controller is busy with, as a number and as the name of a timer.
+"""The kind of event that the controller handles, as a number and as the name of a timer.
 
-Mirrors ``kafka.controller.ControllerState``; the historic names of the timers are kept.
+Mirrors ``kafka.controller.ControllerState``. Timers have Kafka's names, also the historic ones.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from regent.core.controller.events import ControllerEvent
 
 
 class ControllerState(IntEnum):
-    """Kafka's states and their numbers, the gauge ``ControllerState``."""
+    """Kafka's states and their numbers: the values of the gauge ``ControllerState``."""
 
     IDLE = 0
     CONTROLLER_CHANGE = 1

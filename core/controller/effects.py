@@ -14,7 +14,7 @@ from regent.core.protocol.control import ControlHeader, ControlRequest
 
 @dataclass(frozen=True, slots=True)
 class AddBroker:
-    """Start a RequestSendThread for this incarnation of a broker."""
+    """Start a RequestSendThread for this registration of a broker."""
 
     registration: BrokerRegistration
 
@@ -40,7 +40,7 @@ class SendControlRequest:
 
 @dataclass(frozen=True, slots=True)
 class SendResponse:
-    """Answer the request of this id."""
+    """Answer the request with this id."""
 
     request_id: RequestId
     response: ActorResponse
@@ -61,7 +61,7 @@ class CancelScheduledEvents:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistered:
-    """This broker has a new registration: its broker epoch for answers and requests of its own."""
+    """This broker has registered: its requests and answers must have this broker epoch."""
 
     broker_epoch: int
 

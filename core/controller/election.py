@@ -58,7 +58,7 @@ def unclean_leader(assignment: Brokers, is_online: IsOnline) -> BrokerId | None:
 
 
 def preferred_leader(assignment: Brokers, isr: Brokers, is_online: IsOnline) -> BrokerId | None:
-    """Return the first assigned replica if it is online and in sync, never another."""
+    """Return the first assigned replica if it is online and in sync; else None."""
     head = assignment[0] if assignment else None
     return head if head is not None and head in isr and is_online(head) else None
 
@@ -110,11 +110,11 @@ def _why_refused(
         case PreferredElection():
             return f"the first of its replicas {assigned} is not online, or not {in_sync}"
         case ControlledShutdownElection():
-            return f"no replica {in_sync} is online and stays"
+            return f"no replica {in_sync} is online and not shutting down"
 
 
 def waiting_reason(current: LeaderAndIsr, replicas: PartitionReplicas) -> str:
-    """Say which brokers a leaderless partition waits for while others are online; empty: none."""
+    """Return for which brokers a partition waits although replicas are online; empty: none."""
     members = sorted(_last_members(current, replicas))
     suspects = [r for r in members if replicas.is_online(r) and replicas.suspect_end(r) is not None]
     absent = [r for r in members if not replicas.is_online(r)]
@@ -127,7 +127,7 @@ def waiting_reason(current: LeaderAndIsr, replicas: PartitionReplicas) -> str:
 
 
 def _last_members(current: LeaderAndIsr, replicas: PartitionReplicas) -> Brokers:
-    """Return the assigned replicas that had every committed record, in sync first."""
+    """Return the assigned replicas that had every committed record, those in the ISR first."""
     members = (*current.isr, *current.eligible_leader_replicas)
     return tuple(r for r in members if r in replicas.assignment.replicas)
 
@@ -137,7 +137,7 @@ def _elect_offline(
 ) -> PartitionChange | None:
     """Elect a replica with every committed record.
 
-    When every replica that may have them is back and none is sound, elect the fullest.
+    When all that may have them are online and suspect, elect the one with the most records.
     """
     assigned = replicas.assignment.replicas
     online = tuple(r for r in assigned if replicas.is_online(r))
@@ -158,7 +158,7 @@ def _elect_offline(
         return None
     leader = _fullest(members, replicas)
     if is_anyone_missing and (leader is None or _is_empty(leader, replicas)):
-        # A new disk must not take what replicas have that were not in sync.
+        # An empty log must not replace the records of replicas that were not in sync.
         leader = unclean_leader(replicas.assignment.origin_replicas, replicas.is_sound)
         if leader is None:
             leader = _fullest(assigned, replicas)

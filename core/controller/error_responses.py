@@ -16,9 +16,9 @@ from regent.core.protocol.controller import (
 
 
 def error_response(event: ControllerEvent, error: Errors | None = None) -> SendResponse | None:
-    """Return the answer to a request that is not processed; None for what is not a request.
+    """Return the answer to a request that is not processed; None: the event is no request.
 
-    Without an ``error`` it is the one of a broker that is not the active controller.
+    Without an ``error`` it says that this broker is not the active controller.
     """
     not_controller = Errors.NOT_CONTROLLER if error is None else error
     match event:

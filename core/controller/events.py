@@ -1,7 +1,7 @@
 """Everything that can happen to the controller; mirrors ``kafka.controller.ControllerEvent``.
 
-An event carries no data that ZooKeeper holds: its handler reads the present. Requests carry a
-``request_id`` and are answered exactly once by a ``Reply`` effect of that id.
+An event carries no data that ZooKeeper holds: its handler reads the present data. Requests carry a
+``request_id`` and are answered exactly once, by a ``SendResponse`` effect with that id.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RequestId: TypeAlias = int
 
 @dataclass(frozen=True, slots=True)
 class Startup:
-    """The broker is registered for the first time: look for a controller, or become it."""
+    """The broker has registered for the first time: find the controller, or become it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,12 @@ class RegistrationDeleted:
 
 @dataclass(frozen=True, slots=True)
 class SuspectReplicasChanged:
-    """Replicas of this broker are suspect no longer, or it found out that others are."""
+    """Replicas of this broker became suspect, or are no longer suspect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resign:
-    """Something unexpected happened: give up the controllership and let another broker try.
+    """An unexpected error occurred: resign and let another broker be elected.
 
     ``event`` names what was being handled, ``topic`` what it was about, as far as that is known.
     """
@@ -81,24 +81,24 @@ class Resign:
 
 @dataclass(frozen=True, slots=True)
 class StandAgain:
-    """The pause after giving up is over."""
+    """The pause after a resignation is over: stand for election again."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerChange:
-    """Brokers came or went."""
+    """Brokers registered, or their registrations ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerModifications:
-    """A registered broker changed what it says about itself."""
+    """A registered broker changed the data of its registration."""
 
     broker_id: BrokerId
 
 
 @dataclass(frozen=True, slots=True)
 class TopicChange:
-    """Topics came or went."""
+    """Topic znodes were created or deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class LogDirEventNotification:
 
 @dataclass(frozen=True, slots=True)
 class AutoPreferredReplicaLeaderElection:
-    """It is time to look whether leaderships are balanced; armed by the term of this epoch."""
+    """It is time to check whether leaderships are balanced; scheduled in the term of this epoch."""
 
     controller_epoch: int
 
@@ -172,7 +172,7 @@ class ControlledShutdown:
 
 @dataclass(frozen=True, slots=True)
 class ControlledShutdownTimeout:
-    """The new leaders of a broker that is shutting down had their time to take over."""
+    """The time in which new leaders must respond to a controlled shutdown is over."""
 
     request_id: RequestId
     controller_epoch: int
@@ -180,7 +180,7 @@ class ControlledShutdownTimeout:
 
 @dataclass(frozen=True, slots=True)
 class ControlledShutdownAbandoned:
-    """A broker that asked to stop is still there long after it was let go."""
+    """A broker that asked to stop is still registered long after the answer."""
 
     broker_id: BrokerId
     broker_epoch: int
@@ -213,7 +213,7 @@ class ApiPartitionReassignment:
 
 @dataclass(frozen=True, slots=True)
 class ListPartitionReassignments:
-    """A request for the reassignments under way."""
+    """A request for the reassignments in progress."""
 
     request_id: RequestId
     request: ListPartitionReassignmentsRequest
@@ -256,7 +256,7 @@ class TopicDeletionStopReplicaResponseReceived:
 
 @dataclass(frozen=True, slots=True)
 class LookAgain:
-    """A znode may not be read, or may be read again: its changes until now are unknown.
+    """A znode cannot be read any more, or can be read again: changes may have been missed.
 
     ZooKeeper sends no watch event to a session that may not read the znode.
     """
@@ -264,7 +264,7 @@ class LookAgain:
 
 @dataclass(frozen=True, slots=True)
 class CheckBrokers:
-    """It is time to look which brokers answer; armed by the term of this epoch."""
+    """It is time to check which brokers answer; scheduled in the term of this epoch."""
 
     controller_epoch: int
 
@@ -281,16 +281,16 @@ class ControllerFailuresChange:
 
 @dataclass(frozen=True, slots=True)
 class ReadAgain:
-    """A while ago ZooKeeper refused to show something; armed by the term of this epoch."""
+    """It is time to read unreadable znodes again; scheduled in the term of this epoch."""
 
     controller_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelOverflowed:
-    """A broker left too many requests unanswered: what waits for it was dropped.
+    """A broker left too many requests unanswered: the requests queued for it were dropped.
 
-    It must be told everything afresh, as if it had just started.
+    It must be told everything again, as if it had just started.
     """
 
     broker_id: BrokerId
@@ -299,7 +299,7 @@ class ChannelOverflowed:
 
 @dataclass(frozen=True, slots=True)
 class ControlRequestFailed:
-    """A while ago a broker failed to handle a control request: it must be sent again."""
+    """A broker failed to handle a control request some time ago: send it again."""
 
     broker_id: BrokerId
     header: ControlHeader
@@ -394,33 +394,33 @@ _ABOUT_ONE_OF_MANY = (
 
 
 def is_always_queued(event: object) -> bool:
-    """Whether an event finds room in a full queue: there are never more than a few of its kind.
+    """Whether an event is queued even in a full queue, because there are only a few of its kind.
 
-    ``EventsLost`` replaces all others. A watch fires once: if its event is refused, no other event
-    reports the change.
+    ``EventsLost`` replaces all other events. A watch fires once: if its event is dropped, no later
+    event reports the change.
     """
     is_event = isinstance(event, _EVENTS)
     return is_event and not isinstance(event, _ABOUT_ONE_OF_MANY)
 
 
 def collapse_key(event: object) -> Hashable | None:
-    """Return the key under which a second queued instance of ``event`` would be superfluous.
+    """Return a key: of several queued events with the same key, one is enough. None: all count.
 
-    These handlers read the present state of a path, so one run after the last trigger is enough.
-    (Kafka queues every instance and can pile up thousands.)
+    The handlers of such events read the present state of a path, so one run after the last event is
+    enough. (Kafka queues every one and can pile up thousands.)
     """
     return event if isinstance(event, _IDEMPOTENT_TRIGGERS) else None
 
 
 def outlives_term(event: ControllerEvent) -> bool:
-    """Whether a scheduled event is about the broker: it is due after its controller's term too."""
+    """Whether a scheduled event concerns the broker, so that it stays scheduled after the term."""
     return isinstance(event, RegisterBrokerAndReelect | SuspectReplicasChanged | StandAgain)
 
 
 def event_of(request: ControllerRequest, request_id: RequestId) -> ControllerEvent:
-    """Return the event that a request to the controller is.
+    """Return the event that a request to the controller becomes.
 
-    DescribeControllerRequest is none: the owner of the queue answers it.
+    DescribeControllerRequest becomes none: the owner of the event queue answers it.
     """
     match request:
         case ControlledShutdownRequest(broker_id, broker_epoch):

@@ -15,7 +15,7 @@ from regent.core.model import NO_CONTROLLER, BrokerId
 
 @dataclass(frozen=True, slots=True)
 class ControllerGauges:
-    """One broker's view of its controllership; the names are Kafka's in Python case."""
+    """The gauges of one broker's controller; the names are Kafka's in Python case."""
 
     active_controller_count: int = 0
     current_controller_id: BrokerId = NO_CONTROLLER
@@ -28,7 +28,7 @@ class ControllerGauges:
     topics_ineligible_to_delete_count: int = 0
     replicas_ineligible_to_delete_count: int = 0
     active_broker_count: int = 0
-    fenced_broker_count: int = 0  # registered, but they answer nothing
+    fenced_broker_count: int = 0  # registered, but they do not answer
     unusable_topic_count: int = 0
     quarantined_count: int = 0
 

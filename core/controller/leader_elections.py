@@ -1,4 +1,4 @@
-"""Elections that people, or the clock, ask for.
+"""Elections on request, and the periodic rebalance of leaders.
 
 Mirrors ``KafkaController.processReplicaLeaderElection`` and
 ``checkAndTriggerAutoLeaderRebalance``.
@@ -43,7 +43,7 @@ _NOBODY_FOUND = {
 
 
 class LeaderElections:
-    """Gives leadership back to preferred replicas, and to unclean ones when told to."""
+    """Elects preferred replicas, and on request unclean leaders."""
 
     def __init__(self, services: ControllerServices, partitions: PartitionStateMachine) -> None:
         self._services = services
@@ -52,17 +52,21 @@ class LeaderElections:
         self._partitions = partitions
 
     def load(self) -> None:
-        """At the start of a term: do what the znode asks for."""
+        """At the start of a term: hold the elections that the znode requests."""
         self.on_preferred_replica_election()
 
     def begin_checks(self) -> None:
-        """At the start of a term: arm the timer of the automatic balance, if it is on."""
+        """At the start of a term: schedule the first rebalance, if it is enabled."""
         settings = self._services.settings
         if settings.auto_leader_rebalance_enable:
             self._schedule_rebalance(settings.first_leader_imbalance_check_ms)
 
     def elect(self, request: ElectLeadersRequest) -> ElectLeadersResponse:
-        """Elect as asked, and answer for each partition. Raises ``ControllerMovedError``."""
+        """Hold the elections and answer for each partition. Raises ``ControllerMovedError``.
+
+        Without ``request.partitions`` all partitions are meant, and the answer leaves out those
+        that need no election.
+        """
         if request.partitions is not None:
             answers = self._elect(dict.fromkeys(request.partitions), request.election_type)
             return ElectLeadersResponse(Errors.NONE, tuple(answers))
@@ -71,7 +75,7 @@ class LeaderElections:
         return ElectLeadersResponse(Errors.NONE, tuple(news))
 
     def on_preferred_replica_election(self) -> None:
-        """Do what the znode asks for, once, and delete it in any case.
+        """Hold the elections that the znode requests, once, and delete it in any case.
 
         The deletion fires the watch that the read set, so this runs again: it finds a node written
         since, and sets the watch for the next one (KAFKA-6146).
@@ -81,16 +85,16 @@ class LeaderElections:
             return
         if isinstance(requested, BadDataError):
             self._log.error(
-                "preferred elections asked for through ZooKeeper are dropped: %s", requested
+                "preferred elections requested through ZooKeeper are dropped: %s", requested
             )
         else:
-            self._services.outbox.record("%d preferred elections asked for", len(requested))
+            self._services.outbox.record("%d preferred elections requested", len(requested))
             self._elect_for_znode(requested)
         self._services.store.delete_preferred_elections(self._context.epoch_zk_version)
 
     def rebalance(self) -> None:
-        """Elect preferred replicas of brokers that lead too little, and arm the timer again."""
-        # Armed first: no outcome may be the last rebalancing of this term.
+        """Elect preferred replicas of brokers that lead too few; schedule the next rebalance."""
+        # First: this must not be the last rebalance of the term if it fails.
         self.check_later(self._context.epoch)
         if self._context.preferred_replica_imbalance_count == 0:
             return
@@ -102,7 +106,7 @@ class LeaderElections:
         ]
         self._partitions.handle_state_changes(movable, PartitionState.ONLINE, PreferredElection())
 
-    # --- elections asked for ---
+    # --- requested elections ---
 
     def _elect_for_znode(self, requested: Iterable[TopicPartition]) -> None:
         answers = self._elect(requested, ElectionType.PREFERRED)
@@ -113,7 +117,7 @@ class LeaderElections:
         ]
         if failed:
             self._log.warning(
-                "%d of %d preferred elections asked for through ZooKeeper failed, the first: %s",
+                "%d of %d preferred elections requested through ZooKeeper failed, the first: %s",
                 len(failed),
                 len(answers),
                 failed[0].message,
@@ -122,7 +126,7 @@ class LeaderElections:
     def _elect(
         self, partitions: Iterable[TopicPartition], election_type: ElectionType
     ) -> list[ElectedPartition]:
-        """Elect where that is possible and needed; return an answer a partition, in their order."""
+        """Elect where possible and needed; return an answer for each partition, in their order."""
         refusals = {p: self._refusal(p, election_type) for p in partitions}
         failures = self._partitions.handle_state_changes(
             [topic_partition for topic_partition, refusal in refusals.items() if refusal is None],
@@ -191,7 +195,7 @@ class LeaderElections:
     # --- rebalancing ---
 
     def _imbalanced_brokers(self) -> dict[BrokerId, list[TopicPartition]]:
-        """Return what others lead instead of brokers that lead too little of what they should."""
+        """Return, for each broker that leads too few, the partitions that others lead instead."""
         preferred: Counter[BrokerId] = Counter()
         led_by_others: dict[BrokerId, list[TopicPartition]] = {}
         for topic_partition in self._context.all_partitions():
@@ -212,8 +216,9 @@ class LeaderElections:
     def _can_be_given_back(self, topic_partition: TopicPartition) -> bool:
         """Whether a preferred election would succeed now (KAFKA-9866).
 
-        A replica still being added does not lead before the move is complete: the move may yet be
-        cancelled or superseded (KAFKA-14808). Other moves are no obstacle (KAFKA-10149).
+        A replica that is being added does not lead before the reassignment is complete: it may
+        still be cancelled or superseded (KAFKA-14808). Other reassignments are no obstacle
+        (KAFKA-10149).
         """
         leadership = self._context.partition_leadership_info(topic_partition)
         assert leadership is not None, "another replica leads it"
@@ -225,7 +230,7 @@ class LeaderElections:
         )
 
     def check_later(self, controller_epoch: int) -> None:
-        """Arm the timer again, in the term whose timer it is."""
+        """Schedule the next rebalance, unless ``controller_epoch`` is of an earlier term."""
         if controller_epoch == self._context.epoch:
             interval_s = self._services.settings.leader_imbalance_check_interval_seconds
             self._schedule_rebalance(interval_s * 1000)

@@ -1,9 +1,9 @@
-"""What brokers notify the controller of through ZooKeeper.
+"""Notifications that brokers send to the controller through ZooKeeper.
 
 Mirrors ``KafkaController.processIsrChangeNotification`` and
-``processLogDirEventNotification``. A notification says where to look, not what is to be seen: it is
-deleted after what it names was read. The deletion fires the watch of the listing, so a notification
-written since is found.
+``processLogDirEventNotification``. A notification names what changed, without the new data: the
+controller reads the data, then deletes the notification. The deletion fires the watch of the list,
+so a notification that was written meanwhile is found.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Notifications:
         self._context = services.context
         self._replicas = replicas
         self._reassignments = reassignments
-        self._unread: set[TopicPartition] = set()  # changed, and an ACL hid how
+        self._unread: set[TopicPartition] = set()  # they changed, but an ACL hides their states
 
     def load(self) -> None:
-        """Watch, and drop what is there: everything is read afresh at the start of a term."""
+        """Watch, and delete the notifications: all data are read at the start of a term."""
         self._unread.clear()
         store, epoch_zk_version = self._services.store, self._context.epoch_zk_version
         store.delete_log_dir_events(store.read_log_dir_events().keys(), epoch_zk_version)
@@ -60,11 +60,11 @@ class Notifications:
         )
 
     def on_log_dir_event_notification(self) -> None:
-        """Ask brokers with a failed directory what they have lost.
+        """Ask brokers with a failed log directory which replicas they lost.
 
-        They are told what they host, which is nothing new to them; but for what they lost they
-        answer KAFKA_STORAGE_ERROR, and that takes it offline. What was lost before they are told
-        as well: a damaged log may be replaced now.
+        They get LeaderAndIsr for their replicas again, and answer KAFKA_STORAGE_ERROR for those
+        that they lost, which then go offline. Replicas that were lost earlier are asked for too: a
+        damaged log may be replaced now.
         """
         events = self._services.store.read_log_dir_events()
         brokers = sorted(set(events.values()) & self._context.registrations.keys())
@@ -76,7 +76,7 @@ class Notifications:
         self._services.store.delete_log_dir_events(events.keys(), self._context.epoch_zk_version)
 
     def _may_have_changed(self, replica: PartitionAndReplica) -> bool:
-        """Whether it is in service, or is not because of its log."""
+        """Whether the replica is in service, or out of service only because of its log."""
         state = self._context.replica_state(replica)
         failed = self._context.replicas_on_offline_dirs.get(replica.replica, ())
         could_be_back = state in VALID_PREVIOUS_REPLICA_STATES[ReplicaState.ONLINE]
@@ -84,7 +84,7 @@ class Notifications:
         return is_in_service or (could_be_back and replica.topic_partition in failed)
 
     def _learn_leaderships(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Read states into the context; return those that could be."""
+        """Read states into the context; return the partitions whose states could be read."""
         learnt: list[TopicPartition] = []
         unusable: list[str] = []
         for topic_partition, state in self._services.store.read_partition_states(
@@ -96,7 +96,7 @@ class Notifications:
             if isinstance(state, BadDataError):
                 unusable.append(f"{topic_partition}: {state}")
             elif self._context.is_of_newer_controller(state):
-                # Another controller is active; the first fenced write will fail.
+                # Another controller is active; our next fenced write will fail.
                 unusable.append(f"{topic_partition}: controller epoch {state.controller_epoch}")
             else:
                 before = self._context.partition_leadership_info(topic_partition)
@@ -113,7 +113,7 @@ class Notifications:
                     )
         if unusable:
             self._log.warning(
-                "%d ISR changes are not taken over, the first: %s",
+                "%d ISR changes are ignored, the first: %s",
                 len(unusable),
                 unusable[0],
             )

@@ -15,7 +15,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self.perform: Callable[[list[Effect]], None] | None = None
-        """Performs effects while their event is still being handled; None: nothing does."""
+        """Performs effects while their event is still being handled; None: ``flush`` waits."""
         self._effects: list[Effect] = []
         self._answered: set[RequestId] = set()
         self._changes: list[str] = []
@@ -30,7 +30,7 @@ class Outbox:
         self._effects.extend(effects)
 
     def flush(self) -> None:
-        """Have what is collected performed now: long work follows that it need not wait for."""
+        """Perform the collected effects now, because long work follows."""
         if self.perform is None or not self._effects:
             return
         effects, self._effects = self._effects, []
@@ -46,7 +46,7 @@ class Outbox:
         )
 
     def record(self, template: str, *args: object) -> None:
-        """Note a change; only the first few of an event are ever formatted, tuples as lists."""
+        """Note a change; only the first few of an event are formatted, tuples as lists."""
         self._change_count += 1
         if len(self._changes) < MAX_CHANGE_LINES:
             readable = (list(arg) if type(arg) is tuple else arg for arg in args)

@@ -58,7 +58,7 @@ RECOVERED, RECOVERING = LeaderRecoveryState
 class ReplicasRestarted:
     """In-sync replicas restarted since the last decision, or may have lost records.
 
-    They count as failed. A leader that lost the end of its log would go on in its leader epoch.
+    They count as failed: a leader that lost the end of its log must not continue its leader epoch.
     """
 
 
@@ -78,8 +78,8 @@ class NewLeaderEpoch:
 class ReassignmentEpoch:
     """A step of a reassignment needs a leader epoch that no removed replica knows (KAFKA-1097).
 
-    Deleted replicas leave the ISR: a leader that writes ISRs itself may have let one in since.
-    With an empty log it would lead after the next reassignment.
+    Deleted replicas leave the ISR: a leader that writes ISRs itself may have added one meanwhile.
+    That replica could lead after the next reassignment, with an empty log.
     """
 
 
@@ -92,14 +92,14 @@ class LeaderLeavesAssignment:
 
 @dataclass(frozen=True, slots=True)
 class RemoveUnassignedReplicas:
-    """The ISR names brokers without a replica: a controller died before it could (KAFKA-9672)."""
+    """The ISR has unassigned brokers: a controller died before it removed them (KAFKA-9672)."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlterIsr:
     """The leader proposes an ISR (KIP-497), for one leader epoch and one partition epoch.
 
-    ``broker_epochs`` has one entry a member of ``isr``, -1 where the leader does not know it.
+    ``broker_epochs`` has one entry for each member of ``isr``; -1: the leader does not know it.
     """
 
     sender: BrokerId
@@ -170,7 +170,7 @@ def _decide(
 
 
 def first_leadership(replicas: PartitionReplicas) -> PartitionChange | ChangeRefused:
-    """Return the leadership of a new partition: its first replica online leads those online."""
+    """Return the leadership of a new partition: all online replicas, and the first one leads."""
     assigned = replicas.assignment.replicas
     online = tuple(r for r in assigned if replicas.is_online(r))
     if not online:
@@ -181,8 +181,8 @@ def first_leadership(replicas: PartitionReplicas) -> PartitionChange | ChangeRef
 def is_reassignment_complete(now: LeaderAndIsr, replicas: PartitionReplicas) -> bool:
     """Whether every target replica is in sync.
 
-    Where replicas will be removed, one of the target must be able to lead. Else the partition would
-    be left to offline replicas, or replicas deleted that have what those lost.
+    If replicas are to be removed, one of the target must also be able to lead. Otherwise only
+    offline or suspect replicas would remain, and replicas that have more records would be deleted.
     """
     assignment = replicas.assignment
     target = assignment.target_replicas
@@ -239,8 +239,8 @@ def _without_replica(
 ) -> PartitionChange:
     """Take the broker out of the ISR; the last member always stays (KAFKA-708).
 
-    All members stay when only suspect ones would remain: those may have lost committed records,
-    and the others have them.
+    All members stay when only suspect ones would remain: those may have lost committed records
+    that the broker has.
     """
     others = tuple(r for r in replicas.assignment.replicas if r != broker_id)
     if broker_id not in now.isr:
@@ -257,10 +257,10 @@ def _without_replica(
 
 
 def _is_left_to_suspects(leader: BrokerId, isr: Brokers, replicas: PartitionReplicas) -> bool:
-    """Whether the leader is offline as well, and only suspect replicas could follow it.
+    """Whether the leader is offline too, and all online members of the ISR are suspect.
 
-    Then nothing is committed any more: a replica that leaves is eligible, and the sequence in which
-    replicas are removed does not matter.
+    Then the partition has no leader and commits nothing: a replica that leaves becomes eligible,
+    and the order in which replicas are removed does not matter.
     """
     online = [r for r in isr if replicas.is_online(r)]
     is_any_suspect = bool(online) and all(replicas.suspect_end(r) is not None for r in online)
@@ -305,7 +305,7 @@ def _without_unassigned(
 def _reassigned(
     now: LeaderAndIsr, replicas: PartitionReplicas, leader: BrokerId, isr: Brokers
 ) -> PartitionChange:
-    """Return the next leadership; logs of replicas out of sync may be deleted: none is eligible."""
+    """Return the next leadership, without eligible replicas: their logs may be deleted."""
     after = now.new_leader_and_isr(leader, isr)._replace(eligible_leader_replicas=())
     return PartitionChange(after, replicas.assignment.replicas, keeps_eligible_replicas=False)
 
@@ -337,7 +337,7 @@ def _alter_isr(
 
 
 def _is_valid_isr(now: LeaderAndIsr, replicas: PartitionReplicas, proposed: AlterIsr) -> bool:
-    """Whether the ISR is possible, without the condition of its members.
+    """Whether the ISR is possible, apart from the condition of its members.
 
     A recovering leader is in sync alone until it has recovered; only an unclean election makes a
     leader recover (KIP-704). A replica that joins is assigned. One that is in sync and not
@@ -359,11 +359,11 @@ def _is_valid_isr(now: LeaderAndIsr, replicas: PartitionReplicas, proposed: Alte
 def _are_eligible(now: LeaderAndIsr, replicas: PartitionReplicas, proposed: AlterIsr) -> bool:
     """Whether every member may be in sync, with the broker epoch that the leader knows of it.
 
-    A replica that joins was told that it is one. While a reassignment cannot begin a leader epoch
-    no replica is told, and what the leader knows of an added one may have been deleted. A broker
-    that is shutting down must not join (KIP-841). The leader may be shutting down: no replica can
-    replace it yet, and one that it lets in can. A follower that lost its data since it fetched has
-    another broker epoch (KIP-903).
+    A replica that joins must exist: its broker was told of it. While a reassignment cannot begin a
+    leader epoch no broker is told, and the log of an added replica that the leader knows may have
+    been deleted. A broker that is shutting down must not join (KIP-841). The leader may be shutting
+    down: no replica can replace it yet, and one that joins can. A follower that lost its data since
+    it fetched has another broker epoch (KIP-903).
     """
     return all(
         (replicas.is_reachable if replica == now.leader else replicas.is_online)(replica)

@@ -1,7 +1,7 @@
 """Conditional writes of partition changes: the one loop behind elections and ISR changes.
 
 Each round reads the ``state`` znodes, decides, writes on condition that nothing changed since,
-and puts what was accepted into the context. Partitions that did change go round again.
+and puts what was accepted into the context. The next round has the partitions that did change.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ Changes: TypeAlias = dict[TopicPartition, PartitionChange]
 Leaderships: TypeAlias = Mapping[TopicPartition, LeaderAndIsr]
 
 
-# A conflict means that the ISR changed between our read and our write. After so many in a row the
-# next event for the partition tries again.
+# A conflict means that the state changed between our read and our write. After so many conflicts in
+# a row the change fails; the next event for the partition tries again.
 MAX_ROUNDS = 10
-NOBODY_COMMITS = 2**31  # as ``min.insync.replicas``: more than there can be in an ISR
+NOBODY_COMMITS = 2**31  # as ``min.insync.replicas``: more than an ISR can have
 
 
 def change_partitions(
@@ -49,11 +49,11 @@ def change_partitions(
     partitions: Collection[TopicPartition],
     cause: Cause | Callable[[TopicPartition], Cause],
 ) -> tuple[Changes, Failures]:
-    """Change the leaderships of partitions, for one cause or for one each.
+    """Change the leaderships of partitions, for one cause or for a cause of each partition.
 
-    Returns what the context holds by then, with its new partition epoch, and what failed and why.
-    A partition that needs no write is returned where the context held something else. Raises
-    ``ControllerMovedError``.
+    Returns the changes that the context holds now, with their new partition epochs, and the
+    failures. A partition that needed no write is among the changes only if the context held
+    something else. Raises ``ControllerMovedError``.
     """
     cause_of = cause if callable(cause) else lambda _: cause
     accepted: Changes = {}
@@ -217,7 +217,7 @@ def _usable(
 
 
 def _look_again(context: ControllerContext, topic_partition: TopicPartition) -> None:
-    """Remember a state that an ACL keeps from changing: no watch fires when the ACL changes."""
+    """Remember a state that an ACL hides or protects: no watch fires when the ACL changes."""
     context.refused_states.add(topic_partition)
     context.must_read_again = True
 
@@ -275,7 +275,7 @@ def _report_unclean(services: ControllerServices, before: Leaderships, changes: 
     services.context.stats.unclean_leader_elections += len(unclean)
     first = unclean[0]
     services.log("state.change").warning(
-        "%d UNCLEAN elections: records may be lost. The first: %s goes to %d, in sync were %s",
+        "%d UNCLEAN elections: records may be lost. The first: %s, new leader %d, former ISR %s",
         len(unclean),
         first,
         changes[first].leader_and_isr.leader,

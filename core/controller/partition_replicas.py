@@ -24,8 +24,9 @@ class PartitionReplicas:
     ``is_online`` excludes brokers that are shutting down. ``is_reachable`` includes them, because
     they still handle control requests. ``suspect_end`` is the log end of a replica that may have
     lost records, and None for others. ``has_restarted``: the broker of an in-sync replica started
-    again since the last decision. ``exists``: the replica was told that it is one, and was not
-    deleted since. ``must_not_lead``: the replica leads, but lost records since it was elected.
+    again since the last decision. ``exists``: the broker was told of the replica, and has not
+    deleted it since. ``must_not_lead``: the replica leads, but may have lost records since it was
+    elected.
     """
 
     assignment: ReplicaAssignment
@@ -43,14 +44,14 @@ class PartitionReplicas:
     """Why the topic's ``unclean.leader.election.enable`` cannot be read; empty: it can."""
 
     def is_sound(self, replica: BrokerId) -> bool:
-        """Whether a replica is online and did not lose records."""
+        """Whether a replica is online and not suspect."""
         return self.is_online(replica) and self.suspect_end(replica) is None
 
     def can_complete_reassignment(self, replica: BrokerId) -> bool:
         """Whether a replica may lead when a reassignment ends.
 
         Brokers are not told the ISRs of a topic that is queued for deletion, so they keep reporting
-        its replicas as suspect. Records of such a topic do not count.
+        its replicas as suspect. The records of such a topic do not matter.
         """
         return self.is_sound(replica) or (
             self.is_topic_queued_for_deletion and self.is_online(replica)

@@ -3,7 +3,8 @@
 Mirrors ``kafka.controller.ZkPartitionStateMachine``. Transitions and what they do:
 
 * → New: memory only.
-* New → Online: create the ``state`` znode; leader and ISR are the replicas alive; tell the ISR.
+* New → Online: create the ``state`` znode and tell the ISR: it is all replicas that are online, and
+  the first of them leads.
 * Online, Offline → Online: elect a leader by a strategy, write it, tell the recipients.
 * → Offline, → NonExistent: memory only.
 
@@ -49,13 +50,13 @@ class PartitionStateMachine:
         self._context = services.context
 
     def settle_restarted_replicas(self) -> None:
-        """Treat as failed, at the start of a term, replicas restarted since the last decision."""
+        """Settle all partitions at the start of a term; see ``settle``."""
         context = self._context
         has_suspects = any(r.suspects for r in context.registrations.values())
         self.settle(context.all_partitions() if has_suspects else context.restarted_replicas)
 
     def settle_late(self, partitions: Iterable[TopicPartition]) -> None:
-        """Settle partitions whose replicas were told a leadership before it could be changed."""
+        """Settle partitions whose replicas were told a leadership that could not change then."""
         batch = self._services.new_batch()
         for topic_partition, change in self.settle(partitions).items():
             is_led = change.leader_and_isr.leader != NO_LEADER
@@ -73,10 +74,10 @@ class PartitionStateMachine:
     def settle(self, partitions: Iterable[TopicPartition]) -> Changes:
         """Treat replicas that restarted since the last decision, or are suspect, as failed.
 
-        No controller was active then, or the active one died before it learnt of the restart, or it
-        could not read the partition. Nothing is announced: brokers have not been told anything yet.
-        Returns what was written. Where nothing could be written, a suspect leader waits for an
-        election as an offline leader does.
+        When they restarted, no controller was active, or the active one died before it learnt of
+        the restart, or it could not read the partition. Nothing is announced: brokers have not been
+        told anything yet. Returns what was written. Where nothing could be written, a suspect
+        leader must not lead (``must_not_lead``) and waits for an election like an offline one.
         """
         changed = [p for p in partitions if self._has_restarted_replicas(p)]
         accepted, failures = change_partitions(self._services, changed, ReplicasRestarted())
@@ -101,7 +102,7 @@ class PartitionStateMachine:
         return not all(map(partition_replicas(self._context, topic_partition).can_stay, isr))
 
     def startup(self) -> None:
-        """Give every partition its first state of this term, then seek leaders."""
+        """Give every partition its first state of this term, then elect missing leaders."""
         for topic_partition in list(self._context.all_partitions()):
             self._context.put_partition_state(topic_partition, self._initial_state(topic_partition))
         self.trigger_online_partition_state_change()
@@ -124,7 +125,7 @@ class PartitionStateMachine:
         target: PartitionState,
         strategy: ElectionStrategy | None = None,
     ) -> Failures:
-        """Move partitions to ``target`` and announce what came of it; return what failed.
+        """Move partitions to ``target`` and announce what changed; return the failures.
 
         ``strategy`` is required for ONLINE. Raises ``ControllerMovedError``.
         """
@@ -230,7 +231,7 @@ class PartitionStateMachine:
         self._context.put_partition_leadership_info(topic_partition, leadership)
         self._context.put_partition_state(topic_partition, PartitionState.ONLINE)
         for member in first.isr:
-            # A broker with a new log directory may suspect it, but was never told of it.
+            # A broker with a new log directory may list this new replica as suspect.
             self._context.note_rejoined(member, topic_partition)
         self._services.outbox.record(
             "%s: created, leader %d, isr %s", topic_partition, first.leader, list(first.isr)

@@ -1,12 +1,13 @@
 """A topic or event that ended two controllers in a row is quarantined by the third.
 
 A controller resigns after an unexpected exception, so that the next one reads everything again
-(``Controller._move``). The same topic or event must not end one controller after another: a
-failure is written down in ZooKeeper before the controller resigns, and what ended a second one
-within its first minute is quarantined by the third, which goes on with everything else and says so.
+(``Controller._move``). The same topic or event must not end one controller after another. So a
+failure is recorded in ZooKeeper before the controller resigns. A topic or event that ends a second
+controller within its first minute is quarantined by the third: this one logs it, and handles
+everything else.
 
 It is tried again when the topic's znode changes, or when the record is deleted (``controller
-try-again``). Kafka has no such thing: its controllers fail for ever.
+try-again``). Kafka has no quarantine: there one controller after another fails.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from regent.core.protocol.controller import ControllerRequest, DescribeControlle
 
 FIRST_MINUTE_MS = 60_000
 FAILURES_TO_QUARANTINE = 2
-MAX_TOPICS_OF_AN_EVENT = 3  # above, the event is to blame and not each topic it is about
-MAX_FAILURES = 50  # so that the znode stays small: the oldest go
+MAX_TOPICS_OF_AN_EVENT = 3  # quarantined; the next failure quarantines the event
+MAX_FAILURES = 50  # so that the znode stays small: the oldest are dropped
 MAX_ERROR_CHARACTERS = 300
 
 _TOPIC = "topic "
@@ -48,9 +49,9 @@ _INDISPENSABLE = frozenset(
 
 
 def event_name(message: object) -> str:
-    """Name what failed: its kind, and the broker it is about or of.
+    """Return the name of an event or request: its class, and its broker if it has one.
 
-    A request has the name of the event that it is.
+    A request has the name of the event that it becomes.
     """
     if isinstance(message, ControllerRequest) and not isinstance(
         message, DescribeControllerRequest
@@ -62,10 +63,10 @@ def event_name(message: object) -> str:
 
 
 def topic_of(message: object, error: BaseException) -> str | None:
-    """Return the topic that was being worked on when ``error`` was raised, None if unknown.
+    """Return the topic that was being worked on when ``error`` was raised; None: unknown.
 
-    The innermost frame with a topic or partition at hand tells. That costs nothing while all is
-    well, and names the one among the hundred thousand that a takeover loads.
+    It is the topic or partition in a local variable of the innermost frame that has one. This costs
+    nothing before an error, and finds one topic of the hundred thousand that a failover loads.
     """
     frames: list[TracebackType] = []
     traceback = error.__traceback__
@@ -86,7 +87,7 @@ def topic_of(message: object, error: BaseException) -> str | None:
 
 
 def resignation(message: object, error: BaseException) -> Resign:
-    """Return what a controller is told whose handling of ``message`` raised ``error``."""
+    """Return the event for a controller that raised ``error`` when it handled ``message``."""
     name, topic = event_name(message), topic_of(message, error)
     about = "" if topic is None else f" about topic {topic}"
     reason = f"{name} failed{about}: {type(error).__name__}: {error}"
@@ -94,7 +95,7 @@ def resignation(message: object, error: BaseException) -> Resign:
 
 
 class Quarantine:
-    """The failures of controllers, this one's and those before it."""
+    """Records the failures that end controllers, and knows what they quarantine."""
 
     def __init__(self, services: ControllerServices) -> None:
         self._services = services
@@ -102,7 +103,7 @@ class Quarantine:
         self._context = services.context
 
     def load(self) -> None:
-        """Learn at the start of a term what to leave alone."""
+        """Learn at the start of a term what is quarantined."""
         self._read()
         for what, error in self._context.quarantined.items():
             self._log.error(
@@ -114,7 +115,7 @@ class Quarantine:
             self._services.outbox.record("%s: quarantined, %s", what, error)
 
     def on_change(self) -> set[str]:
-        """Read the records again; return what is to be tried again."""
+        """Read the records again; return what is not quarantined any more."""
         before = set(self._context.quarantined)
         self._read()
         again = before - self._context.quarantined.keys()
@@ -123,7 +124,7 @@ class Quarantine:
         return again
 
     def try_again(self, topic: str) -> bool:
-        """Forget what a topic did: it is another one by now. True if it was quarantined."""
+        """End the quarantine of a topic whose znode has changed; True if there was one."""
         what = _TOPIC + topic
         if what not in self._context.quarantined:
             return False
@@ -132,7 +133,7 @@ class Quarantine:
         return True
 
     def forget_missing(self, topics: Collection[str]) -> bool:
-        """Forget what topics did that are not among ``topics``; True if one was quarantined."""
+        """End the quarantine of all topics but ``topics``; True if there was one."""
         kept = {_TOPIC + topic for topic in topics}
         gone = {w for w in self._context.quarantined if w.startswith(_TOPIC) and w not in kept}
         if gone:
@@ -140,14 +141,14 @@ class Quarantine:
         return bool(gone)
 
     def has_event(self, name: str) -> bool:
-        """Whether an event, or a step of taking over, is left alone."""
+        """Whether an event, or a step of the failover, is quarantined."""
         return name in self._context.quarantined
 
     def on_failure(self, event: str, topic: str | None, error: str, *, term_ms: int) -> bool:
-        """Write down what ended this term after ``term_ms``; never raises but for the session.
+        """Record in ZooKeeper what ended this term after ``term_ms``.
 
-        Returns whether the next term is the first that quarantines it. Fenced: what a deposed
-        controller met is no news.
+        Returns whether the next term is the first that quarantines it. The write is fenced: the
+        failures of a deposed controller are not recorded. Raises ``ControllerMovedError``.
         """
         is_quarantined_next = False
 

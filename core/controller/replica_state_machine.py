@@ -66,11 +66,11 @@ class ReplicaStateMachine:
         full_for: Collection[BrokerId] = (),
         metadata_of: Collection[TopicPartition] | None = None,
     ) -> None:
-        """Move replicas to ``target`` and announce what came of it.
+        """Move replicas to ``target`` and announce what changed.
 
-        ``full_for``: brokers that get everything they host, even if that is nothing.
-        ``metadata_of``: partitions whose metadata goes to every broker, with the live brokers.
-        Raises ``ControllerMovedError``.
+        ``full_for``: brokers that get a FULL LeaderAndIsr, even an empty one. ``metadata_of``:
+        partitions whose metadata goes to every broker, with the live brokers. Raises
+        ``ControllerMovedError``.
         """
         batch = self._services.new_batch()
         batch.make_full(full_for)
@@ -84,7 +84,7 @@ class ReplicaStateMachine:
         self._services.announce(batch)
 
     def resend_leadership(self, replicas: Iterable[PartitionAndReplica]) -> None:
-        """Send the leadership to replicas again, for their answer."""
+        """Send replicas their leadership again, because their response is needed."""
         batch = self._services.new_batch()
         for topic_partition, broker_id in replicas:
             batch.add_leader_and_isr((broker_id,), topic_partition)
@@ -93,8 +93,9 @@ class ReplicaStateMachine:
     def restart(self, replicas: Collection[PartitionAndReplica]) -> None:
         """Use failed replicas again, in a leader epoch that their former logs do not have.
 
-        In the present one they may have been stopped, and their earlier fetches in it may still
-        count. Replicas whose partition cannot be changed now wait. Raises ``ControllerMovedError``.
+        In the present epoch they may have been stopped, and the leader may still count earlier
+        fetches of theirs. Replicas whose partition cannot be changed now wait for
+        ``restart_waiting``. Raises ``ControllerMovedError``.
         """
         kept = [r for r in replicas if self._is_kept(r)]
         led = sorted({r.topic_partition for r in kept if self._was_led(r.topic_partition)})
@@ -111,7 +112,7 @@ class ReplicaStateMachine:
         self._services.announce(batch)
 
     def restart_waiting(self) -> None:
-        """Use those that wait for it, as far as they are still there."""
+        """Restart the waiting replicas that are still assigned to a registered broker."""
         waiting = sorted(self._context.waiting_to_restart)
         self._context.waiting_to_restart.clear()
         self.restart(
@@ -189,7 +190,7 @@ class ReplicaStateMachine:
             told.append(topic_partition)
         if led:
             self._log.error(
-                "%d replicas of broker %d cannot be new, they lead, the first: %s",
+                "%d replicas of broker %d cannot become new, because they lead, the first: %s",
                 len(led),
                 broker_id,
                 led[0],
@@ -204,17 +205,17 @@ class ReplicaStateMachine:
             is_new = self._context.replica_state(replica) is ReplicaState.NEW
             if is_new:
                 self._ensure_assigned(replica)
-            # A new one has been told, but what a FULL request does not list is stray.
+            # A new replica was told before, but a replica that a FULL request omits is stray.
             if not is_new or batch.is_full_for(broker_id):
                 batch.add_leader_and_isr((broker_id,), topic_partition, is_new=is_new)
 
     def _without_failed_logs(
         self, broker_id: BrokerId, partitions: list[TopicPartition]
     ) -> list[TopicPartition]:
-        """Return replicas without failed logs; the others get the request only for its response.
+        """Return the partitions whose logs did not fail; the others only have to respond.
 
-        If they counted as online they would fail again with the response, and every broker would be
-        told: a broker whose channel overflowed would fill the channels of all others.
+        If those became online, they would fail again with the response, and every broker would be
+        told: one broker whose channel overflowed would fill the channels of all others.
         """
         failed = self._context.replicas_on_offline_dirs.get(broker_id)
         return [p for p in partitions if p not in failed] if failed else partitions
@@ -236,7 +237,7 @@ class ReplicaStateMachine:
     def _take_offline(
         self, broker_id: BrokerId, partitions: list[TopicPartition], batch: ControlRequestBatch
     ) -> list[TopicPartition]:
-        for topic_partition in partitions:  # with the epoch of now, before the ISR changes
+        for topic_partition in partitions:  # in the present leader epoch, before the ISR changes
             batch.add_stop_replica(broker_id, topic_partition, delete=False)
         led = [p for p in partitions if self._context.partition_leadership_info(p) is not None]
         removed, failures = change_partitions(self._services, led, RemoveReplica(broker_id))
@@ -246,7 +247,7 @@ class ReplicaStateMachine:
         unled = [p for p in partitions if self._context.partition_leadership_info(p) is None]
         if unled:
             batch.add_update_metadata(unled)
-        self._log.failures("%d replicas of broker %d stay as they are", failures, broker_id)
+        self._log.failures("%d replicas of broker %d cannot go offline", failures, broker_id)
         return [p for p in partitions if p not in failures]
 
     def _forget(self, broker_id: BrokerId, partitions: list[TopicPartition]) -> None:

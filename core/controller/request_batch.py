@@ -1,7 +1,8 @@
 """The control requests of one state change, at most one of each kind per broker if it fits.
 
 Mirrors ``kafka.controller.ControllerBrokerRequestBatch``, as a local value: filled, turned into
-effects, dropped. (Kafka keeps one and fails for ever when it was left dirty.)
+effects, dropped. (Kafka reuses one batch. If an error leaves requests in it, every later use of it
+fails.)
 
 Leaderships are captured when they are added; metadata, live brokers and epochs when the batch
 becomes effects, so that a partition added many times is looked up once.
@@ -53,7 +54,7 @@ from regent.core.protocol.control import (
 
 Row = TypeVar("Row", bound=tuple[object, ...])
 
-MAX_REQUEST_BYTES = 2 * 1024 * 1024  # of rows: milliseconds to decode, and far below any limit
+MAX_REQUEST_BYTES = 2 * 1024 * 1024  # of rows: decoded in milliseconds, far below any limit
 TOPIC_BYTES = 64  # beside its name
 ROW_BYTES = 64  # beside its broker ids
 REPLICA_BYTES = 20  # an id may stand in four lists: replicas, ISR, adding, removing
@@ -86,11 +87,11 @@ class ControlRequestBatch:
         self._metadata_partitions: dict[TopicPartition, None] = {}  # in order: quick to sort
 
     def make_full(self, broker_ids: Iterable[BrokerId]) -> None:
-        """Send these brokers a FULL LeaderAndIsr, even an empty one: the rest they host is stray.
+        """Send these brokers a FULL LeaderAndIsr, even an empty one: unlisted replicas are stray.
 
-        While the znode of a topic, or of a partition's state, is unreadable not all of it can be
-        listed, and a broker must not take the rest for strays: the requests stay INCREMENTAL then,
-        and the FULL one follows when all is mended.
+        While the znode of a topic or of a partition's state is unreadable, the list would lack
+        replicas, which must not become stray. Then the requests stay INCREMENTAL, and the FULL ones
+        follow when everything can be read.
         """
         if self._context.knows_everything:
             self._full.update(broker_ids)
@@ -99,11 +100,11 @@ class ControlRequestBatch:
             self._context.full_withheld_from.update(broker_ids)
 
     def is_full_for(self, broker_id: BrokerId) -> bool:
-        """Whether the broker will take what is not listed for stray."""
+        """Whether the broker gets a FULL request, and replicas that it does not list are stray."""
         return broker_id in self._full
 
     def add_full_metadata(self, broker_ids: Collection[BrokerId] | None = None) -> None:
-        """Tell brokers (None: all) of every partition there is, so that they forget all others."""
+        """Tell brokers (None: all) every partition, so that they forget all others."""
         self.add_update_metadata(self._context.partitions_with_leadership(), broker_ids)
         self._metadata_is_full = self._context.knows_everything
 
@@ -136,7 +137,7 @@ class ControlRequestBatch:
         self._metadata_to_all = True
 
     def add_changes(self, changes: Mapping[TopicPartition, PartitionChange]) -> None:
-        """Tell the recipients of each change the leadership that the context holds by now."""
+        """Tell the recipients of each change the leadership that the context holds now."""
         for topic_partition, change in changes.items():
             self.add_leader_and_isr(change.recipients, topic_partition)
 
@@ -358,9 +359,10 @@ def _leader_and_isr_row(
 def split_by_size(
     topics: Iterable[tuple[str, tuple[Row, ...]]], max_bytes: int
 ) -> list[list[tuple[str, tuple[Row, ...]]]]:
-    """Share topics and their rows out to as few bodies as may hold them; at least one, in order.
+    """Divide topics and their rows, in order, into as few bodies as possible, at least one.
 
-    Sizes are those of msgpack at worst. A body has a row at least.
+    Sizes in bytes are what msgpack needs at most. A row that is larger than ``max_bytes`` gets a
+    body of its own.
     """
     parts: list[list[tuple[str, tuple[Row, ...]]]] = [[]]
     room = max_bytes

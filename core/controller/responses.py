@@ -35,8 +35,10 @@ from regent.core.protocol.control import (
     UpdateMetadataResponse,
 )
 
-_SOME_OBEYED = (Errors.NONE, Errors.UNKNOWN_SERVER_ERROR)
-# The second: the broker handled an earlier copy, and that response may be lost.
+# Errors of a whole request. After UNKNOWN_SERVER_ERROR its errors of single partitions count too.
+_SOME_APPLIED = (Errors.NONE, Errors.UNKNOWN_SERVER_ERROR)
+# Errors of a partition. STALE_CONTROLLER_EPOCH: an earlier copy of the request was applied, and the
+# response to it may be lost.
 _IN_SERVICE = (Errors.NONE, Errors.STALE_CONTROLLER_EPOCH)
 
 
@@ -64,12 +66,12 @@ def response_event(
 
 
 def _deletes_for_ever(stop: StopReplicaPartition) -> bool:
-    """Whether the topic goes with the replica; KAFKA-9946: to stop one is not to delete it."""
+    """Whether the topic is deleted, and not only this replica stopped or removed (KAFKA-9946)."""
     return stop.delete_partition and stop.leader_epoch == EPOCH_DURING_DELETE
 
 
 class ControlResponses:
-    """Acts on answers."""
+    """Handles the responses of brokers to control requests."""
 
     def __init__(
         self,
@@ -86,7 +88,7 @@ class ControlResponses:
         self._deletions = deletions
 
     def is_stale(self, broker_id: BrokerId, header: ControlHeader) -> bool:
-        """Whether a response is of another controller epoch of ours, or of another broker epoch."""
+        """Whether a response belongs to another term of this controller or another broker epoch."""
         registration = self._context.registrations.get(broker_id)
         return (
             header.controller_epoch != self._context.epoch
@@ -106,17 +108,17 @@ class ControlResponses:
         )
 
     def on_leader_and_isr(self, event: LeaderAndIsrResponseReceived) -> None:
-        """Learn which replicas have logs that fail them, and which of them no longer.
+        """Learn which replicas have failed logs, and which logs work again.
 
-        CORRUPT_MESSAGE says that a log could be replaced in a later leader epoch. An answer about
-        an earlier topic of the same name says nothing of this one.
+        CORRUPT_MESSAGE means that a log can be replaced, but only in a later leader epoch. A
+        response about an earlier topic of the same name does not count.
         """
         if self.is_stale(event.broker_id, event.header):
             return
         response = event.response
         if response.error_code is not Errors.NONE:
             self._on_refusal("LeaderAndIsr", event.broker_id, event.header, response.error_code)
-        if response.error_code not in _SOME_OBEYED:
+        if response.error_code not in _SOME_APPLIED:
             return
         answered: dict[Errors, list[PartitionAndReplica]] = {}
         earlier = {
@@ -126,7 +128,7 @@ class ControlResponses:
         }
         for error in response.partition_errors:
             topic_partition = error.topic_partition
-            # It may have been deleted, or moved away, since it was asked.
+            # The replica may have been deleted or reassigned since the request.
             is_assigned = event.broker_id in self._context.partition_replica_assignment(
                 topic_partition
             )
@@ -155,12 +157,12 @@ class ControlResponses:
             self._brokers.on_replicas_become_offline(newly_offline)
 
     def _on_back(self, broker_id: BrokerId, replicas: list[PartitionAndReplica]) -> None:
-        """Use replicas again whose logs were replaced; their topics may wait for being deleted."""
+        """Use replicas again whose logs were replaced; deletions may have waited for them."""
         self._services.outbox.record("broker %d: %d replicas are back", broker_id, len(replicas))
         batch = self._services.new_batch()
         batch.add_update_metadata(replica.topic_partition for replica in replicas)
         self._services.announce(batch)
-        # An earlier response made us stop them; that StopReplica may still be on its way.
+        # After an earlier response they were stopped; that StopReplica may still be on its way.
         self._brokers.on_replicas_back(replicas)
         topics = {replica.topic_partition.topic for replica in replicas}
         self._deletions.resume(topics & self._context.topics_to_be_deleted)
@@ -186,8 +188,9 @@ class ControlResponses:
     def on_stop_replica(self, event: TopicDeletionStopReplicaResponseReceived) -> None:
         """Learn which replicas are deleted.
 
-        A broker that responds with one error for all has deleted nothing. A response about an
-        earlier topic of the same name, or about a replica that was only moved away, does not count.
+        After an error of the whole request the broker has deleted nothing. A response about an
+        earlier topic of the same name, or about a replica that a reassignment removed, does not
+        count.
         """
         if self.is_stale(event.broker_id, event.header):
             return
@@ -206,7 +209,7 @@ class ControlResponses:
         )
 
     def on_update_metadata(self, event: UpdateMetadataResponseReceived) -> None:
-        """Handle a refusal."""
+        """Log a refusal, and send again what the broker could not handle."""
         error = event.response.error_code
         if error is not Errors.NONE and not self.is_stale(event.broker_id, event.header):
             self._on_refusal("UpdateMetadata", event.broker_id, event.header, error)
@@ -214,7 +217,7 @@ class ControlResponses:
     def _on_refusal(
         self, request: str, broker_id: BrokerId, header: ControlHeader, error: Errors
     ) -> None:
-        """Send again after an error of the broker itself; stale epochs need no action."""
+        """Log an error. After an error of the broker itself everything is sent again later."""
         self._log.warning("broker %d refused %s: %s", broker_id, request, error.name)
         if error is Errors.UNKNOWN_SERVER_ERROR:
             after_ms = self._services.settings.tell_again_ms

@@ -1,4 +1,4 @@
-"""What the state machines and flows of one controller share."""
+"""What all components of one controller share."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from regent.core.ports import ControllerStore, TopicIds
 
 @dataclass
 class ControllerSettings:
-    """The settings the controller decides by; times in milliseconds.
+    """The settings that the controller reads; times in milliseconds.
 
     ``unclean_leader_election_enable`` and ``min_insync_replicas`` are defaults for topics; the
-    first may change while running.
+    first may change while running. After ``tell_again_ms`` a request that a broker could not handle
+    is sent again, and unreadable znodes are read again. After ``controlled_shutdown_abandoned_ms``
+    a broker that asked to stop, and did not, is used again.
     """
 
     unclean_leader_election_enable: bool = False
@@ -41,7 +43,7 @@ class ControllerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ControllerServices:
-    """One broker's controller: its memory, its store, and where its effects go.
+    """One broker's controller: its memory, its store, its settings, and its outbox for effects.
 
     Every component follows four steps: decide, write conditionally, apply what was accepted,
     announce what was accepted.

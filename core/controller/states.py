@@ -1,8 +1,7 @@
-"""The states of partitions and replicas, and which may follow which.
+"""The states of partitions and replicas, and the valid transitions.
 
-The tables are the transitions of ``kafka.controller.PartitionState`` and ``ReplicaState``;
-the two state machines only consult them. An illegal transition is logged and skipped, it never
-raises and changes nothing.
+The tables have the transitions of ``kafka.controller.PartitionState`` and ``ReplicaState``. The two
+state machines read them: they log and skip an invalid transition, which raises and changes nothing.
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ from enum import Enum
 
 
 class PartitionState(Enum):
-    """What the controller has achieved for a partition."""
+    """The state of a partition in the controller's memory."""
 
     NON_EXISTENT = "NonExistentPartition"  # never created, or being deleted
-    NEW = "NewPartition"  # assigned, no leader was ever elected
+    NEW = "NewPartition"  # assigned; it never had a leader
     ONLINE = "OnlinePartition"  # has a leader
     OFFLINE = "OfflinePartition"  # its leader died
 
 
 class ReplicaState(Enum):
-    """What the controller has achieved for a replica."""
+    """The state of a replica in the controller's memory."""
 
     NON_EXISTENT = "NonExistentReplica"
     NEW = "NewReplica"  # assigned, may become leader or follower

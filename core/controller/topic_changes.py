@@ -21,7 +21,7 @@ from regent.core.model import PartitionAndReplica, ReplicaAssignment, TopicParti
 from regent.core.ports import TopicAssignment, WriteError
 from regent.core.protocol.control import TopicId
 
-# Others may write a topic znode while we give it its id; the last to write wins after a few rounds.
+# Others may write a topic znode while we add its id. After so many rounds its topic is quarantined.
 MAX_ROUNDS = 5
 
 
@@ -47,7 +47,7 @@ class TopicChanges:
     def load(self) -> None:
         """Learn every topic, its partitions and their leaderships at the start of a term."""
         topics, _ = self._read_topics(self._services.store.read_topic_names())
-        # Of two topics with one id, copied by hand, the older is the original.
+        # If a znode was copied by hand, two topics have the same id: the older one keeps it.
         for topic in sorted(topics, key=lambda topic: topics[topic].created_zxid):
             self._learn(topic, topics[topic])
         self._learn_leaderships(list(self._context.all_partitions()))
@@ -63,17 +63,17 @@ class TopicChanges:
         self._forget(gone)
         self._create(new)
         if is_quarantine_over:
-            self._deletions.on_topic_deletion()  # a request to delete it has waited
+            self._deletions.on_topic_deletion()  # a request to delete the topic may wait
 
     def on_partition_modifications(self, topic: str) -> None:
-        """Find added partitions, and a topic deleted and created again behind our back."""
+        """Find added partitions, and a topic that was deleted and created again meanwhile."""
         topics, absent = self._read_topics([topic])
         if topic in absent and topic in self._context.all_topics:
-            # Not left to TopicChange: another of that name may be there when the names are read.
+            # Not left to TopicChange: by then there may be a new topic of that name.
             self._forget([topic])
         assignment = topics.get(topic)
         if assignment is None:
-            return  # gone, or unreadable and stays as it was
+            return  # it is gone, or unreadable: then it stays as it was
         if topic not in self._context.all_topics or self._is_another(topic, assignment):
             was_queued = self._context.is_topic_queued_for_deletion(topic)
             self._purge([topic] if topic in self._context.all_topics else [])
@@ -99,9 +99,10 @@ class TopicChanges:
             self._on_new_partition_creation(added)
 
     def read_again(self) -> list[TopicPartition]:
-        """Look whether what could not be read can be now: a changed ACL fires no watch.
+        """Read again what could not be read before: a changed ACL fires no watch.
 
-        Returns partitions of whose states that is so, or which could not be written.
+        Returns the partitions whose states can be read now, and those to which an ACL refused an
+        access.
         """
         for topic in sorted(self._deletions.grown.union(self._context.bad_topics)):
             self.on_partition_modifications(topic)
@@ -125,7 +126,7 @@ class TopicChanges:
     ) -> tuple[dict[str, TopicAssignment], frozenset[str]]:
         """Read topics; those without an id get one, the unreadable ones are quarantined.
 
-        Returns those that can be used and the names of those that are not there.
+        Returns the usable topics, and the names of those without a znode.
         """
         usable: dict[str, TopicAssignment] = {}
         absent: frozenset[str] = frozenset()
@@ -144,7 +145,7 @@ class TopicChanges:
                     continue
                 try:
                     with_id = self._with_topic_id(topic, read)
-                except UnreadableError as refused:  # its logs are of the id it has, if it has one
+                except UnreadableError as refused:  # it may have an id, which its logs have too
                     self._quarantine_topic(topic, refused)
                     continue
                 if with_id == read:
@@ -154,7 +155,7 @@ class TopicChanges:
             remaining = self._write_ids(without_id, usable)
             if not remaining:
                 break
-        for topic in remaining:  # its watch has fired; until then it is not unknown
+        for topic in remaining:  # its watch has fired: it is read again soon
             error = f"it got no id, its znode kept changing while {MAX_ROUNDS} attempts were made"
             self._quarantine_topic(topic, BadDataError(error))
         for topic in usable:
@@ -164,12 +165,13 @@ class TopicChanges:
     def _with_topic_id(self, topic: str, read: TopicAssignment) -> TopicAssignment:
         """Return the assignment with the id the topic must have.
 
-        Tools without topic ids rewrite the znode without it (KAFKA-12835): the id in memory is put
-        back, with the reassignments that such tools drop too. A new controller has none in
-        memory; then a znode that was written more than once gets the id that was noted with its
-        first state. Where nothing is noted, because Kafka's controller created the states, it gets
-        the id that the controller's broker knows: logs have it already. Without a state no broker
-        was told of the topic: the id that the broker knows is of an earlier topic of that name.
+        Tools that know no topic ids rewrite the znode without the id (KAFKA-12835): then the id in
+        memory is written back, with the reassignments that such tools drop too. A new controller
+        has no id in memory. Then a znode that was written more than once gets the id that was noted
+        with its first state. If no id was noted, because Kafka's controller created the states, the
+        topic gets the id that the controller's broker knows: logs have it already. If the topic has
+        no state, no broker was told of it: an id that the broker knows is of an earlier topic of
+        that name.
         """
         known = self._context.topic_id(topic)
         if known is not None and not self._is_another(topic, read):
@@ -194,7 +196,7 @@ class TopicChanges:
         return bool(self._services.store.read_partition_states(partitions))
 
     def _moves_lost_by(self, topic: str, read: TopicAssignment) -> dict[int, ReplicaAssignment]:
-        """Return what is being moved, where a tool kept the replicas and dropped the rest."""
+        """Return the reassignments that a tool dropped: it wrote only the replicas."""
         lost: dict[int, ReplicaAssignment] = {}
         for number, assignment in read.partitions.items():
             topic_partition = TopicPartition(topic, number)
@@ -222,17 +224,17 @@ class TopicChanges:
             elif isinstance(outcome, int):
                 usable[topic] = replace(assignment, zk_version=outcome)
                 self._services.outbox.record("%s: topic id %s", topic, assignment.topic_id)
-            elif outcome is WriteError.NOT_ALLOWED:  # until it is: logs without an id get none
+            elif outcome is WriteError.NOT_ALLOWED:  # until it is: its logs need the id
                 self._quarantine_topic(topic, BadDataError(f"it got no id: {outcome.value}"))
                 self._context.must_read_again = True
-            elif outcome is not WriteError.NO_NODE:  # better none than no topic
+            elif outcome is not WriteError.NO_NODE:  # better without an id than without the topic
                 self._log.error("topic %s gets no id: %s", topic, outcome.value)
                 usable[topic] = replace(assignment, topic_id=self._context.topic_id(topic))
         return again
 
     def _quarantine_topic(self, topic: str, error: BadDataError) -> None:
         if self._context.bad_topics.get(topic) != str(error):
-            self._log.error("topic %s is quarantined until its znode is mended: %s", topic, error)
+            self._log.error("topic %s is quarantined until its znode is fixed: %s", topic, error)
             self._services.outbox.record("%s: quarantined, %s", topic, error)
         self._context.bad_topics[topic] = str(error)
         self._context.must_read_again |= isinstance(error, UnreadableError)
@@ -245,7 +247,7 @@ class TopicChanges:
         if assignment.topic_id is not None:
             namesake = context.topic_name(assignment.topic_id)
             if namesake not in (None, topic):
-                taken = f"topic {topic}: its id {assignment.topic_id} is {namesake}'s"
+                taken = f"topic {topic} has the id {assignment.topic_id} of topic {namesake}"
                 self._quarantine_topic(topic, BadDataError(taken))
                 return False
             context.add_topic_id(topic, assignment.topic_id)
@@ -278,7 +280,7 @@ class TopicChanges:
                 restarted = frozenset(r for r in isr if broker_epochs.get(r, 0) > written)
                 if restarted:
                     self._context.restarted_replicas[topic_partition] = restarted
-        self._log.failures("%d partitions cannot be led", unreadable)
+        self._log.failures("the states of %d partitions cannot be read", unreadable)
 
     def _create(self, topics: list[str]) -> None:
         created: list[TopicPartition] = []
@@ -294,8 +296,8 @@ class TopicChanges:
         replicas = self._context.replicas_of(partitions)
         self._partitions.handle_state_changes(partitions, PartitionState.NEW)
         self._replicas.handle_state_changes(replicas, ReplicaState.NEW)
-        # A topic whose znode was unreadable until now has been led before: a broker that returns
-        # must be told of its replicas even when no replica can lead.
+        # If the topic's znode was unreadable until now, its partitions have states: a broker that
+        # starts must be told of its replicas even when no replica can lead.
         self._learn_leaderships(partitions)
         self._bring_up(partitions)
 
@@ -304,9 +306,9 @@ class TopicChanges:
         unled = self._partitions.handle_state_changes(
             partitions, PartitionState.ONLINE, OfflineElection()
         )
-        self._partitions.settle(unled)  # else a suspect leader would be told to go on
+        self._partitions.settle(unled)  # else a suspect leader would be told to continue
         self._replicas.handle_state_changes(replicas, ReplicaState.ONLINE)
-        self._take_dead_out_of_isrs(partitions)  # while it was unreadable, none did
+        self._take_dead_out_of_isrs(partitions)  # impossible while they were unreadable
 
     def _take_dead_out_of_isrs(self, partitions: list[TopicPartition]) -> None:
         replicas = self._context.replicas_of(partitions)
@@ -328,16 +330,16 @@ class TopicChanges:
             self._deletions.on_topic_deletion()
 
     def _purge(self, topics: list[str]) -> None:
-        """Forget topics whose znode is gone, and have every broker forget them.
+        """Forget topics whose znode is gone, and tell every broker to forget them.
 
         The logs of a topic that is queued for deletion are deleted. Any other znode was deleted by
-        hand, or lost: brokers keep the logs as stray, and use them again when a topic with the same
-        id is there again.
+        hand, or lost: brokers keep the logs as stray, and use them again for a topic with the same
+        id.
         """
         if not topics:
             return
         lost = {t for t in topics if not self._context.is_topic_queued_for_deletion(t)}
-        # Queued for deletion, the batch marks their rows as such and skips epoch checks.
+        # For topics queued for deletion, brokers forget the metadata and check no leader epochs.
         self._context.queue_topic_deletion(topics)
         batch = self._services.new_batch()
         for topic in topics:
@@ -350,7 +352,7 @@ class TopicChanges:
                     delete=True,
                     is_topic_lost=topic in lost,
                 )
-            kept = ", not by a deletion: its logs are kept aside" if topic in lost else ""
+            kept = ", not by a deletion: its logs are kept as stray" if topic in lost else ""
             self._services.outbox.record("%s: gone from ZooKeeper%s", topic, kept)
         self._services.announce(batch)
         if lost:
@@ -365,7 +367,7 @@ class TopicChanges:
             self._context.remove_topic(topic)
 
     def _withdraw_moves(self, topics: list[str]) -> None:
-        """Take what tools wait for, and what cannot be done any more, out of their znode."""
+        """Remove these topics from ``/admin/reassign_partitions``: tools may wait for them."""
         moving = self._context.partitions_being_reassigned
         dropped = {
             topic_partition: assignment.target_replicas

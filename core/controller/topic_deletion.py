@@ -9,11 +9,11 @@ topic to be deleted is
 * *ineligible*, while a broker is offline, or a replica is being moved or could not be deleted:
   no replica is asked again until the broker starts, the move completes, the log has been
   replaced, or ``topic_deletion_retry_ms`` have passed;
-* gone, when every replica has answered: its znodes, its configuration, at last the request.
+* *deleted*, when every replica has answered: its znodes, its configuration and the request.
 
-No replicas are asked for a topic that brokers were not told of in this term: one that is not known
-yet, and one whose znode cannot be decoded. Its znodes are deleted at once; what brokers still hold
-of it is stray. One that an ACL hides waits until it may be read.
+Some topics were not announced to brokers in this term, because they are not known yet, or because
+their znodes cannot be decoded. No replicas of such a topic are asked: its znodes are deleted at
+once, and its logs on brokers become stray. A topic that an ACL hides waits until it can be read.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from regent.core.errors import BadDataError, Errors, UnreadableError
 from regent.core.model import BrokerId, PartitionAndReplica, TopicPartition
 from regent.core.ports import TopicAssignment, WriteError
 
-# Others may write a topic's znode while we take partitions back; their next write tries again.
+# Others may write a topic's znode while we remove added partitions. Then we try again, and give up
+# after this many rounds: their next write triggers another attempt.
 MAX_ROUNDS = 5
 
 
 @dataclass(slots=True)
 class _Deletion:
-    """How far a started deletion is: what the states of its replicas say, kept by topic.
+    """The progress of a started deletion. It repeats the states of the topic's replicas.
 
     Invariant: ``asked`` are those of ``undeleted`` in DELETION_STARTED.
     """
@@ -48,7 +49,7 @@ class _Deletion:
 
 
 class TopicDeletions:
-    """Deletes topics as far as their replicas allow at the moment."""
+    """Deletes topics; a topic waits while one of its replicas cannot be deleted."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class TopicDeletions:
         self._replicas = replicas
         self._deletions: dict[str, _Deletion] = {}
         self._failed: set[str] = set()  # to be tried again by the scheduled TopicDeletion
-        self.grown: set[str] = set()  # partitions were added that an ACL forbids to take back
+        self.grown: set[str] = set()  # have added partitions that an ACL forbids to remove
 
     # --- what is to be deleted ---
 
@@ -95,7 +96,7 @@ class TopicDeletions:
         self._advance(new)
 
     def _read_requests(self) -> list[str]:
-        """Return the topics to be deleted that we know; see to the other requests."""
+        """Return the known topics that are to be deleted; handle the other requests."""
         requests = self._services.store.read_topics_to_delete()
         epoch_zk_version = self._context.epoch_zk_version
         if not self._services.settings.delete_topic_enable:
@@ -103,7 +104,7 @@ class TopicDeletions:
                 self._services.store.delete_topic_deletions(requests, epoch_zk_version)
                 self._services.outbox.record("topics %s: deletion is disabled", list(requests))
             return []
-        # Which brokers host a topic that is quarantined is unknown: its deletion waits.
+        # A quarantined topic waits, because the brokers that host it are not known.
         requests = {t: z for t, z in requests.items() if not self._context.is_topic_quarantined(t)}
         others = {t: zxid for t, zxid in requests.items() if not self._is_meant(t, zxid)}
         if others:
@@ -111,16 +112,16 @@ class TopicDeletions:
         return [topic for topic in requests if topic not in others]
 
     def _is_meant(self, topic: str, requested_zxid: int) -> bool:
-        """Whether a request is for the topic we know: one older than the topic was for another."""
+        """Whether a request is for the known topic; an older one is for an earlier topic."""
         created_zxid = self._context.topic_created_zxids.get(topic)
         return topic in self._context.all_topics and (
             created_zxid is None or created_zxid <= requested_zxid
         )
 
     def _delete_untold(self, requests: Mapping[str, int]) -> None:
-        """Delete what exists of topics that no broker was told of; it may be only the request.
+        """Delete the znodes of topics that no broker was told of; often only the request exists.
 
-        A topic that will be known soon is not: brokers have logs of it, and are asked then.
+        A topic that will be known soon is left: its brokers have logs of it and must be asked.
         """
         waiting = self._to_be_known(requests)
         if waiting:
@@ -137,7 +138,8 @@ class TopicDeletions:
     def _to_be_known(self, topics: Iterable[str]) -> set[str]:
         """Return the topics that could not be used when they were read, and can be now or soon.
 
-        Those whose znode was mended (its watch has fired), and those that an ACL hides for now.
+        These are topics whose znode was repaired (its watch has fired), and topics that an ACL
+        hides for now.
         """
         broken = [topic for topic in topics if topic in self._context.bad_topics]
         found = self._services.store.read_topics(broken) if broken else {}
@@ -149,7 +151,7 @@ class TopicDeletions:
         return read.topic_id is None or self._context.topic_name(read.topic_id) in (None, topic)
 
     def on_grown(self, topic: str, assignment: TopicAssignment) -> None:
-        """Take partitions back that were added to a topic queued for deletion (KAFKA-6612)."""
+        """Remove partitions that were added to a topic queued for deletion (KAFKA-6612)."""
         known = self._context.partition_assignments(topic)
         wanted = {tp.partition: replicas for tp, replicas in sorted(known.items())}
         read: TopicAssignment | BadDataError | None = assignment
@@ -167,7 +169,7 @@ class TopicDeletions:
             )[topic]
             if isinstance(outcome, int):
                 added = len(read.partitions.keys() - wanted.keys())
-                self._services.outbox.record("%s: %d added partitions taken back", topic, added)
+                self._services.outbox.record("%s: %d added partitions removed", topic, added)
                 return
             if outcome is WriteError.NOT_ALLOWED:
                 self.grown.add(topic)
@@ -175,7 +177,7 @@ class TopicDeletions:
                 return
             read = self._services.store.read_topics([topic]).get(topic)
 
-    # --- what keeps it from being deleted ---
+    # --- ineligible topics ---
 
     def mark_ineligible(self, topics: Collection[str], reason: str) -> None:
         """Keep queued topics from being deleted until ``resume`` names them."""
@@ -193,9 +195,10 @@ class TopicDeletions:
         )
 
     def resume(self, topics: Collection[str] | None = None) -> None:
-        """Go on with every queued topic, ``topics`` being eligible again (None: no news).
+        """Make ``topics`` eligible again and continue their deletion.
 
-        A topic with a partition that is still being moved stays ineligible.
+        A topic with a partition that is still being moved stays ineligible. None: continue the
+        deletion of every queued topic that is eligible.
         """
         self._lead_what_moves(self._context.topics_to_be_deleted if topics is None else topics)
         if topics is None:
@@ -207,7 +210,7 @@ class TopicDeletions:
         self._advance(eligible)
 
     def repeat(self, broker_id: BrokerId) -> None:
-        """Ask a broker again for all it has not deleted: what waited for it was dropped."""
+        """Ask a broker again to delete its replicas: the requests queued for it were dropped."""
         lost = [
             replica
             for topic in sorted(self._context.topics_with_deletion_started)
@@ -219,9 +222,10 @@ class TopicDeletions:
         self.resume(_topics(lost))
 
     def _lead_what_moves(self, topics: Iterable[str]) -> None:
-        """Elect leaders where a move waits for one: no other election does so for a queued topic.
+        """Elect leaders for reassignments of queued topics that wait for a leader.
 
-        Without a leader the move would never complete, and the deletion never start.
+        No other election includes queued topics. Without a leader such a reassignment would never
+        complete, and the deletion would never start.
         """
         waiting = self._queued(topics) - self._context.topics_with_deletion_started
         if not waiting:
@@ -261,7 +265,7 @@ class TopicDeletions:
         return self._context.topics_to_be_deleted.intersection(topics)
 
     def _being_reassigned(self, topics: Collection[str]) -> set[str]:
-        if not topics:  # as nearly always when one of thousands of moves completes
+        if not topics:  # the usual case when one of thousands of reassignments completes
             return set()
         return {tp.topic for tp in self._context.partitions_being_reassigned}.intersection(topics)
 
@@ -282,7 +286,7 @@ class TopicDeletions:
             self._services.outbox.add(ScheduleEvent(after_ms, TopicDeletion()))
         self._failed.update(topics)
 
-    # --- what replicas say ---
+    # --- responses and failures of replicas ---
 
     def fail(self, replicas: Collection[PartitionAndReplica]) -> None:
         """Note that these replicas, of topics queued for deletion, could not be deleted."""
@@ -296,7 +300,7 @@ class TopicDeletions:
     def on_stop_replica_response(
         self, broker_id: BrokerId, errors: Mapping[TopicPartition, Errors]
     ) -> None:
-        """Learn which replicas of a broker are deleted and which could not be."""
+        """Learn which replicas of a broker were deleted, and which could not be deleted."""
         deleted: list[PartitionAndReplica] = []
         failed: list[PartitionAndReplica] = []
         for topic_partition, error in errors.items():
@@ -332,7 +336,7 @@ class TopicDeletions:
     def _is_deleted(self, replica: PartitionAndReplica) -> bool:
         return self._context.replica_state(replica) is ReplicaState.DELETION_SUCCESSFUL
 
-    # --- going on ---
+    # --- progress ---
 
     def _advance(self, topics: Iterable[str]) -> None:
         """Do what can be done for these topics now; mirrors ``resumeDeletions``."""
@@ -352,11 +356,11 @@ class TopicDeletions:
 
     def _started(self, topic: str) -> _Deletion | None:
         if topic not in self._context.topics_with_deletion_started:
-            return None  # or of a topic that has been purged since
+            return None  # ``_deletions`` may still have a topic that was purged
         return self._deletions.get(topic)
 
     def _start(self, topics: list[str]) -> None:
-        """Ask for the deletion of all that is left of topics; mirrors ``onTopicDeletion``."""
+        """Ask for the deletion of the remaining replicas; mirrors ``onTopicDeletion``."""
         if not topics:
             return
         self._begin([topic for topic in topics if self._started(topic) is None])
@@ -382,7 +386,7 @@ class TopicDeletions:
         self.mark_ineligible(_topics(dead), "replicas offline")
 
     def _stop(self, replicas: Iterable[PartitionAndReplica]) -> None:
-        """Bring replicas to where they can be asked to delete their data."""
+        """Move replicas to OFFLINE, the state in which they can be asked to delete their data."""
         stopped = ReplicaState.OFFLINE
         self._replicas.handle_state_changes(
             [r for r in replicas if self._context.replica_state(r) is not stopped], stopped
@@ -396,13 +400,13 @@ class TopicDeletions:
             replicas = self._context.replicas_of(self._context.partitions_of(topic))
             self._deletions[topic] = _Deletion(set(replicas))
             self._services.outbox.record("%s: deletion started, %d replicas", topic, len(replicas))
-        # Not before: until here its partitions count as offline, and cease to.
+        # Last: the count of offline partitions leaves out topics whose deletion has started.
         self._context.topics_with_deletion_started.update(topics)
 
     def _complete(self, topics: Iterable[str]) -> None:
         """Delete the znodes of topics that have no replica left, and forget them.
 
-        The watch on a topic's znode stays: it tells of another topic of that name.
+        The watch on a topic's znode stays: it reports a new topic of that name.
         """
         done: dict[str, int] = {}
         for topic in topics:

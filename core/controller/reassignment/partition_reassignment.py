@@ -96,7 +96,7 @@ class Reassignments:
     def ongoing(
         self, request: ListPartitionReassignmentsRequest
     ) -> ListPartitionReassignmentsResponse:
-        """Return the reassignments in progress, sorted; ``request.partitions`` None: all."""
+        """Return the reassignments in progress, sorted; all if ``request.partitions`` is None."""
         moving = self._context.partitions_being_reassigned
         asked = moving if request.partitions is None else moving & set(request.partitions)
         rows: list[OngoingReassignment] = []
@@ -137,9 +137,10 @@ class Reassignments:
         self._phases.advance(self._moving_to(set(broker_ids)))
 
     def on_suspects_change(self, broker_id: BrokerId) -> None:
-        """Complete reassignments that waited for a target replica on this broker that can lead.
+        """Complete reassignments that waited until a target replica on this broker can lead.
 
-        Nothing else begins, especially no leader epoch: the list changes often after a start.
+        Do nothing else, above all begin no leader epoch: the list of suspect replicas changes often
+        after a broker starts.
         """
         self.on_isr_change(self._moving_to({broker_id}))
 
@@ -165,7 +166,7 @@ class Reassignments:
             return set()
         if isinstance(wanted, BadDataError):
             self._log.error("a request to reassign partitions is deleted: %s", wanted)
-            self._services.outbox.record("deleted, it cannot be decoded: %s", wanted)
+            self._services.outbox.record("a request to reassign partitions is deleted: %s", wanted)
             wanted = {}
         moves: dict[TopicPartition, ReplicaAssignment] = {}
         refused: Refusals = {}
@@ -196,7 +197,7 @@ class Reassignments:
         return set(moves) - set(refused)
 
     def _withdraw_from_znode(self, partitions: Collection[TopicPartition]) -> None:
-        """Remove these partitions from the znode: a later RPC supersedes it (KAFKA-9089)."""
+        """Remove these partitions from the znode: a later RPC supersedes them (KAFKA-9089)."""
         if not partitions:
             return
         wanted = self._services.store.read_reassignments()

@@ -91,7 +91,7 @@ class ReassignmentElections:
         return failures
 
     def remove_unassigned_replicas(self) -> Failures:
-        """Remove unassigned brokers from ISRs: a former controller died before it could.
+        """Remove unassigned brokers from ISRs: a former controller died before it removed them.
 
         An unassigned leader stays, as does the last member of an ISR (KAFKA-9672).
         """

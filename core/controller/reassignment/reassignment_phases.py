@@ -61,15 +61,14 @@ class ReassignmentPhases:
         self._elections = ReassignmentElections(services, partitions)
         # Partitions that could not be completed, with the leadership after the attempt.
         self._incomplete: dict[TopicPartition, LeaderIsrAndControllerEpoch | None] = {}
-        self._superseded: set[PartitionAndReplica] = (
-            set()
-        )  # of superseded reassignments, not stopped yet
+        # Replicas of superseded reassignments that are not stopped yet.
+        self._superseded: set[PartitionAndReplica] = set()
 
     def start(self, requested: Mapping[TopicPartition, ReplicaAssignment]) -> Refusals:
-        """Begin reassignments, or supersede those in progress; return the refused ones, unchanged.
+        """Begin reassignments, or supersede those in progress; return the refused ones.
 
-        One is refused if it would stop the leader and no remaining replica can lead
-        (KAFKA-14808), with the code of KRaft's ``ReplicationControlManager``.
+        A refused one changes nothing. It is refused if it would stop the leader and no remaining
+        replica can lead (KAFKA-14808), with the code of KRaft's ``ReplicationControlManager``.
         """
         changed = {
             topic_partition: assignment
@@ -89,9 +88,10 @@ class ReassignmentPhases:
         return refusals
 
     def clean_up(self) -> None:
-        """Stop the unneeded replicas that a former controller began to stop.
+        """Forget earlier attempts, and remove unassigned brokers from ISRs.
 
-        Quarantined reassignments are resumed within a term, so unneeded replicas stay known.
+        A former controller may have died before it removed them. This also runs within a term, when
+        quarantined reassignments are resumed: replicas that must still be stopped stay known.
         """
         self._incomplete.clear()
         self._superseded = self._unneeded(self._superseded)
@@ -127,9 +127,9 @@ class ReassignmentPhases:
         self._deletions.retry_damaged_replicas([p for p in partitions if p not in caught_up])
 
     def on_state_written(self, topic_partition: TopicPartition) -> None:
-        """Complete a reassignment whose target is in sync, unless this attempt wrote the state.
+        """Complete a reassignment whose target is in sync, unless our last attempt wrote the state.
 
-        Else one that cannot be completed would trigger itself repeatedly (KAFKA-6146).
+        Otherwise an attempt that fails would trigger the next one, for ever (KAFKA-6146).
         """
         self._services.store.watch_partition_states([topic_partition])
         state = self._services.store.read_partition_states([topic_partition]).get(topic_partition)
@@ -139,7 +139,8 @@ class ReassignmentPhases:
     def on_topic_znode_written(self, partitions: Collection[TopicPartition]) -> None:
         """Continue after a topic znode was written, by this controller or by others.
 
-        A tool without KIP-455 drops reassignments from the znode; another may have repaired it.
+        A tool without KIP-455 drops reassignments from the znode: they are written again. Another
+        tool may have repaired a znode that could not be written.
         """
         assignments = {p: self._context.partition_full_replica_assignment(p) for p in partitions}
         failures = write_assignments(self._services, assignments)
@@ -178,8 +179,9 @@ class ReassignmentPhases:
     def _stop_unneeded(self, replicas: Iterable[PartitionAndReplica]) -> None:
         """Stop replicas that no reassignment needs any more; refused ones are retried.
 
-        First a leader epoch begins that they do not know. Else their leader could let them into the
-        ISR by their former offsets, when a later reassignment adds them again and they are empty.
+        First a leader epoch begins that they do not know. Otherwise a later reassignment could add
+        them again, with empty logs, and the leader could take them into the ISR because of their
+        former offsets.
         """
         unneeded = self._unneeded(replicas)
         failures = self._elections.begin_epoch(sorted({r.topic_partition for r in unneeded}))

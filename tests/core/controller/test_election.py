@@ -211,7 +211,7 @@ def test_a_clean_election_keeps_the_recovering_state() -> None:
         (UNCLEAN, "none of its replicas [3, 2] is online"),
         (PreferredElection(), "the first of its replicas [3, 2] is not online, or not in isr [2]"),
         (ReassignElection(), "no replica in isr [2] is online and among [3]"),
-        (ControlledShutdownElection(), "no replica in isr [2] is online and stays"),
+        (ControlledShutdownElection(), "no replica in isr [2] is online and not shutting down"),
     ],
 )
 def test_a_failed_election_has_a_reason(strategy: ElectionStrategy, reason: str) -> None:

@@ -125,7 +125,7 @@ def test_unusable_states_do_not_change_the_memory(
     assert parts.known(T0) == parts.known(T1) == (1, (1, 2), 0)
     assert parts.effects() == []
     (line,) = caplog.messages
-    assert "2 ISR changes are not taken over, the first: t-0" in line
+    assert "2 ISR changes are ignored, the first: t-0" in line
 
 
 def test_a_notification_written_meanwhile_is_kept_and_watched(parts: ControllerParts) -> None:
