@@ -1,1 +1,1 @@
-"""Partition data on one broker."""
+"""Logs on the disks of one broker: segments, indexes, checkpoints, recovery."""

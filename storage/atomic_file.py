@@ -1,4 +1,4 @@
-"""Files that are replaced whole."""
+"""Replaces whole files, atomically or in place."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def overwrite(path: Path, data: bytes) -> None:
     """Write a file in place, from its first byte, without waiting for the disk.
 
     A crash of this process leaves the old content, or the new content followed by the end of a
-    longer old one; a power failure leaves anything. Use this for files that their reader checks and
-    rebuilds and that are written by the thousand: when a file is renamed over another one, ext4
-    writes it to the disk, which takes milliseconds. Raises ``StorageError``.
+    longer old one; a power failure may leave any content. Use this for files that their reader
+    checks and rebuilds, if there are thousands of them: when a file is renamed over another one,
+    ext4 writes it to the disk, which takes milliseconds. Raises ``StorageError``.
     """
     try:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644), "wb") as file:

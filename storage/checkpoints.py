@@ -42,7 +42,7 @@ def read_rows(path: Path, columns: int) -> list[list[str]] | None:
         raise BadDataError(f"{path}: {len(rows)} lines instead of {lines[1][:20]}")
     for row in rows:
         if len(row) != columns:
-            raise BadDataError(f"{path}: {' '.join(row)[:80]!r} has not {columns} words")
+            raise BadDataError(f"{path}: {' '.join(row)[:80]!r} does not have {columns} words")
     return rows
 
 
@@ -84,7 +84,7 @@ def parse_numbers(path: Path, words: Iterable[str]) -> list[int]:
     numbers = []
     for word in words:
         if not (word.isascii() and word.isdigit() and len(word) <= 19):
-            raise BadDataError(f"{path}: {word[:80]!r} is no number")
+            raise BadDataError(f"{path}: {word[:80]!r} is not a number")
         numbers.append(int(word))
     return numbers
 
@@ -116,6 +116,6 @@ def _read(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     except UnicodeDecodeError:
-        raise BadDataError(f"{path}: not text") from None
+        raise BadDataError(f"{path}: not ASCII text") from None
     except OSError as error:
         raise storage_error(path, error) from None

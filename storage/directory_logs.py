@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 
 class LogSettings(NamedTuple):
-    """What logs get from the broker."""
+    """Settings and callbacks that logs get from the broker."""
 
     config_of: Callable[[str], LogConfig]  # by topic
     wall_clock_ms: Callable[[], int]
@@ -63,8 +63,10 @@ class LogSettings(NamedTuple):
 
 
 class DirectoryLogs:
-    """``logs`` are open; a log that is not ``is_usable`` is damaged. ``refused`` maps each log that
-    could not be opened to the reason. Callers that add or remove logs must hold a lock.
+    """The logs of one directory. Callers that add or remove logs must hold a lock.
+
+    ``logs``: the open logs; those that are not ``is_usable`` are damaged. ``refused``: the logs
+    that could not be opened, with the reason.
     """
 
     def __init__(self, directory: LogDirectory, settings: LogSettings) -> None:
@@ -157,7 +159,7 @@ class DirectoryLogs:
                 return str(error)
             try:
                 return loaded, read_topic_id(path)
-            except BadDataError:  # torn by a crash; the first LeaderAndIsr gives the log its id
+            except BadDataError:  # incomplete after a crash; the first LeaderAndIsr sets the id
                 return loaded, None
 
         topic_partitions = self._find()
@@ -222,7 +224,7 @@ class DirectoryLogs:
         """Log one line for the normal result and one line for each kind of problem."""
         path = self.directory.path
         if self.logs:
-            how = "closed cleanly" if was_closed_cleanly else "recovered after an unclean end"
+            how = "closed cleanly" if was_closed_cleanly else "recovered after an unclean shutdown"
             _log.info("%s: %d logs, %s", path, len(self.logs), how)
         if cut:
             first = next(iter(cut))
@@ -253,7 +255,7 @@ class DirectoryLogs:
         try:
             return read_offsets(path)
         except BadDataError as error:
-            _log.warning("%s; every log is recovered from its start", error)
+            _log.warning("%s; the checkpoint is ignored: every offset in it counts as 0", error)
             return {}
 
     # --- creating and removing logs ---
@@ -281,9 +283,9 @@ class DirectoryLogs:
     def reuse_stray(
         self, topic_partition: TopicPartition, topic_id: TopicId | None
     ) -> UnifiedLog | None:
-        """Use a stray log with the same topic id again; None: there is none.
+        """Use a stray log with the same topic id again; None: there is none, or it is damaged.
 
-        Raises ``StorageError``, also if the log is damaged: it is ``refused`` then.
+        A damaged log is ``refused`` from then on. Raises ``StorageError``.
         """
         stray = self.strays.take_usable(topic_partition, topic_id)
         if stray is None:
@@ -376,7 +378,7 @@ class DirectoryLogs:
         except ShortageError:
             raise
         except StorageError:
-            return  # the log is kept without it
+            return  # the log is kept without the checkpoint
 
     def _add(
         self, topic_partition: TopicPartition, contents: LogContents, topic_id: TopicId | None
@@ -421,7 +423,7 @@ class DirectoryLogs:
                 self._written[checkpoint] = offsets
 
     def save_suspects(self) -> None:
-        """Write down which logs are suspect. Raises ``StorageError``."""
+        """Save which logs are suspect. Raises ``StorageError``."""
         with self.directory:
             self.suspects.save()
 
@@ -472,7 +474,7 @@ class DirectoryLogs:
         """Flush everything, checkpoint, and unlock the directory. Raises ``StorageError``.
 
         If ``is_clean``, mark the directory as cleanly closed, so that the next start recovers no
-        log; not if a log could not be closed, or was removed before it was flushed.
+        log. It is not marked if a log could not be closed, or is not flushed up to its end.
         """
         try:
             outcomes = _each(list(self.usable()), _has_closed, threads=_FLUSHING_THREADS)

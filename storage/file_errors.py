@@ -1,4 +1,4 @@
-"""Turns errors of the operating system into ours, and tells disk failures from shortages."""
+"""Converts errors of the operating system; distinguishes disk failures from shortages."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ def storage_error(path: Path | str, error: OSError) -> StorageError:
 
 
 def sync(file: int, path: Path) -> None:
-    """Wait until the bytes are on the disk. Raises ``StorageError``, never ``ShortageError``:
-    after any failure it is unknown what is on the disk.
+    """Wait until the bytes of an open file are on the disk.
+
+    Raises ``StorageError``, never ``ShortageError``: after any failure it is unknown what is on the
+    disk.
     """
     try:
         os.fsync(file)

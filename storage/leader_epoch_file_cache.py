@@ -97,8 +97,8 @@ class LeaderEpochFileCache:
     def end_offset_for(self, leader_epoch: int, log_end_offset: int) -> EpochEndOffset:
         """Return the newest epoch up to ``leader_epoch``, and the first offset after it.
 
-        For an epoch before the first one, return the start offset of the first; for an epoch after
-        the latest one, undefined.
+        For an epoch before the first one, return the start offset of the first. For an epoch after
+        the latest one, return ``NO_EPOCH_END_OFFSET``.
         """
         if leader_epoch < 0 or leader_epoch > self.latest_epoch:
             return NO_EPOCH_END_OFFSET

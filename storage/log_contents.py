@@ -1,7 +1,7 @@
 """The segments, leader epochs and producer state of a log, kept consistent with each other.
 
-Mirrors ``kafka.log.LocalLog`` with what ``kafka.log.Log`` keeps beside it. Not thread-safe.
-``storage.unified_log`` locks, validates what is appended, and handles failures.
+Mirrors ``kafka.log.LocalLog``, and the state that ``kafka.log.UnifiedLog`` adds to it. Not
+thread-safe. ``storage.unified_log`` locks, validates what is appended, and handles failures.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from regent.storage.record_batch import INT32_MAX, BatchHeader, PlacedBatch
 
 @dataclass(slots=True)
 class LogContents:
-    """There is at least one segment. They are sorted by offset; the last one is the active one.
+    """The parts of a log. ``segments`` is sorted and never empty; the last one is active.
 
     Records before ``recovery_point`` are flushed and survive a power failure. Records of the active
     segment from ``trusted_from`` on were appended by this process. Each segment begins where the
@@ -66,7 +66,7 @@ class LogContents:
         return self.segments[max(0, self._count_up_to(offset) - 1) :]
 
     def spans_from(self, offset: int) -> Iterator[tuple[LogSegment, int]]:
-        """Yield the same segments, each with its exclusive end offset."""
+        """Yield the segments of ``segments_from``, each with its exclusive end offset."""
         segments = self.segments_from(offset)
         for segment, after in zip_longest(segments, segments[1:]):
             yield segment, self.log_end_offset if after is None else after.base_offset
@@ -133,7 +133,8 @@ class LogContents:
     def restart_at(self, offset: int, now_ms: int) -> list[LogSegment]:
         """Drop everything and continue at ``offset``; the log start offset does not change."""
         self.epochs.clear()
-        self.epochs.save()  # first: the next start would look for the segments of these epochs
+        # First: otherwise, after a crash, segments of these epochs would be reported as missing.
+        self.epochs.save()
         self.producers.clear()
         dropped = self._take(0, len(self.segments))
         self.segments.append(LogSegment.create(self.path, offset, with_jitter(self.config), now_ms))

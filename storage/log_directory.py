@@ -1,8 +1,8 @@
 """A log directory: locked by one process, bound to one broker and one cluster, live or offline.
 
-Files as Kafka's: ``.lock``, ``meta.properties`` (``version``, ``broker.id``, ``cluster.id``) and
-``.kafka_cleanshutdown``; beside them ``control-plane.properties``, which Kafka ignores. Mirrors
-``kafka.server.LogDirFailureChannel`` as well.
+Its files are Kafka's ``.lock``, ``meta.properties`` (``version``, ``broker.id``, ``cluster.id``)
+and ``.kafka_cleanshutdown``, and also ``control-plane.properties``, which Kafka ignores. Mirrors
+``kafka.server.LogDirFailureChannel``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LogDirectory:
 
     All access to its files is inside ``with directory:``. The first ``OSError`` there takes the
     directory offline until the next start, because data that a failed disk confirmed earlier cannot
-    be trusted. ``on_failed`` is called once, on the thread that met the error; afterwards ``with``
+    be trusted. ``on_failed`` is called once, on the thread that got the error; afterwards ``with``
     raises ``StorageError``. A ``CorruptSegmentError`` concerns one log and a ``ShortageError`` this
     process: they do not take the directory offline.
     """

@@ -34,7 +34,7 @@ class CorruptSegmentError(StorageError):
 class LogFile:
     """An open file that is closed with its last reference.
 
-    So a response that is being sent can still read a segment that was deleted or closed.
+    A response that is being sent can therefore read a segment that was deleted or closed.
     """
 
     __slots__ = ("_fd", "path")
@@ -42,8 +42,8 @@ class LogFile:
     def __init__(self, path: Path, *, is_new: bool = False) -> None:
         """Open a file; if ``is_new``, create it, or truncate the file that a crash left.
 
-        Raises ``CorruptSegmentError`` if only this file of its log is missing, and
-        ``StorageError``.
+        Raises ``CorruptSegmentError`` if the file is missing but the directory of its log is there,
+        and ``StorageError``.
         """
         self.path = path
         self._fd = -1
@@ -83,7 +83,7 @@ class LogFile:
             raise storage_error(self.path, error) from None
 
     def write(self, position: int, data: RecordBytes) -> None:
-        """Write all of ``data`` at ``position``, the end of the file; after an error, nothing.
+        """Write all of ``data`` at ``position``, the end of the file, or nothing.
 
         Raises ``StorageError``.
         """
@@ -173,7 +173,7 @@ class FileRecords:
 
     @property
     def file_range(self) -> FileRange:
-        """The file, position and size of the part."""
+        """The file, and the position of the part in it."""
         return FileRange(self.file, self.position)
 
     def read(self) -> bytes:

@@ -129,8 +129,8 @@ def _recover(contents: LogContents, checkpointed: CheckpointedOffsets) -> tuple[
 
     Return how many bytes are dropped, and whether the known leader epochs agree with the records:
     after a power failure the epoch file may be newer or older than the records. Everything after
-    the first bad batch is dropped, because records may be missing there. So is everything after a
-    segment that ends before the next one begins, unless the log was compacted.
+    the first bad batch is dropped, because records may be missing there. For the same reason,
+    everything after a gap between two segments is dropped, unless the log was compacted.
     """
     segments = contents.segments_from(checkpointed.recovery_point)
     known = contents.producers.snapshot_offsets()

@@ -141,12 +141,18 @@ class LogManager:
         return next((i for logs in self._live() if (i := logs.directory.cluster_id)), None)
 
     def check_cluster(self, cluster_id: str | None) -> None:
-        """Check that the directories belong to the cluster in ZooKeeper; None: it has no id."""
+        """Check that the directories belong to the cluster in ZooKeeper; None: it has no id.
+
+        Raises ``ForeignDirectoryError``.
+        """
         for logs in self._live():
             logs.directory.check_cluster(cluster_id)
 
     def check_not_older(self, zxid: int, mark: int | None) -> None:
-        """Check that the ZooKeeper data is not older than what this broker has seen."""
+        """Check that the ZooKeeper data is not older than what this broker has seen.
+
+        Raises ``ForeignDirectoryError``.
+        """
         for logs in self._live():
             try:
                 logs.directory.check_not_older(zxid, mark, self._seen)
@@ -167,7 +173,7 @@ class LogManager:
             if seen != known:
                 self._seen = seen
                 for logs in self._live():
-                    with suppress(StorageError), logs.directory:  # it has said so
+                    with suppress(StorageError), logs.directory:  # the directory has logged it
                         logs.directory.note_seen(seen)
 
     def _read_seen(self) -> SeenOfCluster:
@@ -179,7 +185,7 @@ class LogManager:
             except ShortageError:
                 raise
             except StorageError:
-                continue  # it has said so
+                continue  # the directory has logged it
         return SeenOfCluster(*map(max, zip(*notes, strict=True)))
 
     @property
@@ -241,7 +247,7 @@ class LogManager:
             if home is None:
                 taken_back = self._take_back(topic_partition, topic_id)
                 found = taken_back or self._create(topic_partition, topic_id, is_new=is_new)
-                self._suspect_changes += not self.knows_all  # sound logs are listed then
+                self._suspect_changes += not self.knows_all  # the list of sound logs has changed
                 return found
             log = self.get(topic_partition)
             if log is None:
@@ -378,7 +384,7 @@ class LogManager:
             logs.suspects.change()
 
     def save_suspects(self) -> None:
-        """Write down which replicas are suspect."""
+        """Save which replicas are suspect."""
         with self._lock:
             self._for_each_live(DirectoryLogs.save_suspects)
 
@@ -454,7 +460,10 @@ class LogManager:
     def _take_back(
         self, topic_partition: TopicPartition, topic_id: TopicId | None
     ) -> UnifiedLog | None:
-        """Return a stray log with the same topic id. Raises ``StorageError``."""
+        """Use a stray log with the same topic id again; None: there is none.
+
+        Raises ``StorageError``, also if the stray log is damaged.
+        """
         for logs in self._live():
             log = logs.reuse_stray(topic_partition, topic_id)
             if log is not None or topic_partition in logs.refused:
@@ -474,7 +483,7 @@ class LogManager:
         home.remove(topic_partition, suffix)
         self.mark_sound(topic_partition)
         for logs in self._live():
-            if topic_partition in logs.refused:  # there are two, and neither is used
+            if topic_partition in logs.refused:  # two directories have a log; neither is used
                 logs.remove(topic_partition, suffix)
         del self._homes[topic_partition]
         if self.failed_directories:
@@ -490,7 +499,7 @@ class LogManager:
         for logs in (first, second):
             logs.logs.pop(topic_partition, None)
             logs.refused[topic_partition] = (
-                f"there is a log of it in {paths}; move one of them away"
+                f"there are logs of this partition in {paths}; move one of them away"
             )
         _log.error("%s: %s", topic_partition, first.refused[topic_partition])
 

@@ -1,4 +1,4 @@
-"""Names of the directories and files of logs. Mirrors ``kafka.log.Log``.
+"""Names of the directories and files of logs. Mirrors ``kafka.log.UnifiedLog``.
 
 ``topic-3`` is a log; ``topic-3.<32 hex digits>-delete`` waits for its deletion, ``…-stray`` is not
 assigned to this broker, ``…-future`` is a log that Kafka was moving between directories.

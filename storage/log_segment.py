@@ -27,15 +27,16 @@ from regent.storage.segment_indexes import SegmentIndexes, find_end, flush_index
 from regent.storage.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from regent.storage.time_index import NO_TIMESTAMP_OFFSET, TimestampOffset
 
-_INDEX, _TIME_INDEX, _ = INDEX_SUFFIXES  # the third, of aborted transactions, Kafka may have left
+_INDEX, _TIME_INDEX, _ = INDEX_SUFFIXES  # the third, of aborted transactions, is only Kafka's
 _BOUNDARIES = 8  # for the followers and a few consumers
-_CHECKED_BYTES = 1024 * 1024  # at most this much is checked and returned by one read,
-_CHECKED_BATCHES = 2_000  # which takes some milliseconds
-_CHECKED_AT_ONCE = 8 * 1024, 256 * 1024  # the least and most bytes such a read takes at once
+# A read with a check returns no more than this, so that it takes only some milliseconds.
+_CHECKED_BYTES = 1024 * 1024
+_CHECKED_BATCHES = 2_000
+_CHECKED_AT_ONCE = 8 * 1024, 256 * 1024  # the least and most bytes it reads from the file at once
 
 
 class LogSegment:
-    """Only ``flush`` may be called while another thread calls something else.
+    """Not thread-safe, but ``flush`` may run while another thread calls another method.
 
     Every method may raise ``StorageError``.
     """
@@ -295,8 +296,7 @@ class LogSegment:
         would leave an open file and some megabytes of indexes for each of them.
         """
         if not self._is_used:
-            self.seal()
-            self._file = self._indexes = None
+            self.close()
         self._is_used = False
 
     def rename_suffix(self, suffix: str) -> None:
@@ -357,7 +357,10 @@ class LogSegment:
         return self.directory / f"{self.base_offset:020d}{kind}{ending}"
 
     def _find(self, offset: int, check_to: int | None = None) -> PlacedBatch | None:
-        """Return the first batch that ends at or after ``offset``; ``check_to``: check orders."""
+        """Return the first batch that ends at or after ``offset``.
+
+        ``check_to``: check that the batches before it, and below this offset, are in order.
+        """
         start, lowest = self._boundaries.get(offset), self.base_offset
         if start is not None:
             batches, lowest = self._open_file().batches(start, self.size), offset
@@ -366,7 +369,7 @@ class LogSegment:
                 if check_to is None and offset >= self._known.next_offset:
                     return None
                 batches = self._from_entry(lambda index: index.look_up(offset))
-            except CorruptSegmentError:  # no index can be built, as that reads every header
+            except CorruptSegmentError:  # no index can be built, because that reads every header
                 batches = self._open_file().batches(0, self.size)
         if check_to is not None:
             batches = check_order(batches, self.path, lowest, check_to)

@@ -1,8 +1,8 @@
 """Validates batches from producers and from leaders before they are appended.
 
-Mirrors ``kafka.log.LogValidator.validateBatch`` and ``Log.analyzeAndValidateRecords``. Checks
-headers and CRCs only. ``api.record_validation`` has checked before that a producer's header matches
-its records.
+Mirrors ``kafka.log.LogValidator.validateBatch`` and ``UnifiedLog.analyzeAndValidateRecords``.
+Checks headers and CRCs only. Before, ``api.record_validation`` checked that a producer's header
+matches its records.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from regent.core.errors import Errors, RecordsRefusedError
 from regent.core.log_config import LogConfig
 from regent.core.records import RecordBytes
+from regent.core.replica_logs import NO_TIMESTAMP
 from regent.storage.record_batch import BatchHeader, PlacedBatch, batches, check_crc
 
-_NO_TIMESTAMP = -1
 _COMPRESSIONS = 4
 
 
@@ -23,7 +23,8 @@ def batches_of_producer(records: RecordBytes, config: LogConfig, now_ms: int) ->
         if header.size > config.max_message_bytes:
             raise RecordsRefusedError(
                 Errors.MESSAGE_TOO_LARGE,
-                f"a batch of {header.size} bytes: max.message.bytes is {config.max_message_bytes}",
+                f"a batch of {header.size} bytes, but max.message.bytes is"
+                f" {config.max_message_bytes}",
             )
         check_crc(records, position, header)
         _check_contents(header)
@@ -32,7 +33,7 @@ def batches_of_producer(records: RecordBytes, config: LogConfig, now_ms: int) ->
     if len(records) > config.segment_bytes:
         raise RecordsRefusedError(
             Errors.RECORD_LIST_TOO_LARGE,
-            f"{len(records)} bytes of records: segment.bytes is {config.segment_bytes}",
+            f"{len(records)} bytes of records, but segment.bytes is {config.segment_bytes}",
         )
     if not found:
         raise RecordsRefusedError(Errors.INVALID_RECORD, "no records")
@@ -92,7 +93,7 @@ def _check_time(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
         return
     past_ms, future_ms = config.max_past_ms, config.max_future_ms
     for timestamp in (header.base_timestamp, header.max_timestamp):
-        if timestamp != _NO_TIMESTAMP and not -past_ms <= timestamp - now_ms <= future_ms:
+        if timestamp != NO_TIMESTAMP and not -past_ms <= timestamp - now_ms <= future_ms:
             raise RecordsRefusedError(
                 Errors.INVALID_TIMESTAMP,
                 f"timestamp {timestamp} is not within {past_ms} ms before and {future_ms} ms after"

@@ -43,9 +43,9 @@ def check_no_segment_is_missing(contents: LogContents) -> None:
 
 
 def check_next_segment(contents: LogContents, end: int, after: LogSegment) -> None:
-    """Raise ``CorruptSegmentError`` if a segment does not begin at ``end`` of the one before.
+    """Raise ``CorruptSegmentError`` if segment ``after`` does not begin at offset ``end``.
 
-    Only in a compacted log a gap can be larger than the offsets of one segment.
+    A gap of more offsets than one segment can have occurs only in a compacted log.
     """
     if not contents.is_compacted and end < after.base_offset <= end + INT32_MAX:
         raise CorruptSegmentError(_missing(contents, end, after.base_offset))

@@ -153,7 +153,7 @@ def check_crc(buffer: RecordBytes, position: int, header: BatchHeader) -> None:
 
 
 def check_crc_of_pieces(pieces: Iterable[bytes], header: BatchHeader) -> None:
-    """Do the same for a batch in several pieces; the first one holds the header."""
+    """As ``check_crc``, for a batch in several pieces; the first one holds the header."""
     crc, skipped = 0, _CHECKED_FROM
     for piece in pieces:
         crc, skipped = crc32c(memoryview(piece)[skipped:], crc), 0

@@ -1,4 +1,4 @@
-"""Decides which segments to delete. Mirrors ``kafka.log.Log.deleteOldSegments``."""
+"""Decides which segments to delete. Mirrors ``kafka.log.UnifiedLog.deleteOldSegments``."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class SuspectLogs:
         boot = boot_id()
         is_same_boot = bool(boot) and self._used_in == boot
         is_new = found.is_new and not self._used_in
-        is_set_back = found.is_set_back and bool(self._used_in)  # Kafka does not record it
+        is_set_back = found.is_set_back and bool(self._used_in)  # Kafka writes no such file
         for topic_partition, end in found.ends.items():
             noted = None if found.noted is None else found.noted.of(topic_partition)
             is_proven = found.is_clean or (is_same_boot and noted is not None)

@@ -1,4 +1,4 @@
-"""Finds records by timestamp. Mirrors ``kafka.log.Log.fetchOffsetByTimestamp``.
+"""Finds records by timestamp. Mirrors ``kafka.log.UnifiedLog.fetchOffsetByTimestamp``.
 
 Batches are not decoded: the result is the first offset of the batch that contains the record.
 """

@@ -81,6 +81,6 @@ def _next_offset(path: Path) -> int:
 
 
 def _offset(name: str) -> int:
-    """Return the offset a file is named for; -1: for none."""
+    """Return the offset in the name of a file; -1: there is none."""
     stem = name.partition(".")[0]
     return int(stem) if stem.isascii() and stem.isdigit() else -1

@@ -1,4 +1,4 @@
-"""One partition's log on disk. Mirrors ``kafka.log.Log``.
+"""One partition's log on disk. Mirrors ``kafka.log.UnifiedLog``.
 
 Every method takes the log's own lock, because retention and flushing run on another thread than
 appending. Slow work, which is waiting for the disk and deleting files, is done without the lock.
@@ -49,9 +49,10 @@ class UnifiedLog:
     ``stray_high_watermark``: of a stray log that this process uses again, when it was renamed.
     ``on_damaged`` is called once, when the log becomes unusable because of damaged records.
     ``on_unverified_read`` is called, under the lock, for each read of a closed segment that is not
-    verified. ``on_truncated`` is called when a truncation dropped flushed segments or the log start
-    offset of the directory's checkpoints, before new records are appended. ``note_end`` is called
-    with the log end offset after an append, before any other part sees it.
+    verified. ``on_truncated`` is called after a truncation that dropped flushed segments or lowered
+    the log start offset, before new records are appended: the directory's checkpoints are wrong
+    then. ``note_end`` is called with the log end offset after an append, before any other part sees
+    it.
     """
 
     def __init__(
@@ -333,7 +334,7 @@ class UnifiedLog:
     def close(self) -> None:
         """Flush, write indexes and a producer snapshot, and close the files.
 
-        Raises ``StorageError``, and so do all later calls of any method.
+        Raises ``StorageError``. All later calls raise it too.
         """
         if self.recovery_point < self.log_end_offset:
             self.flush()

@@ -1,1 +1,1 @@
-"""ZooKeeper: the client, the znodes, and the store the controller writes through."""
+"""ZooKeeper: the client, the codecs of znodes, the stores, and an embedded server."""

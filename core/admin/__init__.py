@@ -1,1 +1,1 @@
-"""What clients ask for about topics and configurations, and whether they may."""
+"""Requests about topics and configurations: validation and decisions."""

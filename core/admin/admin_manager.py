@@ -1,9 +1,9 @@
-"""Topics created, grown, configured and deleted: validation, placement and the conditional write.
+"""Creates, grows, configures and deletes topics: validates, places and writes conditionally.
 
-Mirrors ``kafka.server.ZkAdminManager`` and the checks of ``KafkaApis``: only the broker of the
-active controller accepts a request, everything is validated before it is written, and one bad topic
-of a request leaves the others alone. The controller learns of the result from ZooKeeper, as it does
-of any tool's writes.
+Mirrors ``kafka.server.ZkAdminManager`` and the checks of ``KafkaApis``. Only the broker of the
+active controller accepts a request. Everything is validated before it is written. An invalid topic
+does not affect the other topics of the request. The controller reads the result from ZooKeeper, as
+it reads the writes of any tool.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ T = TypeVar("T")
 
 
 class _Unplaced(NamedTuple):
-    """Partitions that are still to be placed, and where Kafka's schemes begin with them."""
+    """Partitions to place, and their ``PlaceTopicsRequest.start_index``."""
 
     spec: PlacementSpec
     start_index: str
@@ -90,7 +90,7 @@ class AdminSettings:
     delete_topic_enable: bool = ControllerSettings.delete_topic_enable
     placement: Strategy = Strategy.RING
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
-    """The settings of topics that override nothing."""
+    """The values of the settings that a topic does not override."""
 
 
 class _RefusedError(Exception):
@@ -102,7 +102,7 @@ class _RefusedError(Exception):
 
 
 class AdminManager:
-    """Decides requests about topics. ``is_controller``: whether this broker is the controller."""
+    """Decides requests about topics. ``is_controller``: whether the active controller is here."""
 
     def __init__(
         self,
@@ -121,9 +121,9 @@ class AdminManager:
         self._placer = placer
 
     def decide(self, request: TopicsRequest) -> TopicsResponse:
-        """Validate, place and write; ``PendingAnswer`` waits for the cluster to follow.
+        """Validate, place and write; ``PendingAnswer`` waits until the cluster shows the result.
 
-        Raises ``SessionExpiredError`` when the session is over.
+        Raises ``SessionExpiredError`` when the ZooKeeper session ends; some of it may be written.
         """
         match request:
             case CreateTopicsRequest():
@@ -236,7 +236,7 @@ class AdminManager:
         try:
             self._store.configs.alter_topic_config(topic, changes)
         except SessionExpiredError:
-            raise  # it may be written: the request is repeated
+            raise  # the change may be written: the sender repeats the request
         except RegentError as error:
             return ApiError(Errors.UNKNOWN_SERVER_ERROR, str(error))
         return ApiError(Errors.NONE)
@@ -244,7 +244,7 @@ class AdminManager:
     def _plan(
         self, topics: Sequence[str], plan: Callable[[str], T]
     ) -> tuple[dict[str, T], dict[str, ApiError]]:
-        """Return what is to be done for each topic, or why nothing is."""
+        """Return the plan for each accepted topic, and the error of each other topic."""
         plans: dict[str, T] = {}
         refusals: dict[str, ApiError] = {}
         for topic, count in Counter(topics).items():
@@ -286,7 +286,9 @@ class AdminManager:
             )
             return self._unplaced(spec, options)
         if (count, factor) != (UNSET, UNSET):
-            message = f"topic {topic}: numbers and an assignment exclude each other"
+            message = (
+                f"topic {topic}: give either numbers of partitions and replicas, or an assignment"
+            )
             raise _RefusedError(Errors.INVALID_REQUEST, message)
         return self._checked_assignment(topic, wanted.assignment)
 
@@ -331,18 +333,23 @@ class AdminManager:
             start_index = str(self._start_index(first[0]))
             return self._unplaced(spec, replace(options, start_index=start_index))
         if len(wanted.assignments) != missing:
-            message = f"{missing} partitions are to be added, {len(wanted.assignments)} are given"
+            given = len(wanted.assignments)
+            message = f"{missing} partitions are to be added, but the assignment has {given}"
             raise _misassigned(topic, message)
         self._check_replicas(topic, wanted.assignments)
         if any(len(replicas) != len(first) for replicas in wanted.assignments):
-            raise _misassigned(topic, f"partition 0 has {len(first)} replicas")
+            message = f"every partition must have {len(first)} replicas, as partition 0 has"
+            raise _misassigned(topic, message)
         return {
             count + number: ReplicaAssignment(replicas)
             for number, replicas in enumerate(wanted.assignments)
         }
 
     def _start_index(self, first_replica: BrokerId) -> int:
-        """Return where Kafka's schemes continue: at the first leader. The ring needs no start."""
+        """Return the index of the first replica of partition 0, from which placement continues.
+
+        0 for ``ring``: it counts from partition 0.
+        """
         if self._settings.placement is Strategy.RING:
             return 0
         brokers = sorted(self._cache.snapshot.brokers)
@@ -351,7 +358,7 @@ class AdminManager:
     # --- placement ---
 
     def _unplaced(self, spec: PlacementSpec, options: PlacementOptions) -> _Unplaced:
-        """Return partitions to place, once it is certain that it is possible.
+        """Return the partitions to place, after a check that they can be placed.
 
         Raises ``PlacementError``.
         """
@@ -363,9 +370,9 @@ class AdminManager:
     def _place(
         self, plans: Mapping[str, _Plan], options: PlacementOptions
     ) -> tuple[dict[str, dict[int, ReplicaAssignment]], str]:
-        """Return the partitions of each topic, and why the placement service did not place.
+        """Return the partitions of each topic, and why the placement service did not place them.
 
-        All partitions that begin at the same broker are placed in one job.
+        All partitions with the same start index are placed by one request.
         """
         partitions: dict[str, dict[int, ReplicaAssignment]] = {}
         jobs: dict[str, list[PlacementSpec]] = {}
@@ -389,7 +396,7 @@ class AdminManager:
         return partitions, note
 
     def _warming(self, request: CreateTopicsRequest | CreatePartitionsRequest) -> str:
-        """Return what the placement service is starting with; clients do not wait for it."""
+        """Return ``TopicPlacer.warming`` if the sender waits for it; Kafka's clients do not."""
         waits = request.placement is not None and request.placement.use_service
         return self._placer.warming() if waits else ""
 

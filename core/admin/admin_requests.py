@@ -1,8 +1,8 @@
 """How requests about topics are answered.
 
-A request is decided at once and answered later: when this broker's metadata cache shows what was
-asked for, or when the request's time is over. Mirrors ``DelayedCreatePartitions`` and
-``DelayedDeleteTopics``: what was decided is done also after REQUEST_TIMED_OUT.
+A request is decided at once and answered later: when this broker's metadata cache shows the
+result, or when the request's time is over. Mirrors ``DelayedCreatePartitions`` and
+``DelayedDeleteTopics``: REQUEST_TIMED_OUT does not undo what was decided.
 """
 
 from __future__ import annotations
@@ -43,17 +43,20 @@ def refuse(request: TopicsRequest, error_code: Errors, message: str) -> TopicsRe
 
 
 class TopicPlacer(Protocol):
-    """Places new partitions, by the placement service if it can."""
+    """Places new partitions, with the placement service if it is available."""
 
     def place(self, request: PlaceTopicsRequest, *, use_service: bool) -> PlaceTopicsResponse:
         """Place every partition of a request that ``replica_placer.check`` accepts.
 
-        The response has no error; its message says why the service did not place, if so.
+        The response has no error. If the placement service did not place, its message says why.
         """
         ...
 
     def warming(self) -> str:
-        """Return what the service is starting with; empty if it is ready, or cannot place."""
+        """Return what the placement service does at its start, as "Spark is warming up".
+
+        Empty: it is ready, or it cannot place.
+        """
         ...
 
 
@@ -65,7 +68,7 @@ class TopicService(Protocol):
         ...
 
     def create_missing(self, topics: Collection[str]) -> None:
-        """Create topics that clients asked about, with the default settings; reports nothing."""
+        """Create topics that clients asked about, with default settings; report no outcome."""
         ...
 
 
@@ -78,18 +81,18 @@ class NewTopic(NamedTuple):
 
 
 class TopicConfigStore(Protocol):
-    """What topics override. See ``zk.stores.entity_configs``."""
+    """The overrides of topics. Implemented in ``zk.stores.entity_configs``."""
 
     def read_topic_configs(
         self, topics: Collection[str]
     ) -> Mapping[str, Mapping[str, str] | BadDataError]:
-        """Read what each topic overrides; empty where nothing was ever set."""
+        """Read the overrides of each topic; empty for a topic that never had any."""
         ...
 
     def alter_topic_config(
         self, topic: str, changes: Mapping[str, str | None]
     ) -> Mapping[str, str]:
-        """Set overrides, remove those that are None; return what the topic overrides then.
+        """Set overrides, remove those that are None, and return all overrides of the topic.
 
         Raises ``RegentError`` if the topic does not exist or its settings cannot be changed.
         """
@@ -97,7 +100,7 @@ class TopicConfigStore(Protocol):
 
 
 class TopicStore(Protocol):
-    """What topics there are, and the writes that change them. See ``zk.stores.topic_store``."""
+    """The topics of the cluster. Implemented in ``zk.stores.topic_store``."""
 
     def read_topic_names(self) -> Collection[str]:
         """List the topics."""
@@ -108,17 +111,17 @@ class TopicStore(Protocol):
         ...
 
     def read_topics(self, topics: Collection[str]) -> Mapping[str, TopicAssignment | BadDataError]:
-        """Read topics; absent ones are missing."""
+        """Read topics. Topics that do not exist are missing from the result."""
         ...
 
     def create_topics(self, topics: Mapping[str, NewTopic]) -> Mapping[str, ApiError]:
-        """Create topics; TOPIC_ALREADY_EXISTS for one that does, unless it has the same id."""
+        """Create topics; TOPIC_ALREADY_EXISTS for a topic that exists with another id."""
         ...
 
     def add_partitions(
         self, added: Mapping[str, Mapping[int, ReplicaAssignment]]
     ) -> Mapping[str, ApiError]:
-        """Add partitions, on condition that a topic has not changed since it was read."""
+        """Add partitions to each topic that has not changed since it was read."""
         ...
 
     @property
@@ -134,10 +137,10 @@ class TopicStore(Protocol):
 def done_before(
     request: TopicsRequest, outcome: TopicOutcome, undone: Collection[str]
 ) -> TopicOutcome:
-    """Return the outcome of a repeated request, of which an earlier attempt may have been done.
+    """Return the outcome; NONE replaces an error that an earlier attempt has caused.
 
     ``undone``: the topics that were still to grow or to be deleted before the first attempt. Topics
-    to create are known again by their ids.
+    to create are recognised by their ids.
     """
     done = {
         CreateTopicsRequest: None,
@@ -151,7 +154,7 @@ def done_before(
 
 
 class PendingAnswer:
-    """The answer to ``request`` while it waits for the cluster; ``decided`` is what was written.
+    """The answer to ``request``, which waits for the cluster; ``decided``: the outcomes so far.
 
     Poll after every change of the metadata cache, and at ``deadline_ms``.
     """
@@ -162,7 +165,7 @@ class PendingAnswer:
         self._decided = decided
 
     def poll(self, snapshot: MetadataSnapshot, now_ms: int) -> TopicsResponse | None:
-        """Return the answer; None while the cluster may still do what was asked for."""
+        """Return the answer; None: the cluster does not show the result yet."""
         outcomes = []
         for outcome in self._decided.outcomes:
             if self._is_done(snapshot, outcome):
@@ -186,11 +189,11 @@ class PendingAnswer:
     def _lateness(self, snapshot: MetadataSnapshot, outcome: TopicOutcome) -> str:
         topic, timeout_ms = outcome.topic, max(self._request.timeout_ms, 0)
         if isinstance(self._request, DeleteTopicsRequest):
-            return f"topic {topic} still exists after {timeout_ms} ms; its deletion goes on"
+            return f"topic {topic} still exists after {timeout_ms} ms; its deletion continues"
         missing = sum(1 for _ in _leaderless(snapshot, outcome))
         return (
             f"topic {topic}: {missing} of {outcome.partitions} partitions have no leader after"
-            f" {timeout_ms} ms; everything is written"
+            f" {timeout_ms} ms; all partitions are created"
         )
 
 

@@ -1,8 +1,8 @@
 """Configuration that changes while a broker runs.
 
 Mirrors ``kafka.common.ZkNodeChangeNotificationListener`` and ``kafka.server.ConfigHandler``. The
-controller is told which topics allow unclean elections; logs are told the overrides of their topic
-and broker. A notification only names an entity; the configuration is read from the entity's znode.
+controller gets the topics that allow unclean elections; logs get the overrides of their topic and
+broker. A notification only names an entity; the configuration is read from the entity's znode.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class ConfigNews(NamedTuple):
     """What has changed since the configurations were last read."""
 
     events: Sequence[ControllerEvent] = ()  # for the controller
-    topics: Sequence[str] = ()  # whose configuration may have changed
-    has_missed_some: bool = False  # notifications; any topic's may have changed
+    topics: Sequence[str] = ()  # their configurations may have changed
+    has_missed_some: bool = False  # notifications; the configuration of any topic may differ
     broker_config: Mapping[str, str] | None = None  # all of this broker's; None: unchanged
 
 
@@ -48,15 +48,15 @@ class ConfigStore(Protocol):
     """``/config`` as a broker sees it."""
 
     def sync(self) -> None:
-        """Have reads see every change that was acknowledged before this call."""
+        """Make later reads see every change that was acknowledged before this call."""
         ...
 
     def read_changes(self) -> Sequence[ConfigChange]:
-        """Read every notification there is, oldest first, and watch for others."""
+        """Read all notifications, oldest first, and watch for new ones."""
         ...
 
     def read_configs(self, entities: Collection[str]) -> Mapping[str, Mapping[str, str]]:
-        """Read what entities override. Entities without a valid configuration are left out."""
+        """Read the overrides of entities. Entities without a valid configuration are omitted."""
         ...
 
     def delete_changes(self, names: Collection[str]) -> None:
@@ -67,8 +67,8 @@ class ConfigStore(Protocol):
 class ConfigChanges:
     """Reads each change once. A broker that starts reads all of them.
 
-    Notifications are numbered without gaps and the newest is never deleted. So a broker that was
-    away while others were deleted sees from the numbers that it missed some.
+    Notifications are numbered without gaps, and the newest is never deleted. A broker that was
+    disconnected while others were deleted sees from the numbers that it missed some.
     """
 
     def __init__(
@@ -131,13 +131,14 @@ class ConfigChanges:
         self._default = _allows_unclean(broker_config, self._static_default)
         if self._default == before:
             return []
-        log.info("the default of %s is %s now", UNCLEAN_LEADER_ELECTION, self._default)
+        log.info("the default of %s is now %s", UNCLEAN_LEADER_ELECTION, self._default)
         return [UncleanLeaderElectionEnable(self._default)]
 
     def _purge(self, changes: Sequence[ConfigChange]) -> None:
         """Delete notifications much older than the newest, by ZooKeeper's clock.
 
-        Our clock may be far ahead; by it we would delete new ones before other brokers read them.
+        The clock of this broker may be far ahead. With it, new notifications would be deleted
+        before other brokers have read them.
         """
         created_ms = {c.name: c.created_ms for c in changes if c.created_ms is not None}
         newest_ms = max(created_ms.values(), default=0)

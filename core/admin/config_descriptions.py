@@ -1,8 +1,8 @@
 """The values of a topic's or a broker's settings, and the source of each value.
 
-Mirrors ``kafka.server.ConfigHelper`` and ``LogConfig.TopicConfigSynonyms``. A topic without a value
-has that of the broker's setting of a similar name. A broker has its dynamic value, else the one it
-was started with, else the default.
+Mirrors ``kafka.server.ConfigHelper`` and ``LogConfig.TopicConfigSynonyms``. A topic that does not
+override a setting has the value of the broker's setting of a similar name. A broker has its dynamic
+value, else the value that it was started with, else the default.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from regent.core.setting import (
 
 
 class ConfigSource(IntEnum):
-    """Where a value was set. The numbers are DescribeConfigs'."""
+    """Where a value was set. The numbers are those in Kafka's DescribeConfigs response."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -35,7 +35,7 @@ class ConfigSource(IntEnum):
 
 
 class BrokerSetting(NamedTuple):
-    """A setting as a broker was started with it; ``is_given``: by its file or command line."""
+    """A setting of a broker at its start; ``is_given``: its file or command line has the value."""
 
     setting: Setting
     value: str
@@ -43,14 +43,15 @@ class BrokerSetting(NamedTuple):
 
     @property
     def default(self) -> str:
-        """The value that holds when none is given."""
+        """The value in effect when none is given."""
         return text_of(self.setting.default)
 
 
 class BrokerSettings(NamedTuple):
     """The settings of this broker by Kafka's names.
 
-    ``static``: what it was started with. ``own``, ``of_all``: in ZooKeeper, for it and for all.
+    ``static``: the values at its start. ``own``: the values in ZooKeeper for this broker.
+    ``of_all``: the values in ZooKeeper for all brokers.
     """
 
     static: Mapping[str, BrokerSetting]
@@ -59,7 +60,7 @@ class BrokerSettings(NamedTuple):
 
 
 class ConfigSynonym(NamedTuple):
-    """One value of a setting, the name it was set by, and its source."""
+    """One value of a setting, the name under which it was set, and its source."""
 
     name: str
     value: str
@@ -67,7 +68,7 @@ class ConfigSynonym(NamedTuple):
 
 
 class ConfigDescription(NamedTuple):
-    """A setting with the value that holds; ``synonyms`` begin with that one."""
+    """A setting with the value in effect; ``synonyms``: all its values, this one first."""
 
     name: str
     value: str
@@ -80,7 +81,7 @@ class ConfigDescription(NamedTuple):
 
 @dataclass(frozen=True)
 class DynamicBrokerSettings:
-    """The settings that only ZooKeeper has: a broker is not started with them."""
+    """The settings that are only in ZooKeeper: no file or command line has them."""
 
     leader_replication_throttled_rate: int = setting(
         LONG_MAX,
@@ -102,7 +103,7 @@ _DYNAMIC_ONLY = {row.dotted_name: row for row in settings_of(DynamicBrokerSettin
 
 
 def describe_topic(overrides: Mapping[str, str], broker: BrokerSettings) -> list[ConfigDescription]:
-    """Return the settings of a topic by name: those with an effect, and all that it overrides."""
+    """Return the settings of a topic, sorted by name: all with an effect or an override."""
     described = []
     for name, row in sorted(TOPIC_SETTINGS.items()):
         if name not in overrides and not has_effect(row):
@@ -119,7 +120,7 @@ def describe_topic(overrides: Mapping[str, str], broker: BrokerSettings) -> list
 
 
 def describe_broker(broker: BrokerSettings) -> list[ConfigDescription]:
-    """Return the settings of a broker by name.
+    """Return the settings of a broker, sorted by name.
 
     A value in ZooKeeper counts only for a setting that can change while the broker runs.
     """
@@ -130,18 +131,18 @@ def describe_broker(broker: BrokerSettings) -> list[ConfigDescription]:
 
 
 def describe_all_brokers(of_all: Mapping[str, str]) -> list[ConfigDescription]:
-    """Return what is set in ZooKeeper for every broker, by name."""
+    """Return the settings in ZooKeeper for all brokers, sorted by name."""
     return describe_broker(BrokerSettings({}, {}, of_all))
 
 
 def _row(name: str, broker: BrokerSettings) -> Setting | None:
-    """Return what is known about a broker's setting; None for a name from ZooKeeper only."""
+    """Return the declaration of a broker's setting; None: an unknown name in ZooKeeper."""
     started = broker.static.get(name)
     return _DYNAMIC_ONLY.get(name) if started is None else started.setting
 
 
 def _of_broker(name: str, broker: BrokerSettings) -> list[ConfigSynonym]:
-    """Return the values of a broker's setting, first the one that holds."""
+    """Return the values of a broker's setting, the one in effect first."""
     started = broker.static.get(name)
     synonyms = []
     if started is None or started.setting.scope is not Scope.READ_ONLY:

@@ -1,8 +1,8 @@
-"""Which brokers send and which receive while partitions move: what a throttle is set on.
+"""The brokers that send and receive replicas during a reassignment, for its throttles.
 
-Mirrors the move maps of ``kafka.admin.ReassignPartitionsCommand``. A throttle names the replicas it
-holds for as ``partition:broker`` pairs in two settings of the topic: the sources throttle what they
-send as leaders, the destinations what they fetch as followers (KIP-73).
+Mirrors the move maps of ``kafka.admin.ReassignPartitionsCommand``. Two settings of a topic list the
+throttled replicas as ``partition:broker`` pairs. The sources throttle what they send as leaders,
+the destinations throttle what they fetch as followers (KIP-73).
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ class PartitionMove:
 def partition_move(
     current: ReplicaAssignment, proposed: Collection[BrokerId] | None
 ) -> PartitionMove:
-    """Return the move to ``proposed``, or with None the one that is under way.
+    """Return the move to the replicas ``proposed``; None: the ongoing one.
 
-    A move that is overridden goes on from its own sources: what it has been adding is not in sync.
+    A move that replaces an ongoing one has the same sources: the replicas that the ongoing move
+    adds may not be in sync.
     """
     sources = frozenset(current.origin_replicas)
     if proposed is None:
@@ -42,13 +43,13 @@ def leader_throttles(moves: Mapping[TopicPartition, PartitionMove]) -> dict[str,
 def follower_throttles(moves: Mapping[TopicPartition, PartitionMove]) -> dict[str, str]:
     """Return ``follower.replication.throttled.replicas`` of each topic.
 
-    What is source already is none of the destinations.
+    A source is not throttled as a destination.
     """
     return _throttles(moves, lambda move: move.destinations - move.sources)
 
 
 def reassigning_brokers(moves: Collection[PartitionMove]) -> set[BrokerId]:
-    """Return every broker that sends or receives: those whose rate must be limited."""
+    """Return every broker that sends or receives: each needs a rate limit."""
     return {broker for move in moves for broker in move.sources | move.destinations}
 
 

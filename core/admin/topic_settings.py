@@ -1,4 +1,4 @@
-"""The settings of topics: those of their logs, and these others."""
+"""The settings of topics: those of ``LogConfig``, and the others, which are declared here."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class OtherTopicSettings:
         broker_name=UNCLEAN_LEADER_ELECTION,
     )
     leader_replication_throttled_replicas: str = _of_topics(
-        "", "The replicas whose leaders send to them at a limited rate (KIP-73).", **_REPLICAS
+        "", "The leaders that send to followers at a limited rate (KIP-73).", **_REPLICAS
     )
     follower_replication_throttled_replicas: str = _of_topics(
         "", "The replicas that fetch from their leaders at a limited rate (KIP-73).", **_REPLICAS
@@ -77,7 +77,10 @@ def has_effect(topic_setting: Setting) -> bool:
 
 
 def topic_config_problem(name: str, value: str) -> str | None:
-    """Say why a topic cannot override setting ``name`` with ``value``."""
+    """Return why a topic cannot override setting ``name`` with ``value``; None: it can.
+
+    The text is the end of a sentence whose subject is the setting.
+    """
     row = TOPIC_SETTINGS.get(name)
     if row is not None:
         return row.text_problem(value)

@@ -1,8 +1,8 @@
-"""What a topic may be called, configured and assigned, checked before anything is written.
+"""Checks of a topic's name, size and assignment, before anything is written.
 
-Mirrors ``org.apache.kafka.common.internals.Topic``, ``kafka.log.LogConfig`` and the checks of
-``kafka.zk.AdminZkClient``. A ``…_problem`` is None, or the end of a sentence whose subject is the
-name, the setting or the assignment; an ``ApiError`` has a whole sentence that names the topic.
+Mirrors ``org.apache.kafka.common.internals.Topic`` and the checks of ``kafka.zk.AdminZkClient``. A
+function ``…_problem`` returns None if there is no problem. Otherwise it returns the end of a
+sentence whose subject is the name or the assignment, or an ``ApiError`` with a whole sentence.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from regent.core.model import BrokerId
 from regent.core.ports import TopicAssignment
 
 MAX_NAME_LENGTH = 249
-MAX_TOPIC_BYTES = 1_000_000  # a request to ZooKeeper holds little more
+MAX_TOPIC_BYTES = 1_000_000  # ZooKeeper accepts requests of little more (jute.maxbuffer)
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
-"""The topics brokers keep their own records in."""
+"""The topics in which Kafka's brokers keep their own records."""
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def topic_name_problem(name: str) -> str | None:
-    """Say why ``name`` cannot be a topic's."""
+    """Return why no topic can have the name."""
     if not name:
         return "is empty"
     if name in (".", ".."):
@@ -52,7 +52,7 @@ class TopicNames:
         return None if other == name else other
 
     def collision_problem(self, topic: str) -> ApiError | None:
-        """Say why a topic cannot be called ``topic`` beside these."""
+        """Return the error if the name of a new topic collides with one of these."""
         other = self.collision(topic)
         if other is None:
             return None
@@ -69,7 +69,7 @@ def _collision_key(name: str) -> str:
 def assignment_problem(
     assignment: Sequence[Sequence[BrokerId]], brokers: Collection[BrokerId]
 ) -> str | None:
-    """Say why the partitions 0, 1, … cannot have these replicas.
+    """Return why the partitions 0, 1, … cannot have these replicas.
 
     Unlike in Kafka, which does not check, every replica must be one of the live ``brokers``.
     """
@@ -91,7 +91,7 @@ def assignment_problem(
 
 
 def shown_topic(topic: str) -> str:
-    """Return a name as messages quote it: abbreviated and in quotes if no topic can have it."""
+    """Return a name as messages show it: abbreviated and in quotes if no topic can have it."""
     if topic_name_problem(topic) is None:
         return topic
     quoted = repr(topic)
@@ -101,7 +101,7 @@ def shown_topic(topic: str) -> str:
 def size_problem(
     topic: str, partitions: int, replication_factor: int, brokers: Collection[BrokerId]
 ) -> ApiError | None:
-    """Say why a topic's assignment to some of ``brokers`` does not fit into a znode."""
+    """Return the error if a topic's assignment to some of ``brokers`` does not fit a znode."""
     id_bytes = max((len(str(broker_id)) for broker_id in brokers), default=0) + 1
     size = partitions * (replication_factor * id_bytes + len(f'"{partitions}":[],'))
     if size <= MAX_TOPIC_BYTES:
@@ -121,7 +121,7 @@ def unknown_topic(topic: str) -> ApiError:
 def growth_problem(
     topic: str, current: TopicAssignment, *, is_being_deleted: bool
 ) -> ApiError | None:
-    """Say why a topic cannot get more partitions now, however many."""
+    """Return the error if a topic cannot get more partitions now, whatever their number."""
     if is_being_deleted:
         return ApiError(Errors.INVALID_TOPIC_EXCEPTION, f"topic {topic} is being deleted")
     if any(assignment.is_being_reassigned for assignment in current.partitions.values()):

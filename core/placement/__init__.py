@@ -1,1 +1,1 @@
-"""Where the replicas of partitions go."""
+"""Replica placement: the brokers that hold the replicas of new partitions."""

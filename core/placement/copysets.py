@@ -1,28 +1,30 @@
-"""Copysets: few sets of brokers that hold all the replicas of a partition, chosen on purpose.
+"""Copysets: a small number of sets of brokers; each partition has all its replicas on one set.
 
 Mirrors Cidon et al., "Copysets: Reducing the Frequency of Data Loss in Cloud Storage" (USENIX ATC
-2013). When as many brokers as there are replicas die at once, data is lost if they are a *copyset*:
-the replicas of some partition. Replicas strewn at random make every set a copyset; here there are
-as few as a *scatter width* of S allows, the number of other brokers that help to restore one. A
-permutation of the brokers, cut into copysets of R, gives each broker R - 1 others, so that
-``ceil(S / (R - 1))`` permutations are needed.
+2013). A *copyset* is a set of R brokers that holds all R replicas of a partition. When R brokers
+die at once, data is lost only if they are a copyset. With random placement almost every set of R
+brokers is a copyset. Here there are as few copysets as the *scatter width* S allows. S is the
+number of other brokers that share partitions with a broker, and that help to restore it. A
+permutation of the brokers is cut into copysets, which gives each broker R - 1 others. The number
+of permutations is therefore ``ceil(S / (R - 1))``.
 
-How a permutation is cut. Its n brokers are dealt to ``n // R`` groups, rack after rack, so that a
-group has two of one rack only if that rack is larger than the number of groups. A group of R is a
-copyset. When R does not divide n some groups are larger: such a group is a ring, and its copysets
-are the R neighbours on it that begin behind the last ones. No broker is left over.
+How a permutation is cut. Its n brokers are dealt to ``n // R`` groups, rack after rack. A group
+then has two brokers of one rack only if that rack is larger than the number of groups. A group of R
+brokers is a copyset. When R does not divide n, some groups are larger. Such a group is a ring: each
+of its copysets is R neighbours, and begins where the one before ended. No broker is left over.
 
-A rack with more than its share of brokers (``rack * R > n``) would have two in a copyset, or others
-twice its load. Racks come first: such a rack gives one broker to every copyset, in turn, and the
-permutations are of the others, with a copyset that is smaller by one. Permutations go on until
-each broker is in as many copysets as the scatter width asks for. Its brokers then carry less than
-those of small racks, and one copyset more or less than each other. With fewer racks than replicas
-racks are spread as evenly as equal load allows.
+Large racks. A rack with more than its share of brokers (``rack * R > n``) is *large*. With equal
+load, some copysets would have two of its brokers. Here racks are more important than equal load: a
+large rack gives one broker to every copyset, in turn. The permutations are of the other brokers,
+and their copysets are smaller by one for each large rack. There are as many permutations as the
+brokers of the large rack need for the scatter width. They carry less than the brokers of small
+racks, and their loads differ by at most one copyset. With fewer racks than replicas, racks are
+spread as evenly as equal load allows.
 
-The *rota* is a sequence of copysets with their leaders: partition i takes entry i modulo its
-length. Without such large racks, over one length every broker holds and leads as many as any other,
-and after any number of entries from the first the replicas of two brokers differ by one at most, or
-by two when R does not divide n.
+The *rota* is a sequence of copysets with the leader first: partition i uses entry i modulo the
+length. Without large racks, all brokers hold and lead the same number of entries of the whole rota.
+After any number of entries from the first, the replicas of two brokers differ by at most one, or by
+two when R does not divide n.
 """
 
 from __future__ import annotations
@@ -37,14 +39,14 @@ from regent.core.placement.splitmix64 import splitmix64
 
 Copyset: TypeAlias = tuple[BrokerId, ...]
 
-DEFAULT_SCATTER_WIDTH: Final = 10  # as at Facebook, in the paper
+DEFAULT_SCATTER_WIDTH: Final = 10  # Facebook's, from the paper
 MAX_ENTRIES: Final = 2_000_000
 
 _LEADER_TURNS: Final = 3
 
 
 def rota_length(brokers: int, factor: int, scatter_width: int) -> int:
-    """Return how long the rota is, or would be if no rack were too large."""
+    """Return the length of the rota, as if no rack were large."""
     return brokers * _permutations(factor, scatter_width)
 
 
@@ -57,8 +59,8 @@ def rota(
 ) -> list[Copyset]:
     """Return the copysets of ``factor`` brokers in the order of their use, the leader first.
 
-    ``racks`` has all brokers or none; ``factor`` is at most their number. The same arguments give
-    the same rota, for any sequence of the brokers.
+    ``racks`` has all brokers or none; ``factor`` is at most the number of brokers. The same
+    arguments give the same rota, for any order of ``brokers``.
     """
     dice = _Dice(seed)
     by_rack: dict[str, list[BrokerId]] = defaultdict(list)
@@ -85,7 +87,7 @@ def _permutations(factor: int, scatter_width: int) -> int:
 def _large_racks(
     racks: list[list[BrokerId]], factor: int
 ) -> tuple[list[list[BrokerId]], list[list[BrokerId]]]:
-    """Return the racks of which every copyset has one broker, and the others."""
+    """Return the large racks, of which every copyset has one broker, and the other racks."""
     if len(racks) < factor:
         return [], racks
     by_size = sorted(racks, key=len, reverse=True)
@@ -96,7 +98,7 @@ def _large_racks(
 
 
 def _groups(racks: list[list[BrokerId]], groups: int, dice: _Dice) -> list[list[BrokerId]]:
-    """Deal the brokers of a new permutation, rack after rack; in a group racks take turns."""
+    """Deal the brokers of a new permutation, rack after rack; within a group racks alternate."""
     permutation = [
         (broker, rack)
         for rack in dice.shuffled(range(len(racks)))
@@ -120,9 +122,10 @@ def _in_turn(rack: Sequence[BrokerId], dice: _Dice) -> Iterator[BrokerId]:
 def _laps(
     parts: list[list[BrokerId]], guests: list[Copyset], core_factor: int, factor: int
 ) -> Iterator[Copyset]:
-    """Yield the copysets of a permutation so often that all its brokers are in as many.
+    """Yield the copysets of a permutation until all its brokers are in equally many.
 
-    A lap goes round every group once; rings go last, as their last copyset begins the next lap.
+    ``guests``: for each group, the brokers of large racks. A lap goes round every group once. Rings
+    are last in a lap, because their last copyset may reach into the next lap.
     """
     order = sorted(range(len(parts)), key=lambda number: len(parts[number]))
     begun = [0] * len(parts)  # on each ring, where the next copyset begins, counted over the laps
@@ -137,16 +140,16 @@ def _laps(
 
 
 def _with_leaders(entries: list[Copyset]) -> list[Copyset]:
-    """Put the broker first that leads least; repeated, because later entries change it.
+    """Put the broker first, in each entry, that leads the fewest entries.
 
-    With equal load the first time is enough.
+    This is repeated, because later entries change the numbers. With equal load, once is enough.
     """
     led: Counter[BrokerId] = Counter()
     for turn in range(_LEADER_TURNS):
         for number, entry in enumerate(entries):
             if turn > 0:
                 led[entry[0]] -= 1
-            leader = min(entry, key=led.__getitem__)  # the present one among equals
+            leader = min(entry, key=led.__getitem__)  # of equals, the present leader
             led[leader] += 1
             place = entry.index(leader)
             entries[number] = entry[place:] + entry[:place]
@@ -154,7 +157,7 @@ def _with_leaders(entries: list[Copyset]) -> list[Copyset]:
 
 
 class _Dice:
-    """Numbers that follow from the seed, one after the other."""
+    """Random numbers that the seed determines."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

@@ -2,32 +2,32 @@
 
 The brokers are put in a fixed order and indexed 0..n-1; every partition has an index ``i``.
 
-``ring`` (default): brokers sorted by id; the first replica of partition ``i`` is on broker
-``(i + start) mod n`` and its j-th on broker ``(i + start + j) mod n``. Four brokers, four
-partitions, three replicas: ``[0,1,2] [1,2,3] [2,3,0] [3,0,1]``.
+``ring`` (default): brokers sorted by id; replica ``j`` (from 0) of partition ``i`` is on broker
+``(i + start + j) mod n``. Four brokers, four partitions, three replicas:
+``[0,1,2] [1,2,3] [2,3,0] [3,0,1]``.
 
-``kafka``: the first replica as above; follower ``j`` (from 0) of a partition whose leader is at
-``f`` is at ``(f + 1 + (shift + j) mod (n - 1)) mod n``, where ``shift`` grows by one each time
-``i`` passes a multiple of n, so that the leaderships of a dead broker do not all fall to its one
+``kafka``: the first replica as above; follower ``j`` (from 0) of a partition whose first replica is
+on broker ``f`` is on ``(f + 1 + (shift + j) mod (n - 1)) mod n``. ``shift`` grows by one each time
+``i`` passes a multiple of n, so that the leaderships of a dead broker do not all move to one
 neighbour (Kafka's ``AdminUtils.assignReplicasToBrokersRackUnaware``, KAFKA-762).
 
-``rack-aware``: the same walk over the brokers taken from each rack in turn, passing over racks
-that hold a replica already until every rack holds one
+``rack-aware``: the same, with brokers taken from each rack in turn. Brokers of racks that already
+hold a replica are skipped until every rack holds one
 (``AdminUtils.assignReplicasToBrokersRackAware``, KIP-36). When no broker has a rack it is
 ``kafka``; when only some have one it is an error, as in Kafka.
 
-``copyset``: partition ``i`` is on entry ``(i + start) mod length`` of a list of few sets of
-brokers (``copysets``). Each replication factor has a list of its own, and is counted apart.
+``copyset``: partition ``i`` is on entry ``(i + start) mod length`` of a list of sets of brokers
+(``copysets``). Each replication factor has its own list and its own count ``i``.
 
 How ``i`` counts. The partitions to place, sorted by (topic, partition), are counted in *runs*:
-``batch`` has one run of them all, so that a batch of small topics spreads over all brokers;
+``batch`` has one run of all partitions, so that a batch of small topics spreads over all brokers;
 ``per-topic`` has one run for each topic. The count of a run begins at the ``start_partition`` of
-its first topic, which is 0 for a new topic, and goes on without gaps. So for a single topic, new
-or growing, ``i`` is the partition id.
+its first topic, which is 0 for a new topic, and has no gaps. For a single topic, new or growing,
+``i`` is therefore the partition id.
 
 Where a run begins (``start``): a number; the index of the ``least-loaded`` broker (fewest replicas,
-lowest id first); or ``random``, drawn from the seed for each run. As in Kafka a fixed start is also
-the first ``shift``, and a random one draws its shift as well.
+lowest id first); or ``random``, drawn from the seed for each run. As in Kafka, a fixed start is
+also the first ``shift``; with a random start, the first ``shift`` is random too.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _WITH_RACKS = (Strategy.RACK_AWARE, Strategy.COPYSET)
 
 
 class PlacementError(RegentError):
-    """The request cannot be satisfied; ``error_code`` is what a response carries."""
+    """The request cannot be placed; ``error_code`` is for the response."""
 
     def __init__(self, error_code: Errors, message: str) -> None:
         super().__init__(message)
@@ -129,7 +129,7 @@ def _partitions(
             yield (topic, start_partition + offset, factor), first_index + offset
 
 
-# --- the three strategies -------------------------------------------------------------------------
+# --- the strategies of Kafka, and the ring --------------------------------------------------------
 
 
 def place_ring(brokers: Sequence[BrokerId], first: int, factor: int) -> tuple[BrokerId, ...]:
@@ -140,7 +140,7 @@ def place_ring(brokers: Sequence[BrokerId], first: int, factor: int) -> tuple[Br
 def place_shifted(
     brokers: Sequence[BrokerId], first: int, factor: int, shift: int
 ) -> tuple[BrokerId, ...]:
-    """Return the broker at index ``first`` and followers at distance ``shift`` + 1 and on."""
+    """Return the broker at index ``first``, and followers from distance ``shift`` + 1 on."""
     n = len(brokers)
     followers = (brokers[_follower_index(n, first, shift + j)] for j in range(factor - 1))
     return (brokers[first % n], *followers)
@@ -153,7 +153,7 @@ def place_rack_aware(
     factor: int,
     shift: int,
 ) -> tuple[BrokerId, ...]:
-    """Return the broker at index ``first`` and followers in racks not yet used, as long as any is.
+    """Return the broker at index ``first``, and followers in unused racks while there are any.
 
     ``brokers`` is rack-alternated (``rack_alternated_brokers``) and ``factor`` at most its length.
     """
@@ -189,7 +189,7 @@ def rack_alternated_brokers(racks: Mapping[BrokerId, str]) -> list[BrokerId]:
 
 
 def racks_in_use(request: PlaceTopicsRequest) -> dict[BrokerId, str]:
-    """Return the rack of every broker, or nothing when the placement is not to look at racks."""
+    """Return the rack of every broker; empty when the strategy ignores racks."""
     if request.strategy not in _WITH_RACKS:
         return {}
     return {b.broker_id: b.rack for b in request.brokers if b.rack is not None}
@@ -228,9 +228,9 @@ def first_indexes(request: PlaceTopicsRequest, run: Run) -> Iterator[tuple[Place
 
 
 def copyset_rotas(request: PlaceTopicsRequest) -> dict[int, list[Copyset]]:
-    """Return the copysets of each replication factor in the order of their use, if they are used.
+    """Return the list of copysets of each replication factor; empty for other strategies.
 
-    For ``least-loaded`` they begin where that broker leads first.
+    With ``least-loaded``, a list begins at the first entry that the least loaded broker leads.
     """
     if request.strategy != Strategy.COPYSET:
         return {}
@@ -247,7 +247,7 @@ def copyset_rotas(request: PlaceTopicsRequest) -> dict[int, list[Copyset]]:
 
 
 def _first_entry(entries: Sequence[Copyset], broker: BrokerId) -> int:
-    """Return the first entry that the broker leads, or, if it leads none, follows in."""
+    """Return the number of the first entry that the broker leads, or, if it leads none, is in."""
 
     def place(number: int) -> int:
         entry = entries[number]
@@ -257,7 +257,7 @@ def _first_entry(entries: Sequence[Copyset], broker: BrokerId) -> int:
 
 
 def scatter_width(request: PlaceTopicsRequest) -> int:
-    """Return the scatter width asked for, or the usual one."""
+    """Return the requested scatter width, or the default."""
     return request.scatter_width or min(DEFAULT_SCATTER_WIDTH, len(request.brokers) - 1)
 
 
@@ -284,7 +284,7 @@ def _random_start(request: PlaceTopicsRequest, run: int) -> tuple[int, int]:
 
 
 def check(request: PlaceTopicsRequest) -> None:
-    """Return if the request can be placed.
+    """Check that the request can be placed.
 
     Raises:
         PlacementError: INVALID_REPLICATION_FACTOR, INVALID_PARTITIONS, or INVALID_REQUEST for
@@ -376,7 +376,7 @@ def _check_copysets(request: PlaceTopicsRequest) -> None:
     if entries > MAX_ENTRIES:
         raise _invalid_request(
             f"scatter width {width} of {len(request.brokers)} brokers takes a list of {entries}"
-            f" copysets, and {MAX_ENTRIES} are the most: choose a smaller one"
+            f" copysets, and {MAX_ENTRIES} is the limit: choose a smaller scatter width"
         )
 
 

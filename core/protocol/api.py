@@ -1,4 +1,4 @@
-"""Every request there is: its number on the wire, and the unions of those an actor answers."""
+"""The API keys of all requests between processes, and the unions of those that actors answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from regent.core.protocol.topics import TopicsRequest, TopicsResponse
 
 
 class ApiKey(IntEnum):
-    """Kafka's keys where Kafka has the request; from 1000 on our own."""
+    """Kafka's API keys; requests that Kafka does not have begin at 1000."""
 
     FETCH = 1
     LEADER_AND_ISR = 4

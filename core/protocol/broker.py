@@ -1,4 +1,4 @@
-"""What people, and other brokers, ask a broker: its metadata cache, its end, its records."""
+"""Requests to a broker: Fetch of followers; its metadata cache and its shutdown, for commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from regent.core.records import RecordBytes
 
 @dataclass(frozen=True, slots=True)
 class DescribeMetadataRequest:
-    """To a broker: what does your metadata cache hold? ``None`` = every topic."""
+    """Asks a broker for its metadata cache; ``topics`` None: all."""
 
     topics: tuple[str, ...] | None = None
 
@@ -36,7 +36,7 @@ class MetadataPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeMetadataResponse:
-    """A broker's metadata cache, the state the broker is in, and what it warns of, a line each."""
+    """A broker's metadata cache, its state, and its warnings, one line each."""
 
     error_code: Errors
     broker_id: BrokerId
@@ -50,7 +50,7 @@ class DescribeMetadataResponse:
 
 @dataclass(frozen=True, slots=True)
 class ShutdownBrokerRequest:
-    """To a broker: shut down in a controlled way; answered before the process ends."""
+    """Asks a broker for a controlled shutdown; answered before the process ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,10 @@ class ShutdownBrokerResponse:
 
 
 class FetchPartition(NamedTuple):
-    """Where a follower stands in one partition.
+    """The position of a follower in one partition.
 
-    ``current_leader_epoch`` is the one it follows; ``last_fetched_epoch`` that of its last record,
-    -1 for an empty log.
+    ``current_leader_epoch``: the leader epoch in which it follows. ``last_fetched_epoch``: the
+    leader epoch of its last record; -1: its log is empty.
     """
 
     partition_index: int
@@ -94,20 +94,21 @@ class ForgottenTopic:
 
 NO_SESSION_ID = 0
 SESSIONLESS_EPOCH = -1  # this fetch belongs to no session
-INITIAL_SESSION_EPOCH = 0  # this fetch lists everything and wants a session
-# The answers to which a follower begins a new session at once.
+INITIAL_SESSION_EPOCH = 0  # this fetch lists all partitions and asks for a session
+# After these errors a follower begins a new session at once.
 SESSION_ERRORS = frozenset({Errors.FETCH_SESSION_ID_NOT_FOUND, Errors.INVALID_FETCH_SESSION_EPOCH})
 
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """To a leader: give me what follows, or hold the answer until there is something (Kafka api 1).
+    """Asks a leader for the records after a follower's positions (Kafka api 1).
 
-    ``replica_epoch`` is the follower's broker epoch: the incarnation that has the log (KIP-903). In
-    a session (KIP-227) ``topics`` are only those partitions that are new or stand elsewhere since
-    the fetch before; ``session_epoch`` counts its fetches, so that a lost one is noticed. The
-    answer may be held for ``max_wait_ms`` while there are fewer than ``min_bytes`` of records; it
-    has at most ``max_bytes`` in all and ``partition_max_bytes`` of one partition, or one batch.
+    ``replica_epoch`` is the follower's broker epoch (KIP-903). In a session (KIP-227) ``topics``
+    has only the partitions that are new, or whose position changed since the last fetch.
+    ``session_epoch`` counts the fetches of the session, so that a lost one is noticed. The leader
+    may wait ``max_wait_ms`` with the answer while there are fewer than ``min_bytes`` of records.
+    The answer has at most ``max_bytes`` in all and ``partition_max_bytes`` of one partition; only
+    its first batch may be larger.
     """
 
     replica_id: BrokerId
@@ -127,7 +128,7 @@ class FetchRequest:
         return self.session_epoch > INITIAL_SESSION_EPOCH
 
     def partitions(self) -> Iterator[tuple[TopicPartition, FetchPartition]]:
-        """Yield every partition with where the follower stands."""
+        """Yield every partition with the follower's position."""
         for topic in self.topics:
             for row in topic.partitions:
                 yield TopicPartition(topic.topic_name, row.partition_index), row
@@ -142,9 +143,9 @@ class FetchRequest:
 class FetchedPartition(NamedTuple):
     """The leader's answer for one partition.
 
-    ``diverging_epoch`` is not -1 when the follower's log leaves the leader's: it must truncate to
-    ``diverging_end_offset`` (KIP-595). With OFFSET_OUT_OF_RANGE ``log_start_offset`` and
-    ``log_end_offset`` tell what the leader has.
+    ``diverging_epoch`` is not -1 when the follower's log diverges from the leader's: the follower
+    must truncate its log to ``diverging_end_offset`` (KIP-595). With OFFSET_OUT_OF_RANGE,
+    ``log_start_offset`` and ``log_end_offset`` are those of the leader's log.
     """
 
     partition_index: int
@@ -167,7 +168,7 @@ class FetchedTopic:
 
 @dataclass(frozen=True, slots=True)
 class FetchResponse:
-    """Answer to Fetch; in a session it lists only partitions with something new to say.
+    """Answer to Fetch; in a session it lists only partitions with records, changes or errors.
 
     ``session_id`` is not 0 when the leader keeps a session for the next fetch.
     """

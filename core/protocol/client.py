@@ -18,7 +18,7 @@ ACKS_ALL = -1
 class ProducedPartition(NamedTuple):
     """The outcome of a Produce for one partition.
 
-    ``refused_records`` are the positions in the batch of those because of which it was refused.
+    ``refused_records``: the positions of the invalid records in a refused batch.
     """
 
     error_code: Errors
@@ -30,7 +30,7 @@ class ProducedPartition(NamedTuple):
 
 
 class ConsumerPosition(NamedTuple):
-    """What a consumer wants of one partition; epochs -1: it does not say."""
+    """A consumer's position in one partition; an epoch of -1: not given."""
 
     fetch_offset: int
     max_bytes: int
@@ -40,7 +40,7 @@ class ConsumerPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerFetch:
-    """A consumer's Fetch: at least ``min_bytes`` in all, or what there is when its time is up."""
+    """A consumer's Fetch: waits for ``min_bytes`` of records in all, at most until its timeout."""
 
     positions: Mapping[TopicPartition, ConsumerPosition]  # in the order of the request
     min_bytes: int = 1
@@ -69,7 +69,7 @@ class OffsetQuery(NamedTuple):
 
 
 class ListedOffset(NamedTuple):
-    """The answer to an ``OffsetQuery``; offset -1: no record is that young."""
+    """The answer to an ``OffsetQuery``; offset -1: no record is at or after the time."""
 
     error_code: Errors
     timestamp_ms: int = -1
@@ -85,7 +85,7 @@ class EpochQuery(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """The answer to an ``EpochQuery``."""
+    """The answer to an ``EpochQuery``; -1, -1: unknown."""
 
     error_code: Errors
     leader_epoch: int = NO_EPOCH

@@ -1,4 +1,4 @@
-"""What the controller orders brokers: LeaderAndIsr, StopReplica, UpdateMetadata, and its fences.
+"""The control requests: LeaderAndIsr, StopReplica and UpdateMetadata, and their epochs.
 
 ``TopicId`` is Kafka's 22-character base64url form of a UUID.
 """
@@ -17,11 +17,11 @@ TopicId: TypeAlias = str
 
 
 class ControlHeader(NamedTuple):
-    """The sending controller, the registration of the receiver that is meant, and the cause.
+    """The controller that sends a request, the registration of the receiver, and the cause.
 
     ``sequence`` grows with every attempt of a controller to deliver a request, so that a receiver
-    recognises a late copy of an earlier attempt; 0: unknown. It is not on the wire: there it is the
-    correlation id. ``event_id`` is the number of the controller event that caused the request.
+    recognises a late copy of an earlier attempt; 0: unknown. On the wire it is the correlation id.
+    ``event_id`` is the number of the controller event that caused the request.
     """
 
     controller_id: BrokerId
@@ -37,14 +37,14 @@ class ControlHeader(NamedTuple):
 
 
 class LeaderAndIsrType(IntEnum):
-    """FULL lists every partition of the broker: what it hosts beside them is stray (KIP-291)."""
+    """FULL lists all partitions of the broker: others that it hosts are stray (KIP-516)."""
 
     INCREMENTAL = 0
     FULL = 1
 
 
 class LeaderAndIsrPartition(NamedTuple):
-    """One replica's orders; ``partition_epoch`` is Kafka's ``zkVersion``."""
+    """The new state of one replica; ``partition_epoch`` is Kafka's ``zkVersion``."""
 
     partition_index: int
     controller_epoch: int  # of the controller that decided this leadership
@@ -69,7 +69,7 @@ class LeaderAndIsrTopic:
 
 
 class LiveLeader(NamedTuple):
-    """Where followers find a leader named in the request."""
+    """The replication endpoint of a leader in the request, for its followers."""
 
     broker_id: BrokerId
     replication_endpoint: str | None
@@ -79,8 +79,8 @@ class LiveLeader(NamedTuple):
 class LeaderAndIsrRequest:
     """Become leader or follower of these partitions (Kafka api 4).
 
-    A FULL one may come in ``parts``, of which this is number ``part`` from 0 on: all of them
-    together name everything the receiver hosts.
+    A FULL request may be split into ``parts`` requests; ``part`` is the number of this one, from 0.
+    Together they list all partitions of the receiver.
     """
 
     type: LeaderAndIsrType
@@ -113,8 +113,8 @@ class PartitionError(NamedTuple):
 class LeaderAndIsrResponse:
     """Answer to LeaderAndIsr; on a top-level error every requested partition repeats it.
 
-    ``controller_epoch``, with STALE_CONTROLLER_EPOCH: the one in which the receiver has accepted
-    another controller; 0 where it has not.
+    With STALE_CONTROLLER_EPOCH, ``controller_epoch`` is the epoch in which the receiver accepted
+    another controller; 0: it accepted no other.
     """
 
     error_code: Errors
@@ -145,7 +145,7 @@ class StopReplicaTopic:
 
 @dataclass(frozen=True, slots=True)
 class StopReplicaRequest:
-    """Stop following (and, with ``delete_partition``, forget) these partitions (Kafka api 5)."""
+    """Stop following these partitions; with ``delete_partition`` delete them (Kafka api 5)."""
 
     topic_states: tuple[StopReplicaTopic, ...]
 
@@ -165,7 +165,7 @@ class StopReplicaResponse:
 
 
 class UpdateMetadataPartition(NamedTuple):
-    """One row of the metadata cache; ``leader`` LEADER_DURING_DELETE means: forget it."""
+    """One row of the metadata cache; ``leader`` LEADER_DURING_DELETE: remove the partition."""
 
     partition_index: int
     controller_epoch: int
@@ -209,11 +209,11 @@ class UpdateMetadataBroker:
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadataRequest:
-    """Which brokers live (complete) and what changed about partitions (a delta) (Kafka api 6).
+    """All live brokers, and the partitions that changed (Kafka api 6).
 
-    With ``is_full`` every partition there is is named: what the receiver knows beside them is gone.
-    Kafka never says so, and a topic that vanished between two controllers stays in caches for ever.
-    It may come in ``parts``, as a FULL LeaderAndIsr.
+    With ``is_full`` it lists all partitions of the cluster, and the receiver removes all others
+    from its cache. Kafka has no such request: a topic that vanished between two controllers stays
+    in its brokers' caches. A full request may be split into ``parts``, as a FULL LeaderAndIsr.
     """
 
     topic_states: tuple[UpdateMetadataTopic, ...]

@@ -1,4 +1,4 @@
-"""What brokers and people ask the controller."""
+"""Requests of brokers and commands to the active controller."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from regent.core.protocol.control import TopicId
 
 @dataclass(frozen=True, slots=True)
 class ControlledShutdownRequest:
-    """To the controller: hand over my leaderships, I am about to stop (Kafka api 7)."""
+    """Asks the controller to move the leaderships of a broker that will stop (Kafka api 7)."""
 
     broker_id: BrokerId
     broker_epoch: int
@@ -31,7 +31,7 @@ class AlterPartitionRow(NamedTuple):
     """The ISR a leader proposes for one partition (KIP-497).
 
     ``isr_broker_epochs`` has the broker epoch of each member of ``new_isr`` as the leader knows it
-    from fetches, -1 when unknown (KIP-903). ``partition_epoch`` is the one it replaces.
+    from fetches, -1 when unknown (KIP-903). ``partition_epoch`` is that of the ISR to replace.
     """
 
     topic: str
@@ -51,7 +51,7 @@ class AlterPartitionRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AlterPartitionRequest:
-    """To the controller: let these be the ISRs of partitions I lead (Kafka api 56)."""
+    """New ISRs that a broker proposes for partitions it leads (Kafka api 56)."""
 
     broker_id: BrokerId
     broker_epoch: int
@@ -59,7 +59,7 @@ class AlterPartitionRequest:
 
 
 class AlteredPartition(NamedTuple):
-    """What became of one proposal, and what the controller holds now (-1 and empty: nothing)."""
+    """The outcome of one proposal, and the controller's state now (-1 and empty: none)."""
 
     topic: str
     partition: int
@@ -78,14 +78,14 @@ class AlteredPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AlterPartitionResponse:
-    """Answer to AlterPartition; on a top-level error nothing was looked at."""
+    """Answer to AlterPartition; on a top-level error no proposal was processed."""
 
     error_code: Errors
     partitions: tuple[AlteredPartition, ...] = ()
 
 
 class ElectionType(IntEnum):
-    """Which election people ask for."""
+    """The type of a requested election (KIP-460)."""
 
     PREFERRED = 0
     UNCLEAN = 1
@@ -93,7 +93,7 @@ class ElectionType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ElectLeadersRequest:
-    """To the controller: elect leaders; ``partitions`` None means all of them (Kafka api 43)."""
+    """Asks the controller to elect leaders; ``partitions`` None: of all (Kafka api 43)."""
 
     election_type: ElectionType
     partitions: tuple[TopicPartition, ...] | None = None
@@ -111,14 +111,17 @@ class ElectedPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ElectLeadersResponse:
-    """Answer to ElectLeaders; who asked for all is not told of those that needed no election."""
+    """Answer to ElectLeaders.
+
+    If the request was for all partitions, those that needed no election are omitted.
+    """
 
     error_code: Errors
     partitions: tuple[ElectedPartition, ...] = ()
 
 
 class ReassignablePartition(NamedTuple):
-    """Where a partition shall move; ``replicas`` None cancels what is under way."""
+    """The new replicas of a partition; ``replicas`` None cancels its reassignment."""
 
     topic: str
     partition: int
@@ -127,13 +130,13 @@ class ReassignablePartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AlterPartitionReassignmentsRequest:
-    """To the controller: move partitions to these replicas (Kafka api 45, KIP-455)."""
+    """Asks the controller to move partitions to other replicas (Kafka api 45, KIP-455)."""
 
     partitions: tuple[ReassignablePartition, ...]
 
 
 class ReassignedPartition(NamedTuple):
-    """Whether a reassignment was accepted and stored; it is not finished by then."""
+    """Whether a reassignment was accepted and stored; the move has only begun."""
 
     topic: str
     partition: int
@@ -151,7 +154,7 @@ class AlterPartitionReassignmentsResponse:
 
 @dataclass(frozen=True, slots=True)
 class ListPartitionReassignmentsRequest:
-    """To the controller: what is being moved? None = everything (Kafka api 46)."""
+    """Asks for the ongoing reassignments; ``partitions`` None: of all (Kafka api 46)."""
 
     partitions: tuple[TopicPartition, ...] | None = None
 
@@ -176,11 +179,11 @@ class ListPartitionReassignmentsResponse:
 
 @dataclass(frozen=True, slots=True)
 class DescribeControllerRequest:
-    """To the controller: how are you?"""
+    """Asks for the status of the controller."""
 
 
 class UnansweredRequest(NamedTuple):
-    """A request a broker has left unanswered for longer than it should."""
+    """A control request that a broker has not answered for too long."""
 
     broker_id: BrokerId
     request: str
@@ -191,7 +194,8 @@ class UnansweredRequest(NamedTuple):
 class DescribeControllerResponse:
     """The status of the controller; an inactive controller answers NOT_CONTROLLER.
 
-    ``refused_states`` names some of the partitions whose state an ACL keeps it from changing.
+    ``refused_states``: some of the partitions whose ``state`` znode has an ACL that refuses the
+    controller's writes.
     """
 
     error_code: Errors

@@ -1,4 +1,4 @@
-"""What is asked of the placement service."""
+"""Requests to the placement service."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class PlacementBroker(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlaceTopicsRequest:
-    """To the placement service: place these partitions in one job.
+    """Asks the placement service to place these partitions in one job.
 
     ``strategy`` is "ring", "kafka", "rack-aware" or "copyset"; ``start_index`` a decimal number,
-    "random" or "least-loaded"; ``index`` "batch" or "per-topic". The last two are for copysets:
-    topics created one after the other share those that follow from the same seed.
+    "random" or "least-loaded"; ``index`` "batch" or "per-topic". The last two fields are for
+    "copyset": topics that are created one after the other share the copysets of one seed.
     """
 
     topics: tuple[PlacementSpec, ...]
@@ -41,7 +41,7 @@ class PlaceTopicsRequest:
     start_index: str
     index: str
     seed: int
-    scatter_width: int = 0  # 0: as ``core.placement.copysets`` has it
+    scatter_width: int = 0  # 0: see ``replica_placer.scatter_width``
     copyset_seed: int = 0
 
 
@@ -64,12 +64,12 @@ class PlaceTopicsResponse:
 
 @dataclass(frozen=True, slots=True)
 class PlacementStatusRequest:
-    """To the placement service: are you warm?"""
+    """Asks the placement service for its state."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementStatusResponse:
-    """``state`` is "starting", "warming", "ready" or "failed"; ``message`` says more."""
+    """``state`` is "starting", "warming", "ready" or "failed"; ``message`` has details."""
 
     error_code: Errors
     state: str

@@ -1,8 +1,8 @@
 """Requests about topics: from Kafka clients, the command line and jobs to the active controller.
 
 A request whose ``timeout_ms`` is positive may be sent to any broker: it is answered when the
-cluster has done what was asked for, or when the time is over. A request whose ``timeout_ms`` is 0
-must be sent to the active controller's broker: it is answered when it is decided and written.
+cluster has carried it out, or when the time is over. A request whose ``timeout_ms`` is 0 must be
+sent to the active controller's broker: it is answered when it is decided and written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from regent.core.model import BrokerId
 from regent.core.protocol.control import TopicId
 
 UNSET: Final = -1
-"""A number of partitions or replicas that is left to the controller's broker, or not known."""
+"""A number of partitions or replicas that the controller's broker chooses, or that is unknown."""
 
 MAX_NEW_PARTITIONS: Final = 10_000
 """How many partitions one request of a client may create: a mistake must not keep a cluster busy
@@ -52,7 +52,7 @@ class ConfigEntry(NamedTuple):
 
 
 class CreatableTopic(NamedTuple):
-    """A topic to create, with either numbers or an assignment.
+    """A topic to create, with either numbers of partitions and replicas, or an assignment.
 
     A sender that may have to repeat the request chooses the ``topic_id``: a topic that exists with
     that id was created by an earlier attempt.
@@ -76,7 +76,7 @@ class GrowingTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CreateTopicsRequest:
-    """Create topics, or only say whether they could be created (Kafka api 19)."""
+    """Create topics; ``validate_only``: only check whether that is possible (Kafka api 19)."""
 
     topics: tuple[CreatableTopic, ...]
     timeout_ms: int
@@ -87,7 +87,7 @@ class CreateTopicsRequest:
 
 @dataclass(frozen=True, slots=True)
 class CreatePartitionsRequest:
-    """Give topics more partitions, or only say whether that is possible (Kafka api 37)."""
+    """Add partitions; ``validate_only``: only check whether that is possible (Kafka api 37)."""
 
     topics: tuple[GrowingTopic, ...]
     timeout_ms: int
@@ -106,7 +106,7 @@ class DeleteTopicsRequest:
 
 
 class AlterOperation(IntEnum):
-    """What is to be done with a setting (KIP-339)."""
+    """How a setting is changed (KIP-339)."""
 
     SET = 0
     DELETE = 1
@@ -132,7 +132,7 @@ class ConfiguredTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AlterTopicConfigsRequest:
-    """Change what topics override, or only say whether that is possible (Kafka api 44)."""
+    """Change overrides; ``validate_only``: only check whether that is possible (Kafka api 44)."""
 
     topics: tuple[ConfiguredTopic, ...]
     timeout_ms: int
@@ -140,7 +140,7 @@ class AlterTopicConfigsRequest:
 
 
 class TopicOutcome(NamedTuple):
-    """What became of one topic of a request; ``partitions``: how many it has now.
+    """The outcome for one topic of a request; ``partitions``: how many it has now.
 
     ``message`` is a sentence that names the topic; with NONE it is empty, or says that there was
     nothing to do.
@@ -156,8 +156,8 @@ class TopicOutcome(NamedTuple):
 class TopicsResponse:
     """An outcome for each topic, named once, in the order of the request.
 
-    ``placement_note`` says why the placement service did not place, if it did not. After a
-    validation it says what the service is starting with, if it can place soon.
+    ``placement_note`` says why the placement service did not place, if it did not. After
+    ``validate_only`` it is ``TopicPlacer.warming``.
     """
 
     outcomes: tuple[TopicOutcome, ...]

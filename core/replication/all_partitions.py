@@ -101,7 +101,7 @@ class AllPartitions:
         return self.mark_offline(topic_partition)
 
     def on_damaged(self, topic_partition: TopicPartition, error: DamagedRecordsError) -> Errors:
-        """Take a replica with damaged records out of service if others have them.
+        """Take a replica with damaged records out of service if the ISR has another member.
 
         The last copy stays in service; reads of its damaged records are refused.
         """
@@ -152,9 +152,9 @@ class AllPartitions:
     # --- high watermarks ---
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
-        """Return the high watermarks to checkpoint, including logs without a LeaderAndIsr so far.
+        """Return the high watermarks to checkpoint, also of logs without a LeaderAndIsr so far.
 
-        Otherwise these logs would lose theirs, because the file is replaced (KAFKA-1647).
+        Otherwise such a log would lose its entry: the checkpoint file is replaced (KAFKA-1647).
         """
         noted = {
             topic_partition: self._logs.checkpointed_high_watermark(topic_partition)

@@ -43,7 +43,10 @@ class AlterPartitionManager:
         self._items.pop(topic_partition, None)
 
     def next_request(self, broker_id: BrokerId, broker_epoch: int) -> AlterPartitionRequest | None:
-        """Send the queued proposals; None if there are none, or a request is in flight."""
+        """Put the queued proposals in flight and return their request.
+
+        None: there are no proposals, or another request is in flight.
+        """
         if self._in_flight is not None or not self._items:
             return None
         rows = tuple(islice(self._items.values(), MAX_PROPOSALS_AT_ONCE))
@@ -55,8 +58,8 @@ class AlterPartitionManager:
     ) -> list[tuple[AlterPartitionRow, AlteredPartition]]:
         """Remove and return the answered proposals; queue all others again.
 
-        None: no answer came. An answer to another request than the one in flight is late and
-        ignored.
+        ``response`` None: no answer came. An answer to another request than the one in flight is
+        late; it is ignored.
         """
         if request != self._in_flight:
             return []

@@ -75,16 +75,16 @@ class DelayedConsumerFetch(DelayedOperation):
 
     def _read_log(self, partition: Partition, position: ConsumerPosition) -> ConsumedPartition:
         log, limit = partition.local_log, partition.high_watermark
-        error, leaves = check_position(log, position.fetch_offset, position.last_fetched_epoch)
+        error, diverging = check_position(log, position.fetch_offset, position.last_fetched_epoch)
         if error is not Errors.NONE:
             return ConsumedPartition(error)
         records: Records = NO_RECORDS
-        if leaves.leader_epoch == NO_EPOCH and position.fetch_offset < limit:
+        if diverging.leader_epoch == NO_EPOCH and position.fetch_offset < limit:
             room = min(position.max_bytes, self._max_bytes - self._size)
             is_first = self._size == 0
             if room > 0 or is_first:
                 records = log.read(position.fetch_offset, room, limit, at_least_one=is_first)
-        return ConsumedPartition(Errors.NONE, limit, log.log_start_offset, records, *leaves)
+        return ConsumedPartition(Errors.NONE, limit, log.log_start_offset, records, *diverging)
 
 
 class ConsumerFetches:
@@ -97,7 +97,10 @@ class ConsumerFetches:
     def fetch(
         self, request: ConsumerFetch, respond: RespondToConsumer, *, waits: bool
     ) -> DelayedOperation | None:
-        """Read all partitions in order; if there are too few records, return the waiting fetch."""
+        """Read all partitions in order; if there are too few records, return the waiting fetch.
+
+        None: the fetch is answered, at once if ``waits`` is false.
+        """
         fetch = DelayedConsumerFetch(self._partitions, request, respond)
         if fetch.on_changes(request.positions) or not waits or not request.positions:
             self._delayed.answer(fetch.answer())

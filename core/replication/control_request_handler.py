@@ -10,7 +10,8 @@ These checks refuse it:
 * ``leader_epoch``: a row is applied once, and never after a newer one.
 
 A row that no controller would send (a topic name that is a path, a number out of Kafka's range) is
-refused alone: a partition's name becomes a directory's name and a line of a checkpoint.
+refused, and the other rows are carried out. A partition's name becomes the name of a directory and
+a line of a checkpoint.
 
 Mirrors ``becomeLeaderOrFollower``, ``stopReplicas`` and ``maybeUpdateMetadataCache`` of
 ``kafka.server.ReplicaManager``.
@@ -69,7 +70,7 @@ _INT32_MAX = 2**31 - 1  # partitions and leader epochs are no larger in Kafka's 
 
 
 class ControlRequestHandler:
-    """Carries out control requests; only here do replicas change roles. Not thread-safe."""
+    """Carries out control requests: replicas lead, follow, stop or are deleted. Not thread-safe."""
 
     def __init__(
         self,
@@ -82,13 +83,10 @@ class ControlRequestHandler:
         replacement: DamagedLogReplacement,
         suspects: SuspectTracker,
     ) -> None:
-        self._early: list[
-            tuple[int, Callable[[], None]]
-        ] = []  # news of suspect replicas received before the registration
+        # News of suspect replicas received before the registration, with the broker epoch.
+        self._early: list[tuple[int, Callable[[], None]]] = []
         self._broker_epoch = UNKNOWN_BROKER_EPOCH
-        self.controller_epoch = (
-            logs.seen.controller_epoch
-        )  # the highest seen, also before a restart
+        self.controller_epoch = logs.seen.controller_epoch  # the highest, also before a restart
         self._broker_id = broker_id
         self._controller_id: BrokerId | None = None  # the controller of that epoch
         self._sequence = 0  # of the newest request of that controller
@@ -122,8 +120,8 @@ class ControlRequestHandler:
                 header.controller_id,
                 refused.name,
             )
-            is_above = self._is_deposed(header)
-            return refusal(request, refused, self.controller_epoch if is_above else 0)
+            is_deposed = self._is_deposed(header)
+            return refusal(request, refused, self.controller_epoch if is_deposed else 0)
         self._note_controller(header)
         self._sequence = header.sequence or self._sequence
         self._requested_in = (header.controller_epoch, header.broker_epoch)
@@ -145,9 +143,9 @@ class ControlRequestHandler:
     def refuse_unread(
         self, header: ControlHeader, kind: type[ControlRequest]
     ) -> ControlResponse | None:
-        """Return the refusal of a request whose header is stale; on any thread.
+        """Return the refusal of a request whose header is stale, before its body is decoded.
 
-        None: the header is not stale, and ``handle`` decides.
+        None: the header is not stale, and ``handle`` decides. Thread-safe.
         """
         nothing = _EMPTY[kind]
         if UNKNOWN_BROKER_EPOCH != header.broker_epoch < self.broker_epoch:
@@ -212,7 +210,7 @@ class ControlRequestHandler:
             self._early.append((header.broker_epoch, learn))
 
     def _is_for_this_registration(self, header: ControlHeader) -> bool:
-        """Whether the controller knew the suspect replicas of this registration."""
+        """Whether a request is for this registration: the controller then knows the suspects."""
         return UNKNOWN_BROKER_EPOCH != self.broker_epoch <= header.broker_epoch
 
     # --- LeaderAndIsr ---
@@ -272,13 +270,12 @@ class ControlRequestHandler:
         )
         yield from run_in_slices(slices_of_replicas(rows), apply_portion)
         self._report(f"LeaderAndIsr {request.type.name}: made leader or follower of", errors)
-        is_short = any(
-            error.error_code is FOR_NOW for error in errors
-        )  # the controller then sends all of it again
+        is_short = any(error.error_code is FOR_NOW for error in errors)
+        # After this error the controller sends the whole request again.
         outcome = Errors.UNKNOWN_SERVER_ERROR if is_short else Errors.NONE
         return LeaderAndIsrResponse(outcome, tuple(errors))
 
-    def _apply(  # noqa: C901 - every reason not to
+    def _apply(  # noqa: C901 - one check after the other
         self,
         topic_partition: TopicPartition,
         topic_id: TopicId | None,
@@ -297,10 +294,10 @@ class ControlRequestHandler:
         # A topic id may be assigned later, without a new leader epoch (KAFKA-13132).
         gets_id = is_same_epoch and partition.topic_id is None is not topic_id
         # A replica stopped for a controlled shutdown that was abandoned may resume in the same
-        # leader epoch, once a newer controller (or a new registration) requests it.
+        # leader epoch, if a newer controller requests it, or this one for a newer registration.
         stopped_in = partition.stopped_in
         resumes = is_same_epoch and stopped_in is not None and stopped_in < self._requested_in
-        # So may one whose row raised something unexpected: that row was not carried out.
+        # A replica whose row raised an unexpected error may resume too: it was not carried out.
         resumes |= is_same_epoch and topic_partition in self._failed
         if state.leader_epoch <= partition.leader_epoch and not (gets_id or resumes):
             return Errors.STALE_CONTROLLER_EPOCH
@@ -353,7 +350,7 @@ class ControlRequestHandler:
                 )
             self._failed.add(topic_partition)
             return self._partitions.fail(
-                topic_partition, StorageError(f"unexpected: {unexpected!r}")
+                topic_partition, StorageError(f"unexpected error: {unexpected!r}")
             )
         self._failed.discard(topic_partition)
         return error
@@ -374,14 +371,14 @@ class ControlRequestHandler:
     def _find_lost_logs(
         self, header: ControlHeader, request: LeaderAndIsrRequest, named: ListedPartitions
     ) -> None:
-        """Note the logs that new or emptied directories lost, after the last part of a FULL."""
+        """Mark replicas with lost logs as suspect, after the last part of a FULL request."""
         if not self._logs.knows_all:
             lost = self._suspects.gather_lost(request)
             if named.is_everything:
                 self._learn(header, partial(self._suspects.on_lost, lost))
 
     def _set_strays_aside(self, named: ListedPartitions) -> None:
-        """Set stray logs aside: those of partitions not listed, and those of an earlier topic id.
+        """Rename stray logs: those of partitions not listed, and those of an earlier topic id.
 
         The topic may have been deleted and created again while this broker was down.
         """
@@ -407,8 +404,8 @@ class ControlRequestHandler:
                 log.error("%s: could not rename the stray log: %r", topic_partition, error)
         if strays:
             log.warning(
-                "[Broker id=%d epoch=%d] renamed %d stray partitions not assigned to it, the"
-                " first: %s",
+                "[Broker id=%d epoch=%d] renamed the logs of %d stray partitions, which are not"
+                " assigned to this broker, the first: %s",
                 self._broker_id,
                 self.broker_epoch,
                 len(strays),
@@ -448,7 +445,8 @@ class ControlRequestHandler:
         log_id = self._logs.topic_id(topic_partition) if partition is None else partition.topic_id
         if differ(log_id, topic_id):
             return Errors.INCONSISTENT_TOPIC_ID  # meant for an earlier topic of that name
-        # An equal epoch is accepted (KAFKA-13972): a shutdown may leave the ISR unchanged.
+        # An equal epoch is accepted (KAFKA-13972): a controlled shutdown that leaves the ISR
+        # unchanged does not raise it.
         if partition is not None and 0 <= stop.leader_epoch < partition.leader_epoch:
             return Errors.FENCED_LEADER_EPOCH
         if not stop.delete_partition:
@@ -495,8 +493,8 @@ class ControlRequestHandler:
 def _why_not(replica_log: PartitionLog, topic_id: TopicId | None, leader_epoch: int) -> Errors:
     """Return why a log cannot be used in a leader epoch.
 
-    A topic that was lost and created again begins with leader epoch 0: CORRUPT_MESSAGE asks for an
-    epoch later than any in its log.
+    A topic that was lost and created again begins with leader epoch 0. CORRUPT_MESSAGE asks the
+    controller for a leader epoch above all epochs in the log.
     """
     if differ(replica_log.topic_id, topic_id):
         return Errors.INCONSISTENT_TOPIC_ID

@@ -1,10 +1,10 @@
-"""Replaces damaged logs: the replica fetches all records again once others have them.
+"""Replaces damaged logs: the replica fetches all records again from another replica.
 
 Kafka leaves damaged logs as they are. Here the controller takes such a replica out of service like
 one in a failed directory: another replica leads, and this one leaves the ISR. Every committed
-record is then on all of the ISR. The broker notifies the controller again, and the next
-LeaderAndIsr replaces the log by an empty one, which follows. Its leader epoch must be one in which
-the damaged log was never used.
+record is then on all of the ISR. The broker notifies the controller again. The next LeaderAndIsr
+replaces the log with an empty one, and the replica follows the leader. That request must have a
+leader epoch in which the damaged log was never used.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class DamagedLogReplacement:
     def candidates(self) -> list[TopicPartition]:
         """Return the logs that a LeaderAndIsr would replace now.
 
-        Each is returned once for each leadership and ISR, in case an attempt failed.
+        A log is returned again after every change of its leader or ISR: an attempt may have failed.
         """
         found = []
         partitions = self._cache.snapshot.partitions
@@ -65,12 +65,12 @@ class DamagedLogReplacement:
     def make_room(
         self, topic_partition: TopicPartition, state: LeaderAndIsrPartition, *, is_registered: bool
     ) -> Errors:
-        """Set a damaged log aside if this replica neither leads nor is in the ISR.
+        """Rename a damaged log if this replica neither leads nor is in the ISR.
 
-        Return the error to answer if that is not done. CORRUPT_MESSAGE asks for a later leader
-        epoch: in this one the end of the damaged log may still count, and the replica may have
-        rejoined the ISR with it. The same holds for a request for an earlier registration, which
-        cannot be recognised before the broker ``is_registered``.
+        Return the error to answer if the log is not renamed. CORRUPT_MESSAGE asks the controller
+        for a later leader epoch: in this one the end of the damaged log may still count, and the
+        replica may have rejoined the ISR with it. It is also the answer before the broker
+        ``is_registered``: a request for an earlier registration cannot be recognised then.
         """
         known = self._partitions.get(topic_partition)
         if not self._logs.is_damaged(topic_partition) or not self._is_dispensable(state):

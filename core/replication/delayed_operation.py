@@ -103,7 +103,7 @@ class DelayedOperationPurgatory:
 
 
 class LockedCall:
-    """A context manager: the lock is held inside; afterwards, without it, the answers are given.
+    """A context manager that holds the lock, then releases it and gives the answers.
 
     An answer that raises does not prevent the others.
     """

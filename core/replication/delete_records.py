@@ -29,7 +29,7 @@ HIGH_WATERMARK = -1
 
 
 class DeleteRecordsPartitionStatus(NamedTuple):
-    """The log start offset a deletion waits for, and the first epoch of this leadership."""
+    """The log start offset a deletion waits for, and the first leader epoch of the leadership."""
 
     leading_since: int
     offset: int

@@ -47,6 +47,7 @@ class FetchSession:
     positions: dict[TopicPartition, CachedPartition] = field(default_factory=dict)
     unsettled: dict[TopicPartition, None] = field(default_factory=dict)
     held: DelayedOperation | None = None
+    # The high watermark and log start offset that were answered last.
     _told: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
 
     @property
@@ -95,7 +96,7 @@ class FetchSessionCache:
     def __init__(self, delayed: DelayedOperationPurgatory) -> None:
         self._delayed = delayed
         self._sessions: dict[BrokerId, FetchSession] = {}
-        self._passing: dict[FetchSession, None] = {}
+        self._passing: dict[FetchSession, None] = {}  # not kept; their fetch waits
         self._last_id = 0
 
     def begin(self, request: FetchRequest, live: Collection[BrokerId], now_ms: int) -> FetchSession:
@@ -147,8 +148,8 @@ class FetchSessionCache:
     def on_change(self, topic_partition: TopicPartition) -> None:
         """Check a partition at the next fetch of every session that has it.
 
-        Call when its ISR or high watermark changed. Unlisted partitions are not compared on fetch;
-        do not wake fetches waiting for records.
+        Call when its ISR or high watermark changed: a fetch checks only the partitions that it
+        lists and these. Fetches that wait for records are not woken.
         """
         for session in self._sessions.values():
             if topic_partition in session.positions:

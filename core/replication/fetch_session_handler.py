@@ -29,7 +29,7 @@ MAX_LISTED = 10_000
 
 
 class SessionPartition(NamedTuple):
-    """A replica and its position in the last fetch. After a deletion it is another object."""
+    """A replica and its position in the last fetch that listed it."""
 
     partition: Partition
     row: FetchPartition
@@ -133,7 +133,8 @@ class FetchSessionHandler:
                 listed.append(partition)
             elif self._held.pop(topic_partition, None) is not None:
                 forgotten.append(topic_partition)
-        if is_full and self._changed:  # others first, in case there is no session again
+        if is_full and self._changed:
+            # Without a session the next fetch is full too: it lists the other partitions first.
             self._partitions = {
                 topic_partition: self._partitions[topic_partition]
                 for topic_partition in (*self._changed, *topic_partitions[:MAX_LISTED])
@@ -154,9 +155,9 @@ class FetchSessionHandler:
     def on_response(
         self, request: FetchRequest, response: FetchResponse
     ) -> Mapping[TopicPartition, SessionPartition]:
-        """Process an answer; return the rows of the fetch, including partitions it did not list.
+        """Process an answer; return all partitions of the session, also those it did not list.
 
-        Ignore an answer to another request than the last one.
+        Return nothing for an answer to another request than the last one.
         """
         if request is not self._in_flight:
             return {}

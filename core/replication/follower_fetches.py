@@ -93,7 +93,7 @@ class DelayedFollowerFetch(DelayedOperation):
             self._is_urgent = True
 
     def room(self) -> int:
-        """Return how many more bytes it may have of one partition."""
+        """Return for how many bytes of one partition the answer has room."""
         return min(self.request.max_bytes - self.size, self.request.partition_max_bytes)
 
     @property
@@ -159,7 +159,7 @@ class FollowerFetches:
         return session
 
     def _hear_of(self, topic_partition: TopicPartition, replica: BrokerId) -> Replica | None:
-        """Return a follower's position, which from now on needs a listed fetch to advance."""
+        """Return a follower; from now on only fetches that list the partition count for it."""
         partition = self._partitions.get(topic_partition)
         follower = None if partition is None else partition.followers.get(replica)
         if follower is not None:
@@ -216,7 +216,8 @@ class FollowerFetches:
         if isinstance(partition, Errors):
             return _failed(row, partition)
         if follower is None:
-            # The leader epoch matches, so it may know a newer assignment than we do (KAFKA-13837).
+            # The sender is not a replica here, but has this leader epoch: its controller may have
+            # sent it a newer assignment (KAFKA-13837).
             return _failed(row, Errors.UNKNOWN_LEADER_EPOCH)
         try:
             return self._read(fetch, partition, follower, row, now_ms)
@@ -234,12 +235,12 @@ class FollowerFetches:
         now_ms: int | None,
     ) -> FetchedPartition:
         log = partition.local_log
-        error, leaves = check_position(log, row.fetch_offset, row.last_fetched_epoch)
+        error, diverging = check_position(log, row.fetch_offset, row.last_fetched_epoch)
         if error is not Errors.NONE:
             start, end = log.log_start_offset, log.log_end_offset
             return _failed(row, error)._replace(log_start_offset=start, log_end_offset=end)
         records: RecordBytes = b""
-        if leaves.leader_epoch == NO_EPOCH:  # else its position is unknown (KAFKA-13141)
+        if diverging.leader_epoch == NO_EPOCH:  # else its position is unknown (KAFKA-13141)
             if now_ms is not None:
                 self._note(fetch, partition, follower, row, now_ms)
             records = self._throttled(fetch, partition, row.fetch_offset)
@@ -248,14 +249,14 @@ class FollowerFetches:
             Errors.NONE,
             partition.high_watermark,
             log.log_start_offset,
-            *leaves,
+            *diverging,
             records=records,
         )
 
     def _throttled(
         self, fetch: DelayedFollowerFetch, partition: Partition, offset: int
     ) -> RecordBytes:
-        """Read, unless the follower is throttled; a replica in sync never is."""
+        """Read, unless the follower is over its quota; members of the ISR are not limited."""
         topic_partition, now_ms = partition.topic_partition, fetch.began_ms
         if not self._quota.is_throttled(topic_partition):
             return _records(fetch, topic_partition, partition.local_log, offset)
@@ -278,7 +279,7 @@ class FollowerFetches:
         topic_partition, session, request = partition.topic_partition, fetch.session, fetch.request
         if row.log_start_offset != follower.log_start_offset:
             self._delayed.on_change(topic_partition)
-        got_on = follower.on_fetch(
+        has_moved = follower.on_fetch(
             row.fetch_offset,
             row.log_start_offset,
             request.replica_epoch,
@@ -286,7 +287,7 @@ class FollowerFetches:
             now_ms,
             session.last_fetch if session.is_kept else None,
         )
-        self._leaders.on_fetch(partition, request.replica_id, got_on=got_on, now_ms=now_ms)
+        self._leaders.on_fetch(partition, request.replica_id, has_moved=has_moved, now_ms=now_ms)
         if session.is_kept and request.replica_id not in partition.isr:
             session.unsettled[topic_partition] = None  # until it joins the ISR
 

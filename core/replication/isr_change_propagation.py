@@ -1,7 +1,8 @@
 """Collects ISR changes that leaders wrote to ZooKeeper, to notify the controller in batches.
 
-Mirrors ``kafka.server.ReplicaManager.maybePropagateIsrChanges``: with one notification for each
-change the controller would read as often as all leaders write (KAFKA-2722, KAFKA-2406).
+Mirrors ``kafka.server.ReplicaManager.maybePropagateIsrChanges``. If every change had its own
+notification, the controller would read ZooKeeper as often as all leaders write to it (KAFKA-2722,
+KAFKA-2406).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The partitions this broker leads: their ISRs, high watermarks and AlterPartition proposals.
 
 Mirrors the ISR half of ``kafka.server.ReplicaManager`` and ``kafka.cluster.Partition``. Only the
-shrink timer looks through all of them.
+shrink timer and the metrics look through all of them.
 """
 
 from __future__ import annotations
@@ -146,11 +146,11 @@ class LeaderPartitions:
         self._on_leadership(partition.topic_partition)
 
     def on_fetch(
-        self, partition: Partition, replica: BrokerId, *, got_on: bool, now_ms: int
+        self, partition: Partition, replica: BrokerId, *, has_moved: bool, now_ms: int
     ) -> None:
         """Expand the ISR or advance the high watermark after a follower's fetch."""
         self._expand_isr(partition, replica)
-        if got_on:
+        if has_moved:
             self._advance_high_watermark(partition, now_ms)
 
     def advance_high_watermarks(

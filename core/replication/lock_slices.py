@@ -1,6 +1,6 @@
 """Splits work into slices and releases the lock between them.
 
-So a request for many partitions does not block other requests for long. Kafka has a lock for each
+A request for many partitions then does not block other requests for long. Kafka has a lock for each
 partition instead.
 """
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 BYTES_PER_SLICE = 1024 * 1024
 """How many bytes one slice appends: a disk needs some milliseconds for them."""
 APPEND_BYTES = 16 * 1024
-"""The fixed cost of an append, in bytes."""
+"""The fixed cost of an append, counted as bytes."""
 REPLICAS_PER_SLICE = 32
 """How many replicas one slice creates, deletes, or changes the role of."""
 

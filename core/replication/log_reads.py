@@ -31,15 +31,15 @@ def check_position(
 ) -> tuple[Errors, EpochEndOffset]:
     """Check a position: return an error, and where the reader's log diverges (KIP-595).
 
-    The epoch of the second value is -1 unless it diverges. Raises ``StorageError``.
+    The second value is -1, -1 if the log does not diverge. Raises ``StorageError``.
     """
     start, end = log.log_start_offset, log.log_end_offset
     if last_fetched_epoch != NO_EPOCH:
-        leaves = log.end_offset_for_epoch(last_fetched_epoch)
-        if leaves.end_offset < 0 or fetch_offset < start:
+        epoch_end = log.end_offset_for_epoch(last_fetched_epoch)
+        if epoch_end.end_offset < 0 or fetch_offset < start:
             return Errors.OFFSET_OUT_OF_RANGE, NO_EPOCH_END_OFFSET
-        if leaves.leader_epoch < last_fetched_epoch or leaves.end_offset < fetch_offset:
-            return Errors.NONE, leaves
+        if epoch_end.leader_epoch < last_fetched_epoch or epoch_end.end_offset < fetch_offset:
+            return Errors.NONE, epoch_end
     if not start <= fetch_offset <= end:
         return Errors.OFFSET_OUT_OF_RANGE, NO_EPOCH_END_OFFSET
     return Errors.NONE, NO_EPOCH_END_OFFSET

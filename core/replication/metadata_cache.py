@@ -18,6 +18,7 @@ from regent.core.protocol.control import (
     UpdateMetadataPartition,
     UpdateMetadataRequest,
 )
+from regent.core.replication.log_reads import differ
 from regent.core.replication.request_parts import RequestParts
 
 
@@ -74,7 +75,7 @@ def _merge(
     for topic in request.topic_states:
         name = topic.topic_name
         known_id = topic_ids.get(name)
-        is_another_topic = None not in (known_id, topic.topic_id) and known_id != topic.topic_id
+        is_another_topic = differ(known_id, topic.topic_id)
         is_led = any(row.leader != LEADER_DURING_DELETE for row in topic.partition_states)
         if is_another_topic and is_led:
             for topic_partition in [known for known in partitions if known.topic == name]:

@@ -87,11 +87,11 @@ def _partition_view(
     snapshot: MetadataSnapshot,
     row: UpdateMetadataPartition,
     listener: str,
-    leave_out_unavailable: bool,
-    tell_missing_listener: bool,
+    error_unavailable_endpoints: bool,
+    error_unavailable_listeners: bool,
 ) -> PartitionView:
     def available(replicas: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
-        if not leave_out_unavailable:
+        if not error_unavailable_endpoints:
             return replicas
         return tuple(r for r in replicas if alive_endpoint(snapshot, r, listener) is not None)
 
@@ -99,7 +99,7 @@ def _partition_view(
     leader, error = row.leader, Errors.NONE
     if alive_endpoint(snapshot, row.leader, listener) is None:
         leader = NO_LEADER
-        lacks_listener = row.leader in snapshot.brokers and tell_missing_listener
+        lacks_listener = row.leader in snapshot.brokers and error_unavailable_listeners
         error = Errors.LISTENER_NOT_FOUND if lacks_listener else Errors.LEADER_NOT_AVAILABLE
     elif len(replicas) < len(row.replicas) or len(isr) < len(row.isr):
         error = Errors.REPLICA_NOT_AVAILABLE

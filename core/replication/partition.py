@@ -43,7 +43,7 @@ class Partition:
 
     topic_partition: TopicPartition
     topic_id: TopicId | None = None
-    # None: it has failed.
+    # None: not opened yet, or it has failed.
     log: PartitionLog | None = field(default=None, repr=False, compare=False)
     role: Role = Role.NONE
     leader: BrokerId = NO_LEADER
@@ -85,7 +85,7 @@ class Partition:
 
     @property
     def is_recovering(self) -> bool:
-        """Whether the leader was elected out of the ISR and has not recovered yet (KIP-704)."""
+        """Whether the leader was not in the ISR when elected and has not recovered (KIP-704)."""
         return self.leader_recovery_state == LeaderRecoveryState.RECOVERING
 
     @property
@@ -134,7 +134,7 @@ class Partition:
         self.followers = {}
 
     def _take(self, state: LeaderAndIsrPartition) -> None:
-        assert state.leader_epoch >= self.leader_epoch, f"{self.topic_partition}: a stale epoch"
+        assert state.leader_epoch >= self.leader_epoch, f"{self.topic_partition}: stale epoch"
         self.leader = state.leader
         self.leader_epoch = state.leader_epoch
         self.partition_epoch = state.partition_epoch
@@ -172,7 +172,7 @@ class Partition:
 
     def commit(self, answer: AlteredPartition) -> None:
         """Adopt the controller's state and end the proposal."""
-        assert self.leader in answer.isr, f"{self.topic_partition}: a leader is in sync"
+        assert self.leader in answer.isr, f"{self.topic_partition}: the leader is not in the ISR"
         self.isr = answer.isr
         self.partition_epoch = answer.partition_epoch
         self.leader_recovery_state = answer.leader_recovery_state

@@ -30,10 +30,10 @@ RespondToProduce: TypeAlias = Callable[[Mapping[TopicPartition, ProducedPartitio
 
 
 class ProducePartitionStatus(NamedTuple):
-    """The high watermark that an ``acks=all`` waits for, and the leadership that appended.
+    """The high watermark that an ``acks=all`` request waits for, and the leadership that appended.
 
-    Leader epochs may advance (ISR shrink) without failing the wait: a continuing leader never
-    truncates.
+    A new leader epoch of the same leader (after an ISR shrink) does not fail the wait: the leader
+    has truncated nothing.
     """
 
     partition: Partition

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from regent.core.model import UNKNOWN_BROKER_EPOCH
+from regent.core.replica_logs import UNKNOWN_OFFSET
 
-UNKNOWN_OFFSET = -1
 NEVER_MS = -(2**62)  # a monotonic clock may start at 0: "never" must be longer ago than any lag
 
 
@@ -44,7 +44,7 @@ class Replica:
     silent_fetch: LastFetch | None = None
 
     def on_leader_epoch(self, leader_end_offset: int, now_ms: int, *, is_in_isr: bool) -> None:
-        """Begin a leader epoch: members of the ISR get the full lag limit to fetch."""
+        """Begin a leader epoch: members of the ISR have ``replica.lag.time.max.ms`` to fetch."""
         self.last_caught_up_ms = now_ms if is_in_isr else NEVER_MS
         self.last_fetch_ms = now_ms
         self.last_fetch_leader_end_offset = leader_end_offset

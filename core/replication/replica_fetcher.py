@@ -304,7 +304,8 @@ def _go_where_leader_is(partition: Partition, answer: FetchedPartition) -> bool:
     elif answer.log_end_offset != UNKNOWN_OFFSET and (
         is_of_later_epoch or answer.log_end_offset < end
     ):
-        # The leader knows none of our epochs: we have none, or another history wrote them.
+        # The leader knows none of our epochs: we have none, or they are from before the topic was
+        # lost and created again.
         own = replica_log.end_offset_for_epoch(partition.leader_epoch)
         ours = end if own == NO_EPOCH_END_OFFSET else own.end_offset
         _truncate(replica_log, min(ours, answer.log_end_offset), answer.log_start_offset)

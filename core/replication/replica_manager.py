@@ -91,8 +91,8 @@ class ReplicaManager:
     slices. ``now_ms`` is monotonic.
 
     A method with ``respond`` calls it exactly once, after the lock is released: either before it
-    returns None, or later, on the thread whose call completes the operation. No timers here: the
-    caller must call ``expire()`` on the returned operation at its timeout.
+    returns None, or later, on the thread whose call completes the operation. This class has no
+    timers: the caller must pass the returned operation to ``expire`` at its timeout.
     """
 
     def __init__(
@@ -334,7 +334,10 @@ class ReplicaManager:
             return self._fetches.fetch(request, now_ms, respond)
 
     def shrink_isrs(self, now_ms: int) -> None:
-        """Propose ISRs without the members that are out of sync; call twice per lag limit."""
+        """Propose ISRs without the members that are out of sync.
+
+        Call it twice per ``replica.lag.time.max.ms``.
+        """
         with self._lock:
             self._leaders.shrink_isrs(now_ms)
 
@@ -426,7 +429,7 @@ class ReplicaManager:
     def replaceable_logs(self) -> list[TopicPartition]:
         """Return the damaged logs that the next LeaderAndIsr would replace, once per leadership.
 
-        The caller notifies the controller as of a failed directory. Call after every
+        The caller notifies the controller as if a log directory had failed. Call after every
         UpdateMetadata.
         """
         with self._lock:

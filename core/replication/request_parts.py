@@ -1,4 +1,4 @@
-"""Collects a complete list that is split into several requests because of its size."""
+"""Collects a complete list of partitions that several requests carry because of its size."""
 
 from __future__ import annotations
 

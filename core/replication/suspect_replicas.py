@@ -23,7 +23,7 @@ log = logging.getLogger("state.change")
 
 
 class SuspectTracker:
-    """Updated from control requests. Not thread-safe."""
+    """Learns from control requests which replicas are suspect. Not thread-safe."""
 
     def __init__(self, broker_id: BrokerId, logs: ReplicaLogs) -> None:
         self._lost: LostReplicas = []
@@ -97,7 +97,7 @@ class SuspectTracker:
             return
         version = row.leader_epoch, row.partition_epoch
         if row.leader <= NO_LEADER:
-            self._has_lost_leader = True  # from now on its log end counts
+            self._has_lost_leader = True  # an election now depends on the end of its log
         elif self._broker_id not in row.isr:
             self._out_of_sync_in[topic_partition] = max(
                 version, self._out_of_sync_in.get(topic_partition, version)
@@ -116,7 +116,7 @@ class SuspectTracker:
         self._out_of_sync_in.pop(topic_partition, None)
 
     def take_changes(self) -> bool:
-        """Return whether to notify the controller of changed suspect replicas."""
+        """Return whether to notify the controller: suspects changed, or one lost its leader."""
         has_news = self._has_lost_leader or self._told != self._logs.suspect_changes
         self._has_lost_leader, self._told = False, self._logs.suspect_changes
         return has_news

@@ -82,7 +82,7 @@ def test_a_topic_whose_answer_was_lost_is_created_once(cluster: FakeCluster) -> 
 
 
 def test_topics_without_leaders_in_time_are_named_with_the_remedy(cluster: FakeCluster) -> None:
-    late = "topic t: 2 of 3 partitions have no leader after 50 ms; everything is written"
+    late = "topic t: 2 of 3 partitions have no leader after 50 ms; all partitions are created"
 
     def answer(request: Request) -> Response | Errors | None:
         response = cluster.lead(request)

@@ -145,7 +145,9 @@ def test_a_log_that_is_in_two_directories_is_used_in_neither(two: Machine):
         alone.end()
     logs = two.start()
     assert (logs.get(T0), logs.is_offline(T0)) == (None, True)
-    with pytest.raises(StorageError, match=r"t-0: there is a log of it in .*one and .*two"):
+    with pytest.raises(
+        StorageError, match=r"t-0: there are logs of this partition in .*one and .*two"
+    ):
         create(logs)
 
 

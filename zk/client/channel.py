@@ -206,7 +206,7 @@ class SessionChannel:
         ``on_answer`` runs on the I/O thread. Raises ``SessionExpiredError``.
         """
         if not self._window.acquire(timeout=REQUEST_TIMEOUT_S):
-            raise ConnectionLossError(f"{MAX_IN_FLIGHT} requests are not answered")
+            raise ConnectionLossError(f"ZooKeeper did not answer {MAX_IN_FLIGHT} requests")
         reply = ZkReply(on_answer)
         with self._changed:
             if self.state is ConnectionState.LOST:
@@ -229,7 +229,9 @@ class SessionChannel:
             return None
         except TimeoutError as error:
             self._handler.drop()
-            raise ConnectionLossError(f"no answer in {REQUEST_TIMEOUT_S:g} s") from error
+            raise ConnectionLossError(
+                f"no answer from ZooKeeper in {REQUEST_TIMEOUT_S:g} s"
+            ) from error
         except _CONNECTION_LOSS as error:
             raise ConnectionLossError("the connection to ZooKeeper was lost") from error
         except _SESSION_OVER as error:
@@ -315,13 +317,13 @@ class SessionChannel:
         event = WatchEvent(kind, path[len(self.chroot) :] or "/")
         try:
             self._on_watch(event)
-        except Exception:  # the I/O thread must outlive what it calls
+        except Exception:  # an error of a callback must not end the I/O thread
             logger.exception("%r was not delivered", event)
 
     def _check_rearmed(self, reply: Future[Answer | None]) -> None:
         error = reply.exception()
         if error is not None and not isinstance(error, _CONNECTION_LOSS + _SESSION_OVER):
-            logger.warning("cannot arm the watches again (%r): an event is sent for each", error)
+            logger.warning("cannot arm the watches again (%r): sending an event for each", error)
             self.has_set_watches = False
             self._fire_all()
 
@@ -388,7 +390,7 @@ class SessionChannel:
             return
         try:
             on_state(state)
-        except Exception:  # the I/O thread must outlive what it calls
+        except Exception:  # an error of a callback must not end the I/O thread
             logger.exception("state %s was not delivered", state)
 
 

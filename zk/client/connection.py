@@ -107,7 +107,7 @@ class ConnectionObserver(Protocol):
 
 
 class PollHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is untyped
-    """kazoo's threading handler with one ``poll`` per wait, and a deadline since the last byte.
+    """kazoo's threading handler, with one ``poll`` per wait and a time limit for silence.
 
     ``connect_timeout_s`` limits the connect, and then the wait for the first answer. kazoo itself
     checks only whether *no* socket was ready after a ping; so a client with requests to send never
@@ -124,11 +124,11 @@ class PollHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is
         self._abandoned = False
 
     def start(self) -> None:
-        """Start nothing."""
+        """Start no threads."""
         self._running = True
 
     def stop(self) -> None:
-        """Stop nothing."""
+        """Stop no threads."""
         self._running = False
 
     def spawn(self, func: Callable[..., None], *args: Any, **kwargs: Any) -> threading.Thread:
@@ -217,7 +217,7 @@ class ZkConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo is untyped
         self.newest_zxid = 0
         """The newest zxid in any answer of a server, also in answers to pings."""
         self.required_write: RequiredWrite | None = None
-        """A server whose data lack this write is left, before any watch can fire."""
+        """If a server's data lack this write, the session ends before any watch can fire."""
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         self._timed = None

@@ -2,7 +2,7 @@
 
 ZooKeeper's watches are one-shot, and the server forgets them when the connection drops. Java's
 client keeps them in three lists and sends these with SetWatches after a reconnect; kazoo drops
-them. This module is those lists (``org.apache.zookeeper.ZooKeeper.ZKWatchManager``).
+them. This module keeps the same lists (``org.apache.zookeeper.ZooKeeper.ZKWatchManager``).
 """
 
 from __future__ import annotations

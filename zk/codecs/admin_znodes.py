@@ -193,7 +193,7 @@ def sequence_number(child: str) -> int:
     digits = child[-10:]
     if len(digits) == 10 and digits.isascii() and digits.isdigit():
         return int(digits)
-    raise bad_field("a notification", "the name", "ended by ten digits", child)
+    raise bad_field("a notification", "the name", "a text that ends in ten digits", child)
 
 
 class ProducerIdBlock(NamedTuple):

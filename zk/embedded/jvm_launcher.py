@@ -1,8 +1,9 @@
-"""Replaces itself by a JVM that the kernel kills when the parent process ends.
+"""Replaces itself with a JVM that the kernel kills when the parent process ends.
 
-Run as ``python -I jvm_launcher.py PARENT_PID JAVA ARGUMENT...``; a JVM cannot watch a death pipe.
-The kernel's parent-death signal fires when the *thread* that started this program ends, so start it
-on the main thread. Only Linux has this signal: on other systems the JVM survives a killed parent.
+Run as ``python -I jvm_launcher.py PARENT_PID JAVA ARGUMENT...``. The ZooKeeper server itself would
+not notice the end of its parent. The kernel's parent-death signal fires when the *thread* that
+started this program ends, so start it on the main thread. Only Linux has this signal: on other
+systems the JVM survives a killed parent.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> None:
-    """Replace this process by the JVM, unless the parent has ended."""
+    """Replace this process with the JVM, unless the parent has ended."""
     parent_pid = int(arguments[0])
     if sys.platform == "linux":
         # SIGKILL also ends a stopped JVM; ZooKeeper's log survives it.

@@ -1,1 +1,1 @@
-"""What the control plane keeps in ZooKeeper, by subject."""
+"""The reads and writes of the control plane in ZooKeeper, by subject."""

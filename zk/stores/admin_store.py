@@ -29,7 +29,6 @@ from regent.zk.client.operations import (
     Znode,
     ZooKeeper,
 )
-from regent.zk.client.requests import MAX_REQUEST_BYTES
 from regent.zk.codecs import znodes
 from regent.zk.codecs.admin_znodes import (
     ConfigEntityChangeNotificationZNode,
@@ -44,8 +43,6 @@ from regent.zk.stores.controller_store import read_partition_states
 from regent.zk.stores.failure_store import ControllerFailuresZNode
 from regent.zk.stores.progress_mark import read_mark
 from regent.zk.stores.topic_store import ZkTopicStore, children_of_cluster
-
-_MAX_DATA_BYTES = MAX_REQUEST_BYTES - 4096  # the rest is for paths and headers
 
 _LOOKED_AT = (
     znodes.ClusterIdZNode.PATH,
@@ -121,7 +118,7 @@ class ZkAdminStore:
     def depose_controller(self, controller: ActiveController) -> bool:
         """Delete ``/controller`` if this controller still holds it.
 
-        False when it was deleted before, or the answer was lost: this controller has resigned then.
+        False: it was deleted before, perhaps by an attempt of this call whose answer was lost.
         """
         operations: list[Operation] = [
             Check(znodes.ControllerEpochZNode.PATH, controller.epoch_zk_version),
@@ -187,7 +184,7 @@ class ZkAdminStore:
         return read_partition_states(self._zookeeper, partitions)
 
     def read_pending_reassignments(self) -> dict[TopicPartition, tuple[BrokerId, ...]]:
-        """Read ``/admin/reassign_partitions``, which other tools write: not started or complete.
+        """Read the incomplete reassignments that other tools wrote to ``/admin``.
 
         Raises ``BadDataError``.
         """

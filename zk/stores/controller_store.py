@@ -125,7 +125,7 @@ class ZkControllerStore(
         *,
         accepted_epoch: int = 0,
     ) -> ControllerEpoch | None:
-        """Create ``/controller``, bump ``/controller_epoch`` and begin a term in one transaction.
+        """Create ``/controller``, raise ``/controller_epoch`` and begin a term in one transaction.
 
         A refusal may mean that our first attempt succeeded and its answer was lost. Then the node
         belongs to our session, and the epoch is one that only that attempt can have written.

@@ -84,14 +84,14 @@ class ZkTopicDeletionStore(WatchingStore):
         requests = self._read([DeleteTopicsTopicZNode.path(topic) for topic in topics])
         found = self._read([TopicZNode.path(topic) for topic in topics])
         configs = self._read([ConfigEntityZNode.path("topics", topic) for topic in topics])
-        doomed = [
+        to_delete = [
             path
             for path, created_by_zxid in zip(found, topics.values(), strict=True)
             if (node := found[path]) is not None
             and not isinstance(node, UnreadableZnode)
             and node.stat.czxid <= created_by_zxid
         ]
-        below = self._below(doomed)
+        below = self._below(to_delete)
         writes: dict[str, list[Write]] = {}
         for topic, path, config, request in zip(topics, found, configs, requests, strict=True):
             node, request_node = found[path], requests[request]

@@ -106,7 +106,7 @@ class WatchingStore:
         return write_fenced(self._zookeeper, writes, fence, send_again=send_again)
 
     def _apply(self, operations: Sequence[Operation]) -> MultiResult:
-        """Apply one multi; repeat it after a connection loss, which the caller must tolerate."""
+        """Apply one multi; repeat it after a connection loss, even if it may have been applied."""
         while True:
             try:
                 return self._zookeeper.multi(operations)

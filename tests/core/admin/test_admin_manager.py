@@ -210,7 +210,7 @@ def test_a_request_that_times_out_keeps_its_topic():
     admin = FakeAdmin()
     pending = admin.ask(CreateTopicsRequest((CreatableTopic("t"),), PATIENCE))
     response = pending.poll(admin.cache.snapshot, NOW + PATIENCE)
-    message = "topic t: 1 of 1 partitions have no leader after 500 ms; everything is written"
+    message = "topic t: 1 of 1 partitions have no leader after 500 ms; all partitions are created"
     late = TopicOutcome("t", Errors.REQUEST_TIMED_OUT, message, 1)
     assert response == TopicsResponse((late,))
     assert "t" in admin.topics
