@@ -137,9 +137,15 @@ class ControlRequestBatch:
         self._metadata_to_all = True
 
     def add_changes(self, changes: Mapping[TopicPartition, PartitionChange]) -> None:
-        """Tell the recipients of each change the leadership that the context holds now."""
+        """Tell the recipients of each change the leadership that the context holds now.
+
+        A replica that does not exist is not told: a reassignment could not create it yet, or has
+        deleted it. It would exist on its broker only, and nothing would ever stop it.
+        """
+        exists = self._context.replica_exists
         for topic_partition, change in changes.items():
-            self.add_leader_and_isr(change.recipients, topic_partition)
+            told = [r for r in change.recipients if exists(r, topic_partition)]
+            self.add_leader_and_isr(told, topic_partition)
 
     def add_stop_replica(
         self,

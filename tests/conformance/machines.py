@@ -220,7 +220,11 @@ def watched_services(store: ScriptedStore) -> WatchedServices:
 
 
 def arrange(context: ControllerContext, store: ScriptedStore, given: Fields) -> TopicPartition:
-    """Set context and store for one partition as the case says; return the partition."""
+    """Set context and store for one partition as the case says; return the partition.
+
+    The replicas of a partition with a leadership are online: Kafka does not read their states, so
+    its tests leave them out.
+    """
     topic_partition = partition(given.take("partition", "t-0"))
     context.epoch = given.take("controller_epoch", 50)
     replicas = given.take("assignment", None)
@@ -236,6 +240,8 @@ def arrange(context: ControllerContext, store: ScriptedStore, given: Fields) -> 
         known = leadership(cached, context.epoch, "cached")
         context.put_partition_leadership_info(topic_partition, known)
         store.states[topic_partition] = known  # ZooKeeper's content, unless the case gives another
+        for replica in context.replicas_of([topic_partition]):
+            context.put_replica_state(replica, ReplicaState.ONLINE)
     _script(store, topic_partition, given, context.epoch)
     return topic_partition
 

@@ -107,8 +107,11 @@ class ReassignmentElections:
     def _is_complete(
         self, topic_partition: TopicPartition, state: LeaderIsrAndControllerEpoch | object
     ) -> bool:
-        if not self._context.partition_full_replica_assignment(topic_partition).is_being_reassigned:
-            return True
+        assignment = self._context.partition_full_replica_assignment(topic_partition)
+        if not assignment.is_being_reassigned:
+            # A superseded reassignment may have deleted some: they are created again first.
+            exists = self._context.replica_exists
+            return all(exists(r, topic_partition) for r in assignment.replicas)
         return isinstance(state, LeaderIsrAndControllerEpoch) and is_reassignment_complete(
             state.leader_and_isr, partition_replicas(self._context, topic_partition)
         )

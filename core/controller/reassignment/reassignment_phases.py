@@ -209,16 +209,18 @@ class ReassignmentPhases:
         self._partitions.handle_state_changes(never_led, PartitionState.ONLINE, OfflineElection())
 
     def _make_new(self, partitions: Iterable[TopicPartition]) -> None:
-        """Create the replicas to add, and let them fetch."""
-        adding = self._adding(partitions)
-        unknown = self._in_state(ReplicaState.NON_EXISTENT, adding)
+        """Create the target replicas that do not exist, and let them fetch.
+
+        These are the replicas to add, and those that a superseded reassignment has deleted.
+        """
+        unknown = self._in_state(ReplicaState.NON_EXISTENT, self._target(partitions))
         self._replicas.handle_state_changes(unknown, ReplicaState.NEW)
 
     # --- phase B ---
 
     def _complete(self, partitions: Collection[TopicPartition]) -> None:
         """Keep only the target replicas; failures are retried later."""
-        new = self._in_state(ReplicaState.NEW, self._adding(partitions))
+        new = self._in_state(ReplicaState.NEW, self._target(partitions))
         self._replicas.handle_state_changes(new, ReplicaState.ONLINE)
         before = {p: self._context.partition_full_replica_assignment(p) for p in partitions}
         for topic_partition, assignment in before.items():
@@ -287,13 +289,13 @@ class ReassignmentPhases:
 
     # --- inside ---
 
-    def _adding(self, partitions: Iterable[TopicPartition]) -> list[PartitionAndReplica]:
+    def _target(self, partitions: Iterable[TopicPartition]) -> list[PartitionAndReplica]:
         return [
             PartitionAndReplica(topic_partition, replica)
             for topic_partition in partitions
             for replica in self._context.partition_full_replica_assignment(
                 topic_partition
-            ).adding_replicas
+            ).target_replicas
         ]
 
     def _in_state(

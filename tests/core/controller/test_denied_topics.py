@@ -68,15 +68,15 @@ def move(partition: TopicPartition, *target: int) -> ApiPartitionReassignment:
 
 
 def proposal(candidate: Candidate, *isr: BrokerId) -> AlterPartitionReceived:
-    """Return an AlterPartition request of broker 1, the leader of t-0."""
+    """Return an AlterPartition request of the leader of t-0."""
     context = candidate.controller.context
     state = context.partition_leadership_info(T0)
     assert state is not None
     now = state.leader_and_isr
     unknown = (UNKNOWN_BROKER_EPOCH,) * len(isr)
     row = AlterPartitionRow(*T0, None, now.leader_epoch, isr, unknown, 0, now.partition_epoch)
-    broker_epoch = context.live_broker_epochs[1]
-    return AlterPartitionReceived(1, AlterPartitionRequest(1, broker_epoch, (row,)))
+    broker_epoch = context.live_broker_epochs[now.leader]
+    return AlterPartitionReceived(1, AlterPartitionRequest(now.leader, broker_epoch, (row,)))
 
 
 def stopped(effects: Iterable[Effect]) -> list[BrokerId]:
@@ -222,6 +222,43 @@ def test_no_replica_joins_the_isr_before_the_first_leader_epoch_of_its_reassignm
     assert rows_sent[3][T0].is_new
     candidate.handle(proposal(candidate, 1, 2, 3))
     assert tree.leads(T0)[:2] == (1, (1, 2, 3))
+
+
+def test_a_replica_whose_reassignment_could_not_start_is_not_told_of_other_changes(
+    tree: Tree, candidate: Candidate
+) -> None:
+    """It would stay on its broker when the reassignment is superseded."""
+    elect_and_deny_the_state(tree, candidate)
+    candidate.handle(move(T0, 1, 2, 3))
+    tree.server.allow(STATE)
+    tree.unregister(2)
+    rows_sent = leader_and_isr_rows(candidate.catch_up())
+    assert tree.leads(T0) == (1, (1,), 6)
+    assert rows_sent.keys() == {1}
+    rows_sent = leader_and_isr_rows(candidate.handle(ReadAgain(1)))
+    assert rows_sent[3][T0].is_new
+
+
+def test_a_replica_that_a_superseded_reassignment_deleted_is_created_again(tree: Tree) -> None:
+    """Of the two replicas to be removed, an ACL kept the other one in the ISR."""
+    tree.register(4)
+    candidate = Candidate(tree, 3)
+    tree.put_topic("t", {0: ReplicaAssignment((2, 1, 4), (2,), (1, 4))}, topic_id(7))
+    tree.put_state(T0, 1, (2, 4), leader_epoch=5)
+
+    def deny_when_another_leads(call: Call) -> None:
+        if tree.leads(T0)[0] == 2:
+            tree.server.deny_writing(STATE)
+
+    candidate.session.hook = deny_when_another_leads
+    assert dict(deleted_in(candidate.start())).keys() == {1}
+    candidate.session.hook = None
+    tree.server.allow(STATE)
+    rows_sent = leader_and_isr_rows(candidate.handle(move(T0, 1, 4)))
+    assert rows_sent[1][T0].is_new
+    candidate.handle(proposal(candidate, 4, 1))
+    assert tree.leads(T0)[:2] == (4, (4, 1))
+    assert not candidate.controller.context.partitions_being_reassigned
 
 
 def test_an_unneeded_replica_is_stopped_when_it_can_leave_the_isr(

@@ -11,7 +11,11 @@ from regent.core.controller.election import (
     ReassignElection,
 )
 from regent.core.controller.services import ControllerSettings
-from regent.core.controller.states import VALID_PREVIOUS_PARTITION_STATES, PartitionState
+from regent.core.controller.states import (
+    VALID_PREVIOUS_PARTITION_STATES,
+    PartitionState,
+    ReplicaState,
+)
 from regent.core.errors import ControllerMovedError, StateChangeFailedError
 from regent.core.model import LeaderRecoveryState, ReplicaAssignment, TopicPartition
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode
@@ -146,6 +150,7 @@ def test_a_new_partition_that_has_a_state_is_elected_from_that_state(
     parts: ControllerParts,
 ) -> None:
     parts.assign(T0, (5, 6))
+    parts.put_replica_state(T0, 5, ReplicaState.NEW)
     parts.put_state(T0, 8, (8, 6), leader_epoch=4, controller_epoch=0)
     assert parts.partitions.handle_state_changes([T0], ONLINE, OfflineElection()) == {}
     assert parts.leads(T0) == (6, (6,), 5)

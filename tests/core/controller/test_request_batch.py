@@ -6,12 +6,15 @@ import pytest
 
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.effects import SendControlRequest
+from regent.core.controller.partition_replicas import PartitionChange
 from regent.core.controller.request_batch import ControlRequestBatch
+from regent.core.controller.states import ReplicaState
 from regent.core.model import (
     EPOCH_DURING_DELETE,
     LEADER_DURING_DELETE,
     NO_EPOCH,
     BrokerRegistration,
+    PartitionAndReplica,
     ReplicaAssignment,
     TopicPartition,
 )
@@ -199,6 +202,16 @@ def test_an_offline_or_missing_leader_is_not_in_live_leaders(
     context.put_partition_leadership_info(FOO1, leadership(-1, (3,)))
     batch.add_leader_and_isr((2,), FOO1)
     assert leader_and_isr(batch.effects(), 2).live_leaders == ()
+
+
+def test_a_change_is_not_sent_to_a_replica_that_does_not_exist(
+    context: ControllerContext, batch: ControlRequestBatch
+) -> None:
+    """Broker 3 would create it, and nothing would stop it when no reassignment needs it."""
+    for replica in (1, 2):
+        context.put_replica_state(PartitionAndReplica(FOO0, replica), ReplicaState.ONLINE)
+    batch.add_changes({FOO0: PartitionChange(LED[FOO0].leader_and_isr, recipients=(1, 2, 3))})
+    assert leader_and_isr_rows(batch.effects()).keys() == {1, 2}
 
 
 @pytest.mark.parametrize("values", [(True, False), (False, True), (True, True)])
