@@ -73,6 +73,10 @@ PartitionStates: TypeAlias = Mapping[TopicPartition, LeaderIsrAndControllerEpoch
 """``state`` znodes as read; their versions are the partition epochs. Absent ones have no entry."""
 
 
+IsKept: TypeAlias = Callable[[str, TopicId | None], bool]
+"""Whether a topic to be deleted stays after all, now that its znode can be decoded."""
+
+
 class ControllerFailure(NamedTuple):
     """A topic or an event whose handling raised an unexpected exception, which ended a term.
 
@@ -282,15 +286,18 @@ class ControllerStore(Protocol):
         """Delete the requests to delete these topics (fenced); absent ones are skipped."""
         ...
 
-    def delete_topics(self, topics: Mapping[str, int], epoch_zk_version: int) -> frozenset[str]:
+    def delete_topics(
+        self, topics: Mapping[str, int], epoch_zk_version: int, is_kept: IsKept | None = None
+    ) -> frozenset[str]:
         """Delete topics with all znodes below them, their configurations and deletion requests.
 
         The value is the largest zxid at which the topic may have been created. A later topic of
         that name stays, with its configuration, and so does a later deletion request. Fenced.
         Children are deleted first; topic, configuration and request are deleted together, so that
         the next controller continues after a crash. Returns the topics whose deletion is complete.
-        It is not complete while others create znodes below the topic, and when a later topic of
-        that name is queued for deletion too.
+        It is not complete while others create znodes below the topic, when a later topic of that
+        name is queued for deletion too, when the topic cannot be read, and when ``is_kept``. With
+        ``is_kept`` nothing is deleted of a topic that was written after that was asked.
         """
         ...
 

@@ -28,9 +28,10 @@ from regent.core.controller.partition_state_machine import PartitionStateMachine
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import PartitionState, ReplicaState
-from regent.core.errors import BadDataError, Errors, UnreadableError
+from regent.core.errors import BadDataError, Errors
 from regent.core.model import BrokerId, PartitionAndReplica, TopicPartition
 from regent.core.ports import TopicAssignment, WriteError
+from regent.core.protocol.control import TopicId
 
 # Others may write a topic's znode while we remove added partitions. Then we try again, and give up
 # after this many rounds: their next write triggers another attempt.
@@ -121,13 +122,12 @@ class TopicDeletions:
     def _delete_untold(self, requests: Mapping[str, int]) -> None:
         """Delete the znodes of topics that no broker was told of; often only the request exists.
 
-        A topic that will be known soon is left: its brokers have logs of it and must be asked.
+        A topic that will be known soon is left: its brokers have logs of it and must be asked. Only
+        the store can decide that: a znode may be repaired until the moment at which it is deleted.
         """
-        waiting = self._to_be_known(requests)
-        if waiting:
-            self._try_again_later(waiting)
-        requests = {topic: zxid for topic, zxid in requests.items() if topic not in waiting}
-        gone = self._services.store.delete_topics(requests, self._context.epoch_zk_version)
+        gone = self._services.store.delete_topics(
+            requests, self._context.epoch_zk_version, self._will_be_known
+        )
         for topic in sorted(gone):
             if topic not in self._context.all_topics:
                 self._context.bad_topics.pop(topic, None)
@@ -135,20 +135,10 @@ class TopicDeletions:
         if len(gone) < len(requests):
             self._try_again_later(requests.keys() - gone)
 
-    def _to_be_known(self, topics: Iterable[str]) -> set[str]:
-        """Return the topics that could not be used when they were read, and can be now or soon.
-
-        These are topics whose znode was repaired (its watch has fired), and topics that an ACL
-        hides for now.
-        """
-        broken = [topic for topic in topics if topic in self._context.bad_topics]
-        found = self._services.store.read_topics(broken) if broken else {}
-        return {topic for topic, read in found.items() if self._will_be_known(topic, read)}
-
-    def _will_be_known(self, topic: str, read: TopicAssignment | BadDataError) -> bool:
-        if isinstance(read, BadDataError):
-            return isinstance(read, UnreadableError)
-        return read.topic_id is None or self._context.topic_name(read.topic_id) in (None, topic)
+    def _will_be_known(self, topic: str, topic_id: TopicId | None) -> bool:
+        """Whether a topic that could not be used can be now: its znode was repaired."""
+        is_unique = topic_id is None or self._context.topic_name(topic_id) in (None, topic)
+        return is_unique and topic in self._context.bad_topics
 
     def on_grown(self, topic: str, assignment: TopicAssignment) -> None:
         """Remove partitions that were added to a topic queued for deletion (KAFKA-6612)."""

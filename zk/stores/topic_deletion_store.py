@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from regent.core.errors import BadDataError
+from regent.core.ports import IsKept
 from regent.zk.client.operations import (
     ANY_VERSION,
+    Check,
     ConnectionLossError,
     Delete,
     UnreadableZnode,
@@ -43,15 +46,18 @@ class ZkTopicDeletionStore(WatchingStore):
         requests = [[Delete(DeleteTopicsTopicZNode.path(topic), ANY_VERSION)] for topic in topics]
         self._write_fenced(requests, epoch_zk_version)
 
-    def delete_topics(self, topics: Mapping[str, int], epoch_zk_version: int) -> frozenset[str]:
+    def delete_topics(
+        self, topics: Mapping[str, int], epoch_zk_version: int, is_kept: IsKept | None = None
+    ) -> frozenset[str]:
         """Delete topics, their configuration and the request to delete them.
 
         After a refused write, or a lost answer, the nodes are read again: the write may have been
         applied, and a client that waited for the deletion may have created the topic again.
+        ``is_kept`` is asked about what was read, and every write checks that this is still there.
         """
         remaining = dict(topics)
         for _ in range(MAX_ROUNDS):
-            writes = self._writes(remaining)
+            writes = self._writes(remaining, is_kept)
             try:
                 refused = self._refused(writes, epoch_zk_version)
             except ConnectionLossError:
@@ -75,10 +81,11 @@ class ZkTopicDeletionStore(WatchingStore):
             if isinstance(outcome, WriteRefused)
         }
 
-    def _writes(self, topics: Mapping[str, int]) -> dict[str, list[Write]]:
+    def _writes(self, topics: Mapping[str, int], is_kept: IsKept | None) -> dict[str, list[Write]]:
         """Return the writes for each topic, in the order in which they must be applied.
 
-        A topic is missing when a later topic of its name exists and is queued for deletion too.
+        A topic is missing when it is kept, or a later topic of its name exists, and the request is
+        for that one.
         """
         # Read the requests first: a topic with a request was created before it, so it is found.
         requests = self._read([DeleteTopicsTopicZNode.path(topic) for topic in topics])
@@ -86,10 +93,13 @@ class ZkTopicDeletionStore(WatchingStore):
         configs = self._read([ConfigEntityZNode.path("topics", topic) for topic in topics])
         to_delete = [
             path
-            for path, created_by_zxid in zip(found, topics.values(), strict=True)
-            if (node := found[path]) is not None
+            for (path, node), (topic, created_by_zxid) in zip(
+                found.items(), topics.items(), strict=True
+            )
+            if node is not None
             and not isinstance(node, UnreadableZnode)
             and node.stat.czxid <= created_by_zxid
+            and not (is_kept is not None and _is_kept(topic, node, is_kept))
         ]
         below = self._below(to_delete)
         writes: dict[str, list[Write]] = {}
@@ -106,7 +116,10 @@ class ZkTopicDeletionStore(WatchingStore):
                     last.append(Delete(config, ANY_VERSION))
             if request_node is not None:
                 last.append(Delete(request, ANY_VERSION))
-            children: list[Write] = [[Delete(p, ANY_VERSION)] for p in below.get(path, ())]
+            decided = [] if is_kept is None or node is None else [Check(path, node.stat.version)]
+            children: list[Write] = [
+                [*decided, Delete(p, ANY_VERSION)] for p in below.get(path, ())
+            ]
             writes[topic] = [*children, last] if last else children
         return writes
 
@@ -132,6 +145,14 @@ def _descendants(path: str, children: Mapping[str, Sequence[str]]) -> Iterator[s
     for child in children[path]:
         yield from _descendants(child, children)
         yield child
+
+
+def _is_kept(topic: str, node: Znode, is_kept: IsKept) -> bool:
+    """Whether a topic stays; one whose znode cannot be decoded does not."""
+    try:
+        return is_kept(topic, TopicZNode.decode(node.data).topic_id)
+    except BadDataError:
+        return False
 
 
 def _is_meant(request: Znode | None, topic: Znode | None) -> bool:

@@ -316,6 +316,22 @@ def test_a_topic_repaired_after_its_last_read_is_read_before_it_is_deleted(
     assert parts.context.is_topic_queued_for_deletion("bad")
 
 
+@pytest.mark.parametrize("method", ["children_many", "multi_many"])
+def test_a_topic_repaired_while_its_znodes_are_being_deleted_keeps_them_until_brokers_are_asked(
+    parts: ControllerParts, method: str
+) -> None:
+    parts.server.put("/brokers/topics/bad", b"not JSON")
+    parts.server.put("/brokers/topics/bad/partitions/0/state", b"{}")
+    parts.topics.on_topic_change()
+    before = left_of(parts, "bad")
+    act_once(
+        parts.zookeeper, lambda: parts.put_topic("bad", {0: (1, 2)}, topic_id(7)), method=method
+    )
+    request_deletion(parts, "bad")
+    assert set(left_of(parts, "bad")) == {*before, "/admin/delete_topics/bad"}
+    assert RETRY in parts.effects()
+
+
 def test_a_known_topic_that_became_unreadable_is_deleted_with_its_replicas(
     parts: ControllerParts,
 ) -> None:
