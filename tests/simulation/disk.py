@@ -64,17 +64,26 @@ class Disk(MemoryLogs):
         self.on_out_of_service: Callable[[], None] = lambda: None
         # Logs of a directory that was unreadable when the process started.
         self._out_of_sight: dict[TopicPartition, MemoryLog] = {}
-        self._created_anew: set[TopicPartition] = set()  # created as new replicas since then
+        self._superseded: set[MemoryLog] = set()  # their replicas were created anew since then
 
     def make_log(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> MemoryLog:
         """Return a new log that notifies the observer."""
-        if topic_partition in self._out_of_sight:
-            self._created_anew.add(topic_partition)
+        former = self._out_of_sight.get(topic_partition)
+        if former is not None:
+            self._superseded.add(former)
         topic = topic_partition.topic
         log = ObservedLog(
             topic_partition, topic_id, lambda: self.config_of(topic), self.wall_clock_ms
         )
         log.disk = self
+        return log
+
+    def get_or_create(
+        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
+    ) -> MemoryLog:
+        """Return a log, which is in use from now on."""
+        log = super().get_or_create(topic_partition, topic_id, is_new=is_new)
+        self._superseded.discard(log)
         return log
 
     def find(self, topic_partition: TopicPartition) -> MemoryLog | None:
@@ -125,23 +134,24 @@ class Disk(MemoryLogs):
         """Replace the failed directory by an empty one, or by itself."""
         self.replace_failed()
         lost, self._out_of_sight = self._out_of_sight, {}
-        self._created_anew.clear()
         for name, log in lost.items():
             if has_its_data and name not in self._logs:  # else there would be two, both unusable
                 log.is_offline = log.is_unwritable = False
                 self._logs[name] = log
+        self._superseded.intersection_update(self._logs.values())
         return self
 
     def kept_topic_id(self, name: TopicPartition) -> TopicId | str | None:
-        """Return the topic id of a log, readable or not; "none": there is no log.
+        """Return the topic id of a log, readable or not; "none": there is none but a stray one.
 
-        A partition may move away while its log is unreadable, and return as a new replica. The
-        former log is then stray: the broker was sent a request to delete it (KAFKA-10314).
+        A new replica of a reassignment may be created anew in another directory while its log is
+        unreadable (KAFKA-10314). The broker deletes the log that it has; it cannot delete the
+        former one. That one is stray, also after it returns, until the broker uses it again.
         """
         log = self._logs.get(name)
-        if log is None and name not in self._created_anew:
+        if log is None:
             log = self._out_of_sight.get(name)
-        return "none" if log is None else log.topic_id
+        return "none" if log is None or log in self._superseded else log.topic_id
 
     @past_all_guards
     def mark_damaged(self, topic_partition: TopicPartition, reason: str) -> None:

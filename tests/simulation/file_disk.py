@@ -98,9 +98,10 @@ class FileDisk(LogManager):
         return log
 
     def kept_topic_id(self, name: TopicPartition) -> TopicId | str | None:
-        """Return the topic id of a log, readable or not; "none": there is no log."""
+        """Return the topic id of a log, readable or not; see ``Disk``."""
         if name in self._homes:
-            return self.topic_id(name)
+            is_stray = name in self.machine.superseded and not self.machine.hidden
+            return "none" if is_stray else self.topic_id(name)
         return self.machine.hidden_ids.get(name, "none")
 
     # --- operations of the broker ---
@@ -117,8 +118,13 @@ class FileDisk(LogManager):
         self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
     ) -> UnifiedLog:
         """Return a log; a new one replaces an unreadable one."""
-        if is_new and topic_partition not in self._homes:
-            self.machine.hidden_ids.pop(topic_partition, None)
+        machine = self.machine
+        is_hidden = topic_partition in machine.hidden_ids and topic_partition not in self._homes
+        if is_new and is_hidden:
+            del machine.hidden_ids[topic_partition]
+            machine.superseded.add(topic_partition)
+        elif not machine.hidden:
+            machine.superseded.discard(topic_partition)
         return super().get_or_create(topic_partition, topic_id, is_new=is_new)
 
     @past_all_guards
@@ -176,8 +182,7 @@ class FileDisk(LogManager):
 
         def change() -> None:
             self._repair(has_its_data=True)
-            self.machine.hidden_ids = {name: self.topic_id(name) for name in names}
-            self.machine.hide(0)
+            self.machine.hide(0, {name: self.topic_id(name) for name in names})
 
         return self._next(dict.fromkeys(names, 0), change)
 
@@ -197,8 +202,10 @@ class FileDisk(LogManager):
                 for name in self._homes:  # two logs of one partition would be unusable
                     shutil.rmtree(hidden / str(name), ignore_errors=True)
                 hidden.rename(path)
+                machine.superseded -= self._homes.keys()
             else:
                 shutil.rmtree(hidden)
+                machine.superseded.clear()
         machine.hidden, machine.hidden_ids = {}, {}
 
     def _next(
@@ -242,8 +249,7 @@ class FileDisk(LogManager):
         for directory, logs in enumerate(self._directories):
             if logs.is_offline and directory not in self.machine.hidden:
                 names = self.fragile(directory)
-                self.machine.hidden_ids = {name: self.topic_id(name) for name in names}
-                self.machine.hide(directory)
+                self.machine.hide(directory, {name: self.topic_id(name) for name in names})
         if is_clean:
             for log in self._usable_logs():
                 log.close()  # in this thread: a shutdown would use others

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from regent.core.log_config import LogConfig
@@ -20,8 +20,10 @@ WALL_CLOCK_SPEED = 20
 class Machine:
     """State beyond the processes of one broker: its files, which data are flushed, its clocks.
 
-    ``hidden`` are the unreadable directories and their present paths. ``let_go`` closes what the
-    present process has open.
+    ``hidden`` are the unreadable directories and their present paths, ``hidden_ids`` the topic ids
+    of their logs. ``superseded`` are logs whose replica was created anew while they were hidden,
+    also after they return, until they are used. ``let_go`` closes what the present process has
+    open.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Machine:
         self.directories = [root / f"{broker_id}-{name}" for name in ("one", "two")]
         self.hidden: dict[int, Path] = {}
         self.hidden_ids: dict[TopicPartition, TopicId | None] = {}
+        self.superseded: set[TopicPartition] = set()
         self.let_go: Callable[[], None] = lambda: None
         self._durable = durable
         self._now_ms = now_ms
@@ -47,8 +50,9 @@ class Machine:
         """The time of a wall clock that runs fast."""
         return TIMESTAMP_MS + self._now_ms() * WALL_CLOCK_SPEED
 
-    def hide(self, directory: int) -> None:
-        """Replace a directory by something unusable."""
+    def hide(self, directory: int, ids: Mapping[TopicPartition, TopicId | None]) -> None:
+        """Replace a directory by something unusable; ``ids`` are those of its logs."""
+        self.hidden_ids = {name: ids[name] for name in ids if name not in self.superseded}
         path = self.directories[directory]
         self.hidden[directory] = path.rename(path.with_name(f"{path.name}-hidden"))
         path.touch()

@@ -140,7 +140,7 @@ class SimulatedDisk(ReplicaLogs, Protocol):
         ...
 
     def kept_topic_id(self, name: TopicPartition) -> TopicId | str | None:
-        """Return the topic id of a log, readable or not; "none": there is no log."""
+        """Return the topic id of a log, readable or not; "none": there is none but a stray one."""
         ...
 
     # --- damage ---
