@@ -116,7 +116,7 @@ class AlterPartitionSender(RegentActor):
         self._retry.cancel()
 
     def _decided(self, request: AlterPartitionRequest) -> AlterPartitionResponse | None:
-        """Return the decision; None: the whole request was refused."""
+        """Return the answer, or None if the whole request was refused."""
         response = self.alter_partitions(request)
         if response.error_code is Errors.STALE_BROKER_EPOCH:
             is_news = self._stale_epoch != request.broker_epoch

@@ -56,7 +56,7 @@ class BrokerState(Enum):
 
 
 class BrokerStatus:
-    """The broker's state, for any thread to read; it never goes back from shutting down."""
+    """The state of the broker and its warnings, for any thread to read."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -148,7 +148,7 @@ class BrokerCallbacks:
     on_metadata_changed: Callable[[], None] = lambda: None
     """The metadata cache has been updated."""
     catch_up_with_configs: Callable[[], None] = lambda: None
-    """Apply the throttles that were set before a reassignment, and return only then.
+    """Return when the throttles that were set before a reassignment are applied.
     Raises ``SessionExpiredError``."""
     load_topic_configs: Callable[[Collection[str]], None] = lambda _: None
     """Load the configurations of these topics before their logs are created.

@@ -2,9 +2,9 @@
 
 A line has ``ts_ms`` (wall clock), ``broker_id``, ``controller_epoch``, ``event_id`` (ascending
 within one run of the process), ``event``, ``cause``, ``queue_ms``, ``handling_ms`` and ``changes``
-(a list of sentences; of a large change the first few and how many more there are). Control requests
-carry the event id, and brokers log it: ``<controller epoch>-<event id>``. The answer of a broker
-also has ``answered_ms``: the time since the first attempt to send the request.
+(a list of sentences; if there are many, the first few and the number of the others). Control
+requests carry the event id, and brokers log it: ``<controller epoch>-<event id>``. The answer of a
+broker also has ``answered_ms``: the time since the first attempt to send the request.
 """
 
 from __future__ import annotations
@@ -70,7 +70,10 @@ class EventJournal(Protocol):
 
 
 class EventJournalFile:
-    """Appends to ``events.jsonl``; a full disk costs lines, never the controller."""
+    """Appends to ``events.jsonl``.
+
+    If a write fails, for example on a full disk, the line is lost and the controller continues.
+    """
 
     def __init__(self, path: Path, broker_id: BrokerId) -> None:
         self._path = path

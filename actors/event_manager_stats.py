@@ -15,7 +15,7 @@ from regent.core.controller.events import ControllerEvent
 from regent.core.controller.gauges import ControllerGauges
 from regent.core.timers import Timer
 
-IDLE_RESET_MS = 300_000  # without an event for so long, the queue times are reset
+IDLE_RESET_MS = 300_000  # after this time without an event, the queue times are reset
 
 
 class EventManagerStats:
@@ -42,7 +42,7 @@ class EventManagerStats:
 
     @contextmanager
     def handling(self, event: ControllerEvent, queue_ms: float) -> Iterator[None]:
-        """Measure the time spent inside the context, also if it raises."""
+        """Measure the time that the block takes, even if it raises."""
         self.event_queue_time.record(queue_ms)
         started = self._last_event_at = monotonic()
         self.state = state_of(event)

@@ -1,8 +1,8 @@
 """A first-in first-out lock that prefers one thread to all others.
 
 ``threading.Lock`` is not fair: a thread that takes it again and again to serve producers may delay
-a control request for a second. Also in a fair queue the control request would wait until all
-earlier threads have written to a busy disk, so the thread of control requests comes first.
+a control request for a second. In a fair queue a control request would still wait until all earlier
+threads have written to a busy disk. So the thread of control requests goes first.
 """
 
 from __future__ import annotations

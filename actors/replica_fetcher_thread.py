@@ -27,7 +27,7 @@ from regent.transport.client import RequestAbandonedError, RequestError
 
 logger = logging.getLogger(__name__)
 
-REQUEST_TIMEOUT_MS = 30_000  # after the longest wait of the leader: replica.socket.timeout.ms
+REQUEST_TIMEOUT_MS = 30_000  # in addition to the wait of the leader; replica.socket.timeout.ms
 
 
 OpenFetchChannel: TypeAlias = Callable[[str], RequestChannel[FetchRequest]]

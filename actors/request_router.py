@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class RequestRouter:
-    """Called on the control server's thread; never blocks."""
+    """The handler of the control port; called on the control server's thread, never blocks."""
 
     def __init__(
         self,
@@ -89,9 +89,10 @@ def controller_client_id(broker_id: BrokerId) -> str:
 
 
 def _sequence(header: ControlHeader, incoming: IncomingRequest) -> int:
-    """Return the number of the attempt, if the sender is a controller.
+    """Return the correlation id, which numbers the attempt, if the sender is a controller.
 
-    Only a controller's numbers give a sequence: all of its channels draw from one counter.
+    Only a controller numbers the requests of all its connections from one counter, so that a
+    higher number means a later attempt. For other senders return 0.
     """
     is_controller = incoming.client_id == controller_client_id(header.controller_id)
     return incoming.correlation_id if is_controller else 0

@@ -28,7 +28,7 @@ from regent.transport.codec import EncodedBody, Response
 logger = logging.getLogger(__name__)
 
 UNANSWERED_WARNING_S = 5.0
-_LEASE_POLL_S = 0.05
+_LEASE_POLL_S = 0.05  # how often a wait for the ZooKeeper session checks it
 
 
 class ControlChannel(Protocol):
@@ -135,7 +135,7 @@ class RequestSendThread(RegentActor):
                 return None
         endpoint = self._registration.info.control_endpoint
         if endpoint is None:
-            return None  # not one of ours: it registers again when it is
+            return None  # a broker of Kafka, for example: it cannot receive our requests
         if self._channel is None:
             self._channel = self._open_channel(endpoint)
         try:

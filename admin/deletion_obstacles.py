@@ -27,7 +27,7 @@ def deletion_obstacles(
         down = sorted({r for p in partitions for r in p.replicas if r not in live})
         if down:
             brokers = f"broker {down[0]} is" if len(down) == 1 else f"brokers {listed(down)} are"
-            obstacles[topic] = f"{brokers} down and cannot delete replicas until back"
+            obstacles[topic] = f"{brokers} down; replicas there cannot be deleted"
         elif any(partition.is_being_reassigned for partition in partitions):
             obstacles[topic] = "partitions of it are being reassigned"
         else:

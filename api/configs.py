@@ -110,7 +110,7 @@ class ConfigView:
             raise ResourceRefusedError(
                 Errors.INVALID_REQUEST, f"this is broker {self.broker_id}, not {name!r}"
             )
-        raise ResourceRefusedError(Errors.INVALID_REQUEST, f"no resources of type {type_} here")
+        raise ResourceRefusedError(Errors.INVALID_REQUEST, f"type {type_} has no configuration")
 
 
 def config_apis(view: ConfigView, executor: Executor) -> Sequence[KafkaApi]:

@@ -2,7 +2,7 @@
 
 A few kilobytes can decompress to gigabytes, so the size is limited. ``cramjam`` has the decoders of
 snappy, lz4 and zstd. They write into a mapping as large as the limit, which takes only the memory
-that is written. It takes 2 MB, so it is imported with the first compressed batch.
+that is written. ``cramjam`` takes 2 MB, so it is imported with the first compressed batch.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 
 LEAST_LIMIT = 16 * 1024 * 1024
-"""Bytes of records that every batch may have: more than producers put into one."""
+"""Bytes of records that every batch may have; producers put fewer into one."""
 MAX_RATIO = 128
-"""Compression ratio that every batch may have: more than that of text."""
+"""Compression ratio that every batch may have; that of text is lower."""
 MOST_LIMIT = 2**31 - 1
 """Bytes of records that no batch may exceed: Kafka counts them in 31 bits."""
 

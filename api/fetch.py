@@ -46,7 +46,7 @@ class FetchSource(Protocol):
         *,
         waits: bool = True,
     ) -> DelayedOperation | None:
-        """Respond when ``min_bytes`` are there; at once if ``waits`` is false."""
+        """Respond when there are ``min_bytes``, or at once if ``waits`` is false."""
         ...
 
     def expire(self, operation: DelayedOperation, now_ms: int) -> None:

@@ -160,7 +160,8 @@ class _TopicEncoder:
         async with self._reading:
             if self._is_read:
                 return
-            topics: dict[str, list[UpdateMetadataPartition]] = {}  # the reader may be cancelled
+            # Complete before it is assigned, because this coroutine may be cancelled half way.
+            topics: dict[str, list[UpdateMetadataPartition]] = {}
             for count, (topic_partition, row) in enumerate(
                 self.snapshot.partitions.items(), start=1
             ):
@@ -192,7 +193,7 @@ class _TopicEncoder:
     def _views(
         self, topic: str, rows: Sequence[UpdateMetadataPartition], version: int
     ) -> Sequence[PartitionView]:
-        # Every topic of a snapshot is searched, so it gets a small one.
+        # ``topic_metadata`` looks at all partitions of a snapshot: give it one with these only.
         named = {TopicPartition(topic, row.partition_index): row for row in rows}
         (view,) = topic_metadata(
             replace(self.snapshot, partitions=named),

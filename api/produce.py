@@ -44,7 +44,7 @@ _PARTITION: Final = struct.Struct(">ihqq")  # index, error, base offset, log app
 _PARTITION_V5: Final = struct.Struct(">ihqqq")  # and the log start offset
 _checker: Final = ThreadPoolExecutor(1, "record-validation")  # one thread limits the memory
 _NO_TRANSACTIONS: Final = ProducedPartition(
-    Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message="there are no transactions here"
+    Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message="transactions are not supported"
 )
 
 
@@ -193,7 +193,7 @@ def _decode(
     def partition_of(topic: str) -> int:
         topic_partition = TopicPartition(topic, reader.int32())
         if topic_partition in records:
-            raise MalformedRequestError(f"{topic_partition} twice in one request")
+            raise MalformedRequestError(f"{topic_partition} is twice in one request")
         records[topic_partition] = reader.nullable_bytes() or memoryview(b"")
         return topic_partition.partition
 
@@ -220,7 +220,7 @@ def _refused(
 
 
 def _refusal(data: memoryview, version: int) -> ProducedPartition | None:
-    """Return why records are refused; None: the log checks whether they are complete."""
+    """Return why records are refused, or None. The log checks whether they are complete."""
     if len(data) < _HEADER_BYTES:
         return ProducedPartition(
             Errors.INVALID_RECORD, message="there must be one record batch of magic 2"

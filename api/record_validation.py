@@ -1,4 +1,4 @@
-"""Validation of the records in a produced batch: the next reader is a consumer.
+"""Validation of the records in a produced batch. After this only consumers decode them.
 
 Mirrors ``kafka.log.LogValidator``, the iterators of ``DefaultRecordBatch`` and
 ``DefaultRecord.readFrom``: the number of records and their lengths must be as declared, with
@@ -54,8 +54,8 @@ def validate(data: memoryview, *, needs_keys: bool) -> None:
     """Check the records of one batch, and correct the largest timestamp in its header.
 
     ``data`` has at least the header. ``needs_keys``: the topic is compacted. Raises
-    ``InvalidRecordsError``. The log checks header and CRC: a batch that changed in transit is not
-    invalid, because the producer sends it again.
+    ``InvalidRecordsError``. A batch with a wrong header or CRC passes: it changed in transit, and
+    the log refuses it with an error after which the producer sends it again.
     """
     length, attributes, last_offset_delta, base_timestamp, max_timestamp, count = (
         _HEADER.unpack_from(data)
@@ -125,7 +125,7 @@ def _walk(data: bytes, count: int, keyless: list[int] | None) -> int:  # noqa: C
             if more > 127:
                 raw, at = _varint(data, at - 2)
         if raw != index << 1:
-            raise ValueError(f"the offset of record {index} is another")
+            raise ValueError(f"record {index} has another offset than {index}")
         raw = data[at]
         at += 1
         if raw > 127:
@@ -149,7 +149,7 @@ def _walk(data: bytes, count: int, keyless: list[int] | None) -> int:  # noqa: C
         else:
             at += 1
         if at != stop or size & 1:
-            raise ValueError(f"record {index} is not as long as it says")
+            raise ValueError(f"the length of record {index} is wrong")
     if at != end:
         raise ValueError(f"{end - at} bytes follow the last of {count} records")
     return newest
@@ -159,7 +159,7 @@ def _after_headers(data: bytes, at: int, stop: int) -> int:
     """Return the end of the headers of a record; they begin with their number."""
     raw, at = _varint(data, at)
     if raw & 1 or raw >> 1 > stop - at:
-        raise ValueError("a record has headers that cannot be counted")
+        raise ValueError("the number of headers of a record is wrong")
     for _ in range(raw >> 1):
         key_size, at = _varint(data, at)
         if key_size & 1:

@@ -2,15 +2,16 @@
 
 Three brokers, replication factor 3, ``acks=all``, everything on this machine; a producer in a
 process of its own sends as fast as it can, records of each size to each number of partitions.
-Meanwhile, each from a connection of its own and 20 ms after the answer before:
+Meanwhile these requests are sent, each on its own connection, 20 ms after the previous answer:
 
 ``describe``  to every broker: DescribeMetadata, through the inbox of its actor
-``repeat``    to every broker: a LeaderAndIsr it handled before, so that nothing changes
-``propose``   to the controller: the ISR a partition has, proposed for it again
+``repeat``    to every broker: a LeaderAndIsr that it has handled before, which changes nothing
+``propose``   to the controller: a proposal of the ISR that the partition already has
 ``elect``     from a request to the controller until every broker's cache has the other leader
 
-``overslept`` is how late this process wakes up after 20 ms: that much of every other figure is the
-machine's, whose processors they all share. Times are in milliseconds, as [p50, p99, max].
+``overslept`` is how late this process wakes up from a sleep of 20 ms. All processes share the
+processors, so every other figure includes such a delay. Times are in milliseconds, as [p50, p99,
+max].
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ Figures: TypeAlias = dict[str, list[float]]
 
 def saturate(bootstrap: str, topic: str, partitions: int, size: int) -> None:
     """Send until the process is ended; in a process of its own."""
-    os.setsid()  # else Linux takes the processor time for it from the benchmark
+    os.setsid()  # Linux shares processor time by session: do not take it from the benchmark
     client, value = new_producer(bootstrap), os.urandom(size)
     for number in cycle(range(partitions)):
         send(client, topic, value, number)
@@ -194,7 +195,7 @@ def repeated_proposal(told: DescribeMetadataResponse, epoch: int) -> AlterPartit
 
 
 def summary(times_ms: list[float]) -> list[float]:
-    """Return the median, the 99th percentile and the greatest."""
+    """Return the median, the 99th percentile and the maximum."""
     ordered = sorted(times_ms)
     picked = (ordered[len(ordered) // 2], ordered[len(ordered) * 99 // 100], ordered[-1])
     return [round(time_ms, 1) for time_ms in picked]

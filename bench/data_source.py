@@ -1,7 +1,7 @@
 """``python -m bench.data_source``: how fast Spark reads and writes topics; prints JSON.
 
-For each size of record a topic of ``--partitions`` partitions is filled, then read ``--repeat``
-times in four ways, one after the other in the same session, of which the median counts:
+For each size of record a topic of ``--partitions`` partitions is filled, then read in four ways,
+``--repeat`` times each, one after the other in the same session. The results are the medians:
 
 - ``consumer``: a consumer of librdkafka in one process, which reads keys, values and offsets;
 - ``kafka_port``: ``spark.read.format("regent")`` through the brokers, all columns, into the noop
@@ -9,9 +9,9 @@ times in four ways, one after the other in the same session, of which the median
 - ``kafka_port_values``: the same, with the columns ``offset`` and ``value`` only;
 - ``log_directories``: directly from the files of the brokers.
 
-``write`` is from the last into a new topic. ``mb_per_s`` are 10^6 bytes of values. Everything is on
-this machine, and Spark has ``--cores`` tasks at a time. Without ``--bootstrap`` a cluster of three
-brokers is started, and only then the files can be read.
+``write`` copies the topic through the brokers into a new one. ``mb_per_s`` counts 10^6 bytes of
+values. Everything is on this machine, and Spark runs ``--cores`` tasks at a time. Without
+``--bootstrap`` a cluster of three brokers is started; only its files can be read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import click
 from confluent_kafka import Consumer, TopicPartition, libversion
 from pyspark.sql import DataFrame, SparkSession
 
-from bench.produce import TIMEOUT_S, log_end_offsets, new_producer, send, topic_of
+from bench.produce import TIMEOUT_S, count_records, new_producer, send, topic_of
 from regent.jobs.session import spark_session
 from regent.jobs.source import RegentDataSource
 from regent.testing.regent_cluster import RegentCluster
@@ -137,7 +137,7 @@ class Bench:
             writer = frame.write.format("regent").option("topic", sink).mode("append")
             writer = writer.option("kafka.bootstrap.servers", self._bootstrap)
             seconds = median_of(writer.save, 1)
-            assert log_end_offsets(self._bootstrap, sink, self._partitions) == records
+            assert count_records(self._bootstrap, sink, self._partitions) == records
         return seconds
 
 

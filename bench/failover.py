@@ -68,13 +68,13 @@ def are_updated(cluster: RegentCluster, survivors: list[int], epoch: int, count:
 
 
 def processor_seconds(pid: int) -> float:
-    """Return the processor time a process has used; on Linux."""
+    """Return the processor time that a process has used, in seconds; on Linux."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def idle_percent(cluster: RegentCluster) -> float:
-    """Return the share of a processor a broker needs to do nothing."""
+    """Return the processor time of an idle broker in percent, the mean of all brokers."""
     pids = [cluster.pid(broker_id) for broker_id in range(3)]
     before = sum(map(processor_seconds, pids))
     sleep(IDLE_S)

@@ -2,9 +2,9 @@
 
 Ten million partitions of three replicas into Parquet, for each strategy and number of brokers, as
 one topic and as topics of a hundred. The ids of the brokers are arbitrary, and there are five racks
-of them. Each run is a process of its own: ``wall_s`` and ``cpu_s`` are its and its JVM's from start
-to end, ``mb`` (10^6 bytes) what it wrote. ``load_average`` shows other load on the machine: if it
-is high, use ``cpu_s``.
+of them. Each run is a process of its own. ``wall_s`` and ``cpu_s`` are the times of the process and
+its JVM from start to end, ``mb`` (10^6 bytes) is the size of its output. ``load_average`` shows
+other load on the machine: if it is high, use ``cpu_s``.
 """
 
 from __future__ import annotations

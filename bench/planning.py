@@ -75,7 +75,7 @@ def measure(
 @click.option("--partitions", default=1_000_000, show_default=True)
 @click.option("--brokers", default=1_000, show_default=True)
 @click.option("--racks", default=20, show_default=True)
-@click.option("--goal", help="Only this one.")
+@click.option("--goal", help="Plan for this goal only.")
 def main(partitions: int, brokers: int, racks: int, goal: str | None) -> None:
     """Place once, plan five times."""
     leaving = ",".join(str(b * brokers // LEAVING) for b in range(LEAVING))

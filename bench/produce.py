@@ -2,10 +2,10 @@
 
 Topics of three replicas of which two must be in sync, ``acks=all``, for each size of record and
 number of partitions. ``records_per_s`` and ``mb_per_s`` (10^6 bytes of values) are what was
-acknowledged while one producer sent as fast as it could; ``p50_ms`` and ``p99_ms`` are from
-``produce`` to the acknowledgement at ``--rate`` records a second, librdkafka's ``linger.ms`` of 5
-included. librdkafka sends a request for each partition, five at a time to a broker. Producer and
-brokers share this machine.
+acknowledged while one producer sent as fast as it could. ``p50_ms`` and ``p99_ms`` are from
+``produce`` to the acknowledgement at ``--rate`` records a second, and include librdkafka's
+``linger.ms`` of 5. librdkafka sends a request for each partition, five at a time to a broker.
+Producer and brokers share this machine.
 
 Without ``--bootstrap`` a cluster of three brokers is started for it. To compare, run the same
 against another cluster, say three brokers of Apache Kafka on this machine with default settings,
@@ -61,7 +61,7 @@ def topic_of(bootstrap: str, partitions: int) -> Iterator[str]:
 
 
 def new_producer(bootstrap: str) -> Producer:
-    """Return a producer whose requests wait here when the brokers are busy, and fill up."""
+    """Return a producer: while the brokers are busy, records wait in it and requests grow."""
     return Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -73,8 +73,8 @@ def new_producer(bootstrap: str) -> Producer:
     )
 
 
-def log_end_offsets(bootstrap: str, topic: str, partitions: int) -> int:
-    """Return how many records a topic has."""
+def count_records(bootstrap: str, topic: str, partitions: int) -> int:
+    """Return how many records a topic has: the sum of its high watermarks."""
     with closing(Consumer({"bootstrap.servers": bootstrap, "group.id": "bench"})) as consumer:
         marks = [
             consumer.get_watermark_offsets(TopicPartition(topic, number), TIMEOUT_S)
@@ -111,7 +111,7 @@ def measure_throughput(
         client.poll(0)
     assert client.flush(TIMEOUT_S) == 0, "not everything was acknowledged"
     elapsed = monotonic() - started
-    written = log_end_offsets(bootstrap, topic, partitions)
+    written = count_records(bootstrap, topic, partitions)
     assert written >= warm_up + sent, f"{warm_up + sent} were sent and {written} are there"
     return {
         "records": sent,

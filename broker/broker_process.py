@@ -122,7 +122,7 @@ class BrokerProcess(ControllerListener):
     def start(self) -> BrokerAddress:
         """Start all parts and register; return once the broker handles control requests.
 
-        Raises a one-line ``RegentError`` if it cannot; nothing is left running then.
+        If it cannot, raises a one-line ``RegentError`` and leaves nothing running.
         """
         try:
             return self._start()
@@ -271,7 +271,7 @@ class BrokerProcess(ControllerListener):
         store.create_persistent_paths()
         self._catch_up_with_configs()
         check_end_points(self._keeper, info)
-        self._forget_nothing()
+        self._note_that_no_log_is_lost()
         session_timeout_ms = self._settings.zookeeper.session_timeout_ms
         broker_epoch, session_id = register(
             info,
@@ -295,14 +295,14 @@ class BrokerProcess(ControllerListener):
                 return
         self._controller.tell(RegisterBrokerAndReelect())  # there is a new session already
 
-    def _forget_nothing(self) -> None:
-        """In a cluster without topics a new log directory has lost no logs."""
+    def _note_that_no_log_is_lost(self) -> None:
+        """Note that a new log directory has lost no log, if the cluster has no topics."""
         if not self._storage.logs.knows_all and not self._keeper.children(TopicsZNode.PATH):
             self._storage.logs.note_lost(())
             self._storage.logs.save_suspects()
 
     def _start_controller(self, info: BrokerInfo, store: ZkControllerStore) -> None:
-        # Ends the session last: at that moment the controller sees this broker fail.
+        # The session ends last, because the controller then treats this broker as failed.
         self._undo.callback(self._keeper.close, _SESSION_CLOSE_TIMEOUT_S)
         controller = Controller(
             info,
@@ -394,7 +394,7 @@ class BrokerProcess(ControllerListener):
     def _on_expired(self) -> Future[None]:
         """Let the controller resign; the next session waits for it.
 
-        Record the state of ZooKeeper now; the next session compares it with what it finds.
+        Record ZooKeeper's newest zxid now, so that the next session can refuse older data.
         """
         self._storage.note_zxid()
         return self._controller.expire()

@@ -63,8 +63,8 @@ def register(
     """Return the broker epoch and the id of the session that registered.
 
     Wait until the session of an earlier process with this id expires. Raises
-    ``BrokerIdInUseError`` if it does not expire, or ``SessionExpiredError``; either at once if a
-    stop is requested.
+    ``BrokerIdInUseError`` if it does not expire, or ``SessionExpiredError``. If a stop is
+    requested, raises either without a further wait.
     """
     deadline = time.monotonic() + 1.5 * session_timeout_ms / 1000 + 1
     said = ""

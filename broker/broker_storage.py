@@ -35,7 +35,7 @@ OnRecordsDamaged: TypeAlias = Callable[[TopicPartition, DamagedRecordsError], No
 
 _ACTOR_TIMEOUT_S = 10.0
 _NAMED_STRAYS = 5
-_SETTLE_MS = 5_000  # first run of each maintenance task, so that short-lived brokers run them too
+_SETTLE_MS = 5_000  # before the first run of each task; short, for brokers that run briefly
 _PURGE_INTERVAL_MS = 30_000
 _VERIFICATION_INTERVAL_MS = 1_000
 
@@ -94,7 +94,7 @@ class BrokerStorage:
     ) -> None:
         """Start the threads that checkpoint, flush, clean up and verify the logs.
 
-        ``on_directory_failed`` may be called on any thread, under any locks of it. It is not called
+        ``on_directory_failed`` may be called on any thread, which may hold locks. It is not called
         for earlier failures, because no control request has used those directories yet.
         """
         self._on_directory_failed = on_directory_failed

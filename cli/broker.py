@@ -137,7 +137,7 @@ def _run(options: BrokerOptions, settings: Settings, death_pipe_fd: int | None) 
     process = BrokerProcess(options, settings)
 
     # Signals are blocked in every thread, and one thread waits for them. A handler would run on the
-    # main thread at any point, also while that thread holds a lock that the handler needs.
+    # main thread at any point, even while that thread holds a lock that the handler needs.
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     threading.Thread(target=_await_signals, args=(process,), name="signals", daemon=True).start()
     if death_pipe_fd is not None:

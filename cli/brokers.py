@@ -9,7 +9,8 @@ from collections.abc import Mapping
 import click
 
 from regent.admin.cluster_connection import Cluster, pass_cluster
-from regent.admin.wording import counted, listed
+from regent.admin.live_brokers import not_registered
+from regent.admin.wording import counted
 from regent.cli.local_brokers import pid, start
 from regent.cli.output import Output, examples, note, output_option, print_json, print_table
 from regent.config.addresses import bracketed
@@ -109,8 +110,7 @@ def shutdown(cluster: Cluster, /, broker_id: BrokerId, timeout_ms: int, output: 
         registered = admin.read_brokers()
         registration = registered.get(broker_id)
         if registration is None:
-            ids = listed(list(registered)) or "none"
-            raise BrokerError(f"broker {broker_id} is not registered; registered are {ids}")
+            raise BrokerError(not_registered(broker_id, registered))
         if isinstance(registration, BadDataError):
             raise registration
         process = _process(cluster, broker_id)
@@ -162,7 +162,7 @@ def _ask_to_shut_down(
         note(f"broker {broker_id} ended before it reported which partitions it still leads")
         return None
     except RequestError as error:
-        raise BrokerError(f"broker {broker_id} does not respond as it must: {error}") from None
+        raise BrokerError(f"broker {broker_id} did not answer the request: {error}") from None
     if response.error_code is not Errors.NONE:
         note(f"broker {broker_id} stops without a controlled shutdown: {response.error_code.name}")
     return response

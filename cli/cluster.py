@@ -75,8 +75,8 @@ class ClusterOptionsError(RegentError):
     type=click.IntRange(0, _MAX_BASE_PORT),
     default=9092,
     show_default=True,
-    help="Kafka port of broker 0; the others follow. Control, replication and metrics ports are "
-    "1,000, 2,000 and 3,000 above. 0: free ports, for ZooKeeper too.",
+    help="Kafka port of broker 0; broker N has this port plus N. Control, replication and metrics "
+    "ports are 1,000, 2,000 and 3,000 higher. 0: free ports, for ZooKeeper too.",
 )
 @click.option(
     "--config", type=click.Path(path_type=Path), help="TOML file with the brokers' settings."
@@ -91,9 +91,9 @@ class ClusterOptionsError(RegentError):
 @click.option(
     "--placement-service/--no-placement-service",
     default=None,
-    help="Keep a Spark session that places new topics at once; by default if Spark is installed.",
+    help="Run the service that places new topics with Spark; by default if Spark is installed.",
 )
-@click.option("--restart", is_flag=True, help="Restart processes that died.")
+@click.option("--restart", is_flag=True, help="Restart processes that die.")
 @click.option(
     "--session-timeout-ms",
     type=click.IntRange(500, 60_000),
@@ -210,8 +210,8 @@ def _locked(data_dir: Path) -> Iterator[None]:
 def _await_predecessor(data_dir: Path) -> None:
     """Wait for the children of a ``cluster`` that was killed: they end by themselves.
 
-    A process that does not end in time is not of the cluster, because its process id was reused.
-    Otherwise it still holds a port, and the check of the ports reports that.
+    If a process does not end in time, either its process id was reused by another program, or it
+    still holds a port, which the check of the ports reports.
     """
     deadline = time.monotonic() + _PREDECESSOR_TIMEOUT_S
     for pid in listed_processes(data_dir):

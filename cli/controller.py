@@ -79,8 +79,8 @@ def move(cluster: Cluster, /, timeout_ms: int, output: str) -> None:
 def try_again(cluster: Cluster, /, output: str) -> None:
     """Make the controller retry quarantined topics and events.
 
-    A topic or event that ended two controllers by an unexpected error is quarantined by the third;
-    status names it. A change of a topic's znode retries the topic too.
+    When a topic or an event has ended two controllers by an unexpected error, the third quarantines
+    it, and `status` names it. A change of a topic's znode retries the topic too.
     """
     with cluster.admin() as admin:
         forgotten = admin.forget_failures()
@@ -89,7 +89,7 @@ def try_again(cluster: Cluster, /, output: str) -> None:
     elif forgotten:
         click.echo(f"Tried again: {listed(forgotten)}.")
     else:
-        click.echo("Nothing has ended a controller.")
+        click.echo("No topic or event has ended a controller.")
 
 
 def _active(admin: ZkAdminStore) -> ActiveController:

@@ -53,9 +53,15 @@ class ElectionError(RegentError):
     is_flag=True,
     help="Elect leaders of all partitions that need an election.",
 )
-@click.option("--topic", metavar="NAME")
-@click.option("--partition", type=click.IntRange(min=0))
-@click.option("--path-to-json-file", "file", type=click.File("rb"), metavar="FILE")
+@click.option("--topic", metavar="NAME", help="The topic of a single partition.")
+@click.option("--partition", type=click.IntRange(min=0), help="The partition of --topic.")
+@click.option(
+    "--path-to-json-file",
+    "file",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="Elect leaders of the partitions in a JSON file.",
+)
 @timeout_option("Time to wait until the brokers know the new leaders.")
 @output_option
 @pass_cluster

@@ -134,7 +134,7 @@ def _moment(_context: object, _option: object, text: str | None) -> int | None:
     "--follow",
     "-f",
     is_flag=True,
-    help=f"Show the last {_CONTEXT} events and go on with what happens next, until Ctrl-C.",
+    help=f"Show the last {_CONTEXT} events, then new ones as they happen, until Ctrl-C.",
 )
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N events.")
 @click.option(
@@ -151,7 +151,9 @@ def _moment(_context: object, _option: object, text: str | None) -> int | None:
     metavar="ID",
     help="Only events of this broker.",
 )
-@click.option("--all", "show_all", is_flag=True, help="Also show answers that changed nothing.")
+@click.option(
+    "--all", "show_all", is_flag=True, help="Also show answers of brokers that changed nothing."
+)
 @data_dir_option
 @output_option
 def events(
@@ -170,7 +172,7 @@ def events(
     """
     if follow and tail is None and since_ms is None:
         tail = _CONTEXT
-        note(f"the last {tail} events and what happens next; more: --tail N, --since TIME")
+        note(f"the last {tail} events, then new ones; --tail N or --since TIME shows more")
     readers: dict[Path, JournalReader] = {}
     shown = Shown.LINES if output == Output.JSON else Shown.ALL if show_all else Shown.TELLING
     write_header = output == Output.TABLE

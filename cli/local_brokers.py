@@ -25,7 +25,7 @@ class NoSuchBrokerError(RegentError):
 
 
 def bring_back(data_dir: Path, broker_ids: Sequence[BrokerId]) -> list[dict[str, Any]]:
-    """Let the running ``cluster`` of a folder start brokers again; no ids: all that do not run.
+    """Ask the running ``cluster`` of a folder to start brokers again; no ids: all that do not run.
 
     Returns their entries in ``cluster.json``. Raises ``RegentError``.
     """
@@ -60,7 +60,7 @@ def start(broker_ids: tuple[BrokerId, ...], data_dir: Path, output: str) -> None
     elif started:
         print_started(started)
     else:
-        note("every broker runs")
+        note("all brokers are running")
 
 
 @click.command(epilog=examples("brokers pid 2", "brokers pid controller"))

@@ -1,6 +1,6 @@
 """The root of the command line: the list of commands, and the form of errors.
 
-A command is imported when it is called, so that listing topics does not pay for Spark. Every
+A command is imported when it is called, so that `topics list` need not import Spark. Every
 expected error is one line on stderr, with exit code 1, or 2 for wrong arguments; Ctrl-C gives 130.
 """
 
@@ -79,7 +79,7 @@ class RegentGroup(LazyGroup):
         except click.Abort:
             sys.exit(EXIT_INTERRUPTED)
         except BrokenPipeError:
-            # The reader is gone; the interpreter's last flush must not report that.
+            # The reader has left: the interpreter must not report that when it flushes stdout.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(EXIT_FAILED)
         sys.exit(result if isinstance(result, int) else 0)

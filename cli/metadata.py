@@ -29,7 +29,14 @@ class MetadataError(RegentError):
 
 
 @click.command(epilog=examples("metadata --broker 1"))
-@click.option("--broker", "broker_id", type=click.IntRange(min=0), required=True, metavar="ID")
+@click.option(
+    "--broker",
+    "broker_id",
+    type=click.IntRange(min=0),
+    required=True,
+    metavar="ID",
+    help="The broker to ask.",
+)
 @output_option
 @pass_cluster
 def metadata(cluster: Cluster, /, broker_id: BrokerId, output: str) -> None:
@@ -48,8 +55,9 @@ def metadata(cluster: Cluster, /, broker_id: BrokerId, output: str) -> None:
     except RequestError as error:
         raise MetadataError(f"broker {broker_id} does not answer: {error}") from None
     if answer.error_code is not Errors.NONE or answer.broker_id != broker_id:
-        reason = answer.error_code.name if answer.error_code else f"it is {answer.broker_id}"
-        raise MetadataError(f"broker {broker_id} does not answer as such: {reason}")
+        found = f"broker {answer.broker_id} answered"
+        reason = answer.error_code.name if answer.error_code else found
+        raise MetadataError(f"no metadata of broker {broker_id}: {reason}")
     rows = sorted(answer.partitions, key=lambda row: (row.topic, row.partition))
     partitions = [_partition_json(row) for row in rows]
     if output == Output.JSON:

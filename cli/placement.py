@@ -26,7 +26,7 @@ def service_options(command: F) -> F:
         type=click.IntRange(min=0),
         default=PLACEMENT_TIMEOUT_MS,
         show_default=True,
-        help="Time to wait for the placement service to start; after it Spark is not used.",
+        help="Time to wait for the placement service to start; then Spark is not used.",
     )(command)
     return click.option(
         "--placement-service/--no-placement-service",
@@ -43,8 +43,9 @@ def placement_options(command: F) -> F:
             type=click.Choice([strategy.value for strategy in Strategy]),
             default=Strategy.RING.value,
             show_default=True,
-            help="How replicas are spread: neighbours on the ring, Kafka's shifted scheme, that"
-            " scheme with racks, or few sets of brokers.",
+            help="How replicas are spread. ring: over neighbouring brokers. kafka: as Kafka does"
+            " without racks. rack-aware: as Kafka does with racks. copyset: over few sets of"
+            " brokers.",
         ),
         click.option(
             "--start-index",
@@ -58,7 +59,7 @@ def placement_options(command: F) -> F:
             type=click.Choice([scope.value for scope in IndexScope]),
             default=IndexScope.BATCH.value,
             show_default=True,
-            help="Count partitions over all topics of a file, or from 0 for each topic.",
+            help="Whether partitions are counted over all topics of a file, or from 0 in each.",
         ),
         service_options,
     ]

@@ -61,8 +61,18 @@ _OPTIONAL = ("throttle", "replica_alter_log_dirs_throttle")
     help="Cancel reassignments; the partitions keep their original replicas.",
 )
 @click.option("--list", is_flag=True, help="Show all reassignments in progress.")
-@click.option("--reassignment-json-file", type=click.File("rb"), metavar="FILE")
-@click.option("--topics-to-move-json-file", type=click.File("rb"), metavar="FILE")
+@click.option(
+    "--reassignment-json-file",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="The partitions and their target replicas.",
+)
+@click.option(
+    "--topics-to-move-json-file",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="With --generate: the topics.",
+)
 @click.option(
     "--broker-list", metavar="ID,ID", help="With --generate: the brokers that may get replicas."
 )
@@ -134,7 +144,7 @@ def reassign(cluster: Cluster, /, timeout_ms: int | None, output: str, **options
 
 
 def _action(options: Mapping[str, object]) -> str:
-    """Return the action; check that its file is given and no option of another action."""
+    """Return the action; check that its file is given, and no option of other actions."""
     chosen = [action for action in _ACTIONS if options[action]]
     if len(chosen) != 1:
         raise click.UsageError(
@@ -229,7 +239,7 @@ def _clear_throttles(admin: ZkAdminStore, targets: Collection[TopicPartition]) -
     from regent.cli.reassign_execute import is_any_ongoing
 
     if is_any_ongoing(admin, timeout_ms=_ANSWER_TIMEOUT_MS):
-        note("another reassignment is in progress: throttles stay until --verify after its end")
+        note("another reassignment is in progress: the throttles stay until a later --verify")
         return
     cleared = clear_throttles(admin.configs, brokers, existing)
     if cleared.brokers:

@@ -50,7 +50,7 @@ Replicas: TypeAlias = Mapping[TopicPartition, tuple[BrokerId, ...]]
 
 
 class Throttles(NamedTuple):
-    """Bytes a second; None: unlimited, or as it is."""
+    """In bytes a second; None: the present limit stays, if there is one."""
 
     replication: int | None
     log_dirs: int | None
@@ -66,9 +66,10 @@ def execute(
     timeout_ms: int,
     output: str,
 ) -> None:
-    """Print the current assignment for a rollback, set throttles, begin; ``wait``: until the end.
+    """Print the current assignment for a rollback, set throttles, and begin reassignments.
 
-    Raises ``ReassignmentError``; partitions that it does not name are being reassigned.
+    With ``wait``, wait until they are complete. Raises ``ReassignmentError`` with the partitions
+    that were refused or did not complete; the others are being reassigned.
     """
     deadline = time.monotonic() + timeout_ms / 1000
     assignments = _assignments(admin, targets)
@@ -268,8 +269,7 @@ def _alter(
     return refused
 
 
-# --- messages
-# ----------------------------------------------------------------------------------------
+# --- messages -------------------------------------------------------------------------------------
 
 
 def _say(message: str, output: str) -> None:

@@ -28,7 +28,7 @@ def propose(
     *,
     rack_aware: bool,
 ) -> Proposal:
-    """Place the partitions of ``topics`` afresh on ``brokers``.
+    """Propose new replicas, on ``brokers``, of all partitions of ``topics``.
 
     Racks are used if ``rack_aware`` and if the brokers have racks. Raises ``ReassignmentError``,
     ``PlacementError`` and ``BadDataError``.

@@ -45,7 +45,13 @@ class RecordsError(RegentError):
 )
 @click.argument("topic")
 @click.option("--key-separator", metavar="TEXT", help="Separator of key and value in a line.")
-@click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
+@click.option(
+    "--acks",
+    type=click.Choice(["all", "1", "0"]),
+    default="all",
+    show_default=True,
+    help="Which replicas must acknowledge a record: all in sync, the leader, or none.",
+)
 @timeout_option("Time for the acknowledgement of a record.")
 @pass_cluster
 def produce(
@@ -68,7 +74,7 @@ def produce(
     try:
         for key, value in _lines(sys.stdin.buffer, key_separator):
             deliveries.send(key, value)
-    finally:  # after Ctrl-C too: send what was read
+    finally:  # send what was read, even after Ctrl-C
         producer.flush()
     if deliveries.failed:
         raise RecordsError(
@@ -120,8 +126,8 @@ def _lines(stream: BinaryIO, separator: str | None) -> Iterator[tuple[bytes | No
 
 @click.command(epilog=examples("consume payments", "consume payments --follow -o json"))
 @click.argument("topic")
-@click.option("--follow", "-f", is_flag=True, help="Show new events as they come, until Ctrl-C.")
-@timeout_option("How long a partition may say nothing before the end of its log.")
+@click.option("--follow", "-f", is_flag=True, help="Print new records as they come, until Ctrl-C.")
+@timeout_option("Time to wait for the next record, until the end of every partition is reached.")
 @output_option
 @pass_cluster
 def consume(cluster: Cluster, /, topic: str, follow: bool, timeout_ms: int, output: str) -> None:
@@ -169,8 +175,8 @@ def _read(
         if message is None:
             if unfinished and time.monotonic() - heard_at > timeout_s:
                 raise RecordsError(
-                    f"{counted(len(unfinished), 'partition')} said nothing for {timeout_s:g} s,"
-                    f" the first: {min(unfinished)}"
+                    f"no record of {counted(len(unfinished), 'partition')} came within"
+                    f" {timeout_s:g} s; the first is partition {min(unfinished)}"
                 )
             continue
         heard_at = time.monotonic()

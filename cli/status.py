@@ -20,6 +20,7 @@ from regent.cli.controller import controller_json
 from regent.cli.output import Output, output_option, print_facts, print_json
 from regent.cli.placement import placement_status
 from regent.cluster.cluster_file import ClusterFile
+from regent.config.command_line import program
 from regent.core.controller.quarantine import FAILURES_TO_QUARANTINE
 from regent.core.errors import (
     BadDataError,
@@ -37,7 +38,7 @@ _ZOOKEEPER_LIMIT_S = 3.0
 _CONTROLLER_LIMIT_S = 3.0
 _PLACEMENT_LIMIT_S = 1.0
 _NAMED_PARTITIONS = 5
-_PLACEMENT_STATES = {"starting": "warming"}  # the message has the difference
+_PLACEMENT_STATES = {"starting": "warming"}  # shown as one state; the message says which
 _PRINTED_LINES = 10  # of each kind
 
 
@@ -160,7 +161,7 @@ def _replaced_data(admin: ZkAdminStore, data_dir: Path) -> list[str]:
         except ForeignDirectoryError as error:
             return [str(error)]
         except StorageError:
-            continue  # its broker reports that
+            continue  # the broker reports that
     return []
 
 
@@ -184,7 +185,7 @@ def _why_no_broker_is_elected(admin: ZkAdminStore) -> list[str]:
     if epoch != MAX_CONTROLLER_EPOCH:
         return []
     return [
-        f"/controller_epoch is {epoch}, the highest possible: no broker is elected after it;"
+        f"/controller_epoch is {epoch}, the highest possible, so no broker can be elected;"
         " the brokers' logs say what to set it to"
     ]
 
@@ -262,8 +263,8 @@ def _examine_failures(admin: ZkAdminStore, health: Health) -> None:
     for failure in admin.read_failures():
         if failure.controllers >= FAILURES_TO_QUARANTINE:
             health.reasons.append(
-                f"{failure.what} is quarantined, it ended {failure.controllers} controllers:"
-                f" {failure.error}; mend it, then: controller try-again"
+                f"{failure.what} is quarantined because it ended {failure.controllers} controllers:"
+                f" {failure.error}; correct it, then run: {program()} controller try-again"
             )
         else:
             health.warnings.append(
@@ -302,7 +303,7 @@ def _examine_partitions(
     health.reasons += found.unreadable
     health.reasons += _why_states_stay(described, health)
     health.warnings += [
-        f"the defaults hold for topic {topic}: {config}"
+        f"topic {topic} has the default settings: {config}"
         for topic, config in admin.configs.read_topic_configs(names).items()
         if isinstance(config, BadDataError)
     ]

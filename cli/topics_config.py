@@ -96,9 +96,9 @@ def _read(admin: ZkAdminStore, topic: str) -> dict[str, str]:
 
 
 def _check_removed(topic: str, current: Mapping[str, str], removed: Sequence[str]) -> None:
-    overridden = ", ".join(sorted(current)) or "nothing"
+    overridden = ", ".join(sorted(current)) or "none"
     problems = [
-        f"topic {topic} config {name} is not overridden; overridden is {overridden}"
+        f"topic {topic} config {name} is not overridden; the overrides are {overridden}"
         for name in removed
         if name not in current
     ]

@@ -163,7 +163,7 @@ def _client(controller: ControllerRef, timeout_ms: int) -> TopicsClient:
 def _without_existing(
     problems: Mapping[str, ApiError], being_deleted: Collection[str]
 ) -> dict[str, ApiError]:
-    """Take the message from the topics that may exist, and report them."""
+    """Print the topics that exist already, and remove their messages: they are no problem."""
     kept = {}
     for topic, problem in problems.items():
         exists = problem.error_code is Errors.TOPIC_ALREADY_EXISTS
@@ -204,7 +204,7 @@ def _create(
 
 
 def _with_defaults(admin: ZkAdminStore, created: Sequence[CreatableTopic]) -> list[CreatableTopic]:
-    """Replace numbers that were not given by those that the broker chose."""
+    """Replace the numbers that the user did not give by those that the broker chose."""
     unset = [t.topic for t in created if t.assignment is None and UNSET in t]
     read = admin.topics.read_topics(unset).items()
     chosen = {topic: found for topic, found in read if isinstance(found, TopicAssignment)}

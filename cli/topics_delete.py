@@ -34,7 +34,7 @@ _REASON_TIMEOUT_S = 2.0
 @click.option("--topic", "more_names", metavar="NAME", multiple=True, hidden=True)
 @click.option("--if-exists", is_flag=True, help="Skip topics that do not exist.")
 @click.option("--wait", is_flag=True, help="Wait until the topics are deleted.")
-@timeout_option("Time for --wait.")
+@timeout_option("Time to wait with --wait.")
 @output_option
 @pass_cluster
 def delete(
@@ -76,7 +76,7 @@ def delete(
 def _existing(
     admin: ZkAdminStore, topics: Sequence[str], *, may_be_absent: bool
 ) -> dict[str, int | None]:
-    """Return the czxids of the topics that exist: a later topic of the same name has another."""
+    """Return the czxids of the topics that exist; a later topic of the same name has another."""
     internal = [topic for topic in topics if topic in INTERNAL_TOPICS]
     if internal:
         raise TopicError(f"topic {internal[0]} is internal and cannot be deleted")

@@ -33,7 +33,7 @@ class Waiting:
     """Shows on stderr what the command waits for, and how long, after a moment.
 
     On a terminal one line counts the seconds and disappears at the end of the block. Elsewhere a
-    line is printed at first, when the reason changes, and every five seconds.
+    line is printed first, when the message changes, and every five seconds.
     """
 
     def __init__(self, *, first_s: float = 0.5, line_every_s: float = 5.0) -> None:

@@ -37,7 +37,7 @@ def zookeeper(data_dir: Path, port: int, host: str) -> None:
     Brokers on other machines need a --host they can connect to. Every client that can connect may
     change everything: open the port to the machines of the cluster only.
 
-    On a zookeeper-K folder of a cluster it replaces that server, also as a member of its ensemble.
+    With --data-dir CLUSTER/zookeeper-K it replaces this server of a cluster, even in an ensemble.
     Prints a line that begins with "ready:" when it serves; Ctrl-C ends it.
     """
     try:

@@ -1,7 +1,7 @@
 """Children: programs that report when they serve, and that end when their parent ends.
 
 Such a program prints one line ``ready: …`` on standard output when it serves, and everything else
-on standard error. The last line of that has the reason of a failure. SIGTERM ends it with status 0.
+on standard error, where the last line has the reason of a failure. SIGTERM ends it with status 0.
 It ends by itself when the pipe that it inherited reaches its end, because then its parent process
 has ended.
 """
@@ -137,7 +137,7 @@ class ChildProcess:
                     stdout=subprocess.PIPE,
                     stderr=output,
                     pass_fds=(pipe,),
-                    start_new_session=True,  # Ctrl-C reaches only this process, which stops it
+                    start_new_session=True,  # Ctrl-C reaches only the parent, which stops the child
                 )
         except OSError as error:
             raise ChildStartError(f"{self.name} cannot be started: {error}") from error

@@ -283,7 +283,8 @@ class ClusterSupervisor(SupervisionListener):
                 return
             if broker_id not in missing:
                 pid = self._brokers[broker_id].pid
-                request.answer({"error": f"broker {broker_id} runs already, as process {pid}"})
+                running = f"broker {broker_id} is already running, as process {pid}"
+                request.answer({"error": running})
                 return
         start = _Start(request, set(wanted))
         self._starts.append(start)

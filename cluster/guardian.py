@@ -58,7 +58,7 @@ class Guardian:
         self.replacements = 0
 
     def start(self) -> None:
-        """Start the process in its own process session: signals to the broker's do not reach it."""
+        """Start the process, in its own process session: signals to the broker do not reach it."""
         self._launch()
         self._thread.start()
 

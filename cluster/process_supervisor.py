@@ -206,7 +206,7 @@ class ProcessSupervisor:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Make a request to stop raise ``KeyboardInterrupt`` in the block, because it blocks."""
+        """Let stop signals raise ``KeyboardInterrupt`` in the block: no loop runs there."""
         self._signals.raises = True
         try:
             if self.stop_requests:
@@ -223,7 +223,7 @@ class ProcessSupervisor:
         wake_ups += [] if deadline is None else [deadline]
         timeout_s = min(wake_ups, default=float("inf")) - time.monotonic()
         for key, _ in self._selector.select(min(max(timeout_s, 0.0), _MAX_WAIT_S)):
-            if key.fd in self._selector.get_map():  # else the handler of another one removed it
+            if key.fd in self._selector.get_map():  # an earlier handler may have removed it
                 key.data()
         self.reap()
         for supervised in self._supervised:
@@ -306,7 +306,8 @@ class _SignalSocket:
         self._writer.setblocking(False)
         self._wakeup_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in (*_STOP_SIGNALS, signal.SIGCHLD):
-            # What nohup(1) ignores stays ignored; Ctrl-C also works in the background of a script.
+            # SIGHUP stays ignored under nohup(1). SIGINT is handled even where a script's shell
+            # ignores it, for a command in the background.
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 self._handlers[number] = signal.signal(number, self._on_signal)
 

@@ -3,7 +3,7 @@
 Each connection has one request and one answer, both a line of JSON: ``{"start": [2]}``,
 or ``{"start": null}`` for all that do not run. The answer comes when those brokers are ready:
 ``{"started": [{"id", "pid", "host", "port", …}]}``, or ``{"error": why}`` as soon as one fails.
-Only users with write access to the data directory can connect.
+Only the owner of the socket can connect.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class StartRequest:
 
 
 class SupervisorSocket:
-    """The server's side: ``on_request`` is called inside ``ProcessSupervisor.wait``."""
+    """The side of ``cluster``: calls ``on_request`` inside ``ProcessSupervisor.wait``."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ def _wanted(line: bytes) -> tuple[BrokerId, ...] | None:
 
 @contextmanager
 def _address(data_dir: Path) -> Iterator[str]:
-    """Yield an address of the socket: its path may be longer than Unix allows for an address."""
+    """Yield a short path to the socket, because a socket's address is limited to 107 bytes."""
     directory = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{directory}/{SOCKET_FILE}"

@@ -1,7 +1,7 @@
 """How a user calls this program, and its pip, from the shell that the program was started in.
 
-Users copy and paste hints. Outside the Python environment, ``regent`` and ``pip`` are not found or
-are other programs: such a hint names the path of ours.
+Users copy hints into their shell. Where ``regent`` and ``pip`` are not found there, or are other
+programs, the hints name the paths of ours.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DISTRIBUTION = "regent-cluster"
 """Our name for pip: on PyPI, ``regent`` is another package."""
 
 JOBS = f"{DISTRIBUTION}[jobs]"
-"""What the Spark jobs, ``produce``, ``consume`` and the embedded ZooKeeper need beside a broker."""
+"""The requirement of the Spark jobs, ``produce``, ``consume`` and the embedded ZooKeeper."""
 
 EXIT_INTERRUPTED: Final = 130
 """The exit status after SIGINT, as shells have it: 128 + 2."""

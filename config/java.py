@@ -25,8 +25,8 @@ from regent.core.errors import RegentError
 
 MINIMUM_VERSION = 17
 OPTION_VARIABLES = frozenset({"JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS"})
-"""Variables by which a shell adds options to every JVM. They may prevent the start of ours, which
-do not get them."""
+"""Environment variables that add options to every JVM. Our JVMs do not get them, because these
+options may prevent the start."""
 
 _VERSION_TIMEOUT_S = 20.0
 
@@ -46,7 +46,7 @@ class JavaNotFoundError(RegentError):
 
 
 class JavaRuntime(NamedTuple):
-    """A Java runtime of version 17 or later; ``home`` is what JAVA_HOME is to be set to."""
+    """A Java runtime of version 17 or later; ``home`` is the value for JAVA_HOME."""
 
     home: Path
     executable: Path
@@ -72,7 +72,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> JavaRuntime:
 
 
 def java_cache() -> Path:
-    """Return the directory, in the Python environment, for what is derived from a Java runtime."""
+    """Return the directory, in the Python environment, for files made from a Java runtime."""
     return Path(sys.prefix) / ".regent-java"
 
 
@@ -151,7 +151,7 @@ def _wrap(real_home: Path, home: Path, script: str) -> None:
 
 def _probe(executable: Path) -> JavaRuntime | None:
     """Ask a ``java`` for its home and version; None when it cannot be run or does not say."""
-    # Without performance data, which would leave a folder in the temporary one behind.
+    # Without performance data, which would leave a folder behind in the temporary directory.
     command = [str(executable), "-XshowSettings:properties", "-XX:-UsePerfData", "-version"]
     environment = {k: v for k, v in os.environ.items() if k not in OPTION_VARIABLES}
     try:

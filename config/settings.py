@@ -22,7 +22,7 @@ _PORT = (0, 65_535)
 _INT = (0, INT_MAX)
 _TIMEOUT = (100, 86_400_000)
 _INTERVAL = (1, 86_400_000)
-# Answers to followers travel in messages of 64 MiB: what a follower asks for, and one batch more.
+# An answer to a follower must fit into a message of 64 MiB: what it asked for, and one more batch.
 _FETCH_BYTES = (1, 32 * 1024 * 1024)
 
 
@@ -105,7 +105,7 @@ class BrokerConfig:
     )
     replica_fetch_wait_max_ms: int = setting(
         ReplicationSettings.replica_fetch_wait_max_ms,
-        "How long a leader keeps the fetch of a follower that has everything. At most"
+        "How long a leader holds the fetch of a follower that has all records. At most"
         " replica_lag_time_max_ms, and never longer than 3000.",
     )
     replica_fetch_backoff_ms: int = setting(
@@ -120,21 +120,19 @@ class BrokerConfig:
     )
     replica_fetch_max_bytes: int = setting(
         ReplicationSettings.replica_fetch_max_bytes,
-        "How many bytes of one partition a follower's fetch takes. A larger batch is fetched"
-        " alone.",
+        "How many bytes of one partition a follower's fetch gets. A larger batch is fetched alone.",
         limits=_FETCH_BYTES,
     )
     replica_fetch_response_max_bytes: int = setting(
         ReplicationSettings.replica_fetch_response_max_bytes,
-        "How many bytes of all partitions a follower's fetch takes.",
+        "How many bytes of all partitions a follower's fetch gets.",
         limits=_FETCH_BYTES,
     )
     isr_change_protocol: str = setting(
         "controller",
-        'How leaders change an ISR: "controller" sends AlterPartition to the controller;'
-        ' "zookeeper"'
-        " has the leader write it and notify the controller, as before Kafka 2.7. The same for all"
-        " brokers.",
+        'How leaders change an ISR: with "controller" they send AlterPartition to the controller;'
+        ' with "zookeeper" they write the ISR and notify the controller, as before Kafka 2.7. Use'
+        " the same for all brokers.",
         choices=("controller", ISR_CHANGES_THROUGH_ZOOKEEPER),
         ours=True,
     )
@@ -171,7 +169,7 @@ class BrokerConfig:
         268_435_456,
         "How many bytes the requests of all clients may take, counted as they arrive. A client that"
         " needs more waits. While one waits, a request of which less than 256 KiB arrive in a"
-        " second is given up and its connection closed. Kafka's queued.max.request.bytes.",
+        " second is given up and its connection closed.",
         limits=_INT,
     )
     connections_max_idle_ms: int = setting(
@@ -199,8 +197,8 @@ class ControllerConfig:
 
     unclean_leader_election_enable: bool = setting(
         ControllerSettings.unclean_leader_election_enable,
-        "Whether a replica that is not in sync may lead when no other can. The partition is"
-        " available again; acknowledged records may be lost. A topic may have its own value.",
+        "Whether a replica that is not in sync may lead when no other can. Then the partition is"
+        " available again, but acknowledged records may be lost. A topic may have its own value.",
         scope=Scope.CLUSTER_WIDE,
     )
     delete_topic_enable: bool = setting(
@@ -213,12 +211,12 @@ class ControllerConfig:
     )
     leader_imbalance_per_broker_percentage: int = setting(
         ControllerSettings.leader_imbalance_per_broker_percentage,
-        "They return when a broker lacks more than this part of the leaderships it should have.",
+        "Leaderships return when a broker lacks more than this percentage of those it should have.",
         limits=(0, 100),
     )
     leader_imbalance_check_interval_seconds: int = setting(
         ControllerSettings.leader_imbalance_check_interval_seconds,
-        "How often the controller checks this.",
+        "How often the controller checks whether leaderships must return, in seconds.",
         limits=(1, 86_400),
     )
     request_timeout_ms: int = setting(
@@ -241,7 +239,7 @@ class ControllerConfig:
 
 
 def _default_of_topics(field_of_topics: str, **changes: Any) -> Any:
-    """Return the broker's setting that holds for topics without their own."""
+    """Return the broker's setting that applies to topics without a value of their own."""
     row = LOG_SETTINGS[field_of_topics]
     changes = {"scope": Scope.CLUSTER_WIDE, "broker_name": None, **changes}
     declared = replace(row.declared, **changes)
@@ -250,7 +248,7 @@ def _default_of_topics(field_of_topics: str, **changes: Any) -> Any:
 
 @dataclass(frozen=True)
 class LogsConfig:
-    """The table ``[log]``: where logs are, their upkeep, and the defaults of topics."""
+    """The table ``[log]``: where logs are, their maintenance, and the defaults of topics."""
 
     log_dirs: str = setting(
         "log",
@@ -286,7 +284,7 @@ class LogsConfig:
         ours=True,
     )
     min_insync_replicas: int = _default_of_topics("min_insync_replicas")
-    # Answers to followers travel in messages of 64 MiB.
+    # An answer to a follower must fit into a message of 64 MiB.
     message_max_bytes: int = _default_of_topics("max_message_bytes", limits=(0, 31 * 1024 * 1024))
     log_cleanup_policy: str = _default_of_topics(
         "cleanup_policy",
@@ -322,7 +320,7 @@ class ZooKeeperConfig:
     session_timeout_ms: int = setting(
         6_000,
         "A broker that sends nothing to ZooKeeper for this time counts as dead. A crash is noticed"
-        " at once by the guardian process; this is for machines and networks that fail.",
+        " at once by the guardian process; this timeout is for failures of machines and networks.",
         limits=_TIMEOUT,
         prefix="zookeeper.",
     )
@@ -343,7 +341,7 @@ class LoggingConfig:
 
     level: str = setting(
         "INFO",
-        "The least level of the lines in broker.log.",
+        "The lowest level of the lines in broker.log.",
         choices=_LEVELS,
         ours=True,
         prefix="logging.",

@@ -96,7 +96,7 @@ def _updated(current: T, table_name: str, table: Mapping[str, Any], source: str)
 
 
 def _hint(table_name: str, key: str, known: Mapping[str, Setting]) -> str:
-    """Say what a setting that does not exist was probably meant to be."""
+    """Return a hint for a setting that does not exist: where it is, or a similar name."""
     elsewhere = [table for table, row in rows() if row.name == key]
     if elsewhere:
         return f"move it to the table [{elsewhere[0]}]"

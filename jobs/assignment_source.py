@@ -111,7 +111,7 @@ class AssignmentSource:
             return cls(address, _Kind.ZOOKEEPER, address)
         path = Path(text)
         if not path.exists():
-            raise InputError(f"{text}: no such file or directory (or say {ZOOKEEPER})")
+            raise InputError(f"{text}: no such file or directory (nor {ZOOKEEPER})")
         try:
             source = cls._of_directory(path) if path.is_dir() else cls._of_file(path)
             return replace(source, _bytes=_size(path))
@@ -142,7 +142,7 @@ class AssignmentSource:
             return cls(str(path), _Kind.PARQUET, uri, _schema=_parquet_schema(files[0]))
         if suffixes <= {".json", ".jsonl"} and any(cls._is_json_lines(file) for file in files):
             return cls(str(path), _Kind.JSON_LINES, uri)
-        raise InputError(f"{path} has other files than those of one assignment: name the file")
+        raise InputError(f"{path} has other files than one assignment: name the file to read")
 
     @staticmethod
     def _is_json_lines(path: Path) -> bool:
@@ -189,7 +189,8 @@ def assignment_frame(
 def check_assignment(frame: DataFrame, where: str) -> None:
     """Raise ``InputError`` for an invalid assignment; runs a job.
 
-    It may be empty, have a partition twice, or a partition with no or invalid replicas.
+    It is invalid if it is empty, lists a partition twice, or has a partition without replicas or
+    with invalid ones.
     """
     found = frame.agg(F.count("*"), F.expr(f"count_if(NOT {IS_SOUND})")).first()
     assert found is not None

@@ -42,7 +42,7 @@ def make_class_archive() -> Path:
     java = find_java()
     base, archive = class_archives(java)
     archive.parent.mkdir(parents=True, exist_ok=True)
-    archive.unlink(missing_ok=True)  # else this JVM would use it and make none
+    archive.unlink(missing_ok=True)  # a JVM that uses an archive does not make one
     if not any((java.home / "lib" / "server").glob("classes*.jsa")):
         _dump_base(java, base)
     unfinished = archive.with_suffix(".part")

@@ -1,4 +1,4 @@
-"""The frame of all jobs: command line, session, output and errors.
+"""What all jobs share: the command line, the session, the output and the errors.
 
 A job is a click command, and its module has ``main(argv, spark=None)``. Arguments and files are
 checked before Spark starts. The job uses a given session, that of ``spark-submit``, or a new one. A
@@ -55,8 +55,8 @@ def run_job(
 ) -> int:
     """Run the command line of a job in ``spark``, or in a new session; return the exit status.
 
-    ``name`` follows ``regent jobs`` on the command line; ``argv`` None: that of the process. The
-    context's object is ``spark``.
+    ``name`` follows ``regent jobs`` on the command line. ``argv`` None: the arguments of the
+    process. The object of click's context is ``spark``.
     """
     try:
         command.main(
@@ -94,7 +94,7 @@ def master_option(command: F) -> F:
         "--master",
         default="local[2]",
         show_default=True,
-        help="Spark's master URL.",
+        help="The master URL of Spark.",
     )(command)
 
 

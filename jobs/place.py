@@ -1,12 +1,13 @@
 """``regent jobs place``: place the partitions of many topics in one Spark job.
 
 ``--topics FILE`` is ``[{"topic", "partitions", "replication_factor", "start_partition"?,
-"config"?}]``, a ``start_partition`` above 0 for a topic that grows. ``--brokers FILE`` is a list of
-broker ids or of ``{"id", "rack"?, "replica_count"?, "capacity"?}``, as ``regent brokers list -o
-json`` prints it; ``--brokers zookeeper`` takes those that are registered. The output is Kafka's
-reassignment document (``json``), or one row ``topic, partition, replicas`` for each partition
-(``jsonl``, ``parquet``). With ``--apply`` the topics are created: after an interruption, run the
-same again, with another ``--out`` or none. One line of JSON on stdout sums it up.
+"config"?}]``, with a ``start_partition`` above 0 for a topic that grows. ``--brokers FILE`` is a
+list of broker ids or of ``{"id", "rack"?, "replica_count"?, "capacity"?}``, as ``regent brokers
+list -o json`` prints it; ``--brokers zookeeper`` takes those that are registered. The output is
+Kafka's reassignment document (``json``), or one row ``topic, partition, replicas`` for each
+partition (``jsonl``, ``parquet``). With ``--apply`` the topics are created: after an interruption,
+run the same command again, with another ``--out`` or none. The summary is one line of JSON on
+stdout.
 """
 
 from __future__ import annotations
@@ -74,13 +75,34 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     help='The brokers: a JSON file, or "zookeeper" for all registered ones.',
 )
 @click.option("--out", type=click.Path(path_type=Path), help="A new directory to write to.")
-@click.option("--format", "file_format", type=click.Choice(FORMATS), default="json")
 @click.option(
-    "--strategy", type=click.Choice([s.value for s in Strategy]), default=Strategy.RING.value
+    "--format",
+    "file_format",
+    type=click.Choice(FORMATS),
+    default="json",
+    show_default=True,
+    help="The format of the output.",
 )
-@click.option("--start-index", default="0", metavar="N|random|least-loaded")
 @click.option(
-    "--index", type=click.Choice([s.value for s in IndexScope]), default=IndexScope.BATCH.value
+    "--strategy",
+    type=click.Choice([s.value for s in Strategy]),
+    default=Strategy.RING.value,
+    show_default=True,
+    help="How replicas are spread over the brokers.",
+)
+@click.option(
+    "--start-index",
+    default="0",
+    show_default=True,
+    metavar="N|random|least-loaded",
+    help="The index of the first replica of the first partition.",
+)
+@click.option(
+    "--index",
+    type=click.Choice([s.value for s in IndexScope]),
+    default=IndexScope.BATCH.value,
+    show_default=True,
+    help="Whether partitions are counted over all topics, or from 0 in each.",
 )
 @click.option(
     "--seed",
@@ -108,7 +130,7 @@ def _command(spark: SparkSession | None, /, master: str, out: Path | None, **opt
         if is_applied and "parquet" not in outputs.values():
             outputs[Path(scratch, "placement")] = "parquet"  # the topics are read from it
         if is_applied and options["seed"] is None and order.request.start_index == RANDOM:
-            note = f"to go on after an interruption, add --seed {order.request.seed}"
+            note = f"to continue after an interruption, add --seed {order.request.seed}"
             click.echo(note, err=True)
         loads = _place(spark, master, order, outputs)
         applied = _apply(order, outputs) if is_applied else None

@@ -3,10 +3,11 @@
 ``add-brokers``, ``decommission``, ``replace``, ``replication-factor`` and ``rebalance`` read the
 assignment (of the running cluster, or of files) and the brokers that may be used, and write a
 directory with the plan, its rollback, and the waves of its execution. ``execute`` executes a plan.
-Replicas on brokers that are not listed count as lost, and stay where they are unless told.
+Replicas on brokers that are not listed count as lost. They stay where they are, unless a command
+names these brokers.
 
 Spark counts and filters; the driver plans the partitions that may move. One line of JSON on stdout
-has the number of moves, and the lower bound of it.
+has the number of moves, and a lower bound for it.
 """
 
 from __future__ import annotations
@@ -109,34 +110,40 @@ _OPTIONS: Final = (
     ),
     click.option("--out", type=click.Path(path_type=Path), help="A new directory to write to."),
     click.option(
-        "--topics", multiple=True, metavar="PATTERN", help="Move only topics with names like this."
+        "--topics", multiple=True, metavar="PATTERN", help="Move only topics that match (* and ?)."
     ),
     click.option(
         "--exclude",
         multiple=True,
         metavar="PATTERN",
-        help="Do not move topics with names like this.",
+        help="Do not move topics that match.",
     ),
     click.option(
         "--max-moves-per-broker",
         type=click.IntRange(min=1),
         default=MAX_MOVES_PER_BROKER,
         show_default=True,
-        help="Moves in a wave that a broker takes part in: receives, sends or gives up.",
+        help="The most moves in a wave in which one broker receives, sends or gives up a replica.",
     ),
     click.option(
         "--max-moves",
         type=click.IntRange(min=1),
         default=MAX_MOVES,
         show_default=True,
-        help="Moves in a wave.",
+        help="The most moves in a wave.",
     ),
     click.option(
         "--rack-aware/--no-rack-aware",
         default=None,
-        help="No partition loses a rack.  [default: if every broker has one]",
+        help="Whether partitions keep their racks.  [default: if every broker has a rack]",
     ),
-    click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True),
+    click.option(
+        "--seed",
+        type=click.IntRange(0, 2**63 - 1),
+        default=0,
+        show_default=True,
+        help="The same seed gives the same plan.",
+    ),
     cluster_options,
     master_option,
     click.option("--dry-run", is_flag=True, help="Plan and print the summary; write nothing."),
@@ -212,7 +219,7 @@ def _run(spark: SparkSession | None, goal: Goal, name: str, options: dict[str, A
         with progress("writing the plan"):
             plan.write(target)
     if not plan.changes:
-        click.echo("nothing to move: there is no such replica", err=True)
+        click.echo("nothing to move", err=True)
     summary = _summary(plan, name, options, target, time.monotonic() - started)
     try:
         if execute_at is not None and target is not None and plan.changes:

@@ -14,7 +14,7 @@ _ERASE: Final = "\r\x1b[K"
 
 
 class ProgressLine:
-    """The last line of a terminal, which disappears at the end; in a log, a line at times."""
+    """The last line of a terminal, which disappears at the end; elsewhere, a line a minute."""
 
     def __init__(self) -> None:
         self._is_terminal = sys.stderr.isatty()
@@ -28,7 +28,7 @@ class ProgressLine:
             click.echo(_ERASE, nl=False, err=True)
 
     def show(self, text: str) -> None:
-        """Replace the line by ``text``; quick successors may hide it."""
+        """Replace the line by ``text``; without a terminal, print one line a minute."""
         if self._is_terminal:
             width = shutil.get_terminal_size().columns - 1
             click.echo(_ERASE + text[:width], nl=False, err=True)

@@ -1,8 +1,9 @@
 """``regent jobs report balance``: the balance of brokers and racks, and losses by failures.
 
-The spread over brokers and racks of replicas and preferred leaders, of leaders if the assignment
-has them, and of bytes if the log directories are on this machine. Scatter width and copysets. The
-probability that any partition is lost when several brokers or a rack fail at once.
+It has the spread of replicas and preferred leaders over brokers and racks, of leaders if the
+assignment has them, and of bytes if the log directories are on this machine. It has scatter width
+and copysets, and the probability that any partition is lost when several brokers or a rack fail at
+once.
 """
 
 from __future__ import annotations
@@ -49,11 +50,21 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
 @click.command("balance", help="Report the balance of brokers, and losses by failures.")
 @assignment_options
 @click.option("--log-dirs", metavar="DIR,DIR", help="Log directories of brokers, to count bytes.")
+@click.option("--failures", type=click.IntRange(min=1), help="The most brokers that fail at once.")
 @click.option(
-    "--failures", type=click.IntRange(min=1), help="The greatest number of brokers that fail."
+    "--trials",
+    type=click.IntRange(min=1),
+    default=DEFAULT_TRIALS,
+    show_default=True,
+    help="Number of simulated failures.",
 )
-@click.option("--trials", type=click.IntRange(min=1), default=DEFAULT_TRIALS, show_default=True)
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    default=0,
+    show_default=True,
+    help="The same seed gives the same result.",
+)
 @report_options
 @master_option
 @click.pass_obj

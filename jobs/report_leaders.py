@@ -1,8 +1,8 @@
 """``regent jobs report leaders``: actual and preferred leaders, and brokers that lead too much.
 
-The imbalance of a broker is Kafka's (``leader.imbalance.per.broker.percentage``): the share of
-partitions that it does not lead, of those with it as first replica. Above the threshold, 10 % by
-default, the next check of the controller elects the preferred leaders.
+The imbalance of a broker is Kafka's (``leader.imbalance.per.broker.percentage``): of the partitions
+whose first replica it has, the share that it does not lead. Above the threshold, 10 % by default,
+the next check of the controller elects the preferred leaders.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _leaderless(spark: SparkSession, frame: DataFrame) -> list[str]:
 
 
 def leaders(who_leads: pyarrow.Table, broker_ids: Sequence[int]) -> Leaders:
-    """Sum up rows of (preferred, leader, partitions), also for brokers without rows."""
+    """Sum up rows of (preferred, leader, partitions); brokers without rows get zeros."""
     known = who_leads.filter(pyarrow.compute.is_valid(who_leads["leader"]))
     unknown = pyarrow.compute.sum(who_leads["partitions"]).as_py() or 0
     preferred, leader, partitions = (

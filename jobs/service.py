@@ -63,7 +63,7 @@ _EXIT_S: Final = 2.0  # time to notice that a JVM with a broken connection has e
 _STOP_TIMEOUT_S: Final = 5.0
 _IDLE_S: Final = 60.0
 _WARM_UPS: Final = 2 * len(Strategy)
-_JVM_OPTIONS: Final = (  # live objects are some 70 MB: keep the heap near that
+_JVM_OPTIONS: Final = (  # live objects take some 70 MB; the heap stays near that
     *QUICK_START,
     "-Xms80m",
     "-Xmn32m",
@@ -84,7 +84,7 @@ class PlacementState(StrEnum):
 
 
 class Status:
-    """The state; any thread can read it, also while the actor is busy."""
+    """The state; any thread can read it, even while the actor is busy."""
 
     def __init__(self) -> None:
         self._response = _status(PlacementState.STARTING, "Spark is starting")

@@ -2,7 +2,7 @@
 
 PySpark would start the JVM itself, in this process's environment, and keep it until the process
 ends. Here it is a child process with its own environment, directories and log. It can be killed at
-any moment, also while it starts, and replaced. When its parent is killed it ends by itself, because
+any moment, even while it starts, and replaced. When its parent is killed it ends by itself, because
 Spark's Python gateway stops at the end of its standard input.
 """
 
@@ -198,7 +198,7 @@ class SparkJvm:
             with self.killed_after(_EXIT_TIMEOUT_S), suppress(Py4JError, OSError):
                 self._session.stop()
         if self._gateway is not None:
-            # Else Py4J would report collected objects to a JVM that has ended, and log errors.
+            # Otherwise Py4J reports collected objects to a JVM that has ended, and logs errors.
             self._gateway._gateway_client.is_connected = False
         self.kill()
         self.has_exited(_EXIT_TIMEOUT_S)
@@ -216,7 +216,7 @@ class SparkJvm:
         return self.has_exited(timeout_s)
 
     def _forget(self) -> None:
-        """Make PySpark forget its JVM, which it keeps until the process ends otherwise."""
+        """Make PySpark forget its JVM, which it would keep until the process ends."""
         gateway, self._gateway, self._session = self._gateway, None, None
         if gateway is None:
             return
@@ -232,7 +232,7 @@ class SparkJvm:
 
 
 class KillSwitch:
-    """Ends the JVM that its owner waits for, on any thread, now or when it is started."""
+    """Kills a JVM and every later one, from any thread, so that its owner stops waiting for it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -245,14 +245,14 @@ class KillSwitch:
         return self._is_thrown
 
     def guard(self, jvm: SparkJvm | None) -> None:
-        """Set the JVM to end."""
+        """Set the JVM to kill."""
         with self._lock:
             self._jvm = jvm
             if self._is_thrown and jvm is not None:
                 jvm.kill()
 
     def throw(self) -> None:
-        """End the JVM and every later one."""
+        """Kill the JVM and every later one."""
         with self._lock:
             self._is_thrown = True
             if self._jvm is not None:
@@ -276,9 +276,8 @@ def spark_session(
     try:
         yield jvm.session()
     finally:
-        jvm.stop(
-            gracefully=not master.startswith("local")
-        )  # otherwise no process is left to be told
+        # With a local master there are no other processes to stop.
+        jvm.stop(gracefully=not master.startswith("local"))
 
 
 def _exit_reason(status: int) -> str:

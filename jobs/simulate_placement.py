@@ -1,10 +1,9 @@
 """``regent jobs simulate placement``: simulates a placement scheme for a large cluster.
 
 Places partitions on imaginary brokers, as ``regent jobs place`` does. Reports the balance, the load
-of the others after the failure of a broker, the probability of losses by several failures or by
-that of a rack, and the moves when brokers are added. ``--compare`` compares all schemes. Kafka's
-schemes begin each topic at a random broker, as Kafka's tools do; the others count through all
-partitions.
+of the other brokers after one has failed, the probability of losses when several brokers or a rack
+fail, and the moves when brokers are added. ``--compare`` compares all schemes. Kafka's schemes
+begin each topic at a random broker, as Kafka's tools do; the others count through all partitions.
 """
 
 from __future__ import annotations
@@ -61,10 +60,35 @@ _STRATEGIES: Final = (*(strategy.value for strategy in Strategy), UNIFORM)
 
 
 @click.command("placement", help="Simulate a placement scheme at scale.")
-@click.option("--brokers", type=click.IntRange(1, _MAX_BROKERS), default=1000, show_default=True)
-@click.option("--partitions", type=_POSITIVE, default=100_000, show_default=True)
-@click.option("--partitions-per-topic", type=_POSITIVE, default=100, show_default=True)
-@click.option("--replication-factor", "factor", type=_POSITIVE, default=3, show_default=True)
+@click.option(
+    "--brokers",
+    type=click.IntRange(1, _MAX_BROKERS),
+    default=1000,
+    show_default=True,
+    help="Number of brokers.",
+)
+@click.option(
+    "--partitions",
+    type=_POSITIVE,
+    default=100_000,
+    show_default=True,
+    help="Number of partitions of all topics.",
+)
+@click.option(
+    "--partitions-per-topic",
+    type=_POSITIVE,
+    default=100,
+    show_default=True,
+    help="Number of partitions of a topic.",
+)
+@click.option(
+    "--replication-factor",
+    "factor",
+    type=_POSITIVE,
+    default=3,
+    show_default=True,
+    help="Number of replicas of a partition.",
+)
 @click.option(
     "--racks", type=click.IntRange(min=0), default=0, help="Number of racks; 0: no racks."
 )
@@ -75,17 +99,37 @@ _STRATEGIES: Final = (*(strategy.value for strategy in Strategy), UNIFORM)
     show_default=True,
     help="Whether brokers with neighbouring ids are in different racks, or in the same.",
 )
-@click.option("--strategy", type=click.Choice(_STRATEGIES), default="ring", show_default=True)
-@click.option("--compare", is_flag=True, help="Try all strategies.")
-@click.option("--scatter-width", type=_POSITIVE, help="Seed for copysets.")
 @click.option(
-    "--failures", type=_POSITIVE, help="The greatest number of brokers that fail at once."
+    "--strategy",
+    type=click.Choice(_STRATEGIES),
+    default="ring",
+    show_default=True,
+    help="How replicas are spread over the brokers.",
 )
+@click.option("--compare", is_flag=True, help="Try all strategies.")
+@click.option(
+    "--scatter-width",
+    type=_POSITIVE,
+    help="How many brokers help to restore one, with copysets.  [default: 10]",
+)
+@click.option("--failures", type=_POSITIVE, help="The most brokers that fail at once.")
 @click.option(
     "--growth", type=click.IntRange(min=0), help="How many brokers are added.  [default: 1 %]"
 )
-@click.option("--trials", type=_POSITIVE, default=DEFAULT_TRIALS, show_default=True)
-@click.option("--seed", type=_ANY_SEED, default=0, show_default=True)
+@click.option(
+    "--trials",
+    type=_POSITIVE,
+    default=DEFAULT_TRIALS,
+    show_default=True,
+    help="Number of simulated failures.",
+)
+@click.option(
+    "--seed",
+    type=_ANY_SEED,
+    default=0,
+    show_default=True,
+    help="The same seed gives the same result.",
+)
 @report_options
 @master_option
 @click.pass_obj
@@ -191,7 +235,7 @@ def _measures(trial: Trial) -> list[tuple[str, object]]:
     if failure is not None:
         shares = failure.busiest_source / replicas.clip(min=1)
         found += [
-            ("a broker fails: heirs of leaderships, mean", float(failure.heirs.mean())),
+            ("a broker fails: brokers that lead instead, mean", float(failure.heirs.mean())),
             (
                 "  busiest leader by the mean, worst case",
                 _ratio(int(failure.busiest_leader.max()), float(leaders.mean())),

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import pyarrow
 
 from regent.admin.controller_ref import ControllerRef
+from regent.admin.live_brokers import not_registered
 from regent.admin.topics import TopicsClient, new_topic_id, raise_if_refused, slices
 from regent.core.errors import Errors, RegentError
 from regent.core.model import BrokerId
@@ -72,8 +73,7 @@ def check_new_topics(
     registered = set(admin.read_brokers())
     unknown = [b.broker_id for b in request.brokers if b.broker_id not in registered]
     if unknown:
-        live = ", ".join(map(str, itertools.islice(sorted(registered), 10))) or "none"
-        raise InputError(f"broker {unknown[0]} is not registered; registered are {live}")
+        raise InputError(not_registered(unknown[0], registered))
     checked = {topic: _config(topic, config) for topic, config in configs.items() if config}
     wanted = []
     for topic, partitions, factor, start_partition in request.topics:

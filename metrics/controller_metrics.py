@@ -39,7 +39,7 @@ _GAUGES = {
         "partitions not led by their first replica",
     ),
     "GlobalTopicCount": ("global_topic_count", "topics"),
-    "GlobalPartitionCount": ("global_partition_count", "partitions that were ever led"),
+    "GlobalPartitionCount": ("global_partition_count", "partitions that have or had a leader"),
     "TopicsToDeleteCount": ("topics_to_delete_count", "topics queued for deletion"),
     "ReplicasToDeleteCount": (
         "replicas_to_delete_count",
@@ -85,7 +85,7 @@ def _gauges(stats: EventManagerStats) -> Iterable[Metric]:
     for name, (attribute, meaning) in _GAUGES.items():
         yield GaugeMetricFamily(_CONTROLLER + name, meaning, value=getattr(gauges, attribute))
     yield GaugeMetricFamily(
-        _CONTROLLER + "ControllerState", "what it is busy with", value=stats.state
+        _CONTROLLER + "ControllerState", "the activity, by Kafka's numbers", value=stats.state
     )
 
 
@@ -124,7 +124,7 @@ def _channels(channels: ControllerChannelManager) -> Iterable[Metric]:
     yield queue_time
     unanswered = GaugeMetricFamily(
         "regent_unanswered_request_ms",
-        "time since a broker should have answered the controller, from 5 s on",
+        "age of a control request that a broker has not answered within 5 s",
         labels=["broker_id", "request"],
     )
     for request in channels.unanswered():

@@ -37,13 +37,17 @@ def replication_metrics(replicas: ReplicaManager) -> Iterable[Metric]:
         ),
         (
             "UnderReplicatedPartitions",
-            "led partitions with an ISR below min.insync.replicas",
+            "led partitions with replicas that are not in the ISR",
             replicas.under_replicated_count,
         ),
-        ("UnderMinIsrPartitionCount", "led, refusing acks=all", replicas.under_min_isr_count),
+        (
+            "UnderMinIsrPartitionCount",
+            "led partitions with an ISR below min.insync.replicas: they refuse acks=all",
+            replicas.under_min_isr_count,
+        ),
         (
             "AtMinIsrPartitionCount",
-            "led partitions with an ISR of min.insync.replicas",
+            "led partitions with exactly min.insync.replicas in the ISR",
             replicas.at_min_isr_count,
         ),
         ("ReassigningPartitions", "led partitions that are being reassigned", moving),
@@ -88,10 +92,10 @@ def _of_partitions(led: Iterable[Partition]) -> Iterable[Metric]:
     )
     replicas = GaugeMetricFamily(_PARTITION + "ReplicasCount", "replicas assigned", labels=labels)
     under_replicated = GaugeMetricFamily(
-        _PARTITION + "UnderReplicated", "1 if the ISR is below min.insync.replicas", labels=labels
+        _PARTITION + "UnderReplicated", "1 when replicas are not in the ISR", labels=labels
     )
     under_min_isr = GaugeMetricFamily(
-        _PARTITION + "UnderMinIsr", "1 when acks=all is refused", labels=labels
+        _PARTITION + "UnderMinIsr", "1 when the ISR is below min.insync.replicas", labels=labels
     )
     for partition in led:
         topic, number = partition.topic_partition

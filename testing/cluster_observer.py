@@ -70,7 +70,7 @@ class ClusterObserver:
         }
 
     def leader_of(self, topic: str, partition: int = 0) -> BrokerId:
-        """Return the leader of a partition, -1: none; raises ``LookupError``."""
+        """Return the leader of a partition, -1 for none; raises ``LookupError``."""
         return self.partition_states(topic)[partition].leader_and_isr.leader
 
     # --- brokers ---
@@ -122,7 +122,7 @@ class ClusterObserver:
         *,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """Wait until the ISR of a partition, None: of every one, is exactly these brokers."""
+        """Wait until the ISR of a partition (None: of every one) is exactly these brokers."""
 
         def isrs() -> set[frozenset[BrokerId]]:
             states = self.partition_states(topic)

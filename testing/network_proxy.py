@@ -10,7 +10,7 @@ input is a JSON command. An empty line is the answer when it is in effect:
 * ``["zookeeper", HOST, PORT]``: where ZooKeeper listens
 * ``["cut", A, B]``, ``["restore", A, B]``: a link; members are broker ids and ``"zookeeper"``
 
-The process ends when its input does, also when the process of the tests was killed.
+The process ends at the end of its input, even if the process of the tests was killed.
 """
 
 from __future__ import annotations

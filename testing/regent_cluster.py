@@ -47,8 +47,7 @@ class RegentCluster(ClusterObserver):
 
     ``options`` are those of the command. With ``zookeeper`` the cluster uses that server, which can
     be stopped; it is started here, and ended with the cluster. With ``network`` as well, links can
-    be cut. Faults wait for what they cause and
-    raise ``AssertionError`` when it does not happen.
+    be cut. Methods that cause a fault wait for its effect, and raise ``AssertionError`` without it.
     """
 
     def __init__(
@@ -322,7 +321,7 @@ class RegentCluster(ClusterObserver):
         )
 
     def fill_disk(self, broker_id: BrokerId) -> None:
-        """Let every write of a broker to a file fail; wait until it leads nothing any more.
+        """Make every write of a broker to a file fail; wait until it leads nothing.
 
         The broker's limit on the size of files (RLIMIT_FSIZE) becomes 0: a write fails with EFBIG
         as it would with ENOSPC on a full disk. This uses no space and needs no privilege. A broker
@@ -335,9 +334,9 @@ class RegentCluster(ClusterObserver):
         """Cut a broker off from another one, or from ``"zookeeper"``; None: from all of them.
 
         No byte passes in either direction any more, as if packets were lost: connections stay open
-        and continue after ``reconnect``. Clients reach the broker as before. A cut lasts when the
-        broker is restarted. Without ZooKeeper: wait until the broker's session has ended. Raises
-        ``ValueError`` for a member that does not exist.
+        and continue after ``reconnect``. Clients reach the broker as before. A cut stays when the
+        broker is restarted. After a cut from ZooKeeper, wait until the broker's session has ended.
+        Raises ``ValueError`` for a member that does not exist.
         """
         network = self._own_network()
         links = network.links(broker_id, from_)
@@ -349,7 +348,7 @@ class RegentCluster(ClusterObserver):
             )
 
     def reconnect(self, broker_id: BrokerId, to: Member | None = None) -> None:
-        """Undo ``cut``; with ZooKeeper: wait until the broker, if it runs, is registered again."""
+        """Undo ``cut``; if ZooKeeper was cut off, wait until a running broker is registered."""
         network = self._own_network()
         links = network.links(broker_id, to)
         network.restore(links)
@@ -428,8 +427,8 @@ def cluster(
 ) -> Iterator[RegentCluster]:
     """Start a cluster in a temporary folder for the block, on free ports.
 
-    ``config`` is a TOML file with settings of brokers. Nothing is left when the block ends, also
-    when this process is killed in it. Call it in the main thread.
+    ``config`` is a TOML file with settings of brokers. Nothing is left when the block ends, even if
+    this process is killed in it. Call it in the main thread.
     """
     options = ["--brokers", str(brokers)]
     options += [] if config is None else ["--config", str(config)]
@@ -464,7 +463,7 @@ def _await_ready(process: subprocess.Popen[str]) -> None:
 
 
 def _is_alive(pid: int) -> bool:
-    """Whether a process, or a thread of it, runs: only then its parent cannot reap it.
+    """Whether a process, or a thread of it, still runs: then its parent cannot reap it yet.
 
     The main thread of a process that ends may be a zombie before the other threads have ended.
     """

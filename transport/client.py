@@ -1,15 +1,15 @@
 """Sends requests to one peer and waits for their answers.
 
-This module decides about delivery, not ZeroMQ. An answer is matched to its request by the
+This module, not ZeroMQ, decides about delivery. An answer is matched to its request by the
 correlation id only. A request is sent only to a connected peer. After a timeout or a lost
-connection the socket is closed with everything it still holds. Retries are up to the caller,
-because epochs make the receivers idempotent.
+connection the socket is closed with everything it still holds. The caller may retry, because
+epochs make the receivers idempotent.
 
 ``RequestError``             no answer; ``endpoint`` names the peer
 ├── PeerUnreachableError      no peer answers there; the request was not sent
 ├── PeerDisconnectedError     the connection broke; the request may have been carried out
 ├── RequestTimeoutError       no answer in time; the request may have been carried out
-├── RequestAbandonedError     we are closing; the request may have been carried out
+├── RequestAbandonedError     the caller is closing; the request may have been carried out
 └── RequestFailedError        the peer refused with an error code and no body
 """
 
@@ -43,7 +43,7 @@ from regent.transport.sockets import (
 
 logger = logging.getLogger(__name__)
 
-_SLICE_MS: Final = 50  # how late a wait may notice that its caller is closing
+_SLICE_MS: Final = 50  # how often a wait checks whether its caller is closing
 _MAX_UNANSWERED: Final = QUEUED_MESSAGES // 2
 
 
@@ -241,7 +241,7 @@ class RequestClient:
         return self._link
 
     def _await_room(self, link: _Link, patience: _Patience) -> None:
-        """Discard answers until few are missing: the peer drops answers that are not read."""
+        """Wait until few answers are missing, and discard them: the peer drops unread answers."""
         while link.receive() is not None or link.unanswered >= _MAX_UNANSWERED:
             if link.take_disconnected():
                 raise PeerUnreachableError(self.endpoint, "the connection broke")

@@ -2,10 +2,11 @@
 
 A message is ``b""``, header, body, and the frames of the records in the body
 (``transport.record_frames``). The request header is the array ``[1, api_key, api_version,
-correlation_id, client_id, controller_id | nil, controller_epoch | nil, broker_epoch | nil]`` (1 is
-the version of the header; the last three are set for control requests, all or none); the reply
-header is ``[1, correlation_id, error_code]``. A reply with a body has error code 0, because the
-body has its own codes. The header of a reply without a body has the error code.
+correlation_id, client_id, controller_id | nil, controller_epoch | nil, broker_epoch | nil,
+event_id | nil]``. 1 is the version of the header. Control requests have the controller id and both
+epochs; other requests have none of them. The reply header is ``[1, correlation_id, error_code]``. A
+reply with a body has error code 0, because the body has its own codes. The header of a reply
+without a body has the error code.
 
 Bodies are the dataclasses of ``core.protocol``. Everything that cannot be decoded, or is too large,
 is a ``BadDataError``. There is no checksum, because TCP has one, and no pickle.
@@ -44,11 +45,11 @@ MAX_HEADER_BYTES: Final = 4096
 MAX_STRING_BYTES: Final = 32_767  # as in Kafka's protocol
 MAX_ARRAY_LENGTH: Final = 1_048_576
 MAX_MAP_LENGTH: Final = 64
-# A map costs the reader 64 to 200 bytes and the sender one, if it is empty. Every map of a body
-# must therefore be paid for; the smallest useful one, a topic, is four times as long.
+# An empty map has one byte on the wire and 64 to 200 bytes in memory. So the number of maps in a
+# body is limited by its length. The smallest useful map, a topic, is four times as long as this.
 BYTES_PER_MAP: Final = 16
-_FREE_MAPS: Final = 16
-_LARGE_BODY_BYTES: Final = 64 * 1024  # from here the garbage collector costs more than decoding
+_FREE_MAPS: Final = 16  # beyond that limit, for short bodies
+_LARGE_BODY_BYTES: Final = 64 * 1024  # above, the garbage collector takes longer than the decoding
 
 
 AT_ONCE_BYTES: Final = 256 * 1024  # larger requests are decoded in pieces
@@ -65,7 +66,8 @@ _SMALL: Final = RequestLimit(4096, 100)
 # Less than 32 MB once it is decoded. Brokers and tools send 10,000 rows at once: 40,000 values.
 _LIST: Final = RequestLimit(3 * 1024 * 1024, 80_000)
 _TOPICS: Final = RequestLimit(16 * 1024 * 1024, 500_000)
-# Controllers split theirs (``core.controller.request_batch``): 2 MiB of rows, and all brokers.
+# Controllers split requests at 2 MiB of rows (``core.controller.request_batch``); brokers come on
+# top.
 _CONTROL: Final = RequestLimit(8 * 1024 * 1024, 300_000)
 
 
@@ -136,7 +138,7 @@ CONTROL_REQUESTS: Final[Mapping[int, type[ControlRequest]]] = {
 }
 
 
-_FIELDS_WITHOUT_EVENT_ID: Final = 8  # in the headers of 0.1, which are still understood
+_FIELDS_WITHOUT_EVENT_ID: Final = 8  # in headers of Regent 0.1, which are still accepted
 
 
 class RequestHeader(NamedTuple):
@@ -276,9 +278,9 @@ def decode_request_header(data: RecordBytes) -> RequestHeader:
     header = _decode_request_header(fields)
     control = (header.controller_id, header.controller_epoch, header.broker_epoch)
     if None in control and control != (None, None, None):
-        raise BadDataError("RequestHeader: controller id and epochs come all three or not at all")
+        raise BadDataError("RequestHeader: only some of controller id and epochs are set")
     if header.controller_epoch is not None and header.controller_epoch > MAX_CONTROLLER_EPOCH:
-        raise BadDataError("RequestHeader: no controller can have an epoch so high")
+        raise BadDataError("RequestHeader: the controller epoch is above the highest possible")
     return header
 
 
@@ -362,7 +364,7 @@ def _map_builder(budget: int) -> Callable[[list[tuple[Any, Any]]], dict[Any, Any
         nonlocal budget
         budget -= 1
         if budget < 0:
-            raise BadDataError("more maps than its length can pay for")
+            raise BadDataError("too many maps for its length")
         return _map(pairs)
 
     return build

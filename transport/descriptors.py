@@ -16,9 +16,9 @@ from weakref import WeakKeyDictionary
 UNLIMITED: Final = 2**31 - 1
 RESERVED_DESCRIPTORS: Final = 128
 """The number of descriptors reserved for files and for other brokers."""
-_FEW_CONNECTIONS: Final = 16  # these may use what is reserved: an operator must be able to connect
+_FEW_CONNECTIONS: Final = 16  # may use reserved descriptors, so that an operator can connect
 _MEASURE_INTERVAL_S: Final = 1.0
-_MEASURE_SHARE: Final = 0.01  # of the time, at most, is spent on counting descriptors
+_MEASURE_SHARE: Final = 0.01  # the largest share of time that counting descriptors takes
 
 
 class Descriptors:
@@ -42,7 +42,7 @@ class Descriptors:
         reserved: int = RESERVED_DESCRIPTORS,
         share: float = 1.0,
     ) -> str | None:
-        """Return why ``acceptor`` may not have one more connection; None: it may.
+        """Return why ``acceptor`` may not have one more connection, or None if it may.
 
         It may use ``share`` of all descriptors, and must leave ``reserved`` free.
         """
@@ -52,7 +52,7 @@ class Descriptors:
         if now >= self._measure_at:
             try:
                 self._of_others = self._count() - of_all
-            except OSError:  # there was none to count them with
+            except OSError:  # counting needs a descriptor, and none was left
                 self._of_others = self._limit() - of_all
             took = time.monotonic() - now
             self._measure_at = now + max(_MEASURE_INTERVAL_S, took / _MEASURE_SHARE)
@@ -85,4 +85,4 @@ def _open_descriptors() -> int:
 
 
 OF_THIS_PROCESS: Final = Descriptors()
-"""The limit that every listener asks."""
+"""The descriptors of this process, which all listeners share."""

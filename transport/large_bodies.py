@@ -2,7 +2,7 @@
 
 msgpack decodes its whole input while no other thread of this process runs, and the decoded objects
 may be twenty times as large. Here ``PIECE_BYTES`` are decoded at once, and each piece is checked
-against the schema before the next. A wrong form ends the decoding; a right one may have
+against the schema before the next. Decoding ends at the first value of a wrong form, or after
 ``max_values`` arrays, maps and elements. An element that is larger than a piece is decoded field by
 field.
 """
@@ -58,7 +58,7 @@ def decode_in_pieces(
     cursor = _Cursor(memoryview(data), new_unpacker, max_values, piece_bytes)
     value = cursor.value(form)
     if cursor.position != len(data):
-        raise BadDataError("bytes behind the body")
+        raise BadDataError("bytes follow the body")
     return value
 
 
@@ -127,7 +127,7 @@ class _Cursor:
         for _ in range(self._length(form, "map", 0x80, 0xDE)):
             key = self._one(form)
             if not isinstance(key, str) or key in given:
-                raise BadDataError(f"{form.name}: a key that is no name, or twice there")
+                raise BadDataError(f"{form.name}: a key is not a string, or is there twice")
             given[key] = self.value(fields[key]) if key in fields else self._one(form)
         known = {key: value for key, value in given.items() if key in fields}
         try:
@@ -137,7 +137,10 @@ class _Cursor:
             raise BadDataError(f"{form.name}: {missing} is missing") from None
 
     def _length(self, form: Form, kind: str, short: int, long: int) -> int:
-        """Read how long an array or a map is, and count it; these are the bytes that say so."""
+        """Read the length of an array or a map, and count it.
+
+        ``short`` and ``long`` are msgpack's first bytes of this kind.
+        """
         self._count()
         first = self._byte()
         self.position += 1
@@ -158,11 +161,11 @@ class _Cursor:
         """Decode the next value, which must be small."""
         values = self._whole(1)
         if not values:
-            raise BadDataError(f"{form.name}: a value is too large, or not there as a whole")
+            raise BadDataError(f"{form.name}: a value is too large or incomplete")
         return values[0]
 
     def _whole(self, at_most: int) -> tuple[Any, ...]:
-        """Decode the complete values of the next piece."""
+        """Decode at most ``at_most`` complete values of the next piece."""
         unpacker = self._new_unpacker(self._count)
         unpacker.feed(self._data[self.position : self.position + self._piece_bytes])
         values: list[Any] = []

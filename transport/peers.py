@@ -32,16 +32,16 @@ from regent.transport.zmtp import (
 T = TypeVar("T")
 
 SWEEP_S: Final = 1.0
-"""How often ``sweep`` is to be called."""
+"""Seconds between two calls of ``sweep``."""
 MAX_UNFINISHED_BYTES: Final = 128 * 1024 * 1024
 MAX_WAITING: Final = 1000
 """Maximum number of waiting messages of a peer."""
-_MAX_WAITING_OF_ALL: Final = 10_000  # before more is received
+_MAX_WAITING_OF_ALL: Final = 10_000  # while so many messages of all peers wait, none is received
 
-_UNREAD_LOOK_BYTES: Final = 1024 * 1024  # sent before the next check which peers read
+_UNREAD_LOOK_BYTES: Final = 1024 * 1024  # sent between two checks of what peers have not read
 _RESERVED_DESCRIPTORS: Final = 64  # for files; clients of the Kafka port leave some to brokers
-# ZeroMQ accepts without asking us, so more peers may connect before we cut one off: the rest is for
-# those, and for everything else.
+# ZeroMQ accepts without asking us, so more peers may connect before the next one is refused. They,
+# and everything else, use the other descriptors.
 _SHARE_OF_DESCRIPTORS: Final = 0.25
 
 _OTHER_FRAMES_BYTES: Final = 8 * 1024  # of a message beside its largest frame
@@ -58,7 +58,7 @@ class TooManyPeersError(PeerError):
 
 
 class TooMuchUnreadError(PeerError):
-    """All peers together have too many unread bytes, and this one has most."""
+    """All peers together have too many unread bytes, and this peer has the most."""
 
 
 class Message(NamedTuple):
@@ -69,7 +69,7 @@ class Message(NamedTuple):
 
 
 class _Peer:
-    """One connection; ``end`` is our side of it."""
+    """One connection; ``end`` is our socket of it."""
 
     def __init__(self, zmtp: ZmtpConnection, end: _OurEnd | None) -> None:
         self.unread = Unread()
@@ -80,7 +80,7 @@ class _Peer:
 
 
 class _OurEnd:
-    """The socket of a connection, which belongs to ZeroMQ. Raises ``OSError``: it is gone."""
+    """The socket of a connection, which belongs to ZeroMQ. Raises ``OSError`` if it is closed."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -104,8 +104,8 @@ class _OurEnd:
 class Peers:
     """Listens at ``endpoint``; a message may have a frame of ``max_frame_bytes``.
 
-    ``max_unfinished_bytes`` are kept of messages that have not ended, of all peers together, and
-    as many of messages that have not been read as ``unread_limit`` has for all ports.
+    ``max_unfinished_bytes`` limits the incomplete messages of all peers together. ``unread_limit``
+    limits the sent bytes that the peers of all ports have not read.
     Belongs to one thread at a time. Raises zmq.ZMQError, or OSError for an unknown name.
     """
 
@@ -120,15 +120,15 @@ class Peers:
     ) -> None:
         self._descriptors = descriptors
         self._unread_limit = unread_limit
-        self._sent_bytes = 0  # since the last check which peers read
+        self._sent_bytes = 0  # since the last check of what peers have not read
         self._max_message_bytes = max_frame_bytes + _OTHER_FRAMES_BYTES
         self._max_unfinished_bytes = max_unfinished_bytes
         self._peers: dict[bytes, _Peer] = {}
         self._with_messages: deque[tuple[bytes, deque[list[RecordBytes]]]] = deque()
         self._waiting = 0  # messages, of all peers
-        self._closing: set[bytes] = set()  # cut off, and ZeroMQ had no room to be told so
+        self._closing: set[bytes] = set()  # cut off, but ZeroMQ could not take the close yet
         self.unfinished_bytes = 0
-        """How much is kept of messages that have not ended."""
+        """The bytes that are kept of incomplete messages."""
         self._socket = open_socket(context, zmq.STREAM)
         try:
             listen_at(self._socket, endpoint)
@@ -156,12 +156,12 @@ class Peers:
     def receive(self) -> bool:
         """Take the next chunk; return whether there was one; never blocks.
 
-        None is taken while too many messages wait. Raises PeerError for a peer that was cut off; it
-        is cut off too when something unexpected is raised.
+        It takes none while too many messages wait. Raises PeerError after it has cut off a peer.
+        After any other error the peer is cut off too.
         """
         if self.unfinished_bytes > self._max_unfinished_bytes:
             self._cut_off(max(self._peers, key=lambda other: self._peers[other].zmtp.held_bytes))
-            raise MessageTooLargeError("the largest message that had not ended, of too many")
+            raise MessageTooLargeError("incomplete messages use too much memory, this one the most")
         if self._waiting >= _MAX_WAITING_OF_ALL:
             return False
         try:
@@ -186,7 +186,7 @@ class Peers:
         """
         while self._with_messages:
             route, waiting = self._with_messages.popleft()
-            if waiting:  # those of a peer that sent too many are gone
+            if waiting:  # else the peer sent too many, and they were dropped
                 message = Message(route, waiting.popleft())
                 self._waiting -= 1
                 if waiting:
@@ -197,9 +197,9 @@ class Peers:
     def send(self, route: bytes, frames: Frames) -> None:
         """Send a message to a peer.
 
-        Raises zmq.ZMQError: it left, which may be known before all it sent was received, or it
-        does not read. It is cut off if part of the message was sent. Raises TooMuchUnreadError when
-        the message was sent, and another peer was cut off for what it has not read, or this one.
+        Raises zmq.ZMQError if the peer has left or does not read. It is cut off if part of the
+        message was sent. Messages of a peer that has left may still be received. Raises
+        TooMuchUnreadError when the message was sent, and a peer was cut off for its unread bytes.
         """
         peer = self._peers.get(route)
         if peer is None:
@@ -221,7 +221,7 @@ class Peers:
     def sweep(self) -> None:
         """Ping silent peers, and disconnect those that do not answer.
 
-        Raises TooMuchUnreadError, after that, when one was cut off for what it has not read.
+        Afterwards raises TooMuchUnreadError if a peer was cut off for its unread bytes.
         """
         for route in list(self._closing):
             self._close(route)
@@ -239,14 +239,14 @@ class Peers:
         return bool(self._monitor.poll(_UNBIND_TIMEOUT_MS))
 
     def close(self) -> None:
-        """End; without ``stop_listening`` the port is free some time later."""
+        """Close the socket; without ``stop_listening`` the port stays in use for some time."""
         with suppress(zmq.ContextTerminated):
             self._socket.disable_monitor()
         self._monitor.close()
         self._socket.close()
 
     def _on_connected_or_left(self, route: bytes, frame: zmq.Frame) -> None:
-        """ZeroMQ reports both by an empty chunk."""
+        """Handle an empty chunk, by which ZeroMQ reports a new connection and the end of one."""
         if route in self._closing:
             self._closing.discard(route)
         elif route in self._peers:
@@ -301,14 +301,14 @@ class Peers:
     def _send_piece(self, route: bytes, piece: RecordBytes) -> None:
         self._socket.send(route, zmq.NOBLOCK | zmq.SNDMORE)
         peer = self._peers.get(route)
-        if peer is None:  # it is to be cut off
+        if peer is None:  # this closes the connection
             self._socket.send(piece, zmq.NOBLOCK)
         else:
             self._socket.send(peer.unread.frame(piece), zmq.NOBLOCK, copy=False)
             self._sent_bytes += len(piece)
 
     def _bound_unread(self) -> None:
-        """Disconnect the peer with most unread bytes, while all ports together have too many."""
+        """Disconnect the peers with the most unread bytes, while all ports have too many."""
         self._sent_bytes = 0
         sizes = {route: peer.unread.known_size for route, peer in self._peers.items()}
         cut: list[str] = []
@@ -319,7 +319,7 @@ class Peers:
             cut.append(f"{self._peers[route].zmtp.peer}: {sizes.pop(route)} bytes")
             self._cut_off(route)
         if cut:
-            raise TooMuchUnreadError(f"{cut[0]} are not read, the most of all ({len(cut)} cut off)")
+            raise TooMuchUnreadError(f"{cut[0]} are unread, the most of all ({len(cut)} cut off)")
 
     def _cut_off(self, route: bytes) -> None:
         peer = self._peers[route]
@@ -346,7 +346,7 @@ class Peers:
 
 
 def _address_of(frame: zmq.Frame) -> str:
-    """Return the address of a peer for messages; it is unknown if the peer left at once."""
+    """Return the address of a peer, for messages; unknown if the peer left at once."""
     try:
         return str(frame.get("Peer-Address"))
     except zmq.ZMQError:
@@ -354,7 +354,7 @@ def _address_of(frame: zmq.Frame) -> str:
 
 
 def _our_end(frame: zmq.Frame) -> _OurEnd | None:
-    """Return the socket of a connection; None: it is gone already."""
+    """Return the socket of a connection, or None if it is closed already."""
     try:
         return _OurEnd(int(frame.get(zmq.SRCFD)))
     except (OSError, zmq.ZMQError):

@@ -24,9 +24,9 @@ Detach: TypeAlias = Callable[[Any, list[RecordBytes]], Any]
 
 
 def detacher(hint: Any) -> Detach | None:
-    """Return a function that takes the records out of values of a type; None: it has none.
+    """Return a function that takes the records out of values of a type; None if it has none.
 
-    Raises TypeError when two fields of one class hold some: the decoder could not tell them apart.
+    Raises TypeError when two fields of one class hold records: the decoder cannot tell them apart.
     """
     if hint == RecordBytes:
         return _detach_one

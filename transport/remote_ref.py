@@ -17,7 +17,7 @@ from regent.transport.sockets import Context, new_context
 logger = logging.getLogger(__name__)
 
 _CONNECT_TIMEOUT_MS: Final = 1000
-_CLOSE_TIMEOUT_S: Final = 5.0  # an ask in progress notices a close in a fraction of a second
+_CLOSE_TIMEOUT_S: Final = 5.0  # an ask in progress ends within a fraction of a second
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class RemoteActorRef:
         """
         deadline = time.monotonic() + timeout
         if not self._turn.acquire(timeout=timeout):
-            raise RequestTimeoutError(self.endpoint, "other threads kept asking all the time")
+            raise RequestTimeoutError(self.endpoint, "other threads are using the connection")
         try:
             timeout_ms = max(0, round((deadline - time.monotonic()) * 1000))
             return self._client.request(message, timeout_ms=timeout_ms, closing=self._closing)
@@ -56,21 +56,21 @@ class RemoteActorRef:
     def tell(self, message: Request) -> None:
         """Send ``message`` without waiting for an answer. It arrives at most once.
 
-        Waits at most a second for other threads and a second for a connection; then it gives up and
-        logs that.
+        Waits at most a second for other threads and a second for a connection. Then it logs a
+        warning and drops the message.
         """
         if not self._turn.acquire(timeout=_CONNECT_TIMEOUT_MS / 1000):
-            logger.warning("Not told to %s, busy: %s", self.endpoint, type(message).__name__)
+            logger.warning("Dropping %s: %s is busy", type(message).__name__, self.endpoint)
             return
         try:
             self._client.send(message, closing=self._closing)
         except RequestError as error:
-            logger.warning("Not told: %s", error)
+            logger.warning("Dropping %s: %s", type(message).__name__, error)
         finally:
             self._turn.release()
 
     def close(self) -> None:
-        """Abandon the ask in progress and disconnect. Idempotent; it is unusable then."""
+        """Abandon the ask in progress and disconnect. The reference cannot be used afterwards."""
         self._closing.set()
         if self._turn.acquire(timeout=_CLOSE_TIMEOUT_S):
             try:

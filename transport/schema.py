@@ -49,7 +49,7 @@ _ABSENT: Final = _Absent()
 
 
 class Decoder(Protocol[T_co]):
-    """Makes one object of an unpacked value. Raises BadDataError."""
+    """Makes one object from an unpacked value. Raises BadDataError."""
 
     def __call__(self, value: object, frames: Sequence[RecordBytes] = ()) -> T_co:
         """Return the object; ``frames`` are those behind the body."""
@@ -57,7 +57,7 @@ class Decoder(Protocol[T_co]):
 
 
 def decoder(cls: type[T]) -> Decoder[T]:
-    """Return the function that makes one ``cls`` of an unpacked value.
+    """Return the function that makes one ``cls`` from an unpacked value.
 
     Tuples are expected for arrays (``use_list=False``). A hint that is not understood raises
     TypeError here, when it is compiled.
@@ -74,7 +74,7 @@ def decoder(cls: type[T]) -> Decoder[T]:
 
 
 def column_decoder(hint: Any, path: str) -> ColumnDecoder:
-    """Return what decodes a column of values of a type; ``path`` names it in errors."""
+    """Return the decoder of a column of values of a type; errors name ``path``."""
     if hint is int:
         return functools.partial(_decode_ints, path)
     if hint is bool or hint is str:

@@ -41,11 +41,11 @@ from regent.transport.zmtp import MessageTooLargeError, NotZmtpError, PeerError
 logger = logging.getLogger(__name__)
 
 MAX_OUTSTANDING: Final = 10_000
-_MAX_REQUEST_BYTES: Final = codec.max_request_bytes(ApiKey.PLACE_TOPICS)  # no other has more
-_TURN_S: Final = 0.01  # then answers are sent
+_MAX_REQUEST_BYTES: Final = codec.max_request_bytes(ApiKey.PLACE_TOPICS)  # the largest of all
+_TURN_S: Final = 0.01  # of receiving; then answers are sent
 _STOP_TIMEOUT_S: Final = 5.0
-# Time for the last answers: closing drops what is not sent here and not read there.
-_LAST_WORDS_S: Final = 0.05
+# Time for the last answers: closing drops what was not sent and what the peer has not read.
+_LAST_ANSWERS_S: Final = 0.05
 _LOG_INTERVAL_S: Final = 10.0
 _PAUSE_S: Final = 0.1  # after an unexpected error, of which there may be many
 
@@ -95,7 +95,7 @@ class RejectedFrames:
         return dict(self._counts)
 
     def add(self, reason: Rejection, detail: object) -> None:
-        """Count one; an unexpected error is the one that is being handled."""
+        """Count one; for ``UNEXPECTED`` log the exception that is being handled."""
         self._counts[reason] += 1
         now = time.monotonic()
         if now >= self._next_log_at or self._counts[reason] == 1:
@@ -114,7 +114,7 @@ class RejectedFrames:
 
 
 class WireReply:
-    """Answers one request, once, from any thread. If it is dropped, it answers with an error."""
+    """Answers one request, once, from any thread; with an error if it is garbage collected."""
 
     def __init__(
         self, api_key: ApiKey, correlation_id: int, deliver: Callable[[Frames], None]
@@ -184,6 +184,7 @@ class _RefusalError(Exception):
 
 
 Screen: TypeAlias = Callable[[ApiKey, ControlHeader], ControlResponse | None]
+"""Returns the answer to a large request of a controller before it is decoded; None: decode it."""
 
 
 def _screen_nothing(_key: ApiKey, _header: ControlHeader) -> None:
@@ -193,9 +194,8 @@ def _screen_nothing(_key: ApiKey, _header: ControlHeader) -> None:
 class ControlServer:
     """Listens on ``bind`` (``tcp://host:port``, port 0 for a free one) with a thread of its own.
 
-    ``dispatch`` runs on that thread and must not block. Beyond ``max_outstanding`` requests
-    without an answer, more are refused with BROKER_NOT_AVAILABLE. ``screen`` is asked about large
-    requests of controllers before they are decoded: its result is the answer.
+    ``dispatch`` runs on that thread and must not block. While ``max_outstanding`` requests are
+    unanswered, more are refused with BROKER_NOT_AVAILABLE. ``screen``: see ``Screen``.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class ControlServer:
         self._max_frame_bytes = max_frame_bytes
         self._screen = screen
         self._outstanding = 0  # this and the next: read and written by the I/O thread alone
-        self._last_answer_at = -_LAST_WORDS_S
+        self._last_answer_at = -_LAST_ANSWERS_S
         self._sweep_at = 0.0
         self._outbox: deque[tuple[bytes, Frames]] = deque()  # route and frames
         self._stopping = threading.Event()
@@ -270,7 +270,7 @@ class ControlServer:
                     self.rejected.add(Rejection.UNEXPECTED, error)
                     self._stopping.wait(_PAUSE_S)
             self._send_answers(peers)
-            time.sleep(max(0.0, self._last_answer_at + _LAST_WORDS_S - time.monotonic()))
+            time.sleep(max(0.0, self._last_answer_at + _LAST_ANSWERS_S - time.monotonic()))
             if not peers.stop_listening():
                 logger.warning("%s: the port of %s is not free yet", self._name, self.endpoint)
         except zmq.ContextTerminated:
@@ -353,7 +353,7 @@ class ControlServer:
     def _screened(
         self, header: RequestHeader, api_key: ApiKey, body: RecordBytes
     ) -> ControlResponse | None:
-        """Return the answer to a request that is not to be decoded; raises _RefusalError."""
+        """Return the answer to a request that needs no decoding, or None; raises _RefusalError."""
         try:
             codec.check_request_size(api_key, body)
         except BadDataError as error:
@@ -364,7 +364,7 @@ class ControlServer:
         return self._screen(api_key, control) if api_key in codec.CONTROL_REQUESTS else None
 
     def _open(self, frames: list[RecordBytes]) -> tuple[RequestHeader, list[RecordBytes]]:
-        """Return the header, acceptable, and the body's frames; raises _RefusalError."""
+        """Return the checked header, and the body's frames; raises _RefusalError."""
         if len(frames) < 3 or frames[0]:
             detail = f"{len(frames)} frames"
             raise _RefusalError(Rejection.BAD_ENVELOPE, detail, Errors.INVALID_REQUEST)
@@ -394,7 +394,7 @@ class ControlServer:
             self._send(peers, message.route, (header,))
 
     def _deliver(self, route: bytes, frames: Frames) -> None:
-        """Hand an answer to the I/O thread; called from any thread, even after the end."""
+        """Hand an answer to the I/O thread; called from any thread, even after ``stop``."""
         self._outbox.append((route, frames))
         if threading.current_thread() is not self._thread:  # which checks the outbox itself
             self._wakeup.set()

@@ -1,8 +1,8 @@
 """ZeroMQ contexts, sockets and messages, with safe options instead of harmful defaults.
 
 By default a ZeroMQ socket never notices a stopped peer, queues for an absent one, accepts frames
-of any size and hangs on close. ``MAXMSGSIZE`` bounds one frame only and a message is delivered
-when its last frame is there, so ``receive_message`` bounds the whole.
+of any size and hangs on close. ``MAXMSGSIZE`` limits one frame only, and a message is delivered
+when its last frame has arrived. So ``receive_message`` limits the whole message.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ QUEUED_MESSAGES: Final = 100
 FLUSH_MS: Final = 200
 """Time for sent messages to leave after the close of a client, in milliseconds."""
 
-_MAX_SOCKETS: Final = 32_768  # a client of each of thousands of brokers; it needs three
+_MAX_SOCKETS: Final = 32_768  # three for a client, and a client for each of thousands of brokers
 
 _monitor_ids: Final = itertools.count()
 
@@ -50,12 +50,13 @@ _OPTIONS: Final = {
     zmq.MAXMSGSIZE: MAX_FRAME_BYTES,
 }
 _OPTIONS_OF_KIND: Final = {
-    # Messages are sent to connected peers only. The price: when a connection closes, messages that
+    # Messages are sent to connected peers only. But when a connection closes, messages that have
     # arrived and were not read are lost.
     zmq.DEALER: {zmq.IMMEDIATE: 1},
-    # What a peer sends comes in chunks of 8 KiB, and few of them wait here: the others wait at the
-    # peer. There is room for an answer of the most frames. A peer that does not read is cut off.
-    # It accepts all that wait before we learn of one, and each takes a descriptor: few may wait.
+    # RCVHWM: bytes arrive in chunks of 8 KiB. Few chunks wait here, the others at the peer.
+    # SNDHWM: the frames of the largest answer. TCP_MAXRT: a peer that does not read is cut off.
+    # BACKLOG: ZeroMQ accepts all connections that wait before it reports the first, and each of
+    # them takes a descriptor.
     zmq.STREAM: {
         zmq.RCVHWM: 32,
         zmq.SNDHWM: MAX_FRAMES,
@@ -66,9 +67,9 @@ _OPTIONS_OF_KIND: Final = {
 
 
 class ReceivedFrames(NamedTuple):
-    """The frames of a message, large ones where ZeroMQ has them.
+    """The frames of a message; large ones are not copied.
 
-    The first few only, when it is beyond the limits.
+    If the message exceeds the limits, ``frames`` has the first ones only.
     """
 
     frames: list[RecordBytes]
@@ -94,9 +95,10 @@ def open_socket(context: Context, kind: zmq.SocketType) -> Socket:
 
 
 def listen_at(socket: Socket, endpoint: str) -> None:
-    """Bind to ``tcp://host:port``, also of a name or of IPv6; ZeroMQ binds to numbers only.
+    """Bind to ``tcp://host:port``; the host may be a name or an IPv6 address.
 
-    Raises zmq.ZMQError, or OSError for an unknown name.
+    It is resolved here, because ZeroMQ binds to numbers only. Raises zmq.ZMQError, or OSError for
+    an unknown name.
     """
     address = resolve(host_of(endpoint))
     socket.setsockopt(zmq.IPV6, address.is_ipv6)
@@ -106,7 +108,8 @@ def listen_at(socket: Socket, endpoint: str) -> None:
 def connect_to(socket: Socket, endpoint: str) -> None:
     """Connect to ``tcp://host:port``; ZeroMQ resolves a name anew at each attempt.
 
-    Raises zmq.ZMQError for what is no endpoint. Told to use IPv6, ZeroMQ would prefer it.
+    IPv6 is enabled only if it is needed, because ZeroMQ would prefer it. Raises zmq.ZMQError for an
+    invalid endpoint.
     """
     with suppress(OSError):  # the name may be known by the next attempt
         socket.setsockopt(zmq.IPV6, resolve(host_of(endpoint)).is_ipv6)
@@ -118,7 +121,7 @@ def open_monitor(context: Context, socket: Socket, events: int) -> Socket:
 
     Both belong to one thread; call ``socket.disable_monitor()`` before closing them.
     """
-    # pyzmq would name it after a file descriptor, which the next socket may get too early.
+    # pyzmq would name it after a file descriptor, which another socket may get too early.
     address = f"inproc://monitor-{next(_monitor_ids)}"
     monitor = context.socket(zmq.PAIR)
     try:

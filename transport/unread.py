@@ -1,4 +1,4 @@
-"""Bounds the bytes that were sent to peers and not read yet; ZeroMQ keeps them in memory.
+"""Limits the bytes that were sent to peers and not read yet; ZeroMQ keeps them in memory.
 
 Each peer has a limit, and all peers of all ports together have one.
 """
@@ -16,7 +16,7 @@ from regent.transport.record_frames import LARGE_BYTES
 
 MAX_UNREAD_BYTES: Final = 16 * 1024 * 1024
 """A peer with more unread bytes is sent nothing more until it has read some."""
-MAX_UNREAD_BYTES_OF_ALL: Final = 256 * 1024 * 1024  # as all requests of clients may have
+MAX_UNREAD_BYTES_OF_ALL: Final = 256 * 1024 * 1024  # the default of queued_max_request_bytes
 
 
 class Unread:
@@ -53,21 +53,21 @@ class Unread:
 
 
 class _OfPort(NamedTuple):
-    """The unread bytes of all peers of a port, and of the peer with most."""
+    """The unread bytes of all peers of a port, and of the peer with the most."""
 
     size: int
     largest: int
 
 
 class UnreadLimit:
-    """``limit`` bytes for the peers of all ports that share it. Any thread may ask."""
+    """A limit of unread bytes for the peers of all ports that share it. Thread-safe."""
 
     def __init__(self, limit: int = MAX_UNREAD_BYTES_OF_ALL) -> None:
         self._limit = limit
         self._ports: WeakKeyDictionary[object, _OfPort] = WeakKeyDictionary()
 
     def is_exceeded_by(self, port: object, size: int, largest: int) -> bool:
-        """Note the unread bytes of ``port``; return whether to disconnect its peer with most.
+        """Note the unread bytes of ``port``; return whether to disconnect its peer with the most.
 
         True when all ports together exceed the limit, and no peer of another port has more.
         """

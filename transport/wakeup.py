@@ -18,8 +18,8 @@ class Wakeup:
         self._reader.setblocking(False)
         self._writer.setblocking(False)
         self._is_open = True
-        # Without it a late ``set`` could write to a descriptor that belongs to someone else by
-        # then; reentrant because a garbage collection inside ``set`` may call ``set``.
+        # Without the lock a late ``set`` could write to a descriptor that has been reused. It is
+        # reentrant because a garbage collection inside ``set`` may call ``set``.
         self._lock = threading.RLock()
 
     def fileno(self) -> int:

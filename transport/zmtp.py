@@ -18,7 +18,7 @@ from regent.core.records import RecordBytes
 from regent.transport.record_frames import LARGE_BYTES
 
 MAX_FRAMES: Final = 16
-"""How many frames a message of a peer may have."""
+"""Maximum number of frames in a message of a peer."""
 GREETING: Final = b"\xff" + bytes(8) + b"\x7f\3\1" + b"NULL".ljust(20, b"\0") + bytes(32)
 
 _MAJOR_VERSION: Final = 10  # where it is in a greeting
@@ -27,7 +27,7 @@ _MORE, _LONG, _COMMAND = 1, 2, 4  # flags of a frame
 _FLAGS: Final = {0, _MORE, _LONG, _MORE | _LONG, _COMMAND, _COMMAND | _LONG}
 _LONG_SIZE: Final = struct.Struct(">Q")
 _MAX_COMMAND_BYTES: Final = 4096
-_TTL_BYTES: Final = 2  # of a PING; what follows is to be repeated
+_TTL_BYTES: Final = 2  # of a PING; the PONG repeats what follows
 _MAX_CONTEXT_BYTES: Final = 16
 
 

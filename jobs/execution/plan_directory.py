@@ -77,7 +77,7 @@ def _wave_paths(directory: Path) -> list[Path]:
     numbered = sorted((int(match[1]), path) for match, path in names if match)
     for expected, (number, path) in enumerate(numbered, 1):
         if number != expected:
-            raise InputError(f"{path}: here wave {expected} should be; they count up from 1")
+            raise InputError(f"{path}: wave {expected} is missing; waves are numbered 1, 2, 3, …")
     return [path for _, path in numbered]
 
 

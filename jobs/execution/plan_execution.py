@@ -7,7 +7,7 @@ those that others have changed.
 
 No wave begins while other reassignments are in progress, as with Kafka's tool: a plan keeps its
 limits only when it is alone. At the start that is an error (``--additional`` overrides it); between
-two waves the command waits. The same plan may be executed twice at a time.
+two waves the command waits. Two executions of the same plan at a time do no harm.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import click
 from regent.admin.cluster_connection import cluster_options, zookeeper_address
 from regent.admin.controller_ref import ControllerRef
 from regent.admin.pauses import pauses
-from regent.admin.wording import listed
+from regent.admin.wording import counted, listed
 from regent.config.command_line import program
 from regent.core.errors import RegentError
 from regent.core.model import TopicPartition
@@ -163,7 +163,7 @@ class _Execution:
         self._waves: list[Wave] = []  # all waves, when their states are known
 
     def run(self, open_cluster: Callable[[], AbstractContextManager[ZkAdminStore]]) -> None:
-        """Execute the plan; an absence of ZooKeeper only delays it."""
+        """Execute the plan; while ZooKeeper does not answer, wait."""
         while True:
             try:
                 with open_cluster() as admin, _controller_of(admin) as controller:
@@ -188,7 +188,8 @@ class _Execution:
                 continue
             self._finish(wave, admin, controller)
             self._line.say(
-                f"{self._name(wave)} is done: {_counted(wave.moved)} in {self._wave_s():.0f} s"
+                f"{self._name(wave)} is done: {counted(wave.moved, 'partition')}"
+                f" in {self._wave_s():.0f} s"
             )
             self._wave_started = time.monotonic()
 
@@ -200,7 +201,8 @@ class _Execution:
             if self._waits_for_others:
                 self._refuse_if_others_move(controller)
             count = sum(len(wave.open) for wave in left)
-            self._line.say(f"{_counted(count)} to move, {self._name(left[0])} is the first")
+            to_move = counted(count, "partition")
+            self._line.say(f"{to_move} to move, {self._name(left[0])} is the first")
         self._wave_started = time.monotonic()
 
     def _finish(self, wave: Wave, admin: ZkAdminStore, controller: ControllerRef) -> None:
@@ -220,7 +222,7 @@ class _Execution:
         raise PlanIncompleteError(
             f"{self._name(wave)} is not over after {self._wave_timeout_s:g} s:"
             f" {wave.waits() if may_begin else obstacle};"
-            " nothing is lost: the same command goes on",
+            " run the same command again to continue",
             self.summary(),
         )
 
@@ -266,8 +268,7 @@ class _Execution:
             != tuple(b for b in row.replicas if b not in row.removing_replicas)
         )
 
-    # --- messages
-    # ------------------------------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------------------
 
     def _name(self, wave: Wave) -> str:
         return f"wave {wave.number} of {len(self._plan.waves)}"
@@ -275,7 +276,7 @@ class _Execution:
     def _progress(self, wave: Wave) -> str:
         waits = wave.waits(only_stuck=True)
         return (
-            f"{self._name(wave)}: {len(wave.open)} of {_counted(wave.size)} left"
+            f"{self._name(wave)}: {len(wave.open)} of {counted(wave.size, 'partition')} left"
             f" after {self._wave_s():.0f} s{f', {waits}' if waits else ''}"
         )
 
@@ -305,10 +306,6 @@ class _Execution:
 
 def _controller_of(admin: ZkAdminStore) -> ControllerRef:
     return ControllerRef(admin.read_controller_endpoint, client_id=_CLIENT_ID)
-
-
-def _counted(partitions: int) -> str:
-    return f"{partitions} partition{'' if partitions == 1 else 's'}"
 
 
 # --- the command ----------------------------------------------------------------------------------

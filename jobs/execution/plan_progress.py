@@ -1,7 +1,8 @@
 """The progress of the moves of a reassignment plan, by the assignments in ZooKeeper.
 
-A plan has two assignments of each partition: the original and the target. Others have changed an
-assignment that is neither, and is not being reassigned to the target. The plan does not touch it.
+A plan has two assignments of each partition: the original and the target. If the assignment in
+ZooKeeper is neither, and is not being reassigned to the target, another tool has changed it. The
+plan does not touch it.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def _down(brokers: Collection[BrokerId]) -> Obstacle | None:
 
 
 def _catching_up(brokers: Collection[BrokerId]) -> str:
-    return f"waiting for {_named(brokers)} to catch up" if brokers else "about to be finished"
+    return f"waiting for {_named(brokers)} to catch up" if brokers else "waiting for the controller"
 
 
 def _named(brokers: Collection[BrokerId]) -> str:

@@ -31,10 +31,10 @@ class Standing(NamedTuple):
 
 
 def survey(admin: ZkAdminStore, moves: Collection[PlannedMove]) -> list[Standing]:
-    """Read the state of each move, in sequence; a topic that cannot be decoded is missing."""
+    """Read the state of each move, in sequence; a topic that cannot be decoded is ``GONE``."""
     try:
         pending = admin.read_pending_reassignments()
-    except BadDataError:  # the controller deletes a topic that it cannot decode
+    except BadDataError:  # the controller deletes the znode when it cannot decode it
         pending = {}
     topics = admin.topics.read_topics(sorted({move.partition.topic for move in moves}))
     return [
@@ -46,7 +46,7 @@ def survey(admin: ZkAdminStore, moves: Collection[PlannedMove]) -> list[Standing
 def read_obstacles(
     admin: ZkAdminStore, standings: Sequence[Standing]
 ) -> dict[TopicPartition, Obstacle]:
-    """Read what prevents moves from beginning or ending; no entry: nothing."""
+    """Read what prevents moves from beginning or ending; other moves have no entry."""
     live = admin.read_brokers().keys()
     led = (MoveState.MOVING, MoveState.REACHED)
     partitions = [s.move.partition for s in standings if s.state in led]

@@ -24,7 +24,7 @@ _ROWS_PER_REQUEST: Final = 1_000  # so that no request keeps the controller busy
 
 
 class Wave:
-    """The moves of a wave, of which ``open`` are not at their targets and not given up.
+    """The moves of a wave; those in ``open`` are neither at their targets nor given up.
 
     ``standings`` are the states when the execution began: moves that were complete then are done.
     """

@@ -106,8 +106,8 @@ def _why_not(layout: Layout, slot: Slot, takers: Sequence[int]) -> str:
     fitting = [broker for broker in others if layout.fits(slot, broker)]
     if not fitting:
         return (
-            f"racks: {name} has replicas in {layout.racks_before(row)} racks and could not keep"
-            f" that: no broker of another rack may take one (--no-rack-aware lets racks be)"
+            f"racks: {name} has replicas in {layout.racks_before(row)} racks, and no broker of"
+            f" another rack can take a replica (--no-rack-aware ignores racks)"
         )
     full = [b for b in fitting if layout.brokers.capacities[b] < UNLIMITED]
     return f"capacity: the brokers that could take a replica of {name} are full" + (

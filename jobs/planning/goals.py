@@ -32,7 +32,7 @@ class Planned(NamedTuple):
     """The result of a goal for a layout."""
 
     leaders: list[int]  # by broker, after the plan
-    lower_bound: int  # of moves; every plan for the goal has as many
+    lower_bound: int  # every plan for the goal has at least so many moves
     left: int = 0  # replicas that are still misplaced
 
 
@@ -68,7 +68,7 @@ class Decommission:
     def check(self, listed: Collection[BrokerId]) -> None:
         """See Goal."""
         if set(listed) <= set(self.leaving):
-            raise InfeasibleError("brokers: all that are listed are to leave, and none is left")
+            raise InfeasibleError("brokers: every listed broker is in --from, so none remains")
 
     def concerns(self, survey: Survey, seed: int) -> Column:
         """See Goal."""
@@ -176,7 +176,7 @@ class Rebalance:
             raise NotImprovingError(self._why_not(survey))
         givers = [b for b in range(brokers.usable) if load[b] > low[b] and survey.movable[b]]
         if not givers:
-            raise NotImprovingError("nothing to move: what could be given away may not be moved")
+            raise NotImprovingError("nothing to move: --topics and --exclude leave nothing")
         if survey.movable_partitions <= _ALL_ROWS:
             return survey.holds_any(brokers.ids[b] for b in givers)
         chances = {
@@ -191,7 +191,7 @@ class Rebalance:
         if not any(layout.changed_rows()):
             raise NotImprovingError(
                 "nothing can be moved: brokers with too few replicas hold the same partitions as"
-                " what has too many, or they would lose a rack"
+                " those with too many, or partitions would lose a rack"
             )
         return Planned(prefer_leaders(layout), self._bound, left)
 

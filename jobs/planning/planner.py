@@ -134,8 +134,8 @@ def _warnings(layout: Layout, planned: Planned, request: Request) -> list[str]:
     warnings = []
     if planned.left:
         warnings.append(
-            f"{planned.left} replicas stay where there are too many: every broker that could take"
-            " them holds the partition already, or it would lose a rack"
+            f"{planned.left} replicas stay on brokers with too many: every broker that could take"
+            " them holds the partition already, or the partition would lose a rack"
         )
     brokers = layout.brokers
     unlisted = range(brokers.usable, len(brokers.ids))
@@ -146,7 +146,7 @@ def _warnings(layout: Layout, planned: Planned, request: Request) -> list[str]:
             f" (decommission --from {dead[0]} moves them)"
         )
     if not request.is_rack_aware and any(broker.rack is not None for broker in request.brokers):
-        warnings.append("racks were not looked at")
+        warnings.append("racks were ignored")
     sizes = Counter(broker.rack for broker in request.brokers)
     if request.is_rack_aware and min(sizes.values()) * _UNEVEN < max(sizes.values()):
         smallest = min(sizes, key=lambda rack: (sizes[rack], rack))

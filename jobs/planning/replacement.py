@@ -26,8 +26,8 @@ def decommission(layout: Layout, leaving: Collection[int], seed: int) -> list[in
 def replace(layout: Layout, leaving: Sequence[int], to: Sequence[int]) -> list[int]:
     """Put the brokers ``to`` into the slots of ``leaving`` ones; return the leaders by broker.
 
-    If both are equally many, each takes the slots of its counterpart. A slot that it cannot take
-    goes to another of ``to``: it has the partition already, is full, or a rack would be lost.
+    If both are equally many, each takes the slots of its counterpart. A slot goes to another of
+    ``to`` if the counterpart has the partition already or is full, or if a rack would be lost.
     Otherwise all of ``to`` share the slots.
 
     Raises:

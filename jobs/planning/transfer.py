@@ -150,7 +150,7 @@ class Transfer:
 def _slots_to_give(layout: Layout, share: Share, seed: int) -> dict[int, list[Slot]]:
     """Return the slots of every broker that may give some, in random sequence.
 
-    Neighbours in a topic are on the same brokers: else all moves would be from the first topics.
+    Otherwise all moves would be from the first topics.
     """
     slots: dict[int, list[Slot]] = {
         broker: [] for broker, low in enumerate(share.low) if layout.load[broker] > low

@@ -49,7 +49,7 @@ def _overview(report: Row) -> Table:
         ("unreadable lines", sum(unreadable.values())),
         *((f"  in {path}", lines) for path, lines in unreadable.items()),
     ]
-    return Table("What there is", ("", ""), [(name, _text(value)) for name, value in facts])
+    return Table("Journals", ("", ""), [(name, _text(value)) for name, value in facts])
 
 
 def _latencies(rows: Sequence[Row]) -> Table:
@@ -112,7 +112,7 @@ def _brokers(rows: Sequence[Row]) -> Table:
     answers = ("answers", "answered p50", "p95", "p99", "max")
     updates = ("failovers", "updated p50", "max")
     return Table(
-        "Brokers, the slowest to answer first (ms since it was asked; updated: a new controller)",
+        "Brokers, the slowest to answer first (ms from a request; updated: by a new controller)",
         ("broker", *answers, *updates, *(name.replace("_", " ") for name in counts)),
         [
             (

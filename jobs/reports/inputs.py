@@ -41,7 +41,7 @@ def assignment_options(command: F) -> F:
     brokers = click.option(
         "--brokers",
         metavar="zookeeper|FILE",
-        help="The brokers and their racks.  [default: as --assignment, if it is zookeeper]",
+        help="The brokers and their racks.  [default: zookeeper, if --assignment is]",
     )
     return assignment(brokers(cluster_options(command)))
 
@@ -86,7 +86,7 @@ def log_directories(options: Mapping[str, Any]) -> tuple[Path, ...]:
 def bytes_per_broker(directories: Iterable[Path]) -> dict[int, int]:
     """Sum up the segment sizes of all logs in use; a broker may have several directories.
 
-    Raises ``InputError`` for a directory without a reader, and OSError.
+    Raises ``InputError`` for a directory whose ``meta.properties`` names no broker, and OSError.
     """
     sizes: dict[int, int] = {}
     for directory in directories:

@@ -25,7 +25,7 @@ from regent.jobs.reports.replica_arrays import Copysets, Counts, Positions
 
 _FIRST_STEP: Final = 16
 _RARE: Final = 0.1  # up to this sum of the copysets' probabilities, losses are drawn
-_FEWER: Final = 8  # fewer draws than trials are needed
+_FEWER: Final = 8  # an eighth as many draws as trials are enough
 _Z: Final = 1.96  # of 95 %
 
 
@@ -89,7 +89,7 @@ def rack_losses(sets: Sequence[Copysets], rack_of: Positions, racks: int) -> Cou
 
 
 def default_failures(brokers: int, factor: int) -> int:
-    """Return the default number of failures: 1 % of the brokers, or beyond the factor."""
+    """Return the default: 1 % of the brokers, but two more than the factor at least."""
     return min(brokers, max(-(-brokers // 100), factor + 2))
 
 
@@ -131,9 +131,8 @@ class _CopysetIndex:
         ]
         everyone = np.arange(brokers + 1)
         self._starts = [np.searchsorted(columns[0], everyone) for columns in self._columns]
-        self._rank = np.full(
-            brokers, brokers, np.int64
-        )  # the rank of each failure; ``brokers``: never
+        # By broker: the rank of its failure, or ``brokers`` if it does not fail.
+        self._rank = np.full(brokers, brokers, np.int64)
 
     def first_losses(self, failures: int, trials: int, seed: int) -> Counts:
         """Return for each trial the failures until a loss; ``failures`` + 1: more."""

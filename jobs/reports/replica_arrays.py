@@ -101,9 +101,8 @@ def copysets(replicas: Positions, brokers: int) -> Copysets:
     key = members[:, 0].astype(np.int64)
     limit = brokers  # above every key
     for column in range(1, members.shape[1]):
-        if (
-            limit * brokers >= 2**63
-        ):  # continue with the rank, which has the same sequence as the key
+        if limit * brokers >= 2**63:
+            # Continue with the rank, which has the same sequence as the key.
             distinct, key = np.unique(key, return_inverse=True)
             limit = len(distinct)
         key = key * brokers + members[:, column]

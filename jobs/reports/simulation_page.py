@@ -18,9 +18,9 @@ from regent.jobs.reports.page import Axes, Page
 from regent.jobs.reports.placement_trial import GrowthCost, Trial, TrialSetting
 
 _GROWTH_CAPTION: Final = (
-    "Replicas that move when brokers are added: what the scheme, computed anew, would move, and the"
-    " least that evens the load again. Placement is never recomputed to rebalance: plans move the"
-    " least."
+    "Replicas that move when brokers are added: if the scheme places all partitions again, and the"
+    " fewest that make the load even. Regent never places existing partitions again: plans move the"
+    " fewest."
 )
 
 
@@ -103,8 +103,8 @@ def _growth(growths: Mapping[str, GrowthCost]) -> Callable[[Axes], None]:
         places = range(len(growths))
         recomputed = [growth.recomputed for growth in growths.values()]
         least = [growth.minimum for growth in growths.values()]
-        axes.bar([p - 0.2 for p in places], recomputed, width=0.36, label="computed anew")
-        axes.bar([p + 0.2 for p in places], least, width=0.36, label="the least")
+        axes.bar([p - 0.2 for p in places], recomputed, width=0.36, label="placed again")
+        axes.bar([p + 0.2 for p in places], least, width=0.36, label="the fewest")
         axes.set_xticks(list(places), list(growths))
         axes.set_xlim(-0.6, len(growths) - 0.4)
         axes.set_ylabel("replicas moved")

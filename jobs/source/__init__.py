@@ -22,12 +22,12 @@ Options of a read, of which exactly one of the first three:
 ``endingOffsets``                ``latest``, or as above; of batch reads
 ``endingTimestamp``              (``endingOffsetsByTimestamp``): before the first record since then
 ``maxOffsetsPerTrigger``         how many records a micro-batch takes; of streams
-``minPartitions``                how many tasks a read has at least; one for each partition else
-``failOnDataLoss``               ``false``: go on behind records that are gone, instead of failing
-``includeHeaders``               ``true``: with a column of headers
+``minPartitions``                the least number of tasks of a read; default one for each partition
+``failOnDataLoss``               ``false``: continue after records that are lost, instead of failing
+``includeHeaders``               ``true``: add a column of headers
 ``includeUncommitted``           ``true``: beyond the high watermark too; of ``logDirs``
 ``kafkaConsumer.pollTimeoutMs``  how long a task waits for records, 120000
-``kafka.*``                      librdkafka's own
+``kafka.*``                      librdkafka's settings
 ===============================  ==================================================================
 
 Of a write: ``topic`` (or a column), ``stagingLocation``, ``commitId``, ``kafka.*``.

@@ -36,7 +36,7 @@ def decompress(kind: int, data: memoryview) -> bytes:
             return b"".join(_snappy(block) for block in _snappy_blocks(data))
     except (OSError, ValueError, NotImplementedError, struct.error, IndexError) as error:
         raise CompressionError(f"records that cannot be decompressed: {error}") from None
-    raise CompressionError(f"records compressed in the unknown way {kind}")
+    raise CompressionError(f"records of the unknown compression type {kind}")
 
 
 def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:

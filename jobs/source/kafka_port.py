@@ -1,6 +1,6 @@
 """Reads through the Kafka protocol, with librdkafka, from any Kafka cluster.
 
-librdkafka handles changes of leaders; here they are a time without records.
+librdkafka follows changes of leaders. While a partition has no leader, no records arrive.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ class KafkaPort:
         counts = self._retried(lambda: self._partition_counts(names, deadline))
         for topic, number in assigned:
             if number >= counts[topic]:
-                raise OptionError(f"topic {topic} has {counts[topic]} partitions, and no {number}")
+                there = f"topic {topic} has {counts[topic]} partitions"
+                raise OptionError(f"{there}: there is no partition {number}")
         return list(assigned) or [
             TopicPartition(name, number) for name in names for number in range(counts[name])
         ]
@@ -174,7 +175,7 @@ class KafkaPort:
                     found[partition] = offset
                     del missing[partition]
                 if problem is not None:
-                    # The client would ask its former leader for minutes.
+                    # The same client would ask the former leader for minutes.
                     self._admin_client = None
                     patience_s = min(2 * patience_s, _REQUEST_S)
                     raise problem
@@ -261,7 +262,7 @@ class KafkaPort:
             report_data_loss(text, is_error=self._fail_on_data_loss)
             return
         trouble = f": {self._trouble.str()}" if self._trouble is not None else ""
-        raise BrokersError(f"{where} did not come in {self._poll_timeout_s:g} s{trouble}")
+        raise BrokersError(f"{where} did not arrive within {self._poll_timeout_s:g} s{trouble}")
 
     @contextmanager
     def _consumer(self, topic_partition: TopicPartition, offset: int) -> Iterator[Consumer]:

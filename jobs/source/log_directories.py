@@ -141,10 +141,10 @@ class LogDirectories:
                     if position >= wanted.end:
                         return
             except _DAMAGE as error:
-                text = f"{wanted.partition}: {segment.path} cannot be read on from {position}"
+                text = f"{wanted.partition}: {segment.path} cannot be read from offset {position}"
                 report_data_loss(f"{text}: {error}", is_error=self._fail_on_data_loss)
         if position < wanted.end:
-            text = f"{wanted.partition}: offsets {position} to {wanted.end - 1} are not there"
+            text = f"{wanted.partition}: offsets {position} to {wanted.end - 1} do not exist"
             report_data_loss(text, is_error=self._fail_on_data_loss)
 
 

@@ -42,7 +42,7 @@ class OffsetRange(InputPartition):
 def report_data_loss(text: str, *, is_error: bool) -> None:
     """Raise ``DataLossError``, or log the gap."""
     if is_error:
-        raise DataLossError(f"{text} (failOnDataLoss=false goes on with what is there)")
+        raise DataLossError(f"{text} (failOnDataLoss=false reads the records that exist)")
     _log.warning("%s: continuing with the existing records", text)
 
 
@@ -55,8 +55,8 @@ def existing_range(
         text = f"{wanted.partition}: offsets {start} to {min(earliest, end) - 1} are gone"
         report_data_loss(f"{text}, the log begins at {earliest}", is_error=fail_on_data_loss)
     if max(start, end) > latest:
-        text = f"{wanted.partition}: offsets {max(start, latest)} to {max(start, end)} are not"
-        report_data_loss(f"{text} there, the log ends at {latest}", is_error=fail_on_data_loss)
+        text = f"{wanted.partition}: offsets {max(start, latest)} to {max(start, end)} do not exist"
+        report_data_loss(f"{text}, the log ends at {latest}", is_error=fail_on_data_loss)
     start, end = max(start, earliest), min(end, latest)
     return replace(wanted, start=start, end=max(start, end))
 

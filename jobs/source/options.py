@@ -178,7 +178,7 @@ class _Options:
         names = {name.lower() for name in known} | _OF_SPARK
         for name in self._values:
             if name not in names and not name.startswith(_KAFKA):
-                raise OptionError(f"unknown option {name!r}: there are {', '.join(known)}, kafka.*")
+                raise OptionError(f"unknown option {name!r}; known: {', '.join(known)}, kafka.*")
 
     def has(self, name: str) -> bool:
         return name.lower() in self._values
@@ -211,7 +211,7 @@ class _Options:
         found: dict[TopicPartition, int] = {}
         for topic, numbers in self.json(name).items():
             if not isinstance(numbers, dict):
-                raise OptionError(f'{name}: of topic {topic}: expected {{"partition": number}}')
+                raise OptionError(f'{name}: topic {topic}: expected {{"partition": number}}')
             for partition, number in numbers.items():
                 key = TopicPartition(topic, _partition(name, partition))
                 if isinstance(number, bool) or not isinstance(number, int):
@@ -273,7 +273,7 @@ def _subscription(given: _Options) -> Subscription:
     assigned: set[TopicPartition] = set()
     for topic, numbers in given.json("assign").items():
         if not isinstance(numbers, list) or not numbers:
-            raise OptionError(f"assign: of topic {topic}: expected a list of partitions")
+            raise OptionError(f"assign: topic {topic}: expected a list of partitions")
         assigned |= {TopicPartition(topic, _partition("assign", n)) for n in numbers}
     return Subscription(assigned=tuple(sorted(assigned)))
 

@@ -75,10 +75,11 @@ def _record_starts(payloads: Sequence[Payload], data: bytes) -> tuple[Numbers, N
             starts.append(at)
             at += size >> 1  # zigzag: an odd number is a negative length
             if size & 1:
-                raise CorruptRecordsError(f"a record of the batch at {header.base_offset} has none")
+                text = f"a record of the batch at {header.base_offset} has a negative length"
+                raise CorruptRecordsError(text)
         if at != end or len(starts) - before != header.record_count:
-            text = f"{header.record_count} records, {len(starts) - before} found"
-            raise CorruptRecordsError(f"the batch at {header.base_offset} is to have {text}")
+            text = f"{len(starts) - before} records instead of {header.record_count}"
+            raise CorruptRecordsError(f"the batch at {header.base_offset} has {text}")
         counts.append(header.record_count)
     return np.array(starts, np.int64), np.array(counts, np.int64)
 

@@ -58,7 +58,7 @@ class StagedCommit:
     def run(self, files: Sequence[Path]) -> None:
         """Send the rows of these files, or of those of an earlier try.
 
-        Raises WriteError, BrokersError and OSError; then it can be run again.
+        Raises SendError, BrokersError and OSError; then it can be run again.
         """
         begun = self._directory.exists()
         if not begun and not files:

@@ -1,7 +1,7 @@
 """Streaming reads of topics.
 
 The reader decides the offsets of a micro-batch, Spark's checkpoint keeps them, and the tasks read
-them: so a repeated batch, also after a restart, has the same records.
+them. So a repeated batch has the same records, even after a restart.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(self, begin: Mapping[Any, int]) -> Offsets:
         """Return the current end offsets.
 
-        None may be lower than before, or missing. For a moment that can seem so: a new leader
-        learns the high watermark from its followers, a new broker learns the topics from the
-        controller.
+        A lower end offset than before, or a missing partition, is a loss of data only if it lasts:
+        a new leader learns the high watermark from its followers, and a new broker learns the
+        topics from the controller.
         """
         deadline = time.monotonic() + _PATIENCE_S
         while True:

@@ -80,13 +80,13 @@ class _Writer:
             commit.run([row.path for row in rows if row.path is not None])
 
     def _drop(self, name: str) -> None:
-        """Drop the staged rows under a name, also of tasks that failed or ran twice."""
+        """Drop the staged rows under a name, including those of tasks that failed or ran twice."""
         if self._options.staging is not None:
             shutil.rmtree(self._options.staging / _INCOMING / name, ignore_errors=True)
 
 
 class BatchWriter(DataSourceArrowWriter, _Writer):
-    """One write. With ``commitId`` it is done once, also if it is repeated."""
+    """One write. With ``commitId`` it is done once, even if it is repeated."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         """Raises ``OptionError`` for columns that cannot be written."""
@@ -96,7 +96,7 @@ class BatchWriter(DataSourceArrowWriter, _Writer):
         self._key = f"write-{options.commit_id or uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskRows:
-        """Send or stage the rows of one task. Raises ``WriteError``."""
+        """Send or stage the rows of one task. Raises ``SendError``."""
         return self._write(iterator, self._key)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -113,7 +113,7 @@ class StreamWriter(DataSourceStreamArrowWriter, _Writer):
     """The micro-batches of a query, by their number in the query's checkpoint."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskRows:
-        """Send or stage the rows of one task. Raises ``WriteError``."""
+        """Send or stage the rows of one task. Raises ``SendError``."""
         return self._write(iterator, _query_id() or _NO_QUERY)
 
     def commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:

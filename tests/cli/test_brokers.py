@@ -187,7 +187,7 @@ def test_a_broker_that_refuses_is_named(cluster: FakeCluster) -> None:
     cluster.add_broker(1, control_endpoint=endpoint)
 
     assert failing(cluster.run("brokers", "shutdown", "1")).startswith(
-        f"broker 1 does not respond as it must: {endpoint}: "
+        f"broker 1 did not answer the request: {endpoint}: "
     )
 
 

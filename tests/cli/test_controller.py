@@ -93,7 +93,10 @@ ONCE = ControllerFailure("BrokerChange", "BrokerChange", "KeyError: 'y'", 1, 0, 
 
 
 def test_events_that_ended_controllers_are_tried_again(cluster: FakeCluster) -> None:
-    assert cluster.run("controller", "try-again").stdout == "Nothing has ended a controller.\n"
+    assert (
+        cluster.run("controller", "try-again").stdout
+        == "No topic or event has ended a controller.\n"
+    )
     cluster.zookeeper.put(RECORDS, ControllerFailuresZNode.encode([ONCE, EVIL]))
 
     assert cluster.json("controller", "try-again") == {
@@ -112,8 +115,8 @@ def test_status_names_quarantined_events_and_first_failures(cluster: FakeCluster
     status = cluster.json("status", exit_code=1)
 
     assert status["reasons"] == [
-        "topic evil is quarantined, it ended 2 controllers: KeyError: 'x'; mend it, then:"
-        " controller try-again"
+        "topic evil is quarantined because it ended 2 controllers: KeyError: 'x'; correct it, then"
+        " run: regent controller try-again"
     ]
     assert "BrokerChange ended a controller (broker 0, epoch 5): KeyError: 'y'" in str(
         status["warnings"]

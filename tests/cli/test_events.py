@@ -223,7 +223,7 @@ def test_following_shows_new_events_until_ctrl_c(tmp_path: Path) -> None:
         out, err = process.communicate(timeout=10)
     assert (process.returncode, out) == (0, b"")
     assert err.decode() == (
-        "the last 10 events and what happens next; more: --tail N, --since TIME\n"
+        "the last 10 events, then new ones; --tail N or --since TIME shows more\n"
     )
 
 

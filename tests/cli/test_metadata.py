@@ -117,7 +117,7 @@ def test_another_broker_at_the_address_is_an_error(cluster: FakeCluster) -> None
     cluster.add_broker(2, control_endpoint=cluster.serve(lambda _: CACHE))
 
     assert failing(cluster.run("metadata", "--broker", "2")) == (
-        "broker 2 does not answer as such: it is 1"
+        "no metadata of broker 2: broker 1 answered"
     )
 
 

@@ -76,7 +76,7 @@ def test_kafkas_names_of_the_options_work(one: FakeCluster) -> None:
             "unclean.leader.election.enable must be true or false, not 'maybe'",
         ),
         (("--set", "min.insync.replicas=0"), "min.insync.replicas must be a number from 1 to"),
-        (("--unset", "flush.ms"), "flush.ms is not overridden; overridden is retention.ms, seg"),
+        (("--unset", "flush.ms"), "flush.ms is not overridden; the overrides are retention.ms, "),
     ],
 )
 def test_an_invalid_configuration_is_named_and_nothing_is_written(

@@ -169,6 +169,6 @@ def test_after_the_timeout_the_reason_for_the_wait_is_printed(two: FakeCluster) 
     two.add_topic("t", {0: ReplicaAssignment((0, 1), removing_replicas=(1,))})
     assert waiting_for(two) == "partitions of it are being reassigned"
     two.remove_broker(1)
-    assert waiting_for(two) == "broker 1 is down and cannot delete replicas until back"
+    assert waiting_for(two) == "broker 1 is down; replicas there cannot be deleted"
     two.zookeeper.put("/brokers/topics/t", b"garbage")
     assert "not JSON" in waiting_for(two)

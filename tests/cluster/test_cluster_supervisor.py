@@ -291,7 +291,7 @@ def test_the_path_of_the_folder_may_be_longer_than_an_address(a_run: Run, tmp_pa
 def test_one_broker_can_be_asked_for_and_only_one_that_does_not_run(a_run: Run) -> None:
     started, again, unknown, rest, nothing = asked_to_start(a_run, 1, 1, 7, None, None)
     assert [entry["id"] for entry in started] == [1]
-    assert again == "broker 1 runs already, as process #"
+    assert again == "broker 1 is already running, as process #"
     assert unknown == "there is no broker 7, only 0, 1, 2"
     assert [entry["id"] for entry in rest] == [2]
     assert nothing == []

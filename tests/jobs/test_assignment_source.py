@@ -206,5 +206,5 @@ def test_directories_that_are_not_assignments_are_refused_without_spark(tmp_path
     with pytest.raises(InputError, match="no column replicas: it has topic, partition"):
         source_of(tmp_path)
     (tmp_path / "notes.txt").write_text("?")
-    with pytest.raises(InputError, match="other files than those of one assignment"):
+    with pytest.raises(InputError, match="other files than one assignment"):
         source_of(tmp_path)

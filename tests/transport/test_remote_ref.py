@@ -86,7 +86,7 @@ def test_telling_nobody_is_logged_and_raises_nothing(
     server.stop()
     with RemoteActorRef(context, server.endpoint, client_id="broker-1") as ref:
         ref.tell(SHUTDOWN)
-    assert f"Not told: {server.endpoint}" in caplog.text
+    assert f"Dropping ControlledShutdownRequest: {server.endpoint}" in caplog.text
 
 
 def test_threads_that_ask_at_once_get_their_own_answers(serve: Serve, context: Context) -> None:

@@ -1,4 +1,4 @@
-"""What a family of requests gives the listener: its versions and its handlers."""
+"""The interface between the listener and the handlers of requests."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ KafkaAnswer: TypeAlias = Sequence[RecordBytes | Records] | None
 KafkaHandler: TypeAlias = Callable[[KafkaRequest], Awaitable[KafkaAnswer]]
 """Runs on the listener's event loop and must not block it.
 
-The handlers of one connection begin in the order of its requests and answer in that order, but one
-begins before those before it have answered: what must happen in order happens before the first
-``await``. Raises ``MalformedRequestError``.
+The handlers of one connection begin and answer in the order of its requests. A handler may begin
+before earlier ones have answered. So what must happen in order happens before the first ``await``.
+Raises ``MalformedRequestError``.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaApi:
-    """One request kind with the versions that are advertised."""
+    """One kind of request, with the versions that are advertised and the handler."""
 
     key: KafkaApiKey
     min_version: int

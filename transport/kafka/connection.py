@@ -3,8 +3,8 @@
 It works on the socket itself and not through an asyncio transport, which would copy what is
 received and cannot put a file between two pieces of memory.
 
-A connection accepts no request, and is not read, while ``queued_requests_per_connection`` of its
-requests are in work, while the client does not read its answers, and while it waits for memory.
+A connection is not read while ``queued_requests_per_connection`` of its requests are in progress,
+while the client does not read its answers, and while a request waits for memory.
 ``connection_scheduler`` shares the time between connections. Mirrors ``kafka.network.Processor``.
 """
 
@@ -39,20 +39,20 @@ T = TypeVar("T")
 
 _REQUEST_HEADER: Final = struct.Struct(">hhi")
 _ANSWER_HEADER: Final = struct.Struct(">ii")  # size of what follows, correlation id
-_RESERVED_AHEAD: Final = 2  # times what has arrived of a large request
+_RESERVED_AHEAD: Final = 2  # memory for a large request, as a multiple of what has arrived
 PACE_BYTES: Final = 256 * 1024
 """Bytes per second that a large request must send while others wait for memory."""
 MAX_BYTES_WITHOUT_RECORDS: Final = 4 * 1024 * 1024
-"""The size of requests that are decoded: all but Produce."""
+"""The maximum size of requests other than Produce: these are decoded at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaLimits:
     """The limits of clients; Kafka's settings, times in milliseconds.
 
-    ``max_connections_per_ip_overrides`` has a host's name or address and its limit.
-    ``queued_max_request_bytes`` is for requests of 64 KiB and more together; of smaller ones each
-    connection has about as much at most.
+    ``max_connections_per_ip_overrides`` has the limits of hosts, by name or address.
+    ``queued_max_request_bytes`` limits all requests of more than 64 KiB together. The smaller
+    requests of a connection take about 64 KiB at most.
     """
 
     socket_request_max_bytes: int = BrokerConfig.socket_request_max_bytes
@@ -129,8 +129,8 @@ class KafkaConnection:
     def check_pace(self) -> None:
         """Close, when others wait for memory and less than ``PACE_BYTES`` came since the last call.
 
-        Only a large request that has begun is in the way of others. One that waits for memory,
-        or for the requests before it to be answered, is not slow.
+        Only a large request that has begun to arrive holds memory. It is not slow while it waits
+        for more memory, or for the answers to earlier requests.
         """
         held = self._reservation
         if held is None or self._is_at_limit:
@@ -288,7 +288,7 @@ class KafkaConnection:
         reader = Reader(frame)
         number, version, correlation_id = reader.unpack(_REQUEST_HEADER)
         api = self._parts.apis.get(number)
-        # A client that asks which versions there are cannot know which ones to ask in.
+        # ApiVersions is accepted in any version: the client does not know the versions yet.
         asks_versions = number == KafkaApiKey.API_VERSIONS
         if api is None or not (asks_versions or api.min_version <= version <= api.max_version):
             raise _UnsupportedRequestError(f"api {number} version {version}")
@@ -352,7 +352,7 @@ class KafkaConnection:
                 self.close(Closed.UNANSWERED, error)
             case StorageError():
                 self.close(Closed.UNREADABLE, error)
-            case ConnectionError():  # of a client that left without reading its answers
+            case ConnectionError():  # the client left without reading its answers
                 self.close()
             case _:
                 self.close(Closed.FAILED, error)
@@ -398,4 +398,4 @@ class _Begun(Coroutine[Any, Any, T]):
         self._steps.close()
 
     def __await__(self) -> Generator[Any, Any, T]:
-        raise NotImplementedError("it is a task's alone")
+        raise NotImplementedError("only a task runs it")

@@ -13,9 +13,9 @@ from regent.core.errors import RegentError
 
 
 class AddressQuotas:
-    """``limit`` connections of each address, and other limits for those that ``overrides`` name.
+    """At most ``limit`` connections of each address; ``overrides`` has other limits of hosts.
 
-    Names of hosts are looked up once, here. Raises ``RegentError`` for one that has no address.
+    Names of hosts are looked up once, here. Raises ``RegentError`` for a host without an address.
     """
 
     def __init__(self, limit: int, overrides: Mapping[str, int]) -> None:
@@ -26,7 +26,7 @@ class AddressQuotas:
         self._open: Counter[str] = Counter()
 
     def admit(self, address: str) -> str | None:
-        """Count a connection, or return why there is none for this address."""
+        """Count a connection and return None, or return why it is refused."""
         limit = self._overrides.get(address, self._limit)
         if self._open[address] >= limit:
             return f"it has the {limit} connections that max_connections_per_ip allows"

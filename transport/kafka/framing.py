@@ -14,11 +14,11 @@ from regent.transport.kafka.api import MalformedRequestError
 
 CHUNK_BYTES: Final = 64 * 1024  # smaller requests share one piece of memory
 
-_FIRST_CHUNK_BYTES: Final = 4 * 1024  # does for a client that sends little, as most of many do
+_FIRST_CHUNK_BYTES: Final = 4 * 1024  # enough for clients that send little, as most do
 _SIZE: Final = struct.Struct(">i")
 _API_KEY: Final = struct.Struct(">h")
 _MIN_REQUEST_BYTES: Final = 8  # key, version and correlation id
-_MIN_ROOM_SHARE: Final = 8  # of a chunk
+_MIN_ROOM_SHARE: Final = 8  # at least an eighth of a chunk is free for the next bytes
 _ALL: Final = 2**31
 _MAPPED_BYTES: Final = 1024 * 1024  # larger buffers use no memory before their bytes arrive
 

@@ -49,7 +49,7 @@ class KafkaListener:
         name: str = "kafka-listener",
         descriptors: Descriptors | None = None,
     ) -> None:
-        """Raise ``RegentError`` when a host that has a limit of its own has no address."""
+        """Raise ``RegentError`` when a host in the limits has no address."""
         self.port = port
         """The port listened on; the real one once started."""
         self.metrics = ListenerMetrics()

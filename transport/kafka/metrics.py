@@ -62,7 +62,7 @@ class ListenerMetrics:
     bytes_out: int = 0
     throttled: int = 0
     accept_pauses: int = 0
-    errors: int = 0  # that no connection answers for
+    errors: int = 0  # outside of connections
     closed: Counter[Closed] = field(default_factory=lambda: Counter(dict.fromkeys(Closed, 0)))
     _log_at: float = 0.0
     _log_error_at: float = 0.0

@@ -12,10 +12,10 @@ from typing import Final
 from regent.core.errors import StorageError
 from regent.core.records import HasFileno, RecordBytes, Records
 
-SENDFILE_MIN_BYTES: Final = 64 * 1024  # below, reading and sending is faster
-TURN_BYTES: Final = 1024 * 1024  # then other connections send
+SENDFILE_MIN_BYTES: Final = 64 * 1024  # less is faster to read and send
+TURN_BYTES: Final = 1024 * 1024  # sent in one turn; then other connections send
 _PIECES_AT_ONCE: Final = 64
-_MSG_MORE: Final = getattr(socket, "MSG_MORE", 0)  # Linux: do not send a packet of its own
+_MSG_MORE: Final = getattr(socket, "MSG_MORE", 0)  # Linux: wait for more before sending
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """Kafka's primitive types on the wire, before the compact ones (KIP-482).
 
-Big-endian integers; strings, byte sequences and arrays after their length, -1 for null. Mirrors
-``org.apache.kafka.common.protocol.types.Type``.
+Integers are big-endian. Strings, byte sequences and arrays follow their length, -1 for null.
+Mirrors ``org.apache.kafka.common.protocol.types.Type``.
 
 Requests are not decoded with kio (0.6.5): it allocates an array by its declared length before it
 reads the elements. In DeleteTopics version 4, a body of 13 bytes with the length 2^32 - 2 aborts
@@ -129,7 +129,7 @@ class Reader:
 
     def _too_short(self, wanted: int) -> MalformedRequestError:
         return MalformedRequestError(
-            f"wants {wanted} bytes at {self.position}, there are {self.remaining}"
+            f"a value of {wanted} bytes at {self.position}, but {self.remaining} bytes are left"
         )
 
 
@@ -229,5 +229,5 @@ class Writer:
 
 def _not_null(value: T | None) -> T:
     if value is None:
-        raise MalformedRequestError("null where it must not be")
+        raise MalformedRequestError("a value is null that must not be")
     return value

@@ -46,10 +46,10 @@ def test_waves_are_read_in_the_sequence_of_their_numbers(tmp_path: Path):
     ("files", "problem"),
     [
         ({"waves/readme": ""}, "no wave moves t-0, which rollback.json has: is a wave missing?"),
-        ({"waves/0002.json": document(ROW)}, "0002.json: here wave 1 should be"),
+        ({"waves/0002.json": document(ROW)}, "0002.json: wave 1 is missing"),
         (
             {"waves/0001.json": document(ROW), "waves/1.json": document(ROW)},
-            "here wave 2 should be",
+            "wave 2 is missing",
         ),
         ({"waves/0001.json": "{"}, "0001.json: not JSON"),
         ({"waves/0001.json": "[]"}, "0001.json: must be a JSON object"),

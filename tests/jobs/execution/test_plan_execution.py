@@ -251,7 +251,7 @@ def test_a_wave_that_waits_for_a_dead_broker_is_given_up_by_name_and_resumed(
 
     assert str(error) == (
         "wave 1 of 2 is not over after 0.2 s: waiting for broker 3, which is not registered"
-        " (t-0, t-1); nothing is lost: the same command goes on"
+        " (t-0, t-1); run the same command again to continue"
     )
     assert controller.submitted == []
     cluster.add_broker(3)

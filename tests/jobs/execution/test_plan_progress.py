@@ -67,7 +67,7 @@ def test_a_move_ends_when_its_target_is_in_sync():
     assert reason(MoveState.MOVING, (0,), {0}, leader=0) == (
         "! waiting for brokers 1, 2, which are not registered"
     )
-    assert reason(MoveState.MOVING, (0, 1, 2), ALL_BROKERS) == "about to be finished"
+    assert reason(MoveState.MOVING, (0, 1, 2), ALL_BROKERS) == "waiting for the controller"
 
 
 @pytest.mark.parametrize("isr", [None, (0,)])

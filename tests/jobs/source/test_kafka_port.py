@@ -64,7 +64,7 @@ def test_partitions_are_found_and_missing_ones_named(journal: BreakableCluster):
     assert store.partitions(Subscription(assigned=(OTHER,))) == [OTHER]
     with pytest.raises(OptionError, match="there is no topic nothing"):
         store.partitions(Subscription(topics=("journal", "nothing")))
-    with pytest.raises(OptionError, match="topic journal has 2 partitions, and no 2"):
+    with pytest.raises(OptionError, match="2 partitions: there is no partition 2"):
         store.partitions(Subscription(assigned=(TopicPartition("journal", 2),)))
 
 

@@ -85,7 +85,9 @@ def test_damage_before_the_end_is_an_error_or_skipped(tmp_path: Path):
     data = bytearray(segment.read_bytes())
     data[len(data) // 2] ^= 1
     segment.write_bytes(data)
-    with pytest.raises(DataLossError, match=r"orders-0: .*0\.log cannot be read on from 20: .*CRC"):
+    with pytest.raises(
+        DataLossError, match=r"orders-0: .*0\.log cannot be read from offset 20: .*CRC"
+    ):
         offsets(store_of(tmp_path), 0, 100)
     found = offsets(store_of(tmp_path, strict=False), 0, 100)
     assert found == [*range(20), *range(50, 100)]
@@ -93,7 +95,7 @@ def test_damage_before_the_end_is_an_error_or_skipped(tmp_path: Path):
 
 def test_missing_records_are_an_error(tmp_path: Path):
     write_log(tmp_path, ORDERS, 30)
-    with pytest.raises(DataLossError, match="offsets 30 to 39 are not there"):
+    with pytest.raises(DataLossError, match="offsets 30 to 39 do not exist"):
         offsets(store_of(tmp_path), 0, 40)
     assert offsets(store_of(tmp_path, strict=False), 0, 40) == list(range(30))
 

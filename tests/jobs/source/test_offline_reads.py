@@ -55,7 +55,7 @@ def test_conditions_narrow_what_is_read(session: SparkSession, logs: Path):
     found = frame.where(f"topic like 'ord%' and partition < 1 and {time}").select("offset")
     assert found.collect() == [(42,)]
     assert frame.where("topic = 'another'").count() == 0
-    with pytest.raises(PySparkException, match=r"orders-1: .* cannot be read on from"):
+    with pytest.raises(PySparkException, match=r"orders-1: .* cannot be read from offset"):
         frame.where("partition = 1").count()
 
 
@@ -83,7 +83,7 @@ def test_offsets_set_the_begin_and_the_end_of_a_read(session: SparkSession, logs
     named = '{"orders": {"0": 40, "1": -2, "2": 0}}'
     ends = '{"orders": {"0": -1, "1": 20, "2": 0}}'
     assert offsets(startingOffsets=named, endingOffsets=ends) == {0: (40, 99), 1: (0, 19)}
-    with pytest.raises(PySparkException, match="orders-0: offsets 100 to 200 are not there"):
+    with pytest.raises(PySparkException, match="orders-0: offsets 100 to 200 do not exist"):
         offsets(endingOffsets='{"orders": {"0": 200, "1": 20, "2": 0}}')
     with pytest.raises(PySparkException, match="orders-2 has no record at or after 5 ms"):
         offsets(startingOffsetsByTimestamp='{"orders": {"0": 77, "1": 5, "2": 5}}')
@@ -143,6 +143,6 @@ def test_a_stream_fails_on_deleted_records(stream: RunStream, logs: Path):
     stream()
     write_log(logs, ORDERS[0], 150)
     (logs / "orders-0" / f"{100:020}.log").unlink()
-    with pytest.raises(PySparkException, match="orders-0: offsets 100 to 149 are not there"):
+    with pytest.raises(PySparkException, match="orders-0: offsets 100 to 149 do not exist"):
         stream()
     assert stream(failOnDataLoss=False) == ([0], [])

@@ -53,7 +53,7 @@ def test_missing_offsets_are_an_error_or_left_out():
     assert existing_range(wanted, 0, 20, fail_on_data_loss=True) == wanted
     with pytest.raises(DataLossError, match=r"a-0: offsets 5 to 9 are gone.*failOnDataLoss=false"):
         existing_range(wanted, 10, 30, fail_on_data_loss=True)
-    with pytest.raises(DataLossError, match="a-0: offsets 15 to 20 are not there"):
+    with pytest.raises(DataLossError, match="a-0: offsets 15 to 20 do not exist"):
         existing_range(wanted, 0, 15, fail_on_data_loss=True)
     assert existing_range(wanted, 10, 15, fail_on_data_loss=False) == OffsetRange(A0, 10, 15)
     assert existing_range(wanted, 40, 50, fail_on_data_loss=False).size == 0
