@@ -30,7 +30,7 @@ from regent.zk.codecs.admin_znodes import (
     ProducerIdBlockZNode,
     ReassignPartitionsZNode,
 )
-from regent.zk.codecs.other_znodes import (
+from regent.zk.codecs.security_znodes import (
     DelegationTokenChangeZNode,
     ExtendedAclChangeZNode,
     LiteralAclChangeZNode,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from regent.core.errors import BadDataError
-from regent.zk.codecs.other_znodes import (
+from regent.zk.codecs.security_znodes import (
     AccessControlEntry,
     DelegationTokenChangeZNode,
     ExtendedAclChangeZNode,
