@@ -45,6 +45,7 @@ DiskFor: TypeAlias = Callable[[BrokerId, Callable[[], int]], SimulatedDisk]
 CLUSTER_ID = "simulated-cluster-abcd"
 QUIET_MS = 11_000
 MAX_SHOWN = 150
+MAX_STEPS_AT_ONCE = 10_000  # while no time passes; random histories need up to 2,000
 REPLICATION = ReplicationSettings(
     replica_lag_time_max_ms=4_000,
     replica_fetch_wait_max_ms=500,
@@ -86,6 +87,8 @@ class Cluster:
         disk_for: DiskFor = Disk,
     ) -> None:
         self.time = VirtualTime()
+        self._last_step_ms = 0
+        self._steps_at_once = 0
         self.zookeeper = FakeZooKeeperServer(now_ms=lambda: self.time.now_ms)
         self.zookeeper.put(ClusterIdZNode.PATH, ClusterIdZNode.encode(CLUSTER_ID))
         self.network = Network(now_ms=lambda: self.time.now_ms)
@@ -219,6 +222,11 @@ class Cluster:
 
     def take(self, step: Step) -> None:
         """Let one thing happen."""
+        if self._last_step_ms != self.now_ms:
+            self._last_step_ms, self._steps_at_once = self.now_ms, 0
+        self._steps_at_once += 1
+        if self._steps_at_once > MAX_STEPS_AT_ONCE:
+            raise AssertionError(f"no end of steps at {self.now_ms} ms: {self._pending_steps()}")
         kind, number = step
         if kind == "deliver":
             self.network.deliver(number)

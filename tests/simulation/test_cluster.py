@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
+from regent.core.controller.events import EventsLost
+from regent.core.controller.services import ControllerSettings
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.controller import (
@@ -16,7 +19,7 @@ from regent.core.protocol.controller import (
 from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
 from regent.zk.codecs.znodes import TopicZNode
 from tests.simulation.bounds import Bounds
-from tests.simulation.cluster import Cluster
+from tests.simulation.cluster import Cluster, short_settings
 from tests.simulation.convergence import assert_converged
 from tests.simulation.damage import Damage
 from tests.simulation.disk import Disk
@@ -108,6 +111,26 @@ def test_each_requested_move_may_take_leader_epochs():
     used = now.leader_and_isr.leader_epoch - before.leader_and_isr.leader_epoch
     assert used > MAX_LEADER_EPOCHS
     bounds.check(MAX_LEADER_EPOCHS)
+
+
+def test_moves_that_fill_the_event_queue_do_not_begin_term_after_term():
+    def settings() -> ControllerSettings:
+        return replace(short_settings(), isr_changes_through_zookeeper=True)
+
+    cluster = Cluster(4, settings)
+    cluster.run_until_quiet()
+    cluster.put_topic("payments", ring(6, 3))
+    cluster.run_until_quiet()
+    moves = tuple(ReassignablePartition("payments", number, (0, 3)) for number in range(6))
+    cluster.request(AlterPartitionReassignmentsRequest(moves))
+    session = cluster.brokers[3].session.session_id
+    cluster.kill(3)  # before it has copied anything
+    cluster.expire(session)
+    cluster.bound_inboxes(3)
+    cluster.active_controllers[0].tell(EventsLost())
+    cluster.run_until_quiet(max_steps=2_000)
+    restart(cluster, 3)
+    assert_converged(cluster)
 
 
 def restart(cluster: Cluster, broker_id: int) -> None:
