@@ -203,9 +203,7 @@ class AlterPartitions:
             if self._known(topic_partition) is not None
         ]
         if known:
-            batch = self._services.new_batch()
-            batch.add_update_metadata(known)
-            self._services.announce(batch)
+            self._services.announce_metadata(known)
 
     def _answer(self, topic_partition: TopicPartition, error: Errors) -> AlteredPartition:
         known = self._known(topic_partition)

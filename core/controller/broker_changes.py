@@ -16,7 +16,7 @@ from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import PartitionState, ReplicaState
 from regent.core.controller.topic_deletion import TopicDeletions
 from regent.core.errors import BadDataError, UnreadableError
-from regent.core.model import BrokerId, BrokerRegistration, PartitionAndReplica, TopicPartition
+from regent.core.model import BrokerId, BrokerRegistration, PartitionAndReplica
 
 
 class BrokerChanges:
@@ -104,7 +104,7 @@ class BrokerChanges:
             return
         self._context.add_live_broker(current)
         self._services.outbox.record("broker %d: new addresses", broker_id)
-        self.announce_brokers()
+        self._services.announce_metadata()
         if before.control_endpoint != after.control_endpoint:
             self.send_complete_state(broker_id)
 
@@ -153,12 +153,6 @@ class BrokerChanges:
         """Use replicas again whose logs were replaced, and elect them where no other can lead."""
         self._replicas.restart(replicas)
         self._partitions.trigger_online_partition_state_change()
-
-    def announce_brokers(self, partitions: list[TopicPartition] | None = None) -> None:
-        """Send the live brokers and the state of ``partitions`` to every broker."""
-        batch = self._services.new_batch()
-        batch.add_update_metadata(partitions or ())
-        self._services.announce(batch)
 
     def send_complete_state(self, broker_id: BrokerId) -> None:
         """Open a new channel to a broker and send all it must know, as when it starts."""

@@ -15,7 +15,7 @@ fenced.
 from __future__ import annotations
 
 from regent.core.controller.controlled_shutdown import ControlledShutdowns
-from regent.core.controller.effects import ScheduleEvent, SendControlRequest
+from regent.core.controller.effects import SendControlRequest
 from regent.core.controller.events import CheckBrokers
 from regent.core.controller.services import ControllerServices
 from regent.core.model import BrokerId
@@ -92,4 +92,4 @@ class BrokerHealth:
                 )
                 self._services.outbox.add(SendControlRequest(broker_id, header, _PROBE))
         after_ms = max(self._services.settings.broker_answer_timeout_ms // LOOKS, 1)
-        self._services.outbox.add(ScheduleEvent(after_ms, CheckBrokers(epoch)))
+        self._services.schedule(after_ms, CheckBrokers(epoch))

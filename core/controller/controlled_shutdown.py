@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from regent.core.controller.effects import ScheduleEvent, SendResponse
+from regent.core.controller.effects import SendResponse
 from regent.core.controller.election import ControlledShutdownElection
 from regent.core.controller.events import (
     ControlledShutdown,
@@ -81,9 +81,7 @@ class ControlledShutdowns:
             return
         self._waiting[event.request_id] = waiting
         timeout = ControlledShutdownTimeout(event.request_id, self._context.epoch)
-        self._services.outbox.add(
-            ScheduleEvent(self._services.settings.controlled_shutdown_ack_timeout_ms, timeout)
-        )
+        self._services.schedule(self._services.settings.controlled_shutdown_ack_timeout_ms, timeout)
 
     def relieve(self, broker_id: BrokerId) -> list[TopicPartition]:
         """Move leaderships and ISR memberships off a broker; return what it led."""
@@ -203,11 +201,9 @@ class ControlledShutdowns:
             return
         self._context.shutting_down_broker_ids.add(broker_id)
         broker_epoch = self._context.registrations[broker_id].broker_epoch
-        self._services.outbox.add(
-            ScheduleEvent(
-                self._services.settings.controlled_shutdown_abandoned_ms,
-                ControlledShutdownAbandoned(broker_id, broker_epoch, self._context.epoch),
-            )
+        self._services.schedule(
+            self._services.settings.controlled_shutdown_abandoned_ms,
+            ControlledShutdownAbandoned(broker_id, broker_epoch, self._context.epoch),
         )
 
     def _awaited(self, broker_id: BrokerId) -> dict[TopicPartition, LeaderAndIsr]:

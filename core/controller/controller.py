@@ -27,7 +27,6 @@ from regent.core.controller.effects import (
     ControllerRoleChanged,
     Effect,
     RemoveBroker,
-    ScheduleEvent,
     SendResponse,
 )
 from regent.core.controller.error_responses import error_response
@@ -331,7 +330,7 @@ class Controller:
             return
         if self._reads_again_in != epoch:
             self._reads_again_in = epoch
-            self._schedule(self._services.settings.tell_again_ms, ReadAgain(epoch))
+            self._services.schedule(self._services.settings.tell_again_ms, ReadAgain(epoch))
 
     def _read_again(self, *, everything: bool = False) -> None:
         self._reads_again_in = 0
@@ -408,7 +407,7 @@ class Controller:
             what = str(error) if isinstance(error, RegentError) else repr(error)
             self._complain(f"{what}; trying again", now_ms)
             retry_ms = self._services.settings.registration_retry_ms
-            self._schedule(retry_ms, RegisterBrokerAndReelect())
+            self._services.schedule(retry_ms, RegisterBrokerAndReelect())
             return False
         self._services.outbox.add(BrokerRegistered(broker_epoch))
         self._services.outbox.record("broker %d: epoch %d", self._info.broker_id, broker_epoch)
@@ -442,7 +441,9 @@ class Controller:
             raise  # the registration in the next session publishes them
         except RegentError as error:
             self._log.warning("%s; trying again", error)
-            self._schedule(self._services.settings.registration_retry_ms, SuspectReplicasChanged())
+            self._services.schedule(
+                self._services.settings.registration_retry_ms, SuspectReplicasChanged()
+            )
 
     def _failover(self, won: ControllerEpoch) -> None:
         """Become the active controller, as ``KafkaController.onControllerFailover``.
@@ -463,7 +464,7 @@ class Controller:
             (quarantine.LOADING_BROKERS, self._brokers.load),
             (quarantine.LOADING_TOPICS, self._topics.load),
             ("TopicDeletion", self._deletions.load),
-            (quarantine.ANNOUNCING_BROKERS, self._brokers.announce_brokers),
+            (quarantine.ANNOUNCING_BROKERS, self._services.announce_metadata),
             (quarantine.SETTLING_LEADERSHIPS, self._partitions.settle_restarted_replicas),
             (quarantine.STARTING_REPLICAS, self._replicas.startup),
             (quarantine.STARTING_PARTITIONS, self._partitions.startup),
@@ -528,7 +529,7 @@ class Controller:
         backoff_ms = min(backoff_ms, MAX_RESIGNATION_BACKOFF_MS)
         self._resignations += 1
         self._no_election_before_ms = now_ms + backoff_ms
-        self._schedule(backoff_ms, StandAgain())
+        self._services.schedule(backoff_ms, StandAgain())
         if was_active:
             self._services.store.delete_controller(epoch_zk_version)
 
@@ -565,7 +566,4 @@ class Controller:
     def _reelect_later(self) -> None:
         if not self._will_reelect:
             self._will_reelect = True
-            self._schedule(self._services.settings.election_retry_ms, Reelect())
-
-    def _schedule(self, after_ms: int, event: ControllerEvent) -> None:
-        self._services.outbox.add(ScheduleEvent(after_ms, event))
+            self._services.schedule(self._services.settings.election_retry_ms, Reelect())

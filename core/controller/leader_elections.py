@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from regent.core.controller.effects import ScheduleEvent
 from regent.core.controller.election import (
     ElectionStrategy,
     OfflineElection,
@@ -237,4 +236,4 @@ class LeaderElections:
 
     def _schedule_rebalance(self, after_ms: int) -> None:
         event = AutoPreferredReplicaLeaderElection(self._context.epoch)
-        self._services.outbox.add(ScheduleEvent(after_ms, event))
+        self._services.schedule(after_ms, event)

@@ -45,15 +45,13 @@ class Notifications:
         """Learn the ISRs that leaders wrote themselves, and tell every broker."""
         notifications = self._services.store.read_isr_changes()
         named = dict.fromkeys(sorted(self._unread))
-        named.update(dict.fromkeys(p for named in notifications.values() for p in named))
+        named.update(dict.fromkeys(p for partitions in notifications.values() for p in partitions))
         self._unread.clear()
         learnt = self._learn_leaderships(
             p for p in named if self._context.partition_replica_assignment(p)
         )
         if learnt:
-            batch = self._services.new_batch()
-            batch.add_update_metadata(learnt)
-            self._services.announce(batch)
+            self._services.announce_metadata(learnt)
             self._reassignments.on_isr_change(learnt)
         self._services.store.delete_isr_changes(
             notifications.keys(), self._context.epoch_zk_version

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from regent.core.controller.broker_changes import BrokerChanges
-from regent.core.controller.effects import ScheduleEvent
 from regent.core.controller.events import (
     ControllerEvent,
     ControlRequestFailed,
@@ -159,9 +158,7 @@ class ControlResponses:
     def _on_back(self, broker_id: BrokerId, replicas: list[PartitionAndReplica]) -> None:
         """Use replicas again whose logs were replaced; deletions may have waited for them."""
         self._services.outbox.record("broker %d: %d replicas are back", broker_id, len(replicas))
-        batch = self._services.new_batch()
-        batch.add_update_metadata(replica.topic_partition for replica in replicas)
-        self._services.announce(batch)
+        self._services.announce_metadata(replica.topic_partition for replica in replicas)
         # After an earlier response they were stopped; that StopReplica may still be on its way.
         self._brokers.on_replicas_back(replicas)
         topics = {replica.topic_partition.topic for replica in replicas}
@@ -221,5 +218,4 @@ class ControlResponses:
         self._log.warning("broker %d refused %s: %s", broker_id, request, error.name)
         if error is Errors.UNKNOWN_SERVER_ERROR:
             after_ms = self._services.settings.tell_again_ms
-            again = ControlRequestFailed(broker_id, header)
-            self._services.outbox.add(ScheduleEvent(after_ms, again))
+            self._services.schedule(after_ms, ControlRequestFailed(broker_id, header))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.controller_log import ControllerLog
+from regent.core.controller.effects import ScheduleEvent
+from regent.core.controller.events import ControllerEvent
 from regent.core.controller.outbox import Outbox
 from regent.core.controller.request_batch import MAX_REQUEST_BYTES, ControlRequestBatch
 from regent.core.log_config import LogConfig
-from regent.core.model import BrokerId
+from regent.core.model import BrokerId, TopicPartition
 from regent.core.ports import ControllerStore, TopicIds
 
 
@@ -67,3 +70,13 @@ class ControllerServices:
     def announce(self, batch: ControlRequestBatch) -> None:
         """Hand a batch to the outbox."""
         self.outbox.extend(batch.effects())
+
+    def announce_metadata(self, partitions: Iterable[TopicPartition] = ()) -> None:
+        """Send the live brokers and the state of ``partitions`` to every broker."""
+        batch = self.new_batch()
+        batch.add_update_metadata(partitions)
+        self.announce(batch)
+
+    def schedule(self, after_ms: int, event: ControllerEvent) -> None:
+        """Put ``event`` into the queue after ``after_ms``, unless the term ends before."""
+        self.outbox.add(ScheduleEvent(after_ms, event))

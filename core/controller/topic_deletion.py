@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from regent.core.controller.effects import ScheduleEvent
 from regent.core.controller.election import OfflineElection
 from regent.core.controller.events import TopicDeletion
 from regent.core.controller.partition_state_machine import PartitionStateMachine
@@ -273,7 +272,7 @@ class TopicDeletions:
     def _try_again_later(self, topics: Iterable[str]) -> None:
         if not self._failed:
             after_ms = self._services.settings.topic_deletion_retry_ms
-            self._services.outbox.add(ScheduleEvent(after_ms, TopicDeletion()))
+            self._services.schedule(after_ms, TopicDeletion())
         self._failed.update(topics)
 
     # --- responses and failures of replicas ---
@@ -354,11 +353,9 @@ class TopicDeletions:
         if not topics:
             return
         self._begin([topic for topic in topics if self._started(topic) is None])
-        batch = self._services.new_batch()
-        batch.add_update_metadata(
+        self._services.announce_metadata(
             tp for topic in topics for tp in self._context.partitions_of(topic)
         )
-        self._services.announce(batch)
         alive: list[PartitionAndReplica] = []
         dead: list[PartitionAndReplica] = []
         for topic in topics:

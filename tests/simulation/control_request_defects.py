@@ -22,7 +22,7 @@ def crashes_sent_three_times() -> Any:
     def and_again(self: BrokerChanges, replicas: Any) -> None:
         on_offline(self, replicas)
         for _ in range(3):
-            self.announce_brokers([replica.topic_partition for replica in replicas])
+            self._services.announce_metadata([replica.topic_partition for replica in replicas])
 
     return patch.object(BrokerChanges, "on_replicas_become_offline", and_again)
 

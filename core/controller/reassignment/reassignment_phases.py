@@ -280,9 +280,7 @@ class ReassignmentPhases:
             self._services.outbox.record(
                 "%s: reassigned to %s", topic_partition, list(target.replicas)
             )
-        batch = self._services.new_batch()
-        batch.add_update_metadata(targets)
-        self._services.announce(batch)
+        self._services.announce_metadata(targets)
         self._deletions.resume(
             list(dict.fromkeys(topic_partition.topic for topic_partition in targets))
         )
