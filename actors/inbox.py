@@ -135,7 +135,7 @@ class Delivery:
 class Overflow:
     """How a full inbox treats a message without a reply.
 
-    A message for which ``always_fits`` is true is queued anyway; there are never many of them. Any
+    A message for which ``always_fits`` is true is queued anyway; their number must be bounded. Any
     other message is refused. With a ``substitute`` (which has a collapse key) it is not refused:
     all other queued messages are preempted, and the substitute, which repairs their loss, is put at
     the head of the queue.

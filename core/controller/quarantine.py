@@ -43,9 +43,15 @@ _INDISPENSABLE = frozenset(
         *("Startup", "ControllerChange", "Reelect", "RegisterBrokerAndReelect", "StandAgain"),
         *("Expire", "Resign", "EventsLost", LOADING_QUARANTINE, LOADING_BROKERS, LOADING_TOPICS),
         *(ANNOUNCING_BROKERS, SETTLING_LEADERSHIPS, STARTING_REPLICAS, STARTING_PARTITIONS),
+        "ControllerFailuresChange",
     }
 )
-"""There is no active controller without these. Only the topic on which they fail is quarantined."""
+"""The controller cannot do without these. Only the topic on which they fail is quarantined.
+
+``ControllerFailuresChange`` is one of them, because it ends quarantines. A controller that skipped it
+would quarantine everything until its term ends, although the records are deleted. When it fails, the
+next term does its work: a term begins by reading the records, and then everything else.
+"""
 
 
 def event_name(message: object) -> str:

@@ -16,7 +16,12 @@ from regent.core.controller.effects import BrokerRegistered, Effect, ScheduleEve
 from regent.core.controller.events import ControllerEvent, TopicChange
 from regent.core.controller.leader_elections import LeaderElections
 from regent.core.controller.partition_state_machine import PartitionStateMachine
-from regent.core.controller.quarantine import FIRST_MINUTE_MS, MAX_FAILURES, resignation
+from regent.core.controller.quarantine import (
+    FIRST_MINUTE_MS,
+    MAX_FAILURES,
+    Quarantine,
+    resignation,
+)
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.topic_changes import TopicChanges
 from regent.core.errors import Errors
@@ -41,6 +46,7 @@ from regent.core.protocol.controller import (
 )
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
+from regent.zk.codecs.znodes import TopicPartitionStateZNode
 from regent.zk.stores.failure_store import ControllerFailuresZNode
 from tests.support.controller_parts import T0, Candidate, Tree, delete, of_type, topic_id
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment
@@ -300,6 +306,25 @@ def test_a_topic_is_tried_again_when_the_record_is_deleted(quarantined: Cluster)
     delete(FakeZooKeeper(quarantined.tree.server), RECORDS)
     quarantined.settle()
     assert quarantined.tree.leads(EVIL)[0] == 2
+
+
+def test_the_event_that_ends_quarantines_is_never_quarantined(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, new = cluster.tree, TopicPartition("new", 0)
+    failure = ControllerFailure("TopicChange", "TopicChange", "a test", 2, 0, 1)
+    tree.server.put(RECORDS, ControllerFailuresZNode.encode([failure]))
+    with monkeypatch.context() as patched:
+        patched.setattr(Quarantine, "on_change", raise_planted)
+        for _ in range(3):
+            cluster.tell_active(events.ControllerFailuresChange())
+        cluster.settle()
+    tree.put_topic("new", {0: (2, 1)}, topic_id(5))
+    cluster.settle()
+    assert TopicPartitionStateZNode.path(new) not in tree.server.snapshot(), "it skips TopicChange"
+    delete(FakeZooKeeper(tree.server), RECORDS)
+    cluster.settle()
+    assert tree.leads(new)[0] == 2
 
 
 def test_reassignments_set_aside_continue_when_the_record_is_deleted(
