@@ -11,7 +11,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from regent.core.admin.topic_settings import UNCLEAN_LEADER_ELECTION
+from regent.core.admin.topic_settings import UNCLEAN_LEADER_ELECTION, unclean_leader_election
 from regent.core.controller.events import (
     ControllerEvent,
     TopicUncleanLeaderElectionEnable,
@@ -116,7 +116,7 @@ class ConfigChanges:
                 self._broker_configs[entity] = configs.get(entity, {})
         now = self._broker_config()
         topics = [e.removeprefix(_TOPICS) for e in sorted(entities) if e.startswith(_TOPICS)]
-        unclean = [t for t in topics if _allows_unclean(configs.get(_TOPICS + t, {}), False)]
+        unclean = [t for t in topics if unclean_leader_election(configs.get(_TOPICS + t, {}))]
         events = [*self._default_of_elections(now), *map(TopicUncleanLeaderElectionEnable, unclean)]
         return ConfigNews(events, topics, has_missed_some, None if now == before else now)
 
@@ -128,7 +128,8 @@ class ConfigChanges:
 
     def _default_of_elections(self, broker_config: Mapping[str, str]) -> list[ControllerEvent]:
         before = self._default
-        self._default = _allows_unclean(broker_config, self._static_default)
+        dynamic = unclean_leader_election(broker_config)
+        self._default = self._static_default if dynamic is None else dynamic
         if self._default == before:
             return []
         log.info("the default of %s is now %s", UNCLEAN_LEADER_ELECTION, self._default)
@@ -145,8 +146,3 @@ class ConfigChanges:
         expired = [n for n, ms in created_ms.items() if newest_ms - ms > CHANGE_EXPIRATION_MS]
         if expired:
             self._store.delete_changes(expired)
-
-
-def _allows_unclean(config: Mapping[str, str], default: bool) -> bool:
-    value = config.get(UNCLEAN_LEADER_ELECTION)
-    return default if value is None else value.strip().lower() == "true"

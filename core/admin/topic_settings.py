@@ -71,6 +71,12 @@ TOPIC_SETTINGS: Mapping[str, Setting] = {
 """Every setting that a topic may override, by Kafka's names."""
 
 
+def unclean_leader_election(config: Mapping[str, str]) -> bool | None:
+    """Return whether the overrides of a topic or broker allow unclean elections; None: not set."""
+    text = config.get(UNCLEAN_LEADER_ELECTION)
+    return None if text is None else text.strip().lower() == "true"
+
+
 def has_effect(topic_setting: Setting) -> bool:
     """Whether Regent reads the setting."""
     return topic_setting.meaning != _WITHOUT_EFFECT

@@ -25,7 +25,7 @@ from regent.core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from regent.core.protocol.control import TopicId
+from regent.core.protocol.control import ControlHeader, TopicId
 
 
 class IllegalStateError(RegentError):
@@ -150,6 +150,13 @@ class ControllerContext:
         """Return the broker epoch of a registered broker; None for others."""
         registration = self._registrations.get(broker_id)
         return None if registration is None else registration.broker_epoch
+
+    def is_stale(self, broker_id: BrokerId, header: ControlHeader) -> bool:
+        """Whether a request with ``header`` is of another term, or of another broker epoch."""
+        return (header.controller_epoch, header.broker_epoch) != (
+            self.epoch,
+            self.broker_epoch(broker_id),
+        )
 
     def is_replica_online(
         self,

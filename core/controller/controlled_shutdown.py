@@ -105,11 +105,7 @@ class ControlledShutdowns:
         The response must be of the present broker epoch: a broker that restarted since was not
         told. A response about an earlier topic of the same name does not count.
         """
-        registration = self._context.registrations.get(event.broker_id)
-        is_of_this_incarnation = registration is not None and (
-            registration.broker_epoch == event.header.broker_epoch
-        )
-        if event.header.controller_epoch != self._context.epoch or not is_of_this_incarnation:
+        if self._context.is_stale(event.broker_id, event.header):
             return
         told_of = [
             (TopicPartition(topic.topic_name, told.partition_index), told)

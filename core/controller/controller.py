@@ -316,7 +316,7 @@ class Controller:
                 if controller_epoch == self.context.epoch:
                     self._read_again()
             case ChannelOverflowed(broker_id, header) | ControlRequestFailed(broker_id, header):
-                if not self._responses.is_stale(broker_id, header):
+                if not self.context.is_stale(broker_id, header):
                     self._brokers.send_complete_state(broker_id)
             case _ as unreachable:
                 assert_never(unreachable)
@@ -357,7 +357,7 @@ class Controller:
 
     def _on_broker_response(self, broker_id: BrokerId, header: ControlHeader) -> None:
         """Use an unresponsive broker again, because it has responded."""
-        if not self._responses.is_stale(broker_id, header) and self._health.on_response(broker_id):
+        if not self.context.is_stale(broker_id, header) and self._health.on_response(broker_id):
             self._reassignments.on_broker_startup([broker_id])
             self._deletions.resume()
 

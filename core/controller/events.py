@@ -398,9 +398,9 @@ def is_always_queued(event: object) -> bool:
     ``EventsLost`` replaces all other events. A watch fires once: if its event is dropped, no later
     event reports the change.
 
-    There may be many ``PartitionReassignmentIsrChange``: one for each partition that is being moved.
-    They are queued nevertheless, because the beginning of a term causes them: it writes the states
-    of these partitions. If they were dropped, each ``EventsLost`` would cause the next.
+    There may be many ``PartitionReassignmentIsrChange``, one for each partition that is moved. They
+    are queued nevertheless, because the beginning of a term causes them: it writes the states of
+    these partitions. If they were dropped, each ``EventsLost`` would cause the next.
     """
     is_event = isinstance(event, _EVENTS)
     return is_event and not isinstance(event, _ABOUT_ONE_OF_MANY)

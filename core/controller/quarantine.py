@@ -48,9 +48,9 @@ _INDISPENSABLE = frozenset(
 )
 """The controller cannot do without these. Only the topic on which they fail is quarantined.
 
-``ControllerFailuresChange`` is one of them, because it ends quarantines. A controller that skipped it
-would quarantine everything until its term ends, although the records are deleted. When it fails, the
-next term does its work: a term begins by reading the records, and then everything else.
+``ControllerFailuresChange`` is one of them, because it ends quarantines. A controller that skipped
+it would continue all quarantines until its term ends, although their records are deleted. When it
+fails, the next term does its work: a term begins by reading the records.
 """
 
 

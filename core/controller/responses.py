@@ -86,15 +86,6 @@ class ControlResponses:
         self._brokers = brokers
         self._deletions = deletions
 
-    def is_stale(self, broker_id: BrokerId, header: ControlHeader) -> bool:
-        """Whether a response belongs to another term of this controller or another broker epoch."""
-        registration = self._context.registrations.get(broker_id)
-        return (
-            header.controller_epoch != self._context.epoch
-            or registration is None
-            or registration.broker_epoch != header.broker_epoch
-        )
-
     def is_refused_for_epoch(
         self, event: LeaderAndIsrResponseReceived | UpdateMetadataResponseReceived
     ) -> bool:
@@ -103,7 +94,7 @@ class ControlResponses:
         return (
             response.error_code is Errors.STALE_CONTROLLER_EPOCH
             and response.controller_epoch >= self._context.epoch
-            and not self.is_stale(event.broker_id, event.header)
+            and not self._context.is_stale(event.broker_id, event.header)
         )
 
     def on_leader_and_isr(self, event: LeaderAndIsrResponseReceived) -> None:
@@ -112,7 +103,7 @@ class ControlResponses:
         CORRUPT_MESSAGE means that a log can be replaced, but only in a later leader epoch. A
         response about an earlier topic of the same name does not count.
         """
-        if self.is_stale(event.broker_id, event.header):
+        if self._context.is_stale(event.broker_id, event.header):
             return
         response = event.response
         if response.error_code is not Errors.NONE:
@@ -189,7 +180,7 @@ class ControlResponses:
         earlier topic of the same name, or about a replica that a reassignment removed, does not
         count.
         """
-        if self.is_stale(event.broker_id, event.header):
+        if self._context.is_stale(event.broker_id, event.header):
             return
         response = event.response
         answered = {error.topic_partition: error.error_code for error in response.partition_errors}
@@ -208,7 +199,7 @@ class ControlResponses:
     def on_update_metadata(self, event: UpdateMetadataResponseReceived) -> None:
         """Log a refusal, and send again what the broker could not handle."""
         error = event.response.error_code
-        if error is not Errors.NONE and not self.is_stale(event.broker_id, event.header):
+        if error is not Errors.NONE and not self._context.is_stale(event.broker_id, event.header):
             self._on_refusal("UpdateMetadata", event.broker_id, event.header, error)
 
     def _on_refusal(

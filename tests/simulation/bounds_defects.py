@@ -24,7 +24,7 @@ def brokers_noticed_late() -> Any:
         is_news = isinstance(event, events.BrokerChange) and self.is_active
         if is_news and self not in waiting:
             waiting.add(self)
-            self._schedule(LATE_MS, event)
+            self._services.schedule(LATE_MS, event)
             return
         if is_news:
             waiting.discard(self)

@@ -24,7 +24,6 @@ from regent.core.controller.reassignment import partition_reassignment
 from regent.core.controller.reassignment.reassignment_phases import ReassignmentPhases
 from regent.core.controller.reassignment.reassignment_requests import requested_assignment
 from regent.core.controller.request_batch import ControlRequestBatch
-from regent.core.controller.responses import ControlResponses
 from regent.core.controller.topic_changes import TopicChanges
 from regent.core.controller.topic_deletion import TopicDeletions
 from regent.core.errors import Errors
@@ -184,10 +183,10 @@ def new_brokers_get_no_state() -> Any:
 def stale_answers_accepted() -> Any:
     """An answer of a former broker epoch or controller epoch counts."""
 
-    def is_unknown(self: ControlResponses, broker_id: int, header: Any) -> bool:
-        return broker_id not in self._context.registrations
+    def is_unknown(self: ControllerContext, broker_id: int, header: Any) -> bool:
+        return broker_id not in self.registrations
 
-    return patch.object(ControlResponses, "is_stale", is_unknown)
+    return patch.object(ControllerContext, "is_stale", is_unknown)
 
 
 def resignation_without_reset() -> Any:

@@ -25,7 +25,6 @@ from regent.core.controller.reassignment.partition_reassignment import Reassignm
 from regent.core.controller.reassignment.reassignment_elections import ReassignmentElections
 from regent.core.controller.reassignment.reassignment_phases import ReassignmentPhases
 from regent.core.controller.request_batch import ControlRequestBatch
-from regent.core.controller.responses import ControlResponses
 from regent.core.controller.topic_deletion import TopicDeletions
 from regent.core.errors import Errors, StateChangeFailedError
 from regent.core.model import NO_LEADER, LeaderAndIsr
@@ -192,11 +191,10 @@ def deletion_watch_set_once() -> Any:
 def answers_of_former_broker_epochs_count() -> Any:
     """An answer of a broker before its restart counts for its next broker epoch."""
 
-    def is_of_another_term(self: ControlResponses, broker_id: int, header: Any) -> bool:
-        is_known = broker_id in self._context.registrations
-        return not is_known or header.controller_epoch != self._context.epoch
+    def is_of_another_term(self: ControllerContext, broker_id: int, header: Any) -> bool:
+        return broker_id not in self.registrations or header.controller_epoch != self.epoch
 
-    return patch.object(ControlResponses, "is_stale", is_of_another_term)
+    return patch.object(ControllerContext, "is_stale", is_of_another_term)
 
 
 def answers_of_restarted_new_leaders_count() -> Any:

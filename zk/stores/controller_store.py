@@ -9,7 +9,7 @@ import logging
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
-from regent.core.admin.topic_settings import UNCLEAN_LEADER_ELECTION
+from regent.core.admin.topic_settings import unclean_leader_election
 from regent.core.admin.topic_validation import topic_name_problem
 from regent.core.errors import (
     BadDataError,
@@ -311,8 +311,9 @@ class ZkControllerStore(
             except BadDataError as error:
                 settings[topic] = error
                 continue
-            if UNCLEAN_LEADER_ELECTION in config:
-                settings[topic] = config[UNCLEAN_LEADER_ELECTION].lower() == "true"
+            is_allowed = unclean_leader_election(config)
+            if is_allowed is not None:
+                settings[topic] = is_allowed
         return settings
 
     def read_min_insync_replicas(self, topics: Collection[str]) -> Mapping[str, int]:

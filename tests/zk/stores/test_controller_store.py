@@ -532,17 +532,17 @@ def test_topics_say_whether_they_allow_unclean_elections(
     server: FakeZooKeeperServer, store: ZkControllerStore
 ) -> None:
     config = '{"version":1,"config":{"unclean.leader.election.enable":"%s"}}'
-    for topic, value in (("yes", "True"), ("no", "false"), ("odd", "yes")):
+    for topic, value in (("yes", "True"), ("spaces", " true "), ("no", "false"), ("odd", "yes")):
         server.put(f"/config/topics/{topic}", (config % value).encode())
     server.put("/config/topics/silent", b'{"version":1,"config":{"retention.ms":"5"}}')
     server.put("/config/topics/empty", b"")
     server.put("/config/topics/bad", b"garbage")
     settings = store.read_unclean_leader_election(
-        ["yes", "no", "odd", "silent", "empty", "bad", "absent"]
+        ["yes", "spaces", "no", "odd", "silent", "empty", "bad", "absent"]
     )
     assert isinstance(settings["bad"], BadDataError)
     del settings["bad"]  # type: ignore[attr-defined]
-    assert settings == {"yes": True, "no": False, "odd": False}
+    assert settings == {"yes": True, "spaces": True, "no": False, "odd": False}
 
 
 # --- partition states -----------------------------------------------------------------------------
