@@ -440,6 +440,15 @@ class ControllerContext:
         replica = PartitionAndReplica(topic_partition, broker_id)
         return self.replica_state(replica) is not ReplicaState.NON_EXISTENT
 
+    def is_replica_kept(self, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
+        """Whether the replica exists, and its broker was not asked to delete it."""
+        state = self.replica_state(PartitionAndReplica(topic_partition, broker_id))
+        return state not in (
+            ReplicaState.NON_EXISTENT,
+            ReplicaState.DELETION_STARTED,
+            ReplicaState.DELETION_SUCCESSFUL,
+        )
+
     def put_replica_state(self, replica: PartitionAndReplica, state: ReplicaState) -> None:
         """Remember the replica's state; NON_EXISTENT forgets it."""
         states = self._record(replica.topic_partition).replica_states

@@ -139,12 +139,12 @@ class ControlRequestBatch:
     def add_changes(self, changes: Mapping[TopicPartition, PartitionChange]) -> None:
         """Tell the recipients of each change the leadership that the context holds now.
 
-        A replica that does not exist is not told: a reassignment could not create it yet, or has
-        deleted it. It would exist on its broker only, and nothing would ever stop it.
+        A replica that its broker does not keep is not told: a reassignment could not create it yet,
+        or it is being deleted. It would exist on its broker only, and nothing would ever stop it.
         """
-        exists = self._context.replica_exists
+        is_kept = self._context.is_replica_kept
         for topic_partition, change in changes.items():
-            told = [r for r in change.recipients if exists(r, topic_partition)]
+            told = [r for r in change.recipients if is_kept(r, topic_partition)]
             self.add_leader_and_isr(told, topic_partition)
 
     def add_stop_replica(

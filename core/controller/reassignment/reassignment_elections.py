@@ -53,7 +53,7 @@ class ReassignmentElections:
             new = [r for r in assignment.adding_replicas if r not in isr]
             for replica in (*assignment.origin_replicas, *assignment.adding_replicas):
                 # An earlier attempt to complete may have deleted some of them already.
-                if self._context.replica_exists(replica, topic_partition):
+                if self._context.is_replica_kept(replica, topic_partition):
                     batch.add_leader_and_isr((replica,), topic_partition, is_new=replica in new)
         self._services.announce(batch)
         return failures

@@ -26,6 +26,7 @@ from regent.core.protocol.controller import (
     ReassignablePartition,
 )
 from regent.zk.codecs.admin_znodes import (
+    DeleteTopicsTopicZNode,
     IsrChangeNotificationSequenceZNode,
     ReassignPartitionsZNode,
 )
@@ -274,6 +275,23 @@ def test_an_unneeded_replica_is_stopped_when_it_can_leave_the_isr(
     effects = candidate.handle(ReadAgain(1))
     assert tree.leads(T0)[:2] == (1, (1,))
     assert 3 in stopped(effects)
+
+
+def test_a_replica_whose_deletion_has_begun_is_not_told_that_an_unneeded_one_leaves(
+    tree: Tree, candidate: Candidate
+) -> None:
+    """Its broker would handle that after the deletion, and create the replica again."""
+    tree.put_topic("t", {0: ReplicaAssignment((1, 2, 3), (3,), (2,))}, topic_id(7))
+    tree.put_state(T0, 1, (1, 3), leader_epoch=5)
+    tree.server.deny_writing(STATE)
+    candidate.start()
+    candidate.handle(move(T0, 1, 2))
+    tree.server.put(DeleteTopicsTopicZNode.path("t"))
+    assert dict(deleted_in(candidate.catch_up())).keys() == {1, 2}
+    tree.server.allow(STATE)
+    effects = candidate.handle(ReadAgain(1))
+    assert tree.leads(T0)[1] == (1,)
+    assert leader_and_isr_rows(effects).keys() <= {3}
 
 
 def test_an_unneeded_replica_in_the_isr_is_not_stopped_when_another_reassignment_starts(

@@ -204,12 +204,21 @@ def test_an_offline_or_missing_leader_is_not_in_live_leaders(
     assert leader_and_isr(batch.effects(), 2).live_leaders == ()
 
 
-def test_a_change_is_not_sent_to_a_replica_that_does_not_exist(
-    context: ControllerContext, batch: ControlRequestBatch
+@pytest.mark.parametrize(
+    "state",
+    [
+        ReplicaState.NON_EXISTENT,
+        ReplicaState.DELETION_STARTED,
+        ReplicaState.DELETION_SUCCESSFUL,
+    ],
+)
+def test_a_change_is_not_sent_to_a_replica_that_its_broker_does_not_keep(
+    context: ControllerContext, batch: ControlRequestBatch, state: ReplicaState
 ) -> None:
     """Broker 3 would create it, and nothing would stop it when no reassignment needs it."""
     for replica in (1, 2):
         context.put_replica_state(PartitionAndReplica(FOO0, replica), ReplicaState.ONLINE)
+    context.put_replica_state(PartitionAndReplica(FOO0, 3), state)
     batch.add_changes({FOO0: PartitionChange(LED[FOO0].leader_and_isr, recipients=(1, 2, 3))})
     assert leader_and_isr_rows(batch.effects()).keys() == {1, 2}
 
