@@ -287,10 +287,14 @@ class LeadershipHistory:
                 assert is_behind or not is_same, f"{broker_id} knows the epoch: {hosted}, {state}"
 
     def _check_logs_are_gone(self, topic: str) -> None:
-        """S10: a topic is forgotten when no replica has a log; not checked if it is unreadable."""
-        if topic in self._unreadable:
-            return
+        """S10: a topic is forgotten when no replica has a log; not checked if it is unreadable.
+
+        Not checked either if it never had an id: no broker was told of it. A log without an id is
+        of an earlier topic of the same name then, which an admin removed by hand.
+        """
         topic_id = self._topic_ids.get(topic)
+        if topic in self._unreadable or topic_id is None:
+            return
         for number, assignment in self._assignments.get(topic, {}).items():
             partition = TopicPartition(topic, number)
             for broker_id in assignment.replicas:
