@@ -12,6 +12,10 @@ So an early batch gets a retriable error, after which its producer sends everyth
 order of sequence numbers. Kafka has no counterpart. If nothing was refused and the leader did not
 move, or if the earlier batches do not arrive, the batch gets OUT_OF_ORDER_SEQUENCE_NUMBER.
 
+The earlier batches may also be in the log of a new leader, when this one does not know yet that it
+was replaced. Members of its ISR do not fetch from it any more then, so the producer is told to look
+for the leader.
+
 A log accepts any batch of an unknown producer as its first, as in Kafka. This batch may be an early
 one, even at the first leader of a partition. Or it may be the next one of a producer whose state
 expired, or was lost with a snapshot. The broker cannot distinguish these cases. It asks the
@@ -90,7 +94,8 @@ class _Awaited:
 class OutOfOrderBatches:
     """The batches that producers must send before later ones are accepted. Not thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, replica_fetch_wait_max_ms: int) -> None:
+        self._max_silence_ms = 2 * replica_fetch_wait_max_ms
         self._awaited: dict[tuple[TopicPartition, int], _Awaited] = {}  # by producer id
 
     def on_refused(
@@ -140,6 +145,18 @@ class OutOfOrderBatches:
                 return None
         is_early = awaited.base_sequence < sequence.base_sequence
         return awaited.error_code if is_early and awaited.refuse(sequence.base_sequence) else None
+
+    def refusal_of_gap(
+        self, partition: Partition, sequence: ProducerSequence, now_ms: int
+    ) -> Errors | None:
+        """Return the error for a batch whose predecessors are missing in the log.
+
+        None: OUT_OF_ORDER_SEQUENCE_NUMBER, the predecessors will not arrive.
+        """
+        refusal = self.refusal(partition, sequence)
+        if refusal is None and not partition.is_followed_since(now_ms - self._max_silence_ms):
+            return Errors.NOT_LEADER_OR_FOLLOWER
+        return refusal
 
     def _await(
         self, topic_partition: TopicPartition, first: ProducerSequence, error_code: Errors

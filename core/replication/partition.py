@@ -208,6 +208,18 @@ class Partition:
         self.high_watermark = candidate
         return True
 
+    def is_followed_since(self, since_ms: int) -> bool:
+        """Whether each other member of the ISR fetched since then: this broker still led.
+
+        A member follows one leader only. A new leader is a member, too (unless its election was
+        unclean), and fetches from none.
+        """
+        others = (member for member in self.isr if member != self.leader)
+        return all(
+            member in self.followers and self.followers[member].fetched_ms() >= since_ms
+            for member in others
+        )
+
     def low_watermark(self, is_alive: Callable[[BrokerId], bool]) -> int:
         """Return the lowest log start offset of the leader and its live followers."""
         starts = (

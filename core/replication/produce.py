@@ -170,7 +170,7 @@ class Produce:
         except RecordsRefusedError as refused:
             if refused.error_code is not Errors.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 raise
-            refusal = self._out_of_order.refusal(partition, sequence)
+            refusal = self._out_of_order.refusal_of_gap(partition, sequence, now_ms)
             if refusal is None:
                 raise
             return ProducedPartition(refusal, message=_TOO_EARLY)

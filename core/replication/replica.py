@@ -84,9 +84,14 @@ class Replica:
             return self.last_caught_up_ms
         return max(self.last_caught_up_ms, silent.at_ms)
 
+    def fetched_ms(self) -> int:
+        """Return when it last fetched, also without listing the partition."""
+        silent = self.silent_fetch
+        return self.last_fetch_ms if silent is None else max(self.last_fetch_ms, silent.at_ms)
+
     def end_silence(self) -> None:
         """Stop counting fetches of the session that do not list this partition."""
         if self.silent_fetch is not None:
             self.last_caught_up_ms = self.caught_up_ms()
-            self.last_fetch_ms = max(self.last_fetch_ms, self.silent_fetch.at_ms)
+            self.last_fetch_ms = self.fetched_ms()
             self.silent_fetch = None

@@ -127,7 +127,7 @@ class ReplicaManager:
             settings.fetch_request(broker_id),
             backoff_ms=settings.replica_fetch_backoff_ms,
         )
-        self._out_of_order = OutOfOrderBatches()
+        self._out_of_order = OutOfOrderBatches(settings.replica_fetch_wait_max_ms)
         self._replacement = DamagedLogReplacement(broker_id, logs, cache, partitions)
         self._suspects = SuspectTracker(broker_id, logs)
         self._control_requests = ControlRequestHandler(

@@ -373,6 +373,20 @@ def test_a_gap_without_a_refused_batch_is_out_of_order_at_once(leader: RecordBro
     assert gap.error_code is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
+def test_a_leader_that_its_isr_has_left_does_not_call_a_batch_out_of_order(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    """The missing batch may be in the log of the next leader; see ``OutOfOrderBatches``."""
+    leader.produce_to(sent(0))
+    follower.follow(leader)
+    leader.now_ms = 1_001  # the follower leads now, and has batch 1
+    gap = leader.produce_to(sent(2)).answer[T0]
+    assert gap.error_code is Errors.NOT_LEADER_OR_FOLLOWER
+    follower.follow(leader)
+    gap = leader.produce_to(sent(2)).answer[T0]
+    assert gap.error_code is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, "no other broker led"
+
+
 def errors_of(leader: RecordBroker, *numbers: int) -> list[Errors]:
     """Send batches that are refused; return their errors."""
     return [leader.produce_to(sent(number)).answer[T0].error_code for number in numbers]
