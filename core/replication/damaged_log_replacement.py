@@ -4,7 +4,8 @@ Kafka leaves damaged logs as they are. Here the controller takes such a replica 
 one in a failed directory: another replica leads, and this one leaves the ISR. Every committed
 record is then on all of the ISR. The broker notifies the controller again. The next LeaderAndIsr
 replaces the log with an empty one, and the replica follows the leader. That request must have a
-leader epoch in which the damaged log was never used.
+leader epoch in which the damaged log was never used: in the others the leader may have added the
+replica to the ISR, and the controller may not know it yet.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class DamagedLogReplacement:
         self._cache = cache
         self._partitions = partitions
         self._named: dict[TopicPartition, tuple[BrokerId, int, int]] = {}  # leader and both epochs
+        # Damaged logs: the leader epoch of the first request since the registration.
+        self._first_epochs: dict[TopicPartition, int] = {}
 
     def candidates(self) -> list[TopicPartition]:
         """Return the logs that a LeaderAndIsr would replace now.
@@ -61,6 +64,7 @@ class DamagedLogReplacement:
     def forget(self, topic_partition: TopicPartition) -> None:
         """Forget a replica whose log was removed: a new topic of this name has new epochs."""
         self._named.pop(topic_partition, None)
+        self._first_epochs.pop(topic_partition, None)
 
     def make_room(
         self, topic_partition: TopicPartition, state: LeaderAndIsrPartition, *, is_registered: bool
@@ -72,19 +76,21 @@ class DamagedLogReplacement:
         replica may have rejoined the ISR with it. It is also the answer before the broker
         ``is_registered``: a request for an earlier registration cannot be recognised then.
         """
-        known = self._partitions.get(topic_partition)
-        if not self._logs.is_damaged(topic_partition) or not self._is_dispensable(state):
+        if not self._logs.is_damaged(topic_partition):
             return Errors.KAFKA_STORAGE_ERROR
-        if known is not None and state.leader_epoch < known.leader_epoch:
+        if is_registered:
+            self._first_epochs.setdefault(topic_partition, state.leader_epoch)
+        used_in = self._used_in(topic_partition)
+        if not self._is_dispensable(state) or state.leader_epoch < used_in:
             return Errors.KAFKA_STORAGE_ERROR
-        if not is_registered or (known is not None and state.leader_epoch == known.leader_epoch):
+        if not is_registered or state.leader_epoch == used_in:
             return Errors.CORRUPT_MESSAGE
         try:
             self._logs.set_aside(topic_partition)
         except StorageError:
             return Errors.KAFKA_STORAGE_ERROR  # the directory has logged its failure
         self._partitions.forget(topic_partition)
-        self._named.pop(topic_partition, None)
+        self.forget(topic_partition)
         log.warning(
             "[Broker id=%d] %s: replacing the damaged log; fetching it again from leader %d",
             self._broker_id,
@@ -92,6 +98,16 @@ class DamagedLogReplacement:
             state.leader,
         )
         return Errors.NONE
+
+    def _used_in(self, topic_partition: TopicPartition) -> int:
+        """Return the last leader epoch in which a damaged log may have been used.
+
+        After a restart it is that of the first request: the former process knew no later one.
+        """
+        known = self._partitions.get(topic_partition)
+        if known is not None and known.leader_epoch >= 0:
+            return known.leader_epoch
+        return self._first_epochs.get(topic_partition, -1)
 
     def _is_dispensable(self, row: LeaderAndIsrPartition | UpdateMetadataPartition) -> bool:
         is_led_elsewhere = NO_LEADER < row.leader != self._broker_id

@@ -91,15 +91,7 @@ def logs_in_sync_replaced() -> Any:
 
 def logs_replaced_in_the_same_epoch() -> Any:
     """A damaged log is dropped in the same leader epoch, in which its end may still count."""
-    make_room = DamagedLogReplacement.make_room
-
-    def with_any_epoch(
-        self: DamagedLogReplacement, name: Any, state: Any, **options: Any
-    ) -> Errors:
-        with patch.object(self._partitions, "get", lambda name: None):
-            return make_room(self, name, state, **options)
-
-    return patch.object(DamagedLogReplacement, "make_room", with_any_epoch)
+    return patch.object(DamagedLogReplacement, "_used_in", lambda self, name: -1)
 
 
 # --- how it returns -------------------------------------------------------------------------------

@@ -157,23 +157,49 @@ def test_a_damaged_log_is_copied_again_when_it_is_not_in_the_isr() -> None:
     assert broker.values() == [b"0", b"1", b"2"]
 
 
-def test_a_log_refused_at_startup_is_copied_again_at_once() -> None:
+def restarted() -> RecordBroker:
+    """Return a broker that finds at its start that t-0 is damaged, which it used in epoch 1."""
     before = filled()
     before.logs.mark_damaged(T0, "refused")
-    later = RecordBroker(logs=before.logs)
-    assert later.apply(2, 2, isr=(2, 3), replicas=(1, 2, 3)) == {T0: Errors.NONE}
+    return RecordBroker(logs=before.logs)
+
+
+@pytest.mark.parametrize("leader_epoch", [1, 2])
+def test_a_log_refused_at_startup_is_kept_in_the_first_epoch_that_its_broker_is_told(
+    leader_epoch: int,
+) -> None:
+    """It may have followed in that epoch without a record of it, and be in the ISR since then."""
+    later = restarted()
+    for _ in range(2):
+        errors = later.apply(2, leader_epoch, isr=(2,), replicas=(1, 2, 3))
+        assert errors == {T0: Errors.CORRUPT_MESSAGE}
+    assert later.logs.aside == []
+    assert later.apply(2, leader_epoch + 1, isr=(1, 2), replicas=(1, 2, 3)) == {
+        T0: Errors.KAFKA_STORAGE_ERROR
+    }
+    assert later.logs.aside == []
+    errors = later.apply(2, leader_epoch + 2, isr=(2,), replicas=(1, 2, 3))
+    assert errors == {T0: Errors.NONE}
+    assert later.logs.aside == [T0]
     assert later.values() == []
 
 
+def test_a_log_refused_at_startup_is_copied_again_once_it_has_left_the_isr() -> None:
+    later = restarted()
+    assert later.apply(2, 1, isr=(1, 2), replicas=(1, 2, 3)) == {T0: Errors.KAFKA_STORAGE_ERROR}
+    assert later.apply(2, 2, isr=(2,), replicas=(1, 2, 3)) == {T0: Errors.NONE}
+    assert later.logs.aside == [T0]
+
+
 def test_a_damaged_log_is_kept_until_the_broker_epoch_is_known() -> None:
-    before = filled()
-    before.logs.mark_damaged(T0, "refused")
-    later = RecordBroker(logs=before.logs)
+    """The request may be for an earlier registration, in which the log followed in epoch 3."""
+    later = restarted()
     registered_as, later.manager.broker_epoch = later.manager.broker_epoch, UNKNOWN_BROKER_EPOCH
     assert later.apply(2, 2, isr=(2, 3), replicas=(1, 2, 3)) == {T0: Errors.CORRUPT_MESSAGE}
-    assert later.logs.aside == []
     later.manager.broker_epoch = registered_as
-    assert later.apply(2, 2, isr=(2, 3), replicas=(1, 2, 3)) == {T0: Errors.NONE}
+    assert later.apply(2, 3, isr=(2, 3), replicas=(1, 2, 3)) == {T0: Errors.CORRUPT_MESSAGE}
+    assert later.logs.aside == []
+    assert later.apply(2, 4, isr=(2, 3), replicas=(1, 2, 3)) == {T0: Errors.NONE}
 
 
 def test_a_log_in_a_failed_directory_is_not_replaced() -> None:
