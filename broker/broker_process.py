@@ -117,6 +117,11 @@ class BrokerProcess(ControllerListener):
         self._failure: RegentError | None = None  # the reason if the broker stops by itself
         self._broker_epoch = UNKNOWN_BROKER_EPOCH
 
+    @property
+    def is_serving(self) -> bool:
+        """Whether the broker was registered, so that it must be shut down."""
+        return self._is_serving
+
     # --- start ---
 
     def start(self) -> BrokerAddress:

@@ -190,9 +190,16 @@ def _await_signals(process: BrokerProcess) -> None:
 
 
 def _await_death(pipe: int, process: BrokerProcess) -> None:
-    """Stop without a controlled shutdown when the parent process has ended."""
+    """Stop without a controlled shutdown when the parent process has ended.
+
+    A start may wait long for ZooKeeper, which has often ended with the parent. So it is ended as it
+    is; the guardian closes its session.
+    """
     while os.read(pipe, 4096):
         pass
+    if not process.is_serving:
+        logger.warning("the parent process has ended before this broker served")
+        os._exit(EXIT_INTERRUPTED)
     process.request_stop(at_once=True)
 
 

@@ -71,7 +71,13 @@ class ClusterObserver:
 
     def leader_of(self, topic: str, partition: int = 0) -> BrokerId:
         """Return the leader of a partition, -1 for none; raises ``LookupError``."""
-        return self.partition_states(topic)[partition].leader_and_isr.leader
+        return self._state(topic, partition).leader_and_isr.leader
+
+    def _state(self, topic: str, partition: int) -> LeaderIsrAndControllerEpoch:
+        states = self.partition_states(topic)
+        if partition not in states:
+            raise LookupError(f"{topic}-{partition} does not exist, or never had a leader")
+        return states[partition]
 
     # --- brokers ---
 
@@ -124,15 +130,16 @@ class ClusterObserver:
     ) -> None:
         """Wait until the ISR of a partition (None: of every one) is exactly these brokers."""
 
-        def isrs() -> set[frozenset[BrokerId]]:
+        def is_reached() -> bool:
             states = self.partition_states(topic)
             wanted = states if partition is None else [partition]
-            return {frozenset(states[number].leader_and_isr.isr) for number in wanted}
+            isrs = {number: self._state(topic, number).leader_and_isr.isr for number in wanted}
+            if not isrs or any(set(isr) != set(brokers) for isr in isrs.values()):
+                raise LookupError(f"the ISRs are {isrs}")
+            return True
 
         what = f"the ISR of {topic}{'' if partition is None else f'-{partition}'}"
-        eventually(
-            lambda: isrs() == {frozenset(brokers)}, f"{what} is {sorted(brokers)}", timeout_s
-        )
+        eventually(is_reached, f"{what} is {sorted(brokers)}", timeout_s)
 
     def await_agreement(
         self, brokers: list[BrokerId], topic: str, controller_epoch: int | None = None

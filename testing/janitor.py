@@ -1,8 +1,7 @@
-"""``python -m regent.testing.janitor``: cleans up after a test process that was killed.
+"""``python -m regent.testing.janitor FOLDER``: cleans up after a cluster, also of a killed test.
 
-It reads lines from standard input: ``process PID`` and ``folder PATH`` name what to clean up, and
-``done`` ends it without an action. When the input ends without ``done``, the test process is dead:
-it kills the processes and removes the folders.
+When its standard input ends, the test process has ended the cluster, or is dead. Then every process
+whose command line names a path in the folder is killed, and the folder is removed.
 """
 
 from __future__ import annotations
@@ -12,69 +11,57 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
-from typing import IO
 
-_REMOVAL_S = 20.0  # brokers need a moment to end after their parent; until then they write
+_REMOVAL_S = 20.0
 _POLL_S = 0.1
 
 
 class Janitor:
     """The side of the test process."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "regent.testing.janitor"],
+            [sys.executable, "-P", "-m", "regent.testing.janitor", str(folder)],
             stdin=subprocess.PIPE,
-            text=True,
             start_new_session=True,
         )
 
-    def process(self, pid: int) -> None:
-        """Register a process to kill if this process is killed."""
-        self._say(f"process {pid}")
-
-    def folder(self, path: Path) -> None:
-        """Register a folder to remove if this process is killed."""
-        self._say(f"folder {path}")
-
-    def dismiss(self) -> None:
-        """End the janitor: everything was cleaned up."""
-        with suppress(BrokenPipeError):
-            self._say("done")
+    def clean_up(self) -> None:
+        """Kill the processes that still run, remove the folder, and wait for that."""
         self._process.communicate()
 
-    def _say(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
 
+def clean_up(folder: Path) -> None:
+    """Kill the processes that use a folder, and remove it, until there are none and it is gone.
 
-def clean_up(lines: IO[str]) -> None:
-    """Read the registrations; clean up at the end of the input."""
-    processes: list[int] = []  # pidfds: a process id may be reused
-    folders: list[Path] = []
-    for line in lines:
-        word, _, rest = line.rstrip("\n").partition(" ")
-        if word == "done":
-            return
-        if word == "process":
-            with suppress(ProcessLookupError):
-                processes.append(os.pidfd_open(int(rest)))
-        elif word == "folder":
-            folders.append(Path(rest))
-    for process in processes:
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(process, signal.SIGKILL)
+    A process that has just been started creates its part of the folder again.
+    """
     deadline = monotonic() + _REMOVAL_S
-    while any(folder.exists() for folder in folders) and monotonic() < deadline:
-        for folder in folders:
-            shutil.rmtree(folder, ignore_errors=True)
+    while monotonic() < deadline:
+        users = list(processes_with(f"{folder}/"))
+        for process in users:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        shutil.rmtree(folder, ignore_errors=True)
+        if not users and not folder.exists():
+            return
         sleep(_POLL_S)
+
+
+def processes_with(text: str) -> Iterator[int]:
+    """Yield the processes that have ``text`` in their command lines."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):
+                if text.encode() in (entry / "cmdline").read_bytes():
+                    yield int(entry.name)
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the test process, which decides
-    clean_up(sys.stdin)
+    sys.stdin.read()
+    clean_up(Path(sys.argv[1]))

@@ -52,7 +52,10 @@ def regent_cluster(request: pytest.FixtureRequest) -> Iterator[RegentCluster]:
     from regent.testing.regent_cluster import cluster
 
     config = request.config
-    brokers = config.getoption("--regent-brokers") or int(config.getini("regent_brokers"))
+    given_brokers = config.getoption("--regent-brokers")
+    brokers = int(config.getini("regent_brokers")) if given_brokers is None else given_brokers
+    if brokers < 1:
+        raise pytest.UsageError(f"--regent-brokers must be at least 1, not {brokers}")
     files = [config.getoption("--regent-config"), *(config.getini("regent_config") or ())]
     given = next((path for path in files if path is not None), None)
     with cluster(brokers, config=given) as running:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -23,6 +22,8 @@ from typing import Any, Final, Self
 
 from regent.cluster.supervisor_socket import start_brokers
 from regent.config.command_line import COMMAND
+from regent.core.admin.topic_settings import topic_config_problem
+from regent.core.errors import SessionExpiredError
 from regent.core.model import BrokerId, ReplicaAssignment
 from regent.testing.cluster_observer import ClusterObserver
 from regent.testing.janitor import Janitor
@@ -56,7 +57,6 @@ class RegentCluster(ClusterObserver):
         *options: str,
         zookeeper: EmbeddedZooKeeper | None = None,
         network: Network | None = None,
-        janitor: Janitor | None = None,
     ) -> None:
         self.data_dir = data_dir
         self._server = zookeeper
@@ -75,8 +75,6 @@ class RegentCluster(ClusterObserver):
             text=True,
             start_new_session=True,
         )
-        if janitor is not None:
-            janitor.process(self.process.pid)
         self.context = new_context()
         self._extra: dict[BrokerId, subprocess.Popen[str]] = {}
         self._paused: set[BrokerId] = set()
@@ -146,6 +144,12 @@ class RegentCluster(ClusterObserver):
         )
         self.zookeeper.start(10)
 
+    def _renew_expired_session(self) -> None:
+        try:
+            self.controller()
+        except SessionExpiredError:
+            self.renew_session()
+
     def metrics(self, broker_id: BrokerId) -> dict[str, float]:
         """Return the Prometheus metrics of a broker, by name and labels."""
         brokers = self.description["brokers"]
@@ -179,10 +183,14 @@ class RegentCluster(ClusterObserver):
         """Create a topic and wait until every partition has a leader.
 
         The replicas are placed in a ring over all brokers; without ``replication_factor`` on every
-        one.
+        one. Raises ``ValueError`` for numbers and settings that the cluster would refuse.
         """
         count = len(self.brokers)
         factor = count if replication_factor is None else replication_factor
+        if partitions < 1:
+            raise ValueError(f"partitions must be at least 1, not {partitions}")
+        if not 1 <= factor <= count:
+            raise ValueError(f"replication_factor must be 1 to {count}, not {factor}")
         ring = [
             tuple(self.brokers[(p + j) % count] for j in range(factor)) for p in range(partitions)
         ]
@@ -194,7 +202,13 @@ class RegentCluster(ClusterObserver):
         replicas: Sequence[tuple[BrokerId, ...]],
         config: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a topic with these replicas of each partition and wait for the leaders."""
+        """Create a topic with these replicas of each partition and wait for the leaders.
+
+        Raises ``ValueError`` for settings that the cluster would refuse.
+        """
+        for name, value in (config or {}).items():
+            if (problem := topic_config_problem(name, value)) is not None:
+                raise ValueError(f"{name} {problem}")
         assignments = {p: ReplicaAssignment(brokers) for p, brokers in enumerate(replicas)}
         writes: list[Operation] = []
         if config:
@@ -211,14 +225,29 @@ class RegentCluster(ClusterObserver):
     # --- processes ---
 
     def pid(self, broker_id: BrokerId) -> int:
-        """Return the process id of a broker; of its last process if it does not run."""
+        """Return the process id of a broker; of its last process if it crashed.
+
+        Raises ``ValueError`` if there is no such broker, or if it was shut down.
+        """
+        pid = self._pid(broker_id)
+        if pid is None and broker_id not in self._ports:
+            raise ValueError(f"there is no broker {broker_id}: name one of {self.brokers}")
+        if pid is None:
+            raise ValueError(f"broker {broker_id} does not run: call restart({broker_id}) first")
+        return pid
+
+    def _pid(self, broker_id: BrokerId) -> int | None:
         if broker_id in self._extra:
             return self._extra[broker_id].pid
-        return int(next(b["pid"] for b in self.description["brokers"] if b["id"] == broker_id))
+        brokers = self.description["brokers"]
+        return next((int(broker["pid"]) for broker in brokers if broker["id"] == broker_id), None)
 
     def signal(self, broker_id: BrokerId, number: Signals) -> None:
-        """Send a signal to a broker."""
-        os.kill(self.pid(broker_id), number)
+        """Send a signal to a broker; raises ``ValueError`` if it does not run."""
+        pid = self.pid(broker_id)
+        if not _is_alive(pid):
+            raise ValueError(f"broker {broker_id} does not run: call restart({broker_id}) first")
+        os.kill(pid, number)
 
     def await_end(self, broker_id: BrokerId, pid: int, timeout_s: float = TIMEOUT_S) -> None:
         """Wait until the process ``pid`` of a broker has ended."""
@@ -273,8 +302,8 @@ class RegentCluster(ClusterObserver):
 
     def pause(self, broker_id: BrokerId) -> None:
         """Stop a broker by SIGSTOP; wait until its ZooKeeper session has ended."""
-        self._paused.add(broker_id)
         self.signal(broker_id, signal.SIGSTOP)
+        self._paused.add(broker_id)
         eventually(
             lambda: self.broker_epoch(broker_id) is None,
             f"the session of broker {broker_id} has ended",
@@ -314,6 +343,7 @@ class RegentCluster(ClusterObserver):
     def start_zookeeper(self) -> None:
         """Start the ZooKeeper server on its data; wait until the running brokers are registered."""
         self._own_server().start(START_TIMEOUT_S)
+        self._renew_expired_session()
         running = [broker_id for broker_id in self.brokers if self._runs(broker_id)]
         eventually(
             lambda: all(self.broker_epoch(broker_id) is not None for broker_id in running),
@@ -366,8 +396,9 @@ class RegentCluster(ClusterObserver):
             self._continue(broker_id)
         if self._server is not None and self._server.poll() is not None:
             self._server.start(START_TIMEOUT_S)
+        self._renew_expired_session()
         for broker_id in self.brokers:
-            if not _is_alive(self.pid(broker_id)) or _has_no_room(self.pid(broker_id)):
+            if not self._runs(broker_id) or _has_no_room(self.pid(broker_id)):
                 self.restart(broker_id)
         self.await_ready()
 
@@ -388,8 +419,8 @@ class RegentCluster(ClusterObserver):
 
     def _end(self, number: Signals, brokers: Sequence[BrokerId]) -> None:
         pids = {broker_id: self.pid(broker_id) for broker_id in brokers}
-        for pid in pids.values():
-            os.kill(pid, number)
+        for broker_id in brokers:
+            self.signal(broker_id, number)
         for broker_id, pid in pids.items():
             self.await_end(broker_id, pid)
         if self._server is not None and self._server.poll() is not None:
@@ -402,10 +433,11 @@ class RegentCluster(ClusterObserver):
     def _continue(self, broker_id: BrokerId) -> None:
         self._paused.discard(broker_id)
         with suppress(ProcessLookupError):
-            self.signal(broker_id, signal.SIGCONT)
+            os.kill(self.pid(broker_id), signal.SIGCONT)
 
     def _runs(self, broker_id: BrokerId) -> bool:
-        return broker_id not in self._paused and _is_alive(self.pid(broker_id))
+        pid = self._pid(broker_id)
+        return broker_id not in self._paused and pid is not None and _is_alive(pid)
 
     def _leads(self, broker_id: BrokerId) -> bool:
         topics = self.zookeeper.children("/brokers/topics") or []
@@ -434,20 +466,16 @@ def cluster(
     options += [] if config is None else ["--config", str(config)]
     options += [] if placement_service else ["--no-placement-service"]
     folder = Path(tempfile.mkdtemp(prefix="regent-"))
-    janitor = Janitor()
+    janitor = Janitor(folder)
     try:
-        janitor.folder(folder)
         server = EmbeddedZooKeeper(folder / "zookeeper")
         with (
             closing(Network(brokers)) as network,
-            RegentCluster(
-                folder / "data", *options, zookeeper=server, network=network, janitor=janitor
-            ) as running,
+            RegentCluster(folder / "data", *options, zookeeper=server, network=network) as running,
         ):
             yield running
     finally:
-        _remove(folder)
-        janitor.dismiss()
+        janitor.clean_up()
 
 
 def unique_topic(name: str) -> str:
@@ -459,7 +487,8 @@ def unique_topic(name: str) -> str:
 def _await_ready(process: subprocess.Popen[str]) -> None:
     assert process.stdout is not None
     line = process.stdout.readline()
-    assert line.startswith("ready: "), f"{line!r} {process.communicate()[1]}"
+    if not line.startswith("ready: "):
+        raise AssertionError(f"the process is not ready: {line}{process.communicate()[1]}")
 
 
 def _is_alive(pid: int) -> bool:
@@ -482,7 +511,3 @@ def _limit_files(pid: int, size: int) -> None:
 
 def _has_no_room(pid: int) -> bool:
     return resource.prlimit(pid, resource.RLIMIT_FSIZE)[0] == 0
-
-
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)

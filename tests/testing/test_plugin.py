@@ -6,11 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from regent.testing import cluster
+from regent.testing.janitor import processes_with
 from regent.testing.waits import eventually
 from tests.testing.conftest import InstallWheel
 
@@ -34,6 +37,10 @@ def test_the_next_test_has_a_whole_cluster(regent_cluster, regent_topics):
     regent_cluster.await_ready()
     former = regent_cluster.await_controller()
     assert regent_cluster.move_controller() != former
+
+
+def test_a_test_may_leave_a_broker_shut_down(regent_cluster, regent_topic):
+    regent_cluster.shut_down(regent_cluster.leader_of(regent_topic))
 
 
 def test_a_pause_costs_the_leadership(regent_cluster, regent_topic):
@@ -104,7 +111,7 @@ def test_an_application_uses_the_fixtures_of_an_installed_wheel(
         check=False,
     )
 
-    assert "8 passed" in ended.stdout, ended.stdout + ended.stderr
+    assert "9 passed" in ended.stdout, ended.stdout + ended.stderr
     assert not list(tmp_path.glob("regent-*"))
 
 
@@ -132,6 +139,38 @@ def test_nothing_is_left_when_the_tests_are_killed(tmp_path: Path) -> None:
         eventually(partial(_is_gone, pid), "the process is gone")
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_is_left_when_the_tests_end_while_the_cluster_starts(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    program = "from regent.testing import cluster\nwith cluster(brokers=1): pass\n"
+    tests = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stderr=subprocess.DEVNULL,
+    )
+    eventually(lambda: _broker_in(tmp_path), "a broker starts")
+    tests.send_signal(number)
+    tests.wait()
+
+    def is_clean() -> bool:
+        return not list(tmp_path.iterdir()) and not list(processes_with(f"{tmp_path}/"))
+
+    eventually(is_clean, "no process and no file is left", timeout_s=10)
+
+
+def test_an_impossible_topic_or_broker_is_refused_at_once() -> None:
+    with cluster(brokers=1) as running:
+        for action, problem in (
+            (partial(running.kill, 9), "there is no broker 9"),
+            (partial(running.create_topic, "t", 0), "partitions must be at least 1"),
+            (partial(running.create_topic, "t", 1, 2), "replication_factor must be 1 to 1"),
+            (partial(running.create_topic, "t", config={"foo": "1"}), "foo is not a setting"),
+        ):
+            with pytest.raises(ValueError, match=problem):
+                action()
+
+
 def test_loading_the_plugin_imports_nothing_heavy() -> None:
     program = (
         "import sys, regent.testing.plugin\n"
@@ -142,6 +181,13 @@ def test_loading_the_plugin_imports_nothing_heavy() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert loaded.stdout == "[]\n"
+
+
+def _broker_in(folder: Path) -> bool:
+    commands = (Path(f"/proc/{pid}/cmdline") for pid in processes_with(f"{folder}/"))
+    with suppress(FileNotFoundError):
+        return any(b"\0broker\0" in command.read_bytes() for command in commands)
+    return False
 
 
 def _is_gone(pid: int) -> bool:
