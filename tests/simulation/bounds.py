@@ -129,6 +129,18 @@ class Bounds:
         return (
             disk.get(topic_partition) is not None
             and disk.suspects().end_of(topic_partition) is None
+            and not self._is_still_listed(broker_id, topic_partition)
+        )
+
+    def _is_still_listed(self, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
+        """Whether a replica is sound now, but its broker has not had time to list it as sound.
+
+        The controller waits for that list if it did not check with which broker epoch the replica
+        joined the ISR: the leader, or an earlier controller, wrote the ISR.
+        """
+        active = self._cluster.active_controllers
+        return self._cluster.brokers[broker_id].is_about_to_list_suspects and any(
+            r.controller.context.suspect_end(broker_id, topic_partition) is not None for r in active
         )
 
     def _is_leaving(self, broker_id: BrokerId) -> bool:

@@ -172,6 +172,7 @@ class SimulatedBroker:
         self._fetchers = Fetchers(self)
         self._proposal: Exchange | None = None
         self._may_propose_from_ms = 0
+        self._lists_suspects_at_ms = 0
         self._isr_writer = IsrWriter(self)
         self.configs = ConfigListener(self)
         self._log_care = LogCare(self)
@@ -398,9 +399,15 @@ class SimulatedBroker:
         self._propose()
         if self.replica_manager.take_suspect_changes():
             self.disk.save_suspects()
+            self._lists_suspects_at_ms = self.world.time.now_ms + SUSPECTS_DELAY_MS
             self.world.time.schedule(
                 self, SUSPECTS_DELAY_MS, lambda: self.tell(events.SuspectReplicasChanged())
             )
+
+    @property
+    def is_about_to_list_suspects(self) -> bool:
+        """Whether it will list its suspect replicas again after their last change."""
+        return self.world.time.now_ms < self._lists_suspects_at_ms
 
     def handle_control_request(self, exchange: Exchange) -> ControlResponse:
         """Apply or refuse a control request."""

@@ -10,7 +10,7 @@ import pytest
 from regent.core.controller.events import EventsLost
 from regent.core.controller.services import ControllerSettings
 from regent.core.errors import Errors
-from regent.core.model import TopicPartition
+from regent.core.model import NO_LEADER, TopicPartition
 from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -18,7 +18,8 @@ from regent.core.protocol.controller import (
 )
 from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
 from regent.zk.codecs.znodes import TopicZNode
-from tests.simulation.bounds import Bounds
+from tests.simulation.bounds import MAX_ELECTION_MS, Bounds
+from tests.simulation.broker import SUSPECTS_DELAY_MS
 from tests.simulation.cluster import Cluster, short_settings
 from tests.simulation.convergence import assert_converged
 from tests.simulation.damage import Damage
@@ -111,6 +112,65 @@ def test_each_requested_move_may_take_leader_epochs():
     used = now.leader_and_isr.leader_epoch - before.leader_and_isr.leader_epoch
     assert used > MAX_LEADER_EPOCHS
     bounds.check(MAX_LEADER_EPOCHS)
+
+
+def test_a_sound_replica_need_not_lead_before_its_broker_has_listed_it_as_sound():
+    cluster, bounds = cluster_whose_leader_fails_when_the_other_replica_becomes_sound()
+    bounds.look()
+    cluster.time.advance(SUSPECTS_DELAY_MS)
+    take_all_steps(cluster)
+    bounds.look()
+    assert leader_of(cluster, P0) == 1
+
+
+def test_a_sound_replica_must_lead_although_its_broker_does_not_list_it_as_sound():
+    cluster, bounds = cluster_whose_leader_fails_when_the_other_replica_becomes_sound()
+    cluster.time.forget(cluster.brokers[1])
+    cluster.time.advance(SUSPECTS_DELAY_MS)
+    take_all_steps(cluster)
+    with pytest.raises(AssertionError, match="ElectionIsBounded: no leader for"):
+        bounds.look()
+
+
+def test_a_sound_replica_must_lead_while_its_broker_is_about_to_list_other_replicas():
+    cluster, bounds = cluster_whose_leader_fails_when_the_other_replica_becomes_sound()
+    controller = cluster.active_controllers[0].controller
+    controller.context.note_rejoined(1, P0)
+    with pytest.raises(AssertionError, match="ElectionIsBounded: no leader for"):
+        bounds.look()
+
+
+def cluster_whose_leader_fails_when_the_other_replica_becomes_sound() -> tuple[Cluster, Bounds]:
+    """Return a cluster right after the failure, and bounds whose time is over."""
+    cluster = Cluster(2)
+    bounds = Bounds(cluster, Invariants(cluster).history)
+    cluster.run_until_quiet()
+    cluster.put_topic("payments", {0: (0, 1)})
+    cluster.run_until_quiet()
+    cluster.disks[1].note_lost([P0])
+    cluster.brokers[1].acted()
+    cluster.run_until_quiet()
+    bounds.begin()
+    cluster.run_for(MAX_ELECTION_MS)
+    cluster.disks[1].mark_sound(P0)
+    cluster.brokers[1].acted()
+    cluster.brokers[0].notice_failed_directory()
+    take_all_steps(cluster)
+    assert leader_of(cluster, P0) == NO_LEADER
+    return cluster, bounds
+
+
+def take_all_steps(cluster: Cluster) -> None:
+    """Take all steps that are possible before time passes."""
+    while steps := cluster.steps():
+        cluster.take(steps[0])
+
+
+def leader_of(cluster: Cluster, topic_partition: TopicPartition) -> int:
+    """Return the leader of a partition as stored in ZooKeeper."""
+    stored = cluster.leadership(topic_partition)
+    assert stored is not None
+    return stored.leader_and_isr.leader
 
 
 def test_moves_that_fill_the_event_queue_do_not_begin_term_after_term():
