@@ -267,7 +267,6 @@ class BrokerProcess(ControllerListener):
         self._start_controller(info, store)
         self._keeper.start(self._settings.zookeeper.connection_timeout_ms / 1000)
         self._cluster_id = self._storage.logs.cluster_id or join_cluster(self._keeper)
-        self._storage.logs.join_cluster(self._cluster_id)
         self._topic_configs.load(
             {topic_partition.topic for topic_partition in self._storage.logs.hosted()}
         )
@@ -286,6 +285,8 @@ class BrokerProcess(ControllerListener):
             session_timeout_ms,
             self._stop_requested,
         )
+        # A broker that cannot register, because its id is in use, leaves its folder unbound.
+        self._storage.logs.join_cluster(self._cluster_id)
         self.on_broker_registered(broker_epoch)
         self._status.become(BrokerState.RUNNING_AS_BROKER)
         self._is_serving = True

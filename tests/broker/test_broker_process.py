@@ -77,6 +77,7 @@ def test_control_requests_before_the_registration_are_refused(
                 with pytest.raises(RequestFailedError) as caught:
                     client.request(request, control_header=HEADER, timeout_ms=5000)
                 assert caught.value.error_code is Errors.BROKER_NOT_AVAILABLE
+            assert not list(tmp_path.rglob("meta.properties")), "it can join another cluster"
             former_session.close()
             assert is_started.wait(20)
             assert not list(tmp_path.rglob("t-0"))
