@@ -26,6 +26,7 @@ from regent.admin.reassignment_throttles import set_log_dirs_throttle, set_repli
 from regent.admin.wording import listed
 from regent.cli.output import Output, note, print_json
 from regent.cli.remote_actors import controller_of
+from regent.cli.topic_options import read_existing
 from regent.cli.waiting import Progress
 from regent.core.admin.reassignment_plan import (
     PartitionMove,
@@ -160,7 +161,7 @@ def ongoing(
 
 def _assignments(admin: ZkAdminStore, targets: Replicas) -> dict[TopicPartition, ReplicaAssignment]:
     """Return the assignments of the partitions; raises ``ReassignmentError``."""
-    topics = admin.topics.read_topics(sorted({partition.topic for partition in targets}))
+    topics = read_existing(admin, sorted({partition.topic for partition in targets}))
     current: dict[TopicPartition, ReplicaAssignment] = {}
     problems = []
     for partition in sorted(targets):

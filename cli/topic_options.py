@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar, cast
 
 import click
 
 from regent.core.admin.topic_validation import topic_name_problem
-from regent.core.errors import RegentError
+from regent.core.errors import BadDataError, RegentError
+from regent.core.ports import TopicAssignment
+from regent.zk.stores.admin_store import ZkAdminStore
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,6 +32,16 @@ def topic_argument(command: F) -> F:
         return command(*args, name=topic if name is None else name, **kwargs)
 
     return cast("F", with_topic)
+
+
+def read_existing(
+    admin: ZkAdminStore, topics: Collection[str]
+) -> dict[str, TopicAssignment | BadDataError]:
+    """Read topics; those that do not exist are missing. Raises ``NoClusterError``."""
+    found = admin.topics.read_topics([name for topic in topics for name in named(topic)])
+    if not found:
+        admin.topics.check_cluster()
+    return found
 
 
 def named(topic: str) -> list[str]:

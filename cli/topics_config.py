@@ -13,7 +13,7 @@ from regent.admin.topics import TopicsClient, raise_if_refused
 from regent.cli.new_topics import parse_config
 from regent.cli.output import Output, examples, note, output_option, print_json, print_table
 from regent.cli.remote_actors import controller_of
-from regent.cli.topic_options import TopicError, named, topic_argument
+from regent.cli.topic_options import TopicError, read_existing, topic_argument
 from regent.core.admin.topic_settings import TOPIC_SETTINGS
 from regent.core.errors import BadDataError
 from regent.core.protocol.topics import AlterOperation, ConfigAlteration
@@ -87,7 +87,7 @@ def _changes(settings: Sequence[str], removed: Sequence[str]) -> list[ConfigAlte
 
 
 def _read(admin: ZkAdminStore, topic: str) -> dict[str, str]:
-    if not admin.topics.read_topics(named(topic)):
+    if not read_existing(admin, [topic]):
         raise TopicError(f"topic {topic} does not exist")
     current = admin.configs.read_topic_configs([topic])[topic]
     if isinstance(current, BadDataError):

@@ -13,7 +13,7 @@ from regent.admin.pauses import pauses
 from regent.admin.topics import TopicsClient, raise_if_refused
 from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.cli.remote_actors import controller_of
-from regent.cli.topic_options import TopicError, named
+from regent.cli.topic_options import TopicError, read_existing
 from regent.cli.waiting import Progress, timeout_option
 from regent.core.admin.topic_validation import INTERNAL_TOPICS
 from regent.core.errors import BadDataError, Errors
@@ -80,7 +80,7 @@ def _existing(
     internal = [topic for topic in topics if topic in INTERNAL_TOPICS]
     if internal:
         raise TopicError(f"topic {internal[0]} is internal and cannot be deleted")
-    found = admin.topics.read_topics([name for topic in topics for name in named(topic)])
+    found = read_existing(admin, topics)
     absent = [f"topic {topic} does not exist" for topic in topics if topic not in found]
     if absent and not may_be_absent:
         raise TopicError("\n".join(absent))

@@ -165,6 +165,28 @@ def test_a_zookeeper_without_a_cluster_is_an_error(
         )
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("topics", "create", "t", "--partitions", "1"),
+        ("topics", "alter", "t", "--partitions", "2"),
+        ("topics", "config", "t"),
+        ("topics", "delete", "t"),
+        ("elect-leaders", "--election-type", "preferred", "--all-topic-partitions"),
+        ("reassign", "--list"),
+    ],
+)
+def test_a_command_for_the_controller_does_not_wait_where_no_cluster_is(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(cluster, "zookeeper", type(cluster.zookeeper)())
+
+    assert failing(cluster.run(*command)) == (
+        f"no cluster at {ADDRESS}: it has no /brokers/topics: "
+        "no broker has ever started there, or the znode was deleted"
+    )
+
+
 def test_an_invalid_address_is_a_usage_error() -> None:
     from regent.admin.cluster_connection import open_session
 

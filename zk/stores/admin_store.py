@@ -105,10 +105,12 @@ class ZkAdminStore:
     def read_controller_endpoint(self) -> str:
         """Return the controller's endpoint for requests.
 
-        Raises ``BrokerNotFoundError`` when there is none, and ``BadDataError``.
+        Raises ``BrokerNotFoundError`` when there is none, ``NoClusterError`` when no broker has
+        ever started, and ``BadDataError``.
         """
         controller = self.read_controller()
         if controller is None:
+            self.topics.check_cluster()
             raise BrokerNotFoundError("there is no controller")
         try:
             return control_endpoint(controller.broker_id, self.read_broker(controller.broker_id))

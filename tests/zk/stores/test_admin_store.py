@@ -15,6 +15,7 @@ from regent.zk.stores.admin_store import (
     ActiveController,
     ZkAdminStore,
 )
+from regent.zk.stores.topic_store import NoClusterError
 from tests.support.fake_zookeeper import (
     FakeZooKeeper,
     FakeZooKeeperServer,
@@ -115,6 +116,12 @@ def test_the_controllers_endpoint_is_in_its_registration(
     server.put("/brokers/ids/2", znodes.BrokerIdZNode.encode(ours))
 
     assert admin.read_controller_endpoint() == "tcp://127.0.0.1:1"
+
+
+def test_where_no_broker_ever_started_no_controller_is_waited_for() -> None:
+    nowhere = ZkAdminStore(FakeZooKeeper(FakeZooKeeperServer()))
+    with pytest.raises(NoClusterError, match="it has no /brokers/topics: no broker has ever"):
+        nowhere.read_controller_endpoint()
 
 
 def test_deposing_deletes_the_controller_node_of_that_controller_only(
