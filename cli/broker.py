@@ -28,6 +28,7 @@ from regent.config.command_line import EXIT_INTERRUPTED, SAME_SIGNAL_S
 from regent.config.settings import SETTING_OPTIONS, LoggingConfig, Settings
 from regent.config.settings_file import load_settings
 from regent.core.errors import RegentError
+from regent.core.model import MAX_BROKER_ID
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +70,13 @@ def _given(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 @click.command()
-@click.option("--id", "broker_id", type=click.IntRange(0), required=True, help="Broker id.")
+@click.option(
+    "--id",
+    "broker_id",
+    type=click.IntRange(0, MAX_BROKER_ID),
+    required=True,
+    help="Broker id.",
+)
 @click.option("--zookeeper", help="Address of ZooKeeper: HOST:PORT[,HOST:PORT…][/chroot].")
 @click.option(
     "--data-dir",

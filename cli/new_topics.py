@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 
 from regent.admin.topics import TopicsRefusedError
-from regent.core.model import BrokerId
+from regent.core.model import MAX_BROKER_ID, BrokerId
 from regent.core.protocol.topics import ConfigEntry, CreatableTopic
 from regent.core.setting import text_of
 
@@ -24,9 +24,12 @@ def parse_replica_assignment(text: str) -> tuple[tuple[BrokerId, ...], ...]:
     assignment = []
     for partition, replicas in enumerate(text.split(",")):
         ids = [replica.strip() for replica in replicas.split(":")]
-        if not all(i.isascii() and i.isdigit() and len(i) <= 10 for i in ids):
+        if not all(
+            i.isascii() and i.isdigit() and len(i) <= 10 and int(i) <= MAX_BROKER_ID for i in ids
+        ):
             raise ValueError(
-                f"partition {partition} must be broker ids separated by colons, not {replicas!r}"
+                f"partition {partition} must be broker ids from 0 to {MAX_BROKER_ID} separated by"
+                f" colons, not {replicas!r}"
             )
         assignment.append(tuple(map(int, ids)))
     return tuple(assignment)

@@ -24,6 +24,7 @@ EPOCH_OF_LOST_TOPIC = -3  # StopReplica: the topic's znode is gone without a req
 UNKNOWN_BROKER_EPOCH = -1
 INITIAL_LEADER_EPOCH = 0
 INITIAL_PARTITION_EPOCH = 0
+MAX_BROKER_ID = 2**31 - 1  # Kafka's is an int32
 MAX_CONTROLLER_EPOCH = 2**31 - 1  # Kafka's is an int32
 INITIAL_CONTROLLER_EPOCH = 0  # what `/controller_epoch` is created with; the first controller has 1
 

@@ -62,3 +62,13 @@ def test_a_bad_value_of_an_option_is_refused_before_the_broker_starts(tmp_path: 
     result = CliRunner().invoke(broker, [*arguments, "--num-partitions", "0"])
     assert "command line: broker.num_partitions must be a number from 1" in str(result.exception)
     assert not data_dir.exists()
+
+
+@pytest.mark.parametrize("broker_id", ["-1", "2147483648", "99999999999"])
+def test_an_id_that_no_client_could_see_is_refused(tmp_path: Path, broker_id: str) -> None:
+    data_dir = tmp_path / "broker"
+    arguments = ["--id", broker_id, "--zookeeper", "localhost:1", "--data-dir", str(data_dir)]
+    result = CliRunner().invoke(broker, arguments)
+    assert result.exit_code == 2
+    assert f"{broker_id} is not in the range 0<=x<=2147483647" in result.output
+    assert not data_dir.exists()

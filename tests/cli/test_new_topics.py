@@ -24,10 +24,13 @@ def problems_in(content: object) -> list[str]:
 def test_replica_assignments_are_kafkas() -> None:
     assert parse_replica_assignment("0:1:2,1:2:0") == ((0, 1, 2), (1, 2, 0))
     assert parse_replica_assignment("7") == ((7,),)
+    assert parse_replica_assignment("2147483647") == ((2_147_483_647,),)
     assert parse_replica_assignment("0:1, 1:2") == ((0, 1), (1, 2))
 
 
-@pytest.mark.parametrize("text", ["", "0:,1:2", "a:b", "0:1,", "-1", "0:1;1:2", "99999999999"])
+@pytest.mark.parametrize(
+    "text", ["", "0:,1:2", "a:b", "0:1,", "-1", "0:1;1:2", "99999999999", "2147483648"]
+)
 def test_other_replica_assignments_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"partition . must be broker ids"):
         parse_replica_assignment(text)
