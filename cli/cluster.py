@@ -28,6 +28,7 @@ from regent.core.errors import RegentError
 from regent.core.model import BrokerId
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.zookeeper_client import ZooKeeperClient
+from regent.zk.embedded.embedded_zookeeper import server_classpath
 
 LOCK_FILE = ".cluster.lock"
 MAX_BROKERS = 100
@@ -117,6 +118,13 @@ def cluster(
     nothing running; the data stays.
     """
     settings = _load(config, session_timeout_ms)
+    asked: bool | None = options["placement_service"]
+    with_placement_service = _with_placement_service(asked)
+    if zookeeper is None:
+        server_classpath()  # raises an error if the embedded server is not installed
+    if asked is None and not with_placement_service:
+        install = pip_install(JOBS)
+        _say(f"without Spark the brokers place new topics themselves; to add it: {install}")
     plan = ClusterPlan(
         program=COMMAND,
         data_dir=data_dir,
@@ -127,7 +135,7 @@ def cluster(
         session_timeout_ms=settings.zookeeper.session_timeout_ms,
         controlled_shutdown_retry_backoff_ms=_retry_backoff_ms(settings),
         config=config,
-        placement_service=_with_placement_service(options["placement_service"]),
+        placement_service=with_placement_service,
         restart=options["restart"],
         broker_settings=_by_broker(options["broker_settings"], broker_count),
     )
@@ -167,7 +175,6 @@ def _with_placement_service(asked: bool | None) -> bool:
         raise ClusterOptionsError(
             f"the placement service needs Spark, which is not installed: run {pip_install(JOBS)}"
         )
-    _say(f"without Spark the brokers place new topics themselves; to add it: {pip_install(JOBS)}")
     return False
 
 

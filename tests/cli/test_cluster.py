@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import re
 import socket
 import subprocess
@@ -87,6 +88,17 @@ def test_the_number_of_zookeeper_nodes_cannot_change(tmp_path: Path) -> None:
 
 def test_an_invalid_zookeeper_address_is_refused(tmp_path: Path) -> None:
     assert "::::" in refusal("--data-dir", tmp_path, "--zookeeper", "::::")
+
+
+def test_without_pyspark_only_the_remedy_is_said_and_no_directory_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    message = refusal("--data-dir", tmp_path / "data")
+    assert message.startswith("the embedded ZooKeeper server comes with PySpark, which is not")
+    message = refusal("--data-dir", tmp_path / "data", "--placement-service")
+    assert message.startswith("the placement service needs Spark, which is not installed")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ class EmbeddedZooKeeper:
         if self._process is not None and self._process.poll() is None:
             raise ZooKeeperStartError(f"ZooKeeper is already running as process {self.pid}")
         java = find_java()
-        classpath = _classpath()
+        classpath = server_classpath()
         self._port = _usable_port(self._host, self._port)
         self._data_dir.mkdir(parents=True, exist_ok=True)
         self._log_start = self._log.stat().st_size if self._log.exists() else 0
@@ -286,6 +286,21 @@ def server_of(data_dir: Path, port: int, host: str = LOOPBACK) -> EmbeddedZooKee
     )
 
 
+def server_classpath() -> str:
+    """Return the class path of the server; raises ``ZooKeeperStartError`` without PySpark."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise ZooKeeperStartError(
+            "the embedded ZooKeeper server comes with PySpark, which is not installed: run"
+            f" {pip_install(JOBS)}, or use a server of your own (--zookeeper HOST:PORT)"
+        )
+    jars = sorted(Path(spec.origin).with_name("jars").glob("*.jar"))
+    wanted = [str(jar) for jar in jars if _JARS.match(jar.name)]
+    if not any("zookeeper" in jar for jar in wanted):
+        raise ZooKeeperStartError(f"there is no ZooKeeper in {spec.origin}: reinstall pyspark")
+    return os.pathsep.join(wanted)
+
+
 def _peer(data_dir: Path, server_id: int) -> QuorumPeer:
     path = data_dir / PEER_FILE
     if path.exists():
@@ -303,20 +318,6 @@ def _read_peer(path: Path) -> QuorumPeer:
         raise ZooKeeperStartError(
             f"{path} cannot be read ({error}): delete it if no member of the ensemble runs"
         ) from error
-
-
-def _classpath() -> str:
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise ZooKeeperStartError(
-            "the embedded ZooKeeper server comes with PySpark, which is not installed: run"
-            f" {pip_install(JOBS)}, or use a server of your own (--zookeeper HOST:PORT)"
-        )
-    jars = sorted(Path(spec.origin).with_name("jars").glob("*.jar"))
-    wanted = [str(jar) for jar in jars if _JARS.match(jar.name)]
-    if not any("zookeeper" in jar for jar in wanted):
-        raise ZooKeeperStartError(f"there is no ZooKeeper in {spec.origin}: reinstall pyspark")
-    return os.pathsep.join(wanted)
 
 
 def _free_ports(count: int) -> list[int]:
