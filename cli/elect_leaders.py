@@ -101,10 +101,10 @@ def _partitions(
     all_partitions: bool, topic: str | None, partition: int | None, file: BinaryIO | None
 ) -> tuple[TopicPartition, ...] | None:
     """Return the named partitions, None for all."""
-    if [all_partitions, topic is not None, file is not None].count(True) != 1:
-        raise click.UsageError(
-            "one of --all-topic-partitions, --topic and --path-to-json-file is needed"
-        )
+    given = [all_partitions, topic is not None, file is not None].count(True)
+    if given != 1:
+        sources = "one of --all-topic-partitions, --topic and --path-to-json-file"
+        raise click.UsageError(f"only {sources} may be given" if given else f"{sources} is needed")
     if (topic is None) is not (partition is None):
         raise click.UsageError("--topic and --partition go together")
     if file is not None:

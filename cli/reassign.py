@@ -146,9 +146,13 @@ def reassign(cluster: Cluster, /, timeout_ms: int | None, output: str, **options
 def _action(options: Mapping[str, object]) -> str:
     """Return the action; check that its file is given, and no option of other actions."""
     chosen = [action for action in _ACTIONS if options[action]]
-    if len(chosen) != 1:
+    if not chosen:
         raise click.UsageError(
             f"one of {', '.join(f'--{action}' for action in _ACTIONS)} is needed"
+        )
+    if len(chosen) > 1:
+        raise click.UsageError(
+            f"only one of {', '.join(f'--{action}' for action in chosen)} may be given"
         )
     (action,) = chosen
     useful = _ACTIONS[action]

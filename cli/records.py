@@ -25,6 +25,7 @@ from confluent_kafka import (
 from regent.admin.cluster_connection import Cluster, pass_cluster
 from regent.admin.wording import counted
 from regent.cli.output import Output, examples, output_option
+from regent.cli.topic_options import refuse_empty
 from regent.cli.waiting import timeout_option
 from regent.config.addresses import bracketed
 from regent.core.errors import BadDataError, RegentError
@@ -61,6 +62,7 @@ def produce(
 
     With --acks all each record is written once, even if brokers fail.
     """
+    refuse_empty(topic)
     producer = Producer(
         {
             **_CLIENT,
@@ -132,6 +134,7 @@ def _lines(stream: BinaryIO, separator: str | None) -> Iterator[tuple[bytes | No
 @pass_cluster
 def consume(cluster: Cluster, /, topic: str, follow: bool, timeout_ms: int, output: str) -> None:
     """Print the records of a topic, from the beginning to the end of each partition."""
+    refuse_empty(topic)
     consumer = Consumer(
         {
             **_CLIENT,

@@ -29,9 +29,18 @@ def topic_argument(command: F) -> F:
     def with_topic(*args: Any, name: str | None, topic: str | None, **kwargs: Any) -> Any:
         if name is not None and topic is not None:
             raise click.UsageError("the topic is named twice")
-        return command(*args, name=topic if name is None else name, **kwargs)
+        wanted = topic if name is None else name
+        if wanted is not None:
+            refuse_empty(wanted)
+        return command(*args, name=wanted, **kwargs)
 
     return cast("F", with_topic)
+
+
+def refuse_empty(*topics: str) -> None:
+    """Raise ``TopicError`` if a name is empty: messages could not name the topic."""
+    if "" in topics:
+        raise TopicError("topic '' is empty")
 
 
 def read_existing(

@@ -13,7 +13,7 @@ from regent.admin.pauses import pauses
 from regent.admin.topics import TopicsClient, raise_if_refused
 from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.cli.remote_actors import controller_of
-from regent.cli.topic_options import TopicError, read_existing
+from regent.cli.topic_options import TopicError, read_existing, refuse_empty
 from regent.cli.waiting import Progress, timeout_option
 from regent.core.admin.topic_validation import INTERNAL_TOPICS
 from regent.core.errors import BadDataError, Errors
@@ -51,6 +51,7 @@ def delete(
     wanted = list(dict.fromkeys((*names, *more_names)))
     if not wanted:
         raise click.UsageError("which topic? Give a name")
+    refuse_empty(*wanted)
     with cluster.admin() as admin, controller_of(admin) as controller:
         incarnations = _existing(admin, wanted, may_be_absent=if_exists)
         outcomes: dict[str, TopicOutcome] = {}

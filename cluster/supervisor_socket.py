@@ -137,7 +137,9 @@ def start_brokers(
             connection.sendall(json.dumps(request).encode() + b"\n")
             line = connection.makefile("rb").readline(_MAX_LINE_BYTES)
     except (FileNotFoundError, ConnectionRefusedError):
-        raise SupervisorError(f"no cluster runs on {data_dir}") from None
+        raise SupervisorError(
+            f"no cluster runs on {data_dir}: start it with `{program()} cluster{_where(data_dir)}`"
+        ) from None
     except TimeoutError:
         raise SupervisorError(f"the cluster did not answer within {timeout_s:g} s") from None
     except OSError as error:
@@ -153,8 +155,12 @@ def start_brokers(
 
 def start_command(data_dir: Path, broker_id: BrokerId) -> str:
     """Return the command that starts a broker again."""
-    where = "" if data_dir == DATA_DIR else f" --data-dir {shlex.quote(str(data_dir))}"
-    return f"{program()} brokers start {broker_id}{where}"
+    return f"{program()} brokers start {broker_id}{_where(data_dir)}"
+
+
+def _where(data_dir: Path) -> str:
+    """Return the option for a data directory; nothing for the default."""
+    return "" if data_dir == DATA_DIR else f" --data-dir {shlex.quote(str(data_dir))}"
 
 
 def _wanted(line: bytes) -> tuple[BrokerId, ...] | None:

@@ -202,4 +202,12 @@ def test_invalid_command_lines_are_usage_errors(
     one: FakeCluster, arguments: tuple[str, ...]
 ) -> None:
     assert one.run("elect-leaders", *arguments).exit_code == 2
+
+
+def test_two_sources_of_partitions_are_not_called_missing(one: FakeCluster) -> None:
+    kind = ("elect-leaders", "--election-type", "preferred")
+    sources = "one of --all-topic-partitions, --topic and --path-to-json-file"
+    both = one.run(*kind, "--all-topic-partitions", "--topic", "t", "--partition", "0")
+    assert f"only {sources} may be given" in both.stderr
+    assert f": {sources} is needed" in one.run(*kind).stderr
     assert one.received == []

@@ -42,7 +42,8 @@ def test_only_a_running_cluster_can_start_brokers(
 ) -> None:
     for command in (("brokers", "start"), ("broker", "--id", "2")):
         line = failing(cluster.run(*command, "--data-dir", data_dir))
-        assert line == f"no cluster runs on {data_dir}"
+        assert line.startswith(f"no cluster runs on {data_dir}: start it with `")
+        assert line.endswith(f" cluster --data-dir {data_dir}`")
         nowhere = str(tmp_path / "nowhere")
         line = failing(cluster.run(*command, "--data-dir", nowhere))
         assert line.startswith(f"no cluster in {nowhere}: ")

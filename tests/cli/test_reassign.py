@@ -185,7 +185,7 @@ def test_unreadable_topics_and_files_are_named(four: FakeCluster, tmp_path: Path
     ("arguments", "problem"),
     [
         ((), "one of --generate, --execute, --verify, --cancel, --list is needed"),
-        (("--list", "--verify"), "one of --generate, --execute"),
+        (("--list", "--verify"), "only one of --verify, --list may be given"),
         (("--execute",), "--execute needs --reassignment-json-file"),
         (("--generate", "--broker-list", "1"), "--generate needs --topics-to-move-json-file"),
         (("--generate", "--topics-to-move-json-file", "-"), "--generate needs --broker-list"),
