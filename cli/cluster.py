@@ -281,7 +281,10 @@ def _check_ports(plan: ClusterPlan) -> None:
         except OSError as error:
             other = "another --base-port, or 0 for free ports"
             if port in plan.zookeeper_ports():
-                other = "--zookeeper to use it, or --base-port 0 for free ports"
+                other = (
+                    f"--zookeeper {HOST}:{port}/NAME for a cluster of its own on the ZooKeeper"
+                    " there, or --base-port 0 for free ports"
+                )
             raise ClusterOptionsError(
                 f"port {port} on {HOST} cannot be used ({os.strerror(error.errno or 0)}): "
                 f"stop what listens there, or choose {other}"

@@ -66,6 +66,7 @@ def test_registration_waits_for_the_former_session_and_is_logged_once(
     assert (node.stat.czxid, node.stat.ephemeral_owner) == (broker_epoch, session_id)
     (line,) = caplog.messages
     assert line.startswith("broker id 1 is registered by another process")
+    assert "choose another id, or for another cluster a chroot of its own (--zookeeper" in line
 
 
 def test_registration_gives_up_when_the_broker_stops(

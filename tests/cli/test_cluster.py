@@ -38,6 +38,16 @@ def test_a_port_in_use_is_named_with_a_remedy_and_no_directory_is_left(tmp_path:
     assert re.match(r"port \d+ on 127.0.0.1 cannot be used .*: stop what listens there", message)
 
 
+def test_zookeepers_port_in_use_can_serve_another_cluster_below_a_chroot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr("regent.cluster.cluster_plan._ZOOKEEPER_PORT", port)
+        message = refusal("--data-dir", tmp_path)
+    assert f"choose --zookeeper 127.0.0.1:{port}/NAME for a cluster of its own on" in message
+
+
 def test_overlapping_ports_are_refused(tmp_path: Path) -> None:
     assert "needs port 2181 twice" in refusal("--data-dir", tmp_path, "--base-port", 2181)
 

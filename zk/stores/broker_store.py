@@ -100,7 +100,8 @@ class ZkBrokerStore(WatchingStore):
             self._apply([Delete(path, existing.stat.version)])
         raise BrokerIdInUseError(
             f"broker id {info.broker_id} is registered by another process (session {owner:#x}), or"
-            " by a former one whose session has not expired yet"
+            " by a former one whose session has not expired yet: choose another id, or for another"
+            " cluster a chroot of its own (--zookeeper HOST:PORT/NAME)"
         )
 
     def _cluster_fence(self) -> list[Operation]:
