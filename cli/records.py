@@ -28,6 +28,7 @@ from regent.cli.output import Output, examples, output_option
 from regent.cli.topic_options import refuse_empty
 from regent.cli.waiting import timeout_option
 from regent.config.addresses import bracketed
+from regent.config.command_line import program
 from regent.core.errors import BadDataError, RegentError
 
 _CLIENT: Final = {"client.id": "regent-cli", "log_level": 0}  # errors are reported by this module
@@ -78,10 +79,10 @@ def produce(
             deliveries.send(key, value)
     finally:  # send what was read, even after Ctrl-C
         producer.flush()
-    if deliveries.failed:
+    if deliveries.failure is not None:
         raise RecordsError(
-            f"{deliveries.failed} of {counted(deliveries.total, 'record')} not acknowledged:"
-            f" {deliveries.failure}"
+            f"topic {topic}: {deliveries.failed} of {counted(deliveries.total, 'record')} not"
+            f" acknowledged: {_reason(deliveries.failure, topic, acks)}"
         )
     click.echo(f"Wrote {counted(deliveries.total, 'record')} to {topic}.")
 
@@ -92,7 +93,7 @@ class _Deliveries:
     def __init__(self, producer: Producer, topic: str) -> None:
         self.total = 0
         self.failed = 0
-        self.failure = ""
+        self.failure: KafkaError | None = None
         self._producer = producer
         self._topic = topic
 
@@ -113,7 +114,17 @@ class _Deliveries:
     def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
         if error is not None:
             self.failed += 1
-            self.failure = self.failure or error.str()
+            self.failure = error if self.failure is None else self.failure
+
+
+def _reason(error: KafkaError, topic: str, acks: str) -> str:
+    """Return why a record was not acknowledged; a refusal that librdkafka retries is a timeout."""
+    if error.code() != KafkaError._MSG_TIMED_OUT or acks != "all":
+        return error.str()
+    return (
+        f"{error.str()}: the broker may have refused it because too few replicas are in sync (see"
+        f" `{program()} topics describe {topic}`)"
+    )
 
 
 def _lines(stream: BinaryIO, separator: str | None) -> Iterator[tuple[bytes | None, bytes]]:

@@ -6,8 +6,9 @@ import io
 import socket
 
 import pytest
+from confluent_kafka import KafkaError
 
-from regent.cli.records import RecordsError, _lines
+from regent.cli.records import RecordsError, _lines, _reason
 from tests.support.fake_cluster import FakeCluster, failing
 
 
@@ -38,7 +39,19 @@ def test_a_broker_that_does_not_answer_is_a_failure(cluster: FakeCluster) -> Non
         line = failing(cluster.run("consume", "payments", "--timeout-ms", "50"))
         assert line.startswith("topic payments: ")
         line = failing(cluster.run("produce", "payments", "--timeout-ms", "50", stdin=b"a\nb\n"))
-        assert line.startswith("2 of 2 records not acknowledged: ")
+        assert line.startswith(
+            "topic payments: 2 of 2 records not acknowledged: Local: Message timed out: the broker"
+            " may have refused it because too few replicas are in sync (see `"
+        )
+        assert line.endswith(" topics describe payments`)")
+        one = ("produce", "payments", "--timeout-ms", "50", "--acks", "1")
+        line = failing(cluster.run(*one, stdin=b"a\n"))
+        assert line == "topic payments: 1 of 1 record not acknowledged: Local: Message timed out"
+
+
+def test_a_refused_record_is_told_with_the_brokers_reason() -> None:
+    invalid = KafkaError(KafkaError.TOPIC_EXCEPTION)
+    assert _reason(invalid, "payments", "all") == "Broker: Invalid topic"
 
 
 def test_a_record_that_is_too_large_is_named(cluster: FakeCluster) -> None:
