@@ -95,6 +95,7 @@ def try_again(cluster: Cluster, /, output: str) -> None:
 def _active(admin: ZkAdminStore) -> ActiveController:
     active = admin.read_controller()
     if active is None:
+        admin.topics.check_cluster()
         raise NoControllerError("there is no controller at the moment")
     return active
 

@@ -83,8 +83,9 @@ def pid(cluster: Cluster, /, broker: str) -> None:
 def _controller(cluster: Cluster) -> BrokerId:
     with cluster.admin() as admin:
         controller = admin.read_controller()
-    if controller is None:
-        raise NoSuchBrokerError("there is no controller at the moment")
+        if controller is None:
+            admin.topics.check_cluster()
+            raise NoSuchBrokerError("there is no controller at the moment")
     return controller.broker_id
 
 

@@ -174,6 +174,9 @@ def test_a_zookeeper_without_a_cluster_is_an_error(
         ("topics", "delete", "t"),
         ("elect-leaders", "--election-type", "preferred", "--all-topic-partitions"),
         ("reassign", "--list"),
+        ("controller", "show"),
+        ("controller", "move"),
+        ("brokers", "pid", "controller"),
     ],
 )
 def test_a_command_for_the_controller_does_not_wait_where_no_cluster_is(
