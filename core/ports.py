@@ -208,7 +208,10 @@ class ControllerStore(Protocol):
         ...
 
     def read_min_insync_replicas(self, topics: Collection[str]) -> Mapping[str, int]:
-        """Read ``min.insync.replicas`` of each topic; no entry: no valid override."""
+        """Read ``min.insync.replicas`` of each topic, or else that of all brokers.
+
+        No entry: neither is set, or the text is not valid.
+        """
         ...
 
     def read_noted_topic_id(self, topic: str) -> TopicId | None:

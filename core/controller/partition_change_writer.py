@@ -99,6 +99,7 @@ def _decide(
     cause_of: Callable[[TopicPartition], Cause],
     failures: Failures,
 ) -> Changes:
+    current = _without_outdated_eligible_replicas(services, current)
     causes = {topic_partition: cause_of(topic_partition) for topic_partition in current}
     replicas = {
         topic_partition: partition_replicas(services.context, topic_partition)
@@ -122,6 +123,39 @@ def _decide(
         else:
             changes[topic_partition] = outcome
     return keep_eligible_replicas(services, current, changes)
+
+
+def _without_outdated_eligible_replicas(
+    services: ControllerServices, current: Leaderships
+) -> Leaderships:
+    """Drop eligible replicas where the ISR suffices since ``min.insync.replicas`` was lowered.
+
+    The leader may have committed records without them.
+    """
+    led = {
+        topic_partition: now
+        for topic_partition, now in current.items()
+        if now.eligible_leader_replicas and now.leader != NO_LEADER
+    }
+    if not led:
+        return current
+    min_isrs = _min_insync_replicas(services, led)
+    outdated = {
+        topic_partition: now._replace(eligible_leader_replicas=())
+        for topic_partition, now in led.items()
+        if len(now.isr) >= min_isrs[topic_partition]
+    }
+    return {**current, **outdated}
+
+
+def _min_insync_replicas(
+    services: ControllerServices, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Read how many replicas must be in sync, at most as many as are assigned."""
+    settings = services.store.read_min_insync_replicas(sorted({p.topic for p in partitions}))
+    default = services.settings.min_insync_replicas
+    assigned = services.context.partition_replica_assignment
+    return {p: min(settings.get(p.topic, default), len(assigned(p))) for p in partitions}
 
 
 def _read_unclean_leader_election(
@@ -167,15 +201,12 @@ def keep_eligible_replicas(
             )
         )
     }
-    topics = {p.topic for p in concerned & led if keeping[p].leader_recovery_state is RECOVERED}
-    settings = services.store.read_min_insync_replicas(sorted(topics)) if topics else {}
+    read = {p for p in concerned & led if keeping[p].leader_recovery_state is RECOVERED}
+    min_isrs = _min_insync_replicas(services, read) if read else {}
     kept = dict(changes)
     for topic_partition in concerned:
-        min_isr = NOBODY_COMMITS
-        if topic_partition in led:
-            replicas = context.partition_replica_assignment(topic_partition)
-            min_isr = settings.get(topic_partition.topic, services.settings.min_insync_replicas)
-            min_isr = min(min_isr, len(replicas))
+        # A partition that is led but was not read recovers: it keeps no eligible replicas.
+        min_isr = min_isrs.get(topic_partition, 0) if topic_partition in led else NOBODY_COMMITS
         after = with_eligible_replicas(current[topic_partition], keeping[topic_partition], min_isr)
         kept[topic_partition] = changes[topic_partition]._replace(leader_and_isr=after)
     return kept

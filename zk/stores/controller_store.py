@@ -48,7 +48,11 @@ from regent.zk.client.operations import (
 )
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.codecs import znodes
-from regent.zk.codecs.admin_znodes import ConfigEntityZNode, PreferredReplicaElectionZNode
+from regent.zk.codecs.admin_znodes import (
+    DEFAULT_ENTITY_NAME,
+    ConfigEntityZNode,
+    PreferredReplicaElectionZNode,
+)
 from regent.zk.stores.broker_store import ZkBrokerStore
 from regent.zk.stores.failure_store import ZkFailureStore
 from regent.zk.stores.fenced_writes import Outcome, Write, WriteRefused
@@ -317,14 +321,20 @@ class ZkControllerStore(
         return settings
 
     def read_min_insync_replicas(self, topics: Collection[str]) -> Mapping[str, int]:
-        """Read ``min.insync.replicas`` of topics; missing if not overridden, or not valid."""
+        """Read ``min.insync.replicas`` of topics, or else the one of all brokers.
+
+        Missing if neither is set, or the text is not valid.
+        """
         paths = [ConfigEntityZNode.path("topics", topic) for topic in topics]
+        paths.append(ConfigEntityZNode.path("brokers", DEFAULT_ENTITY_NAME))
+        *of_topics, of_brokers = self._zookeeper.get_many(paths)
         settings: dict[str, int] = {}
-        for topic, node in zip(topics, self._zookeeper.get_many(paths), strict=True):
-            with suppress(BadDataError, ValueError):
-                config = {} if node is None else ConfigEntityZNode.decode(node.data)
-                if _MIN_INSYNC_REPLICAS in config:
-                    settings[topic] = int(config[_MIN_INSYNC_REPLICAS])
+        for topic, of_topic in zip(topics, of_topics, strict=True):
+            for node in (of_brokers, of_topic):
+                with suppress(BadDataError, ValueError):
+                    config = {} if node is None else ConfigEntityZNode.decode(node.data)
+                    if _MIN_INSYNC_REPLICAS in config:
+                        settings[topic] = int(config[_MIN_INSYNC_REPLICAS])
         return settings
 
     # --- partition states ---

@@ -7,6 +7,7 @@ import pytest
 from regent.core.controller.events import ReadAgain
 from regent.core.model import LogEnd, SuspectReplicas, TopicPartition
 from regent.core.protocol.control import LeaderAndIsrRequest, UpdateMetadataRequest
+from regent.zk.codecs.admin_znodes import ConfigEntityZNode
 from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicZNode
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.controller_parts import (
@@ -19,6 +20,7 @@ from tests.support.controller_parts import (
 )
 
 U0 = TopicPartition("u", 0)
+MIN_INSYNC_REPLICAS_2 = {"min.insync.replicas": "2"}
 LOST: dict[TopicPartition, LogEnd] = {T0: LogEnd(4, 7)}
 unreadable_at_first = pytest.mark.parametrize(
     "path", [TopicZNode.path("t"), TopicPartitionStateZNode.path(T0)]
@@ -137,6 +139,28 @@ def test_a_replica_that_failed_with_the_leader_is_eligible_when_only_a_suspect_o
     candidate.catch_up()
     assert tree.leads(U0)[:2] == (0, (0,)), "0 has all committed records, 2 is not needed"
     assert candidate.controller.context.stats.unclean_leader_elections == 0
+
+
+@pytest.mark.parametrize(
+    ("entity", "value", "leader"),
+    [("topics/t", "1", -1), ("brokers/<default>", "1", -1), ("topics/t", "2", 2)],
+)
+def test_an_eligible_replica_leads_unless_the_isr_could_commit_without_it(
+    tree: Tree, entity: str, value: str, leader: int
+) -> None:
+    """``min.insync.replicas`` was 2 when replica 2 left the ISR."""
+    tree.server.put("/config/brokers/<default>", ConfigEntityZNode.encode(MIN_INSYNC_REPLICAS_2))
+    candidate = Candidate(tree, 3)
+    candidate.start()
+    tree.unregister(2)
+    candidate.catch_up()
+    assert tree.leads(T0)[:2] == (1, (1,))
+    config = ConfigEntityZNode.encode({"min.insync.replicas": value})
+    tree.server.put(f"/config/{entity}", config)
+    tree.unregister(1)
+    tree.register(2)
+    candidate.catch_up()
+    assert tree.leads(T0)[0] == leader
 
 
 def test_a_replica_that_is_no_longer_suspect_is_elected(tree: Tree) -> None:
