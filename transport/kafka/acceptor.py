@@ -107,7 +107,8 @@ class Acceptor:
                 self._loop.remove_reader(self._listening)
                 self._loop.call_later(_ACCEPT_RETRY_S, self._listen)
                 return
-            self._add(sock, address[0])
+            # A socket for IPv6 names a client that uses IPv4 by a mapped address.
+            self._add(sock, address[0].removeprefix("::ffff:"))
 
     def _add(self, sock: socket.socket, client_host: str) -> None:
         shortage = self._descriptors.shortage(self, len(self._connections))
