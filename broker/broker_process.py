@@ -285,8 +285,7 @@ class BrokerProcess(ControllerListener):
             session_timeout_ms,
             self._stop_requested,
         )
-        # A broker that cannot register, because its id is in use, leaves its folder unbound.
-        self._storage.logs.join_cluster(self._cluster_id)
+        self._storage.logs.join_cluster(self._cluster_id)  # not before: its id may be in use
         self.on_broker_registered(broker_epoch)
         self._status.become(BrokerState.RUNNING_AS_BROKER)
         self._is_serving = True

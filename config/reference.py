@@ -43,10 +43,10 @@ _PAGE: Final = """\
 `core/log_config.py` and `core/admin/topic_settings.py`.*
 
 A broker reads a TOML file (`regent broker --config FILE`, `regent cluster --config FILE`) with the
-tables below; [config/broker.toml](../config/broker.toml) has all of them. Each setting is also an
-option of `regent broker`, by its name with dashes: `--num-partitions 3`; `--log-level` is
-`logging.level`. Options override the file. `regent cluster --broker-setting 1:rack=b` gives broker
-1 a setting of its own. Times are in milliseconds and sizes in bytes.
+tables below; [config/broker.toml](../config/broker.toml) has all of them. Each setting but
+`logging.levels` is also an option of `regent broker`, by its name with dashes: `--num-partitions
+3`; `--log-level` is `logging.level`. Options override the file. `regent cluster --broker-setting
+1:rack=b` gives broker 1 a setting of its own. Times are in milliseconds and sizes in bytes.
 
 The name of a setting is Kafka's with underscores for dots. Settings without Kafka's name are
 Regent's own.
@@ -54,8 +54,9 @@ Regent's own.
 *Scope* says where a setting can be set, and when that takes effect:
 
 - **read-only**: in the file or on the command line; when the broker starts.
-- **cluster-wide**: the same, and in ZooKeeper for one broker or for all (`kafka-configs.sh
-  --zookeeper`), which running brokers follow.
+- **cluster-wide**: the same, and in ZooKeeper for one broker or for all, which running brokers
+  follow. `kafka-configs.sh --zookeeper` writes there only while these brokers are stopped. A Kafka
+  client cannot change settings of brokers.
 - **per broker**: in ZooKeeper for each broker, which running brokers follow.
 - **per topic**: for each topic, which running brokers follow. A topic without the setting has the
   value of the broker's setting.

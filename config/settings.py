@@ -110,8 +110,8 @@ class BrokerConfig:
     )
     replica_fetch_backoff_ms: int = setting(
         ReplicationSettings.replica_fetch_backoff_ms,
-        "The longest pause of a follower after a fetch that failed. The first is 20 ms; each"
-        " further one is twice as long.",
+        "The pause of a follower after a fetch without an answer, and the longest one after an"
+        " error of a partition: there the first is 20 ms, and each further one is twice as long.",
     )
     replica_fetch_min_bytes: int = setting(
         ReplicationSettings.replica_fetch_min_bytes,
@@ -173,7 +173,9 @@ class BrokerConfig:
         limits=_INT,
     )
     connections_max_idle_ms: int = setting(
-        600_000, "How long a client's connection may be silent before it is closed."
+        600_000,
+        "How long a client's connection may be silent before it is closed.",
+        limits=_INTERVAL,
     )
     max_connections: int = setting(
         INT_MAX,
@@ -284,8 +286,7 @@ class LogsConfig:
         ours=True,
     )
     min_insync_replicas: int = _default_of_topics("min_insync_replicas")
-    # An answer to a follower must fit into a message of 64 MiB.
-    message_max_bytes: int = _default_of_topics("max_message_bytes", limits=(0, 31 * 1024 * 1024))
+    message_max_bytes: int = _default_of_topics("max_message_bytes")
     log_cleanup_policy: str = _default_of_topics(
         "cleanup_policy",
         choices=("delete",),
@@ -295,7 +296,8 @@ class LogsConfig:
     log_retention_bytes: int = _default_of_topics("retention_bytes")
     log_segment_delete_delay_ms: int = _default_of_topics(
         "file_delete_delay_ms",
-        meaning="How long the files of a dropped segment or a removed log are kept.",
+        meaning="How long the files of a dropped segment or a removed log are kept. They are looked"
+        " for every 30 s.",
         scope=Scope.READ_ONLY,
     )
     log_segment_bytes: int = _default_of_topics("segment_bytes")

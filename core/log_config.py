@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -45,7 +46,7 @@ class LogConfig:
         60_000,
         "log.segment.delete.delay.ms",
         "How long the files of a dropped segment are kept. Those of a removed log are kept for the"
-        " broker's log.segment.delete.delay.ms.",
+        " broker's log.segment.delete.delay.ms. They are looked for every 30 s.",
     )
     flush_messages: int = _of_topics(
         LONG_MAX,
@@ -60,11 +61,14 @@ class LogConfig:
     index_interval_bytes: int = _of_topics(
         4_096,
         "log.index.interval.bytes",
-        "How many bytes of records lie between two entries of an index.",
+        "How many bytes of records lie between two entries of an index, from the next segment on.",
         limits=(0, INT_MAX),
     )
     max_message_bytes: int = _of_topics(
-        1_048_588, "message.max.bytes", "The largest record batch.", limits=(0, INT_MAX)
+        1_048_588,
+        "message.max.bytes",
+        "The largest record batch.",
+        limits=(0, 31 * 1024 * 1024),  # an answer to a follower must fit into a message of 64 MiB
     )
     message_timestamp_after_max_ms: int = _of_topics(
         LONG_MAX,
@@ -158,7 +162,8 @@ class LogConfig:
         """Return these settings with what a topic overrides (``/config/topics/T``).
 
         Keys of other settings are ignored, and so is text that should be a number: then the
-        default holds. Our tools write no such text.
+        default holds. A number outside the limits counts as the nearest one inside. Our tools write
+        neither.
         """
         names = [field.name for field in fields(self)]
         return self._with({name: overrides.get(name.replace("_", ".")) for name in names})
@@ -175,10 +180,10 @@ class LogConfig:
             if isinstance(getattr(self, name), str):
                 changes[name] = text.strip()
                 continue
-            try:
-                changes[name] = int(text)
-            except ValueError:
-                continue
+            with suppress(ValueError):
+                limits = LOG_SETTINGS[name].limits
+                assert limits is not None, f"{name} has no limits"
+                changes[name] = min(max(int(text), limits[0]), limits[1])
         return replace(self, **changes)
 
 
