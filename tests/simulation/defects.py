@@ -58,6 +58,8 @@ RARE_DEFECTS: frozenset[Defect] = frozenset(
     {
         decision_defects.answers_of_restarted_new_leaders_count,
         control_request_defects.lost_deletions_repeated_last,
+        denial_defects.refused_proposals_final,
+        denial_defects.replaced_logs_forgotten,
     }
 )
 """Defects that the first 200 histories do not catch; ``--rare-defects`` searches for minutes."""

@@ -61,8 +61,6 @@ def topics_led_without_ids() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    refused_proposals_final: 23_311,
     refused_moves_forgotten: 10_477,
-    replaced_logs_forgotten: 6_011_204,
     topics_led_without_ids: 552,
 }
