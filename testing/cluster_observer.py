@@ -71,13 +71,10 @@ class ClusterObserver:
 
     def leader_of(self, topic: str, partition: int = 0) -> BrokerId:
         """Return the leader of a partition, -1 for none; raises ``LookupError``."""
-        return self._state(topic, partition).leader_and_isr.leader
-
-    def _state(self, topic: str, partition: int) -> LeaderIsrAndControllerEpoch:
         states = self.partition_states(topic)
         if partition not in states:
             raise LookupError(f"{topic}-{partition} does not exist, or never had a leader")
-        return states[partition]
+        return states[partition].leader_and_isr.leader
 
     # --- brokers ---
 
@@ -131,9 +128,8 @@ class ClusterObserver:
         """Wait until the ISR of a partition (None: of every one) is exactly these brokers."""
 
         def is_reached() -> bool:
-            states = self.partition_states(topic)
-            wanted = states if partition is None else [partition]
-            isrs = {number: self._state(topic, number).leader_and_isr.isr for number in wanted}
+            states = self.partition_states(topic).items()
+            isrs = {n: s.leader_and_isr.isr for n, s in states if partition in (None, n)}
             if not isrs or any(set(isr) != set(brokers) for isr in isrs.values()):
                 raise LookupError(f"the ISRs are {isrs}")
             return True

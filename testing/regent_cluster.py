@@ -233,7 +233,7 @@ class RegentCluster(ClusterObserver):
         if pid is None and broker_id not in self._ports:
             raise ValueError(f"there is no broker {broker_id}: name one of {self.brokers}")
         if pid is None:
-            raise ValueError(f"broker {broker_id} does not run: call restart({broker_id}) first")
+            raise _stopped(broker_id)
         return pid
 
     def _pid(self, broker_id: BrokerId) -> int | None:
@@ -246,7 +246,7 @@ class RegentCluster(ClusterObserver):
         """Send a signal to a broker; raises ``ValueError`` if it does not run."""
         pid = self.pid(broker_id)
         if not _is_alive(pid):
-            raise ValueError(f"broker {broker_id} does not run: call restart({broker_id}) first")
+            raise _stopped(broker_id)
         os.kill(pid, number)
 
     def await_end(self, broker_id: BrokerId, pid: int, timeout_s: float = TIMEOUT_S) -> None:
@@ -489,6 +489,10 @@ def _await_ready(process: subprocess.Popen[str]) -> None:
     line = process.stdout.readline()
     if not line.startswith("ready: "):
         raise AssertionError(f"the process is not ready: {line}{process.communicate()[1]}")
+
+
+def _stopped(broker_id: BrokerId) -> ValueError:
+    return ValueError(f"broker {broker_id} does not run: call restart({broker_id}) first")
 
 
 def _is_alive(pid: int) -> bool:

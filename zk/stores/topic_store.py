@@ -55,14 +55,10 @@ def children_of_cluster(zookeeper: ZooKeeper, path: str) -> list[str]:
     """List the children of a znode that every cluster has. Raises ``NoClusterError``."""
     names = zookeeper.children(path)
     if names is None:
-        raise _no_cluster(path)
+        raise NoClusterError(
+            f"it has no {path}: no broker has ever started there, or the znode was deleted"
+        )
     return names
-
-
-def _no_cluster(path: str) -> NoClusterError:
-    return NoClusterError(
-        f"it has no {path}: no broker has ever started there, or the znode was deleted"
-    )
 
 
 class ZkTopicStore:
@@ -79,9 +75,7 @@ class ZkTopicStore:
 
     def check_cluster(self) -> None:
         """Raise ``NoClusterError`` if no broker has ever started."""
-        (node,) = self._zookeeper.get_many([TopicsZNode.PATH])
-        if node is None:
-            raise _no_cluster(TopicsZNode.PATH)
+        self.read_topic_names()
 
     def read_topic_names(self) -> list[str]:
         """List the topics, sorted. Raises ``NoClusterError``."""

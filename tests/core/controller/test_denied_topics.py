@@ -262,14 +262,19 @@ def test_a_replica_that_a_superseded_reassignment_deleted_is_created_again(tree:
     assert not candidate.controller.context.partitions_being_reassigned
 
 
-def test_an_unneeded_replica_is_stopped_when_it_can_leave_the_isr(
-    tree: Tree, candidate: Candidate
-) -> None:
+def keep_an_unneeded_replica_in_the_isr(tree: Tree, candidate: Candidate) -> None:
+    """Supersede a reassignment that added replica 3, while it cannot leave the ISR."""
     tree.put_topic("t", {0: ReplicaAssignment((1, 2, 3), (3,), (2,))}, topic_id(7))
     tree.put_state(T0, 1, (1, 3), leader_epoch=5)
     tree.server.deny_writing(STATE)
     candidate.start()
     candidate.handle(move(T0, 1, 2))
+
+
+def test_an_unneeded_replica_is_stopped_when_it_can_leave_the_isr(
+    tree: Tree, candidate: Candidate
+) -> None:
+    keep_an_unneeded_replica_in_the_isr(tree, candidate)
     assert tree.leads(T0) == (1, (1, 3), 5)
     tree.server.allow(STATE)
     effects = candidate.handle(ReadAgain(1))
@@ -281,11 +286,7 @@ def test_a_replica_whose_deletion_has_begun_is_not_told_that_an_unneeded_one_lea
     tree: Tree, candidate: Candidate
 ) -> None:
     """Its broker would handle that after the deletion, and create the replica again."""
-    tree.put_topic("t", {0: ReplicaAssignment((1, 2, 3), (3,), (2,))}, topic_id(7))
-    tree.put_state(T0, 1, (1, 3), leader_epoch=5)
-    tree.server.deny_writing(STATE)
-    candidate.start()
-    candidate.handle(move(T0, 1, 2))
+    keep_an_unneeded_replica_in_the_isr(tree, candidate)
     tree.server.put(DeleteTopicsTopicZNode.path("t"))
     assert dict(deleted_in(candidate.catch_up())).keys() == {1, 2}
     tree.server.allow(STATE)
