@@ -27,10 +27,9 @@ from regent.transport.kafka.api import (
     KafkaApi,
     KafkaApiKey,
     KafkaRequest,
-    MalformedRequestError,
     UnansweredRequestError,
 )
-from regent.transport.kafka.primitives import Reader, Writer
+from regent.transport.kafka.primitives import MalformedRequestError, Reader, Writer
 
 _ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
 _BATCH_LENGTH: Final = struct.Struct(">i")

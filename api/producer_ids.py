@@ -1,4 +1,4 @@
-"""InitProducerId, versions 0 and 1, for idempotent producers; there are no transactions.
+"""InitProducerId, versions 0 to 5, for idempotent producers; there are no transactions.
 
 Mirrors ``kafka.coordinator.transaction.TransactionCoordinator.handleInitProducerId``.
 """
@@ -12,13 +12,14 @@ from concurrent.futures import Executor
 
 from regent.core.errors import Errors, RegentError
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from regent.transport.kafka.primitives import Reader, Writer
+from regent.transport.kafka.message import answer, decode
+from regent.transport.kafka.messages.producer_ids import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
 
 logger = logging.getLogger(__name__)
 
-_NOT_THROTTLED = 0
-_NO_PRODUCER_ID = -1
-_NO_EPOCH = -1
 _FIRST_EPOCH = 0
 
 
@@ -54,28 +55,22 @@ def producer_id_apis(take_block: Callable[[], range], executor: Executor) -> Seq
     producer_ids = _ProducerIds(take_block, executor)
 
     async def handle(request: KafkaRequest) -> KafkaAnswer:
-        reader = Reader(request.body)
-        transactional_id, _timeout_ms = reader.nullable_string(), reader.int32()
-        if transactional_id is not None:
-            return _refused(Errors.INVALID_REQUEST)
+        asked = decode(InitProducerIdRequest, request)
+        if asked.transactional_id is not None:
+            return _refused(Errors.INVALID_REQUEST, request)
         try:
             producer_id = await producer_ids.next_id()
         except RegentError as error:
             logger.warning("No producer id for a client: %s", error)
-            return _refused(Errors.COORDINATOR_LOAD_IN_PROGRESS)  # clients retry on this code
-        return _encode(Errors.NONE, producer_id, _FIRST_EPOCH)
+            # Clients retry on this code.
+            return _refused(Errors.COORDINATOR_LOAD_IN_PROGRESS, request)
+        given = InitProducerIdResponse(
+            error_code=Errors.NONE, producer_id=producer_id, producer_epoch=_FIRST_EPOCH
+        )
+        return answer(given, request)
 
-    return [KafkaApi(KafkaApiKey.INIT_PRODUCER_ID, 0, 1, handle)]
+    return [KafkaApi(KafkaApiKey.INIT_PRODUCER_ID, 0, 5, handle)]
 
 
-def _refused(error_code: Errors) -> KafkaAnswer:
-    return _encode(error_code, _NO_PRODUCER_ID, _NO_EPOCH)
-
-
-def _encode(error_code: Errors, producer_id: int, epoch: int) -> KafkaAnswer:
-    writer = Writer()
-    writer.int32(_NOT_THROTTLED)
-    writer.int16(error_code)
-    writer.int64(producer_id)
-    writer.int16(epoch)
-    return writer.pieces()
+def _refused(error_code: Errors, request: KafkaRequest) -> KafkaAnswer:
+    return answer(InitProducerIdResponse(error_code=error_code), request)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from regent.api.delete_records import delete_records_apis
 from regent.api.producer_ids import producer_id_apis
 from regent.api.topics import topic_apis
-from regent.transport.kafka.api import KafkaApi, KafkaApiKey, MalformedRequestError
+from regent.transport.kafka.api import KafkaApi, KafkaApiKey
+from regent.transport.kafka.primitives import MalformedRequestError
 from tests.api.test_configs import Configs
 from tests.api.test_delete_records import Deleter
 from tests.api.test_topics import Forwarding

@@ -19,7 +19,8 @@ from regent.api.produce import produce_apis
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ConsumerPosition, OffsetQuery
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.transport.kafka.api import KafkaApi, MalformedRequestError
+from regent.transport.kafka.api import KafkaApi
+from regent.transport.kafka.primitives import MalformedRequestError
 from tests.api.canned_replicas import CannedReplicas
 from tests.api.test_fetch import fetch
 from tests.api.test_offsets import list_offsets

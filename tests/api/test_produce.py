@@ -12,7 +12,8 @@ from regent.api.produce import _checker, produce_apis
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ProducedPartition
-from regent.transport.kafka.api import KafkaRequest, MalformedRequestError, UnansweredRequestError
+from regent.transport.kafka.api import KafkaRequest, UnansweredRequestError
+from regent.transport.kafka.primitives import MalformedRequestError
 from tests.api.canned_replicas import CannedReplicas
 from tests.support.record_batches import TRANSACTIONAL_MASK, batch, resealed
 from tests.transport.kafka.wire import ask, call

@@ -30,7 +30,8 @@ from regent.core.protocol.topics import (
     TopicOutcome,
     TopicsRequest,
 )
-from regent.transport.kafka.api import KafkaApiKey, MalformedRequestError
+from regent.transport.kafka.api import KafkaApiKey
+from regent.transport.kafka.primitives import MalformedRequestError
 from tests.transport.kafka.wire import ask, request_of
 
 OUTCOMES = [

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from regent.core.records import RecordBytes, Records
+from regent.transport.kafka.primitives import Reader, Writer
 
 
 class KafkaApiKey(IntEnum):
@@ -25,8 +26,41 @@ class KafkaApiKey(IntEnum):
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
+    DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
+    ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+
+
+FIRST_FLEXIBLE_VERSION: Final[Mapping[KafkaApiKey, int]] = {
+    KafkaApiKey.PRODUCE: 9,
+    KafkaApiKey.FETCH: 12,
+    KafkaApiKey.LIST_OFFSETS: 6,
+    KafkaApiKey.METADATA: 9,
+    KafkaApiKey.API_VERSIONS: 3,
+    KafkaApiKey.CREATE_TOPICS: 5,
+    KafkaApiKey.DELETE_TOPICS: 4,
+    KafkaApiKey.DELETE_RECORDS: 2,
+    KafkaApiKey.INIT_PRODUCER_ID: 2,
+    KafkaApiKey.OFFSET_FOR_LEADER_EPOCH: 4,
+    KafkaApiKey.DESCRIBE_CONFIGS: 4,
+    KafkaApiKey.ALTER_CONFIGS: 2,
+    KafkaApiKey.ALTER_REPLICA_LOG_DIRS: 2,
+    KafkaApiKey.DESCRIBE_LOG_DIRS: 2,
+    KafkaApiKey.CREATE_PARTITIONS: 2,
+    KafkaApiKey.ELECT_LEADERS: 2,
+    KafkaApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
+    KafkaApiKey.ALTER_PARTITION_REASSIGNMENTS: 0,
+    KafkaApiKey.LIST_PARTITION_REASSIGNMENTS: 0,
+    KafkaApiKey.DESCRIBE_CLUSTER: 0,
+    KafkaApiKey.DESCRIBE_PRODUCERS: 0,
+}
+"""The first version of each API whose messages are flexible (KIP-482)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +74,18 @@ class KafkaRequest:
     client_host: str
     body: memoryview
 
+    @property
+    def is_flexible(self) -> bool:
+        """Whether this request, and its response, have the form of KIP-482."""
+        return self.api_version >= FIRST_FLEXIBLE_VERSION[self.api_key]
 
-class MalformedRequestError(Exception):
-    """A malformed request; its connection is closed."""
+    def reader(self) -> Reader:
+        """Return a reader of the body."""
+        return Reader(self.body, is_flexible=self.is_flexible)
+
+    def answer_writer(self) -> Writer:
+        """Return a writer for the body of the response."""
+        return Writer(is_flexible=self.is_flexible)
 
 
 class UnansweredRequestError(Exception):

@@ -11,11 +11,16 @@ from collections.abc import Sequence
 from typing import Final
 
 from regent.core.errors import Errors
-from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.api import (
+    FIRST_FLEXIBLE_VERSION,
+    KafkaAnswer,
+    KafkaApi,
+    KafkaApiKey,
+    KafkaRequest,
+)
 from regent.transport.kafka.primitives import Writer
 
-_MAX_VERSION: Final = 3
-_FIRST_FLEXIBLE: Final = 3
+_MAX_VERSION: Final = 4  # version 4 differs in features (KIP-584), and there are none
 
 
 def api_versions_api(apis: Sequence[KafkaApi]) -> KafkaApi:
@@ -33,20 +38,16 @@ def api_versions_api(apis: Sequence[KafkaApi]) -> KafkaApi:
 
 
 def _encode(version: int, error: Errors, ranges: Sequence[tuple[KafkaApiKey, int, int]]) -> bytes:
-    writer = Writer()
-    is_flexible = version >= _FIRST_FLEXIBLE
-    writer.int16(error)
-    if is_flexible:
-        writer.int8(len(ranges) + 1)  # a varint: fewer than 127 apis take one byte
-    else:
-        writer.int32(len(ranges))
-    for numbers in ranges:
+    writer = Writer(is_flexible=version >= FIRST_FLEXIBLE_VERSION[KafkaApiKey.API_VERSIONS])
+
+    def write(numbers: tuple[KafkaApiKey, int, int]) -> None:
         for number in numbers:
             writer.int16(number)
-        if is_flexible:
-            writer.int8(0)  # no tagged fields
+        writer.end_struct()
+
+    writer.int16(error)
+    writer.array(ranges, write)
     if version >= 1:
         writer.int32(0)  # throttle time
-    if is_flexible:
-        writer.int8(0)
+    writer.end_struct()
     return writer.whole()

@@ -21,24 +21,26 @@ from typing import Any, Final, TypeVar
 from regent.config.settings import BrokerConfig
 from regent.core.errors import StorageError
 from regent.transport.kafka.api import (
+    FIRST_FLEXIBLE_VERSION,
     KafkaAnswer,
     KafkaApi,
     KafkaApiKey,
     KafkaRequest,
-    MalformedRequestError,
     UnansweredRequestError,
 )
 from regent.transport.kafka.connection_scheduler import SHORT_TURN_S, ConnectionScheduler
 from regent.transport.kafka.framing import CHUNK_BYTES, FrameBuffer
 from regent.transport.kafka.metrics import Closed, ListenerMetrics
 from regent.transport.kafka.outgoing import TURN_BYTES, Outgoing
-from regent.transport.kafka.primitives import Reader
+from regent.transport.kafka.primitives import MalformedRequestError, Reader
 from regent.transport.kafka.request_memory import RequestMemory, Reservation
 
 T = TypeVar("T")
 
 _REQUEST_HEADER: Final = struct.Struct(">hhi")
 _ANSWER_HEADER: Final = struct.Struct(">ii")  # size of what follows, correlation id
+_CORRELATION_ID_BYTES: Final = 4
+_NO_TAGGED_FIELDS: Final = b"\x00"
 _RESERVED_AHEAD: Final = 2  # memory for a large request, as a multiple of what has arrived
 PACE_BYTES: Final = 256 * 1024
 """Bytes per second that a large request must send while others wait for memory."""
@@ -85,10 +87,11 @@ class _UnsupportedRequestError(Exception):
 class _Exchange:
     """A request in progress and, when there is one, its response."""
 
-    __slots__ = ("answer", "correlation_id", "is_done", "reservation", "task")
+    __slots__ = ("answer", "correlation_id", "header_end", "is_done", "reservation", "task")
 
-    def __init__(self, correlation_id: int, reservation: Reservation | None) -> None:
-        self.correlation_id = correlation_id
+    def __init__(self, request: KafkaRequest, reservation: Reservation | None) -> None:
+        self.correlation_id = request.correlation_id
+        self.header_end = _header_end(request)
         self.reservation = reservation  # of the listener's memory, when it is large
         self.task: asyncio.Task[KafkaAnswer] | None = None
         self.answer: KafkaAnswer = None
@@ -271,7 +274,7 @@ class KafkaConnection:
 
     def _begin(self, frame: memoryview) -> None:
         request = self._decode(frame)
-        exchange = _Exchange(request.correlation_id, self._reservation)
+        exchange = _Exchange(request, self._reservation)
         self._reservation = None
         self._under_way.append(exchange)
         self._parts.metrics.requests[request.api_key] += 1
@@ -293,14 +296,11 @@ class KafkaConnection:
         if api is None or not (asks_versions or api.min_version <= version <= api.max_version):
             raise _UnsupportedRequestError(f"api {number} version {version}")
         client_id = reader.nullable_string()
-        return KafkaRequest(
-            api.key,
-            version,
-            correlation_id,
-            client_id,
-            self.client_host,
-            frame[reader.position :],
-        )
+        if version >= FIRST_FLEXIBLE_VERSION[api.key]:
+            reader = Reader(frame, reader.position, is_flexible=True)
+            reader.end_struct()
+        body = frame[reader.position :]
+        return KafkaRequest(api.key, version, correlation_id, client_id, self.client_host, body)
 
     def _on_done(self, exchange: _Exchange, task: asyncio.Task[KafkaAnswer]) -> None:
         error = None if task.cancelled() else task.exception()
@@ -338,7 +338,9 @@ class KafkaConnection:
                     len(p) if isinstance(p, bytes | bytearray | memoryview) else p.size
                     for p in pieces
                 )
-                self._outgoing.add(_ANSWER_HEADER.pack(size + 4, exchange.correlation_id))
+                size += _CORRELATION_ID_BYTES + len(exchange.header_end)
+                header = _ANSWER_HEADER.pack(size, exchange.correlation_id)
+                self._outgoing.add(header + exchange.header_end)
                 for piece in pieces:
                     self._outgoing.add(piece)
 
@@ -374,6 +376,15 @@ class KafkaConnection:
                 self._parts.loop.add_writer(self._socket, self._on_ready)
             else:
                 self._parts.loop.remove_writer(self._socket)
+
+
+def _header_end(request: KafkaRequest) -> bytes:
+    """Return what follows the correlation id in the header of the response (KIP-482).
+
+    ApiVersions has the old header in every version: the client does not know the versions yet.
+    """
+    is_old = request.api_key is KafkaApiKey.API_VERSIONS or not request.is_flexible
+    return b"" if is_old else _NO_TAGGED_FIELDS
 
 
 class _Begun(Coroutine[Any, Any, T]):

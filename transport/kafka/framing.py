@@ -10,7 +10,7 @@ import mmap
 import struct
 from typing import Final
 
-from regent.transport.kafka.api import MalformedRequestError
+from regent.transport.kafka.primitives import MalformedRequestError
 
 CHUNK_BYTES: Final = 64 * 1024  # smaller requests share one piece of memory
 

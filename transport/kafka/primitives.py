@@ -1,7 +1,9 @@
-"""Kafka's primitive types on the wire, before the compact ones (KIP-482).
+"""Kafka's primitive types on the wire, in both forms of messages.
 
-Integers are big-endian. Strings, byte sequences and arrays follow their length, -1 for null.
-Mirrors ``org.apache.kafka.common.protocol.types.Type``.
+Integers are big-endian. Strings, byte sequences and arrays follow their length. In a flexible
+message (KIP-482) the length plus one is an unsigned varint, and 0 is null; tagged fields end every
+structure. In other messages the length is an integer, and -1 is null. Mirrors
+``org.apache.kafka.common.protocol.types.Type``.
 
 Requests are not decoded with kio (0.6.5): it allocates an array by its declared length before it
 reads the elements. In DeleteTopics version 4, a body of 13 bytes with the length 2^32 - 2 aborts
@@ -10,12 +12,13 @@ the process. kio also refuses tagged fields that it does not know, and has no li
 
 from __future__ import annotations
 
+import base64
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
+from regent.core.protocol.control import TopicId
 from regent.core.records import RecordBytes, Records
-from regent.transport.kafka.api import MalformedRequestError
 
 T = TypeVar("T")
 
@@ -23,6 +26,8 @@ INT8: Final = struct.Struct(">b")
 INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")
 INT64: Final = struct.Struct(">q")
+FLOAT64: Final = struct.Struct(">d")
+UUID_BYTES: Final = 16
 
 MAX_ELEMENTS: Final = 50_000
 """Maximum number of elements in all arrays of a request.
@@ -31,6 +36,12 @@ Each costs some microseconds, and all clients wait meanwhile.
 """
 
 _NULL: Final = -1
+_ZERO_UUID: Final = bytes(UUID_BYTES)
+_VARINT_BITS: Final = range(0, 35, 7)  # five bytes: 32 bits
+
+
+class MalformedRequestError(Exception):
+    """A malformed request; its connection is closed."""
 
 
 class Reader:
@@ -39,10 +50,11 @@ class Reader:
     Every method raises ``MalformedRequestError`` when the value is incomplete.
     """
 
-    __slots__ = ("_elements_left", "_end", "_view", "position")
+    __slots__ = ("_elements_left", "_end", "_is_flexible", "_view", "position")
 
-    def __init__(self, view: memoryview, position: int = 0) -> None:
+    def __init__(self, view: memoryview, position: int = 0, *, is_flexible: bool = False) -> None:
         self._elements_left = MAX_ELEMENTS
+        self._is_flexible = is_flexible
         self._view = view
         self._end = len(view)
         self.position = position
@@ -77,9 +89,31 @@ class Reader:
         """Read eight bytes."""
         return self.unpack(INT64)[0]  # type: ignore[no-any-return]
 
+    def float64(self) -> float:
+        """Read eight bytes, IEEE 754."""
+        return self.unpack(FLOAT64)[0]  # type: ignore[no-any-return]
+
     def boolean(self) -> bool:
         """Read a byte; every value but 0 is true."""
         return self.int8() != 0
+
+    def uuid(self) -> TopicId | None:
+        """Read a UUID; None: all its bytes are zero, which is Kafka's null."""
+        encoded = bytes(self._take(UUID_BYTES))
+        return None if encoded == _ZERO_UUID else uuid_text(encoded)
+
+    def unsigned_varint(self) -> int:
+        """Read up to 32 bits, seven in each byte, the lowest first."""
+        value = 0
+        for shift in _VARINT_BITS:
+            if self.position >= self._end:
+                raise self._too_short(1)
+            byte = self._view[self.position]
+            self.position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+        raise MalformedRequestError("a varint of more than five bytes")
 
     def string(self) -> str:
         """Read a string that must not be null."""
@@ -87,7 +121,7 @@ class Reader:
 
     def nullable_string(self) -> str | None:
         """Read a string."""
-        length = self.int16()
+        length = self._length(INT16)
         if length == _NULL:
             return None
         try:
@@ -101,7 +135,7 @@ class Reader:
 
     def nullable_bytes(self) -> memoryview | None:
         """Read a byte sequence, record batches for instance."""
-        length = self.int32()
+        length = self._length(INT32)
         return None if length == _NULL else self._take(length)
 
     def array(self, read: Callable[[], T]) -> list[T]:
@@ -110,15 +144,34 @@ class Reader:
 
     def nullable_array(self, read: Callable[[], T]) -> list[T] | None:
         """Read an array, each element with ``read``."""
-        count = self.int32()
+        count = self._length(INT32)
         if count == _NULL:
             return None
+        self._count_elements(count)
+        return [read() for _ in range(count)]
+
+    def end_struct(self) -> Mapping[int, memoryview]:
+        """Read the tagged fields that end a structure: bytes by tag; none if not flexible."""
+        fields: dict[int, memoryview] = {}
+        if self._is_flexible:
+            count = self.unsigned_varint()
+            self._count_elements(count)
+            for _ in range(count):
+                tag, size = self.unsigned_varint(), self.unsigned_varint()
+                fields[tag] = self._take(size)
+        return fields
+
+    def _length(self, layout: struct.Struct) -> int:
+        if self._is_flexible:
+            return self.unsigned_varint() - 1
+        return self.unpack(layout)[0]  # type: ignore[no-any-return]
+
+    def _count_elements(self, count: int) -> None:
         if not 0 <= count <= self.remaining:  # an element takes a byte at least
             raise MalformedRequestError(f"an array of {count} elements in {self.remaining} bytes")
         self._elements_left -= count
         if self._elements_left < 0:
             raise MalformedRequestError(f"more than {MAX_ELEMENTS} elements in one request")
-        return [read() for _ in range(count)]
 
     def _take(self, length: int) -> memoryview:
         start, end = self.position, self.position + length
@@ -136,10 +189,11 @@ class Reader:
 class Writer:
     """Writes values in sequence; records are not copied."""
 
-    __slots__ = ("_buffer", "_pieces")
+    __slots__ = ("_buffer", "_is_flexible", "_pieces")
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_flexible: bool = False) -> None:
         self._buffer = bytearray()
+        self._is_flexible = is_flexible
         self._pieces: list[RecordBytes | Records] = [self._buffer]
 
     def pieces(self) -> list[RecordBytes | Records]:
@@ -171,48 +225,81 @@ class Writer:
         """Write eight bytes."""
         self._buffer += INT64.pack(value)
 
+    def float64(self, value: float) -> None:
+        """Write eight bytes, IEEE 754."""
+        self._buffer += FLOAT64.pack(value)
+
     def boolean(self, value: bool) -> None:
         """Write a byte."""
+        self._buffer.append(value)
+
+    def uuid(self, value: TopicId | None) -> None:
+        """Write a UUID; None: all its bytes are zero, which is Kafka's null."""
+        self._buffer += uuid_bytes(value)
+
+    def unsigned_varint(self, value: int) -> None:
+        """Write up to 32 bits, seven in each byte, the lowest first."""
+        while value > 0x7F:
+            self._buffer.append(value & 0x7F | 0x80)
+            value >>= 7
         self._buffer.append(value)
 
     def string(self, value: str) -> None:
         """Write a string."""
         encoded = value.encode()
-        self._buffer += INT16.pack(len(encoded))
+        self._length(len(encoded), INT16)
         self._buffer += encoded
 
     def nullable_string(self, value: str | None) -> None:
         """Write a string or null."""
         if value is None:
-            self.int16(_NULL)
+            self._length(_NULL, INT16)
         else:
             self.string(value)
 
     def bytes_(self, value: RecordBytes) -> None:
         """Write a byte sequence."""
-        self._buffer += INT32.pack(len(value))
+        self._length(len(value), INT32)
         self._buffer += value
 
     def nullable_bytes(self, value: RecordBytes | None) -> None:
         """Write a byte sequence or null."""
         if value is None:
-            self.int32(_NULL)
+            self._length(_NULL, INT32)
         else:
             self.bytes_(value)
 
     def array(self, values: Iterable[T], write: Callable[[T], None]) -> None:
         """Write an array, each element with ``write``."""
         elements = list(values)
-        self._buffer += INT32.pack(len(elements))
+        self.array_length(len(elements))
         for element in elements:
             write(element)
 
     def nullable_array(self, values: Iterable[T] | None, write: Callable[[T], None]) -> None:
         """Write an array or null."""
         if values is None:
-            self.int32(_NULL)
+            self._length(_NULL, INT32)
         else:
             self.array(values, write)
+
+    def array_length(self, count: int) -> None:
+        """Write the beginning of an array; its ``count`` elements follow."""
+        self._length(count, INT32)
+
+    def null_array(self) -> None:
+        """Write an array that is null."""
+        self._length(_NULL, INT32)
+
+    def end_struct(self, tagged: Mapping[int, bytes] | None = None) -> None:
+        """Write the tagged fields that end a structure, if the message is flexible."""
+        if self._is_flexible:
+            fields = sorted((tagged or {}).items())
+            self.unsigned_varint(len(fields))
+            for tag, data in fields:
+                self.unsigned_varint(tag)
+                self.unsigned_varint(len(data))
+                self._buffer += data
 
     def encoded(self, data: RecordBytes) -> None:
         """Write bytes that are encoded already."""
@@ -221,10 +308,26 @@ class Writer:
     def records(self, records: Records) -> None:
         """Write record batches as a byte sequence, by reference."""
         size = records.size
-        self._buffer += INT32.pack(size)
+        self._length(size, INT32)
         if size:
             self._buffer = bytearray()
             self._pieces += (records, self._buffer)
+
+    def _length(self, length: int, layout: struct.Struct) -> None:
+        if self._is_flexible:
+            self.unsigned_varint(length + 1)
+        else:
+            self._buffer += layout.pack(length)
+
+
+def uuid_bytes(uuid: TopicId | None) -> bytes:
+    """Return the 16 bytes of a UUID; all are zero for None."""
+    return _ZERO_UUID if uuid is None else base64.urlsafe_b64decode(f"{uuid}==")
+
+
+def uuid_text(encoded: bytes) -> TopicId:
+    """Return Kafka's form of a UUID of 16 bytes: 22 characters of base64url."""
+    return base64.urlsafe_b64encode(encoded).decode().rstrip("=")
 
 
 def _not_null(value: T | None) -> T:

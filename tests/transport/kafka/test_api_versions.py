@@ -18,14 +18,14 @@ async def nothing(request: KafkaRequest) -> KafkaAnswer:
 
 
 APIS = [KafkaApi(KafkaApiKey.PRODUCE, 3, 8, nothing), KafkaApi(KafkaApiKey.FETCH, 4, 11, nothing)]
-ADVERTISED = [(0, 3, 8), (1, 4, 11), (18, 0, 3)]
+ADVERTISED = [(0, 3, 8), (1, 4, 11), (18, 0, 4)]
 
 
 def listed(answer: Any) -> list[tuple[int, int, int]]:
     return [(api.api_key, api.min_version, api.max_version) for api in answer.api_keys]
 
 
-@pytest.mark.parametrize("version", range(4))
+@pytest.mark.parametrize("version", range(5))
 def test_every_version_lists_the_apis_and_itself(version: int):
     answer = ask([api_versions_api(APIS)], ApiVersionsRequest(), version)
 
@@ -33,7 +33,7 @@ def test_every_version_lists_the_apis_and_itself(version: int):
     assert listed(answer) == ADVERTISED
 
 
-@pytest.mark.parametrize("version", [-1, 4, 5, 32_767])
+@pytest.mark.parametrize("version", [-1, 5, 6, 32_767])
 def test_who_asks_in_an_unknown_version_is_told_in_the_first_one(version: int):
     request = request_of(18, version, b"whatever that version looks like")
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regent.transport.kafka.api import MalformedRequestError
 from regent.transport.kafka.framing import CHUNK_BYTES, FrameBuffer
+from regent.transport.kafka.primitives import MalformedRequestError
 
 repeatable = settings(derandomize=True, deadline=None, database=None)
 MAX_BYTES = 4 * 1024 * 1024

@@ -18,16 +18,11 @@ from kafka.protocol.metadata import ApiVersionsRequest
 
 from regent.core.errors import RegentError
 from regent.transport.descriptors import RESERVED_DESCRIPTORS, Descriptors
-from regent.transport.kafka.api import (
-    KafkaAnswer,
-    KafkaApi,
-    KafkaApiKey,
-    KafkaRequest,
-    MalformedRequestError,
-)
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.connection import MAX_BYTES_WITHOUT_RECORDS, KafkaLimits
 from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.metrics import Closed
+from regent.transport.kafka.primitives import MalformedRequestError
 from regent.transport.server import PortInUseError
 from tests.support.descriptors import no_descriptor_left
 from tests.transport.kafka.conftest import Listen
@@ -72,6 +67,28 @@ def test_answers_go_out_in_the_order_of_the_requests(listen: Listen):
         desk.answer(b"second")
         desk.answer(b"first")
         assert [client.answer() for _ in bodies] == list(enumerate(bodies))
+
+
+def test_the_headers_of_flexible_messages_have_tagged_fields(listen: Listen):
+    seen: list[KafkaRequest] = []
+
+    async def handle(request: KafkaRequest) -> KafkaAnswer:
+        seen.append(request)
+        return (b"body",)
+
+    unknown_field = b"\x01\x05\x02xx"  # one field: tag 5, two bytes
+    with RawClient(listen([KafkaApi(METADATA, 0, 12, handle)])) as client:
+        client.send(request_bytes(unknown_field + b"asked", 7, version=9))
+        assert client.answer() == (7, b"\x00body")
+    assert [(bytes(request.body), request.client_id) for request in seen] == [(b"asked", "client")]
+
+
+def test_the_response_to_api_versions_has_the_old_header(listen: Listen):
+    with RawClient(listen(Desk().apis)) as client:
+        client.send(request_bytes(b"\x00\x02a\x02b\x00", 7, api_key=18, version=3))
+        correlation_id, body = client.answer()
+    assert correlation_id == 7
+    assert read(ApiVersionsRequest, 3, body).error_code == 0
 
 
 def test_nothing_is_sent_for_a_request_without_an_answer(listen: Listen):

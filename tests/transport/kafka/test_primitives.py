@@ -9,8 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regent.core.records import MemoryRecords
-from regent.transport.kafka.api import MalformedRequestError
-from regent.transport.kafka.primitives import MAX_ELEMENTS, Reader, Writer
+from regent.transport.kafka.primitives import (
+    MAX_ELEMENTS,
+    MalformedRequestError,
+    Reader,
+    Writer,
+    uuid_text,
+)
 
 repeatable = settings(derandomize=True, deadline=None, database=None)
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -19,7 +24,10 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "int16": st.integers(-(2**15), 2**15 - 1),
     "int32": INT32,
     "int64": st.integers(-(2**63), 2**63 - 1),
+    "float64": st.floats(allow_nan=False),
     "boolean": st.booleans(),
+    "uuid": st.none() | st.binary(min_size=16, max_size=16).filter(any).map(uuid_text),
+    "unsigned_varint": st.integers(0, 2**32 - 1),
     "string": st.text(max_size=50),
     "nullable_string": st.none() | st.text(max_size=50),
     "bytes_": st.binary(max_size=50),
@@ -28,49 +36,63 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 TYPED = st.sampled_from(sorted(VALUES)).flatmap(lambda n: VALUES[n].map(lambda value: (n, value)))
 
 
-def reader(data: bytes | bytearray) -> Reader:
-    return Reader(memoryview(data))
+FORMS = pytest.mark.parametrize("is_flexible", [False, True], ids=["old", "flexible"])
 
 
+def reader(data: bytes | bytearray, *, is_flexible: bool = False) -> Reader:
+    return Reader(memoryview(data), is_flexible=is_flexible)
+
+
+@FORMS
 @repeatable
-@given(st.lists(TYPED, max_size=10))
-def test_what_was_written_is_read_and_nothing_is_left(values: list[tuple[str, Any]]):
-    writer = Writer()
+@given(values=st.lists(TYPED, max_size=10))
+def test_what_was_written_is_read_and_nothing_is_left(
+    values: list[tuple[str, Any]], is_flexible: bool
+):
+    writer = Writer(is_flexible=is_flexible)
     for name, value in values:
         getattr(writer, name)(value)
 
-    read_from = reader(writer.whole())
+    read_from = reader(writer.whole(), is_flexible=is_flexible)
     assert [getattr(read_from, name)() for name, _ in values] == [value for _, value in values]
     assert read_from.remaining == 0
 
 
+@FORMS
 @repeatable
-@given(TYPED)
-def test_a_value_that_is_cut_off_is_malformed_wherever_the_cut_is(typed: tuple[str, Any]):
+@given(typed=TYPED)
+def test_a_value_that_is_cut_off_is_malformed_wherever_the_cut_is(
+    typed: tuple[str, Any], is_flexible: bool
+):
     name, value = typed
-    writer = Writer()
+    writer = Writer(is_flexible=is_flexible)
     getattr(writer, name)(value)
     whole = writer.whole()
 
     for end in range(len(whole)):
         with pytest.raises(MalformedRequestError):
-            getattr(reader(whole[:end]), name)()
+            getattr(reader(whole[:end], is_flexible=is_flexible), name)()
 
 
+@FORMS
 @repeatable
-@given(st.binary(max_size=100), st.sampled_from(sorted(VALUES)))
-def test_bytes_that_mean_nothing_are_malformed_and_no_other_error(data: bytes, name: str):
-    read_from = reader(data)
+@given(data=st.binary(max_size=100), name=st.sampled_from(sorted(VALUES)))
+def test_bytes_that_mean_nothing_are_malformed_and_no_other_error(
+    data: bytes, name: str, is_flexible: bool
+):
+    read_from = reader(data, is_flexible=is_flexible)
     with suppress(MalformedRequestError):
         read_from.array(getattr(read_from, name))
+        read_from.end_struct()
 
 
+@FORMS
 @repeatable
-@given(st.none() | st.lists(INT32))
-def test_arrays_may_be_null(values: list[int] | None):
-    writer = Writer()
+@given(values=st.none() | st.lists(INT32))
+def test_arrays_may_be_null(values: list[int] | None, is_flexible: bool):
+    writer = Writer(is_flexible=is_flexible)
     writer.nullable_array(values, writer.int32)
-    read_from = reader(writer.whole())
+    read_from = reader(writer.whole(), is_flexible=is_flexible)
     assert read_from.nullable_array(read_from.int32) == values
 
 
@@ -85,6 +107,34 @@ def test_an_array_has_no_more_elements_than_there_are_bytes(count: int):
     read_from = reader(struct.pack(">i", count) + bytes(8))
     with pytest.raises(MalformedRequestError):
         read_from.array(read_from.int8)
+
+
+@repeatable
+@given(st.dictionaries(st.integers(0, 2**32 - 1), st.binary(max_size=10), max_size=5))
+def test_tagged_fields_end_a_structure_of_a_flexible_message(tagged: dict[int, bytes]):
+    writer = Writer(is_flexible=True)
+    writer.end_struct(tagged)
+    read_from = reader(writer.whole(), is_flexible=True)
+    assert read_from.end_struct() == tagged
+    assert read_from.remaining == 0
+
+
+def test_an_old_message_has_no_tagged_fields():
+    writer = Writer()
+    writer.end_struct({1: b"a"})
+    assert writer.whole() == b""
+    assert reader(b"").end_struct() == {}
+
+
+def test_a_varint_has_at_most_five_bytes():
+    with pytest.raises(MalformedRequestError, match="varint"):
+        reader(b"\x80" * 5 + b"\x01").unsigned_varint()
+
+
+def test_tagged_fields_count_as_elements():
+    many = bytes([0xFF, 0xFF, 0x03])  # 65,535 fields
+    with pytest.raises(MalformedRequestError, match="more than 50000 elements"):
+        reader(many + bytes(200_000), is_flexible=True).end_struct()
 
 
 def test_a_string_is_utf_8():

@@ -1,0 +1,108 @@
+"""Declared messages in the encodings of others: random values, every version of Kafka 3.9."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import pkgutil
+import types
+from collections.abc import Iterator
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import kafka.protocol
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka.protocol.api_message import ApiMessage
+
+import regent.transport.kafka.messages as declared
+from regent.transport.kafka.api import FIRST_FLEXIBLE_VERSION, KafkaApiKey
+from regent.transport.kafka.message import decode, encoded
+from regent.transport.kafka.primitives import uuid_text
+from tests.support.kafka_versions import KAFKA_3_9
+from tests.transport.kafka.wire import request_of
+
+repeatable = settings(derandomize=True, deadline=None, database=None, max_examples=20)
+INTEGERS = {
+    f"int{bits}": st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)
+}
+UUIDS = st.none() | st.binary(min_size=16, max_size=16).filter(any).map(uuid_text)
+VALUES: dict[Any, st.SearchStrategy[Any]] = {
+    str: st.text(max_size=5),
+    bool: st.booleans(),
+    bytes: st.binary(max_size=5),
+    float: st.floats(allow_nan=False),
+}
+
+
+def messages() -> Iterator[type]:
+    for module_info in pkgutil.iter_modules(declared.__path__, f"{declared.__name__}."):
+        for value in vars(importlib.import_module(module_info.name)).values():
+            name = getattr(value, "__name__", "")
+            is_own = getattr(value, "__module__", "") == module_info.name
+            if is_own and name.endswith(("Request", "Response")):
+                yield value
+
+
+def others_type(name: str) -> Any:
+    """Return kafka-python's class of a message."""
+    for module_info in pkgutil.walk_packages(kafka.protocol.__path__, "kafka.protocol."):
+        module = importlib.import_module(module_info.name)
+        found = getattr(module, name, None)
+        if isinstance(found, type) and issubclass(found, ApiMessage):
+            return found
+    raise LookupError(name)
+
+
+def values_of(kind: Any, version: int) -> st.SearchStrategy[Any]:
+    """Return random values of a type, with defaults in fields that the version does not have."""
+    if get_origin(kind) is types.UnionType:
+        (inner,) = [part for part in get_args(kind) if part is not types.NoneType]
+        return st.none() | values_of(inner, version)
+    if get_origin(kind) is tuple:
+        return st.lists(values_of(get_args(kind)[0], version), max_size=3).map(tuple)
+    if get_origin(kind) is Annotated:
+        name = get_args(kind)[1]
+        return UUIDS if name == "uuid" else INTEGERS[name]
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        hints = get_type_hints(kind, include_extras=True)
+        present = {
+            field.name: values_of(hints[field.name], version)
+            for field in dataclasses.fields(kind)
+            if field.metadata.get("first version", 0)
+            <= version
+            <= field.metadata.get("last version", version)
+        }
+        return st.builds(kind, **present)
+    return VALUES[kind]
+
+
+def names(value: object) -> set[str]:
+    assert dataclasses.is_dataclass(value)
+    return {field.name for field in dataclasses.fields(value)}
+
+
+CASES = [
+    pytest.param(kind, version, id=f"{kind.__name__}-v{version}")
+    for kind in messages()
+    for version in range(KAFKA_3_9[others_type(kind.__name__).API_KEY][1] + 1)
+]
+
+
+@pytest.mark.parametrize(("kind", "version"), CASES)
+def test_a_message_is_encoded_as_others_encode_it_and_decoded_again(kind: type, version: int):
+    other = others_type(kind.__name__)
+    key = KafkaApiKey(other.API_KEY)
+    is_flexible = version >= FIRST_FLEXIBLE_VERSION[key]
+
+    @repeatable
+    @given(values_of(kind, version))
+    def check(value: object) -> None:
+        body = encoded(value, version, is_flexible=is_flexible)
+        read = other.decode(body, version=version)
+        read._header = None
+        assert bytes(read.encode(version=version)) == body
+        assert names(value) <= set(dir(read))
+        assert decode(kind, request_of(key, version, body)) == value
+
+    check()

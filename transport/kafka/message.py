@@ -1,0 +1,218 @@
+"""Messages of the Kafka protocol, declared as dataclasses.
+
+A class has the fields of all versions of a message, in the order of Kafka's schema::
+
+    @message
+    class ElectLeadersRequest:
+        election_type: Int8 = since(1, default=0)
+        topic_partitions: tuple[TopicPartitions, ...] | None
+        timeout_ms: Int32
+
+``int8`` to ``int64`` are ``Int8`` to ``Int64``; ``str``, ``bool``, ``bytes``, ``float`` (float64)
+and ``Uuid`` stand for themselves. A tuple is an array, ``| None`` makes a value nullable, and a
+field may be another message. The reader and the writer of each version are made once. Mirrors
+Kafka's MessageGenerator.
+
+kio has generated classes of all messages, but its reader is not safe for requests (see
+``primitives``), and its schemas lack the versions that Kafka 4.0 removed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable
+from functools import cache
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    NamedTuple,
+    TypeAlias,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from regent.core.protocol.control import TopicId
+from regent.transport.kafka.api import KafkaAnswer, KafkaRequest
+from regent.transport.kafka.primitives import Reader, Writer
+
+T = TypeVar("T")
+
+Int8: TypeAlias = Annotated[int, "int8"]
+Int16: TypeAlias = Annotated[int, "int16"]
+Int32: TypeAlias = Annotated[int, "int32"]
+Int64: TypeAlias = Annotated[int, "int64"]
+Uuid: TypeAlias = Annotated[TopicId | None, "uuid"]
+"""None is the UUID of which all bytes are zero."""
+
+_NEWEST: Final = 2**15 - 1
+_FIRST, _LAST, _TAG = "first version", "last version", "tag"
+_PRIMITIVES: Final = {str: "string", bool: "boolean", bytes: "bytes_", float: "float64"}
+
+_Read: TypeAlias = Callable[[Reader], Any]
+_Write: TypeAlias = Callable[[Writer, Any], None]
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def message(cls: type[T]) -> type[T]:
+    """Make a class a message, or a structure inside one."""
+    return dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(cls)
+
+
+def since(first: int, *, default: object, until: int = _NEWEST, tag: int | None = None) -> Any:
+    """Declare a field of the versions ``first`` to ``until``; others have the default.
+
+    A field with a ``tag`` is among the tagged fields. It is not written if it has the default.
+    """
+    return dataclasses.field(default=default, metadata={_FIRST: first, _LAST: until, _TAG: tag})
+
+
+def until(last: int, *, default: object) -> Any:
+    """Declare a field that only the versions up to ``last`` have."""
+    return since(0, default=default, until=last)
+
+
+def decode(message_type: type[T], request: KafkaRequest) -> T:
+    """Return the body of a request; raises ``MalformedRequestError``."""
+    kind: Any = message_type
+    value: T = _struct_reader(kind, request.api_version)(request.reader())
+    return value
+
+
+def answer(response: object, request: KafkaRequest) -> KafkaAnswer:
+    """Return a response in the version and form of its request."""
+    writer, kind = request.answer_writer(), _class_of(response)
+    _struct_writer(kind, request.api_version)(writer, response)
+    return writer.pieces()
+
+
+def encoded(value: object, version: int, *, is_flexible: bool) -> bytes:
+    """Return the bytes of a message or structure."""
+    writer = Writer(is_flexible=is_flexible)
+    _struct_writer(_class_of(value), version)(writer, value)
+    return writer.whole()
+
+
+class _Field(NamedTuple):
+    """A field; ``tag`` None: it has a place of its own."""
+
+    name: str
+    kind: Any
+    default: Any
+    is_present: bool
+    tag: int | None
+
+
+@cache
+def _fields(message_type: Any, version: int) -> list[_Field]:
+    kinds = get_type_hints(message_type, include_extras=True)
+    return [
+        _Field(
+            field.name,
+            kinds[field.name],
+            field.default,
+            field.metadata.get(_FIRST, 0) <= version <= field.metadata.get(_LAST, _NEWEST),
+            field.metadata.get(_TAG),
+        )
+        for field in dataclasses.fields(message_type)
+    ]
+
+
+@cache
+def _struct_reader(message_type: Any, version: int) -> _Read:
+    fields = [field for field in _fields(message_type, version) if field.is_present]
+    places = [(f.name, _reader(f.kind, version)) for f in fields if f.tag is None]
+    tagged = {f.tag: (f.name, _reader(f.kind, version)) for f in fields if f.tag is not None}
+
+    def read(reader: Reader) -> Any:
+        values = {name: read_value(reader) for name, read_value in places}
+        for tag, data in reader.end_struct().items():
+            if tag in tagged:
+                name, read_value = tagged[tag]
+                values[name] = read_value(Reader(data, is_flexible=True))
+        return message_type(**values)
+
+    return read
+
+
+@cache
+def _struct_writer(message_type: Any, version: int) -> _Write:
+    fields = [field for field in _fields(message_type, version) if field.is_present]
+    places = [(f.name, _writer(f.kind, version)) for f in fields if f.tag is None]
+    tagged = [(f.tag, f, _writer(f.kind, version)) for f in fields if f.tag is not None]
+
+    def write(writer: Writer, value: Any) -> None:
+        for name, write_value in places:
+            write_value(writer, getattr(value, name))
+        tags: dict[int, bytes] = {}
+        for tag, field, write_value in tagged:
+            if (content := getattr(value, field.name)) != field.default:
+                inner = Writer(is_flexible=True)
+                write_value(inner, content)
+                tags[tag] = inner.whole()
+        writer.end_struct(tags)
+
+    return write
+
+
+def _reader(kind: Any, version: int) -> _Read:
+    kind, is_nullable = _split(kind)
+    if (element := _element(kind)) is not None:
+        read = _reader(element, version)
+        if is_nullable:
+            return lambda reader: _tuple(reader.nullable_array(lambda: read(reader)))
+        return lambda reader: tuple(reader.array(lambda: read(reader)))
+    if _is_struct(kind):
+        return _struct_reader(kind, version)
+    method = getattr(Reader, _primitive(kind, is_nullable))
+    if kind is bytes:  # a copy, because a view would keep the whole request in memory
+        return lambda reader: None if (view := method(reader)) is None else bytes(view)
+    return method  # type: ignore[no-any-return]
+
+
+def _writer(kind: Any, version: int) -> _Write:
+    kind, is_nullable = _split(kind)
+    if (element := _element(kind)) is not None:
+        write = _writer(element, version)
+        method = Writer.nullable_array if is_nullable else Writer.array
+        return lambda writer, values: method(writer, values, lambda value: write(writer, value))
+    if _is_struct(kind):
+        return _struct_writer(kind, version)
+    return getattr(Writer, _primitive(kind, is_nullable))  # type: ignore[no-any-return]
+
+
+def _split(kind: Any) -> tuple[Any, bool]:
+    """Return a type without ``| None``, and whether it had that."""
+    if get_origin(kind) is not types.UnionType:
+        return kind, False
+    (inner,) = [part for part in get_args(kind) if part is not types.NoneType]
+    return inner, True
+
+
+def _is_struct(kind: Any) -> bool:
+    return dataclasses.is_dataclass(kind)
+
+
+def _element(kind: Any) -> Any:
+    """Return the type of the elements of an array; None: it is no array."""
+    return get_args(kind)[0] if get_origin(kind) is tuple else None
+
+
+def _primitive(kind: Any, is_nullable: bool) -> str:
+    """Return the name of the methods of ``Reader`` and ``Writer`` for a type."""
+    if get_origin(kind) is Annotated:
+        return str(get_args(kind)[1])
+    name = _PRIMITIVES[kind].rstrip("_") if is_nullable else _PRIMITIVES[kind]
+    return f"nullable_{name}" if is_nullable else name
+
+
+def _class_of(value: object) -> Any:
+    return type(value)
+
+
+def _tuple(values: list[T] | None) -> tuple[T, ...] | None:
+    return None if values is None else tuple(values)
