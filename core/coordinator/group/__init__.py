@@ -1,0 +1,1 @@
+"""The group coordinator, with the classic protocol. Mirrors ``kafka.coordinator.group``."""

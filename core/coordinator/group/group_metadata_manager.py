@@ -1,0 +1,509 @@
+"""The groups of this coordinator: which partitions it owns, what it stores and reads.
+
+A group belongs to a partition of ``__consumer_offsets``, and to the leader of that partition. The
+leader reads the log of the partition before it answers. A *term* is the leader epoch with which its
+leadership began. Every append names the term, so that nothing is written that was decided on what
+the coordinator knew in an earlier one. Mirrors ``kafka.coordinator.group.GroupMetadataManager``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from regent.core.coordinator.group.consumer_protocol import CONSUMER
+from regent.core.coordinator.group.group_loading import LoadedGroup
+from regent.core.coordinator.group.group_metadata import (
+    DEAD,
+    EMPTY,
+    STABLE,
+    GroupMetadata,
+    MemberMetadata,
+)
+from regent.core.coordinator.group.group_offsets import CommittedOffset
+from regent.core.coordinator.group.group_records import (
+    GroupKey,
+    OffsetKey,
+    Record,
+    StoredGroup,
+    StoredMember,
+)
+from regent.core.coordinator.partition_for import partition_for
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.protocol.groups import (
+    NO_TIMESTAMP,
+    CommitOffsets,
+    DeleteOffsetsResult,
+    FetchedOffset,
+    FetchOffsetsResult,
+    ListedGroup,
+    OffsetAndMetadata,
+    ProducerIdAndEpoch,
+    SupportedProtocol,
+)
+
+ACKS_ALL: Final = -1
+ACKS_NONE: Final = 0
+
+Respond = Callable[[Errors], None]
+RespondToAppend = Callable[[Errors, int], None]
+
+_COMMIT_ERRORS: Final[Mapping[Errors, Errors]] = {
+    Errors.UNKNOWN_TOPIC_OR_PARTITION: Errors.COORDINATOR_NOT_AVAILABLE,
+    Errors.NOT_ENOUGH_REPLICAS: Errors.COORDINATOR_NOT_AVAILABLE,
+    Errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND: Errors.COORDINATOR_NOT_AVAILABLE,
+    Errors.NOT_LEADER_OR_FOLLOWER: Errors.NOT_COORDINATOR,
+    Errors.KAFKA_STORAGE_ERROR: Errors.NOT_COORDINATOR,
+    Errors.MESSAGE_TOO_LARGE: Errors.INVALID_COMMIT_OFFSET_SIZE,
+    Errors.RECORD_LIST_TOO_LARGE: Errors.INVALID_COMMIT_OFFSET_SIZE,
+    Errors.INVALID_FETCH_SIZE: Errors.INVALID_COMMIT_OFFSET_SIZE,
+    Errors.NETWORK_EXCEPTION: Errors.COORDINATOR_LOAD_IN_PROGRESS,
+}
+_STORE_ERRORS: Final[Mapping[Errors, Errors]] = {
+    **_COMMIT_ERRORS,
+    Errors.MESSAGE_TOO_LARGE: Errors.UNKNOWN_SERVER_ERROR,
+    Errors.RECORD_LIST_TOO_LARGE: Errors.UNKNOWN_SERVER_ERROR,
+    Errors.INVALID_FETCH_SIZE: Errors.UNKNOWN_SERVER_ERROR,
+    Errors.REQUEST_TIMED_OUT: Errors.REBALANCE_IN_PROGRESS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """The settings of a group coordinator. Times in milliseconds; Kafka's defaults."""
+
+    offsets_topic_partitions: int = 50
+    min_session_timeout_ms: int = 6_000
+    max_session_timeout_ms: int = 1_800_000
+    max_size: int = 2**31 - 1
+    initial_rebalance_delay_ms: int = 3_000
+    offset_metadata_max_bytes: int = 4_096
+    offsets_retention_ms: int = 7 * 24 * 60 * 60_000
+
+
+class Clock(NamedTuple):
+    """``monotonic_ms``: for timers; ``time_ms``: since 1970, for what is stored."""
+
+    monotonic_ms: Callable[[], int]
+    time_ms: Callable[[], int]
+
+
+class GroupLog(Protocol):
+    """The partitions of ``__consumer_offsets`` that this broker leads."""
+
+    def append(
+        self,
+        partition: int,
+        term: int,
+        records: Sequence[Record],
+        respond: RespondToAppend,
+        *,
+        acks: int = ACKS_ALL,
+        producer: ProducerIdAndEpoch | None = None,
+    ) -> None:
+        """Append a batch; ``respond`` with the offset of its first record when ``acks`` is met.
+
+        NOT_LEADER_OR_FOLLOWER if the leadership of ``term`` has ended, also if another began.
+        ``producer``: the batch is part of its transaction.
+        """
+        ...
+
+    def load(self, partition: int, term: int) -> None:
+        """Begin to read a partition. ``GroupMetadataManager.on_loaded`` is called at the end."""
+        ...
+
+
+class GroupMetadataManager:
+    """Used on the coordinator's thread only."""
+
+    def __init__(self, config: GroupConfig, log: GroupLog, clock: Clock) -> None:
+        self.groups: dict[str, GroupMetadata] = {}
+        self.is_active = False
+        """Whether the coordinator was started, and is not stopping."""
+        self._config = config
+        self._log = log
+        self._clock = clock
+        self._terms: dict[int, int] = {}  # of owned partitions
+        self._loading: dict[int, int] = {}  # partition -> term
+        self._epochs: dict[int, int] = {}  # the highest leader epoch known of each partition
+
+    # --- ownership ---
+
+    def partition_of(self, group_id: str) -> int:
+        """Return the partition that has the records of a group."""
+        return partition_for(group_id, self._config.offsets_topic_partitions)
+
+    def problem(self, group_id: str, *, may_be_empty: bool = False) -> Errors:
+        """Return why requests for a group cannot be answered here; NONE: they can."""
+        if not group_id and not may_be_empty:
+            return Errors.INVALID_GROUP_ID
+        if not self.is_active:
+            return Errors.COORDINATOR_NOT_AVAILABLE
+        partition = self.partition_of(group_id)
+        if partition in self._loading:
+            return Errors.COORDINATOR_LOAD_IN_PROGRESS
+        return Errors.NONE if partition in self._terms else Errors.NOT_COORDINATOR
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a partition is being read."""
+        return bool(self._loading)
+
+    def on_elected(self, partition: int, epoch: int) -> None:
+        """This broker leads a partition: read it, unless it did so already or knows of a later."""
+        if epoch < self._epochs.get(partition, -1):
+            return
+        self._epochs[partition] = epoch
+        if partition not in self._terms and partition not in self._loading:
+            self._loading[partition] = epoch
+            self._log.load(partition, epoch)
+
+    def on_loaded(
+        self, partition: int, term: int, groups: Mapping[str, LoadedGroup] | None
+    ) -> list[GroupMetadata]:
+        """A partition was read; None: it failed, and the coordinator does not own it.
+
+        Return the groups that are new in memory.
+        """
+        if self._loading.get(partition) != term:
+            return []  # the leadership has ended
+        del self._loading[partition]
+        if groups is None:
+            return []
+        self._terms[partition] = term
+        return [
+            self._load(group_id, partition, group)
+            for group_id, group in groups.items()
+            if group.stored is not None or group.committed or group.transactional
+        ]
+
+    def _load(self, group_id: str, partition: int, loaded: LoadedGroup) -> GroupMetadata:
+        group = self.groups[group_id] = GroupMetadata(group_id, partition, self._clock.time_ms())
+        group.offsets.committed = loaded.committed
+        group.offsets.transactional.update(loaded.transactional)
+        if (stored := loaded.stored) is not None:
+            since_ms = stored.state_timestamp_ms
+            group.state_timestamp_ms = None if since_ms == NO_TIMESTAMP else since_ms
+            group.generation_id = stored.generation_id
+            group.protocol_type = stored.protocol_type or None
+            group.protocol_name = stored.protocol_name
+            group.leader_id = stored.leader_id
+            group.state = STABLE if stored.members else EMPTY
+            group.load(_member(row, stored.protocol_name) for row in stored.members)
+            group.compute_subscribed_topics()
+        return group
+
+    def on_resigned(self, partition: int, epoch: int | None) -> list[GroupMetadata]:
+        """This broker does not lead a partition any more; None: its replica was deleted.
+
+        Return the groups that were in memory. A topic that is created again has lower epochs.
+        """
+        if epoch is None:
+            self._epochs.pop(partition, None)
+        elif epoch < self._epochs.get(partition, -1):
+            return []
+        else:
+            self._epochs[partition] = epoch
+        self._terms.pop(partition, None)
+        self._loading.pop(partition, None)
+        gone = [group for group in self.groups.values() if group.partition == partition]
+        for group in gone:
+            del self.groups[group.group_id]
+        return gone
+
+    # --- groups ---
+
+    def get_or_create(self, group_id: str) -> GroupMetadata:
+        """Return a group, a new one if there is none."""
+        group = self.groups.get(group_id)
+        if group is None:
+            partition = self.partition_of(group_id)
+            group = GroupMetadata(group_id, partition, self._clock.time_ms())
+            self.groups[group_id] = group
+        return group
+
+    def list_groups(
+        self, states: Collection[str], types: Collection[str]
+    ) -> tuple[Errors, list[ListedGroup]]:
+        """Return the groups in one of ``states``, of one of ``types`` (KIP-518); empty: all."""
+        if not self.is_active:
+            return Errors.COORDINATOR_NOT_AVAILABLE, []
+        wanted = {state.lower() for state in states}
+        has_type = not types or "classic" in {name.lower() for name in types}
+        listed = [
+            ListedGroup(group.group_id, group.protocol_type or "", group.state.value)
+            for group in self.groups.values()
+            if has_type and (not wanted or group.state.value.lower() in wanted)
+        ]
+        error = Errors.COORDINATOR_LOAD_IN_PROGRESS if self.is_loading else Errors.NONE
+        return error, listed
+
+    def count_by_state(self) -> Counter[str]:
+        """Return how many groups are in each state."""
+        return Counter(group.state.value for group in self.groups.values())
+
+    def store(
+        self, group: GroupMetadata, assignments: Mapping[str, bytes], respond: Respond
+    ) -> None:
+        """Write the record of a group, with the assignments that it is to have."""
+
+        def answered(error: Errors, _offset: int) -> None:
+            respond(_STORE_ERRORS.get(error, error))
+
+        record = Record(GroupKey(group.group_id), _stored(group, assignments))
+        self._append(group, [record], answered)
+
+    def _append(
+        self,
+        group: GroupMetadata,
+        records: Sequence[Record],
+        respond: RespondToAppend,
+        *,
+        acks: int = ACKS_ALL,
+        producer: ProducerIdAndEpoch | None = None,
+    ) -> None:
+        term = self._terms.get(group.partition)
+        if term is None:
+            respond(Errors.NOT_LEADER_OR_FOLLOWER, -1)
+        else:
+            self._log.append(group.partition, term, records, respond, acks=acks, producer=producer)
+
+    # --- positions ---
+
+    def commit(
+        self,
+        group: GroupMetadata,
+        request: CommitOffsets,
+        respond: Callable[[Mapping[TopicPartition, Errors]], None],
+    ) -> None:
+        """Store positions; those with too much metadata are refused."""
+        most = self._config.offset_metadata_max_bytes
+        errors = dict.fromkeys(request.offsets, Errors.OFFSET_METADATA_TOO_LARGE)
+        fitting = {
+            topic_partition: value
+            for topic_partition, value in request.offsets.items()
+            if _utf16_length(value.metadata) <= most
+        }
+        if not fitting:
+            respond(errors)
+            return
+        offsets, producer = group.offsets, request.producer
+        if producer is None:
+            offsets.stage(fitting)
+        else:
+            offsets.stage_transactional(producer.producer_id, fitting)
+
+        def answered(error: Errors, record_offset: int) -> None:
+            if producer is None and error is Errors.NONE:
+                offsets.commit(fitting, record_offset)
+            elif producer is None:
+                offsets.fail(fitting)
+            elif error is Errors.NONE:
+                offsets.put_transactional(producer.producer_id, fitting, record_offset)
+            else:
+                offsets.fail_transactional(producer.producer_id, fitting)
+            errors.update(dict.fromkeys(fitting, _COMMIT_ERRORS.get(error, error)))
+            respond(errors)
+
+        records = [
+            Record(OffsetKey(group.group_id, topic_partition), value)
+            for topic_partition, value in fitting.items()
+        ]
+        self._append(group, records, answered, producer=producer)
+
+    def complete_transaction(self, partition: int, producer_id: int, *, is_commit: bool) -> None:
+        """A marker is in the log of a partition: the positions of the transaction take effect."""
+        for group in self.groups.values():
+            if group.partition == partition and producer_id in group.offsets.transactional:
+                group.offsets.complete_transaction(producer_id, is_commit=is_commit)
+
+    def fetch(
+        self,
+        group_id: str,
+        partitions: Collection[TopicPartition] | None,
+        *,
+        require_stable: bool,
+    ) -> FetchOffsetsResult:
+        """Return positions; None: all that the group has."""
+        error = self.problem(group_id, may_be_empty=True)
+        if error is not Errors.NONE:
+            return FetchOffsetsResult(error)
+        group = self.groups.get(group_id)
+        if group is None or group.state is DEAD:
+            nothing = FetchedOffset(Errors.NONE)
+            return FetchOffsetsResult(Errors.NONE, dict.fromkeys(partitions or (), nothing))
+        wanted = group.offsets.committed if partitions is None else partitions
+        return FetchOffsetsResult(
+            Errors.NONE, {tp: _fetched(group, tp, require_stable=require_stable) for tp in wanted}
+        )
+
+    def delete_offsets(
+        self,
+        group_id: str,
+        partitions: Collection[TopicPartition],
+        respond: Callable[[DeleteOffsetsResult], None],
+    ) -> None:
+        """Delete positions of topics that the group does not consume."""
+        error, group = self.problem(group_id), self.groups.get(group_id)
+        if error is Errors.NONE:
+            if group is None or group.state is DEAD:
+                error = Errors.GROUP_ID_NOT_FOUND
+            elif group.state is not EMPTY and group.protocol_type != CONSUMER:
+                error = Errors.NON_EMPTY_GROUP
+        if error is not Errors.NONE or group is None:
+            respond(DeleteOffsetsResult(error))
+            return
+        used = group.state is not EMPTY
+        errors = {
+            tp: Errors.GROUP_SUBSCRIBED_TO_TOPIC
+            for tp in partitions
+            if used and group.is_subscribed_to(tp.topic)
+        }
+        unused = [tp for tp in partitions if tp not in errors]
+
+        def deleted(error: Errors) -> None:
+            answers = {**errors, **dict.fromkeys(unused, Errors.NONE)}
+            respond(DeleteOffsetsResult(error, answers if error is Errors.NONE else {}))
+
+        values = {tp: group.offsets.committed.get(tp) for tp in unused}
+        self._delete(group, values, deleted)
+
+    def delete_group(self, group_id: str, respond: Respond) -> None:
+        """Delete a group without members, and its positions."""
+        error, group = self.problem(group_id, may_be_empty=True), self.groups.get(group_id)
+        if error is Errors.NONE:
+            if group is None or group.state is DEAD:
+                error = Errors.GROUP_ID_NOT_FOUND
+            elif group.state is not EMPTY:
+                error = Errors.NON_EMPTY_GROUP
+        if error is not Errors.NONE or group is None:
+            respond(error)
+        else:
+            self._delete(group, dict(group.offsets.committed), respond, is_whole=True)
+
+    def _delete(
+        self,
+        group: GroupMetadata,
+        values: Mapping[TopicPartition, CommittedOffset | None],
+        respond: Respond,
+        *,
+        acks: int = ACKS_ALL,
+        is_whole: bool = False,
+    ) -> None:
+        """Append tombstones, then forget what they delete: Kafka forgets it before.
+
+        A group without members goes too, with ``is_whole`` or if it has no other positions.
+        """
+        removed = [tp for tp, value in values.items() if value is not None]
+        goes = group.state is EMPTY and (is_whole or group.offsets.has_only(removed))
+        records = [Record(OffsetKey(group.group_id, tp), None) for tp in removed]
+        if goes and group.generation_id > 0:
+            records.append(Record(GroupKey(group.group_id), None))
+
+        def appended(error: Errors, _offset: int) -> None:
+            if error is Errors.NONE:
+                group.offsets.remove(values)
+                if goes and group.state is EMPTY and group.offsets.has_only(()):
+                    group.transition_to(DEAD, self._clock.time_ms())
+                    self.groups.pop(group.group_id, None)
+            respond(_COMMIT_ERRORS.get(error, error))
+
+        if is_whole:
+            group.offsets.transactional.clear()
+        if records:
+            self._append(group, records, appended, acks=acks)
+        else:
+            appended(Errors.NONE, -1)
+
+    def on_partitions_deleted(self, partitions: Collection[TopicPartition]) -> None:
+        """Topics are gone: forget the positions of all groups in them."""
+        for group in list(self.groups.values()):
+            counted = group.offsets.forget(partitions)
+            if counted:
+                records = [Record(OffsetKey(group.group_id, tp), None) for tp in counted]
+                self._append(group, records, _ignore, acks=ACKS_NONE)
+
+    def expire(self, groups: Iterable[GroupMetadata]) -> int:
+        """Delete the positions of groups that have expired; return how many."""
+        count = 0
+        for group in groups:
+            expired = dict(self._expired(group))
+            count += len(expired)
+            if expired or (group.state is EMPTY and group.offsets.has_only(())):
+                self._delete(group, expired, lambda _error: None, acks=ACKS_NONE)
+        return count
+
+    def _expired(self, group: GroupMetadata) -> Iterable[tuple[TopicPartition, CommittedOffset]]:
+        now_ms, retention_ms = self._clock.time_ms(), self._config.offsets_retention_ms
+        offsets, topics = group.offsets, group.subscribed_topics
+        if group.protocol_type is None:
+            return offsets.expired(now_ms, retention_ms, None, ())
+        if group.state is EMPTY:
+            return offsets.expired(now_ms, retention_ms, group.state_timestamp_ms, ())
+        if group.protocol_type == CONSUMER and group.state is STABLE and topics is not None:
+            return offsets.expired(now_ms, retention_ms, None, topics)
+        return ()
+
+
+def _fetched(
+    group: GroupMetadata, topic_partition: TopicPartition, *, require_stable: bool
+) -> FetchedOffset:
+    if require_stable and group.offsets.is_unstable(topic_partition):
+        return FetchedOffset(Errors.UNSTABLE_OFFSET_COMMIT)
+    committed = group.offsets.committed.get(topic_partition)
+    if committed is None:
+        return FetchedOffset(Errors.NONE)
+    value: OffsetAndMetadata = committed.value
+    return FetchedOffset(Errors.NONE, value.offset, value.leader_epoch, value.metadata)
+
+
+def _member(row: StoredMember, protocol_name: str | None) -> MemberMetadata:
+    """Return a stored member, which supports only the protocol of its group."""
+    protocols = (SupportedProtocol(protocol_name or "", row.subscription),)
+    member = MemberMetadata(
+        row.member_id,
+        row.group_instance_id,
+        row.client_id,
+        row.client_host,
+        row.session_timeout_ms,
+        row.rebalance_timeout_ms,
+        protocols,
+    )
+    member.assignment = row.assignment
+    return member
+
+
+def _stored(group: GroupMetadata, assignments: Mapping[str, bytes]) -> StoredGroup:
+    since_ms = group.state_timestamp_ms
+    return StoredGroup(
+        group.protocol_type or "",
+        group.generation_id,
+        group.protocol_name,
+        group.leader_id,
+        NO_TIMESTAMP if since_ms is None else since_ms,
+        tuple(
+            StoredMember(
+                member.member_id,
+                member.group_instance_id,
+                member.client_id,
+                member.client_host,
+                member.rebalance_timeout_ms,
+                member.session_timeout_ms,
+                member.metadata(group.protocol_name),
+                assignments.get(member.member_id, b""),
+            )
+            for member in group.members.values()
+        ),
+    )
+
+
+def _utf16_length(text: str) -> int:
+    """Return the length of a string as Java counts it."""
+    return len(text) + sum(character > "\uffff" for character in text)
+
+
+def _ignore(_error: Errors, _offset: int) -> None:
+    """A tombstone need not be written: a later coordinator finds the topic gone, too."""

@@ -1,0 +1,152 @@
+"""The positions of one group: committed, about to be committed, and those of open transactions.
+
+A commit is staged before its record is appended. It counts when the record is replicated, for a
+transaction when its marker is. Of two commits the one with the later record counts, in whatever
+order they become known. Mirrors the offsets of ``kafka.coordinator.group.GroupMetadata``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeAlias
+
+from regent.core.model import TopicPartition
+from regent.core.protocol.groups import NO_TIMESTAMP, OffsetAndMetadata
+
+
+class CommittedOffset(NamedTuple):
+    """A position; ``record_offset``: of its record in ``__consumer_offsets``."""
+
+    record_offset: int
+    value: OffsetAndMetadata
+
+    def is_later_than(self, other: CommittedOffset | None) -> bool:
+        """Whether its record follows that of another."""
+        return other is None or other.record_offset < self.record_offset
+
+
+TransactionalOffsets: TypeAlias = dict[TopicPartition, CommittedOffset | None]
+"""The positions of an open transaction; None: the record is not replicated yet."""
+
+
+class GroupOffsets:
+    """The positions of one group."""
+
+    __slots__ = ("_pending", "committed", "transactional")
+
+    def __init__(self) -> None:
+        self.committed: dict[TopicPartition, CommittedOffset] = {}
+        self.transactional: dict[int, TransactionalOffsets] = {}
+        """By producer id."""
+        self._pending: dict[TopicPartition, OffsetAndMetadata] = {}
+
+    def has_only(self, partitions: Collection[TopicPartition]) -> bool:
+        """Whether there are no positions but those that count of ``partitions``."""
+        is_settled = not self._pending and not self.transactional
+        return is_settled and self.committed.keys() <= set(partitions)
+
+    # --- commits ---
+
+    def stage(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Note positions whose record is about to be appended."""
+        self._pending.update(offsets)
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], record_offset: int
+    ) -> None:
+        """Count staged positions, whose records are replicated, unless later ones count already.
+
+        A position that is not staged any more is left out: its topic was deleted.
+        """
+        for topic_partition, value in offsets.items():
+            if topic_partition in self._pending:
+                self.put(topic_partition, CommittedOffset(record_offset, value))
+        self.fail(offsets)
+
+    def fail(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Forget that positions are staged, unless others have been staged since."""
+        for topic_partition, value in offsets.items():
+            if self._pending.get(topic_partition) is value:
+                del self._pending[topic_partition]
+
+    def put(self, topic_partition: TopicPartition, committed: CommittedOffset) -> None:
+        """Count a position, unless one with a later record counts already."""
+        if committed.is_later_than(self.committed.get(topic_partition)):
+            self.committed[topic_partition] = committed
+
+    # --- commits in transactions ---
+
+    def stage_transactional(self, producer_id: int, partitions: Iterable[TopicPartition]) -> None:
+        """Note positions of a transaction whose record is about to be appended."""
+        self.transactional.setdefault(producer_id, {}).update(dict.fromkeys(partitions))
+
+    def put_transactional(
+        self,
+        producer_id: int,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        record_offset: int,
+    ) -> None:
+        """Note positions of a transaction whose record is replicated."""
+        pending = self.transactional.get(producer_id, {})
+        for topic_partition, value in offsets.items():
+            if topic_partition in pending:
+                pending[topic_partition] = CommittedOffset(record_offset, value)
+
+    def fail_transactional(self, producer_id: int, partitions: Iterable[TopicPartition]) -> None:
+        """Forget positions of a transaction whose record was not appended."""
+        pending = self.transactional.get(producer_id, {})
+        for topic_partition in partitions:
+            if pending.get(topic_partition) is None:
+                pending.pop(topic_partition, None)
+        if not pending:
+            self.transactional.pop(producer_id, None)
+
+    def complete_transaction(self, producer_id: int, *, is_commit: bool) -> None:
+        """Count the positions of a transaction, or forget them."""
+        for topic_partition, committed in self.transactional.pop(producer_id, {}).items():
+            if is_commit and committed is not None:
+                self.put(topic_partition, committed)
+
+    # --- reading and removing ---
+
+    def is_unstable(self, topic_partition: TopicPartition) -> bool:
+        """Whether a position may change soon, without another request."""
+        return topic_partition in self._pending or any(
+            topic_partition in offsets for offsets in self.transactional.values()
+        )
+
+    def remove(self, values: Mapping[TopicPartition, CommittedOffset | None]) -> None:
+        """Forget positions, whose tombstones are appended, unless others count since."""
+        for topic_partition, value in values.items():
+            if value is not None and self.committed.get(topic_partition) is value:
+                del self.committed[topic_partition]
+
+    def forget(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Forget everything about partitions that were deleted; return those that counted."""
+        counted = [tp for tp in partitions if self.committed.pop(tp, None) is not None]
+        for topic_partition in partitions:
+            self._pending.pop(topic_partition, None)
+            for offsets in self.transactional.values():
+                offsets.pop(topic_partition, None)
+        for producer_id in [p for p, offsets in self.transactional.items() if not offsets]:
+            del self.transactional[producer_id]
+        return counted
+
+    def expired(
+        self, now_ms: int, retention_ms: int, since_ms: int | None, topics_kept: Collection[str]
+    ) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
+        """Yield the positions that have expired.
+
+        ``since_ms``: when the retention began, for all; None: with the commit of each. Positions of
+        ``topics_kept``, and those about to be committed, do not expire.
+        """
+        for topic_partition, committed in self.committed.items():
+            value = committed.value
+            if topic_partition in self._pending or topic_partition.topic in topics_kept:
+                continue
+            began_ms = value.commit_timestamp_ms if since_ms is None else since_ms
+            expire_ms = value.expire_timestamp_ms
+            if expire_ms == NO_TIMESTAMP:
+                expire_ms = began_ms + retention_ms
+            if now_ms >= expire_ms:
+                yield topic_partition, committed

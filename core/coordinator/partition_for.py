@@ -1,0 +1,26 @@
+"""The partition of an internal topic that has the state of a group or of a transactional id.
+
+Mirrors ``GroupMetadataManager.partitionFor``: clients never compute it, but a log written by Kafka
+must be found again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_INT32_MIN: Final = -(2**31)
+
+
+def partition_for(key: str, partitions: int) -> int:
+    """Return the partition of ``key``: the absolute value of Java's hash, modulo the number."""
+    hash_code = java_hash(key)
+    return 0 if hash_code == _INT32_MIN else abs(hash_code) % partitions
+
+
+def java_hash(text: str) -> int:
+    """Return ``String.hashCode``: of UTF-16 code units, in 32 bits with a sign."""
+    encoded = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for high, low in zip(encoded[::2], encoded[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    return value - 2**32 if value >= 2**31 else value

@@ -1,0 +1,195 @@
+"""Requests of the members of groups, and their answers, as values. Times in milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from regent.core.errors import Errors
+from regent.core.model import NO_EPOCH, TopicPartition
+
+NO_GENERATION: Final = -1
+NO_MEMBER_ID: Final = ""
+NO_OFFSET: Final = -1
+NO_TIMESTAMP: Final = -1
+
+
+class SupportedProtocol(NamedTuple):
+    """An assignor that a member supports, and what the member tells the leader for it."""
+
+    name: str
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroup:
+    """A member joins, or joins again.
+
+    ``requires_member_id``: a member without an id gets one and joins again (KIP-394).
+    ``can_skip_assignment``: a leader that returns is told so (KIP-814).
+    """
+
+    group_id: str
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[SupportedProtocol, ...]
+    requires_member_id: bool = True
+    can_skip_assignment: bool = True
+
+
+class JoinedMember(NamedTuple):
+    """A member, as the leader of its group is told of it."""
+
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroupResult:
+    """The answer to JoinGroup; only the leader is told the members."""
+
+    error_code: Errors
+    member_id: str
+    generation_id: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader_id: str = NO_MEMBER_ID
+    skips_assignment: bool = False
+    members: tuple[JoinedMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncGroup:
+    """A member asks for its assignment; the leader's request has those of all members.
+
+    ``needs_protocol``: a request without the protocol's type and name is refused.
+    """
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignments: Mapping[str, bytes] = field(default_factory=dict)
+    needs_protocol: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SyncGroupResult:
+    """The answer to SyncGroup."""
+
+    error_code: Errors
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+class LeavingMember(NamedTuple):
+    """A member that leaves, or a static member that an operator removes by its instance id."""
+
+    member_id: str
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroupResult:
+    """The answer to LeaveGroup; an error for each member if ``error_code`` is NONE."""
+
+    error_code: Errors
+    members: tuple[tuple[LeavingMember, Errors], ...] = ()
+
+
+class OffsetAndMetadata(NamedTuple):
+    """A position of a group; ``expire_timestamp_ms`` only if the client asked for a retention."""
+
+    offset: int
+    leader_epoch: int = NO_EPOCH
+    metadata: str = ""
+    commit_timestamp_ms: int = NO_TIMESTAMP
+    expire_timestamp_ms: int = NO_TIMESTAMP
+
+
+class ProducerIdAndEpoch(NamedTuple):
+    """A producer with a transaction."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOffsets:
+    """A group commits positions. ``producer``: as part of its transaction.
+
+    ``knows_loading``: the client knows COORDINATOR_LOAD_IN_PROGRESS in answers to such commits.
+    """
+
+    group_id: str
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    member_id: str = NO_MEMBER_ID
+    generation_id: int = NO_GENERATION
+    group_instance_id: str | None = None
+    producer: ProducerIdAndEpoch | None = None
+    knows_loading: bool = True
+
+
+class FetchedOffset(NamedTuple):
+    """A position of a group, or -1 if there is none."""
+
+    error_code: Errors
+    offset: int = NO_OFFSET
+    leader_epoch: int = NO_EPOCH
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOffsetsResult:
+    """The positions of a group."""
+
+    error_code: Errors
+    offsets: Mapping[TopicPartition, FetchedOffset] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOffsetsResult:
+    """The answer to OffsetDelete; an error for each partition if ``error_code`` is NONE."""
+
+    error_code: Errors
+    partitions: Mapping[TopicPartition, Errors] = field(default_factory=dict)
+
+
+class DescribedMember(NamedTuple):
+    """A member, as tools see it."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedGroup:
+    """A group, as tools see it; ``state`` is empty with an error."""
+
+    error_code: Errors
+    state: str = ""
+    protocol_type: str = ""
+    protocol_name: str = ""
+    members: tuple[DescribedMember, ...] = ()
+
+
+class ListedGroup(NamedTuple):
+    """A group in the list of all."""
+
+    group_id: str
+    protocol_type: str
+    state: str

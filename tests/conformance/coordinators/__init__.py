@@ -1,0 +1,1 @@
+"""The conformance cases of coordinators, transactions and compaction, one module a suite."""

@@ -1,0 +1,152 @@
+"""The suite ``records``: records of the internal topics as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from regent.core.coordinator.group.group_records import (
+    GroupKey,
+    OffsetKey,
+    StoredGroup,
+    StoredMember,
+    decode_group,
+    decode_key,
+    decode_offset,
+    encode_group,
+    encode_key,
+    encode_offset,
+)
+from regent.core.model import TopicPartition
+from regent.core.protocol.groups import OffsetAndMetadata
+from tests.conformance.coordinators.suite import Step, Suite
+
+
+def _key(fields: Mapping[str, Any], version: int) -> bytes:
+    if "topic" in fields:
+        topic_partition = TopicPartition(fields["topic"], fields["partition"])
+        return encode_key(OffsetKey(fields["group"], topic_partition))
+    return encode_key(GroupKey(fields["group"]))
+
+
+def _offset(fields: Mapping[str, Any], version: int) -> bytes:
+    return encode_offset(
+        OffsetAndMetadata(
+            fields["offset"],
+            fields.get("leader_epoch", -1),
+            fields["metadata"],
+            fields["commit_time"],
+            fields.get("expire_time", -1),
+        ),
+        version,
+    )
+
+
+def _group(fields: Mapping[str, Any], version: int) -> bytes:
+    return encode_group(
+        StoredGroup(
+            fields["type"],
+            fields["generation"],
+            fields["protocol"],
+            fields["leader"],
+            fields.get("timestamp", -1),
+            tuple(
+                StoredMember(
+                    member["id"],
+                    member.get("instance"),
+                    member["client"],
+                    member["host"],
+                    member.get("rebalance", member["session"]),
+                    member["session"],
+                    bytes.fromhex(member["subscription"]),
+                    bytes.fromhex(member["assignment"]),
+                )
+                for member in fields["members"]
+            ),
+        ),
+        version,
+    )
+
+
+def _key_fields(data: bytes, version: int) -> Mapping[str, Any]:
+    key = decode_key(data)
+    assert key is not None
+    if isinstance(key, GroupKey):
+        return {"group": key.group_id}
+    topic, partition = key.topic_partition
+    return {"group": key.group_id, "topic": topic, "partition": partition}
+
+
+def _offset_fields(data: bytes, version: int) -> Mapping[str, Any]:
+    value = decode_offset(data)
+    fields: dict[str, Any] = {
+        "offset": value.offset,
+        "metadata": value.metadata,
+        "commit_time": value.commit_timestamp_ms,
+    }
+    if version >= 3:
+        fields["leader_epoch"] = value.leader_epoch
+    if version == 1:
+        fields["expire_time"] = value.expire_timestamp_ms
+    return fields
+
+
+def _group_fields(data: bytes, version: int) -> Mapping[str, Any]:
+    value = decode_group(data)
+    fields: dict[str, Any] = {
+        "type": value.protocol_type,
+        "generation": value.generation_id,
+        "protocol": value.protocol_name,
+        "leader": value.leader_id,
+    }
+    if version >= 2:
+        fields["timestamp"] = value.state_timestamp_ms
+    fields["members"] = []
+    for member in value.members:
+        row: dict[str, Any] = {
+            "id": member.member_id,
+            "client": member.client_id,
+            "host": member.client_host,
+            "session": member.session_timeout_ms,
+            "subscription": member.subscription.hex(),
+            "assignment": member.assignment.hex(),
+        }
+        if version >= 1:
+            row["rebalance"] = member.rebalance_timeout_ms
+        if version >= 3:
+            row["instance"] = member.group_instance_id
+        fields["members"].append(row)
+    return fields
+
+
+ENCODERS: Mapping[str, Callable[[Mapping[str, Any], int], bytes]] = {
+    "offset_key": _key,
+    "group_key": _key,
+    "offset_value": _offset,
+    "group_value": _group,
+}
+DECODERS: Mapping[str, Callable[[bytes, int], Mapping[str, Any]]] = {
+    "offset_key": _key_fields,
+    "group_key": _key_fields,
+    "offset_value": _offset_fields,
+    "group_value": _group_fields,
+}
+
+
+class RecordsSuite(Suite):
+    """Encoders and decoders."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.given = given
+        self.seen: dict[str, Any] = {}
+
+    def do(self, step: Step) -> None:
+        what, version = self.given["what"], self.given["version"]
+        if step["do"] == "encode":
+            self.seen["hex"] = ENCODERS[what](self.given["fields"], version).hex()
+        else:
+            self.seen["fields"] = DECODERS[what](bytes.fromhex(self.given["hex"]), version)
+
+    def see(self, key: str, expected: Any) -> Any:
+        return self.seen[key]

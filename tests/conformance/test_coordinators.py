@@ -1,0 +1,46 @@
+"""One test for each conformance case of the coordinators, of ``--coordinator-cases`` or our own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance.coordinators.group_suite import GroupSuite
+from tests.conformance.coordinators.hash_suite import HashSuite
+from tests.conformance.coordinators.records_suite import DECODERS, RecordsSuite
+from tests.conformance.coordinators.suite import Suite, check
+
+OWN_CASES = Path(__file__).parent / "coordinator_cases.json"
+SUITES: Mapping[str, Callable[[Mapping[str, Any]], Suite]] = {
+    "group": GroupSuite,
+    "hash": HashSuite,
+    "records": RecordsSuite,
+}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    given = metafunc.config.getoption("--coordinator-cases")
+    path = OWN_CASES if given is None else metafunc.config.invocation_params.dir / given
+    if "coordinator_case" in metafunc.fixturenames:
+        metafunc.parametrize("coordinator_case", list(_cases(path)))
+
+
+def _cases(path: Path) -> Iterator[Any]:
+    for case in json.loads(path.read_text(encoding="utf-8")):
+        is_known = case["group"] in SUITES and case["given"].get("what", "group_key") in DECODERS
+        marks = () if is_known else (pytest.mark.skip("there are no transactions yet"),)
+        yield pytest.param(case, id=case["name"], marks=marks)
+
+
+def test_the_coordinators_do_what_the_case_says(coordinator_case: Mapping[str, Any]):
+    suite = SUITES[coordinator_case["group"]](coordinator_case["given"])
+    for step in coordinator_case["when"]:
+        if step["do"] == "check":
+            check(suite, step["expect"])
+        else:
+            suite.do(step)
+    check(suite, coordinator_case["expect"])
