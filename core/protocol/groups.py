@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from regent.core.errors import Errors
 from regent.core.model import NO_EPOCH, TopicPartition
+
+A = TypeVar("A")
 
 NO_GENERATION: Final = -1
 NO_MEMBER_ID: Final = ""
 NO_OFFSET: Final = -1
 NO_TIMESTAMP: Final = -1
+
+
+class GroupRequest(Generic[A]):
+    """A request to a group coordinator; ``A`` is the type of its answer."""
+
+    __slots__ = ()
+
+
+class GroupService(Protocol):
+    """Takes requests to this broker's group coordinator, on any thread and without delay."""
+
+    def ask(self, request: GroupRequest[A], respond: Callable[[A], None]) -> None:
+        """Call ``respond`` once, on any thread: JoinGroup and SyncGroup may wait for others."""
+        ...
 
 
 class SupportedProtocol(NamedTuple):
@@ -23,7 +39,7 @@ class SupportedProtocol(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class JoinGroup:
+class JoinGroup(GroupRequest["JoinGroupResult"]):
     """A member joins, or joins again.
 
     ``requires_member_id``: a member without an id gets one and joins again (KIP-394).
@@ -66,7 +82,7 @@ class JoinGroupResult:
 
 
 @dataclass(frozen=True, slots=True)
-class SyncGroup:
+class SyncGroup(GroupRequest["SyncGroupResult"]):
     """A member asks for its assignment; the leader's request has those of all members.
 
     ``needs_protocol``: a request without the protocol's type and name is refused.
@@ -92,11 +108,29 @@ class SyncGroupResult:
     assignment: bytes = b""
 
 
+@dataclass(frozen=True, slots=True)
+class Heartbeat(GroupRequest[Errors]):
+    """A member lives."""
+
+    group_id: str
+    member_id: str
+    generation_id: int
+    group_instance_id: str | None = None
+
+
 class LeavingMember(NamedTuple):
     """A member that leaves, or a static member that an operator removes by its instance id."""
 
     member_id: str
     group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroup(GroupRequest["LeaveGroupResult"]):
+    """Members leave."""
+
+    group_id: str
+    members: tuple[LeavingMember, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +159,7 @@ class ProducerIdAndEpoch(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class CommitOffsets:
+class CommitOffsets(GroupRequest[Mapping[TopicPartition, Errors]]):
     """A group commits positions. ``producer``: as part of its transaction.
 
     ``knows_loading``: the client knows COORDINATOR_LOAD_IN_PROGRESS in answers to such commits.
@@ -150,11 +184,31 @@ class FetchedOffset(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class FetchOffsets(GroupRequest["FetchOffsetsResult"]):
+    """Where does a group continue? ``partitions`` None: everywhere.
+
+    ``require_stable``: positions that may change soon are refused (KIP-447).
+    """
+
+    group_id: str
+    partitions: tuple[TopicPartition, ...] | None
+    require_stable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class FetchOffsetsResult:
     """The positions of a group."""
 
     error_code: Errors
     offsets: Mapping[TopicPartition, FetchedOffset] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOffsets(GroupRequest["DeleteOffsetsResult"]):
+    """Delete positions of topics that a group does not consume."""
+
+    group_id: str
+    partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +219,14 @@ class DeleteOffsetsResult:
     partitions: Mapping[TopicPartition, Errors] = field(default_factory=dict)
 
 
-class DescribedMember(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DescribeGroup(GroupRequest["GroupDescription"]):
+    """What is a group doing?"""
+
+    group_id: str
+
+
+class MemberDescription(NamedTuple):
     """A member, as tools see it."""
 
     member_id: str
@@ -177,19 +238,42 @@ class DescribedMember(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DescribedGroup:
+class GroupDescription:
     """A group, as tools see it; ``state`` is empty with an error."""
 
     error_code: Errors
     state: str = ""
     protocol_type: str = ""
     protocol_name: str = ""
-    members: tuple[DescribedMember, ...] = ()
+    members: tuple[MemberDescription, ...] = ()
 
 
-class ListedGroup(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ListGroups(GroupRequest["GroupList"]):
+    """Which groups are here, in one of ``states`` and of one of ``types``? Empty: all."""
+
+    states: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+
+
+class GroupListing(NamedTuple):
     """A group in the list of all."""
 
     group_id: str
     protocol_type: str
     state: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupList:
+    """The groups of this broker; with an error there may be more."""
+
+    error_code: Errors
+    groups: tuple[GroupListing, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroup(GroupRequest[Errors]):
+    """Delete a group without members."""
+
+    group_id: str

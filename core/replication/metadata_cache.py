@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import count, takewhile
 from types import MappingProxyType
 
 from regent.core.model import LEADER_DURING_DELETE, NO_CONTROLLER, BrokerId, TopicPartition
@@ -36,6 +37,13 @@ class MetadataSnapshot:
     def controller(self) -> UpdateMetadataBroker | None:
         """The active controller, if it is known and alive."""
         return self.brokers.get(self.controller_id)
+
+    def partition_count(self, topic: str) -> int:
+        """Return how many partitions a topic has, 0 if it does not exist."""
+        numbers = takewhile(
+            lambda number: TopicPartition(topic, number) in self.partitions, count()
+        )
+        return sum(1 for _ in numbers)
 
 
 class MetadataCache:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from functools import partial
+from typing import Any
 
 from regent.core.coordinator.group.group_loading import LoadedGroup
 from regent.core.coordinator.group.group_metadata import (
@@ -39,12 +39,19 @@ from regent.core.model import TopicPartition
 from regent.core.protocol.groups import (
     NO_MEMBER_ID,
     CommitOffsets,
-    DescribedGroup,
-    DescribedMember,
+    DeleteGroup,
+    DeleteOffsets,
+    DescribeGroup,
+    FetchOffsets,
+    GroupDescription,
+    Heartbeat,
     JoinGroup,
     JoinGroupResult,
+    LeaveGroup,
     LeaveGroupResult,
     LeavingMember,
+    ListGroups,
+    MemberDescription,
     SyncGroup,
     SyncGroupResult,
 )
@@ -114,6 +121,35 @@ class GroupCoordinator:
                 error = Errors.NOT_COORDINATOR
                 group.answer_join(member, JoinGroupResult(error, member.member_id))
                 group.answer_sync(member, SyncGroupResult(error))
+
+    def handle(  # noqa: C901  one match over every request
+        self, request: object, respond: Callable[[Any], None]
+    ) -> None:
+        """Call ``respond`` with the answer to a request, now or later."""
+        manager = self.manager
+        match request:
+            case JoinGroup():
+                self.join(request, respond)
+            case SyncGroup():
+                self.sync(request, respond)
+            case Heartbeat():
+                respond(self.heartbeat(request))
+            case LeaveGroup(group_id, members):
+                respond(self.leave(group_id, members))
+            case CommitOffsets():
+                self.commit(request, respond)
+            case FetchOffsets(group_id, partitions, require_stable):
+                respond(manager.fetch(group_id, partitions, require_stable=require_stable))
+            case DeleteOffsets(group_id, wanted):
+                manager.delete_offsets(group_id, wanted, respond)
+            case DescribeGroup(group_id):
+                respond(self.describe(group_id))
+            case ListGroups(states, types):
+                respond(manager.list_groups(states, types))
+            case DeleteGroup(group_id):
+                manager.delete_group(group_id, respond)
+            case _:
+                raise TypeError(f"{request!r} is no request to a group coordinator")
 
     # --- JoinGroup ---
 
@@ -357,26 +393,26 @@ class GroupCoordinator:
 
     # --- Heartbeat and LeaveGroup ---
 
-    def heartbeat(
-        self, group_id: str, member_id: str, generation_id: int, group_instance_id: str | None
-    ) -> Errors:
+    def heartbeat(self, request: Heartbeat) -> Errors:
         """Prolong the session of a member."""
-        error = self.manager.problem(group_id)
+        error = self.manager.problem(request.group_id)
         if error is Errors.COORDINATOR_LOAD_IN_PROGRESS:
             return Errors.NONE  # its session begins again when the group is loaded
         if error is not Errors.NONE:
             return error
-        group = self.manager.groups.get(group_id)
+        group = self.manager.groups.get(request.group_id)
         if group is None:
             return Errors.UNKNOWN_MEMBER_ID
         if group.state is DEAD:
             return Errors.COORDINATOR_NOT_AVAILABLE
-        error = self._generation_problem(group, member_id, group_instance_id, generation_id)
+        error = self._generation_problem(
+            group, request.member_id, request.group_instance_id, request.generation_id
+        )
         if error is Errors.NONE and group.state is EMPTY:
             error = Errors.UNKNOWN_MEMBER_ID
         if error is not Errors.NONE:
             return error
-        self._rebalances.restart_session(group, group.members[member_id])
+        self._rebalances.restart_session(group, group.members[request.member_id])
         is_preparing = group.state is PREPARING_REBALANCE
         return Errors.REBALANCE_IN_PROGRESS if is_preparing else Errors.NONE
 
@@ -460,17 +496,17 @@ class GroupCoordinator:
 
     # --- tools ---
 
-    def describe(self, group_id: str) -> DescribedGroup:
+    def describe(self, group_id: str) -> GroupDescription:
         """Return a group; a group that does not exist is in the state Dead."""
         error = self.manager.problem(group_id, may_be_empty=True)
         if error is not Errors.NONE:
-            return DescribedGroup(error)
+            return GroupDescription(error)
         group = self.manager.groups.get(group_id)
         if group is None:
-            return DescribedGroup(Errors.NONE, DEAD.value)
+            return GroupDescription(Errors.NONE, DEAD.value)
         is_stable, name = group.state is STABLE, group.protocol_name or ""
         members = tuple(
-            DescribedMember(
+            MemberDescription(
                 member.member_id,
                 member.group_instance_id,
                 member.client_id,
@@ -480,7 +516,7 @@ class GroupCoordinator:
             )
             for member in group.members.values()
         )
-        return DescribedGroup(
+        return GroupDescription(
             Errors.NONE,
             group.state.value,
             group.protocol_type or "",

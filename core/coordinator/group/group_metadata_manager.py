@@ -39,7 +39,8 @@ from regent.core.protocol.groups import (
     DeleteOffsetsResult,
     FetchedOffset,
     FetchOffsetsResult,
-    ListedGroup,
+    GroupList,
+    GroupListing,
     OffsetAndMetadata,
     ProducerIdAndEpoch,
     SupportedProtocol,
@@ -225,21 +226,21 @@ class GroupMetadataManager:
             self.groups[group_id] = group
         return group
 
-    def list_groups(
-        self, states: Collection[str], types: Collection[str]
-    ) -> tuple[Errors, list[ListedGroup]]:
+    def list_groups(self, states: Collection[str], types: Collection[str]) -> GroupList:
         """Return the groups in one of ``states``, of one of ``types`` (KIP-518); empty: all."""
         if not self.is_active:
-            return Errors.COORDINATOR_NOT_AVAILABLE, []
+            return GroupList(Errors.COORDINATOR_NOT_AVAILABLE)
         wanted = {state.lower() for state in states}
         has_type = not types or "classic" in {name.lower() for name in types}
-        listed = [
-            ListedGroup(group.group_id, group.protocol_type or "", group.state.value)
-            for group in self.groups.values()
-            if has_type and (not wanted or group.state.value.lower() in wanted)
-        ]
         error = Errors.COORDINATOR_LOAD_IN_PROGRESS if self.is_loading else Errors.NONE
-        return error, listed
+        return GroupList(
+            error,
+            tuple(
+                GroupListing(group.group_id, group.protocol_type or "", group.state.value)
+                for group in self.groups.values()
+                if has_type and (not wanted or group.state.value.lower() in wanted)
+            ),
+        )
 
     def count_by_state(self) -> Counter[str]:
         """Return how many groups are in each state."""

@@ -32,6 +32,7 @@ from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.groups import (
     CommitOffsets,
+    Heartbeat,
     JoinGroup,
     JoinGroupResult,
     LeavingMember,
@@ -337,10 +338,12 @@ class GroupSuite(Suite):
 
     def _heartbeat(self, step: Step) -> None:
         error = self.coordinator.heartbeat(
-            step.get("group", "g"),
-            self.member(step["member"]),
-            self.generation(step["generation"]),
-            step.get("instance"),
+            Heartbeat(
+                step.get("group", "g"),
+                self.member(step["member"]),
+                self.generation(step["generation"]),
+                step.get("instance"),
+            )
         )
         self.answer(step, error=error.name)
 
@@ -430,10 +433,12 @@ class GroupSuite(Suite):
         )
 
     def _list(self, step: Step) -> None:
-        error, groups = self.coordinator.manager.list_groups(
-            step.get("states", []), step.get("types", [])
+        listed = self.coordinator.manager.list_groups(step.get("states", []), step.get("types", []))
+        self.answer(
+            step,
+            error=listed.error_code.name,
+            groups=sorted(group.group_id for group in listed.groups),
         )
-        self.answer(step, error=error.name, groups=sorted(group.group_id for group in groups))
 
     def _delete(self, step: Step) -> None:
         errors: dict[str, str] = {}

@@ -1,0 +1,109 @@
+"""FindCoordinator, versions 0 to 6: the leader of the partition that has a group's state.
+
+The internal topic is created when it is first needed. Until it has a leader the answer is
+COORDINATOR_NOT_AVAILABLE, and the client asks again. Mirrors
+``kafka.server.KafkaApis.handleFindCoordinatorRequest``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Final
+
+from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
+from regent.core.coordinator.partition_for import partition_for
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.metadata_view import alive_endpoint
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.message import answer, decode
+from regent.transport.kafka.messages.groups import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+
+_FIRST_OF_SEVERAL: Final = 4
+_FIRST_WITH_SHARE_GROUPS: Final = 6
+_NO_NODE: Final = -1
+
+
+class _KeyType(IntEnum):
+    """The kinds of keys that have a coordinator."""
+
+    GROUP = 0
+    TRANSACTION = 1
+    SHARE = 2
+
+
+def find_coordinator_apis(
+    cache: MetadataCache, listener: str, create_topic: Callable[[str], None]
+) -> Sequence[KafkaApi]:
+    """Return FindCoordinator, as clients of ``listener`` see the cluster.
+
+    ``create_topic`` creates an internal topic; it does not block, and may be called repeatedly.
+    """
+    finder = _Finder(cache, listener, create_topic)
+
+    async def handle(request: KafkaRequest) -> KafkaAnswer:
+        asked, version = decode(FindCoordinatorRequest, request), request.api_version
+        keys = asked.coordinator_keys if version >= _FIRST_OF_SEVERAL else (asked.key,)
+        found = tuple(finder.find(key, asked.key_type, version) for key in dict.fromkeys(keys))
+        if version >= _FIRST_OF_SEVERAL:
+            return answer(FindCoordinatorResponse(coordinators=found), request)
+        (one,) = found
+        response = FindCoordinatorResponse(
+            error_code=one.error_code,
+            error_message=one.error_message,
+            node_id=one.node_id,
+            host=one.host,
+            port=one.port,
+        )
+        return answer(response, request)
+
+    return [KafkaApi(KafkaApiKey.FIND_COORDINATOR, 0, 6, handle)]
+
+
+class _Finder:
+    def __init__(
+        self, cache: MetadataCache, listener: str, create_topic: Callable[[str], None]
+    ) -> None:
+        self._cache = cache
+        self._listener = listener
+        self._create_topic = create_topic
+
+    def find(self, key: str, key_type: int, version: int) -> Coordinator:
+        """Return the coordinator of a key, or the error."""
+        match key_type:
+            case _KeyType.GROUP:
+                return self._leader(GROUP_METADATA_TOPIC, key)
+            case _KeyType.TRANSACTION:
+                return _none(key, Errors.COORDINATOR_NOT_AVAILABLE)
+            case _KeyType.SHARE if version >= _FIRST_WITH_SHARE_GROUPS:
+                return _none(key, Errors.COORDINATOR_NOT_AVAILABLE)
+            case _:  # Kafka answers the whole request with UNKNOWN_SERVER_ERROR
+                return _none(key, Errors.INVALID_REQUEST)
+
+    def _leader(self, topic: str, key: str) -> Coordinator:
+        snapshot = self._cache.snapshot
+        count = snapshot.partition_count(topic)
+        if not count:
+            self._create_topic(topic)
+            return _none(key, Errors.COORDINATOR_NOT_AVAILABLE)
+        row = snapshot.partitions.get(TopicPartition(topic, partition_for(key, count)))
+        endpoint = None if row is None else alive_endpoint(snapshot, row.leader, self._listener)
+        if row is None or endpoint is None:
+            return _none(key, Errors.COORDINATOR_NOT_AVAILABLE)
+        return Coordinator(
+            key=key,
+            node_id=row.leader,
+            host=endpoint.host,
+            port=endpoint.port,
+            error_code=Errors.NONE,
+        )
+
+
+def _none(key: str, error: Errors) -> Coordinator:
+    return Coordinator(key=key, node_id=_NO_NODE, host="", port=_NO_NODE, error_code=error)

@@ -1,0 +1,249 @@
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups, ListGroups and DeleteGroups.
+
+Versions as in Kafka 3.9. Mirrors the handlers of ``kafka.server.KafkaApis`` for groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+from regent.api.replies import AwaitedReply, Replies
+from regent.core.errors import Errors
+from regent.core.protocol.groups import (
+    DeleteGroup,
+    DescribeGroup,
+    GroupRequest,
+    GroupService,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    ListGroups,
+    SupportedProtocol,
+    SyncGroup,
+)
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.message import answer, decode
+from regent.transport.kafka.messages.groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    LeftMember,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+A = TypeVar("A")
+
+_FIRST_WITH_REBALANCE_TIMEOUT: Final = 1
+_FIRST_WITH_REQUIRED_MEMBER_ID: Final = 4  # KIP-394
+_FIRST_WITH_NULLABLE_PROTOCOL: Final = 7
+_FIRST_WITH_SKIPPED_ASSIGNMENT: Final = 9  # KIP-814
+_FIRST_SYNC_WITH_PROTOCOL: Final = 5
+_FIRST_LEAVE_OF_SEVERAL: Final = 3
+_CLASSIC: Final = "classic"
+
+
+class GroupRequests:
+    """Asks the coordinator of this broker; used on the listener's loop only."""
+
+    def __init__(self, service: GroupService) -> None:
+        self._service = service
+        self._replies = Replies()
+
+    async def ask(self, request: GroupRequest[A]) -> A:
+        """Return the answer to a request."""
+        (given,) = await self.ask_all([request])
+        return given
+
+    async def ask_all(self, requests: Iterable[GroupRequest[A]]) -> list[A]:
+        """Return the answers to requests that are sent together."""
+        replies: list[AwaitedReply[A]] = []
+        for request in requests:
+            reply: AwaitedReply[A] = self._replies.new()
+            self._service.ask(request, reply.give)
+            replies.append(reply)
+        return [await reply.wait() for reply in replies]
+
+
+def group_apis(requests: GroupRequests) -> Sequence[KafkaApi]:
+    """Return the APIs of members and of tools, which ask ``requests``."""
+
+    def api(
+        key: KafkaApiKey,
+        max_version: int,
+        handle: Callable[[GroupRequests, KafkaRequest], Awaitable[KafkaAnswer]],
+    ) -> KafkaApi:
+        return KafkaApi(key, 0, max_version, lambda request: handle(requests, request))
+
+    return [
+        api(KafkaApiKey.JOIN_GROUP, 9, _join),
+        api(KafkaApiKey.HEARTBEAT, 4, _heartbeat),
+        api(KafkaApiKey.LEAVE_GROUP, 5, _leave),
+        api(KafkaApiKey.SYNC_GROUP, 5, _sync),
+        api(KafkaApiKey.DESCRIBE_GROUPS, 5, _describe),
+        api(KafkaApiKey.LIST_GROUPS, 5, _list),
+        api(KafkaApiKey.DELETE_GROUPS, 2, _delete),
+    ]
+
+
+async def _join(requests: GroupRequests, request: KafkaRequest) -> KafkaAnswer:
+    asked, version = decode(JoinGroupRequest, request), request.api_version
+    has_timeout = version >= _FIRST_WITH_REBALANCE_TIMEOUT
+    joined = await requests.ask(
+        JoinGroup(
+            asked.group_id,
+            asked.member_id,
+            asked.group_instance_id,
+            request.client_id or "",
+            f"/{request.client_host}",  # as Java prints an address
+            asked.session_timeout_ms,
+            asked.rebalance_timeout_ms if has_timeout else asked.session_timeout_ms,
+            asked.protocol_type,
+            tuple(SupportedProtocol(row.name, row.metadata) for row in asked.protocols),
+            requires_member_id=version >= _FIRST_WITH_REQUIRED_MEMBER_ID,
+            can_skip_assignment=version >= _FIRST_WITH_SKIPPED_ASSIGNMENT,
+        )
+    )
+    protocol_name = joined.protocol_name
+    if protocol_name is None and version < _FIRST_WITH_NULLABLE_PROTOCOL:
+        protocol_name = ""
+    response = JoinGroupResponse(
+        error_code=joined.error_code,
+        generation_id=joined.generation_id,
+        protocol_type=joined.protocol_type,
+        protocol_name=protocol_name,
+        leader=joined.leader_id,
+        skip_assignment=joined.skips_assignment,
+        member_id=joined.member_id,
+        members=tuple(
+            JoinGroupResponseMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                metadata=member.metadata,
+            )
+            for member in joined.members
+        ),
+    )
+    return answer(response, request)
+
+
+async def _sync(requests: GroupRequests, request: KafkaRequest) -> KafkaAnswer:
+    asked = decode(SyncGroupRequest, request)
+    synchronised = await requests.ask(
+        SyncGroup(
+            asked.group_id,
+            asked.generation_id,
+            asked.member_id,
+            asked.group_instance_id,
+            asked.protocol_type,
+            asked.protocol_name,
+            {row.member_id: row.assignment for row in asked.assignments},
+            needs_protocol=request.api_version >= _FIRST_SYNC_WITH_PROTOCOL,
+        )
+    )
+    response = SyncGroupResponse(
+        error_code=synchronised.error_code,
+        protocol_type=synchronised.protocol_type,
+        protocol_name=synchronised.protocol_name,
+        assignment=synchronised.assignment,
+    )
+    return answer(response, request)
+
+
+async def _heartbeat(requests: GroupRequests, request: KafkaRequest) -> KafkaAnswer:
+    asked = decode(HeartbeatRequest, request)
+    error = await requests.ask(
+        Heartbeat(asked.group_id, asked.member_id, asked.generation_id, asked.group_instance_id)
+    )
+    return answer(HeartbeatResponse(error_code=error), request)
+
+
+async def _leave(requests: GroupRequests, request: KafkaRequest) -> KafkaAnswer:
+    asked = decode(LeaveGroupRequest, request)
+    leaving: tuple[LeavingMember, ...] = (LeavingMember(asked.member_id),)
+    is_of_several = request.api_version >= _FIRST_LEAVE_OF_SEVERAL
+    if is_of_several:
+        leaving = tuple(
+            LeavingMember(row.member_id, row.group_instance_id) for row in asked.members
+        )
+    left = await requests.ask(LeaveGroup(asked.group_id, leaving))
+    error = left.error_code
+    if not is_of_several and error is Errors.NONE:
+        ((_, error),) = left.members
+    members = tuple(
+        LeftMember(
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            error_code=member_error,
+        )
+        for member, member_error in left.members
+    )
+    return answer(LeaveGroupResponse(error_code=error, members=members), request)
+
+
+async def _describe(requests: GroupRequests, request: KafkaRequest) -> KafkaAnswer:
+    asked = decode(DescribeGroupsRequest, request)
+    described = await requests.ask_all(map(DescribeGroup, asked.groups))
+    groups = tuple(
+        DescribedGroup(
+            error_code=group.error_code,
+            group_id=group_id,
+            group_state=group.state,
+            protocol_type=group.protocol_type,
+            protocol_data=group.protocol_name,
+            members=tuple(
+                DescribedGroupMember(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    member_metadata=member.metadata,
+                    member_assignment=member.assignment,
+                )
+                for member in group.members
+            ),
+        )
+        for group_id, group in zip(asked.groups, described, strict=True)
+    )
+    return answer(DescribeGroupsResponse(groups=groups), request)
+
+
+async def _list(requests: GroupRequests, request: KafkaRequest) -> KafkaAnswer:
+    asked = decode(ListGroupsRequest, request)
+    listed = await requests.ask(ListGroups(asked.states_filter, asked.types_filter))
+    groups = tuple(
+        ListedGroup(
+            group_id=group.group_id,
+            protocol_type=group.protocol_type,
+            group_state=group.state,
+            group_type=_CLASSIC,
+        )
+        for group in listed.groups
+    )
+    return answer(ListGroupsResponse(error_code=listed.error_code, groups=groups), request)
+
+
+async def _delete(requests: GroupRequests, request: KafkaRequest) -> KafkaAnswer:
+    names = tuple(dict.fromkeys(decode(DeleteGroupsRequest, request).groups_names))
+    errors: list[Any] = await requests.ask_all(map(DeleteGroup, names))
+    results = tuple(
+        DeletableGroupResult(group_id=group_id, error_code=error)
+        for group_id, error in zip(names, errors, strict=True)
+    )
+    return answer(DeleteGroupsResponse(results=results), request)
