@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from regent.core import compression
-from regent.core.compression import GZIP, LZ4, SNAPPY, ZSTD, decompressed
+from regent.core.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, compressed, decompressed
 
 ROOT = Path(__file__).parents[3]
 XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
@@ -176,3 +177,18 @@ def test_a_changed_byte_does_not_exceed_the_limit(codec: int, at: int, byte: int
     changed[at % len(changed)] = byte
     with suppress(ValueError):
         assert len(unpacked(codec, bytes(changed))) <= LIMIT
+
+
+@given(st.sampled_from([NONE, GZIP, SNAPPY, LZ4, ZSTD]), st.binary(max_size=200))
+@example(SNAPPY, TEXT)
+@example(LZ4, TEXT)
+@example(LZ4, TEXT + random.Random(1).randbytes(200_000))
+@example(ZSTD, TEXT)
+def test_what_is_compressed_can_be_decompressed(codec: int, data: bytes):
+    assert unpacked(codec, compressed(codec, data)) == data
+
+
+@pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD])
+def test_other_implementations_read_what_is_compressed(codec: int):
+    compressed_text = pyarrow.BufferReader(compressed(codec, TEXT))
+    assert pyarrow.CompressedInputStream(compressed_text, NAMES[codec]).read() == TEXT
