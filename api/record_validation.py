@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from crc32c import crc32c
 
-from regent.api.decompression import decompressed
+from regent.core.compression import decompressed
 
 _HEADER = struct.Struct(">8xi9xhiqq14xi")
 _HEADER_BYTES = 61

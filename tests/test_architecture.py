@@ -47,7 +47,7 @@ HOMES = {
     "pykka": {"actors", "broker", "metrics", "jobs/service.py"},
     "click": {"cli", "jobs", "admin/cluster_connection.py"},
     "rich": {"cli"},
-    "cramjam": {"api/decompression.py"},
+    "cramjam": {"core/compression.py"},
     "crc32c": {"storage", "api/record_validation.py"},
     "numpy": {"jobs"},
     "pyarrow": {"jobs"},

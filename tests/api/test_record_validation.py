@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regent.api import decompression
 from regent.api.record_validation import InvalidRecordsError, is_quick, validate
+from regent.core import compression
 from tests.support.record_batches import TIMESTAMP_MS, batch, resealed
 
 HEADER = 61
@@ -194,8 +194,8 @@ def test_the_max_timestamp_is_corrected(claimed: int):
 
 
 def test_a_small_batch_that_claims_gigabytes_is_not_decompressed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(decompression, "LEAST_LIMIT", 10_000)
-    monkeypatch.setattr(decompression, "MAX_RATIO", 1)
+    monkeypatch.setattr(compression, "LEAST_LIMIT", 10_000)
+    monkeypatch.setattr(compression, "MAX_RATIO", 1)
     claim = b"\xff\xff\xff\xff\x0f"
     for codec, packed in (
         *((codec, compress(bytes(20_000))) for codec, compress in COMPRESSORS.values()),

@@ -1,6 +1,6 @@
-"""Decompression of record batches, up to a limit.
+"""Compression of record batches, and decompression up to a limit.
 
-A few kilobytes can decompress to gigabytes, so the size is limited. ``cramjam`` has the decoders of
+A few kilobytes can decompress to gigabytes, so the size is limited. ``cramjam`` has the codecs of
 snappy, lz4 and zstd. They write into a mapping as large as the limit, which takes only the memory
 that is written. ``cramjam`` takes 2 MB, so it is imported with the first compressed batch.
 """
@@ -24,7 +24,15 @@ MOST_LIMIT = 2**31 - 1
 _GZIP_WINDOW = 31
 _XERIAL = b"\x82SNAPPY\x00"  # the Java library writes this before blocks of 32 KB
 _XERIAL_HEADER_BYTES = 16
+_XERIAL_HEADER = _XERIAL + struct.pack(">ii", 1, 1)  # its version, and the oldest compatible one
+_XERIAL_BLOCK_BYTES = 32 * 1024
 _BLOCK_SIZE = struct.Struct(">i")
+# A frame of independent blocks of 64 KB, the only kind that Java's clients read: magic, FLG, BD, HC
+_LZ4_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
+_LZ4_BLOCK_BYTES = 64 * 1024
+_LZ4_SIZE = struct.Struct("<I")
+_LZ4_IS_STORED = 1 << 31
+_LZ4_END = bytes(4)
 _NO_ROOM = "failed to write whole buffer"  # cramjam's error when the buffer is full
 
 
@@ -43,6 +51,40 @@ def decompressed(codec: int, data: memoryview) -> bytes:
     if codec in (LZ4, ZSTD):
         return _read_frames(codec, data, limit)
     raise ValueError(f"compression {codec} does not exist")
+
+
+def compressed(codec: int, data: bytes) -> bytes:
+    """Return the records of a batch, compressed so that all clients of Kafka can read them."""
+    if codec == NONE:
+        return data
+    if codec == GZIP:
+        encoder = zlib.compressobj(wbits=_GZIP_WINDOW)
+        return encoder.compress(data) + encoder.flush()
+    import cramjam
+
+    if codec == SNAPPY:
+        blocks = map(cramjam.snappy.compress_raw, _cut(data, _XERIAL_BLOCK_BYTES))
+        sized = (_BLOCK_SIZE.pack(len(block)) + bytes(block) for block in blocks)
+        return b"".join((_XERIAL_HEADER, *sized))
+    if codec == LZ4:
+        return b"".join((_LZ4_HEADER, *map(_lz4_block, _cut(data, _LZ4_BLOCK_BYTES)), _LZ4_END))
+    if codec == ZSTD:
+        return bytes(cramjam.zstd.compress(data))
+    raise ValueError(f"compression {codec} does not exist")
+
+
+def _lz4_block(data: memoryview) -> bytes:
+    import cramjam
+
+    block = bytes(cramjam.lz4.compress_block(data, store_size=False))
+    if len(block) < len(data):
+        return _LZ4_SIZE.pack(len(block)) + block
+    return _LZ4_SIZE.pack(len(data) | _LZ4_IS_STORED) + data
+
+
+def _cut(data: bytes, size: int) -> Iterator[memoryview]:
+    view = memoryview(data)
+    return (view[at : at + size] for at in range(0, len(data), size))
 
 
 def _gunzip(data: memoryview, limit: int) -> bytes:

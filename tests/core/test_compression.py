@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import subprocess
 import sys
@@ -13,15 +14,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from regent.api import decompression
-from regent.api.decompression import GZIP, LZ4, SNAPPY, ZSTD, decompressed
+from regent.core import compression
+from regent.core.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, compressed, decompressed
 
 ROOT = Path(__file__).parents[3]
 XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 TEXT = b"".join(b"record %d of many\n" % number for number in range(5_000))
 SKIPPED = struct.pack("<II", 0x184D2A50, 4) + b"abcd"  # an empty frame of lz4 and zstd
 NAMES = {GZIP: "gzip", LZ4: "lz4", ZSTD: "zstd"}
-LIMIT = decompression.LEAST_LIMIT
+LIMIT = compression.LEAST_LIMIT
 
 
 def unpacked(codec: int, data: bytes) -> bytes:
@@ -110,16 +111,16 @@ def test_invalid_snappy_data_is_refused(data: bytes):
 def test_data_up_to_the_limit_are_accepted_and_one_byte_more_is_refused(
     monkeypatch: pytest.MonkeyPatch, codec: int
 ):
-    monkeypatch.setattr(decompression, "LEAST_LIMIT", 10_000)
-    monkeypatch.setattr(decompression, "MAX_RATIO", 1)
+    monkeypatch.setattr(compression, "LEAST_LIMIT", 10_000)
+    monkeypatch.setattr(compression, "MAX_RATIO", 1)
     assert unpacked(codec, packed(codec, bytes(10_000))) == bytes(10_000)
     with pytest.raises(ValueError, match="more than 10000 bytes when decompressed"):
         unpacked(codec, packed(codec, bytes(10_001)))
 
 
 def test_the_limit_is_for_all_frames_and_blocks_together(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(decompression, "LEAST_LIMIT", 10_000)
-    monkeypatch.setattr(decompression, "MAX_RATIO", 1)
+    monkeypatch.setattr(compression, "LEAST_LIMIT", 10_000)
+    monkeypatch.setattr(compression, "MAX_RATIO", 1)
     for codec in (GZIP, LZ4, ZSTD):
         assert len(unpacked(codec, 2 * packed(codec, bytes(5_000)))) == 10_000
         with pytest.raises(ValueError, match="more than 10000 bytes"):
@@ -142,7 +143,7 @@ def test_a_zstd_frame_with_a_large_window_is_refused(window_log: int | None, con
 _MEASURE = """
 import re, sys
 from pathlib import Path
-from regent.api.decompression import decompressed
+from regent.core.compression import decompressed
 peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 data, before = sys.stdin.buffer.read(), peak()
 try:
@@ -176,3 +177,18 @@ def test_a_changed_byte_does_not_exceed_the_limit(codec: int, at: int, byte: int
     changed[at % len(changed)] = byte
     with suppress(ValueError):
         assert len(unpacked(codec, bytes(changed))) <= LIMIT
+
+
+@given(st.sampled_from([NONE, GZIP, SNAPPY, LZ4, ZSTD]), st.binary(max_size=200))
+@example(SNAPPY, TEXT)
+@example(LZ4, TEXT)
+@example(LZ4, TEXT + random.Random(1).randbytes(200_000))
+@example(ZSTD, TEXT)
+def test_what_is_compressed_can_be_decompressed(codec: int, data: bytes):
+    assert unpacked(codec, compressed(codec, data)) == data
+
+
+@pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD])
+def test_other_implementations_read_what_is_compressed(codec: int):
+    compressed_text = pyarrow.BufferReader(compressed(codec, TEXT))
+    assert pyarrow.CompressedInputStream(compressed_text, NAMES[codec]).read() == TEXT
