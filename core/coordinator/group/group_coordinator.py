@@ -67,10 +67,15 @@ class GroupCoordinator:
         config: GroupConfig,
         log: GroupLog,
         clock: Clock,
+        *,
+        partition_of: Callable[[str], int],
         new_member_id: Callable[[str], str],
     ) -> None:
-        """``new_member_id`` returns an id that begins with its argument, and that no other has."""
-        self.manager = GroupMetadataManager(config, log, clock)
+        """``partition_of`` returns the partition of a group.
+
+        ``new_member_id`` returns an id that begins with its argument, and that no other has.
+        """
+        self.manager = GroupMetadataManager(config, log, clock, partition_of)
         self._config = config
         self._clock = clock
         self._timers = Timers()

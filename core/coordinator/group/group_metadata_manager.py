@@ -30,7 +30,6 @@ from regent.core.coordinator.group.group_records import (
     StoredGroup,
     StoredMember,
 )
-from regent.core.coordinator.partition_for import partition_for
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.groups import (
@@ -76,7 +75,6 @@ _STORE_ERRORS: Final[Mapping[Errors, Errors]] = {
 class GroupConfig:
     """The settings of a group coordinator. Times in milliseconds; Kafka's defaults."""
 
-    offsets_topic_partitions: int = 50
     min_session_timeout_ms: int = 6_000
     max_session_timeout_ms: int = 1_800_000
     max_size: int = 2**31 - 1
@@ -120,7 +118,11 @@ class GroupLog(Protocol):
 class GroupMetadataManager:
     """Used on the coordinator's thread only."""
 
-    def __init__(self, config: GroupConfig, log: GroupLog, clock: Clock) -> None:
+    def __init__(
+        self, config: GroupConfig, log: GroupLog, clock: Clock, partition_of: Callable[[str], int]
+    ) -> None:
+        self.partition_of = partition_of
+        """Returns the partition that has the records of a group."""
         self.groups: dict[str, GroupMetadata] = {}
         self.is_active = False
         """Whether the coordinator was started, and is not stopping."""
@@ -132,10 +134,6 @@ class GroupMetadataManager:
         self._epochs: dict[int, int] = {}  # the highest leader epoch known of each partition
 
     # --- ownership ---
-
-    def partition_of(self, group_id: str) -> int:
-        """Return the partition that has the records of a group."""
-        return partition_for(group_id, self._config.offsets_topic_partitions)
 
     def problem(self, group_id: str, *, may_be_empty: bool = False) -> Errors:
         """Return why requests for a group cannot be answered here; NONE: they can."""
@@ -153,14 +151,17 @@ class GroupMetadataManager:
         """Whether a partition is being read."""
         return bool(self._loading)
 
-    def on_elected(self, partition: int, epoch: int) -> None:
-        """This broker leads a partition: read it, unless it did so already or knows of a later."""
+    def on_elected(self, partition: int, epoch: int, term: int) -> None:
+        """This broker leads a partition: read it, unless it did so already or knows of a later.
+
+        ``epoch``: its leader epoch, which may be greater than ``term``.
+        """
         if epoch < self._epochs.get(partition, -1):
             return
         self._epochs[partition] = epoch
         if partition not in self._terms and partition not in self._loading:
-            self._loading[partition] = epoch
-            self._log.load(partition, epoch)
+            self._loading[partition] = term
+            self._log.load(partition, term)
 
     def on_loaded(
         self, partition: int, term: int, groups: Mapping[str, LoadedGroup] | None
@@ -175,11 +176,7 @@ class GroupMetadataManager:
         if groups is None:
             return []
         self._terms[partition] = term
-        return [
-            self._load(group_id, partition, group)
-            for group_id, group in groups.items()
-            if group.stored is not None or group.committed or group.transactional
-        ]
+        return [self._load(group_id, partition, group) for group_id, group in groups.items()]
 
     def _load(self, group_id: str, partition: int, loaded: LoadedGroup) -> GroupMetadata:
         group = self.groups[group_id] = GroupMetadata(group_id, partition, self._clock.time_ms())

@@ -22,9 +22,7 @@ from regent.core.coordinator.group.group_records import (
     Record,
     StoredGroup,
     StoredMember,
-    decode_group,
     decode_key,
-    decode_offset,
     encode_key,
     encode_value,
 )
@@ -121,7 +119,7 @@ class SimulatedLog:
                 assert producer_id is not None
                 loader.add_marker(producer_id, is_commit=content)
             elif content is not None:
-                loader.add_batch(offset, filter(None, map(decoded, content)), producer_id)
+                loader.add_batch(offset, content, producer_id)
         return loader
 
     def tombstones(self) -> list[str]:
@@ -135,16 +133,6 @@ class SimulatedLog:
                 elif value is None and decoded_key is not None:
                     found.append(f"group:{decoded_key.group_id}")
         return found
-
-
-def decoded(record: tuple[bytes, bytes | None]) -> Record | None:
-    key = decode_key(record[0])
-    if key is None:
-        return None
-    data = record[1]
-    if data is None:
-        return Record(key, None)
-    return Record(key, decode_group(data) if isinstance(key, GroupKey) else decode_offset(data))
 
 
 def log_batch(log: SimulatedLog, row: Mapping[str, Any]) -> None:
@@ -212,6 +200,8 @@ class GroupSuite(Suite):
         for row in given.get("log", ()):
             log_batch(self.log, row)
         numbers = count(1)
+        elsewhere = dict.fromkeys(given.get("not_mine", ()), 1)
+        elsewhere |= dict.fromkeys(given.get("loading", ()), 2)
         self.coordinator = GroupCoordinator(
             GroupConfig(
                 min_session_timeout_ms=config.get("min_session_ms", 10),
@@ -223,20 +213,18 @@ class GroupSuite(Suite):
             ),
             self.log,
             Clock(lambda: self.now, lambda: self.now),
-            lambda prefix: f"{prefix}-{next(numbers)}",
+            partition_of=lambda group_id: elsewhere.get(group_id, PARTITION),
+            new_member_id=lambda prefix: f"{prefix}-{next(numbers)}",
         )
         manager = self.coordinator.manager
-        elsewhere = dict.fromkeys(given.get("not_mine", ()), 1)
-        elsewhere |= dict.fromkeys(given.get("loading", ()), 2)
-        manager.partition_of = lambda group_id: elsewhere.get(group_id, PARTITION)  # type: ignore[method-assign]
         if given.get("active", True):
             self.coordinator.start()
         if given.get("loading"):
-            manager.on_elected(2, 0)
+            manager.on_elected(2, 0, 0)
             self.log.to_load.clear()
         self.epoch = 0
         if not given.get("log"):
-            manager.on_elected(PARTITION, 0)
+            manager.on_elected(PARTITION, 0, 0)
             self.log.to_load.clear()
             self.coordinator.on_loaded(PARTITION, 0, {})
 
@@ -485,9 +473,9 @@ class GroupSuite(Suite):
 
     def _elect_at(self, epoch: int) -> None:
         self.epoch = max(self.epoch, epoch)
-        self.coordinator.manager.on_elected(PARTITION, epoch)
+        self.coordinator.manager.on_elected(PARTITION, epoch, epoch)
         for partition, term in self.log.to_load:
-            self.coordinator.on_loaded(partition, term, self.log.read().groups)
+            self.coordinator.on_loaded(partition, term, self.log.read().groups())
         self.log.to_load.clear()
 
     def _resign(self, step: Step) -> None:
