@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Final
 
-from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
-from regent.core.coordinator.partition_for import partition_for
+from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.replication.metadata_cache import MetadataCache
@@ -39,13 +38,16 @@ class _KeyType(IntEnum):
 
 
 def find_coordinator_apis(
-    cache: MetadataCache, listener: str, create_topic: Callable[[str], None]
+    groups: CoordinatorPartitions,
+    cache: MetadataCache,
+    listener: str,
+    create_topic: Callable[[str], None],
 ) -> Sequence[KafkaApi]:
     """Return FindCoordinator, as clients of ``listener`` see the cluster.
 
     ``create_topic`` creates an internal topic; it does not block, and may be called repeatedly.
     """
-    finder = _Finder(cache, listener, create_topic)
+    finder = _Finder(groups, cache, listener, create_topic)
 
     async def handle(request: KafkaRequest) -> KafkaAnswer:
         asked, version = decode(FindCoordinatorRequest, request), request.api_version
@@ -68,8 +70,13 @@ def find_coordinator_apis(
 
 class _Finder:
     def __init__(
-        self, cache: MetadataCache, listener: str, create_topic: Callable[[str], None]
+        self,
+        groups: CoordinatorPartitions,
+        cache: MetadataCache,
+        listener: str,
+        create_topic: Callable[[str], None],
     ) -> None:
+        self._groups = groups
         self._cache = cache
         self._listener = listener
         self._create_topic = create_topic
@@ -78,7 +85,7 @@ class _Finder:
         """Return the coordinator of a key, or the error."""
         match key_type:
             case _KeyType.GROUP:
-                return self._leader(GROUP_METADATA_TOPIC, key)
+                return self._leader(self._groups, key)
             case _KeyType.TRANSACTION:
                 return _none(key, Errors.COORDINATOR_NOT_AVAILABLE)
             case _KeyType.SHARE if version >= _FIRST_WITH_SHARE_GROUPS:
@@ -86,13 +93,12 @@ class _Finder:
             case _:  # Kafka answers the whole request with UNKNOWN_SERVER_ERROR
                 return _none(key, Errors.INVALID_REQUEST)
 
-    def _leader(self, topic: str, key: str) -> Coordinator:
-        snapshot = self._cache.snapshot
-        count = snapshot.partition_count(topic)
-        if not count:
+    def _leader(self, partitions: CoordinatorPartitions, key: str) -> Coordinator:
+        snapshot, topic = self._cache.snapshot, partitions.topic
+        if topic not in snapshot.topic_ids:
             self._create_topic(topic)
             return _none(key, Errors.COORDINATOR_NOT_AVAILABLE)
-        row = snapshot.partitions.get(TopicPartition(topic, partition_for(key, count)))
+        row = snapshot.partitions.get(TopicPartition(topic, partitions.of(key)))
         endpoint = None if row is None else alive_endpoint(snapshot, row.leader, self._listener)
         if row is None or endpoint is None:
             return _none(key, Errors.COORDINATOR_NOT_AVAILABLE)

@@ -7,7 +7,7 @@ Kafka 0.8.1 use it. Mirrors the handlers of ``kafka.server.KafkaApis``.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from regent.api.groups import GroupRequests
@@ -22,6 +22,7 @@ from regent.core.protocol.groups import (
     FetchOffsetsResult,
     OffsetAndMetadata,
 )
+from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.message import answer, decode
 from regent.transport.kafka.messages.groups import (
@@ -46,20 +47,18 @@ from regent.transport.kafka.messages.groups import (
 _FIRST_FETCH_WITH_ERROR: Final = 2
 _FIRST_FETCH_OF_GROUPS: Final = 8
 
-Exists = Callable[[TopicPartition], bool]
 
-
-def group_offset_apis(requests: GroupRequests, exists: Exists) -> Sequence[KafkaApi]:
-    """Return the APIs. ``exists``: whether the cluster has a partition."""
+def group_offset_apis(requests: GroupRequests, cache: MetadataCache) -> Sequence[KafkaApi]:
+    """Return the APIs; ``cache`` knows which partitions exist."""
 
     async def commit(request: KafkaRequest) -> KafkaAnswer:
-        return await _commit(requests, exists, request)
+        return await _commit(requests, cache, request)
 
     async def fetch(request: KafkaRequest) -> KafkaAnswer:
         return await _fetch(requests, request)
 
     async def delete(request: KafkaRequest) -> KafkaAnswer:
-        return await _delete(requests, exists, request)
+        return await _delete(requests, cache, request)
 
     return [
         KafkaApi(KafkaApiKey.OFFSET_COMMIT, 1, 9, commit),
@@ -68,15 +67,18 @@ def group_offset_apis(requests: GroupRequests, exists: Exists) -> Sequence[Kafka
     ]
 
 
-async def _commit(requests: GroupRequests, exists: Exists, request: KafkaRequest) -> KafkaAnswer:
+async def _commit(
+    requests: GroupRequests, cache: MetadataCache, request: KafkaRequest
+) -> KafkaAnswer:
     asked = decode(OffsetCommitRequest, request)
     now_ms = time.time_ns() // 1_000_000
     errors: dict[TopicPartition, Errors] = {}
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+    known = cache.snapshot.partitions
     for topic in asked.topics:
         for row in topic.partitions:
             topic_partition = TopicPartition(topic.name, row.partition_index)
-            if exists(topic_partition):
+            if topic_partition in known:
                 offsets[topic_partition] = _position(row, now_ms, asked.retention_time_ms)
             else:
                 errors[topic_partition] = Errors.UNKNOWN_TOPIC_OR_PARTITION
@@ -185,14 +187,17 @@ def _fetched_topics(
     )
 
 
-async def _delete(requests: GroupRequests, exists: Exists, request: KafkaRequest) -> KafkaAnswer:
+async def _delete(
+    requests: GroupRequests, cache: MetadataCache, request: KafkaRequest
+) -> KafkaAnswer:
     asked = decode(OffsetDeleteRequest, request)
     named = [
         TopicPartition(topic.name, row.partition_index)
         for topic in asked.topics
         for row in topic.partitions
     ]
-    known = tuple(topic_partition for topic_partition in named if exists(topic_partition))
+    partitions = cache.snapshot.partitions
+    known = tuple(topic_partition for topic_partition in named if topic_partition in partitions)
     deleted = await requests.ask(DeleteOffsets(asked.group_id, known))
     if deleted.error_code is not Errors.NONE:
         return answer(OffsetDeleteResponse(error_code=deleted.error_code), request)

@@ -36,6 +36,7 @@ from regent.broker.broker_controller import BrokerController
 from regent.broker.broker_registration import AdvertisedListeners, register
 from regent.broker.broker_storage import BrokerStorage
 from regent.broker.controlled_shutdown import hand_over
+from regent.broker.group_service import BrokerGroupService
 from regent.broker.kafka_endpoint import KafkaEndpoint, Served
 from regent.broker.machine_settings import controller_settings, replication_settings
 from regent.broker.replication import Replication
@@ -161,6 +162,7 @@ class BrokerProcess(ControllerListener):
                 self._replica_manager,
                 self._cache,
                 self._topics,
+                self._groups,
                 self._keeper,
                 lambda: self._cluster_id,
             )
@@ -231,6 +233,9 @@ class BrokerProcess(ControllerListener):
         )
         self._broker_view = actor.view
         self._cache, self._replica_manager = actor.cache, actor.replica_manager
+        self._groups = BrokerGroupService(self._settings, self._cache)
+        self._groups.start(self._replica_manager, self._scheduler)
+        self._undo.callback(self._groups.stop)
         self._broker = launch(actor)
         self._undo.callback(stop_actor, self._broker, _ACTOR_TIMEOUT_S)
         self._undo.callback(self._replication.stop)
@@ -366,6 +371,7 @@ class BrokerProcess(ControllerListener):
     def _on_metadata_changed(self) -> None:
         self._is_told.set()
         self._topics.wake()
+        self._groups.on_metadata_changed()
 
     def _on_session_starting(self, client: ZooKeeperClient) -> None:
         """Pass the session to the guardian, and check that its data belong to our cluster."""

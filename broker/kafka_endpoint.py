@@ -15,12 +15,16 @@ from regent.api.config_changes import config_change_apis
 from regent.api.configs import ConfigView, config_apis
 from regent.api.delete_records import delete_records_apis
 from regent.api.fetch import fetch_apis
+from regent.api.find_coordinator import find_coordinator_apis
+from regent.api.group_offsets import group_offset_apis
+from regent.api.groups import GroupRequests, group_apis
 from regent.api.metadata import metadata_apis
 from regent.api.offsets import offset_apis
 from regent.api.produce import produce_apis
 from regent.api.producer_ids import producer_id_apis
 from regent.api.topics import topic_apis
 from regent.broker.broker_settings import broker_settings
+from regent.broker.group_service import BrokerGroupService, InternalTopics
 from regent.broker.machine_settings import kafka_limits
 from regent.broker.topic_service import BrokerTopicService
 from regent.config.settings import Settings
@@ -45,6 +49,7 @@ class Served:
     replica_manager: ReplicaManager
     cache: MetadataCache
     topics: BrokerTopicService
+    groups: BrokerGroupService
     zookeeper: ZooKeeper
     cluster_id: Callable[[], str | None]
 
@@ -91,6 +96,8 @@ class KafkaEndpoint:
         may_create = self._settings.broker.auto_create_topics_enable
         create_missing = served.topics.create_missing if may_create else None
         producer_ids = ZkProducerIds(zookeeper, self._broker_id)
+        groups = GroupRequests(served.groups.coordinator)
+        internal_topics = InternalTopics(served.topics, self._settings)
         return [
             *metadata_apis(cache, LISTENER, served.cluster_id, create_missing),
             *produce_apis(replicas),
@@ -101,4 +108,9 @@ class KafkaEndpoint:
             *config_apis(view, self._calls),
             *config_change_apis(served.topics),
             *producer_id_apis(producer_ids.take_block, self._calls),
+            *find_coordinator_apis(
+                served.groups.partitions, cache, LISTENER, internal_topics.create
+            ),
+            *group_apis(groups),
+            *group_offset_apis(groups, cache),
         ]

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from regent.config.settings import ISR_CHANGES_THROUGH_ZOOKEEPER, Settings
 from regent.config.settings_file import connections_per_ip_overrides
 from regent.core.controller.services import ControllerSettings
+from regent.core.coordinator.group.group_metadata_manager import GroupConfig, GroupLogSettings
 from regent.core.log_config import BROKER_NAMES, LogConfig
 from regent.core.replication.replica_manager import ReplicationSettings
 from regent.transport.kafka.connection import KafkaLimits
@@ -40,6 +41,16 @@ def controller_settings(settings: Settings) -> ControllerSettings:
 def replication_settings(settings: Settings) -> ReplicationSettings:
     """Return the settings of the replica manager."""
     return _filled(ReplicationSettings, settings.broker)
+
+
+def group_config(settings: Settings) -> GroupConfig:
+    """Return the settings of the group coordinator."""
+    return _filled(GroupConfig, settings.groups)
+
+
+def group_log_settings(settings: Settings) -> GroupLogSettings:
+    """Return how the group coordinator stores positions."""
+    return _filled(GroupLogSettings, settings.groups)
 
 
 def log_defaults(settings: Settings) -> LogConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
@@ -17,10 +18,14 @@ NO_OFFSET: Final = -1
 NO_TIMESTAMP: Final = -1
 
 
-class GroupRequest(Generic[A]):
+class GroupRequest(ABC, Generic[A]):
     """A request to a group coordinator; ``A`` is the type of its answer."""
 
     __slots__ = ()
+
+    @abstractmethod
+    def refused(self, error: Errors) -> A:
+        """Return the answer that refuses the whole request."""
 
 
 class GroupService(Protocol):
@@ -57,6 +62,10 @@ class JoinGroup(GroupRequest["JoinGroupResult"]):
     protocols: tuple[SupportedProtocol, ...]
     requires_member_id: bool = True
     can_skip_assignment: bool = True
+
+    def refused(self, error: Errors) -> JoinGroupResult:
+        """See ``GroupRequest.refused``."""
+        return JoinGroupResult(error, self.member_id)
 
 
 class JoinedMember(NamedTuple):
@@ -97,6 +106,10 @@ class SyncGroup(GroupRequest["SyncGroupResult"]):
     assignments: Mapping[str, bytes] = field(default_factory=dict)
     needs_protocol: bool = False
 
+    def refused(self, error: Errors) -> SyncGroupResult:
+        """See ``GroupRequest.refused``."""
+        return SyncGroupResult(error)
+
 
 @dataclass(frozen=True, slots=True)
 class SyncGroupResult:
@@ -117,6 +130,10 @@ class Heartbeat(GroupRequest[Errors]):
     generation_id: int
     group_instance_id: str | None = None
 
+    def refused(self, error: Errors) -> Errors:
+        """See ``GroupRequest.refused``."""
+        return error
+
 
 class LeavingMember(NamedTuple):
     """A member that leaves, or a static member that an operator removes by its instance id."""
@@ -131,6 +148,10 @@ class LeaveGroup(GroupRequest["LeaveGroupResult"]):
 
     group_id: str
     members: tuple[LeavingMember, ...]
+
+    def refused(self, error: Errors) -> LeaveGroupResult:
+        """See ``GroupRequest.refused``."""
+        return LeaveGroupResult(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +194,10 @@ class CommitOffsets(GroupRequest[Mapping[TopicPartition, Errors]]):
     producer: ProducerIdAndEpoch | None = None
     knows_loading: bool = True
 
+    def refused(self, error: Errors) -> Mapping[TopicPartition, Errors]:
+        """See ``GroupRequest.refused``."""
+        return dict.fromkeys(self.offsets, error)
+
 
 class FetchedOffset(NamedTuple):
     """A position of a group, or -1 if there is none."""
@@ -194,6 +219,10 @@ class FetchOffsets(GroupRequest["FetchOffsetsResult"]):
     partitions: tuple[TopicPartition, ...] | None
     require_stable: bool = False
 
+    def refused(self, error: Errors) -> FetchOffsetsResult:
+        """See ``GroupRequest.refused``."""
+        return FetchOffsetsResult(error)
+
 
 @dataclass(frozen=True, slots=True)
 class FetchOffsetsResult:
@@ -210,6 +239,10 @@ class DeleteOffsets(GroupRequest["DeleteOffsetsResult"]):
     group_id: str
     partitions: tuple[TopicPartition, ...]
 
+    def refused(self, error: Errors) -> DeleteOffsetsResult:
+        """See ``GroupRequest.refused``."""
+        return DeleteOffsetsResult(error)
+
 
 @dataclass(frozen=True, slots=True)
 class DeleteOffsetsResult:
@@ -224,6 +257,10 @@ class DescribeGroup(GroupRequest["GroupDescription"]):
     """What is a group doing?"""
 
     group_id: str
+
+    def refused(self, error: Errors) -> GroupDescription:
+        """See ``GroupRequest.refused``."""
+        return GroupDescription(error)
 
 
 class MemberDescription(NamedTuple):
@@ -255,6 +292,10 @@ class ListGroups(GroupRequest["GroupList"]):
     states: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
 
+    def refused(self, error: Errors) -> GroupList:
+        """See ``GroupRequest.refused``."""
+        return GroupList(error)
+
 
 class GroupListing(NamedTuple):
     """A group in the list of all."""
@@ -277,3 +318,7 @@ class DeleteGroup(GroupRequest[Errors]):
     """Delete a group without members."""
 
     group_id: str
+
+    def refused(self, error: Errors) -> Errors:
+        """See ``GroupRequest.refused``."""
+        return error

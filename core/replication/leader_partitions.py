@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from regent.core.admin.topic_validation import INTERNAL_TOPICS
 from regent.core.errors import Errors, StorageError
 from regent.core.model import UNKNOWN_BROKER_EPOCH, BrokerId, LeaderRecoveryState, TopicPartition
 from regent.core.protocol.controller import (
@@ -56,6 +58,18 @@ class IsrCounters:
     failed_isr_updates: int = 0
 
 
+class Leadership(NamedTuple):
+    """Whether this broker leads a partition.
+
+    ``term`` is the leader epoch with which the leadership began; None: it does not lead it.
+    ``leader_epoch`` None: it has no replica.
+    """
+
+    topic_partition: TopicPartition
+    term: int | None
+    leader_epoch: int | None
+
+
 class LeaderPartitions:
     """The partitions this broker leads. Not thread-safe.
 
@@ -82,6 +96,7 @@ class LeaderPartitions:
         self._broker_id = broker_id
         self._max_lag_ms = max_lag_ms
         self._led: dict[TopicPartition, Partition] = {}
+        self._changed: dict[TopicPartition, None] = {}  # of internal topics, not reported yet
         self._proposals = AlterPartitionManager()
 
     def __len__(self) -> int:
@@ -120,6 +135,7 @@ class LeaderPartitions:
             partition.isr,
         )
         self._on_leadership(partition.topic_partition)
+        self._note_change(partition.topic_partition)
         self._advance_high_watermark(partition, now_ms)
         if partition.is_recovering:
             self._propose_recovered(partition)
@@ -128,7 +144,25 @@ class LeaderPartitions:
         """Drop a leadership and its pending AlterPartition. No-op if not led."""
         if self._led.pop(topic_partition, None) is not None:
             self._on_leadership(topic_partition)
+            self._note_change(topic_partition)
         self._proposals.withdraw(topic_partition)
+
+    def _note_change(self, topic_partition: TopicPartition) -> None:
+        if topic_partition.topic in INTERNAL_TOPICS:
+            self._changed[topic_partition] = None
+
+    def take_changes(self) -> list[Leadership]:
+        """Return the partitions of internal topics whose leadership has changed."""
+        changed, self._changed = self._changed, {}
+        return [self._leadership(topic_partition) for topic_partition in changed]
+
+    def _leadership(self, topic_partition: TopicPartition) -> Leadership:
+        partition = self._partitions.get(topic_partition)
+        if partition is None:
+            return Leadership(topic_partition, None, None)
+        is_led = topic_partition in self._led
+        term = partition.leading_since if is_led else None
+        return Leadership(topic_partition, term, partition.leader_epoch)
 
     def _on_leadership(self, topic_partition: TopicPartition) -> None:
         self._sessions.on_news(topic_partition)

@@ -5,9 +5,12 @@ Mirrors the checks of ``kafka.cluster.Partition.fetchRecords`` and ``readRecords
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from regent.core.errors import Errors
 from regent.core.model import NO_EPOCH
 from regent.core.protocol.control import TopicId
+from regent.core.records import NO_RECORDS, Records
 from regent.core.replica_logs import NO_EPOCH_END_OFFSET, EpochEndOffset, PartitionLog
 from regent.core.replication.partition import Partition
 
@@ -43,6 +46,26 @@ def check_position(
     if not start <= fetch_offset <= end:
         return Errors.OFFSET_OUT_OF_RANGE, NO_EPOCH_END_OFFSET
     return Errors.NONE, NO_EPOCH_END_OFFSET
+
+
+class LogRead(NamedTuple):
+    """Records of a log from ``offset`` on, which may be greater than what was asked for.
+
+    There are no more records if ``offset`` is the log end offset.
+    """
+
+    error_code: Errors
+    offset: int = -1
+    log_end_offset: int = -1
+    records: Records = NO_RECORDS
+
+
+def read_log(log: PartitionLog, offset: int, max_bytes: int) -> LogRead:
+    """Read at least one batch, if there is one. Raises ``StorageError``."""
+    start, end = max(offset, log.log_start_offset), log.log_end_offset
+    if start >= end:
+        return LogRead(Errors.NONE, start, end)
+    return LogRead(Errors.NONE, start, end, log.read(start, max_bytes, end, at_least_one=True))
 
 
 def differ(one: TopicId | None, other: TopicId | None) -> bool:

@@ -94,7 +94,10 @@ class DelayedProduce(DelayedOperation):
 
 
 class Produce:
-    """One produce request. Not thread-safe."""
+    """One produce request. Not thread-safe.
+
+    ``term``: the leadership that must last, by the leader epoch with which it began; None: any.
+    """
 
     def __init__(
         self,
@@ -106,6 +109,7 @@ class Produce:
         acks: int,
         records: Mapping[TopicPartition, RecordBytes],
         respond: RespondToProduce,
+        term: int | None = None,
     ) -> None:
         self._partitions = partitions
         self._leaders = leaders
@@ -114,6 +118,7 @@ class Produce:
         self._acks = acks
         self._records = records
         self._respond = respond
+        self._term = term
         self._outcomes: dict[TopicPartition, ProducedPartition] = {}
         self._awaited: dict[TopicPartition, ProducePartitionStatus] = {}
 
@@ -129,7 +134,7 @@ class Produce:
 
     def _append_to(self, topic_partitions: Sequence[TopicPartition], now_ms: int) -> None:
         for topic_partition in topic_partitions:
-            partition = self._partitions.leader_or_error(topic_partition)
+            partition = self._leader_or_error(topic_partition)
             if self._acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
                 self._outcomes[topic_partition] = ProducedPartition(Errors.INVALID_REQUIRED_ACKS)
             elif isinstance(partition, Errors):
@@ -150,6 +155,12 @@ class Produce:
                     self._outcomes[topic_partition] = self._refuse(
                         topic_partition, sequence, refusal
                     )
+
+    def _leader_or_error(self, topic_partition: TopicPartition) -> Partition | Errors:
+        partition = self._partitions.leader_or_error(topic_partition)
+        if isinstance(partition, Errors) or self._term in (None, partition.leading_since):
+            return partition
+        return Errors.NOT_LEADER_OR_FOLLOWER
 
     def _append(self, partition: Partition, batches: RecordBytes, now_ms: int) -> ProducedPartition:
         """Append to one partition; a duplicate gets the outcome of its original.

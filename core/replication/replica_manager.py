@@ -7,12 +7,12 @@ requests that wait to ``DelayedOperationPurgatory``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from regent.core.errors import DamagedRecordsError
+from regent.core.errors import DamagedRecordsError, Errors, StorageError
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.broker import FetchRequest, FetchResponse
 from regent.core.protocol.client import (
@@ -45,8 +45,9 @@ from regent.core.replication.delayed_operation import (
 from regent.core.replication.delete_records import DeleteRecords, RespondToDeleteRecords
 from regent.core.replication.fetch_session import FetchSessionCache
 from regent.core.replication.follower_fetches import FollowerFetches, RespondToFollower
-from regent.core.replication.leader_partitions import IsrCounters, LeaderPartitions
+from regent.core.replication.leader_partitions import IsrCounters, LeaderPartitions, Leadership
 from regent.core.replication.lock_slices import Slices
+from regent.core.replication.log_reads import LogRead, read_log
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.offset_lookups import OffsetLookups
 from regent.core.replication.out_of_order_batches import OutOfOrderBatches
@@ -139,6 +140,14 @@ class ReplicaManager:
         self._consumers = ConsumerFetches(partitions, delayed)
         self._deletions = DeleteRecords(partitions, leaders, cache, delayed)
         self._lookups = OffsetLookups(partitions)
+        self._on_leaderships: Callable[[Sequence[Leadership]], None] = lambda _: None
+
+    def observe_leaderships(self, observer: Callable[[Sequence[Leadership]], None]) -> None:
+        """Call ``observer`` with every change of a leadership of an internal topic, in order.
+
+        It is called with the lock held: it must only queue what it gets.
+        """
+        self._on_leaderships = observer
 
     def _end_role(self, topic_partition: TopicPartition) -> None:
         """Stop fetching and leading a partition."""
@@ -157,6 +166,9 @@ class ReplicaManager:
     def _end_call(self) -> list[Answer]:
         self._delayed.settle()
         self._partitions.report_failures()
+        changes = self._leaders.take_changes()
+        if changes:
+            self._on_leaderships(changes)
         return self._delayed.take_answers()
 
     # --- state ---
@@ -261,6 +273,52 @@ class ReplicaManager:
             respond=respond,
         )
         return self._in_slices(request.append(now_ms))
+
+    def append_in_term(
+        self,
+        topic_partition: TopicPartition,
+        term: int,
+        acks: int,
+        batch: RecordBytes,
+        now_ms: int,
+        respond: RespondToProduce,
+    ) -> DelayedOperation | None:
+        """As ``produce``, of this broker's own records, in one leadership of the partition.
+
+        NOT_LEADER_OR_FOLLOWER if the leadership that began with leader epoch ``term`` has ended,
+        also if another began since: the records were decided on what was known before.
+        """
+        request = Produce(
+            self._partitions,
+            self._leaders,
+            self._delayed,
+            self._out_of_order,
+            acks=acks,
+            records={topic_partition: batch},
+            respond=respond,
+            term=term,
+        )
+        return self._in_slices(request.append(now_ms))
+
+    def read_in_term(
+        self, topic_partition: TopicPartition, term: int, offset: int, max_bytes: int
+    ) -> LogRead:
+        """Read a log that this broker leads, also records that are not committed yet.
+
+        At least one batch is read, if there is one. NOT_LEADER_OR_FOLLOWER as ``append_in_term``.
+        """
+        with self._lock:
+            partition = self._partitions.leader_or_error(topic_partition)
+            if isinstance(partition, Errors):
+                return LogRead(partition)
+            if partition.leading_since != term:
+                return LogRead(Errors.NOT_LEADER_OR_FOLLOWER)
+            try:
+                return read_log(partition.local_log, offset, max_bytes)
+            except StorageError as error:
+                return LogRead(self._partitions.fail(topic_partition, error))
+            except DamagedRecordsError as error:
+                return LogRead(self._partitions.on_damaged(topic_partition, error))
 
     def is_compacted(self, topic_partition: TopicPartition) -> bool:
         """Whether a hosted partition belongs to a compacted topic."""

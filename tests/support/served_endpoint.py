@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 from regent.actors.request_router import RequestRouter
 from regent.actors.scheduler import Scheduler
+from regent.broker.group_service import BrokerGroupService
 from regent.broker.kafka_endpoint import LISTENER, KafkaEndpoint, Served
 from regent.broker.topic_service import BrokerTopicService
 from regent.config.settings import Settings
@@ -45,6 +46,9 @@ class ServedEndpoint:
         stack.callback(scheduler.shutdown)
         cache = MetadataCache()
         self.replica_manager = ReplicaManager(BROKER, logs, cache, lock=threading.RLock())
+        groups = BrokerGroupService(settings, cache)
+        groups.start(self.replica_manager, scheduler)
+        stack.callback(groups.stop)
         topics = BrokerTopicService(context, BROKER, settings, scheduler)
         stack.callback(topics.stop)
         self.topics = topics
@@ -60,7 +64,7 @@ class ServedEndpoint:
         self.port: int = self.endpoint.port
         self._lead(topic, control.endpoint)
         self.endpoint.serve(
-            Served(self.replica_manager, cache, topics, zookeeper, lambda: "a-cluster")
+            Served(self.replica_manager, cache, topics, groups, zookeeper, lambda: "a-cluster")
         )
 
     @property

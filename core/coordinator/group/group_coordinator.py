@@ -110,7 +110,7 @@ class GroupCoordinator:
         for group in self.manager.on_loaded(partition, term, groups):
             for member in group.members.values():
                 self._rebalances.restart_session(group, member)
-            if len(group.members) > self._config.max_size:
+            if len(group.members) > self._config.group_max_size:
                 self._rebalances.prepare(group)
 
     def on_resigned(self, partition: int, epoch: int | None) -> None:
@@ -180,11 +180,12 @@ class GroupCoordinator:
         self._rebalances.try_to_complete_join(group)
 
     def _group_to_join(self, request: JoinGroup) -> tuple[GroupMetadata | None, Errors]:
-        config, timeout_ms = self._config, request.session_timeout_ms
+        config = self._config
         error = self.manager.problem(request.group_id)
         if error is not Errors.NONE:
             return None, error
-        if not config.min_session_timeout_ms <= timeout_ms <= config.max_session_timeout_ms:
+        shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+        if not shortest <= request.session_timeout_ms <= longest:
             return None, Errors.INVALID_SESSION_TIMEOUT
         if request.member_id == NO_MEMBER_ID:
             return self.manager.get_or_create(request.group_id), Errors.NONE
@@ -196,9 +197,9 @@ class GroupCoordinator:
         member = group.members.get(member_id)
         if group.state is PREPARING_REBALANCE:
             is_waiting = member is not None and member.awaiting_join is not None
-            return is_waiting or group.awaiting_join_count < self._config.max_size
+            return is_waiting or group.awaiting_join_count < self._config.group_max_size
         if group.state in (COMPLETING_REBALANCE, STABLE):
-            return member is not None or len(group.members) < self._config.max_size
+            return member is not None or len(group.members) < self._config.group_max_size
         return True
 
     def _join_without_id(

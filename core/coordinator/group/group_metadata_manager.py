@@ -44,6 +44,7 @@ from regent.core.protocol.groups import (
     ProducerIdAndEpoch,
     SupportedProtocol,
 )
+from regent.core.setting import INT_MAX
 
 ACKS_ALL: Final = -1
 ACKS_NONE: Final = 0
@@ -71,16 +72,30 @@ _STORE_ERRORS: Final[Mapping[Errors, Errors]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GroupConfig:
-    """The settings of a group coordinator. Times in milliseconds; Kafka's defaults."""
+    """Kafka's settings of the same names, and Kafka's defaults."""
 
-    min_session_timeout_ms: int = 6_000
-    max_session_timeout_ms: int = 1_800_000
-    max_size: int = 2**31 - 1
-    initial_rebalance_delay_ms: int = 3_000
+    group_min_session_timeout_ms: int = 6_000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_max_size: int = INT_MAX
+    group_initial_rebalance_delay_ms: int = 3_000
     offset_metadata_max_bytes: int = 4_096
-    offsets_retention_ms: int = 7 * 24 * 60 * 60_000
+    offsets_retention_minutes: int = 7 * 24 * 60
+
+    @property
+    def offsets_retention_ms(self) -> int:
+        """How long positions are kept."""
+        return self.offsets_retention_minutes * 60_000
+
+
+@dataclass(frozen=True)
+class GroupLogSettings:
+    """How positions are stored: Kafka's settings of the same names, and Kafka's defaults."""
+
+    offsets_commit_timeout_ms: int = 5_000
+    offsets_load_buffer_size: int = 5 * 1024 * 1024
+    offsets_topic_compression_codec: int = 0
 
 
 class Clock(NamedTuple):

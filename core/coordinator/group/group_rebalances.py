@@ -79,7 +79,7 @@ class GroupRebalances:
         group.is_initial_join = group.state is EMPTY
         group.transition_to(PREPARING_REBALANCE, self._clock.time_ms())
         if group.is_initial_join:
-            delay_ms = self._config.initial_rebalance_delay_ms
+            delay_ms = self._config.group_initial_rebalance_delay_ms
             self._wait_for_first_members(
                 group, delay_ms, max(group.rebalance_timeout_ms - delay_ms, 0)
             )
@@ -95,7 +95,7 @@ class GroupRebalances:
         def fire() -> None:
             if group.new_member_added and remaining_ms > 0:
                 group.new_member_added = False
-                next_ms = min(self._config.initial_rebalance_delay_ms, remaining_ms)
+                next_ms = min(self._config.group_initial_rebalance_delay_ms, remaining_ms)
                 self._wait_for_first_members(group, next_ms, max(remaining_ms - delay_ms, 0))
             else:
                 self._complete_join(group)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
@@ -188,6 +189,17 @@ def stored_group(row: Mapping[str, Any]) -> StoredGroup:
     )
 
 
+@dataclass(frozen=True)
+class MillisecondsConfig(GroupConfig):
+    """The setting of the product is in minutes."""
+
+    retention_ms: int = 0
+
+    @property
+    def offsets_retention_ms(self) -> int:
+        return self.retention_ms
+
+
 class GroupSuite(Suite):
     """The coordinator of one partition, which has the group ``g`` and those named beside it."""
 
@@ -203,13 +215,13 @@ class GroupSuite(Suite):
         elsewhere = dict.fromkeys(given.get("not_mine", ()), 1)
         elsewhere |= dict.fromkeys(given.get("loading", ()), 2)
         self.coordinator = GroupCoordinator(
-            GroupConfig(
-                min_session_timeout_ms=config.get("min_session_ms", 10),
-                max_session_timeout_ms=config.get("max_session_ms", 600_000),
-                max_size=config.get("max_size", 4),
-                initial_rebalance_delay_ms=config.get("initial_delay_ms", 50),
+            MillisecondsConfig(
+                retention_ms=config.get("retention_ms", 86_400_000),
+                group_min_session_timeout_ms=config.get("min_session_ms", 10),
+                group_max_session_timeout_ms=config.get("max_session_ms", 600_000),
+                group_max_size=config.get("max_size", 4),
+                group_initial_rebalance_delay_ms=config.get("initial_delay_ms", 50),
                 offset_metadata_max_bytes=config.get("metadata_max", 4_096),
-                offsets_retention_ms=config.get("retention_ms", 86_400_000),
             ),
             self.log,
             Clock(lambda: self.now, lambda: self.now),
