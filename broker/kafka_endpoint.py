@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from regent.api.config_changes import config_change_apis
 from regent.api.configs import ConfigView, config_apis
 from regent.api.delete_records import delete_records_apis
+from regent.api.describe_cluster import describe_cluster_apis
 from regent.api.fetch import fetch_apis
 from regent.api.metadata import metadata_apis
 from regent.api.offsets import offset_apis
@@ -93,6 +94,7 @@ class KafkaEndpoint:
         producer_ids = ZkProducerIds(zookeeper, self._broker_id)
         return [
             *metadata_apis(cache, LISTENER, served.cluster_id, create_missing),
+            *describe_cluster_apis(cache, LISTENER, served.cluster_id),
             *produce_apis(replicas),
             *fetch_apis(replicas),
             *offset_apis(replicas),

@@ -17,7 +17,7 @@ from regent.core.ports import TopicAssignment
 MAX_NAME_LENGTH = 249
 MAX_TOPIC_BYTES = 1_000_000  # ZooKeeper accepts requests of little more (jute.maxbuffer)
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """The topics in which Kafka's brokers keep their own records."""
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
