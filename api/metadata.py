@@ -89,7 +89,8 @@ def metadata_apis(
             writer.encoded(end_of_topic)
         for topic, error in failed.items():
             _write_topic(writer, error, topic, 0, version)
-            writer.encoded(end_of_topic)
+            named = topic.topic_id is None
+            writer.encoded(_end_of_topic(version, asked.topic_operations and named))
         if 8 <= version <= 10:
             writer.int32(operations_if(asked.cluster_operations, CLUSTER_OPERATIONS))
         writer.end_struct()

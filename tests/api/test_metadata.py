@@ -237,6 +237,7 @@ def test_topics_are_found_by_their_ids():
     created: list[str] = []
     nobodys = uuid_text(b"n" * 16)
     asked = by_id(TOPIC_IDS["tea"], nobodys)
+    asked.include_topic_authorized_operations = True
 
     answer = ask(apis(create_missing=created.extend), asked, 12)
 
@@ -244,6 +245,7 @@ def test_topics_are_found_by_their_ids():
         ("tea", b"t" * 16, 0),
         (None, b"n" * 16, Errors.UNKNOWN_TOPIC_ID),
     ]
+    assert [bits(t.authorized_operations) for t in answer.topics] == [TOPIC_OPERATIONS, None]
     assert not created
 
 
