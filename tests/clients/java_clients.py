@@ -113,7 +113,9 @@ def _fetch(jar: Path) -> None:
         command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False
     )
     if not jar.exists():
-        raise OSError(f"Ivy did not fetch {jar.name}: {ended.stdout}{ended.stderr}")
+        error = OSError(f"Ivy cannot fetch {jar.name} from Maven Central: put it into {_CACHE}")
+        error.add_note(ended.stdout + ended.stderr)
+        raise error
 
 
 def _spark_jar(name: str) -> Path:
