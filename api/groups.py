@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
+from regent.api.authorized_operations import GROUP_OPERATIONS, operations_if
 from regent.api.replies import AwaitedReply, Replies
 from regent.core.errors import Errors
 from regent.core.protocol.groups import (
@@ -217,6 +218,9 @@ async def _describe(requests: GroupRequests, request: KafkaRequest) -> KafkaAnsw
                     member_assignment=member.assignment,
                 )
                 for member in group.members
+            ),
+            authorized_operations=operations_if(
+                asked.include_authorized_operations, GROUP_OPERATIONS
             ),
         )
         for group_id, group in zip(asked.groups, described, strict=True)

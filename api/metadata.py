@@ -1,4 +1,4 @@
-"""Metadata, versions 0 to 8: the brokers, and the leader of each partition.
+"""Metadata, versions 0 to 12: the brokers, and the leader of each partition.
 
 Topics are encoded once for each snapshot of the cluster, not once for each client. Many partitions
 are encoded in steps, so that other clients do not wait. Mirrors
@@ -11,30 +11,47 @@ import asyncio
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
+from regent.api.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, operations_if
 from regent.core.admin.topic_validation import INTERNAL_TOPICS, topic_name_problem
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
-from regent.core.protocol.control import UpdateMetadataPartition
-from regent.core.records import RecordBytes
+from regent.core.protocol.control import TopicId, UpdateMetadataPartition
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
-from regent.core.replication.metadata_view import PartitionView, alive_endpoint, topic_metadata
-from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.core.replication.metadata_view import PartitionView, alive_endpoints, topic_metadata
+from regent.transport.kafka.api import (
+    FIRST_FLEXIBLE_VERSION,
+    KafkaAnswer,
+    KafkaApi,
+    KafkaApiKey,
+    KafkaRequest,
+)
 from regent.transport.kafka.primitives import Reader, Writer
 
 _INDEXED_PER_TURN: Final = 5_000
 _ENCODED_PER_TURN: Final = 500
+_FIRST_FLEXIBLE_VERSION: Final = FIRST_FLEXIBLE_VERSION[KafkaApiKey.METADATA]
+_NO_TAGGED_FIELDS: Final = b"\0"
 _PARTITION: Final = struct.Struct(">hii")  # error, index, leader
 _PARTITION_V7: Final = struct.Struct(">hiii")  # and the leader epoch
-_OPERATIONS_UNKNOWN: Final = -(2**31)
+
+
+class _AskedTopic(NamedTuple):
+    """A topic of a request: its id, or its name if the id is None."""
+
+    topic_id: TopicId | None
+    name: str | None
 
 
 class _MetadataRequest(NamedTuple):
     """One request; ``topics`` None: all."""
 
-    topics: Collection[str] | None
+    topics: Collection[_AskedTopic] | None
     may_create: bool
+    cluster_operations: bool
+    topic_operations: bool
 
 
 def metadata_apis(
@@ -54,53 +71,68 @@ def metadata_apis(
     async def handle(request: KafkaRequest) -> KafkaAnswer:
         nonlocal current
         version = request.api_version
-        asked = _decode(request.body, version)
+        asked = _decode(request.reader(), version)
         snapshot = cache.snapshot
         if current.snapshot is not snapshot:
             current = _TopicEncoder(snapshot, listener)
         encoder = current
         await encoder.read()
-        names = encoder.topics if asked.topics is None else asked.topics
-        unknown = [name for name in names if name not in encoder.topics]
-        creating: set[str] = set()
-        if unknown and asked.may_create and create_missing is not None:
-            creating = {name for name in unknown if _may_be_created(name)}
-            if creating:
-                create_missing(creating)
-        writer = Writer()
+        names, failed = encoder.find(asked.topics, version)
+        if asked.may_create and create_missing is not None:
+            failed = _create(failed, create_missing)
+        writer = request.answer_writer()
         _write_cluster(writer, snapshot, listener, cluster_id(), version)
-        writer.int32(len(names))
+        end_of_topic = _end_of_topic(version, asked.topic_operations)
+        writer.array_length(len(names) + len(failed))
         for name in names:
-            if name in encoder.topics:
-                writer.encoded(await encoder.encoded(name, version))
-            else:
-                _write_topic(writer, name, _error_of(name, creating), 0, b"", version)
-        if version >= 8:
-            writer.int32(_OPERATIONS_UNKNOWN)
+            writer.encoded(await encoder.encoded(name, version))
+            writer.encoded(end_of_topic)
+        for topic, error in failed.items():
+            _write_topic(writer, error, topic, 0, version)
+            named = topic.topic_id is None
+            writer.encoded(_end_of_topic(version, asked.topic_operations and named))
+        if 8 <= version <= 10:
+            writer.int32(operations_if(asked.cluster_operations, CLUSTER_OPERATIONS))
+        writer.end_struct()
         return writer.pieces()
 
-    return [KafkaApi(KafkaApiKey.METADATA, 0, 8, handle)]
+    return [KafkaApi(KafkaApiKey.METADATA, 0, 12, handle)]
 
 
-def _decode(body: memoryview, version: int) -> _MetadataRequest:
-    reader = Reader(body)
-    topics = reader.nullable_array(reader.string)
+def _decode(reader: Reader, version: int) -> _MetadataRequest:
+    def topic() -> _AskedTopic:
+        if version < 10:
+            asked = _AskedTopic(None, reader.string())
+        else:
+            asked = _AskedTopic(reader.uuid(), reader.nullable_string())
+        reader.end_struct()
+        return asked
+
+    topics = reader.nullable_array(topic)
     if version == 0 and not topics:
         topics = None
-    may_create = reader.boolean() if version >= 4 else True
-    return _MetadataRequest(None if topics is None else dict.fromkeys(topics), may_create)
+    asked = _MetadataRequest(
+        None if topics is None else dict.fromkeys(topics),
+        may_create=reader.boolean() if version >= 4 else True,
+        cluster_operations=reader.boolean() if 8 <= version <= 10 else False,
+        topic_operations=reader.boolean() if version >= 8 else False,
+    )
+    reader.end_struct()
+    return asked
 
 
-def _may_be_created(name: str) -> bool:
-    return topic_name_problem(name) is None and name not in INTERNAL_TOPICS
-
-
-def _error_of(name: str, creating: Collection[str]) -> Errors:
-    if name in creating:
-        return Errors.LEADER_NOT_AVAILABLE
-    if topic_name_problem(name) is not None:
-        return Errors.INVALID_TOPIC_EXCEPTION
-    return Errors.UNKNOWN_TOPIC_OR_PARTITION
+def _create(
+    failed: Mapping[_AskedTopic, Errors], create_missing: Callable[[Collection[str]], None]
+) -> Mapping[_AskedTopic, Errors]:
+    """Create the unknown topics, and return the errors for the client."""
+    creating = {
+        topic.name: Errors.LEADER_NOT_AVAILABLE
+        for topic, error in failed.items()
+        if error is Errors.UNKNOWN_TOPIC_OR_PARTITION and topic.name not in INTERNAL_TOPICS
+    }
+    if creating:
+        create_missing([name for name in creating if name is not None])
+    return {topic: creating.get(topic.name, error) for topic, error in failed.items()}
 
 
 def _write_cluster(
@@ -112,18 +144,15 @@ def _write_cluster(
 ) -> None:
     if version >= 3:
         writer.int32(0)  # throttle time
-    reachable = [
-        (broker, endpoint)
-        for broker_id, broker in sorted(snapshot.brokers.items())
-        if (endpoint := alive_endpoint(snapshot, broker_id, listener)) is not None
-    ]
-    writer.int32(len(reachable))
+    reachable = alive_endpoints(snapshot, listener)
+    writer.array_length(len(reachable))
     for broker, endpoint in reachable:
         writer.int32(broker.broker_id)
         writer.string(endpoint.host)
         writer.int32(endpoint.port)
         if version >= 1:
             writer.nullable_string(broker.rack)
+        writer.end_struct()
     if version >= 2:
         writer.nullable_string(cluster_id)
     if version >= 1:
@@ -131,16 +160,29 @@ def _write_cluster(
 
 
 def _write_topic(
-    writer: Writer, name: str, error: Errors, count: int, partitions: RecordBytes, version: int
+    writer: Writer, error: Errors, topic: _AskedTopic, partitions: int, version: int
 ) -> None:
+    """Write a topic up to its ``partitions``."""
     writer.int16(error)
-    writer.string(name)
+    if version >= 12:
+        writer.nullable_string(topic.name)
+    else:
+        writer.string(topic.name or "")
+    if version >= 10:
+        writer.uuid(topic.topic_id)
     if version >= 1:
-        writer.boolean(name in INTERNAL_TOPICS)
-    writer.int32(count)
-    writer.encoded(partitions)
+        writer.boolean(topic.name in INTERNAL_TOPICS)
+    writer.array_length(partitions)
+
+
+@lru_cache
+def _end_of_topic(version: int, topic_operations: bool) -> bytes:
+    """Return what follows the partitions of every topic of a response."""
+    writer = Writer(is_flexible=version >= _FIRST_FLEXIBLE_VERSION)
     if version >= 8:
-        writer.int32(_OPERATIONS_UNKNOWN)
+        writer.int32(operations_if(topic_operations, TOPIC_OPERATIONS))
+    writer.end_struct()
+    return writer.whole()
 
 
 class _TopicEncoder:
@@ -170,23 +212,46 @@ class _TopicEncoder:
                     await asyncio.sleep(0)
             self.topics, self._is_read = topics, True
 
+    @cached_property
+    def _names(self) -> Mapping[TopicId | None, str]:
+        return {topic_id: name for name, topic_id in self.snapshot.topic_ids.items()}
+
+    def find(
+        self, asked: Collection[_AskedTopic] | None, version: int
+    ) -> tuple[Collection[str], Mapping[_AskedTopic, Errors]]:
+        """Return the names of the known topics, and an error for each of the others."""
+        if asked is None:
+            return self.topics, {}
+        if 10 <= version < 12 and any(t.topic_id is not None or t.name is None for t in asked):
+            # These versions have the field, but Kafka's brokers did not serve it (KAFKA-10774).
+            return (), dict.fromkeys(asked, Errors.INVALID_REQUEST)
+        names: dict[str, None] = {}
+        failed: dict[_AskedTopic, Errors] = {}
+        for topic in asked:
+            name = topic.name if topic.topic_id is None else self._names.get(topic.topic_id)
+            if name is not None and name in self.topics:
+                names[name] = None
+            else:
+                failed[topic] = _error_of(topic)
+        return names, failed
+
     async def encoded(self, topic: str, version: int) -> bytes:
-        """Return the encoding of a topic that is in ``topics``."""
+        """Return the encoding of a topic that is in ``topics``, without ``_end_of_topic``."""
         known = self._encoded.get((version, topic))
         if known is not None:
             return known
         rows = sorted(self.topics[topic])
-        partitions = bytearray()
+        writer = Writer(is_flexible=version >= _FIRST_FLEXIBLE_VERSION)
+        named = _AskedTopic(self.snapshot.topic_ids.get(topic), topic)
+        _write_topic(writer, Errors.NONE, named, len(rows), version)
         for start in range(0, len(rows), _ENCODED_PER_TURN):
             some = rows[start : start + _ENCODED_PER_TURN]
             for view in self._views(topic, some, version):
-                partitions += _partition(view, version)
+                writer.encoded(_partition(view, version))
             self._encoded_in_turn += len(some)
             if self._encoded_in_turn >= _ENCODED_PER_TURN:
                 self._encoded_in_turn = 0
                 await asyncio.sleep(0)
-        writer = Writer()
-        _write_topic(writer, topic, Errors.NONE, len(rows), partitions, version)
         encoded = self._encoded[version, topic] = writer.whole()
         return encoded
 
@@ -205,14 +270,31 @@ class _TopicEncoder:
         return view.partitions
 
 
+def _error_of(topic: _AskedTopic) -> Errors:
+    """Return the error of a topic that is not known."""
+    if topic.topic_id is not None:
+        return Errors.UNKNOWN_TOPIC_ID
+    if topic.name is None:
+        return Errors.INVALID_REQUEST
+    if topic_name_problem(topic.name) is not None:
+        return Errors.INVALID_TOPIC_EXCEPTION
+    return Errors.UNKNOWN_TOPIC_OR_PARTITION
+
+
 def _partition(view: PartitionView, version: int) -> bytes:
+    is_flexible = version >= _FIRST_FLEXIBLE_VERSION
     head = (view.error_code, view.partition, view.leader)
     encoded = (
         _PARTITION.pack(*head) if version < 7 else _PARTITION_V7.pack(*head, view.leader_epoch)
     )
-    encoded += _ids(view.replicas) + _ids(view.isr)
-    return encoded + _ids(view.offline_replicas) if version >= 5 else encoded
+    encoded += _ids(view.replicas, is_flexible) + _ids(view.isr, is_flexible)
+    if version >= 5:
+        encoded += _ids(view.offline_replicas, is_flexible)
+    return encoded + _NO_TAGGED_FIELDS if is_flexible else encoded
 
 
-def _ids(broker_ids: tuple[int, ...]) -> bytes:
-    return struct.pack(f">i{len(broker_ids)}i", len(broker_ids), *broker_ids)
+@lru_cache(maxsize=10_000)
+def _ids(broker_ids: tuple[int, ...], is_flexible: bool) -> bytes:
+    writer = Writer(is_flexible=is_flexible)
+    writer.array(broker_ids, writer.int32)
+    return writer.whole()

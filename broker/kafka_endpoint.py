@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from regent.api.config_changes import config_change_apis
 from regent.api.configs import ConfigView, config_apis
 from regent.api.delete_records import delete_records_apis
+from regent.api.describe_cluster import describe_cluster_apis
 from regent.api.fetch import fetch_apis
 from regent.api.find_coordinator import find_coordinator_apis
 from regent.api.group_offsets import group_offset_apis
@@ -100,6 +101,7 @@ class KafkaEndpoint:
         internal_topics = InternalTopics(served.topics, self._settings)
         return [
             *metadata_apis(cache, LISTENER, served.cluster_id, create_missing),
+            *describe_cluster_apis(cache, LISTENER, served.cluster_id),
             *produce_apis(replicas),
             *fetch_apis(replicas),
             *offset_apis(replicas),

@@ -20,7 +20,10 @@ MAX_TOPIC_BYTES = 1_000_000  # ZooKeeper accepts requests of little more (jute.m
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 """The topic with the positions and members of groups."""
 TRANSACTION_STATE_TOPIC = "__transaction_state"
-INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC})
+SHARE_GROUP_STATE_TOPIC = "__share_group_state"
+INTERNAL_TOPICS = frozenset(
+    {GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC}
+)
 """The topics in which Kafka's brokers keep their own records."""
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")

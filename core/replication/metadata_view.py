@@ -11,7 +11,12 @@ from typing import NamedTuple
 
 from regent.core.errors import Errors
 from regent.core.model import NO_LEADER, BrokerId
-from regent.core.protocol.control import TopicId, UpdateMetadataEndPoint, UpdateMetadataPartition
+from regent.core.protocol.control import (
+    TopicId,
+    UpdateMetadataBroker,
+    UpdateMetadataEndPoint,
+    UpdateMetadataPartition,
+)
 from regent.core.replication.metadata_cache import MetadataSnapshot
 
 
@@ -81,6 +86,17 @@ def alive_endpoint(
     broker = snapshot.brokers.get(broker_id)
     endpoints = broker.endpoints if broker is not None else ()
     return next((e for e in endpoints if e.listener == listener), None)
+
+
+def alive_endpoints(
+    snapshot: MetadataSnapshot, listener: str
+) -> list[tuple[UpdateMetadataBroker, UpdateMetadataEndPoint]]:
+    """Return the brokers that clients of ``listener`` can reach, in the order of their ids."""
+    return [
+        (broker, endpoint)
+        for broker_id, broker in sorted(snapshot.brokers.items())
+        if (endpoint := alive_endpoint(snapshot, broker_id, listener)) is not None
+    ]
 
 
 def _partition_view(

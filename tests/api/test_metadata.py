@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Collection
 from typing import Any
 
@@ -19,9 +20,10 @@ from regent.core.protocol.control import (
 )
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport.kafka.api import KafkaApi
+from regent.transport.kafka.primitives import uuid_bytes, uuid_text
 from tests.transport.kafka.wire import ask, read, request_of, whole
 
-VERSIONS = range(9)
+VERSIONS = range(13)
 
 
 def broker(broker_id: int, listener: str = "PLAINTEXT") -> UpdateMetadataBroker:
@@ -34,6 +36,11 @@ def partition(index: int, leader: int = 1, *replicas: int) -> UpdateMetadataPart
     replicas = replicas or (1, 2)
     offline = tuple(r for r in replicas if r == 3)
     return UpdateMetadataPartition(index, 1, leader, 4, replicas[:1], 0, replicas, offline)
+
+
+TOPIC_IDS = {"orders": uuid_text(b"o" * 16), "tea": uuid_text(b"t" * 16)}
+TOPIC_OPERATIONS = 0b1101_1111_1000
+CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 
 
 def cache_of(
@@ -49,7 +56,9 @@ def update(
     topics: dict[str, list[UpdateMetadataPartition]],
     brokers: Collection[UpdateMetadataBroker],
 ) -> None:
-    states = tuple(UpdateMetadataTopic(name, None, tuple(rows)) for name, rows in topics.items())
+    states = tuple(
+        UpdateMetadataTopic(name, TOPIC_IDS.get(name), tuple(rows)) for name, rows in topics.items()
+    )
     cache.update(ControlHeader(2, 1, 1), UpdateMetadataRequest(states, tuple(brokers)))
 
 
@@ -134,7 +143,7 @@ def test_a_leader_without_the_listener_has_another_error_than_a_missing_leader(
 
 def test_all_topics_are_requested_by_null_or_before_version_1_by_an_empty_list():
     assert set(topics_of(ask(apis(), metadata([]), 0))) == set(TOPICS)
-    for version in range(1, 9):
+    for version in VERSIONS[1:]:
         assert set(topics_of(ask(apis(), metadata(None), version))) == set(TOPICS)
         assert topics_of(ask(apis(), metadata([]), version)) == {}
 
@@ -206,3 +215,76 @@ def test_concurrent_requests_get_complete_responses():
     assert first == second == third
     (wide,) = read(MetadataRequest, 8, first).topics
     assert len(wide.partitions) == len(rows)
+
+
+def by_id(*topic_ids: str) -> MetadataRequest:
+    rows = [
+        MetadataRequest.MetadataRequestTopic(topic_id=uuid.UUID(bytes=uuid_bytes(i)), name=None)
+        for i in topic_ids
+    ]
+    return MetadataRequest(topics=rows, allow_auto_topic_creation=True)
+
+
+@pytest.mark.parametrize("version", [10, 11, 12])
+def test_topics_have_their_ids(version: int):
+    names = ["orders", "nothing", "__consumer_offsets"]
+    topics = topics_of(ask(apis(), metadata(names), version))
+    ids = {name: topic.topic_id and topic.topic_id.bytes for name, topic in topics.items()}
+    assert ids == {"orders": b"o" * 16, "nothing": None, "__consumer_offsets": None}
+
+
+def test_topics_are_found_by_their_ids():
+    created: list[str] = []
+    nobodys = uuid_text(b"n" * 16)
+    asked = by_id(TOPIC_IDS["tea"], nobodys)
+    asked.include_topic_authorized_operations = True
+
+    answer = ask(apis(create_missing=created.extend), asked, 12)
+
+    assert [(t.name, t.topic_id.bytes, t.error_code) for t in answer.topics] == [
+        ("tea", b"t" * 16, 0),
+        (None, b"n" * 16, Errors.UNKNOWN_TOPIC_ID),
+    ]
+    assert [bits(t.authorized_operations) for t in answer.topics] == [TOPIC_OPERATIONS, None]
+    assert not created
+
+
+@pytest.mark.parametrize("version", [10, 11])
+def test_ids_in_requests_are_refused_before_version_12(version: int):
+    created: list[str] = []
+    asked = by_id(TOPIC_IDS["tea"])
+    asked.topics.append(MetadataRequest.MetadataRequestTopic(name="nothing"))
+
+    answer = ask(apis(create_missing=created.extend), asked, version)
+
+    assert {(t.name, t.error_code) for t in answer.topics} == {
+        ("", Errors.INVALID_REQUEST),
+        ("nothing", Errors.INVALID_REQUEST),
+    }
+    assert not created
+
+
+def test_a_topic_without_a_name_and_an_id_is_refused():
+    asked = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=None)])
+    (topic,) = ask(apis(), asked, 12).topics
+    assert (topic.name, topic.error_code) == (None, Errors.INVALID_REQUEST)
+
+
+@pytest.mark.parametrize("version", VERSIONS[8:])
+def test_authorized_operations_are_told_to_who_asks(version: int):
+    handlers = apis()  # with one cache for all the requests
+    for cluster, topic in [(False, False), (True, True), (False, True), (True, False)]:
+        asked = metadata(["orders", "nothing"])
+        asked.include_cluster_authorized_operations = cluster and version <= 10
+        asked.include_topic_authorized_operations = topic
+
+        answer = ask(handlers, asked, version)
+
+        told = cluster and version <= 10
+        assert bits(answer.authorized_operations) == (CLUSTER_OPERATIONS if told else None)
+        for row in answer.topics:
+            assert bits(row.authorized_operations) == (TOPIC_OPERATIONS if topic else None)
+
+
+def bits(operations: Collection[int] | None) -> int | None:
+    return None if operations is None else sum(1 << bit for bit in operations)

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from regent.config.java import JavaNotFoundError
+from tests.clients.java_clients import JavaClients
 from tests.support.breakable_cluster import BreakableCluster
 
 with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
@@ -48,6 +50,19 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
 def admin(bootstrap: str) -> AdminClient:
     """An admin client of librdkafka."""
     return AdminClient({"bootstrap.servers": bootstrap})
+
+
+@pytest.fixture(scope="session")
+def java() -> Iterator[JavaClients]:
+    """Kafka's Java clients. Skips without Java or without their jar, fails in CI."""
+    try:
+        clients = JavaClients()
+    except (JavaNotFoundError, OSError) as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+    with clients:
+        yield clients
 
 
 @pytest.fixture

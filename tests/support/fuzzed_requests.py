@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
+from regent.transport.kafka.api import FIRST_FLEXIBLE_VERSION, KafkaApiKey
 from tests.support.record_batches import batch
 
 with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
@@ -22,6 +23,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         CreateTopicsRequest,
         DeleteRecordsRequest,
         DeleteTopicsRequest,
+        DescribeClusterRequest,
         DescribeConfigsRequest,
         IncrementalAlterConfigsRequest,
     )
@@ -83,7 +85,8 @@ GENUINE: Sequence[tuple[Any, Mapping[str, Any]]] = (
         },
     ),
     (MetadataRequest, {"topics": [{"name": TOPIC}], "allow_auto_topic_creation": False}),
-    (ApiVersionsRequest, {}),
+    (ApiVersionsRequest, {"client_software_name": "fuzz", "client_software_version": "1"}),
+    (DescribeClusterRequest, {"include_cluster_authorized_operations": True, "endpoint_type": 1}),
     (
         CreateTopicsRequest,
         {
@@ -202,6 +205,8 @@ def framed(data: bytes) -> bytes:
 def request(api_key: int, version: int, body: bytes, correlation_id: int = 1) -> bytes:
     """A request without its size."""
     header = _HEADER.pack(api_key, version, correlation_id, len(_CLIENT)) + _CLIENT
+    if version >= FIRST_FLEXIBLE_VERSION[KafkaApiKey(api_key)]:
+        header += b"\0"  # no tagged fields
     return header + body
 
 

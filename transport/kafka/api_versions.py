@@ -2,11 +2,12 @@
 
 It is the first request of most clients. An unknown version is answered in version 0 with
 UNSUPPORTED_VERSION and the list, so that the client can choose another version. For the same reason
-the header of the response never changes.
+the header of the response never changes. Clients name their software from version 3 on.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,9 +19,12 @@ from regent.transport.kafka.api import (
     KafkaApiKey,
     KafkaRequest,
 )
+from regent.transport.kafka.message import decode
+from regent.transport.kafka.messages.api_versions import ApiVersionsRequest
 from regent.transport.kafka.primitives import Writer
 
 _MAX_VERSION: Final = 4  # version 4 differs in features (KIP-584), and there are none
+_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def api_versions_api(apis: Sequence[KafkaApi]) -> KafkaApi:
@@ -31,8 +35,14 @@ def api_versions_api(apis: Sequence[KafkaApi]) -> KafkaApi:
     not_supported = _encode(0, Errors.UNSUPPORTED_VERSION, ranges)
 
     async def handle(request: KafkaRequest) -> KafkaAnswer:
-        is_known = 0 <= request.api_version <= _MAX_VERSION
-        return (answers[request.api_version] if is_known else not_supported,)
+        version = request.api_version
+        if not 0 <= version <= _MAX_VERSION:
+            return (not_supported,)
+        asked = decode(ApiVersionsRequest, request)
+        software = (asked.client_software_name, asked.client_software_version)
+        if version >= 3 and not all(_SOFTWARE.fullmatch(word) for word in software):
+            return (_encode(version, Errors.INVALID_REQUEST, ()),)
+        return (answers[version],)
 
     return KafkaApi(KafkaApiKey.API_VERSIONS, 0, _MAX_VERSION, handle)
 

@@ -102,11 +102,12 @@ def test_nothing_is_sent_for_a_request_without_an_answer(listen: Listen):
 
 def test_versions_are_told_even_to_those_who_ask_in_an_unknown_one(listen: Listen):
     with RawClient(listen(Desk().apis)) as client:
-        for version, error in [(0, 0), (3, 0), (99, 35)]:
-            client.send(request_bytes(b"\0\0\0\0", version, api_key=18, version=version))
-            correlation_id, body = client.answer()
+        software = b"\0\2a\2b\0"
+        for version, body, error in [(0, b"", 0), (3, software, 0), (99, b"\0\0\0\0", 35)]:
+            client.send(request_bytes(body, version, api_key=18, version=version))
+            correlation_id, answer = client.answer()
             assert correlation_id == version
-            told = read(ApiVersionsRequest, version if error == 0 else 0, body)
+            told = read(ApiVersionsRequest, version if error == 0 else 0, answer)
             assert told.error_code == error
 
 

@@ -1,0 +1,48 @@
+"""What a broker advertises beside what Kafka 3.9 does."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Final
+
+from regent.config.settings_file import load_settings
+from regent.transport.kafka.api import KafkaApiKey
+from tests.support.kafka_versions import KAFKA_3_9
+from tests.support.memory_logs import MemoryLogs
+from tests.support.served_endpoint import ServedEndpoint
+from tests.transport.kafka.raw_client import RawClient, request_bytes
+
+RECORDS = "record batches of format 2 only, and no flexible versions yet"
+IN_ZOOKEEPER = "version 0 is of positions in ZooKeeper, for clients of Kafka 0.8.1"
+FLEXIBLE = "no flexible versions yet"
+
+EXCEPTIONS: Final[Mapping[int, tuple[tuple[int, int], str]]] = {
+    KafkaApiKey.PRODUCE: ((3, 8), RECORDS),
+    KafkaApiKey.FETCH: ((4, 11), RECORDS),
+    KafkaApiKey.LIST_OFFSETS: ((0, 5), FLEXIBLE),
+    KafkaApiKey.OFFSET_COMMIT: ((1, 9), IN_ZOOKEEPER),
+    KafkaApiKey.OFFSET_FETCH: ((1, 9), IN_ZOOKEEPER),
+    KafkaApiKey.CREATE_TOPICS: ((2, 4), FLEXIBLE),
+    KafkaApiKey.DELETE_TOPICS: ((1, 3), FLEXIBLE),
+    KafkaApiKey.DELETE_RECORDS: ((0, 1), FLEXIBLE),
+    KafkaApiKey.OFFSET_FOR_LEADER_EPOCH: ((0, 3), FLEXIBLE),
+    KafkaApiKey.DESCRIBE_CONFIGS: ((1, 3), FLEXIBLE),
+    KafkaApiKey.ALTER_CONFIGS: ((0, 1), FLEXIBLE),
+    KafkaApiKey.CREATE_PARTITIONS: ((0, 1), FLEXIBLE),
+    KafkaApiKey.INCREMENTAL_ALTER_CONFIGS: ((0, 0), FLEXIBLE),
+}
+"""The other ranges that are advertised, and the reasons."""
+
+
+def test_a_broker_advertises_the_versions_of_kafka_3_9():
+    with ExitStack() as stack:
+        served = ServedEndpoint(stack, MemoryLogs(), load_settings(None, {}))
+        client = stack.enter_context(RawClient(served))
+        client.send(request_bytes(api_key=KafkaApiKey.API_VERSIONS, version=0))
+        _, body = client.answer()
+    ranges = struct.iter_unpack(">hhh", body[6:])  # after the error code and the count
+    advertised = {key: (first, last) for key, first, last in ranges}
+    others = {key: row for key, row in advertised.items() if row != KAFKA_3_9[key]}
+    assert others == {int(key): row for key, (row, _) in EXCEPTIONS.items()}
