@@ -55,16 +55,17 @@ Regent's own.
 
 - **read-only**: in the file or on the command line; when the broker starts.
 - **cluster-wide**: the same, and in ZooKeeper for one broker or for all, which running brokers
-  follow. `kafka-configs.sh --zookeeper` writes there only while these brokers are stopped. A Kafka
-  client cannot change settings of brokers.
-- **per broker**: in ZooKeeper for each broker, which running brokers follow.
+  follow: with `regent brokers config`, `kafka-configs.sh --entity-type brokers`, or another Kafka
+  client. A value in ZooKeeper counts before that of the file, and one for a broker before that for
+  all. `kafka-configs.sh --zookeeper` writes there only while these brokers are stopped.
+- **per broker**: the same, but only in ZooKeeper.
 - **per topic**: for each topic, which running brokers follow. A topic without the setting has the
   value of the broker's setting.
 """
 _RUNNING: Final = """\
 ## Settings that only running brokers have
 
-They are in ZooKeeper only (`kafka-configs.sh --zookeeper --entity-type brokers`).
+They are in ZooKeeper only; see *cluster-wide* above.
 
 | setting | type | scope | meaning |
 |---|---|---|---|"""
