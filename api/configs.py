@@ -146,11 +146,12 @@ def check_broker_id(name: str, broker_id: BrokerId, *, or_empty: bool = False) -
 
 def unsupported(resource_type: int) -> ResourceRefusedError:
     """Return the refusal of a type of resources that has no settings here."""
-    if resource_type == ResourceType.CLIENT_METRICS:
-        what = "CLIENT_METRICS: a cluster with ZooKeeper has no subscriptions for client metrics"
-    else:
-        what = str(resource_type)
-    return ResourceRefusedError(Errors.INVALID_REQUEST, f"Unsupported resource type {what}")
+    what: Mapping[int, str] = {
+        ResourceType.BROKER_LOGGER: "BROKER_LOGGER: use IncrementalAlterConfigs",
+        ResourceType.CLIENT_METRICS: "CLIENT_METRICS: with ZooKeeper there are no subscriptions",
+    }
+    name = what.get(resource_type, str(resource_type))
+    return ResourceRefusedError(Errors.INVALID_REQUEST, f"Unsupported resource type {name}")
 
 
 def config_apis(view: ConfigView, executor: Executor) -> Sequence[KafkaApi]:
