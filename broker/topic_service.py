@@ -79,7 +79,7 @@ class BrokerTopicService:
                 broker.num_partitions,
                 broker.default_replication_factor,
                 controller.delete_topic_enable,
-                topic_defaults={row.name: row.value for row in describe_topic({}, own)},
+                topic_defaults={row.name: row.value or "" for row in describe_topic({}, own)},
             ),
         )
         self._handler = start_actor(TopicRequestHandler, self._broker_id, manager)

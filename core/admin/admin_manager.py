@@ -14,7 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from regent.core.admin.admin_requests import NewTopic, TopicPlacer, TopicStore
-from regent.core.admin.topic_settings import TOPIC_SETTINGS, topic_config_problem
+from regent.core.admin.config_alterations import ConfigRefusedError, altered
+from regent.core.admin.topic_settings import (
+    TOPIC_SETTINGS,
+    topic_config_conflict,
+    topic_config_problem,
+)
 from regent.core.admin.topic_validation import (
     TopicNames,
     assignment_problem,
@@ -47,10 +52,8 @@ from regent.core.protocol.placement import (
 )
 from regent.core.protocol.topics import (
     UNSET,
-    AlterOperation,
     AlterTopicConfigsRequest,
     AssignedPartition,
-    ConfigAlteration,
     ConfigEntry,
     ConfiguredTopic,
     CreatableTopic,
@@ -64,7 +67,6 @@ from regent.core.protocol.topics import (
     TopicsResponse,
 )
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.core.setting import ConfigType
 
 MAX_MESSAGE_LENGTH = 1_000  # a message may quote a string that is as long as the protocol allows
 
@@ -150,7 +152,9 @@ class AdminManager:
         def plan(topic: str) -> _Plan:
             if topic not in created_before:
                 _check_name(topic, existing, deleting, names)
-            configs[topic] = _checked_config(topic, wanted[topic].config)
+            configs[topic] = _checked_config(
+                topic, wanted[topic].config, self._settings.topic_defaults
+            )
             planned = created_before.get(topic) or self._new_partitions(wanted[topic], options)
             names.add(topic)
             return planned
@@ -256,7 +260,7 @@ class AdminManager:
                     message = f"topic {shown_topic(topic)} is named more than once"
                     raise _RefusedError(Errors.INVALID_REQUEST, message)
                 plans[topic] = plan(topic)
-            except (_RefusedError, PlacementError) as refused:
+            except (_RefusedError, ConfigRefusedError, PlacementError) as refused:
                 refusals[topic] = ApiError(refused.error_code, str(refused))
         return plans, refusals
 
@@ -438,16 +442,19 @@ def _check_name(
         raise _RefusedError(*collision)
 
 
-def _checked_config(topic: str, config: Sequence[ConfigEntry]) -> dict[str, str]:
+def _checked_config(
+    topic: str, config: Sequence[ConfigEntry], defaults: Mapping[str, str]
+) -> dict[str, str]:
     checked: dict[str, str] = {}
     for name, value in config:
         if value is None:
             message = f"topic {topic} config {name} has no value"
-            raise _RefusedError(Errors.INVALID_REQUEST, message)
-        problem = topic_config_problem(name, value)
-        if problem is not None:
-            raise _RefusedError(Errors.INVALID_CONFIG, f"topic {topic} config {name} {problem}")
+            raise _RefusedError(Errors.INVALID_CONFIG, message)
+        refusal = _config_refusal(topic, name, value)
+        if refusal is not None:
+            raise refusal
         checked[name] = value
+    _check_conflict(topic, checked, defaults)
     return checked
 
 
@@ -455,44 +462,32 @@ def _config_changes(
     wanted: ConfiguredTopic, current: Mapping[str, str], defaults: Mapping[str, str]
 ) -> dict[str, str | None]:
     """Return the new overrides, None for those to remove."""
-    topic = wanted.topic
-    for name, count in Counter(row.name for row in wanted.alterations).items():
-        if count > 1:
-            message = f"topic {topic} config {name} is named {count} times"
-            raise _RefusedError(Errors.INVALID_REQUEST, message)
-    changes: dict[str, str | None] = dict.fromkeys(current) if wanted.replaces else {}
-    for row in wanted.alterations:
-        old = current.get(row.name, defaults.get(row.name, ""))
-        value = changes[row.name] = _new_value(topic, row, old)
-        problem = None if value is None else topic_config_problem(row.name, value)
-        if problem is not None:
-            message = f"topic {topic} config {row.name} {problem}"
-            raise _RefusedError(Errors.INVALID_CONFIG, message)
+    changes = altered(
+        f"topic {wanted.topic}",
+        wanted.alterations,
+        current,
+        replaces=wanted.replaces,
+        settings=TOPIC_SETTINGS,
+        defaults=defaults,
+        problem=lambda name, value: _config_refusal(wanted.topic, name, value),
+    )
+    _check_conflict(wanted.topic, {**current, **changes}, defaults)
     return changes
 
 
-def _new_value(topic: str, alteration: ConfigAlteration, old: str) -> str | None:
-    """Return the new value of a setting, None to remove it; ``old`` is the value in effect."""
-    name, operation, value = alteration
-    if operation == AlterOperation.DELETE:
+def _config_refusal(topic: str, name: str, value: str) -> ConfigRefusedError | None:
+    problem = topic_config_problem(name, value)
+    if problem is None:
         return None
-    problem = None
-    row = TOPIC_SETTINGS.get(name)
-    if value is None:
-        problem = "has no value"
-    elif operation not in set(AlterOperation):
-        problem = f"cannot be changed: unknown operation {operation}"
-    elif operation != AlterOperation.SET and (row is None or row.type is not ConfigType.LIST):
-        problem = "is not a list"
-    if problem is not None or value is None:
-        message = f"topic {topic} config {name} {problem}"
-        raise _RefusedError(Errors.INVALID_REQUEST, message)
-    if operation == AlterOperation.SET:
-        return value
-    present, given = [item for item in old.split(",") if item], value.split(",")
-    if operation == AlterOperation.APPEND:
-        return ",".join(dict.fromkeys([*present, *given]))
-    return ",".join(item for item in present if item not in given)
+    return ConfigRefusedError(Errors.INVALID_CONFIG, f"topic {topic} config {name} {problem}")
+
+
+def _check_conflict(
+    topic: str, config: Mapping[str, str | None], defaults: Mapping[str, str]
+) -> None:
+    conflict = topic_config_conflict(config, defaults)
+    if conflict is not None:
+        raise ConfigRefusedError(Errors.INVALID_CONFIG, f"topic {topic} config: {conflict}")
 
 
 def _misassigned(topic: str, problem: str) -> _RefusedError:

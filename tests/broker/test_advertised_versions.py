@@ -28,10 +28,7 @@ EXCEPTIONS: Final[Mapping[int, tuple[tuple[int, int], str]]] = {
     KafkaApiKey.DELETE_TOPICS: ((1, 3), FLEXIBLE),
     KafkaApiKey.DELETE_RECORDS: ((0, 1), FLEXIBLE),
     KafkaApiKey.OFFSET_FOR_LEADER_EPOCH: ((0, 3), FLEXIBLE),
-    KafkaApiKey.DESCRIBE_CONFIGS: ((1, 3), FLEXIBLE),
-    KafkaApiKey.ALTER_CONFIGS: ((0, 1), FLEXIBLE),
     KafkaApiKey.CREATE_PARTITIONS: ((0, 1), FLEXIBLE),
-    KafkaApiKey.INCREMENTAL_ALTER_CONFIGS: ((0, 0), FLEXIBLE),
 }
 """The other ranges that are advertised, and the reasons."""
 

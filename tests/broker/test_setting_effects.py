@@ -786,6 +786,15 @@ def test_a_topic_overrides_the_setting_of_its_logs(name: str) -> None:
     assert getattr(config, name) == other != row.default
 
 
+FOLLOWED_ELSEWHERE = {
+    "unclean.leader.election.enable": "tests/core/admin/test_config_changes.py",
+    "max.connections": "tests/transport/kafka/test_listener.py",
+    "max.connections.per.ip": "tests/broker/test_kafka_endpoint.py",
+    "max.connections.per.ip.overrides": "tests/broker/test_kafka_endpoint.py",
+}
+"""The tests that running brokers follow the other cluster-wide settings."""
+
+
 def test_running_logs_follow_the_cluster_wide_settings() -> None:
     others = {"log.message.timestamp.type": "LogAppendTime", "log.cleanup.policy": "compact"}
     names = [row.dotted_name for _, row in rows() if row.scope is Scope.CLUSTER_WIDE]
@@ -795,8 +804,7 @@ def test_running_logs_follow_the_cluster_wide_settings() -> None:
         if DEFAULT_LOG_CONFIG.with_broker_config({name: others.get(name, "7")})
         == DEFAULT_LOG_CONFIG
     ]
-    # The controller follows this one: tests/core/admin/test_config_changes.py
-    assert ignored == ["unclean.leader.election.enable"]
+    assert sorted(ignored) == sorted(FOLLOWED_ELSEWHERE)
 
 
 def test_every_other_topic_setting_with_an_effect_is_known() -> None:

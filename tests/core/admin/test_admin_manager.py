@@ -256,7 +256,7 @@ def assigned(*rows: tuple[int, BrokerId]) -> tuple[AssignedPartition, ...]:
         (CreatableTopic("t", config=(ConfigEntry("cleanup.policy", "x"),)), Errors.INVALID_CONFIG),
         (
             CreatableTopic("t", config=(ConfigEntry("cleanup.policy", None),)),
-            Errors.INVALID_REQUEST,
+            Errors.INVALID_CONFIG,
         ),
     ],
 )
@@ -516,6 +516,7 @@ def test_changes_keep_the_other_settings(configured: FakeAdmin):
         (None, AlterOperation.APPEND, "compact", "delete,compact"),
         ("compact", AlterOperation.APPEND, "compact,delete", "compact,delete"),
         ("compact,delete", AlterOperation.SUBTRACT, "delete", "compact"),
+        ("delete", AlterOperation.SUBTRACT, "delete", ""),
     ],
 )
 def test_values_are_appended_to_and_removed_from_lists(
@@ -532,12 +533,10 @@ def test_values_are_appended_to_and_removed_from_lists(
         (set_("made.up", "1"), Errors.INVALID_CONFIG),
         (set_("segment.ms", "soon"), Errors.INVALID_CONFIG),
         (set_("segment.ms", None), Errors.INVALID_REQUEST),
-        (ConfigAlteration("segment.ms", AlterOperation.APPEND, "1"), Errors.INVALID_REQUEST),
+        (ConfigAlteration("segment.ms", AlterOperation.APPEND, "1"), Errors.INVALID_CONFIG),
         (ConfigAlteration("segment.ms", 9, "1"), Errors.INVALID_REQUEST),
-        (
-            ConfigAlteration("cleanup.policy", AlterOperation.SUBTRACT, "delete"),
-            Errors.INVALID_CONFIG,
-        ),
+        (ConfigAlteration("made.up", AlterOperation.SUBTRACT, "1"), Errors.INVALID_CONFIG),
+        (set_("remote.storage.enable", "true"), Errors.INVALID_CONFIG),
     ],
 )
 def test_invalid_settings_are_refused(
@@ -545,6 +544,12 @@ def test_invalid_settings_are_refused(
 ):
     assert configured.alter(alteration) is error
     assert not configured.changes
+
+
+def test_a_topic_whose_compaction_lags_contradict_each_other_is_refused(configured: FakeAdmin):
+    configured.overrides["t"] = {"max.compaction.lag.ms": "10"}
+    assert configured.alter(set_("min.compaction.lag.ms", "11")) is Errors.INVALID_CONFIG
+    assert configured.alter(set_("min.compaction.lag.ms", "10")) is Errors.NONE
 
 
 def test_a_setting_named_twice_and_unknown_topics_are_refused(configured: FakeAdmin):
