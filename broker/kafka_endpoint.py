@@ -24,6 +24,8 @@ from regent.broker.broker_settings import broker_settings
 from regent.broker.machine_settings import kafka_limits
 from regent.broker.topic_service import BrokerTopicService
 from regent.config.settings import Settings
+from regent.core.admin.config_changes import DEFAULT_BROKER
+from regent.core.admin.config_descriptions import BrokerSettings
 from regent.core.model import BrokerId
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
@@ -97,8 +99,15 @@ class KafkaEndpoint:
             *fetch_apis(replicas),
             *offset_apis(replicas),
             *delete_records_apis(replicas),
-            *topic_apis(served.topics),
+            *topic_apis(served.topics, lambda: _current_settings(view), self._calls),
             *config_apis(view, self._calls),
             *config_change_apis(served.topics),
             *producer_id_apis(producer_ids.take_block, self._calls),
         ]
+
+
+def _current_settings(view: ConfigView) -> BrokerSettings:
+    """Read the settings of this broker; blocks, raises ``RegentError``."""
+    own = f"brokers/{view.broker_id}"
+    found = view.read_configs({own, DEFAULT_BROKER})
+    return BrokerSettings(view.settings, found.get(own, {}), found.get(DEFAULT_BROKER, {}))

@@ -18,7 +18,7 @@ from regent.transport.kafka.api import KafkaApi, KafkaApiKey
 from regent.transport.kafka.primitives import MalformedRequestError
 from tests.api.test_configs import Configs
 from tests.api.test_delete_records import Deleter
-from tests.api.test_topics import Forwarding
+from tests.api.test_topics import SETTINGS, Forwarding
 from tests.transport.kafka.wire import request_of, whole
 
 KEYS = [19, 20, 21, 22, 32, 33, 37, 44]
@@ -36,7 +36,7 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 def the_api(key: int, executor: ThreadPoolExecutor) -> KafkaApi:
     apis = [
         *Configs(executor).apis,
-        *topic_apis(Forwarding()),
+        *topic_apis(Forwarding(), lambda: SETTINGS, executor),
         *delete_records_apis(Deleter()),
         *producer_id_apis(lambda: range(1_000), executor),
     ]
