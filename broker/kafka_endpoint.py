@@ -17,6 +17,7 @@ from regent.api.delete_records import delete_records_apis
 from regent.api.fetch import fetch_apis
 from regent.api.metadata import metadata_apis
 from regent.api.offsets import offset_apis
+from regent.api.partitions import partition_apis
 from regent.api.produce import produce_apis
 from regent.api.producer_ids import producer_id_apis
 from regent.api.topics import topic_apis
@@ -100,6 +101,7 @@ class KafkaEndpoint:
             *offset_apis(replicas),
             *delete_records_apis(replicas),
             *topic_apis(served.topics, lambda: _current_settings(view), self._calls),
+            *partition_apis(served.topics),
             *config_apis(view, self._calls),
             *config_change_apis(served.topics),
             *producer_id_apis(producer_ids.take_block, self._calls),

@@ -6,6 +6,7 @@ import selectors
 import socket
 import struct
 import time
+import uuid
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,17 +14,21 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
+from regent.transport.kafka.api import FIRST_FLEXIBLE_VERSION, KafkaApiKey
 from tests.support.record_batches import batch
 
 with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     from kafka.protocol.admin import (
         AlterConfigsRequest,
+        AlterPartitionReassignmentsRequest,
         CreatePartitionsRequest,
         CreateTopicsRequest,
         DeleteRecordsRequest,
         DeleteTopicsRequest,
         DescribeConfigsRequest,
+        ElectLeadersRequest,
         IncrementalAlterConfigsRequest,
+        ListPartitionReassignmentsRequest,
     )
     from kafka.protocol.consumer import (
         FetchRequest,
@@ -115,7 +120,14 @@ GENUINE: Sequence[tuple[Any, Mapping[str, Any]]] = (
             ],
         },
     ),
-    (DeleteTopicsRequest, {"topic_names": ["deleted"], "timeout_ms": 100}),
+    (
+        DeleteTopicsRequest,
+        {
+            "topic_names": ["deleted"],
+            "topics": [{"name": None, "topic_id": uuid.UUID(int=1)}],
+            "timeout_ms": 100,
+        },
+    ),
     (
         DeleteRecordsRequest,
         {
@@ -172,6 +184,22 @@ GENUINE: Sequence[tuple[Any, Mapping[str, Any]]] = (
             "topics": [{"name": "grown", "count": 2, "assignments": [{"broker_ids": [0]}]}],
         },
     ),
+    (
+        ElectLeadersRequest,
+        {
+            "election_type": 0,
+            "topic_partitions": [{"topic": TOPIC, "partitions": [0]}],
+            "timeout_ms": 100,
+        },
+    ),
+    (
+        AlterPartitionReassignmentsRequest,
+        {
+            "timeout_ms": 100,
+            "topics": [{"name": TOPIC, "partitions": [{"partition_index": 0, "replicas": [0]}]}],
+        },
+    ),
+    (ListPartitionReassignmentsRequest, {"timeout_ms": 100, "topics": None}),
 )
 
 
@@ -202,6 +230,8 @@ def framed(data: bytes) -> bytes:
 def request(api_key: int, version: int, body: bytes, correlation_id: int = 1) -> bytes:
     """A request without its size."""
     header = _HEADER.pack(api_key, version, correlation_id, len(_CLIENT)) + _CLIENT
+    if version >= FIRST_FLEXIBLE_VERSION[KafkaApiKey(api_key)]:
+        header += b"\0"  # no tagged fields
     return header + body
 
 
