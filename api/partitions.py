@@ -1,4 +1,4 @@
-"""ElectLeaders, versions 0 to 2, AlterPartitionReassignments and ListPartitionReassignments, 0.
+"""ElectLeaders 0 to 2, AlterPartitionReassignments 0 and ListPartitionReassignments 0.
 
 Mirrors ``kafka.server.KafkaApis.handleElectLeaders`` and the like. Every broker accepts them:
 ``PartitionService`` forwards a request to the active controller.
