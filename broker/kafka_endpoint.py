@@ -23,6 +23,7 @@ from regent.api.group_offsets import group_offset_apis
 from regent.api.groups import GroupRequests, group_apis
 from regent.api.metadata import metadata_apis
 from regent.api.offsets import offset_apis
+from regent.api.partitions import partition_apis
 from regent.api.produce import produce_apis
 from regent.api.producer_ids import producer_id_apis
 from regent.api.topics import topic_apis
@@ -32,6 +33,8 @@ from regent.broker.machine_settings import kafka_limits, with_broker_config
 from regent.broker.topic_service import BrokerTopicService
 from regent.config.settings import KAFKA_SETTINGS, Settings
 from regent.core.admin.broker_config_manager import BrokerConfigManager
+from regent.core.admin.config_changes import DEFAULT_BROKER
+from regent.core.admin.config_descriptions import BrokerSettings
 from regent.core.errors import RegentError
 from regent.core.model import BrokerId
 from regent.core.replication.metadata_cache import MetadataCache
@@ -137,7 +140,8 @@ class KafkaEndpoint:
             *fetch_apis(replicas),
             *offset_apis(replicas),
             *delete_records_apis(replicas),
-            *topic_apis(served.topics),
+            *topic_apis(served.topics, lambda: _current_settings(view), self._calls),
+            *partition_apis(served.topics),
             *config_apis(view, self._calls),
             *config_change_apis(self._broker_id, served.topics, brokers, self._calls),
             *producer_id_apis(producer_ids.take_block, self._calls),
@@ -147,3 +151,10 @@ class KafkaEndpoint:
             *group_apis(groups),
             *group_offset_apis(groups, cache),
         ]
+
+
+def _current_settings(view: ConfigView) -> BrokerSettings:
+    """Read the settings of this broker; blocks, raises ``RegentError``."""
+    own = f"brokers/{view.broker_id}"
+    found = view.read_configs({own, DEFAULT_BROKER})
+    return BrokerSettings(view.settings, found.get(own, {}), found.get(DEFAULT_BROKER, {}))

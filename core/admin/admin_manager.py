@@ -161,9 +161,9 @@ class AdminManager:
 
         plans, refusals = self._plan([topic.topic for topic in request.topics], plan)
         _limit(plans, refusals, request.max_partitions)
-        counts = {topic: _count(planned) for topic, planned in plans.items()}
+        valid = {topic: _new_topic(topic, planned) for topic, planned in plans.items()}
         if request.validate_only:
-            return TopicsResponse(_outcomes(wanted, refusals, {}, counts), self._warming(request))
+            return TopicsResponse(_outcomes(wanted, refusals, valid), self._warming(request))
         placed, note = self._place(plans, options)
         new = {
             topic: NewTopic(
@@ -172,7 +172,10 @@ class AdminManager:
             for topic, partitions in placed.items()
         }
         written = self._store.create_topics(new)
-        return TopicsResponse(_outcomes(wanted, refusals, written, counts), note)
+        created = {
+            topic: row._replace(topic_id=new[topic].topic_id) for topic, row in valid.items()
+        }
+        return TopicsResponse(_outcomes(wanted, {**written, **refusals}, created), note)
 
     def _create_partitions(self, request: CreatePartitionsRequest) -> TopicsResponse:
         wanted = {topic.topic: topic for topic in request.topics}
@@ -186,18 +189,21 @@ class AdminManager:
 
         plans, refusals = self._plan([topic.topic for topic in request.topics], plan)
         _limit(plans, refusals, request.max_partitions)
-        totals = {topic: row.total for topic, row in wanted.items()}
+        grown = {
+            topic: TopicOutcome(topic, Errors.NONE, partitions=wanted[topic].total)
+            for topic in plans
+        }
         if request.validate_only:
-            return TopicsResponse(_outcomes(wanted, refusals, {}, totals), self._warming(request))
+            return TopicsResponse(_outcomes(wanted, refusals, grown), self._warming(request))
         placed, note = self._place(plans, options)
         written = self._store.add_partitions(placed)
-        return TopicsResponse(_outcomes(wanted, refusals, written, totals), note)
+        return TopicsResponse(_outcomes(wanted, {**written, **refusals}, grown), note)
 
     def _delete_topics(self, request: DeleteTopicsRequest) -> TopicsResponse:
-        """Mark topics for deletion; the outcome of an unknown id names the id."""
         names = {id_: name for name, id_ in self._cache.snapshot.topic_ids.items()}
         unknown_ids = {topic_id for topic_id in request.topic_ids if topic_id not in names}
-        wanted = [*request.topics, *(names.get(id_, id_) for id_ in request.topic_ids)]
+        by_id = [(names.get(id_, id_), id_) for id_ in request.topic_ids]
+        wanted = [*request.topics, *(topic for topic, _ in by_id)]
 
         def plan(topic: str) -> None:
             if not self._settings.delete_topic_enable:
@@ -210,7 +216,8 @@ class AdminManager:
 
         plans, refusals = self._plan(wanted, plan)
         written = self._store.mark_for_deletion(list(plans))
-        return TopicsResponse(_outcomes(wanted, refusals, written, {}))
+        named = {topic: TopicOutcome(topic, Errors.NONE, topic_id=id_) for topic, id_ in by_id}
+        return TopicsResponse(_outcomes(wanted, {**written, **refusals}, named))
 
     def _alter_configs(self, request: AlterTopicConfigsRequest) -> TopicsResponse:
         wanted = {row.topic: row for row in request.topics}
@@ -234,7 +241,7 @@ class AdminManager:
         written = {}
         for topic, changes in {} if request.validate_only else plans.items():
             written[topic] = self._alter_config(topic, changes)
-        return TopicsResponse(_outcomes(wanted, refusals, written, {}))
+        return TopicsResponse(_outcomes(wanted, {**written, **refusals}, {}))
 
     def _alter_config(self, topic: str, changes: Mapping[str, str | None]) -> ApiError:
         try:
@@ -525,17 +532,25 @@ def _limit(plans: dict[str, _Plan], refusals: dict[str, ApiError], max_partition
             left -= count
 
 
+def _new_topic(topic: str, plan: _Plan) -> TopicOutcome:
+    """Return the outcome of a topic that can be created."""
+    if isinstance(plan, _Unplaced):
+        factor = plan.spec.replication_factor
+    else:
+        factor = len(next(iter(plan.values())).replicas)
+    return TopicOutcome(topic, Errors.NONE, partitions=_count(plan), replication_factor=factor)
+
+
 def _outcomes(
-    topics: Iterable[str],
-    refusals: Mapping[str, ApiError],
-    written: Mapping[str, ApiError],
-    counts: Mapping[str, int],
+    topics: Iterable[str], results: Mapping[str, ApiError], rows: Mapping[str, TopicOutcome]
 ) -> tuple[TopicOutcome, ...]:
-    """Return an outcome for each topic, named once, in the order of the request."""
-    results = {**written, **refusals}
+    """Return an outcome for each topic, named once, in the order of the request.
+
+    ``rows`` has what else is known about a topic.
+    """
     outcomes = []
     for topic in dict.fromkeys(topics):
         error_code, message = results.get(topic, ApiError(Errors.NONE))
-        count = UNSET if topic in refusals else counts.get(topic, UNSET)
-        outcomes.append(TopicOutcome(topic, error_code, message[:MAX_MESSAGE_LENGTH], count))
+        row = rows.get(topic) or TopicOutcome(topic, error_code)
+        outcomes.append(row._replace(error_code=error_code, message=message[:MAX_MESSAGE_LENGTH]))
     return tuple(outcomes)

@@ -202,7 +202,7 @@ def test_a_created_topic_is_answered_when_every_partition_has_a_leader():
     admin.update_metadata(leaderless=True)
     assert pending.poll(admin.cache.snapshot, NOW) is None
     admin.update_metadata()
-    created = TopicOutcome("t", Errors.NONE, partitions=2)
+    created = TopicOutcome("t", Errors.NONE, "", 2, topic_id(1), replication_factor=3)
     assert pending.poll(admin.cache.snapshot, NOW) == TopicsResponse((created,))
 
 
@@ -211,7 +211,7 @@ def test_a_request_that_times_out_keeps_its_topic():
     pending = admin.ask(CreateTopicsRequest((CreatableTopic("t"),), PATIENCE))
     response = pending.poll(admin.cache.snapshot, NOW + PATIENCE)
     message = "topic t: 1 of 1 partitions have no leader after 500 ms; all partitions are created"
-    late = TopicOutcome("t", Errors.REQUEST_TIMED_OUT, message, 1)
+    late = TopicOutcome("t", Errors.REQUEST_TIMED_OUT, message, 1, topic_id(1), 1)
     assert response == TopicsResponse((late,))
     assert "t" in admin.topics
 
@@ -331,11 +331,16 @@ def test_a_topic_named_twice_or_colliding_in_the_request_is_refused():
     assert colliding == [Errors.NONE, Errors.INVALID_TOPIC_EXCEPTION]
 
 
-def test_validate_only_writes_nothing():
-    admin = FakeAdmin()
-    request = CreateTopicsRequest((CreatableTopic("t", 2),), PATIENCE, validate_only=True)
-    valid = TopicOutcome("t", Errors.NONE, partitions=2)
-    assert admin.ask(request).poll(admin.cache.snapshot, NOW) == TopicsResponse((valid,))
+def test_validate_only_writes_nothing_and_knows_the_numbers():
+    admin = FakeAdmin(AdminSettings(num_partitions=2, default_replication_factor=3))
+    topics = (CreatableTopic("t"), CreatableTopic("u", assignment=assigned((0, 1))))
+    request = CreateTopicsRequest(topics, PATIENCE, validate_only=True)
+    assert admin.ask(request).poll(admin.cache.snapshot, NOW) == TopicsResponse(
+        (
+            TopicOutcome("t", Errors.NONE, partitions=2, replication_factor=3),
+            TopicOutcome("u", Errors.NONE, partitions=1, replication_factor=1),
+        )
+    )
     assert not admin.topics
 
 
@@ -456,11 +461,13 @@ def test_a_topic_may_be_deleted_by_its_id():
     admin.update_metadata()
     unknown = topic_id(9)
     decided = admin.manager.decide(DeleteTopicsRequest((), PATIENCE, (topic_id(1), unknown)))
-    assert [(o.topic, o.error_code) for o in decided.outcomes] == [
-        ("t", Errors.NONE),
-        (unknown, Errors.UNKNOWN_TOPIC_ID),
+    assert [(o.topic, o.error_code, o.topic_id) for o in decided.outcomes] == [
+        ("t", Errors.NONE, topic_id(1)),
+        (unknown, Errors.UNKNOWN_TOPIC_ID, unknown),
     ]
     assert admin.deleting == {"t"}
+    twice = admin.manager.decide(DeleteTopicsRequest(("t",), PATIENCE, (topic_id(1),)))
+    assert [(o.topic, o.error_code) for o in twice.outcomes] == [("t", Errors.INVALID_REQUEST)]
 
 
 def test_unknown_topics_and_disabled_deletion_are_refused():
