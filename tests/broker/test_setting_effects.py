@@ -727,7 +727,21 @@ EFFECTS = {
     **{("zookeeper", name): effect for name, effect in ZOOKEEPER.items()},
 }
 
+_OF_GROUPS = "tests/broker/test_group_service.py"
 ELSEWHERE = {
+    ("groups", "group_min_session_timeout_ms"): _OF_GROUPS,
+    ("groups", "group_max_session_timeout_ms"): _OF_GROUPS,
+    ("groups", "group_initial_rebalance_delay_ms"): _OF_GROUPS,
+    ("groups", "group_max_size"): _OF_GROUPS,
+    ("groups", "offset_metadata_max_bytes"): _OF_GROUPS,
+    ("groups", "offsets_topic_num_partitions"): _OF_GROUPS,
+    ("groups", "offsets_topic_replication_factor"): _OF_GROUPS,
+    ("groups", "offsets_topic_segment_bytes"): _OF_GROUPS,
+    ("groups", "offsets_retention_minutes"): _OF_GROUPS,
+    ("groups", "offsets_retention_check_interval_ms"): _OF_GROUPS,
+    ("groups", "offsets_topic_compression_codec"): "tests/actors/test_group_coordinator.py",
+    ("groups", "offsets_load_buffer_size"): "tests/actors/test_group_coordinator.py",
+    ("groups", "offsets_commit_timeout_ms"): "tests/actors/test_group_coordinator.py",
     ("broker", "rack"): "tests/broker/test_broker_process.py",
     ("broker", "isr_change_protocol"): "tests/broker/test_replication.py",
     ("broker", "queued_max_request_bytes"): "tests/broker/test_kafka_endpoint.py",
