@@ -29,8 +29,8 @@ class ClusterPlan:
     """The processes to start, and their options.
 
     ``program`` is the command line of this program without the command. ``zookeeper`` is the
-    connect string of external servers. ``defaults`` are settings of all brokers, and ``broker_settings`` are
-    options of single ones.
+    connect string of external servers. ``defaults`` are settings of all brokers, and
+    ``broker_settings`` are options of single ones.
     """
 
     program: tuple[str, ...]
