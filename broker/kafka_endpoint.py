@@ -93,8 +93,8 @@ class KafkaEndpoint:
         producer_ids = ZkProducerIds(zookeeper, self._broker_id)
         return [
             *metadata_apis(cache, LISTENER, served.cluster_id, create_missing),
-            *produce_apis(replicas),
-            *fetch_apis(replicas),
+            *produce_apis(replicas, cache, LISTENER),
+            *fetch_apis(replicas, cache, LISTENER),
             *offset_apis(replicas),
             *delete_records_apis(replicas),
             *topic_apis(served.topics),

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from regent.core.errors import Errors
 from regent.core.model import NO_EPOCH, TopicPartition
+from regent.core.protocol.control import TopicId
 from regent.core.records import NO_RECORDS, Records
 
 ACKS_NONE = 0
@@ -30,21 +31,26 @@ class ProducedPartition(NamedTuple):
 
 
 class ConsumerPosition(NamedTuple):
-    """A consumer's position in one partition; an epoch of -1: not given."""
+    """A consumer's position in one partition; an epoch of -1 or a topic id of None: not given."""
 
     fetch_offset: int
     max_bytes: int
     current_leader_epoch: int = NO_EPOCH
     last_fetched_epoch: int = NO_EPOCH
+    topic_id: TopicId | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerFetch:
-    """A consumer's Fetch: waits for ``min_bytes`` of records in all, at most until its timeout."""
+    """A consumer's Fetch: waits for ``min_bytes`` of records in all, at most until its timeout.
+
+    ``from_followers``: a follower answers, too, up to the high watermark that it knows.
+    """
 
     positions: Mapping[TopicPartition, ConsumerPosition]  # in the order of the request
     min_bytes: int = 1
     max_bytes: int = 2**31 - 1
+    from_followers: bool = False
 
 
 class ConsumedPartition(NamedTuple):

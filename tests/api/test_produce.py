@@ -2,23 +2,24 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow
 import pytest
 from kafka.protocol.producer import ProduceRequest
 
-from regent.api.produce import _checker, produce_apis
+from regent.api.produce import ProduceTarget, _checker, produce_apis
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ProducedPartition
-from regent.transport.kafka.api import KafkaRequest, UnansweredRequestError
+from regent.transport.kafka.api import KafkaApi, KafkaRequest, UnansweredRequestError
 from regent.transport.kafka.primitives import MalformedRequestError
-from tests.api.canned_replicas import CannedReplicas
+from tests.api.canned_replicas import CannedReplicas, cached
 from tests.support.record_batches import TRANSACTIONAL_MASK, batch, resealed
 from tests.transport.kafka.wire import ask, call
 
-VERSIONS = range(3, 9)
+VERSIONS = range(3, 12)
 ORDERS_0, ORDERS_1, TEA_0 = (
     TopicPartition("orders", 0),
     TopicPartition("orders", 1),
@@ -56,6 +57,10 @@ def zstandard(*values: bytes) -> bytes:
     return resealed(whole)
 
 
+def apis(replicas: ProduceTarget) -> Sequence[KafkaApi]:
+    return produce_apis(replicas, cached(), "PLAINTEXT")
+
+
 def outcomes(answer: Any) -> dict[TopicPartition, Any]:
     return {
         TopicPartition(topic.name, partition.index): partition
@@ -77,7 +82,7 @@ def test_every_version_returns_the_offsets_of_records(version: int):
     records = {ORDERS_0: batch(b"a"), ORDERS_1: batch(b"b", b"c"), TEA_0: batch(b"d")}
     replicas.produced = dict.fromkeys(records, WRITTEN)
 
-    answer = ask(produce_apis(replicas), produce(dict(records)), version)
+    answer = ask(apis(replicas), produce(dict(records)), version)
 
     assert replicas.acks == -1
     assert replicas.records == records
@@ -94,7 +99,7 @@ def test_every_version_returns_errors(version: int):
     replicas = CannedReplicas()
     replicas.produced = {ORDERS_0: ProducedPartition(Errors.INVALID_RECORD, message="no magic")}
 
-    answer = ask(produce_apis(replicas), produce({ORDERS_0: batch(b"a")}), version)
+    answer = ask(apis(replicas), produce({ORDERS_0: batch(b"a")}), version)
 
     (partition,) = outcomes(answer).values()
     assert partition.error_code == Errors.INVALID_RECORD
@@ -102,10 +107,36 @@ def test_every_version_returns_errors(version: int):
     assert partition.error_message == ("no magic" if version >= 8 else None)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_partition_that_another_broker_leads_is_answered_with_that_leader(version: int):
+    replicas = CannedReplicas()
+    records = dict.fromkeys([ORDERS_0, ORDERS_1, TEA_0], batch(b"a"))
+    replicas.produced = {
+        ORDERS_0: ProducedPartition(Errors.NOT_LEADER_OR_FOLLOWER),
+        ORDERS_1: WRITTEN,
+        TEA_0: ProducedPartition(Errors.NOT_LEADER_OR_FOLLOWER),
+    }
+    replicas.leaders = {ORDERS_0: (2, 7), ORDERS_1: (1, 1), TEA_0: (3, 8)}
+
+    answer = ask(apis(replicas), produce(dict(records)), version)
+
+    leaders = {
+        topic_partition: (named.leader_id, named.leader_epoch)
+        for topic_partition, partition in outcomes(answer).items()
+        if (named := partition.current_leader) is not None
+    }
+    if version < 10:
+        assert leaders == {}
+        return
+    assert leaders == {ORDERS_0: (2, 7), TEA_0: (3, 8)}
+    (alive,) = answer.node_endpoints
+    assert (alive.node_id, alive.host, alive.port, alive.rack) == (2, "hôst", 9092, "rack-a")
+
+
 def test_batches_are_passed_on_without_a_copy():
     replicas = CannedReplicas()
     replicas.produced = {ORDERS_0: WRITTEN}
-    call(produce_apis(replicas), produce({ORDERS_0: batch(b"a")}), 7)
+    call(apis(replicas), produce({ORDERS_0: batch(b"a")}), 7)
     (data,) = replicas.records.values()
     assert isinstance(data, memoryview)
     assert not data.readonly
@@ -116,7 +147,7 @@ def test_a_waiting_request_keeps_no_records_in_memory(count: int):
     replicas = CannedReplicas(holds=True)
     replicas.produced = {ORDERS_0: WRITTEN}
     received = bytearray(produce({ORDERS_0: batch(*[b"a"] * count)}).encode(version=7))
-    (api,) = produce_apis(replicas)
+    (api,) = apis(replicas)
 
     async def main() -> None:
         async def handle() -> object:
@@ -137,7 +168,7 @@ def test_a_waiting_request_keeps_no_records_in_memory(count: int):
 def test_acks_0_gets_no_response():
     replicas = CannedReplicas()
     replicas.produced = {ORDERS_0: WRITTEN}
-    assert call(produce_apis(replicas), produce({ORDERS_0: batch(b"a")}, acks=0), 7) is None
+    assert call(apis(replicas), produce({ORDERS_0: batch(b"a")}, acks=0), 7) is None
     assert replicas.acks == 0
 
 
@@ -149,13 +180,13 @@ def test_acks_0_closes_the_connection_after_an_error():
     }
     records = dict.fromkeys(replicas.produced, batch(b"a"))
     with pytest.raises(UnansweredRequestError, match="orders-1: NOT_LEADER_OR_FOLLOWER"):
-        call(produce_apis(replicas), produce({**records}, acks=0), 7)
+        call(apis(replicas), produce({**records}, acks=0), 7)
 
 
 def test_a_request_that_is_not_replicated_in_time_times_out():
     replicas = CannedReplicas(holds=True)
     replicas.produced = {ORDERS_0: ProducedPartition(Errors.REQUEST_TIMED_OUT)}
-    answer = ask(produce_apis(replicas), produce({ORDERS_0: batch(b"a")}, timeout_ms=1), 7)
+    answer = ask(apis(replicas), produce({ORDERS_0: batch(b"a")}, timeout_ms=1), 7)
     assert replicas.expired == replicas.held
     assert errors(answer) == {ORDERS_0: Errors.REQUEST_TIMED_OUT}
 
@@ -164,10 +195,10 @@ def test_transactions_are_refused():
     replicas = CannedReplicas()
     request = produce({ORDERS_0: batch(b"a")}, transactional_id="tx")
     refused = {ORDERS_0: Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
-    assert errors(ask(produce_apis(replicas), request, 7)) == refused
+    assert errors(ask(apis(replicas), request, 7)) == refused
 
     request = produce({ORDERS_0: batch(b"a", attributes=TRANSACTIONAL_MASK)})
-    assert errors(ask(produce_apis(replicas), request, 7)) == refused
+    assert errors(ask(apis(replicas), request, 7)) == refused
 
 
 @pytest.mark.parametrize("records", [None, b"", batch(b"a")[:60], batch(b"a") + batch(b"b")])
@@ -178,7 +209,7 @@ def test_a_partition_without_exactly_one_batch_is_refused_and_others_are_written
     replicas.produced = {ORDERS_1: WRITTEN}
     request = produce({ORDERS_0: records, ORDERS_1: batch(b"b")})
 
-    answer = ask(produce_apis(replicas), request, 8)
+    answer = ask(apis(replicas), request, 8)
 
     assert errors(answer) == {ORDERS_0: Errors.INVALID_RECORD, ORDERS_1: Errors.NONE}
     assert list(replicas.records) == [ORDERS_1]
@@ -191,14 +222,14 @@ def test_zstd_needs_version_7(version: int, error: Errors):
     replicas = CannedReplicas()
     replicas.produced = {ORDERS_0: WRITTEN}
     request = produce({ORDERS_0: zstandard(b"a")})
-    assert errors(ask(produce_apis(replicas), request, version)) == {ORDERS_0: error}
+    assert errors(ask(apis(replicas), request, version)) == {ORDERS_0: error}
 
 
 def test_unreadable_records_are_refused():
     replicas = CannedReplicas()
     replicas.produced = {ORDERS_1: WRITTEN}
     garbage = resealed(batch(b"a")[:-3] + b"???")
-    answer = ask(produce_apis(replicas), produce({ORDERS_0: garbage, ORDERS_1: batch(b"b")}), 8)
+    answer = ask(apis(replicas), produce({ORDERS_0: garbage, ORDERS_1: batch(b"b")}), 8)
     assert errors(answer) == {ORDERS_0: Errors.INVALID_RECORD, ORDERS_1: Errors.NONE}
     assert list(replicas.records) == [ORDERS_1]
 
@@ -213,7 +244,7 @@ def test_a_compacted_topic_refuses_records_without_a_key(version: int, count: in
         ORDERS_0: batch(*[b"a"] * count),
         ORDERS_1: batch(*[b"b"] * count, key=b"key"),
     }
-    answer = ask(produce_apis(replicas), produce(dict(records)), version)
+    answer = ask(apis(replicas), produce(dict(records)), version)
     assert errors(answer) == {ORDERS_0: Errors.INVALID_RECORD, ORDERS_1: Errors.NONE}
     refused = outcomes(answer)[ORDERS_0]
     if version >= 8:
@@ -236,7 +267,7 @@ class InOrder(CannedReplicas):
 
 def test_a_slow_check_delays_only_later_requests_for_its_partitions():
     replicas = InOrder()
-    (api,) = produce_apis(replicas)
+    (api,) = apis(replicas)
     slow, quick = batch(*[b"a"] * 5_000), batch(b"b")
 
     async def send(*topic_partitions: TopicPartition, data: bytes) -> None:
@@ -258,4 +289,4 @@ def test_a_partition_listed_twice_is_malformed():
     topic = topic_type(name="orders", partition_data=[partition])
     request = ProduceRequest(acks=1, timeout_ms=1, topic_data=[topic, topic])
     with pytest.raises(MalformedRequestError):
-        call(produce_apis(CannedReplicas()), request, 7)
+        call(apis(CannedReplicas()), request, 7)
