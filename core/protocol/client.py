@@ -68,19 +68,30 @@ class ConsumedPartition(NamedTuple):
 
 
 class OffsetQuery(NamedTuple):
-    """ListOffsets for one partition: a time in milliseconds, -1 for the end, -2 for the start."""
+    """ListOffsets for one partition: a time in milliseconds, or one of Kafka's negative numbers.
+
+    Records before ``from_offset`` are not searched. ``max_num_offsets``: of version 0, which asks
+    for the offsets at which segments begin.
+    """
 
     timestamp_ms: int
     current_leader_epoch: int = NO_EPOCH
+    from_offset: int = 0
+    max_num_offsets: int | None = None
 
 
 class ListedOffset(NamedTuple):
-    """The answer to an ``OffsetQuery``; offset -1: no record is at or after the time."""
+    """The answer to an ``OffsetQuery``; offset -1: no record is at or after the time.
+
+    ``batch``: the record is in this batch, at ``offset`` or after it. None: it was not searched.
+    """
 
     error_code: Errors
     timestamp_ms: int = -1
     offset: int = -1
     leader_epoch: int = NO_EPOCH
+    batch: Records | None = None
+    old_style_offsets: Sequence[int] = ()
 
 
 class EpochQuery(NamedTuple):
