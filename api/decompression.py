@@ -1,4 +1,4 @@
-"""Decompression of record batches, up to a limit.
+"""Compression and decompression of record batches; decompression up to a limit.
 
 A few kilobytes can decompress to gigabytes, so the size is limited. ``cramjam`` has the decoders of
 snappy, lz4 and zstd. They write into a mapping as large as the limit, which takes only the memory
@@ -25,6 +25,10 @@ _GZIP_WINDOW = 31
 _XERIAL = b"\x82SNAPPY\x00"  # the Java library writes this before blocks of 32 KB
 _XERIAL_HEADER_BYTES = 16
 _BLOCK_SIZE = struct.Struct(">i")
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_HEADER_BYTES = 7
+_LZ4_HAS_SIZE = 0x08
+_XXHASH_PRIMES = (2654435761, 2246822519, 3266489917, 668265263, 374761393)
 _NO_ROOM = "failed to write whole buffer"  # cramjam's error when the buffer is full
 
 
@@ -43,6 +47,57 @@ def decompressed(codec: int, data: memoryview) -> bytes:
     if codec in (LZ4, ZSTD):
         return _read_frames(codec, data, limit)
     raise ValueError(f"compression {codec} does not exist")
+
+
+def compressed(codec: int, data: bytes) -> bytes:
+    """Return records compressed with gzip, snappy or lz4, or unchanged with ``NONE``."""
+    if codec == NONE:
+        return data
+    if codec == GZIP:
+        return zlib.compress(data, wbits=_GZIP_WINDOW)
+    import cramjam
+
+    if codec == SNAPPY:
+        return bytes(cramjam.snappy.compress_raw(data))
+    # Java's clients read only blocks that do not depend on each other.
+    compressor = cramjam.lz4.Compressor(content_checksum=False, block_linked=False)
+    compressor.compress(data)
+    return bytes(compressor.finish())
+
+
+def with_right_checksum(frame: memoryview) -> memoryview:
+    """Return a frame of lz4 with the checksum of its header, which Kafka 0.9 computed wrongly.
+
+    That is the second byte of the xxHash32 of what follows the frame's magic number (KAFKA-3160).
+    """
+    if len(frame) < _LZ4_HEADER_BYTES or frame[:4] != _LZ4_MAGIC:
+        return frame
+    has_size = bool(frame[4] & _LZ4_HAS_SIZE)
+    at = 14 if has_size else 6
+    if len(frame) <= at:
+        return frame
+    repaired = bytearray(frame)
+    repaired[at] = _xxhash32(bytes(frame[4:at])) >> 8 & 0xFF
+    return memoryview(repaired)
+
+
+def _xxhash32(data: bytes) -> int:
+    """Return the hash of less than 16 bytes, with seed 0."""
+    hashed = _XXHASH_PRIMES[4] + len(data)
+    whole = len(data) // 4 * 4
+    for (word,) in struct.iter_unpack("<I", data[:whole]):
+        hashed = _rotated(hashed + word * _XXHASH_PRIMES[2], 17) * _XXHASH_PRIMES[3]
+    for byte in data[whole:]:
+        hashed = _rotated(hashed + byte * _XXHASH_PRIMES[4], 11) * _XXHASH_PRIMES[0]
+    hashed &= 0xFFFFFFFF
+    hashed = (hashed ^ hashed >> 15) * _XXHASH_PRIMES[1] & 0xFFFFFFFF
+    hashed = (hashed ^ hashed >> 13) * _XXHASH_PRIMES[2] & 0xFFFFFFFF
+    return hashed ^ hashed >> 16
+
+
+def _rotated(number: int, bits: int) -> int:
+    number &= 0xFFFFFFFF
+    return number << bits | number >> 32 - bits
 
 
 def _gunzip(data: memoryview, limit: int) -> bytes:

@@ -1,27 +1,34 @@
-"""Fetch for consumers, versions 4 to 17.
+"""Fetch for consumers, versions 0 to 17.
 
 Fetch sessions (KIP-227) are not supported: a client that requests one gets session 0, and continues
 to send full requests. There are no transactions: the last stable offset is the high watermark. A
 follower answers only Kafka's ReplicaVerificationTool (replica id -2), not consumers (KIP-392).
-Mirrors ``kafka.server.KafkaApis.handleFetchRequest``.
+Clients of the versions 0 to 3 get records in the message formats 0 and 1. Mirrors
+``kafka.server.KafkaApis.handleFetchRequest``.
 """
 
 from __future__ import annotations
 
+import asyncio
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
+from itertools import filterfalse
 from typing import Final, NamedTuple, Protocol
 
+from regent.api.batch_records import record_reader
 from regent.api.current_leaders import CurrentLeaders, NamedLeaders
+from regent.api.old_message_formats import down_converted
 from regent.api.replies import Replies, monotonic_ms
 from regent.api.topic_names import TopicNamesById
-from regent.core.errors import Errors
+from regent.core.errors import Errors, StorageError
 from regent.core.model import NO_EPOCH, BrokerId, TopicPartition
 from regent.core.protocol.client import ConsumedPartition, ConsumerFetch, ConsumerPosition
 from regent.core.protocol.control import TopicId
+from regent.core.records import NO_RECORDS, MemoryRecords
 from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.setting import INT_MAX
 from regent.transport.kafka.api import (
     FIRST_FLEXIBLE_VERSION,
     KafkaAnswer,
@@ -34,18 +41,22 @@ from regent.transport.kafka.primitives import Reader, Writer
 MAX_RESPONSE_BYTES: Final = 57_671_680  # Kafka's fetch.max.bytes
 NO_SESSION: Final = 0
 
+_FIRST_OF_MAGIC_1, _FIRST_OF_MAGIC_2 = 2, 4
 _LIMITS: Final = struct.Struct(">iiib")  # max wait, min bytes, max bytes, isolation
+_LIMITS_V3: Final = struct.Struct(">iii")  # without the isolation
+_LIMITS_V0: Final = struct.Struct(">ii")  # without the max bytes
 _SESSION: Final = struct.Struct(">ii")
 _FULL_REQUESTS: Final = (0, -1)  # session epochs: begin a session, no session
 _PARTITION: Final = {
-    4: struct.Struct(">iqi"),  # index, fetch offset, max bytes
+    0: struct.Struct(">iqi"),  # index, fetch offset, max bytes
     5: struct.Struct(">iqqi"),  # and the log start offset before the last
     9: struct.Struct(">iiqqi"),  # and the leader epoch after the index
     12: struct.Struct(">iiqiqi"),  # and the last fetched epoch after the fetch offset
 }
 _READ_COMMITTED: Final = 1
 _CONSUMER, _DEBUGGING_CONSUMER = -1, -2
-_CONSUMED: Final = struct.Struct(">ihqq")  # index, error, high watermark, last stable offset
+_CONSUMED: Final = struct.Struct(">ihq")  # index, error, high watermark
+_CONSUMED_V4: Final = struct.Struct(">ihqq")  # and the last stable offset
 _CONSUMED_V5: Final = struct.Struct(">ihqqq")  # and the log start offset
 _NO_PREFERRED_REPLICA: Final = -1
 _EPOCH_END: Final = struct.Struct(">iqb")  # leader epoch, end offset, no tagged fields
@@ -75,6 +86,10 @@ class FetchSource(Protocol):
 
     def current_leader(self, topic_partition: TopicPartition) -> tuple[BrokerId, int]:
         """Return the leader of a partition and its leader epoch; -1 if unknown."""
+        ...
+
+    def converts_records(self, topic_partition: TopicPartition) -> bool:
+        """Whether old clients get the records (``message.downconversion.enable``)."""
         ...
 
 
@@ -116,15 +131,59 @@ def fetch_apis(
             asked.request, monotonic_ms(), reply.give, waits=waits
         )
         consumed = await reply.wait_for(operation, asked.max_wait_ms, source.expire)
+        if request.api_version < _FIRST_OF_MAGIC_2:
+            kept = frozenset(filterfalse(source.converts_records, consumed))
+            magic = int(request.api_version >= _FIRST_OF_MAGIC_1)
+            loop = asyncio.get_running_loop()
+            consumed = await loop.run_in_executor(
+                record_reader, _converted, asked.request, consumed, kept, magic
+            )
         return _encode(request, asked, consumed, NamedLeaders(leaders))
 
-    return [KafkaApi(KafkaApiKey.FETCH, 4, 17, handle)]
+    return [KafkaApi(KafkaApiKey.FETCH, 0, 17, handle)]
+
+
+def _converted(
+    request: ConsumerFetch,
+    consumed: Mapping[TopicPartition, ConsumedPartition],
+    kept: Collection[TopicPartition],
+    magic: int,
+) -> Mapping[TopicPartition, ConsumedPartition]:
+    """Convert records for an old client, except those that are ``kept``; on another thread."""
+    converted, left = dict(consumed), request.max_bytes
+    for topic_partition, partition in consumed.items():
+        if partition.error_code is not Errors.NONE:
+            continue
+        if topic_partition in kept:
+            converted[topic_partition] = ConsumedPartition(Errors.UNSUPPORTED_VERSION)
+        elif left <= 0:
+            converted[topic_partition] = partition._replace(records=NO_RECORDS)
+        else:
+            position = request.positions[topic_partition]
+            limit = min(position.max_bytes, left)
+            outcome = _with_converted(partition, magic, position.fetch_offset, limit)
+            converted[topic_partition] = outcome
+            left -= outcome.records.size
+    return converted
+
+
+def _with_converted(
+    partition: ConsumedPartition, magic: int, fetch_offset: int, max_bytes: int
+) -> ConsumedPartition:
+    try:
+        data = memoryview(partition.records.read())
+        data = memoryview(down_converted(data, magic, fetch_offset, max_bytes))
+    except StorageError:
+        return ConsumedPartition(Errors.KAFKA_STORAGE_ERROR)
+    except ValueError:
+        return ConsumedPartition(Errors.CORRUPT_MESSAGE)
+    return partition._replace(records=MemoryRecords(data))
 
 
 def _decode(request: KafkaRequest, names: TopicNamesById, max_response_bytes: int) -> _Fetch:
     version, reader = request.api_version, request.reader()
     replica_id = reader.int32() if version < 15 else _CONSUMER
-    max_wait_ms, min_bytes, max_bytes, isolation = reader.unpack(_LIMITS)
+    max_wait_ms, min_bytes, max_bytes, isolation = _decode_limits(reader, version)
     session_epoch = reader.unpack(_SESSION)[1] if version >= 7 else -1
     topics, positions = _decode_topics(reader, version, names)
     if version >= 7:
@@ -146,6 +205,16 @@ def _decode(request: KafkaRequest, names: TopicNamesById, max_response_bytes: in
             from_followers=replica_id == _DEBUGGING_CONSUMER,
         ),
     )
+
+
+def _decode_limits(reader: Reader, version: int) -> tuple[int, int, int, int]:
+    """Return the longest wait, the least and most bytes, and the isolation level."""
+    if version >= 4:
+        max_wait_ms, min_bytes, max_bytes, isolation = reader.unpack(_LIMITS)
+        return max_wait_ms, min_bytes, max_bytes, isolation
+    if version == 3:
+        return (*reader.unpack(_LIMITS_V3), 0)
+    return (*reader.unpack(_LIMITS_V0), INT_MAX, 0)
 
 
 def _decode_topics(
@@ -233,7 +302,8 @@ def _encode(
 
 
 def _write_head(writer: Writer, version: int, error: Errors) -> None:
-    writer.int32(0)  # throttle time
+    if version >= 1:
+        writer.int32(0)  # throttle time
     if version >= 7:
         writer.int16(error)
         writer.int32(NO_SESSION)
@@ -247,13 +317,17 @@ def _write_old_numbers(
         error = Errors.NOT_LEADER_OR_FOLLOWER  # these clients look for the new leader after this
     if version >= 5:
         writer.pack(_CONSUMED_V5, index, error, watermark, watermark, start)
+    elif version >= 4:
+        writer.pack(_CONSUMED_V4, index, error, watermark, watermark)
     else:
-        writer.pack(_CONSUMED, index, error, watermark, watermark)
+        writer.pack(_CONSUMED, index, error, watermark)
 
 
 @cache
 def _no_transactions(version: int, is_read_committed: bool) -> bytes:
     """Return what is between the numbers of a partition and its records, the same for all."""
+    if version < 4:
+        return b""
     writer = Writer(is_flexible=version >= FIRST_FLEXIBLE_VERSION[KafkaApiKey.FETCH])
     if is_read_committed:
         writer.array_length(0)  # no aborted transactions

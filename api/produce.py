@@ -1,6 +1,7 @@
-"""Produce, versions 3 to 11.
+"""Produce, versions 0 to 11.
 
 This module checks the lengths of record batches and their records; the log checks headers and CRCs.
+Versions 0 to 2 bring records of the message formats 0 and 1, which are converted.
 Checks that take long run on another thread. Later requests for the same partitions wait for them.
 The log gets views of the request, patches them and writes from them, without a copy. Mirrors
 ``kafka.server.KafkaApis.handleProduceRequest`` and ``ProduceRequest.validateRecords``.
@@ -16,9 +17,10 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol
 
 from regent.api.current_leaders import CurrentLeaders, NamedLeaders
+from regent.api.old_message_formats import is_old, up_converted
 from regent.api.record_validation import InvalidRecordsError, is_quick, validate
 from regent.api.replies import AwaitedReply, Replies, monotonic_ms
-from regent.core.errors import Errors
+from regent.core.errors import Errors, RecordsRefusedError
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.client import ACKS_NONE, ProducedPartition
 from regent.core.records import RecordBytes
@@ -41,7 +43,9 @@ _ATTRIBUTES_AT: Final = 21
 _HEADER_BYTES: Final = 61
 _COMPRESSION_MASK, _ZSTD, _FIRST_WITH_ZSTD = 0x07, 4, 7
 _TRANSACTIONAL_MASK: Final = 0x10
-_PARTITION: Final = struct.Struct(">ihqq")  # index, error, base offset, log append time
+_FIRST_OF_MAGIC_2: Final = 3
+_PARTITION: Final = struct.Struct(">ihq")  # index, error, base offset
+_PARTITION_V2: Final = struct.Struct(">ihqq")  # and the log append time
 _PARTITION_V5: Final = struct.Struct(">ihqqq")  # and the log start offset
 _NO_REASONS: Final = b"\0\0\0\0\xff\xff"  # no refused records, no message
 _NO_REASONS_OR_TAGS: Final = b"\x01\0\0"  # the same in the flexible form
@@ -93,7 +97,7 @@ class _ProduceRequest(NamedTuple):
 def produce_apis(target: ProduceTarget, cache: MetadataCache, listener: str) -> Sequence[KafkaApi]:
     """Return the API Produce, which calls ``target``, for clients of ``listener``."""
     leaders = CurrentLeaders(target.current_leader, cache, listener)
-    return [KafkaApi(KafkaApiKey.PRODUCE, 3, 11, _Produce(target, leaders).handle)]
+    return [KafkaApi(KafkaApiKey.PRODUCE, 0, 11, _Produce(target, leaders).handle)]
 
 
 class _RequestSequence:
@@ -146,7 +150,11 @@ class _Produce:
         refused = _refused(asked, records)
         accepted = _without(records, refused)
         compacted = frozenset(filter(self._target.is_compacted, accepted))
-        if self._order.has_any(accepted) or not is_quick(tuple(accepted.values())):
+        if (
+            asked.version < _FIRST_OF_MAGIC_2
+            or self._order.has_any(accepted)
+            or not is_quick(tuple(accepted.values()))
+        ):
             return self._check_elsewhere(asked, refused, accepted, compacted)
         refused.update(_invalid(accepted, compacted))
         return self._append(asked, refused, accepted)
@@ -160,7 +168,8 @@ class _Produce:
     ) -> KafkaAnswer:
         with self._order.begin(records) as earlier:
             loop = asyncio.get_running_loop()
-            refused.update(await loop.run_in_executor(_checker, _invalid, records, compacted))
+            check = _invalid if asked.version >= _FIRST_OF_MAGIC_2 else _convert
+            refused.update(await loop.run_in_executor(_checker, check, records, compacted))
             if earlier:
                 await asyncio.wait(earlier)
             answered = self._append(asked, refused, records)
@@ -196,7 +205,8 @@ class _Produce:
 
 def _decode(request: KafkaRequest) -> tuple[_ProduceRequest, dict[TopicPartition, memoryview]]:
     reader = request.reader()
-    is_transactional = reader.nullable_string() is not None
+    version, answer = request.api_version, request.answer_writer()
+    is_transactional = version >= _FIRST_OF_MAGIC_2 and reader.nullable_string() is not None
     acks, timeout_ms = reader.unpack(_ACKS_AND_TIMEOUT)
     records: dict[TopicPartition, memoryview] = {}
     topics: list[tuple[str, list[TopicPartition]]] = []
@@ -212,7 +222,6 @@ def _decode(request: KafkaRequest) -> tuple[_ProduceRequest, dict[TopicPartition
         reader.end_struct()
         topics.append((topic, partitions))
     reader.end_struct()
-    version, answer = request.api_version, request.answer_writer()
     return _ProduceRequest(version, answer, is_transactional, acks, timeout_ms, topics), records
 
 
@@ -232,7 +241,9 @@ def _refused(
 
 def _refusal(data: memoryview, version: int) -> ProducedPartition | None:
     """Return why records are refused, or None. The log checks whether they are complete."""
-    if len(data) < _HEADER_BYTES:
+    if version < _FIRST_OF_MAGIC_2 and is_old(data):
+        return None
+    if len(data) < _HEADER_BYTES or is_old(data):
         return ProducedPartition(
             Errors.INVALID_RECORD, message="there must be one record batch of magic 2"
         )
@@ -276,6 +287,20 @@ def _invalid(
     return refused
 
 
+def _convert(
+    records: dict[TopicPartition, memoryview], compacted: Collection[TopicPartition]
+) -> dict[TopicPartition, ProducedPartition]:
+    """Replace records of old formats by batches; return the refused partitions; on any thread."""
+    refused = {}
+    for topic_partition, data in records.items():
+        if is_old(data):
+            try:
+                records[topic_partition] = up_converted(data)
+            except RecordsRefusedError as error:
+                refused[topic_partition] = ProducedPartition(error.error_code, message=str(error))
+    return {**refused, **_invalid(_without(records, refused), compacted)}
+
+
 def _raise_first_error(produced: Mapping[TopicPartition, ProducedPartition]) -> None:
     for topic_partition, partition in produced.items():
         if partition.error_code is not Errors.NONE:
@@ -299,10 +324,12 @@ def _encode(
         for topic_partition in partitions:
             index = topic_partition.partition
             error, base_offset, append_time_ms, start, message, refused = produced[topic_partition]
-            if version < 5:
-                writer.pack(_PARTITION, index, error, base_offset, append_time_ms)
-            else:
+            if version >= 5:
                 writer.pack(_PARTITION_V5, index, error, base_offset, append_time_ms, start)
+            elif version >= 2:
+                writer.pack(_PARTITION_V2, index, error, base_offset, append_time_ms)
+            else:
+                writer.pack(_PARTITION, index, error, base_offset)
             if error is Errors.NONE:
                 writer.encoded(ending)
                 continue
@@ -311,7 +338,8 @@ def _encode(
             names_leader = error is Errors.NOT_LEADER_OR_FOLLOWER and version >= 10
             writer.end_struct({0: leaders.name(topic_partition)} if names_leader else None)
         writer.end_struct()
-    writer.int32(0)  # throttle time
+    if version >= 1:
+        writer.int32(0)  # throttle time
     writer.end_struct(leaders.node_endpoints())
     return writer.pieces()
 

@@ -268,6 +268,12 @@ class ReplicaManager:
         log = None if partition is None else partition.log
         return log is not None and log.config.is_compacted
 
+    def converts_records(self, topic_partition: TopicPartition) -> bool:
+        """Whether clients that need an old message format get the records of a partition."""
+        partition = self._partitions.get(topic_partition)
+        log = None if partition is None else partition.log
+        return log is None or log.config.message_downconversion_enable
+
     def current_leader(self, topic_partition: TopicPartition) -> tuple[BrokerId, int]:
         """Return the leader of a partition and its leader epoch, as known here; -1 if unknown.
 

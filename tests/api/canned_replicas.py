@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 
-from regent.core.errors import Errors
+from regent.core.errors import Errors, StorageError
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.client import (
     ConsumedPartition,
@@ -29,6 +29,16 @@ def cached(topic_ids: Mapping[str, TopicId | None] = MappingProxyType({})) -> Me
     cache = MetadataCache()
     cache.snapshot = MetadataSnapshot(brokers={2: broker}, topic_ids=topic_ids)
     return cache
+
+
+class FailingRecords:
+    """Records on a disk that has failed."""
+
+    size = 100
+    file_range = None
+
+    def read(self) -> RecordBytes:
+        raise StorageError("the disk failed")
 
 
 class Held(DelayedOperation):
@@ -64,6 +74,7 @@ class CannedReplicas:
         self.consumed: Mapping[TopicPartition, ConsumedPartition] = {}
         self.listed: Mapping[TopicPartition, ListedOffset] = {}
         self.epoch_ends: Mapping[TopicPartition, EpochEnd] = {}
+        self.unconverted: frozenset[TopicPartition] = frozenset()
         self.leaders: Mapping[TopicPartition, tuple[BrokerId, int]] = {}
 
     def produce(
@@ -83,6 +94,9 @@ class CannedReplicas:
 
     def is_compacted(self, topic_partition: TopicPartition) -> bool:
         return topic_partition in self.compacted
+
+    def converts_records(self, topic_partition: TopicPartition) -> bool:
+        return topic_partition not in self.unconverted
 
     def current_leader(self, topic_partition: TopicPartition) -> tuple[BrokerId, int]:
         return self.leaders.get(topic_partition, (-1, -1))

@@ -7,8 +7,9 @@ from uuid import UUID
 
 import pytest
 from kafka.protocol.consumer import FetchRequest
+from kafka.record.memory_records import MemoryRecords as OthersRecords
 
-from regent.api.fetch import FetchSource, fetch_apis
+from regent.api.fetch import MAX_RESPONSE_BYTES, FetchSource, fetch_apis
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ConsumedPartition, ConsumerFetch, ConsumerPosition
@@ -16,7 +17,8 @@ from regent.core.protocol.control import TopicId
 from regent.core.records import MemoryRecords
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.primitives import uuid_bytes, uuid_text
-from tests.api.canned_replicas import CannedReplicas, cached
+from tests.api.canned_replicas import CannedReplicas, FailingRecords, cached
+from tests.support.record_batches import batch
 from tests.transport.kafka.wire import ask
 
 VERSIONS = range(4, 18)
@@ -236,6 +238,71 @@ def test_only_a_debugging_consumer_reads_followers(
     ask(apis(replicas), fetch({ORDERS_0: ConsumerPosition(0, 1)}, **named), version)
     assert replicas.fetch is not None
     assert replicas.fetch.from_followers is reads_followers
+
+
+# --- old message formats --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_old_clients_get_records_in_a_format_that_they_know(version: int):
+    replicas = CannedReplicas()
+    data = batch(b"a", b"b", base_offset=7)
+    replicas.consumed = {
+        ORDERS_0: ConsumedPartition(Errors.NONE, 12, 3, MemoryRecords(data)),
+        TEA_0: ConsumedPartition(Errors.NONE, 12, 3),
+        ORDERS_1: ConsumedPartition(Errors.OFFSET_OUT_OF_RANGE),
+    }
+    positions = {
+        ORDERS_0: ConsumerPosition(8, 500),
+        TEA_0: ConsumerPosition(0, 1),
+        ORDERS_1: ConsumerPosition(0, 1),
+    }
+
+    answer = ask(apis(replicas), fetch(positions), version)
+
+    most = 1000 if version == 3 else MAX_RESPONSE_BYTES
+    assert replicas.fetch == ConsumerFetch(positions, 1, most)
+    read, refused, empty = (outcomes(answer)[name] for name in (ORDERS_0, ORDERS_1, TEA_0))
+    assert (read.error_code, read.high_watermark) == (0, 12)
+    messages = OthersRecords(bytes(read.records)).next_batch()
+    assert messages.magic == (0 if version < 2 else 1)
+    assert [(record.offset, record.value) for record in messages] == [(8, b"b")]
+    assert refused.error_code == Errors.OFFSET_OUT_OF_RANGE
+    assert (empty.error_code, bytes(empty.records)) == (0, b"")
+
+
+def test_a_topic_may_refuse_old_clients():
+    replicas = CannedReplicas()
+    read = ConsumedPartition(Errors.NONE, 12, 3, MemoryRecords(batch(b"a")))
+    replicas.consumed = {ORDERS_0: read, ORDERS_1: read}
+    replicas.unconverted = frozenset({ORDERS_0})
+    request = fetch(dict.fromkeys(replicas.consumed, ConsumerPosition(0, 500)))
+    answer = outcomes(ask(apis(replicas), request, 3))
+    assert answer[ORDERS_0].error_code == Errors.UNSUPPORTED_VERSION
+    assert (answer[ORDERS_1].error_code, len(answer[ORDERS_1].records) > 0) == (0, True)
+    assert outcomes(ask(apis(replicas), request, 4))[ORDERS_0].error_code == Errors.NONE
+
+
+def test_converted_records_stay_within_the_limits():
+    replicas = CannedReplicas()
+    read = ConsumedPartition(Errors.NONE, 12, 3, MemoryRecords(batch(*[b"x" * 100] * 50)))
+    replicas.consumed = {ORDERS_0: read, ORDERS_1: read, TEA_0: read}
+    request = fetch(dict.fromkeys(replicas.consumed, ConsumerPosition(0, 700)), max_bytes=1000)
+    answer = outcomes(ask(apis(replicas), request, 3))
+    sizes = [len(answer[name].records) for name in (ORDERS_0, ORDERS_1, TEA_0)]
+    assert sizes == [5 * 134, 2 * 134, 134]  # at least one record
+
+
+def test_records_that_cannot_be_converted_are_an_error():
+    replicas = CannedReplicas()
+    replicas.consumed = {
+        ORDERS_0: ConsumedPartition(Errors.NONE, 12, 3, MemoryRecords(b"x" * 100)),
+        ORDERS_1: ConsumedPartition(Errors.NONE, 12, 3, FailingRecords()),
+    }
+    request = fetch(dict.fromkeys(replicas.consumed, ConsumerPosition(0, 700)))
+    answer = outcomes(ask(apis(replicas), request, 3))
+    assert answer[ORDERS_0].error_code == Errors.CORRUPT_MESSAGE
+    assert answer[ORDERS_1].error_code == Errors.NOT_LEADER_OR_FOLLOWER
 
 
 # --- limits ---------------------------------------------------------------------------------------

@@ -8,11 +8,11 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 
 from regent.api.offsets import offset_apis
-from regent.core.errors import Errors, StorageError
+from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import EpochEnd, EpochQuery, ListedOffset, OffsetQuery
-from regent.core.records import MemoryRecords, RecordBytes
-from tests.api.canned_replicas import CannedReplicas
+from regent.core.records import MemoryRecords
+from tests.api.canned_replicas import CannedReplicas, FailingRecords
 from tests.core.replication.record_stage import RecordBroker
 from tests.core.replication.stage import T0
 from tests.support.record_batches import stamped
@@ -159,15 +159,8 @@ def test_a_batch_that_cannot_be_read_is_corrupt(cut: int):
     assert found(listed, -3)[0] == Errors.CORRUPT_MESSAGE
 
 
-class FailingRecords(MemoryRecords):
-    """Records on a disk that has failed."""
-
-    def read(self) -> RecordBytes:
-        raise StorageError("the disk failed")
-
-
 def test_a_failed_disk_is_a_storage_error():
-    listed = ListedOffset(Errors.NONE, 90, 0, 4, FailingRecords(b"x"))
+    listed = ListedOffset(Errors.NONE, 90, 0, 4, FailingRecords())
     assert found(listed, -3)[0] == Errors.KAFKA_STORAGE_ERROR
 
 

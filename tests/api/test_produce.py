@@ -7,6 +7,8 @@ from typing import Any
 
 import pyarrow
 import pytest
+from aiokafka.record.default_records import DefaultRecordBatch
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from kafka.protocol.producer import ProduceRequest
 
 from regent.api.produce import ProduceTarget, _checker, produce_apis
@@ -20,6 +22,7 @@ from tests.support.record_batches import TRANSACTIONAL_MASK, batch, resealed
 from tests.transport.kafka.wire import ask, call
 
 VERSIONS = range(3, 12)
+OLD_VERSIONS = range(3)
 ORDERS_0, ORDERS_1, TEA_0 = (
     TopicPartition("orders", 0),
     TopicPartition("orders", 1),
@@ -251,6 +254,72 @@ def test_a_compacted_topic_refuses_records_without_a_key(version: int, count: in
         assert [error.batch_index for error in refused.record_errors] == list(range(count))
         assert refused.error_message == "a compacted topic takes no records without a key"
         assert not outcomes(answer)[ORDERS_1].record_errors
+
+
+# --- old message formats --------------------------------------------------------------------------
+
+
+def old_set(magic: int, *values: bytes, codec: int = 0, key: bytes | None = None) -> bytes:
+    """Return a message set."""
+    builder = LegacyRecordBatchBuilder(magic, codec, 1_000_000)
+    for number, value in enumerate(values):
+        builder.append(number, 5, key, value)
+    return bytes(builder.build())
+
+
+@pytest.mark.parametrize("version", OLD_VERSIONS)
+@pytest.mark.parametrize("codec", [0, 1])
+def test_records_of_old_formats_are_appended_as_batches(version: int, codec: int):
+    replicas = CannedReplicas()
+    magic = 1 if version == 2 else 0
+    records = {
+        ORDERS_0: old_set(magic, b"a", b"b", codec=codec),
+        ORDERS_1: old_set(1 - magic, b"c"),
+        TEA_0: batch(b"d"),
+    }
+    replicas.produced = dict.fromkeys(records, WRITTEN)
+
+    answer = ask(apis(replicas), produce(dict(records)), version)
+
+    assert errors(answer) == dict.fromkeys(records, Errors.NONE)
+    for partition in outcomes(answer).values():
+        assert partition.base_offset == 7
+        assert partition.log_append_time_ms == (99 if version == 2 else -1)
+    appended = [
+        [record.value for record in DefaultRecordBatch(bytearray(data))]
+        for data in replicas.records.values()
+    ]
+    assert appended == [[b"a", b"b"], [b"c"], [b"d"]]
+
+
+@pytest.mark.parametrize("version", OLD_VERSIONS)
+def test_records_of_old_formats_that_cannot_be_converted_are_refused(version: int):
+    replicas = CannedReplicas()
+    replicas.compacted = frozenset({TEA_0})
+    replicas.produced = {ORDERS_1: WRITTEN}
+    records = {
+        ORDERS_0: old_set(1, b"a")[:-1],
+        ORDERS_1: old_set(0, b"b"),
+        TEA_0: old_set(1, b"without a key"),
+    }
+    answer = ask(apis(replicas), produce(dict(records)), version)
+    assert errors(answer) == {
+        ORDERS_0: Errors.CORRUPT_MESSAGE,
+        ORDERS_1: Errors.NONE,
+        TEA_0: Errors.INVALID_RECORD,
+    }
+    assert list(replicas.records) == [ORDERS_1]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("magic", [0, 1])
+def test_newer_versions_bring_no_old_formats(version: int, magic: int):
+    request = produce({ORDERS_0: old_set(magic, b"a" * 100)})
+    answer = ask(apis(CannedReplicas()), request, version)
+    assert errors(answer) == {ORDERS_0: Errors.INVALID_RECORD}
+
+
+# --- the order of requests ------------------------------------------------------------------------
 
 
 class InOrder(CannedReplicas):
