@@ -14,7 +14,7 @@ import struct
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from regent.api.current_leaders import CurrentLeaders, NamedLeaders
 from regent.api.old_message_formats import is_old, up_converted
@@ -35,6 +35,8 @@ from regent.transport.kafka.api import (
 )
 from regent.transport.kafka.primitives import MalformedRequestError, Writer
 
+T = TypeVar("T")
+
 _ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
 _BATCH_LENGTH: Final = struct.Struct(">i")
 _ATTRIBUTES: Final = struct.Struct(">h")
@@ -51,6 +53,7 @@ _NO_REASONS: Final = b"\0\0\0\0\xff\xff"  # no refused records, no message
 _NO_REASONS_OR_TAGS: Final = b"\x01\0\0"  # the same in the flexible form
 _ENDINGS: Final = (*[b""] * 8, _NO_REASONS, *[_NO_REASONS_OR_TAGS] * 3)
 """How each version ends a partition without an error. Nearly all have none, so this is quicker."""
+_MOST_BYTES_LEFT: Final = 32 * 1024 * 1024
 _checker: Final = ThreadPoolExecutor(1, "record-validation")  # one thread limits the memory
 _NO_TRANSACTIONS: Final = ProducedPartition(
     Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message="transactions are not supported"
@@ -142,6 +145,7 @@ class _Produce:
         self._leaders = leaders
         self._replies = Replies()
         self._order = _RequestSequence()
+        self._bytes_left = 0  # of clients that have disconnected
 
     # Not a coroutine: while it waited for replicas it would keep the records in memory.
     def handle(self, request: KafkaRequest) -> Awaitable[KafkaAnswer]:
@@ -167,14 +171,36 @@ class _Produce:
         compacted: Collection[TopicPartition],
     ) -> KafkaAnswer:
         with self._order.begin(records) as earlier:
+            size = sum(map(len, records.values())) if asked.acks == ACKS_NONE else None
             loop = asyncio.get_running_loop()
             check = _invalid if asked.version >= _FIRST_OF_MAGIC_2 else _convert
-            refused.update(await loop.run_in_executor(_checker, check, records, compacted))
+            checking = loop.run_in_executor(_checker, check, records, compacted)
+            invalid = await self._wait(checking, size)
+            refused.update(invalid)
             if earlier:
-                await asyncio.wait(earlier)
+                await self._wait(asyncio.ensure_future(asyncio.wait(earlier)), size)
             answered = self._append(asked, refused, records)
         records.clear()
         return await answered
+
+    async def _wait(self, result: asyncio.Future[T], unanswered_bytes: int | None) -> T:
+        """Wait for a result, with acks=0 also after the client has disconnected.
+
+        Such a client may close its connection as soon as it has sent its records. Like Kafka, the
+        broker appends them, up to a limit of memory. ``unanswered_bytes`` None: other acks.
+        """
+        try:
+            return await asyncio.shield(result)
+        except asyncio.CancelledError:
+            left = _MOST_BYTES_LEFT - self._bytes_left
+            if unanswered_bytes is None or unanswered_bytes > left:
+                result.cancel()
+                raise
+            self._bytes_left += unanswered_bytes
+            try:
+                return await result
+            finally:
+                self._bytes_left -= unanswered_bytes
 
     def _append(
         self,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,12 @@ from regent.api.produce import ProduceTarget, _checker, produce_apis
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ProducedPartition
-from regent.transport.kafka.api import KafkaApi, KafkaRequest, UnansweredRequestError
+from regent.transport.kafka.api import (
+    KafkaAnswer,
+    KafkaApi,
+    KafkaRequest,
+    UnansweredRequestError,
+)
 from regent.transport.kafka.primitives import MalformedRequestError
 from tests.api.canned_replicas import CannedReplicas, cached
 from tests.support.record_batches import TRANSACTIONAL_MASK, batch, resealed
@@ -350,6 +356,40 @@ def test_a_slow_check_delays_only_later_requests_for_its_partitions():
 
     asyncio.run(main())
     assert replicas.appended == [[TEA_0], [ORDERS_0], [ORDERS_0, ORDERS_1]]
+
+
+@pytest.mark.parametrize(("acks", "is_appended"), [(0, True), (1, False)])
+@pytest.mark.parametrize("has_earlier", [False, True])
+def test_records_of_a_client_that_has_left_are_appended_if_it_waits_for_no_answer(
+    acks: int, is_appended: bool, has_earlier: bool
+):
+    replicas = InOrder()
+    replicas.produced = {ORDERS_0: WRITTEN}
+    (api,) = apis(replicas)
+    may_check = threading.Event()
+
+    def sending(acks: int, version: int) -> asyncio.Task[KafkaAnswer]:
+        body = produce({ORDERS_0: old_set(0, b"a")}, acks=acks).encode(version=version)
+        request = KafkaRequest(api.key, version, 1, None, "", memoryview(bytearray(body)))
+
+        async def handle() -> KafkaAnswer:
+            return await api.handle(request)
+
+        return asyncio.ensure_future(handle())
+
+    async def main() -> None:
+        _checker.submit(may_check.wait)
+        others = [sending(1, 1)] if has_earlier else []
+        left = sending(acks, 1)
+        await asyncio.sleep(0)
+        left.cancel()
+        await asyncio.sleep(0)
+        may_check.set()
+        await asyncio.wait([left, *others])
+        assert left.cancelled() is not is_appended
+
+    asyncio.run(main())
+    assert len(replicas.appended) == is_appended + has_earlier
 
 
 def test_a_partition_listed_twice_is_malformed():
