@@ -316,6 +316,7 @@ class LogsConfig:
     log_index_interval_bytes: int = _default_of_topics("index_interval_bytes")
     log_flush_interval_messages: int = _default_of_topics("flush_messages")
     log_flush_interval_ms: int = _default_of_topics("flush_ms")
+    log_message_downconversion_enable: bool = _default_of_topics("message_downconversion_enable")
     log_message_timestamp_type: str = _default_of_topics("message_timestamp_type")
     log_message_timestamp_after_max_ms: int = _default_of_topics("message_timestamp_after_max_ms")
     log_message_timestamp_before_max_ms: int = _default_of_topics("message_timestamp_before_max_ms")
