@@ -20,6 +20,7 @@ from regent.api.current_leaders import CurrentLeaders, NamedLeaders
 from regent.api.old_message_formats import is_old, up_converted
 from regent.api.record_validation import InvalidRecordsError, is_quick, validate
 from regent.api.replies import AwaitedReply, Replies, monotonic_ms
+from regent.core.admin.topic_validation import INTERNAL_TOPICS
 from regent.core.errors import Errors, RecordsRefusedError
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.client import ACKS_NONE, ProducedPartition
@@ -55,6 +56,10 @@ _ENDINGS: Final = (*[b""] * 8, _NO_REASONS, *[_NO_REASONS_OR_TAGS] * 3)
 """How each version ends a partition without an error. Nearly all have none, so this is quicker."""
 _MOST_BYTES_LEFT: Final = 32 * 1024 * 1024
 _checker: Final = ThreadPoolExecutor(1, "record-validation")  # one thread limits the memory
+_ADMIN_CLIENT: Final = "__admin_client"  # of Kafka's own tools
+_INTERNAL_TOPIC: Final = ProducedPartition(
+    Errors.INVALID_TOPIC_EXCEPTION, message="only brokers write to an internal topic"
+)
 _NO_TRANSACTIONS: Final = ProducedPartition(
     Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message="transactions are not supported"
 )
@@ -92,6 +97,7 @@ class _ProduceRequest(NamedTuple):
     version: int
     answer: Writer
     is_transactional: bool
+    is_admin: bool
     acks: int
     timeout_ms: int
     topics: Sequence[tuple[str, Sequence[TopicPartition]]]
@@ -248,7 +254,9 @@ def _decode(request: KafkaRequest) -> tuple[_ProduceRequest, dict[TopicPartition
         reader.end_struct()
         topics.append((topic, partitions))
     reader.end_struct()
-    return _ProduceRequest(version, answer, is_transactional, acks, timeout_ms, topics), records
+    is_admin = request.client_id == _ADMIN_CLIENT
+    asked = _ProduceRequest(version, answer, is_transactional, is_admin, acks, timeout_ms, topics)
+    return asked, records
 
 
 def _refused(
@@ -260,6 +268,8 @@ def _refused(
     refused = {}
     for topic_partition, data in records.items():
         refusal = _refusal(data, asked.version)
+        if topic_partition.topic in INTERNAL_TOPICS and not asked.is_admin:
+            refusal = _INTERNAL_TOPIC
         if refusal is not None:
             refused[topic_partition] = refusal
     return refused

@@ -38,6 +38,9 @@ WRITTEN = ProducedPartition(Errors.NONE, base_offset=7, log_append_time_ms=99, l
 ZSTD = 4
 
 
+OFFSETS_0 = TopicPartition("__consumer_offsets", 0)
+
+
 def produce(
     records: dict[TopicPartition, bytes | None],
     acks: int = -1,
@@ -198,6 +201,16 @@ def test_a_request_that_is_not_replicated_in_time_times_out():
     answer = ask(apis(replicas), produce({ORDERS_0: batch(b"a")}, timeout_ms=1), 7)
     assert replicas.expired == replicas.held
     assert errors(answer) == {ORDERS_0: Errors.REQUEST_TIMED_OUT}
+
+
+def test_clients_do_not_write_to_internal_topics():
+    replicas = CannedReplicas()
+    replicas.produced = {ORDERS_0: ProducedPartition(Errors.NONE)}
+    request = produce({OFFSETS_0: batch(b"a", key=b"k"), ORDERS_0: batch(b"a")})
+    assert errors(ask(apis(replicas), request, 7)) == {
+        OFFSETS_0: Errors.INVALID_TOPIC_EXCEPTION,
+        ORDERS_0: Errors.NONE,
+    }
 
 
 def test_transactions_are_refused():
