@@ -70,8 +70,14 @@ class RecordReader:
 
     def array(self, read: Callable[[], T]) -> list[T]:
         """Return the elements of an array, each read by ``read``; null is empty."""
+        return self.nullable_array(read) or []
+
+    def nullable_array(self, read: Callable[[], T]) -> list[T] | None:
+        """Return the elements of an array, each read by ``read``, or null."""
         count = self._length(INT32)
-        if count > len(self._data):
+        if count == _NULL:
+            return None
+        if not 0 <= count <= len(self._data):
             raise BadDataError(f"a record has an array of {count} elements")
         return [read() for _ in range(count)]
 
