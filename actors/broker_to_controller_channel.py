@@ -1,4 +1,4 @@
-"""The connection over which a broker forwards topic requests to the active controller's broker.
+"""The connection over which a broker forwards requests to the active controller's broker.
 
 Mirrors ``kafka.server.BrokerToControllerChannelManager``.
 """
@@ -14,17 +14,30 @@ from regent.actors.request_channel import ChannelToCurrent, RequestChannel
 from regent.actors.runtime import RegentActor, Supervisor
 from regent.actors.topic_request_handler import DECISION_TIMEOUT_MS
 from regent.core.admin.admin_requests import refuse
+from regent.core.admin.partition_requests import refuse_partitions
 from regent.core.errors import BadDataError, Errors
 from regent.core.model import BrokerId
-from regent.core.protocol.topics import TopicsRequest
+from regent.core.protocol.controller import PartitionsRequest, PartitionsResponse
+from regent.core.protocol.topics import TopicsRequest, TopicsResponse
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport.client import RequestError
 
-OpenForwardChannel: TypeAlias = Callable[[str], RequestChannel[TopicsRequest]]
+ForwardedRequest: TypeAlias = TopicsRequest | PartitionsRequest
+ForwardedResponse: TypeAlias = TopicsResponse | PartitionsResponse
+OpenForwardChannel: TypeAlias = Callable[[str], RequestChannel[ForwardedRequest]]
+
+
+def refuse_forwarded(
+    request: ForwardedRequest, error_code: Errors, message: str
+) -> ForwardedResponse:
+    """Return the answer that refuses a whole request."""
+    if isinstance(request, TopicsRequest):
+        return refuse(request, error_code, message)
+    return refuse_partitions(request, error_code, message)
 
 
 class BrokerToControllerChannel(RegentActor):
-    """Answers with the TopicsResponse, a ``RequestError``, or ``ControllerUnknownError``.
+    """Answers with the response, a ``RequestError``, or ``ControllerUnknownError``.
 
     The controller's address is read from the metadata cache for every request.
     """
@@ -44,7 +57,7 @@ class BrokerToControllerChannel(RegentActor):
         self._cache = cache
         self._channel = ChannelToCurrent(open_channel)
 
-    def handle(self, message: TopicsRequest, reply: Reply | None) -> None:
+    def handle(self, message: ForwardedRequest, reply: Reply | None) -> None:
         """Send the request to the controller's broker once."""
         if reply is None:
             return
@@ -59,7 +72,7 @@ class BrokerToControllerChannel(RegentActor):
         except RequestError as error:
             reply.fail(error)
         except BadDataError as error:
-            reply.set(refuse(message, Errors.INVALID_REQUEST, str(error)))
+            reply.set(refuse_forwarded(message, Errors.INVALID_REQUEST, str(error)))
 
     def on_stop(self) -> None:
         """Disconnect."""

@@ -6,7 +6,7 @@ Mirrors ``kafka.server.DynamicConfigManager``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
 from pykka import ActorRef
@@ -14,7 +14,7 @@ from pykka import ActorRef
 from regent.actors.inbox import Reply
 from regent.actors.runtime import RegentActor, Supervisor, start_actor
 from regent.actors.topic_configs import TopicConfigs
-from regent.config.settings import ControllerConfig
+from regent.config.settings import KAFKA_SETTINGS, ControllerConfig
 from regent.core.admin.config_changes import ConfigChanges
 from regent.core.controller.events import ControllerEvent
 from regent.core.errors import SessionExpiredError
@@ -47,10 +47,12 @@ class ConfigListener(RegentActor):
         changes: ConfigChanges,
         tell_controller: Callable[[ControllerEvent], None],
         topic_configs: TopicConfigs,
+        on_broker_config: Callable[[Mapping[str, str]], None],
         *,
         supervisor: Supervisor | None = None,
     ) -> None:
         super().__init__(name, supervisor=supervisor)
+        self._on_broker_config = on_broker_config
         self._changes = changes
         self._tell_controller = tell_controller
         self._topic_configs = topic_configs
@@ -78,6 +80,7 @@ class ConfigListener(RegentActor):
             self._tell_controller(event)
         if news.broker_config is not None:
             self._topic_configs.set_broker_config(news.broker_config)
+            self._on_broker_config(news.broker_config)
         self._changed_topics.update(news.topics)
         if news.has_missed_some:
             self._changed_topics.update(self._topic_configs.topics)
@@ -91,12 +94,19 @@ def start_config_listener(
     config: ControllerConfig,
     tell_controller: Callable[[ControllerEvent], None],
     topic_configs: TopicConfigs,
+    on_broker_config: Callable[[Mapping[str, str]], None],
 ) -> ActorRef[ConfigListener]:
-    """Start a broker's listener; it acts only on messages."""
+    """Start a broker's listener; it acts only on messages.
+
+    ``on_broker_config`` gets the settings of this broker that are in ZooKeeper.
+    """
     changes = ConfigChanges(
         broker_id,
         ZkConfigStore(zookeeper),
         unclean_leader_election_enable=config.unclean_leader_election_enable,
+        settings=KAFKA_SETTINGS,
     )
     name = f"config-listener-{broker_id}"
-    return start_actor(ConfigListener, name, changes, tell_controller, topic_configs)
+    return start_actor(
+        ConfigListener, name, changes, tell_controller, topic_configs, on_broker_config
+    )

@@ -1,8 +1,9 @@
-"""Answers topic requests, in every broker.
+"""Answers requests about topics, elections and reassignments, in every broker.
 
 It forwards a request to the active controller's broker, which decides and writes, and repeats this
 until it has an answer. Then it waits until this broker's own metadata cache shows the change, so
-that a client that has created a topic can find it through the same broker. Mirrors
+that a client that has created a topic can find it through the same broker. Reassignments have only
+begun when they are answered. Mirrors
 ``kafka.server.ForwardingManager``, the purgatory of ``kafka.server.ZkAdminManager`` and
 ``kafka.server.AutoTopicCreationManager``.
 """
@@ -19,22 +20,27 @@ from typing import Any, TypeAlias
 from pykka import ActorDeadError, ActorRef
 
 from regent.actors.alter_partition_sender import ControllerUnknownError
-from regent.actors.broker_to_controller_channel import BrokerToControllerChannel
+from regent.actors.broker_to_controller_channel import (
+    BrokerToControllerChannel,
+    ForwardedRequest,
+    ForwardedResponse,
+    refuse_forwarded,
+)
 from regent.actors.inbox import InboxFullError, MessageWithReply, Reply
 from regent.actors.runtime import RegentActor, Supervisor
 from regent.actors.scheduler import Scheduler
 from regent.actors.timer import OneShotTimer, monotonic_ms
-from regent.core.admin.admin_requests import PendingAnswer, done_before, refuse
+from regent.core.admin.admin_requests import PendingAnswer, done_before
+from regent.core.admin.partition_requests import PendingElections
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.ports import TopicIds
+from regent.core.protocol.controller import ElectLeadersResponse, PartitionsRequest
 from regent.core.protocol.topics import (
-    AlterTopicConfigsRequest,
     CreatableTopic,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
-    TopicsRequest,
     TopicsResponse,
 )
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
@@ -80,24 +86,24 @@ class _TryAgain:
     number: int
 
 
-_Message: TypeAlias = TopicsRequest | MetadataChanged | CreateMissing | _Decided | _TryAgain
+_Message: TypeAlias = ForwardedRequest | MetadataChanged | CreateMissing | _Decided | _TryAgain
 
 
 @dataclass(slots=True)
 class _PendingRequest:
     """A request that is not answered yet; ``undone``: see ``done_before``."""
 
-    request: TopicsRequest
+    request: ForwardedRequest
     reply: Reply
     undone: frozenset[str]
     deadline_ms: int
     decide_until_ms: int
     attempts: int = 0
-    pending: PendingAnswer | None = None
+    pending: PendingAnswer | PendingElections | None = None
 
 
 class ForwardingManager(RegentActor):
-    """Takes ``TopicsRequest`` and ``CreateMissing`` on any thread; never blocks."""
+    """Takes ``ForwardedRequest`` and ``CreateMissing`` on any thread; never blocks."""
 
     def __init__(
         self,
@@ -150,8 +156,8 @@ class ForwardingManager(RegentActor):
 
     def preemption_answer(self, message: object) -> object:
         """Send clients to another broker when this one stops."""
-        if isinstance(message, TopicsRequest):
-            return refuse(message, Errors.NOT_CONTROLLER, "the broker is shutting down")
+        if isinstance(message, ForwardedRequest):
+            return refuse_forwarded(message, Errors.NOT_CONTROLLER, "the broker is shutting down")
         return super().preemption_answer(message)
 
     def on_stop(self) -> None:
@@ -160,10 +166,10 @@ class ForwardingManager(RegentActor):
 
     # --- from the request to the decision ---
 
-    def _take(self, request: TopicsRequest, reply: Reply) -> None:
+    def _take(self, request: ForwardedRequest, reply: Reply) -> None:
         if len(self._waiting) >= MAX_PENDING:
             message = f"{MAX_PENDING} requests are already waiting"
-            reply.set(refuse(request, Errors.REQUEST_TIMED_OUT, message))
+            reply.set(refuse_forwarded(request, Errors.REQUEST_TIMED_OUT, message))
             return
         now_ms, timeout_ms = monotonic_ms(), min(request.timeout_ms, MAX_WAIT_MS)
         number = next(self._numbers)
@@ -176,7 +182,7 @@ class ForwardingManager(RegentActor):
         )
         self._forward(number)
 
-    def _with_topic_ids(self, request: TopicsRequest) -> TopicsRequest:
+    def _with_topic_ids(self, request: ForwardedRequest) -> ForwardedRequest:
         """Set the ids of new topics, so that a second attempt recognises what the first created."""
         if not isinstance(request, CreateTopicsRequest):
             return request
@@ -201,15 +207,13 @@ class ForwardingManager(RegentActor):
         waiting = self._waiting.get(number)
         if waiting is None:
             return
-        if isinstance(answer, TopicsResponse) and answer.error_code is Errors.NONE:
+        if isinstance(answer, ForwardedResponse) and answer.error_code is Errors.NONE:
             self._is_failing = False
-            request = waiting.request
-            if waiting.attempts > 1:
-                undone = waiting.undone
-                outcomes = tuple(done_before(request, o, undone) for o in answer.outcomes)
-                answer = replace(answer, outcomes=outcomes)
-            waiting.pending = PendingAnswer(request, answer, waiting.deadline_ms)
-            self._poll([number])
+            waiting.pending = _pending(waiting, answer)
+            if waiting.pending is None:
+                self._finish(number, answer)
+            else:
+                self._poll([number])
         elif monotonic_ms() >= waiting.decide_until_ms:
             self._finish(number, _given_up(waiting.request, answer))
         else:
@@ -234,7 +238,7 @@ class ForwardingManager(RegentActor):
             first_ms = min(pending.deadline_ms for pending in pendings)
             self._deadline.set(max(first_ms - now_ms, 0))
 
-    def _finish(self, number: int, response: TopicsResponse) -> None:
+    def _finish(self, number: int, response: ForwardedResponse) -> None:
         self._waiting.pop(number).reply.set(response)
 
     def _tell(self, message: _Message) -> None:
@@ -281,26 +285,42 @@ class ForwardingManager(RegentActor):
             self._tell(CreateMissing(()))
 
 
+def _pending(
+    waiting: _PendingRequest, answer: ForwardedResponse
+) -> PendingAnswer | PendingElections | None:
+    """Return what waits until this broker knows the change; None: nothing must wait for it."""
+    request, deadline_ms = waiting.request, waiting.deadline_ms
+    if isinstance(answer, ElectLeadersResponse):
+        return PendingElections(answer, deadline_ms)
+    if not isinstance(answer, TopicsResponse) or isinstance(request, PartitionsRequest):
+        return None
+    if waiting.attempts > 1:
+        outcomes = tuple(done_before(request, o, waiting.undone) for o in answer.outcomes)
+        answer = replace(answer, outcomes=outcomes)
+    return PendingAnswer(request, answer, deadline_ms)
+
+
 def _reason(answer: object) -> str:
-    if isinstance(answer, TopicsResponse):
+    if isinstance(answer, ForwardedResponse):
         return "the broker is no longer the active controller"
     return str(answer)
 
 
-def _given_up(request: TopicsRequest, answer: object) -> TopicsResponse:
+def _given_up(request: ForwardedRequest, answer: object) -> ForwardedResponse:
     """Return the answer after the last attempt: it failed, or its outcome is unknown."""
-    if isinstance(answer, TopicsResponse):
+    if isinstance(answer, ForwardedResponse):
         return answer
     was_not_sent = isinstance(answer, ControllerUnknownError | PeerUnreachableError)
     error_code = Errors.NOT_CONTROLLER if was_not_sent else Errors.REQUEST_TIMED_OUT
-    return refuse(request, error_code, str(answer))
+    return refuse_forwarded(request, error_code, str(answer))
 
 
-def _undone(request: TopicsRequest, snapshot: MetadataSnapshot) -> frozenset[str]:
+def _undone(request: ForwardedRequest, snapshot: MetadataSnapshot) -> frozenset[str]:
     """Return the topics that are not deleted or extended yet; new topics are found by their id."""
     match request:
-        case DeleteTopicsRequest(topics):
-            return frozenset(snapshot.topic_ids.keys() & set(topics))
+        case DeleteTopicsRequest(topics, _, topic_ids):
+            known_ids = set(topic_ids).intersection(snapshot.topic_ids.values())
+            return frozenset(snapshot.topic_ids.keys() & set(topics) | known_ids)
         case CreatePartitionsRequest(growing):
             known = snapshot.partitions
             return frozenset(
@@ -310,5 +330,5 @@ def _undone(request: TopicsRequest, snapshot: MetadataSnapshot) -> frozenset[str
                 and TopicPartition(row.topic, 0) in known
                 and TopicPartition(row.topic, row.total - 1) not in known
             )
-        case CreateTopicsRequest() | AlterTopicConfigsRequest():
+        case _:
             return frozenset()

@@ -17,6 +17,10 @@ class ConfigurableLogs(Protocol):
         """Set the configurations of topics, for existing and future logs."""
         ...
 
+    def set_defaults(self, defaults: LogConfig) -> None:
+        """Set the configuration of other topics and of removed logs."""
+        ...
+
 
 class ThrottledReplication(Protocol):
     """The part of ``core.replication.replica_manager.ReplicaManager`` that is configurable."""
@@ -69,6 +73,7 @@ class TopicConfigs:
         with self._lock:
             self._replication.on_broker_config(config)
             self._defaults = self._static_defaults.with_broker_config(config)
+            self._logs.set_defaults(self._defaults)
             self._apply(self._overrides)
 
     def _apply(self, topics: Collection[str]) -> None:

@@ -73,10 +73,10 @@ class TopicsClient:
         problems: dict[str, ApiError] = {}
         for part in slices(topics):
             request = replace(creation(part, placement), validate_only=True)
-            for topic, error_code, message, _ in self._ask(request).outcomes:
-                problem = among.get(topic) or ApiError(error_code, message)
+            for row in self._ask(request).outcomes:
+                problem = among.get(row.topic) or ApiError(row.error_code, row.message)
                 if problem.error_code is not Errors.NONE:
-                    problems[topic] = problem
+                    problems[row.topic] = problem
         return problems
 
     def await_placement_service(

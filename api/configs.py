@@ -1,4 +1,4 @@
-"""DescribeConfigs, versions 1 to 3. Mirrors ``kafka.server.ConfigHelper.describeConfigs``."""
+"""DescribeConfigs, versions 0 to 4. Mirrors ``kafka.server.ConfigHelper.describeConfigs``."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
+from regent.api.broker_loggers import describe_loggers
 from regent.core.admin.config_changes import DEFAULT_BROKER
 from regent.core.admin.config_descriptions import (
     BrokerSetting,
     BrokerSettings,
     ConfigDescription,
-    ConfigSynonym,
+    ConfigSource,
     describe_all_brokers,
     describe_broker,
     describe_topic,
@@ -24,9 +25,15 @@ from regent.core.errors import Errors, RegentError
 from regent.core.model import BrokerId
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from regent.transport.kafka.primitives import Reader, Writer
+from regent.transport.kafka.message import answer, decode
+from regent.transport.kafka.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
 
-_NOT_THROTTLED = 0
 _MAX_MESSAGE_LENGTH = 1_000  # it may quote a client's string of 32 KiB
 
 ReadConfigs: TypeAlias = Callable[[Collection[str]], Mapping[str, Mapping[str, str]]]
@@ -34,10 +41,12 @@ ReadConfigs: TypeAlias = Callable[[Collection[str]], Mapping[str, Mapping[str, s
 
 
 class ResourceType(IntEnum):
-    """The types of resources whose configurations a broker knows."""
+    """The types of resources that have settings, as Kafka numbers them."""
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
 
 
 class Resource(NamedTuple):
@@ -55,6 +64,9 @@ class ResourceRefusedError(Exception):
         self.error_code = error_code
 
 
+_Described: TypeAlias = dict[Resource, list[ConfigDescription] | ResourceRefusedError]
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigView:
     """The configurations that this broker can describe; ``settings``: those of its start."""
@@ -69,30 +81,37 @@ class ConfigView:
     ) -> Mapping[Resource, list[ConfigDescription] | ResourceRefusedError]:
         """Return the settings of each resource, or its refusal. ZooKeeper is read once for all."""
         entities: dict[Resource, str] = {}
-        described: dict[Resource, list[ConfigDescription] | ResourceRefusedError] = {}
+        described: _Described = {}
         for resource in resources:
             try:
-                entities[resource] = self.entity(resource)
+                if resource.type == ResourceType.BROKER_LOGGER:
+                    check_broker_id(resource.name, self.broker_id)
+                    described[resource] = describe_loggers()
+                else:
+                    entities[resource] = self._entity(resource)
             except ResourceRefusedError as refused:
                 described[resource] = refused
+        return {**described, **(self._describe(entities) if entities else {})}
+
+    def _describe(self, entities: Mapping[Resource, str]) -> _Described:
         own = f"brokers/{self.broker_id}"
         try:
             found = self.read_configs({own, DEFAULT_BROKER, *entities.values()})
         except RegentError as error:
             late = ResourceRefusedError(Errors.REQUEST_TIMED_OUT, str(error))
-            return {**described, **dict.fromkeys(entities, late)}
-        of_all = found.get(DEFAULT_BROKER, {})
-        broker = BrokerSettings(self.settings, found.get(own, {}), of_all)
+            return dict.fromkeys(entities, late)
+        broker = BrokerSettings(self.settings, found.get(own, {}), found.get(DEFAULT_BROKER, {}))
+        described: _Described = {}
         for resource, entity in entities.items():
             if entity == DEFAULT_BROKER:
-                described[resource] = describe_all_brokers(of_all)
+                described[resource] = describe_all_brokers(broker)
             elif entity == own:
                 described[resource] = describe_broker(broker)
             else:
                 described[resource] = describe_topic(found.get(entity, {}), broker)
         return described
 
-    def entity(self, resource: Resource) -> str:
+    def _entity(self, resource: Resource) -> str:
         """Return the entity of a resource below ``/config``; raises ``ResourceRefusedError``."""
         type_, name = resource
         if type_ == ResourceType.TOPIC:
@@ -105,93 +124,92 @@ class ConfigView:
                 )
             return f"topics/{name}"
         if type_ == ResourceType.BROKER:
-            if name in ("", str(self.broker_id)):
-                return f"brokers/{name}" if name else DEFAULT_BROKER
-            raise ResourceRefusedError(
-                Errors.INVALID_REQUEST, f"this is broker {self.broker_id}, not {name!r}"
-            )
-        raise ResourceRefusedError(Errors.INVALID_REQUEST, f"type {type_} has no configuration")
+            if not name:
+                return DEFAULT_BROKER
+            check_broker_id(name, self.broker_id, or_empty=True)
+            return f"brokers/{self.broker_id}"
+        raise unsupported(type_)
+
+
+def check_broker_id(name: str, broker_id: BrokerId, *, or_empty: bool = False) -> None:
+    """Check that a resource is this broker; raises ``ResourceRefusedError``."""
+    if not name:
+        raise ResourceRefusedError(Errors.INVALID_REQUEST, "Broker id must not be empty")
+    if not name.removeprefix("-").isdecimal():
+        message = f"Broker id must be an integer, but it is: {name}"
+        raise ResourceRefusedError(Errors.INVALID_REQUEST, message)
+    if name != str(broker_id):
+        expected = f"{broker_id} or empty string" if or_empty else f"{broker_id}"
+        message = f"Unexpected broker id, expected {expected}, but received {name}"
+        raise ResourceRefusedError(Errors.INVALID_REQUEST, message)
+
+
+def unsupported(resource_type: int) -> ResourceRefusedError:
+    """Return the refusal of a type of resources that has no settings here."""
+    what: Mapping[int, str] = {
+        ResourceType.BROKER_LOGGER: "BROKER_LOGGER: use IncrementalAlterConfigs",
+        ResourceType.CLIENT_METRICS: "CLIENT_METRICS: with ZooKeeper there are no subscriptions",
+    }
+    name = what.get(resource_type, str(resource_type))
+    return ResourceRefusedError(Errors.INVALID_REQUEST, f"Unsupported resource type {name}")
 
 
 def config_apis(view: ConfigView, executor: Executor) -> Sequence[KafkaApi]:
     """Return the API DescribeConfigs, which reads and encodes in ``executor``."""
 
     def describe(request: KafkaRequest) -> KafkaAnswer:
-        wanted, details = _decode(request.body, request.api_version)
+        asked = decode(DescribeConfigsRequest, request)
+        wanted = {
+            Resource(row.resource_type, row.resource_name): row.configuration_keys
+            for row in asked.resources
+        }
         described = view.describe(wanted.keys())
-        return _encode(wanted, described, request.api_version, details)
+        results = [
+            _result(resource, described[resource], names, asked)
+            for resource, names in wanted.items()
+        ]
+        return answer(DescribeConfigsResponse(results=tuple(results)), request)
 
     async def handle(request: KafkaRequest) -> KafkaAnswer:
         return await asyncio.get_running_loop().run_in_executor(executor, describe, request)
 
-    return [KafkaApi(KafkaApiKey.DESCRIBE_CONFIGS, 1, 3, handle)]
+    return [KafkaApi(KafkaApiKey.DESCRIBE_CONFIGS, 0, 4, handle)]
 
 
-_Wanted: TypeAlias = Mapping[Resource, Sequence[str] | None]  # names; None or empty: all
+def _result(
+    resource: Resource,
+    described: list[ConfigDescription] | ResourceRefusedError,
+    names: Collection[str] | None,
+    asked: DescribeConfigsRequest,
+) -> DescribeConfigsResult:
+    """Return the settings with these names (None or empty: all), or the refusal."""
+    type_, name = resource
+    if isinstance(described, ResourceRefusedError):
+        return DescribeConfigsResult(
+            error_code=described.error_code,
+            error_message=str(described),
+            resource_type=type_,
+            resource_name=name,
+        )
+    configs = [_config(config, asked) for config in described if not names or config.name in names]
+    return DescribeConfigsResult(resource_type=type_, resource_name=name, configs=tuple(configs))
 
 
-class _Details(NamedTuple):
-    """The details that a client requests in addition to the values."""
-
-    synonyms: bool
-    documentation: bool
-
-
-def _decode(body: memoryview, version: int) -> tuple[_Wanted, _Details]:
-    """Return the settings and the details that the client asks for."""
-    reader = Reader(body)
-
-    def resource() -> tuple[Resource, list[str] | None]:
-        of = Resource(reader.int8(), reader.string())
-        return of, reader.nullable_array(reader.string)
-
-    wanted = dict(reader.array(resource))
-    has_synonyms = reader.boolean()
-    has_documentation = version >= 3 and reader.boolean()
-    return wanted, _Details(has_synonyms, has_documentation)
-
-
-def _encode(
-    wanted: _Wanted,
-    described: Mapping[Resource, list[ConfigDescription] | ResourceRefusedError],
-    version: int,
-    details: _Details,
-) -> KafkaAnswer:
-    writer = Writer()
-
-    def write(resource: Resource) -> None:
-        answer, names = described[resource], wanted[resource]
-        configs: list[ConfigDescription] = []
-        if isinstance(answer, ResourceRefusedError):
-            writer.int16(answer.error_code)
-            writer.nullable_string(str(answer))
-        else:
-            writer.int16(Errors.NONE)
-            writer.nullable_string(None)
-            configs = [config for config in answer if not names or config.name in names]
-        writer.int8(resource.type)
-        writer.string(resource.name)
-        writer.array(configs, lambda config: _write_config(writer, config, version, details))
-
-    writer.int32(_NOT_THROTTLED)
-    writer.array(wanted, write)
-    return writer.pieces()
-
-
-def _write_config(
-    writer: Writer, config: ConfigDescription, version: int, details: _Details
-) -> None:
-    def write_synonym(synonym: ConfigSynonym) -> None:
-        writer.string(synonym.name)
-        writer.nullable_string(synonym.value)
-        writer.int8(synonym.source)
-
-    writer.string(config.name)
-    writer.nullable_string(config.value)
-    writer.boolean(config.is_read_only)
-    writer.int8(config.source)
-    writer.boolean(False)  # is sensitive: no setting is
-    writer.array(config.synonyms if details.synonyms else (), write_synonym)
-    if version >= 3:
-        writer.int8(config.type)
-        writer.nullable_string(config.documentation if details.documentation else None)
+def _config(
+    config: ConfigDescription, asked: DescribeConfigsRequest
+) -> DescribeConfigsResourceResult:
+    synonyms = [
+        DescribeConfigsSynonym(name=name, value=value, source=source)
+        for name, value, source in config.synonyms
+    ]
+    return DescribeConfigsResourceResult(
+        name=config.name,
+        value=config.value,
+        read_only=config.is_read_only,
+        is_default=config.source is ConfigSource.DEFAULT,
+        config_source=config.source,
+        is_sensitive=config.is_sensitive,
+        synonyms=tuple(synonyms) if asked.include_synonyms else (),
+        config_type=config.type,
+        documentation=config.documentation if asked.include_documentation else None,
+    )

@@ -1,4 +1,4 @@
-"""DeleteRecords, versions 0 and 1.
+"""DeleteRecords, versions 0 to 2.
 
 Mirrors ``kafka.server.KafkaApis.handleDeleteRecordsRequest``.
 """
@@ -14,9 +14,9 @@ from regent.core.model import TopicPartition
 from regent.core.protocol.client import DeletedRecords
 from regent.core.replication.delayed_operation import DelayedOperation
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from regent.transport.kafka.primitives import Reader, Writer
+from regent.transport.kafka.message import answer, decode
+from regent.transport.kafka.messages import delete_records as messages
 
-_NOT_THROTTLED = 0
 _UNKNOWN = DeletedRecords(Errors.UNKNOWN_TOPIC_OR_PARTITION)
 
 _Deleted = Mapping[TopicPartition, DeletedRecords]
@@ -44,52 +44,32 @@ def delete_records_apis(deleter: RecordDeleter) -> Sequence[KafkaApi]:
     replies = Replies()
 
     async def handle(request: KafkaRequest) -> KafkaAnswer:
-        topics, timeout_ms = _decode(request.body)
+        asked = decode(messages.DeleteRecordsRequest, request)
         offsets = {
-            TopicPartition(topic, number): offset
-            for topic, partitions in topics
-            for number, offset in partitions
+            TopicPartition(topic.name, row.partition_index): row.offset
+            for topic in asked.topics
+            for row in topic.partitions
         }
         reply: AwaitedReply[_Deleted] = replies.new()
         operation = deleter.delete_records(offsets, monotonic_ms(), reply.give)
-        deleted = await reply.wait_for(operation, max(timeout_ms, 0), deleter.expire)
-        return _encode(topics, deleted)
+        deleted = await reply.wait_for(operation, max(asked.timeout_ms, 0), deleter.expire)
+        topics = tuple(_result(topic, deleted) for topic in asked.topics)
+        return answer(messages.DeleteRecordsResponse(topics=topics), request)
 
-    return [KafkaApi(KafkaApiKey.DELETE_RECORDS, 0, 1, handle)]
-
-
-_Topics = Sequence[tuple[str, Sequence[tuple[int, int]]]]
+    return [KafkaApi(KafkaApiKey.DELETE_RECORDS, 0, 2, handle)]
 
 
-def _decode(body: memoryview) -> tuple[_Topics, int]:
-    """Return partitions with their offsets, and the timeout in milliseconds."""
-    reader = Reader(body)
-
-    def partition() -> tuple[int, int]:
-        return reader.int32(), reader.int64()
-
-    def topic() -> tuple[str, list[tuple[int, int]]]:
-        return reader.string(), reader.array(partition)
-
-    return reader.array(topic), reader.int32()
-
-
-def _encode(topics: _Topics, deleted: _Deleted) -> KafkaAnswer:
-    writer = Writer()
-
-    def write_topic(row: tuple[str, Sequence[tuple[int, int]]]) -> None:
-        topic, partitions = row
-
-        def write_partition(partition: tuple[int, int]) -> None:
-            number, _ = partition
-            outcome = deleted.get(TopicPartition(topic, number), _UNKNOWN)
-            writer.int32(number)
-            writer.int64(outcome.low_watermark)
-            writer.int16(outcome.error_code)
-
-        writer.string(topic)
-        writer.array(partitions, write_partition)
-
-    writer.int32(_NOT_THROTTLED)
-    writer.array(topics, write_topic)
-    return writer.pieces()
+def _result(
+    topic: messages.DeleteRecordsTopic, deleted: _Deleted
+) -> messages.DeleteRecordsTopicResult:
+    rows = []
+    for row in topic.partitions:
+        outcome = deleted.get(TopicPartition(topic.name, row.partition_index), _UNKNOWN)
+        rows.append(
+            messages.DeleteRecordsPartitionResult(
+                partition_index=row.partition_index,
+                low_watermark=outcome.low_watermark,
+                error_code=outcome.error_code,
+            )
+        )
+    return messages.DeleteRecordsTopicResult(name=topic.name, partitions=tuple(rows))

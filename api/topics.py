@@ -1,4 +1,4 @@
-"""CreateTopics, versions 2 to 4, DeleteTopics, versions 1 to 3, CreatePartitions, versions 0 and 1.
+"""CreateTopics, versions 0 to 7, DeleteTopics, 0 to 6, and CreatePartitions, 0 to 3.
 
 Mirrors ``kafka.server.KafkaApis.handleCreateTopicsRequest`` and the like. Every broker accepts
 them: ``TopicService`` forwards a request to the active controller's broker.
@@ -6,11 +6,16 @@ them: ``TopicService`` forwards a request to the active controller's broker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import TypeAlias
 
 from regent.api.replies import AwaitedReply, Replies
 from regent.core.admin.admin_requests import TopicService
-from regent.core.errors import Errors
+from regent.core.admin.config_descriptions import BrokerSettings, describe_topic
+from regent.core.errors import Errors, RegentError
 from regent.core.protocol.topics import (
     AssignedPartition,
     ConfigEntry,
@@ -22,99 +27,183 @@ from regent.core.protocol.topics import (
     TopicOutcome,
     TopicsRequest,
 )
-from regent.transport.kafka.api import (
-    KafkaAnswer,
-    KafkaApi,
-    KafkaApiKey,
-    KafkaHandler,
-    KafkaRequest,
-)
-from regent.transport.kafka.primitives import Reader, Writer
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.message import answer, decode
+from regent.transport.kafka.messages import topics as messages
 
-_NOT_THROTTLED = 0
+_FIRST_VERSION_WITH_CONFIGS = 5
+_FIRST_VERSION_WITH_DELETION_DISABLED = 3
+
+ReadBrokerSettings: TypeAlias = Callable[[], BrokerSettings]
+"""Reads the settings of this broker; blocks, raises ``RegentError``."""
+
+_Configs: TypeAlias = Mapping[str, tuple[messages.CreatableTopicConfigs, ...]]
 
 
-def topic_apis(admin: TopicService) -> Sequence[KafkaApi]:
-    """Return the APIs that change topics, which call ``admin``."""
+def topic_apis(
+    service: TopicService, read_settings: ReadBrokerSettings, executor: Executor
+) -> Sequence[KafkaApi]:
+    """Return the APIs that change topics, which call ``service``.
+
+    The settings of created topics are read and encoded in ``executor``.
+    """
     replies = Replies()
 
-    def answering(
-        decode: Callable[[Reader], TopicsRequest],
-        encode: Callable[[Sequence[TopicOutcome], int], KafkaAnswer],
-    ) -> KafkaHandler:
-        async def handle(request: KafkaRequest) -> KafkaAnswer:
-            reply: AwaitedReply[Sequence[TopicOutcome]] = replies.new()
-            admin.ask(decode(Reader(request.body)), reply.give)
-            return encode(await reply.wait(), request.api_version)
+    async def ask(request: TopicsRequest) -> Sequence[TopicOutcome]:
+        reply: AwaitedReply[Sequence[TopicOutcome]] = replies.new()
+        service.ask(request, reply.give)
+        return await reply.wait()
 
-        return handle
+    async def create(request: KafkaRequest) -> KafkaAnswer:
+        asked = decode(messages.CreateTopicsRequest, request)
+        topics = tuple(map(_creatable, asked.topics))
+        wanted = CreateTopicsRequest(topics, asked.timeout_ms, asked.validate_only)
+        outcomes = await ask(wanted)
+        if request.api_version < _FIRST_VERSION_WITH_CONFIGS:
+            return answer(_created(outcomes, {}), request)
 
-    create = answering(_decode_create_topics, _encode)
-    delete = answering(_decode_delete_topics, _encode_deleted)
-    grow = answering(_decode_create_partitions, _encode)
+        def respond() -> KafkaAnswer:
+            return answer(_created(outcomes, _described(wanted, outcomes, read_settings)), request)
+
+        return await asyncio.get_running_loop().run_in_executor(executor, respond)
+
+    async def delete(request: KafkaRequest) -> KafkaAnswer:
+        asked = decode(messages.DeleteTopicsRequest, request)
+        if any((row.name is None) == (row.topic_id is None) for row in asked.topics):
+            rows = tuple(map(_unclear, asked.topics))
+        else:
+            names = (row.name for row in asked.topics if row.name is not None)
+            ids = tuple(row.topic_id for row in asked.topics if row.topic_id is not None)
+            wanted = DeleteTopicsRequest((*asked.topic_names, *names), asked.timeout_ms, ids)
+            rows = tuple(_deleted(row, request.api_version) for row in await ask(wanted))
+        return answer(messages.DeleteTopicsResponse(responses=rows), request)
+
+    async def grow(request: KafkaRequest) -> KafkaAnswer:
+        asked = decode(messages.CreatePartitionsRequest, request)
+        topics = tuple(map(_growing, asked.topics))
+        wanted = CreatePartitionsRequest(topics, asked.timeout_ms, asked.validate_only)
+        grown = tuple(map(_grown, await ask(wanted)))
+        return answer(messages.CreatePartitionsResponse(results=grown), request)
+
     return [
-        KafkaApi(KafkaApiKey.CREATE_TOPICS, 2, 4, create),
-        KafkaApi(KafkaApiKey.DELETE_TOPICS, 1, 3, delete),
-        KafkaApi(KafkaApiKey.CREATE_PARTITIONS, 0, 1, grow),
+        KafkaApi(KafkaApiKey.CREATE_TOPICS, 0, 7, create),
+        KafkaApi(KafkaApiKey.DELETE_TOPICS, 0, 6, delete),
+        KafkaApi(KafkaApiKey.CREATE_PARTITIONS, 0, 3, grow),
     ]
 
 
-def _decode_create_topics(reader: Reader) -> CreateTopicsRequest:
-    def assigned() -> AssignedPartition:
-        return AssignedPartition(reader.int32(), tuple(reader.array(reader.int32)))
-
-    def config() -> ConfigEntry:
-        return ConfigEntry(reader.string(), reader.nullable_string())
-
-    def topic() -> CreatableTopic:
-        name, count, factor = reader.string(), reader.int32(), reader.int16()
-        assignment = tuple(reader.array(assigned)) or None
-        return CreatableTopic(name, count, factor, assignment, tuple(reader.array(config)))
-
-    return CreateTopicsRequest(tuple(reader.array(topic)), reader.int32(), reader.boolean())
+# --- from the request -----------------------------------------------------------------------------
 
 
-def _decode_delete_topics(reader: Reader) -> DeleteTopicsRequest:
-    return DeleteTopicsRequest(tuple(reader.array(reader.string)), reader.int32())
+def _creatable(topic: messages.CreatableTopic) -> CreatableTopic:
+    assignment = (AssignedPartition(r.partition_index, r.broker_ids) for r in topic.assignments)
+    return CreatableTopic(
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        tuple(assignment) or None,
+        tuple(ConfigEntry(row.name, row.value) for row in topic.configs),
+    )
 
 
-def _decode_create_partitions(reader: Reader) -> CreatePartitionsRequest:
-    def replicas() -> tuple[int, ...]:
-        return tuple(reader.array(reader.int32))
-
-    def topic() -> GrowingTopic:
-        name, total = reader.string(), reader.int32()
-        assignments = reader.nullable_array(replicas)
-        return GrowingTopic(name, total, None if assignments is None else tuple(assignments))
-
-    return CreatePartitionsRequest(tuple(reader.array(topic)), reader.int32(), reader.boolean())
+def _growing(topic: messages.CreatePartitionsTopic) -> GrowingTopic:
+    rows = topic.assignments
+    assignments = None if rows is None else tuple(row.broker_ids for row in rows)
+    return GrowingTopic(topic.name, topic.count, assignments)
 
 
-def _encode(outcomes: Sequence[TopicOutcome], version: int) -> KafkaAnswer:
-    del version
-    writer = Writer()
-
-    def write(outcome: TopicOutcome) -> None:
-        is_told = outcome.error_code is not Errors.NONE and outcome.message
-        writer.string(outcome.topic)
-        writer.int16(outcome.error_code)
-        writer.nullable_string(outcome.message if is_told else None)
-
-    writer.int32(_NOT_THROTTLED)
-    writer.array(outcomes, write)
-    return writer.pieces()
+# --- to the response ------------------------------------------------------------------------------
 
 
-def _encode_deleted(outcomes: Sequence[TopicOutcome], version: int) -> KafkaAnswer:
-    writer = Writer()
+def _described(
+    wanted: CreateTopicsRequest,
+    outcomes: Sequence[TopicOutcome],
+    read_settings: ReadBrokerSettings,
+) -> _Configs:
+    """Return the settings of the created topics (KIP-525); none if they cannot be read."""
+    created = {outcome.topic for outcome in outcomes if outcome.error_code is Errors.NONE}
+    if not created:
+        return {}
+    try:
+        broker = read_settings()
+    except RegentError:
+        return {}
 
-    def write(outcome: TopicOutcome) -> None:
-        error_code = outcome.error_code
-        if error_code is Errors.TOPIC_DELETION_DISABLED and version < 3:
-            error_code = Errors.INVALID_REQUEST  # older clients know only this code
-        writer.string(outcome.topic)
-        writer.int16(error_code)
+    @functools.cache
+    def describe(config: tuple[ConfigEntry, ...]) -> tuple[messages.CreatableTopicConfigs, ...]:
+        overrides = {name: value for name, value in config if value is not None}
+        return tuple(
+            messages.CreatableTopicConfigs(
+                name=row.name,
+                value=row.value,
+                read_only=row.is_read_only,
+                config_source=row.source,
+                is_sensitive=False,  # no setting is
+            )
+            for row in describe_topic(overrides, broker)
+        )
 
-    writer.int32(_NOT_THROTTLED)
-    writer.array(outcomes, write)
-    return writer.pieces()
+    return {
+        topic.topic: describe(topic.config) for topic in wanted.topics if topic.topic in created
+    }
+
+
+def _created(outcomes: Sequence[TopicOutcome], configs: _Configs) -> messages.CreateTopicsResponse:
+    def row(outcome: TopicOutcome) -> messages.CreatableTopicResult:
+        if outcome.error_code is not Errors.NONE:
+            # A topic that is created, but not in time, has an id.
+            return messages.CreatableTopicResult(
+                name=outcome.topic,
+                topic_id=outcome.topic_id,
+                error_code=outcome.error_code,
+                error_message=_message(outcome),
+            )
+        described = configs.get(outcome.topic)
+        return messages.CreatableTopicResult(
+            name=outcome.topic,
+            topic_id=outcome.topic_id,
+            error_code=Errors.NONE,
+            topic_config_error_code=(
+                Errors.REQUEST_TIMED_OUT if described is None else Errors.NONE
+            ),
+            num_partitions=outcome.partitions,
+            replication_factor=outcome.replication_factor,
+            configs=described,
+        )
+
+    return messages.CreateTopicsResponse(topics=tuple(map(row, outcomes)))
+
+
+def _deleted(outcome: TopicOutcome, version: int) -> messages.DeletableTopicResult:
+    error_code, is_unknown_id = outcome.error_code, outcome.topic == outcome.topic_id
+    if (
+        error_code is Errors.TOPIC_DELETION_DISABLED
+        and version < _FIRST_VERSION_WITH_DELETION_DISABLED
+    ):
+        error_code = Errors.INVALID_REQUEST  # older clients know only this code
+    return messages.DeletableTopicResult(
+        name=None if is_unknown_id else outcome.topic,
+        topic_id=outcome.topic_id,
+        error_code=error_code,
+        error_message=_message(outcome),
+    )
+
+
+def _unclear(topic: messages.DeleteTopicState) -> messages.DeletableTopicResult:
+    return messages.DeletableTopicResult(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        error_code=Errors.INVALID_REQUEST,
+        error_message="every topic to delete must have either a name or an id",
+    )
+
+
+def _grown(outcome: TopicOutcome) -> messages.CreatePartitionsTopicResult:
+    return messages.CreatePartitionsTopicResult(
+        name=outcome.topic, error_code=outcome.error_code, error_message=_message(outcome)
+    )
+
+
+def _message(outcome: TopicOutcome) -> str | None:
+    is_told = outcome.error_code is not Errors.NONE and outcome.message
+    return outcome.message if is_told else None

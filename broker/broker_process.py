@@ -34,11 +34,16 @@ from regent.actors.scheduler import Scheduler
 from regent.actors.watchdog import Watchdog
 from regent.broker.broker_controller import BrokerController
 from regent.broker.broker_registration import AdvertisedListeners, register
+from regent.broker.broker_settings import StartedBroker
 from regent.broker.broker_storage import BrokerStorage
 from regent.broker.controlled_shutdown import hand_over
 from regent.broker.group_service import BrokerGroupService
 from regent.broker.kafka_endpoint import KafkaEndpoint, Served
-from regent.broker.machine_settings import controller_settings, replication_settings
+from regent.broker.machine_settings import (
+    controller_settings,
+    log_directories,
+    replication_settings,
+)
 from regent.broker.replication import Replication
 from regent.broker.topic_ids import RandomTopicIds
 from regent.broker.topic_service import BrokerTopicService
@@ -148,7 +153,7 @@ class BrokerProcess(ControllerListener):
         self._context = new_context()
         self._undo.callback(self._context.destroy, linger=0)
         self._start_broker_actor()
-        kafka_endpoint = self._open_kafka_endpoint()
+        kafka_endpoint = self._kafka_endpoint = self._open_kafka_endpoint()
         replication_endpoint = self._replication.listen(self._broker_view)
         server = self._start_control_server()
         advertised = AdvertisedListeners.of(
@@ -165,6 +170,7 @@ class BrokerProcess(ControllerListener):
                 self._groups,
                 self._keeper,
                 lambda: self._cluster_id,
+                self._started(advertised, kafka_endpoint.port),
             )
         )
         for published in (
@@ -182,6 +188,12 @@ class BrokerProcess(ControllerListener):
             control_port=advertised.control_port,
             replication_port=advertised.replication_port,
             metrics_port=metrics.port,
+        )
+
+    def _started(self, advertised: AdvertisedListeners, port: int) -> StartedBroker:
+        directories = log_directories(self._settings, self._options.data_dir.absolute())
+        return StartedBroker(
+            self._options.zookeeper, tuple(directories), port, advertised.host, advertised.port
         )
 
     def _metrics(self, server: ControlServer) -> BrokerMetrics:
@@ -343,6 +355,7 @@ class BrokerProcess(ControllerListener):
             self._settings.controller,
             self._controller.tell,
             self._topic_configs,
+            self._kafka_endpoint.configure,
         )
         self._undo.callback(stop_actor, self._configs, _ACTOR_TIMEOUT_S)
 

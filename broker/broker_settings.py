@@ -3,20 +3,97 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
+from regent.config.addresses import bracketed
 from regent.config.settings import Settings, rows
 from regent.core.admin.config_descriptions import BrokerSetting
 from regent.core.model import BrokerId
 from regent.core.setting import INT_MAX, Declaration, Setting, text_of
 
+LISTENER: Final = "PLAINTEXT"
+"""The name and the security protocol of the only listener."""
+
+INTER_BROKER_PROTOCOL_VERSION: Final = "3.9-IV0"
+
+_OF_LISTENERS: Final = ("host", "port", "advertised_host", "advertised_port")
 _BROKER_ID = Setting("broker_id", -1, Declaration("The id of this broker.", (-1, INT_MAX)))
 
 
+class StartedBroker(NamedTuple):
+    """What a broker knows beside its settings when it has started."""
+
+    zookeeper: str
+    log_dirs: tuple[Path, ...]
+    port: int
+    advertised_host: str
+    advertised_port: int
+
+
 def broker_settings(settings: Settings, broker_id: BrokerId) -> Mapping[str, BrokerSetting]:
-    """Return the values that this broker was started with, with their defaults."""
+    """Return the values that this broker was started with, with their defaults.
+
+    The names are Kafka's. Settings that Kafka does not have begin with ``regent``; those of the
+    Kafka port are described as Kafka's, see ``described_settings``.
+    """
     described = {"broker.id": BrokerSetting(_BROKER_ID, str(broker_id), is_given=True)}
     for table, row in rows():
-        value = text_of(getattr(getattr(settings, table), row.name))
+        if table == "broker" and row.name in _OF_LISTENERS:
+            continue
+        value: str | None = text_of(getattr(getattr(settings, table), row.name))
         is_given = f"{table}.{row.name}" in settings.given
-        described[row.dotted_name] = BrokerSetting(row, value, is_given)
+        if (table, row.name) == ("broker", "rack"):  # Kafka's default is null
+            row, value = replace(row, default=None), value or None
+        name = row.kafka_name or f"regent.{row.dotted_name}"
+        described[name] = BrokerSetting(row, value, is_given)
     return described
+
+
+def described_settings(
+    settings: Settings, broker_id: BrokerId, started: StartedBroker
+) -> Mapping[str, BrokerSetting]:
+    """Return ``broker_settings``, and those of Kafka's whose values are known after the start."""
+    given = {name.partition(".")[2] for name in settings.given if name.startswith("broker.")}
+    listener = f"{LISTENER}://{bracketed(settings.broker.host)}:{started.port}"
+    host = bracketed(started.advertised_host)
+    advertised = f"{LISTENER}://{host}:{started.advertised_port}"
+    log_dirs = ",".join(map(str, started.log_dirs))
+    are_logs_given = "log.log_dirs" in settings.given
+    return {
+        **broker_settings(settings, broker_id),
+        "listeners": _read_only(
+            "listeners",
+            listener,
+            "Where this broker listens for clients.",
+            is_given=not given.isdisjoint({"host", "port"}),
+        ),
+        "advertised.listeners": _read_only(
+            "advertised_listeners",
+            advertised,
+            "Where clients find this broker.",
+            is_given=not given.isdisjoint({"advertised_host", "advertised_port"}),
+        ),
+        "listener.security.protocol.map": _read_only(
+            "listener_security_protocol_map",
+            f"{LISTENER}:{LISTENER}",
+            "The security protocol of each listener.",
+        ),
+        "inter.broker.protocol.version": _read_only(
+            "inter_broker_protocol_version",
+            INTER_BROKER_PROTOCOL_VERSION,
+            "The version of Kafka whose protocols and znodes the brokers have.",
+        ),
+        "log.dirs": _read_only(
+            "log_dirs", log_dirs, "The log directories.", is_given=are_logs_given
+        ),
+        "zookeeper.connect": _read_only(
+            "zookeeper_connect", started.zookeeper, "The address of ZooKeeper.", is_given=True
+        ),
+    }
+
+
+def _read_only(name: str, value: str, meaning: str, *, is_given: bool = False) -> BrokerSetting:
+    default: Any = None if is_given else value
+    return BrokerSetting(Setting(name, default, Declaration(meaning)), value, is_given)

@@ -58,7 +58,7 @@ class BrokerGroupService:
             group_config(self._settings),
             group_log_settings(self._settings),
             self.partitions.of,
-            expiry_interval_ms=self._settings.groups.offsets_retention_check_interval_ms,
+            expiry_interval_ms=expiry_interval_ms(self._settings),
         )
         self._actor = launch(actor)
         replica_manager.observe_leaderships(self._on_leaderships)
@@ -88,6 +88,11 @@ class BrokerGroupService:
         if self._actor is not None:
             with suppress(ActorDeadError):
                 self._actor.tell(message)
+
+
+def expiry_interval_ms(settings: Settings) -> int:
+    """Return how often expired positions are looked for."""
+    return settings.groups.offsets_retention_check_interval_ms
 
 
 def _deleted(before: MetadataSnapshot, now: MetadataSnapshot) -> Iterator[TopicPartition]:

@@ -7,7 +7,9 @@ connect earlier are answered once the broker is ready. Mirrors the list of handl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -21,25 +23,33 @@ from regent.api.group_offsets import group_offset_apis
 from regent.api.groups import GroupRequests, group_apis
 from regent.api.metadata import metadata_apis
 from regent.api.offsets import offset_apis
+from regent.api.partitions import partition_apis
 from regent.api.produce import produce_apis
 from regent.api.producer_ids import producer_id_apis
 from regent.api.topics import topic_apis
-from regent.broker.broker_settings import broker_settings
+from regent.broker.broker_settings import LISTENER, StartedBroker, described_settings
 from regent.broker.group_service import BrokerGroupService, InternalTopics
-from regent.broker.machine_settings import kafka_limits
+from regent.broker.machine_settings import kafka_limits, with_broker_config
 from regent.broker.topic_service import BrokerTopicService
-from regent.config.settings import Settings
+from regent.config.settings import KAFKA_SETTINGS, Settings
+from regent.core.admin.broker_config_manager import BrokerConfigManager
+from regent.core.admin.config_changes import DEFAULT_BROKER
+from regent.core.admin.config_descriptions import BrokerSettings
+from regent.core.errors import RegentError
 from regent.core.model import BrokerId
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.transport.kafka.api import KafkaApi
+from regent.transport.kafka.connection import KafkaLimits
 from regent.transport.kafka.listener import KafkaListener, listen
 from regent.transport.kafka.metrics import ListenerMetrics
 from regent.zk.client.operations import ZooKeeper
 from regent.zk.stores.config_store import ZkConfigStore
+from regent.zk.stores.entity_configs import ZkEntityConfigs
 from regent.zk.stores.producer_ids import ZkProducerIds
 
-LISTENER = "PLAINTEXT"
+logger = logging.getLogger(__name__)
+
 _ZOOKEEPER_CALLS = 2  # threads: the event loop must not wait for ZooKeeper
 
 
@@ -53,6 +63,7 @@ class Served:
     groups: BrokerGroupService
     zookeeper: ZooKeeper
     cluster_id: Callable[[], str | None]
+    started: StartedBroker
 
 
 class KafkaEndpoint:
@@ -66,17 +77,30 @@ class KafkaEndpoint:
         self.port: int = self._listening.getsockname()[1]
         self._calls = ThreadPoolExecutor(_ZOOKEEPER_CALLS, thread_name_prefix="zookeeper-calls")
         self._listener: KafkaListener | None = None
+        self._broker_config: Mapping[str, str] = {}
+        self._lock = threading.Lock()  # older limits never replace newer ones
 
     @property
     def metrics(self) -> ListenerMetrics | None:
         """The metrics of clients' connections; None before ``serve``."""
         return None if self._listener is None else self._listener.metrics
 
+    def configure(self, broker_config: Mapping[str, str]) -> None:
+        """Follow the settings of this broker in ZooKeeper: the limits of connections."""
+        with self._lock:
+            self._broker_config = broker_config
+            if self._listener is not None:
+                self._limit_connections(self._listener)
+
     def serve(self, served: Served) -> None:
         """Answer clients from now on."""
         host, limits = self._settings.broker.host, kafka_limits(self._settings)
-        self._listener = KafkaListener(host, self.port, self._apis(served), limits)
-        self._listener.start(self._listening)
+        listener = KafkaListener(host, self.port, self._apis(served), limits)
+        listener.start(self._listening)
+        with self._lock:
+            self._listener = listener
+            if self._broker_config:
+                self._limit_connections(listener)
 
     def close(self) -> None:
         """Finish the requests in progress, then close every connection. Idempotent."""
@@ -86,13 +110,23 @@ class KafkaEndpoint:
             self._listener.close()
         self._calls.shutdown(wait=False, cancel_futures=True)
 
+    def _limit_connections(self, listener: KafkaListener) -> None:
+        try:
+            listener.limit_connections(self._limits(self._broker_config))
+        except RegentError as error:
+            logger.error("The limits of connections stay as they are: %s", error)
+
+    def _limits(self, broker_config: Mapping[str, str]) -> KafkaLimits:
+        """Return the limits of clients; raises ``RegentError`` if they contradict each other."""
+        return kafka_limits(with_broker_config(self._settings, broker_config))
+
     def _apis(self, served: Served) -> Sequence[KafkaApi]:
         replicas, cache, zookeeper = served.replica_manager, served.cache, served.zookeeper
-        view = ConfigView(
-            self._broker_id,
-            cache,
-            broker_settings(self._settings, self._broker_id),
-            ZkConfigStore(zookeeper).read_configs,
+        described = described_settings(self._settings, self._broker_id, served.started)
+        reads = ZkConfigStore(zookeeper).read_configs
+        view = ConfigView(self._broker_id, cache, described, reads)
+        brokers = BrokerConfigManager(
+            ZkEntityConfigs(zookeeper), KAFKA_SETTINGS, described, self._limits
         )
         may_create = self._settings.broker.auto_create_topics_enable
         create_missing = served.topics.create_missing if may_create else None
@@ -106,9 +140,10 @@ class KafkaEndpoint:
             *fetch_apis(replicas),
             *offset_apis(replicas),
             *delete_records_apis(replicas),
-            *topic_apis(served.topics),
+            *topic_apis(served.topics, lambda: _current_settings(view), self._calls),
+            *partition_apis(served.topics),
             *config_apis(view, self._calls),
-            *config_change_apis(served.topics),
+            *config_change_apis(self._broker_id, served.topics, brokers, self._calls),
             *producer_id_apis(producer_ids.take_block, self._calls),
             *find_coordinator_apis(
                 served.groups.partitions, cache, LISTENER, internal_topics.create
@@ -116,3 +151,10 @@ class KafkaEndpoint:
             *group_apis(groups),
             *group_offset_apis(groups, cache),
         ]
+
+
+def _current_settings(view: ConfigView) -> BrokerSettings:
+    """Read the settings of this broker; blocks, raises ``RegentError``."""
+    own = f"brokers/{view.broker_id}"
+    found = view.read_configs({own, DEFAULT_BROKER})
+    return BrokerSettings(view.settings, found.get(own, {}), found.get(DEFAULT_BROKER, {}))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from regent.config.settings import ISR_CHANGES_THROUGH_ZOOKEEPER, Settings
+from regent.config.settings import ISR_CHANGES_THROUGH_ZOOKEEPER, Settings, rows
 from regent.config.settings_file import connections_per_ip_overrides
 from regent.core.controller.services import ControllerSettings
 from regent.core.coordinator.group.group_metadata_manager import GroupConfig, GroupLogSettings
 from regent.core.log_config import BROKER_NAMES, LogConfig
 from regent.core.replication.replica_manager import ReplicationSettings
+from regent.core.setting import Scope
 from regent.transport.kafka.connection import KafkaLimits
 
 T = TypeVar("T")
@@ -73,6 +75,19 @@ def kafka_limits(settings: Settings) -> KafkaLimits:
     config = settings.broker
     overrides = connections_per_ip_overrides(config)
     return _filled(KafkaLimits, config, max_connections_per_ip_overrides=overrides)
+
+
+def with_broker_config(settings: Settings, config: Mapping[str, str]) -> Settings:
+    """Return the settings with the valid values that ``/config/brokers`` has for a broker."""
+    changed: dict[str, dict[str, Any]] = {}
+    for table, row in rows():
+        text = None if row.scope is Scope.READ_ONLY else config.get(row.dotted_name)
+        if text is not None and row.text_problem(text) is None:
+            changed.setdefault(table, {})[row.name] = row.parsed(text)
+    tables: dict[str, Any] = {
+        table: replace(getattr(settings, table), **values) for table, values in changed.items()
+    }
+    return replace(settings, **tables)
 
 
 def isr_changes_through_zookeeper(settings: Settings) -> bool:

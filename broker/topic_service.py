@@ -1,12 +1,12 @@
-"""The service for topic requests, in every broker: starts and stops its parts.
+"""The service for requests that the active controller's broker decides: starts and stops its parts.
 
 Every request goes to the ForwardingManager of the receiving broker, and through its
-BrokerToControllerChannel to the TopicRequestHandler of the active controller's broker, which may be
-the same broker::
+BrokerToControllerChannel to the active controller's broker, which may be the same broker. There the
+TopicRequestHandler decides about topics, and the controller about elections and reassignments::
 
     listener ─► ForwardingManager ─► BrokerToControllerChannel ═► TopicRequestHandler ─► ZooKeeper
-                  ▲   │                                             └─ placement service
-    metadata ─────┘   └─► answer
+                  ▲   │                                        │    └─ placement service
+    metadata ─────┘   └─► answer                               └► controller
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from typing import Any
 
 from pykka import ActorDeadError, ActorRef
 
-from regent.actors.broker_to_controller_channel import BrokerToControllerChannel
+from regent.actors.broker_to_controller_channel import (
+    BrokerToControllerChannel,
+    ForwardedRequest,
+    ForwardedResponse,
+    refuse_forwarded,
+)
 from regent.actors.forwarding_manager import CreateMissing, ForwardingManager, MetadataChanged
 from regent.actors.inbox import InboxFullError, MessageWithReply, Reply
 from regent.actors.runtime import launch, start_actor, stop_actor
@@ -28,11 +33,13 @@ from regent.broker.placement_client import PlacementClient, placement_finder
 from regent.broker.topic_ids import RandomTopicIds
 from regent.config.settings import Settings
 from regent.core.admin.admin_manager import AdminManager, AdminSettings
-from regent.core.admin.admin_requests import RespondToClient, refuse
+from regent.core.admin.admin_requests import RespondToClient
 from regent.core.admin.config_descriptions import BrokerSettings, describe_topic
+from regent.core.admin.partition_requests import RespondAboutPartitions
 from regent.core.errors import Errors
 from regent.core.model import BrokerId
-from regent.core.protocol.topics import TopicsRequest, TopicsResponse
+from regent.core.protocol.controller import PartitionsRequest
+from regent.core.protocol.topics import TopicsRequest
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport.client import RequestClient
 from regent.transport.sockets import Context
@@ -43,7 +50,7 @@ _STOP_TIMEOUT_S = 2.0
 
 
 class BrokerTopicService:
-    """Implements ``core.admin.admin_requests.TopicService``, from ``start`` to ``stop``."""
+    """Implements ``TopicService`` and ``PartitionService``, from ``start`` to ``stop``."""
 
     def __init__(
         self, context: Context, broker_id: BrokerId, settings: Settings, scheduler: Scheduler
@@ -79,7 +86,7 @@ class BrokerTopicService:
                 broker.num_partitions,
                 broker.default_replication_factor,
                 controller.delete_topic_enable,
-                topic_defaults={row.name: row.value for row in describe_topic({}, own)},
+                topic_defaults={row.name: row.value or "" for row in describe_topic({}, own)},
             ),
         )
         self._handler = start_actor(TopicRequestHandler, self._broker_id, manager)
@@ -122,22 +129,30 @@ class BrokerTopicService:
 
     def ask(self, request: TopicsRequest, respond: RespondToClient) -> None:
         """See ``TopicService.ask``."""
+        self._forward(request, lambda answer: respond(answer.outcomes))
 
-        def deliver(answer: object) -> None:
-            if not isinstance(answer, TopicsResponse):
-                answer = refuse(request, Errors.UNKNOWN_SERVER_ERROR, str(answer))
-            respond(answer.outcomes)
-
-        try:
-            assert self._forwarding is not None
-            self._forwarding.tell(MessageWithReply(request, Reply.of(deliver)))
-        except (ActorDeadError, InboxFullError) as error:
-            deliver(refuse(request, Errors.NOT_CONTROLLER, str(error)))
+    def ask_controller(self, request: PartitionsRequest, respond: RespondAboutPartitions) -> None:
+        """See ``PartitionService.ask_controller``."""
+        self._forward(request, respond)
 
     def create_missing(self, topics: Collection[str]) -> None:
         """See ``TopicService.create_missing``."""
         if topics:
             self._tell(CreateMissing(tuple(topics)))
+
+    def _forward(self, request: ForwardedRequest, respond: Callable[[Any], None]) -> None:
+        """Call ``respond`` once, with the response to the request."""
+
+        def deliver(answer: object) -> None:
+            if not isinstance(answer, ForwardedResponse):
+                answer = refuse_forwarded(request, Errors.UNKNOWN_SERVER_ERROR, str(answer))
+            respond(answer)
+
+        try:
+            assert self._forwarding is not None
+            self._forwarding.tell(MessageWithReply(request, Reply.of(deliver)))
+        except (ActorDeadError, InboxFullError) as error:
+            deliver(refuse_forwarded(request, Errors.NOT_CONTROLLER, str(error)))
 
     def _tell(self, message: MetadataChanged | CreateMissing) -> None:
         if self._forwarding is not None:

@@ -1,4 +1,4 @@
-"""``brokers``: list, shut down and start brokers."""
+"""``brokers``: list, configure, shut down and start brokers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 from regent.admin.cluster_connection import Cluster, pass_cluster
 from regent.admin.live_brokers import not_registered
 from regent.admin.wording import counted
+from regent.cli.brokers_config import config
 from regent.cli.local_brokers import pid, start
 from regent.cli.output import Output, examples, note, output_option, print_json, print_table
 from regent.config.addresses import bracketed
@@ -32,9 +33,10 @@ class BrokerError(RegentError):
 
 @click.group()
 def brokers() -> None:
-    """List, shut down and start brokers."""
+    """List, configure, shut down and start brokers."""
 
 
+brokers.add_command(config)
 brokers.add_command(start)
 brokers.add_command(pid)
 

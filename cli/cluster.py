@@ -35,7 +35,6 @@ MAX_BROKERS = 100
 _MAX_BASE_PORT = 65_535 - 3 * PORT_SPACING - MAX_BROKERS
 _CONNECT_TIMEOUT_S = 10.0
 _PREDECESSOR_TIMEOUT_S = 5.0
-_RETRY_BACKOFF_MS = 200  # of a controlled shutdown: all brokers are on one machine
 
 
 class ClusterOptionsError(RegentError):
@@ -133,10 +132,10 @@ def cluster(
         zookeeper=zookeeper,
         zookeeper_nodes=int(zookeeper_nodes),
         session_timeout_ms=settings.zookeeper.session_timeout_ms,
-        controlled_shutdown_retry_backoff_ms=_retry_backoff_ms(settings),
         config=config,
         placement_service=with_placement_service,
         restart=options["restart"],
+        defaults=_defaults(settings, broker_count),
         broker_settings=_by_broker(options["broker_settings"], broker_count),
     )
     if not os.access(data_dir / LOCK_FILE, os.F_OK):
@@ -183,11 +182,20 @@ def _load(config: Path | None, session_timeout_ms: int | None) -> Settings:
     return load_settings(config, {"zookeeper": given})
 
 
-def _retry_backoff_ms(settings: Settings) -> int:
-    """Return the pause from the file; the default is short."""
-    if "broker.controlled_shutdown_retry_backoff_ms" in settings.given:
-        return settings.broker.controlled_shutdown_retry_backoff_ms
-    return _RETRY_BACKOFF_MS
+def _defaults(settings: Settings, broker_count: int) -> Mapping[str, int]:
+    """Return the settings that suit a cluster on one machine, except those in the file."""
+    suitable = {
+        ("broker", "controlled_shutdown_retry_backoff_ms"): 200,
+        ("groups", "group_initial_rebalance_delay_ms"): 0,
+        ("groups", "offsets_topic_replication_factor"): min(
+            settings.groups.offsets_topic_replication_factor, broker_count
+        ),
+    }
+    return {
+        name: value
+        for (table, name), value in suitable.items()
+        if f"{table}.{name}" not in settings.given
+    }
 
 
 @contextmanager

@@ -29,7 +29,8 @@ class ClusterPlan:
     """The processes to start, and their options.
 
     ``program`` is the command line of this program without the command. ``zookeeper`` is the
-    connect string of external servers. ``broker_settings`` are options of single brokers.
+    connect string of external servers. ``defaults`` are settings of all brokers, and
+    ``broker_settings`` are options of single ones.
     """
 
     program: tuple[str, ...]
@@ -39,12 +40,12 @@ class ClusterPlan:
     zookeeper: str | None
     zookeeper_nodes: int
     session_timeout_ms: int
-    controlled_shutdown_retry_backoff_ms: int
     config: Path | None
     placement_service: bool
     restart: bool
     restart_backoff_s: float = 1.0
     broker_stop_timeout_s: float = 30.0
+    defaults: Mapping[str, int] = field(default_factory=dict)
     broker_settings: Mapping[BrokerId, Mapping[str, str]] = field(default_factory=dict)
 
     def broker_ports(self, broker_id: BrokerId) -> BrokerPorts:
@@ -68,7 +69,7 @@ class ClusterPlan:
             "host": HOST,
             **{name.replace("_", "-"): port for name, port in ports._asdict().items()},
             "session-timeout-ms": self.session_timeout_ms,
-            "controlled-shutdown-retry-backoff-ms": self.controlled_shutdown_retry_backoff_ms,
+            **{name.replace("_", "-"): value for name, value in self.defaults.items()},
         }
         if self.placement_service:
             options["placement-service"] = self.data_dir.absolute() / CLUSTER_FILE

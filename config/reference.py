@@ -55,16 +55,17 @@ Regent's own.
 
 - **read-only**: in the file or on the command line; when the broker starts.
 - **cluster-wide**: the same, and in ZooKeeper for one broker or for all, which running brokers
-  follow. `kafka-configs.sh --zookeeper` writes there only while these brokers are stopped. A Kafka
-  client cannot change settings of brokers.
-- **per broker**: in ZooKeeper for each broker, which running brokers follow.
+  follow: with `regent brokers config`, `kafka-configs.sh --entity-type brokers`, or another Kafka
+  client. A value in ZooKeeper counts before that of the file, and one for a broker before that for
+  all. `kafka-configs.sh --zookeeper` writes there only while these brokers are stopped.
+- **per broker**: the same, but only in ZooKeeper.
 - **per topic**: for each topic, which running brokers follow. A topic without the setting has the
   value of the broker's setting.
 """
 _RUNNING: Final = """\
 ## Settings that only running brokers have
 
-They are in ZooKeeper only (`kafka-configs.sh --zookeeper --entity-type brokers`).
+They are in ZooKeeper only; see *cluster-wide* above.
 
 | setting | type | scope | meaning |
 |---|---|---|---|"""
@@ -80,6 +81,7 @@ _ABOUT: Final[Mapping[str, str]] = {
     "broker": "The addresses of a broker, its part in replication, and the limits of its clients.",
     "controller": "How the controller decides. Use the same for all brokers: each may be elected.",
     "log": "Where logs are, how they are maintained, and the defaults of topics.",
+    "groups": "Groups of consumers, and __consumer_offsets. Use the same for all brokers.",
     "zookeeper": "The session with ZooKeeper.",
     "logging": "What is written to broker.log.",
 }
@@ -89,7 +91,8 @@ _FOR_A_CLUSTER: Final = {
     *("log_retention_ms", "log_retention_bytes", "log_segment_bytes", "session_timeout_ms"),
     *("unclean_leader_election_enable", "delete_topic_enable", "auto_leader_rebalance_enable"),
     *("leader_imbalance_per_broker_percentage", "leader_imbalance_check_interval_seconds"),
-    *("level", "levels"),
+    *("offsets_topic_num_partitions", "offsets_topic_replication_factor"),
+    *("group_initial_rebalance_delay_ms", "level", "levels"),
 }
 _TOPICS_OF: Final[Mapping[str, str]] = {
     row.declared.broker_name: name

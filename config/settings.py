@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from regent.core.admin.admin_manager import AdminSettings
+from regent.core.admin.config_descriptions import DYNAMIC_ONLY
 from regent.core.controller.services import ControllerSettings
 from regent.core.coordinator.group.group_metadata_manager import GroupConfig, GroupLogSettings
 from regent.core.log_config import LOG_SETTINGS
@@ -183,14 +184,20 @@ class BrokerConfig:
         "How many connections clients may have. Further ones wait until one ends. 128 file"
         " descriptors are always kept for logs and other brokers.",
         limits=(1, INT_MAX),
+        scope=Scope.CLUSTER_WIDE,
     )
     max_connections_per_ip: int = setting(
         INT_MAX,
         "How many connections clients at one address may have. Further ones are closed.",
         limits=_INT,
+        scope=Scope.CLUSTER_WIDE,
     )
     max_connections_per_ip_overrides: str = setting(
-        "", 'The limit of some hosts: "HOST:COUNT,HOST:COUNT".'
+        "",
+        'The limit of some hosts: "HOST:COUNT,HOST:COUNT".',
+        pattern=r"|\s*[^,]+:[0-9]{1,10}\s*(,\s*[^,]+:[0-9]{1,10}\s*)*",
+        form="HOST:COUNT,HOST:COUNT,…",
+        scope=Scope.CLUSTER_WIDE,
     )
 
 
@@ -228,9 +235,10 @@ class ControllerConfig:
         " controller.socket.timeout.ms).",
         limits=_TIMEOUT,
         ours=True,
+        prefix="controller.",
     )
     retry_backoff_ms: int = setting(
-        100, "The pause before a control request is sent again.", ours=True
+        100, "The pause before a control request is sent again.", ours=True, prefix="controller."
     )
     broker_answer_timeout_ms: int = setting(
         ControllerSettings.broker_answer_timeout_ms,
@@ -238,6 +246,7 @@ class ControllerConfig:
         " until it answers. 0: never, as in Kafka. Use more than the longest request takes: the"
         " first one after a start lists all replicas.",
         ours=True,
+        prefix="controller.",
     )
 
 
@@ -299,7 +308,6 @@ class LogsConfig:
         "file_delete_delay_ms",
         meaning="How long the files of a dropped segment or a removed log are kept. They are looked"
         " for every 30 s.",
-        scope=Scope.READ_ONLY,
     )
     log_segment_bytes: int = _default_of_topics("segment_bytes")
     log_roll_ms: int = _default_of_topics("segment_ms")
@@ -332,7 +340,8 @@ class GroupsConfig:
     group_initial_rebalance_delay_ms: int = setting(
         GroupConfig.group_initial_rebalance_delay_ms,
         "How long an empty group waits for more members after the first has come, and again after"
-        " each further one.",
+        " each further one. `regent cluster` uses 0 unless its configuration file has this"
+        " setting.",
     )
     group_max_size: int = setting(
         GroupConfig.group_max_size, "How many members a group may have.", limits=(1, INT_MAX)
@@ -453,6 +462,13 @@ def rows() -> Iterator[tuple[str, Setting]]:
     """Yield every setting after the name of its table."""
     for table in TABLES:
         yield from ((table, row) for row in settings_of(getattr(Settings(), table)))
+
+
+KAFKA_SETTINGS: Final[Mapping[str, Setting]] = {
+    **{row.kafka_name: row for _, row in rows() if row.kafka_name is not None},
+    **DYNAMIC_ONLY,
+}
+"""The settings of brokers by Kafka's names, with those that are only in ZooKeeper."""
 
 
 def _option_name(table: str, row: Setting) -> str:

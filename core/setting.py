@@ -24,12 +24,14 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 class ConfigType(IntEnum):
     """The type of a setting's value. The numbers are DescribeConfigs'."""
 
+    UNKNOWN = 0
     BOOLEAN = 1
     STRING = 2
     INT = 3
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    PASSWORD = 9
 
 
 class Scope(Enum):
@@ -50,9 +52,10 @@ class Declaration:
     """What the declaration of a setting adds to the name and the default of its field.
 
     ``limits`` are the least and the greatest value of an integer. ``choices`` are the allowed
-    values of a string, or of each item of a list or table; empty: any. ``pattern`` is a regular
-    expression that text must match; ``form`` describes it in words. ``type``: None where the
-    default shows it. ``ours``: Kafka has no such setting. Kafka's name is ``prefix`` and the name
+    values as text, or those of each item of a list or table; empty: any. A list may be empty.
+    ``pattern`` is a regular expression that text must match; ``form`` describes it in words.
+    ``type``: None where the default shows it. ``ours``: Kafka has no such setting. Kafka's name is
+    ``prefix`` and the name
     of the field. ``broker_name`` is the broker's setting (Kafka's name) that is the default of a
     topic's.
     """
@@ -140,27 +143,43 @@ class Setting:
 
     def text_problem(self, text: str) -> str | None:
         """Return the same for a value that comes as text, from ZooKeeper or a Kafka client."""
-        value: object = text
-        if self.limits is not None and _NUMBER.fullmatch(text):
-            value = int(text)
-        elif self.type is ConfigType.BOOLEAN and text.lower() in ("true", "false"):
-            value = text.lower() == "true"
+        value = self.parsed(text)
         return None if self._accepts(value) else f"must be {self.allowed}, not {text!r}"
+
+    def change_problem(self, text: str) -> str | None:
+        """Return why a running broker cannot get the value; None if it can."""
+        if self.scope is Scope.READ_ONLY:
+            return (
+                "cannot be changed while the broker runs: set it in the file or on the command line"
+                " of the broker, and restart the broker"
+            )
+        return self.text_problem(text)
+
+    def parsed(self, text: str) -> Any:
+        """Return the value that a text stands for; the text itself if it stands for none."""
+        stripped = text.strip()
+        if self.limits is not None and _NUMBER.fullmatch(stripped):
+            return int(stripped)
+        if self.type is ConfigType.BOOLEAN and stripped.lower() in ("true", "false"):
+            return stripped.lower() == "true"
+        return stripped
 
     def _accepts(self, value: object) -> bool:
         if type(value) is not type(self.default):
             return False
         if self.limits is not None:
             low, high = self.limits
-            return isinstance(value, int) and low <= value <= high
+            if not (isinstance(value, int) and low <= value <= high):
+                return False
         if isinstance(value, str) and re.fullmatch(self.declared.pattern or ".*", value) is None:
             return False
         items: Any = [value]
         if isinstance(value, Mapping):
             items = value.values()
         elif isinstance(value, str) and self.type is ConfigType.LIST:
-            items = (item.strip() for item in value.split(","))
-        return not self.declared.choices or all(item in self.declared.choices for item in items)
+            items = [item.strip() for item in value.split(",")] if value else []
+        choices = self.declared.choices
+        return not choices or all(text_of(item) in choices for item in items)
 
 
 def setting(default: Any, meaning: str, **declared: Any) -> Any:

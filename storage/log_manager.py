@@ -220,6 +220,10 @@ class LogManager:
             if config is not None:
                 log.configure(config)
 
+    def set_defaults(self, defaults: LogConfig) -> None:
+        """Change the settings of topics that ``configure`` was not told, and of removed logs."""
+        self._defaults = defaults
+
     # --- ReplicaLogs ---
 
     def hosted(self) -> Mapping[TopicPartition, TopicId | None]:

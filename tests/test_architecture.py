@@ -176,7 +176,8 @@ def test_a_topic_partition_is_called_one(name: str):
 def test_a_class_has_a_name_of_its_own():
     names = Counter(
         node.name
-        for tree in SOURCES.values()
+        for name, tree in SOURCES.items()
+        if not name.startswith("transport/kafka/messages/")  # these have Kafka's names
         for node in tree.body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )

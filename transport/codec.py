@@ -65,6 +65,7 @@ class RequestLimit(NamedTuple):
 _SMALL: Final = RequestLimit(4096, 100)
 # Less than 32 MB once it is decoded. Brokers and tools send 10,000 rows at once: 40,000 values.
 _LIST: Final = RequestLimit(3 * 1024 * 1024, 80_000)
+# What a Kafka client asks for in one request; there a topic is named once, here in each row.
 _TOPICS: Final = RequestLimit(16 * 1024 * 1024, 500_000)
 # Controllers split requests at 2 MiB of rows (``core.controller.request_batch``); brokers come on
 # top.
@@ -95,14 +96,18 @@ _APIS: Final[Mapping[ApiKey, _Api]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _Api(
         topics.AlterTopicConfigsRequest, topics.TopicsResponse, _TOPICS
     ),
-    ApiKey.ELECT_LEADERS: _Api(controller.ElectLeadersRequest, controller.ElectLeadersResponse),
+    ApiKey.ELECT_LEADERS: _Api(
+        controller.ElectLeadersRequest, controller.ElectLeadersResponse, _TOPICS
+    ),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _Api(
         controller.AlterPartitionReassignmentsRequest,
         controller.AlterPartitionReassignmentsResponse,
+        _TOPICS,
     ),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _Api(
         controller.ListPartitionReassignmentsRequest,
         controller.ListPartitionReassignmentsResponse,
+        _TOPICS,
     ),
     ApiKey.ALTER_PARTITION: _Api(
         controller.AlterPartitionRequest, controller.AlterPartitionResponse

@@ -14,7 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from regent.core.admin.admin_requests import NewTopic, TopicPlacer, TopicStore
-from regent.core.admin.topic_settings import TOPIC_SETTINGS, topic_config_problem
+from regent.core.admin.config_alterations import ConfigRefusedError, altered
+from regent.core.admin.topic_settings import (
+    TOPIC_SETTINGS,
+    topic_config_conflict,
+    topic_config_problem,
+)
 from regent.core.admin.topic_validation import (
     TopicNames,
     assignment_problem,
@@ -47,10 +52,8 @@ from regent.core.protocol.placement import (
 )
 from regent.core.protocol.topics import (
     UNSET,
-    AlterOperation,
     AlterTopicConfigsRequest,
     AssignedPartition,
-    ConfigAlteration,
     ConfigEntry,
     ConfiguredTopic,
     CreatableTopic,
@@ -64,7 +67,6 @@ from regent.core.protocol.topics import (
     TopicsResponse,
 )
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.core.setting import ConfigType
 
 MAX_MESSAGE_LENGTH = 1_000  # a message may quote a string that is as long as the protocol allows
 
@@ -150,16 +152,18 @@ class AdminManager:
         def plan(topic: str) -> _Plan:
             if topic not in created_before:
                 _check_name(topic, existing, deleting, names)
-            configs[topic] = _checked_config(topic, wanted[topic].config)
+            configs[topic] = _checked_config(
+                topic, wanted[topic].config, self._settings.topic_defaults
+            )
             planned = created_before.get(topic) or self._new_partitions(wanted[topic], options)
             names.add(topic)
             return planned
 
         plans, refusals = self._plan([topic.topic for topic in request.topics], plan)
         _limit(plans, refusals, request.max_partitions)
-        counts = {topic: _count(planned) for topic, planned in plans.items()}
+        valid = {topic: _new_topic(topic, planned) for topic, planned in plans.items()}
         if request.validate_only:
-            return TopicsResponse(_outcomes(wanted, refusals, {}, counts), self._warming(request))
+            return TopicsResponse(_outcomes(wanted, refusals, valid), self._warming(request))
         placed, note = self._place(plans, options)
         new = {
             topic: NewTopic(
@@ -168,7 +172,10 @@ class AdminManager:
             for topic, partitions in placed.items()
         }
         written = self._store.create_topics(new)
-        return TopicsResponse(_outcomes(wanted, refusals, written, counts), note)
+        created = {
+            topic: row._replace(topic_id=new[topic].topic_id) for topic, row in valid.items()
+        }
+        return TopicsResponse(_outcomes(wanted, {**written, **refusals}, created), note)
 
     def _create_partitions(self, request: CreatePartitionsRequest) -> TopicsResponse:
         wanted = {topic.topic: topic for topic in request.topics}
@@ -182,18 +189,21 @@ class AdminManager:
 
         plans, refusals = self._plan([topic.topic for topic in request.topics], plan)
         _limit(plans, refusals, request.max_partitions)
-        totals = {topic: row.total for topic, row in wanted.items()}
+        grown = {
+            topic: TopicOutcome(topic, Errors.NONE, partitions=wanted[topic].total)
+            for topic in plans
+        }
         if request.validate_only:
-            return TopicsResponse(_outcomes(wanted, refusals, {}, totals), self._warming(request))
+            return TopicsResponse(_outcomes(wanted, refusals, grown), self._warming(request))
         placed, note = self._place(plans, options)
         written = self._store.add_partitions(placed)
-        return TopicsResponse(_outcomes(wanted, refusals, written, totals), note)
+        return TopicsResponse(_outcomes(wanted, {**written, **refusals}, grown), note)
 
     def _delete_topics(self, request: DeleteTopicsRequest) -> TopicsResponse:
-        """Mark topics for deletion; the outcome of an unknown id names the id."""
         names = {id_: name for name, id_ in self._cache.snapshot.topic_ids.items()}
         unknown_ids = {topic_id for topic_id in request.topic_ids if topic_id not in names}
-        wanted = [*request.topics, *(names.get(id_, id_) for id_ in request.topic_ids)]
+        by_id = [(names.get(id_, id_), id_) for id_ in request.topic_ids]
+        wanted = [*request.topics, *(topic for topic, _ in by_id)]
 
         def plan(topic: str) -> None:
             if not self._settings.delete_topic_enable:
@@ -206,7 +216,8 @@ class AdminManager:
 
         plans, refusals = self._plan(wanted, plan)
         written = self._store.mark_for_deletion(list(plans))
-        return TopicsResponse(_outcomes(wanted, refusals, written, {}))
+        named = {topic: TopicOutcome(topic, Errors.NONE, topic_id=id_) for topic, id_ in by_id}
+        return TopicsResponse(_outcomes(wanted, {**written, **refusals}, named))
 
     def _alter_configs(self, request: AlterTopicConfigsRequest) -> TopicsResponse:
         wanted = {row.topic: row for row in request.topics}
@@ -230,7 +241,7 @@ class AdminManager:
         written = {}
         for topic, changes in {} if request.validate_only else plans.items():
             written[topic] = self._alter_config(topic, changes)
-        return TopicsResponse(_outcomes(wanted, refusals, written, {}))
+        return TopicsResponse(_outcomes(wanted, {**written, **refusals}, {}))
 
     def _alter_config(self, topic: str, changes: Mapping[str, str | None]) -> ApiError:
         try:
@@ -256,7 +267,7 @@ class AdminManager:
                     message = f"topic {shown_topic(topic)} is named more than once"
                     raise _RefusedError(Errors.INVALID_REQUEST, message)
                 plans[topic] = plan(topic)
-            except (_RefusedError, PlacementError) as refused:
+            except (_RefusedError, ConfigRefusedError, PlacementError) as refused:
                 refusals[topic] = ApiError(refused.error_code, str(refused))
         return plans, refusals
 
@@ -438,16 +449,19 @@ def _check_name(
         raise _RefusedError(*collision)
 
 
-def _checked_config(topic: str, config: Sequence[ConfigEntry]) -> dict[str, str]:
+def _checked_config(
+    topic: str, config: Sequence[ConfigEntry], defaults: Mapping[str, str]
+) -> dict[str, str]:
     checked: dict[str, str] = {}
     for name, value in config:
         if value is None:
             message = f"topic {topic} config {name} has no value"
-            raise _RefusedError(Errors.INVALID_REQUEST, message)
-        problem = topic_config_problem(name, value)
-        if problem is not None:
-            raise _RefusedError(Errors.INVALID_CONFIG, f"topic {topic} config {name} {problem}")
+            raise _RefusedError(Errors.INVALID_CONFIG, message)
+        refusal = _config_refusal(topic, name, value)
+        if refusal is not None:
+            raise refusal
         checked[name] = value
+    _check_conflict(topic, checked, defaults)
     return checked
 
 
@@ -455,44 +469,32 @@ def _config_changes(
     wanted: ConfiguredTopic, current: Mapping[str, str], defaults: Mapping[str, str]
 ) -> dict[str, str | None]:
     """Return the new overrides, None for those to remove."""
-    topic = wanted.topic
-    for name, count in Counter(row.name for row in wanted.alterations).items():
-        if count > 1:
-            message = f"topic {topic} config {name} is named {count} times"
-            raise _RefusedError(Errors.INVALID_REQUEST, message)
-    changes: dict[str, str | None] = dict.fromkeys(current) if wanted.replaces else {}
-    for row in wanted.alterations:
-        old = current.get(row.name, defaults.get(row.name, ""))
-        value = changes[row.name] = _new_value(topic, row, old)
-        problem = None if value is None else topic_config_problem(row.name, value)
-        if problem is not None:
-            message = f"topic {topic} config {row.name} {problem}"
-            raise _RefusedError(Errors.INVALID_CONFIG, message)
+    changes = altered(
+        f"topic {wanted.topic}",
+        wanted.alterations,
+        current,
+        replaces=wanted.replaces,
+        settings=TOPIC_SETTINGS,
+        defaults=defaults,
+        problem=lambda name, value: _config_refusal(wanted.topic, name, value),
+    )
+    _check_conflict(wanted.topic, {**current, **changes}, defaults)
     return changes
 
 
-def _new_value(topic: str, alteration: ConfigAlteration, old: str) -> str | None:
-    """Return the new value of a setting, None to remove it; ``old`` is the value in effect."""
-    name, operation, value = alteration
-    if operation == AlterOperation.DELETE:
+def _config_refusal(topic: str, name: str, value: str) -> ConfigRefusedError | None:
+    problem = topic_config_problem(name, value)
+    if problem is None:
         return None
-    problem = None
-    row = TOPIC_SETTINGS.get(name)
-    if value is None:
-        problem = "has no value"
-    elif operation not in set(AlterOperation):
-        problem = f"cannot be changed: unknown operation {operation}"
-    elif operation != AlterOperation.SET and (row is None or row.type is not ConfigType.LIST):
-        problem = "is not a list"
-    if problem is not None or value is None:
-        message = f"topic {topic} config {name} {problem}"
-        raise _RefusedError(Errors.INVALID_REQUEST, message)
-    if operation == AlterOperation.SET:
-        return value
-    present, given = [item for item in old.split(",") if item], value.split(",")
-    if operation == AlterOperation.APPEND:
-        return ",".join(dict.fromkeys([*present, *given]))
-    return ",".join(item for item in present if item not in given)
+    return ConfigRefusedError(Errors.INVALID_CONFIG, f"topic {topic} config {name} {problem}")
+
+
+def _check_conflict(
+    topic: str, config: Mapping[str, str | None], defaults: Mapping[str, str]
+) -> None:
+    conflict = topic_config_conflict(config, defaults)
+    if conflict is not None:
+        raise ConfigRefusedError(Errors.INVALID_CONFIG, f"topic {topic} config: {conflict}")
 
 
 def _misassigned(topic: str, problem: str) -> _RefusedError:
@@ -530,17 +532,25 @@ def _limit(plans: dict[str, _Plan], refusals: dict[str, ApiError], max_partition
             left -= count
 
 
+def _new_topic(topic: str, plan: _Plan) -> TopicOutcome:
+    """Return the outcome of a topic that can be created."""
+    if isinstance(plan, _Unplaced):
+        factor = plan.spec.replication_factor
+    else:
+        factor = len(next(iter(plan.values())).replicas)
+    return TopicOutcome(topic, Errors.NONE, partitions=_count(plan), replication_factor=factor)
+
+
 def _outcomes(
-    topics: Iterable[str],
-    refusals: Mapping[str, ApiError],
-    written: Mapping[str, ApiError],
-    counts: Mapping[str, int],
+    topics: Iterable[str], results: Mapping[str, ApiError], rows: Mapping[str, TopicOutcome]
 ) -> tuple[TopicOutcome, ...]:
-    """Return an outcome for each topic, named once, in the order of the request."""
-    results = {**written, **refusals}
+    """Return an outcome for each topic, named once, in the order of the request.
+
+    ``rows`` has what else is known about a topic.
+    """
     outcomes = []
     for topic in dict.fromkeys(topics):
         error_code, message = results.get(topic, ApiError(Errors.NONE))
-        count = UNSET if topic in refusals else counts.get(topic, UNSET)
-        outcomes.append(TopicOutcome(topic, error_code, message[:MAX_MESSAGE_LENGTH], count))
+        row = rows.get(topic) or TopicOutcome(topic, error_code)
+        outcomes.append(row._replace(error_code=error_code, message=message[:MAX_MESSAGE_LENGTH]))
     return tuple(outcomes)

@@ -32,13 +32,16 @@ RespondToClient: TypeAlias = Callable[[Sequence[TopicOutcome]], None]
 
 def refuse(request: TopicsRequest, error_code: Errors, message: str) -> TopicsResponse:
     """Return the answer that refuses every topic of a request for the same reason."""
-    topics: list[str]
+    topics: dict[str, TopicId | None]
     if isinstance(request, DeleteTopicsRequest):
-        topics = [*request.topics, *request.topic_ids]
+        topics = {**dict.fromkeys(request.topics), **{id_: id_ for id_ in request.topic_ids}}
     else:
-        topics = [row.topic for row in request.topics]
+        topics = {row.topic: None for row in request.topics}
     return TopicsResponse(
-        tuple(TopicOutcome(topic, error_code, message) for topic in dict.fromkeys(topics))
+        tuple(
+            TopicOutcome(topic, error_code, message, topic_id=topic_id)
+            for topic, topic_id in topics.items()
+        )
     )
 
 
@@ -142,13 +145,13 @@ def done_before(
     ``undone``: the topics that were still to grow or to be deleted before the first attempt. Topics
     to create are recognised by their ids.
     """
-    done = {
-        CreateTopicsRequest: None,
-        CreatePartitionsRequest: Errors.INVALID_PARTITIONS,
-        DeleteTopicsRequest: Errors.UNKNOWN_TOPIC_OR_PARTITION,
-        AlterTopicConfigsRequest: None,
+    done: dict[type, tuple[Errors, ...]] = {
+        CreateTopicsRequest: (),
+        CreatePartitionsRequest: (Errors.INVALID_PARTITIONS,),
+        DeleteTopicsRequest: (Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.UNKNOWN_TOPIC_ID),
+        AlterTopicConfigsRequest: (),
     }
-    if outcome.topic in undone and outcome.error_code is done[type(request)]:
+    if outcome.topic in undone and outcome.error_code in done[type(request)]:
         return outcome._replace(error_code=Errors.NONE, message="")
     return outcome
 

@@ -18,6 +18,7 @@ from regent.core.controller.events import (
     UncleanLeaderElectionEnable,
 )
 from regent.core.model import BrokerId
+from regent.core.setting import Setting
 
 log = logging.getLogger(__name__)
 
@@ -72,10 +73,17 @@ class ConfigChanges:
     """
 
     def __init__(
-        self, broker_id: BrokerId, store: ConfigStore, *, unclean_leader_election_enable: bool
+        self,
+        broker_id: BrokerId,
+        store: ConfigStore,
+        *,
+        unclean_leader_election_enable: bool,
+        settings: Mapping[str, Setting] | None = None,
     ) -> None:
+        """``settings`` are those of brokers by Kafka's names; others are not checked."""
         self._own_entity = f"brokers/{broker_id}"
         self._store = store
+        self._settings = settings or {}
         self._static_default = unclean_leader_election_enable
         self._default = unclean_leader_election_enable
         self._last_sequence = -1
@@ -113,12 +121,23 @@ class ConfigChanges:
         before = self._broker_config()
         for entity in (DEFAULT_BROKER, self._own_entity):
             if entity in entities:
-                self._broker_configs[entity] = configs.get(entity, {})
+                self._broker_configs[entity] = self._valid(entity, configs.get(entity, {}))
         now = self._broker_config()
         topics = [e.removeprefix(_TOPICS) for e in sorted(entities) if e.startswith(_TOPICS)]
         unclean = [t for t in topics if unclean_leader_election(configs.get(_TOPICS + t, {}))]
         events = [*self._default_of_elections(now), *map(TopicUncleanLeaderElectionEnable, unclean)]
         return ConfigNews(events, topics, has_missed_some, None if now == before else now)
+
+    def _valid(self, entity: str, config: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the settings of a broker without those that it ignores."""
+        valid = dict(config)
+        for name, value in config.items():
+            row = self._settings.get(name)
+            problem = None if row is None else row.change_problem(value)
+            if problem is not None:
+                log.error("%s: the setting %s %s; it is ignored", entity, name, problem)
+                del valid[name]
+        return valid
 
     def _broker_config(self) -> Mapping[str, str]:
         return {

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from regent.core.admin.topic_settings import TOPIC_SETTINGS, has_effect
+from regent.core.admin.topic_settings import TOPIC_SETTINGS, WITHOUT_EFFECT
 from regent.core.setting import (
     LONG_MAX,
     ConfigType,
@@ -32,26 +32,29 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    DYNAMIC_BROKER_LOGGER = 6
 
 
 class BrokerSetting(NamedTuple):
     """A setting of a broker at its start; ``is_given``: its file or command line has the value."""
 
     setting: Setting
-    value: str
+    value: str | None
     is_given: bool
 
     @property
-    def default(self) -> str:
+    def default(self) -> str | None:
         """The value in effect when none is given."""
-        return text_of(self.setting.default)
+        default = self.setting.default
+        return None if default is None else text_of(default)
 
 
 class BrokerSettings(NamedTuple):
     """The settings of this broker by Kafka's names.
 
     ``static``: the values at its start. ``own``: the values in ZooKeeper for this broker.
-    ``of_all``: the values in ZooKeeper for all brokers.
+    ``of_all``: the values in ZooKeeper for all brokers. The broker ignores values in ZooKeeper that
+    are not valid, and those of settings that cannot change while it runs.
     """
 
     static: Mapping[str, BrokerSetting]
@@ -63,20 +66,24 @@ class ConfigSynonym(NamedTuple):
     """One value of a setting, the name under which it was set, and its source."""
 
     name: str
-    value: str
+    value: str | None
     source: ConfigSource
 
 
 class ConfigDescription(NamedTuple):
-    """A setting with the value in effect; ``synonyms``: all its values, this one first."""
+    """A setting with the value in effect; ``synonyms``: all its values, this one first.
+
+    The values of a sensitive setting are None.
+    """
 
     name: str
-    value: str
+    value: str | None
     source: ConfigSource
     type: ConfigType
     is_read_only: bool
     synonyms: tuple[ConfigSynonym, ...]
     documentation: str | None = None
+    is_sensitive: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,17 +104,21 @@ class DynamicBrokerSettings:
         limits=(0, LONG_MAX),
         scope=Scope.PER_BROKER,
     )
+    replica_alter_log_dirs_io_max_bytes_per_second: int = setting(
+        LONG_MAX, WITHOUT_EFFECT, limits=(0, LONG_MAX), scope=Scope.PER_BROKER
+    )
 
 
-_DYNAMIC_ONLY = {row.dotted_name: row for row in settings_of(DynamicBrokerSettings())}
+DYNAMIC_ONLY: Mapping[str, Setting] = {
+    row.dotted_name: row for row in settings_of(DynamicBrokerSettings())
+}
+"""These settings by Kafka's names."""
 
 
 def describe_topic(overrides: Mapping[str, str], broker: BrokerSettings) -> list[ConfigDescription]:
-    """Return the settings of a topic, sorted by name: all with an effect or an override."""
+    """Return all settings of a topic, sorted by name."""
     described = []
     for name, row in sorted(TOPIC_SETTINGS.items()):
-        if name not in overrides and not has_effect(row):
-            continue
         synonyms = []
         if name in overrides:
             synonyms.append(ConfigSynonym(name, overrides[name], ConfigSource.TOPIC))
@@ -120,38 +131,42 @@ def describe_topic(overrides: Mapping[str, str], broker: BrokerSettings) -> list
 
 
 def describe_broker(broker: BrokerSettings) -> list[ConfigDescription]:
-    """Return the settings of a broker, sorted by name.
-
-    A value in ZooKeeper counts only for a setting that can change while the broker runs.
-    """
-    return [
-        _description(name, _row(name, broker), _of_broker(name, broker))
+    """Return the settings of a broker, sorted by name."""
+    synonyms = {
+        name: _of_broker(name, broker)
         for name in sorted({*broker.static, *broker.own, *broker.of_all})
-    ]
+    }
+    return [_description(name, _row(name, broker), of) for name, of in synonyms.items() if of]
 
 
-def describe_all_brokers(of_all: Mapping[str, str]) -> list[ConfigDescription]:
+def describe_all_brokers(broker: BrokerSettings) -> list[ConfigDescription]:
     """Return the settings in ZooKeeper for all brokers, sorted by name."""
-    return describe_broker(BrokerSettings({}, {}, of_all))
+    described = []
+    for name in sorted(broker.of_all):
+        found = _of_broker(name, broker)
+        of_all = [s for s in found if s.source is ConfigSource.DYNAMIC_DEFAULT_BROKER]
+        if of_all:
+            described.append(_description(name, _row(name, broker), of_all))
+    return described
 
 
 def _row(name: str, broker: BrokerSettings) -> Setting | None:
     """Return the declaration of a broker's setting; None: an unknown name in ZooKeeper."""
     started = broker.static.get(name)
-    return _DYNAMIC_ONLY.get(name) if started is None else started.setting
+    return DYNAMIC_ONLY.get(name) if started is None else started.setting
 
 
 def _of_broker(name: str, broker: BrokerSettings) -> list[ConfigSynonym]:
     """Return the values of a broker's setting, the one in effect first."""
+    row, synonyms = _row(name, broker), []
+    for values, source in (
+        (broker.own, ConfigSource.DYNAMIC_BROKER),
+        (broker.of_all, ConfigSource.DYNAMIC_DEFAULT_BROKER),
+    ):
+        value = values.get(name)
+        if value is not None and (row is None or row.change_problem(value) is None):
+            synonyms.append(ConfigSynonym(name, value, source))
     started = broker.static.get(name)
-    synonyms = []
-    if started is None or started.setting.scope is not Scope.READ_ONLY:
-        for values, source in (
-            (broker.own, ConfigSource.DYNAMIC_BROKER),
-            (broker.of_all, ConfigSource.DYNAMIC_DEFAULT_BROKER),
-        ):
-            if name in values:
-                synonyms.append(ConfigSynonym(name, values[name], source))
     if started is not None:
         if started.is_given:
             synonyms.append(ConfigSynonym(name, started.value, ConfigSource.STATIC_BROKER))
@@ -162,13 +177,18 @@ def _of_broker(name: str, broker: BrokerSettings) -> list[ConfigSynonym]:
 def _description(
     name: str, row: Setting | None, synonyms: Sequence[ConfigSynonym]
 ) -> ConfigDescription:
+    """Describe a setting; an unknown one may be a password, as in Kafka."""
+    is_sensitive = row is None or row.type is ConfigType.PASSWORD
+    if is_sensitive:
+        synonyms = [synonym._replace(value=None) for synonym in synonyms]
     effective = synonyms[0]
     return ConfigDescription(
         name,
         effective.value,
         effective.source,
-        ConfigType.STRING if row is None else row.type,
+        ConfigType.UNKNOWN if row is None else row.type,
         row is not None and row.scope is Scope.READ_ONLY,
         tuple(synonyms),
         None if row is None else row.meaning,
+        is_sensitive,
     )

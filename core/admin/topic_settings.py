@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import chain
 from typing import Any
 
 from regent.core.log_config import DEFAULT_LOG_CONFIG
-from regent.core.setting import LONG_MAX, ConfigType, Scope, Setting, setting, settings_of
+from regent.core.setting import (
+    LONG_MAX,
+    ConfigType,
+    Scope,
+    Setting,
+    setting,
+    settings_of,
+)
 
 UNCLEAN_LEADER_ELECTION = "unclean.leader.election.enable"
-_WITHOUT_EFFECT = "Accepted from Kafka's tools. It has no effect."
+WITHOUT_EFFECT = "Accepted from Kafka's tools. It has no effect."
 _REPLICAS = {
     "type": ConfigType.LIST,
     "pattern": r"|\*|[0-9]+:[0-9]+(,[0-9]+:[0-9]+)*",
     "form": "* or PARTITION:BROKER,PARTITION:BROKER,…",
 }
+_NO_TIERED_STORAGE: Mapping[str, Any] = {
+    "choices": ("false",),
+    "form": "false: there is no tiered storage",
+}
 
 
-def _of_topics(default: Any, meaning: str = _WITHOUT_EFFECT, **declared: Any) -> Any:
+def _of_topics(default: Any, meaning: str = WITHOUT_EFFECT, **declared: Any) -> Any:
     return setting(default, meaning, **{"scope": Scope.TOPIC, "limits": (0, LONG_MAX), **declared})
 
 
@@ -45,6 +56,14 @@ class OtherTopicSettings:
         "The broker keeps the compression of the producer, for every value.",
         choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
     )
+    compression_gzip_level: int = _of_topics(
+        -1,
+        limits=(-1, 9),
+        choices=("-1", *map(str, range(1, 10))),
+        form="-1, or a number from 1 to 9",
+    )
+    compression_lz4_level: int = _of_topics(9, limits=(1, 17))
+    compression_zstd_level: int = _of_topics(3, limits=(-131_072, 22))
     delete_retention_ms: int = _of_topics(86_400_000)
     local_retention_bytes: int = _of_topics(-2, limits=(-2, LONG_MAX))
     local_retention_ms: int = _of_topics(-2, limits=(-2, LONG_MAX))
@@ -61,14 +80,16 @@ class OtherTopicSettings:
     )
     min_compaction_lag_ms: int = _of_topics(0)
     preallocate: bool = _of_topics(False)
-    remote_storage_enable: bool = _of_topics(False)
+    remote_log_copy_disable: bool = _of_topics(False, **_NO_TIERED_STORAGE)
+    remote_log_delete_on_disable: bool = _of_topics(False, **_NO_TIERED_STORAGE)
+    remote_storage_enable: bool = _of_topics(False, **_NO_TIERED_STORAGE)
 
 
 TOPIC_SETTINGS: Mapping[str, Setting] = {
     row.dotted_name: row
     for row in chain(settings_of(DEFAULT_LOG_CONFIG), settings_of(OtherTopicSettings()))
 }
-"""Every setting that a topic may override, by Kafka's names."""
+"""Every setting that a topic may override, by Kafka's names: all of Kafka 3.9."""
 
 
 def unclean_leader_election(config: Mapping[str, str]) -> bool | None:
@@ -79,7 +100,7 @@ def unclean_leader_election(config: Mapping[str, str]) -> bool | None:
 
 def has_effect(topic_setting: Setting) -> bool:
     """Whether Regent reads the setting."""
-    return topic_setting.meaning != _WITHOUT_EFFECT
+    return topic_setting.meaning != WITHOUT_EFFECT
 
 
 def topic_config_problem(name: str, value: str) -> str | None:
@@ -90,7 +111,31 @@ def topic_config_problem(name: str, value: str) -> str | None:
     row = TOPIC_SETTINGS.get(name)
     if row is not None:
         return row.text_problem(value)
-    names = sorted(TOPIC_SETTINGS)
+    return f"is not a setting of topics; {similar_names(name, TOPIC_SETTINGS)}"
+
+
+def topic_config_conflict(
+    config: Mapping[str, str | None], defaults: Mapping[str, str]
+) -> str | None:
+    """Return which valid values contradict each other; None: none do.
+
+    ``defaults`` has the values of the settings that ``config`` does not have.
+    """
+    names = ("min.compaction.lag.ms", "max.compaction.lag.ms")
+    rows = [TOPIC_SETTINGS[name] for name in names]
+    texts = [config.get(name) or defaults.get(name) or "" for name in names]
+    least, greatest = (
+        row.default if row.text_problem(text) else row.parsed(text)
+        for row, text in zip(rows, texts, strict=True)
+    )
+    return (
+        None
+        if least <= greatest
+        else f"{names[0]} ({least}) must not exceed {names[1]} ({greatest})"
+    )
+
+
+def similar_names(name: str, names: Collection[str]) -> str:
+    """Return a hint for a name that is none of ``names``: the nearest one, else all."""
     similar = get_close_matches(name, names, n=1)
-    hint = f"did you mean {similar[0]}?" if similar else f"those are {', '.join(names)}"
-    return f"is not a setting of topics; {hint}"
+    return f"did you mean {similar[0]}?" if similar else f"those are {', '.join(sorted(names))}"

@@ -97,6 +97,7 @@ class ElectLeadersRequest:
 
     election_type: ElectionType
     partitions: tuple[TopicPartition, ...] | None = None
+    timeout_ms: int = 0
 
 
 class ElectedPartition(NamedTuple):
@@ -118,6 +119,7 @@ class ElectLeadersResponse:
 
     error_code: Errors
     partitions: tuple[ElectedPartition, ...] = ()
+    message: str = ""
 
 
 class ReassignablePartition(NamedTuple):
@@ -133,6 +135,7 @@ class AlterPartitionReassignmentsRequest:
     """Asks the controller to move partitions to other replicas (Kafka api 45, KIP-455)."""
 
     partitions: tuple[ReassignablePartition, ...]
+    timeout_ms: int = 0
 
 
 class ReassignedPartition(NamedTuple):
@@ -150,6 +153,7 @@ class AlterPartitionReassignmentsResponse:
 
     error_code: Errors
     partitions: tuple[ReassignedPartition, ...] = ()
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,7 @@ class ListPartitionReassignmentsRequest:
     """Asks for the ongoing reassignments; ``partitions`` None: of all (Kafka api 46)."""
 
     partitions: tuple[TopicPartition, ...] | None = None
+    timeout_ms: int = 0
 
 
 class OngoingReassignment(NamedTuple):
@@ -175,6 +180,7 @@ class ListPartitionReassignmentsResponse:
 
     error_code: Errors
     partitions: tuple[OngoingReassignment, ...] = ()
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,3 +230,14 @@ ControllerResponse: TypeAlias = (
     | AlterPartitionReassignmentsResponse
     | ListPartitionReassignmentsResponse
 )
+
+PartitionsRequest: TypeAlias = (
+    ElectLeadersRequest | AlterPartitionReassignmentsRequest | ListPartitionReassignmentsRequest
+)
+"""The requests of clients, who send them to any broker. It forwards them to the controller, and
+``timeout_ms`` is how long it may take for the answer; 0 in requests that the controller gets."""
+
+PartitionsResponse: TypeAlias = (
+    ElectLeadersResponse | AlterPartitionReassignmentsResponse | ListPartitionReassignmentsResponse
+)
+"""``message`` explains an ``error_code`` of the whole request; rows have their own."""

@@ -143,13 +143,16 @@ class TopicOutcome(NamedTuple):
     """The outcome for one topic of a request; ``partitions``: how many it has now.
 
     ``message`` is a sentence that names the topic; with NONE it is empty, or says that there was
-    nothing to do.
+    nothing to do. ``topic_id`` is set for a topic that is created or that was named by its id; a
+    topic with an unknown id has the id as its name. ``replication_factor`` is set for a new topic.
     """
 
     topic: str
     error_code: Errors
     message: str = ""
     partitions: int = UNSET
+    topic_id: TopicId | None = None
+    replication_factor: int = UNSET
 
 
 @dataclass(frozen=True, slots=True)

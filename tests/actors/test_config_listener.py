@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 import pytest
@@ -60,15 +60,21 @@ def quotas() -> ReplicationQuotas:
 
 
 @pytest.fixture
+def heard() -> list[Mapping[str, str]]:
+    return []
+
+
+@pytest.fixture
 def listener(
     server: FakeZooKeeperServer,
     sent: list[ControllerEvent],
     logs: MemoryLogs,
     quotas: ReplicationQuotas,
+    heard: list[Mapping[str, str]],
 ) -> Iterator[Listening]:
     session = KeptSession(server)
     configs = TopicConfigs(logs, quotas, ZkConfigStore(session), DEFAULT_LOG_CONFIG)
-    ref = start_config_listener(1, session, ControllerConfig(), sent.append, configs)
+    ref = start_config_listener(1, session, ControllerConfig(), sent.append, configs, heard.append)
     yield ref, session
     stop_actor(ref, TIMEOUT_S)
 
@@ -137,6 +143,27 @@ def test_logs_use_the_configuration_of_their_broker_unless_the_topic_overrides_i
     configure(server, "brokers/1", {"log.retention.ms": "88"}, number=4)
     ask(ref, ConfigsChanged())
     assert [retention_ms(logs, topic) for topic in ("orders", "payments")] == [5, 88]
+
+
+def test_the_settings_of_the_broker_are_passed_on_and_invalid_ones_are_ignored(
+    server: FakeZooKeeperServer,
+    heard: list[Mapping[str, str]],
+    logs: MemoryLogs,
+    listener: Listening,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ref, _ = listener
+    invalid = {"log.retention.ms": "soon", "num.partitions": "4"}
+    configure(server, "brokers/<default>", {"log.retention.ms": "77"}, number=1)
+    configure(server, "brokers/1", {"max.connections": "5", **invalid}, number=2)
+    ask(ref, ConfigsChanged())
+    assert heard == [{"log.retention.ms": "77", "max.connections": "5"}]
+    assert retention_ms(logs, "unknown") == 77
+    assert "brokers/1: the setting log.retention.ms must be a number" in caplog.text
+    assert "the setting num.partitions cannot be changed while the broker runs" in caplog.text
+    configure(server, "brokers/1", {}, number=3)
+    ask(ref, ConfigsChanged())
+    assert heard[1:] == [{"log.retention.ms": "77"}]
 
 
 def test_all_topics_are_read_again_after_unread_notifications_were_deleted(

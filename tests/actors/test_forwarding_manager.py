@@ -10,19 +10,36 @@ import pytest
 from pykka import ActorRef
 
 from regent.actors import forwarding_manager
-from regent.actors.broker_to_controller_channel import BrokerToControllerChannel
+from regent.actors.broker_to_controller_channel import (
+    BrokerToControllerChannel,
+    ForwardedRequest,
+)
 from regent.actors.forwarding_manager import CreateMissing, ForwardingManager, MetadataChanged
 from regent.actors.inbox import MessageWithReply, Reply
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.topic_request_handler import TopicRequestHandler
 from regent.core.admin.admin_manager import AdminManager
 from regent.core.errors import Errors
+from regent.core.model import TopicPartition
 from regent.core.protocol.control import (
     ControlHeader,
     UpdateMetadataBroker,
     UpdateMetadataPartition,
     UpdateMetadataRequest,
     UpdateMetadataTopic,
+)
+from regent.core.protocol.controller import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ElectedPartition,
+    ElectionType,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    PartitionsRequest,
+    PartitionsResponse,
+    ReassignablePartition,
+    ReassignedPartition,
 )
 from regent.core.protocol.topics import (
     CreatableTopic,
@@ -38,7 +55,7 @@ from regent.transport.client import PeerDisconnectedError, PeerUnreachableError,
 from regent.transport.codec import Response
 from regent.zk.codecs.znodes import TopicZNode
 from regent.zk.stores.topic_store import ZkTopicStore
-from tests.support.controller_parts import Tree
+from tests.support.controller_parts import Tree, topic_id
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.local_placer import LocalPlacer
 from tests.support.stage import TIMEOUT_S, FixedTopicIds, Stage, ask
@@ -58,9 +75,9 @@ class TwoBrokers:
         self.tree.register(1)
         self.cache = MetadataCache()
         self.is_active = True
-        self.script: list[Callable[[TopicsRequest], Response]] = []
-        self.requests: queue.Queue[TopicsRequest] = queue.Queue()
-        self.decided: queue.Queue[TopicsRequest] = queue.Queue()
+        self.script: list[Callable[[ForwardedRequest], Response]] = []
+        self.requests: queue.Queue[ForwardedRequest] = queue.Queue()
+        self.decided: queue.Queue[ForwardedRequest] = queue.Queue()
         self._decided_by = MetadataCache()
         self._epoch = 0
         manager = AdminManager(
@@ -93,17 +110,17 @@ class TwoBrokers:
         return self
 
     def request(
-        self, body: TopicsRequest, *, timeout_ms: int, closing: threading.Event | None = None
+        self, body: ForwardedRequest, *, timeout_ms: int, closing: threading.Event | None = None
     ) -> Response:
         self.requests.put(body)
         return (self.script.pop(0) if self.script else self.decide)(body)
 
-    def decide(self, body: TopicsRequest) -> TopicsResponse:
-        answer: TopicsResponse = ask(self._decisions, body)
+    def decide(self, body: ForwardedRequest) -> Response:
+        answer: Response = ask(self._decisions, body)
         self.decided.put(body)
         return answer
 
-    def lose_answer(self, body: TopicsRequest) -> Response:
+    def lose_answer(self, body: ForwardedRequest) -> Response:
         self.decide(body)
         raise PeerDisconnectedError("controller", "the connection broke")
 
@@ -152,6 +169,11 @@ class TwoBrokers:
 
     def answer(self, request: TopicsRequest) -> list[tuple[str, Errors]]:
         return self.ask(request).get(timeout=TIMEOUT_S)
+
+    def answer_about_partitions(self, request: PartitionsRequest) -> object:
+        answers: queue.Queue[object] = queue.Queue()
+        self.admin.tell(MessageWithReply(request, Reply.of(answers.put)))
+        return answers.get(timeout=TIMEOUT_S)
 
 
 @pytest.fixture
@@ -248,13 +270,29 @@ def test_a_request_applied_by_an_earlier_attempt_succeeds(cluster: TwoBrokers):
     cluster.update_metadata()
     assert growing.get(timeout=TIMEOUT_S) == [("t", Errors.NONE)]
 
-    def delete_at_once(body: TopicsRequest) -> Response:
+    def delete_at_once(body: ForwardedRequest) -> Response:
         cluster.decide(body)
         cluster.update_metadata(deleted=("t",))
         raise RequestTimeoutError("controller", "no answer in time")
 
     cluster.script = [delete_at_once]
     assert cluster.answer(DELETE_T) == [("t", Errors.NONE)]
+
+
+def test_a_deletion_by_id_that_an_earlier_attempt_has_done_succeeds(cluster: TwoBrokers):
+    id_ = topic_id(1)
+    cluster.tree.put_topic("t", {0: (1,)}, id_)
+    cluster.update_metadata()
+
+    def delete_at_once(body: ForwardedRequest) -> Response:
+        cluster.decide(body)
+        cluster.update_metadata(deleted=("t",))
+        raise RequestTimeoutError("controller", "no answer in time")
+
+    cluster.script = [delete_at_once]
+    assert cluster.answer(DeleteTopicsRequest((), LONG_MS, (id_,))) == [(id_, Errors.NONE)]
+    unknown = DeleteTopicsRequest((), LONG_MS, (id_,))
+    assert cluster.answer(unknown) == [(id_, Errors.UNKNOWN_TOPIC_ID)]
 
 
 def test_an_invalid_request_is_refused_at_every_attempt(cluster: TwoBrokers):
@@ -288,12 +326,62 @@ def test_without_a_controller_the_client_gets_not_controller(impatient: TwoBroke
 def test_an_unsent_request_gets_not_controller_and_a_sent_one_times_out(
     impatient: TwoBrokers, failure: Exception, error: Errors
 ):
-    def fail(_: TopicsRequest) -> Response:
+    def fail(_: ForwardedRequest) -> Response:
         raise failure
 
     impatient.update_metadata()
     impatient.script = [fail]
     assert impatient.answer(CreateTopicsRequest((CreatableTopic("t"),), 0)) == [("t", error)]
+
+
+# --- elections and reassignments ------------------------------------------------------------------
+
+
+def elected(leader: int) -> ElectLeadersResponse:
+    return ElectLeadersResponse(
+        Errors.NONE, (ElectedPartition("t", 0, Errors.NONE, leader=leader),)
+    )
+
+
+def test_an_election_is_answered_when_this_broker_knows_the_leader_or_times_out(
+    cluster: TwoBrokers,
+):
+    cluster.have("t")
+    named = (TopicPartition("t", 0),)
+    cluster.script = [lambda _: elected(leader=1), lambda _: elected(leader=0)]
+    request = ElectLeadersRequest(ElectionType.PREFERRED, named, LONG_MS)
+    assert cluster.answer_about_partitions(request) == elected(leader=1)
+    assert cluster.requests.get() == ElectLeadersRequest(ElectionType.PREFERRED, named)
+    late = cluster.answer_about_partitions(ElectLeadersRequest(ElectionType.PREFERRED, named, 10))
+    assert isinstance(late, ElectLeadersResponse)
+    assert [row.error_code for row in late.partitions] == [Errors.REQUEST_TIMED_OUT]
+
+
+def test_a_reassignment_is_forwarded_until_the_controller_has_stored_it(cluster: TwoBrokers):
+    def is_inactive(_: ForwardedRequest) -> Response:
+        return AlterPartitionReassignmentsResponse(Errors.NOT_CONTROLLER)
+
+    def disconnects(_: ForwardedRequest) -> Response:
+        raise PeerDisconnectedError("controller", "the connection broke")
+
+    stored = AlterPartitionReassignmentsResponse(
+        Errors.NONE, (ReassignedPartition("t", 0, Errors.NONE),)
+    )
+    cluster.script = [is_inactive, disconnects, lambda _: stored]
+    request = AlterPartitionReassignmentsRequest((ReassignablePartition("t", 0, (0,)),), LONG_MS)
+    assert cluster.answer_about_partitions(request) == stored
+
+
+def test_partition_requests_without_a_controller_get_not_controller(impatient: TwoBrokers):
+    for request in (
+        ElectLeadersRequest(ElectionType.PREFERRED),
+        AlterPartitionReassignmentsRequest(()),
+        ListPartitionReassignmentsRequest(),
+    ):
+        answer = impatient.answer_about_partitions(request)
+        assert isinstance(answer, PartitionsResponse)
+        assert answer.error_code is Errors.NOT_CONTROLLER
+        assert answer.message == "no controller is known"
 
 
 # --- limits ---
@@ -330,7 +418,7 @@ def test_missing_topics_are_created_once_and_together(cluster: TwoBrokers):
     cluster.have("there")
     begun, may_go_on = threading.Event(), threading.Event()
 
-    def decide_later(body: TopicsRequest) -> Response:
+    def decide_later(body: ForwardedRequest) -> Response:
         begun.set()
         assert may_go_on.wait(TIMEOUT_S)
         return cluster.decide(body)

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from regent.actors.broker_to_controller_channel import BrokerToControllerChannel
+from regent.actors.broker_to_controller_channel import (
+    BrokerToControllerChannel,
+    ForwardedRequest,
+)
 from regent.actors.forwarding_manager import ForwardingManager
 from regent.actors.request_channel import RequestChannel
 from regent.actors.request_router import RequestRouter, controller_client_id, give_answer
@@ -25,7 +28,6 @@ from regent.core.protocol.control import (
 from regent.core.protocol.topics import (
     DeleteTopicsRequest,
     TopicOutcome,
-    TopicsRequest,
     TopicsResponse,
 )
 from regent.core.replication.metadata_cache import MetadataCache
@@ -39,7 +41,7 @@ from tests.support.stage import TIMEOUT_S, FixedTopicIds, Stage
 HEADER = ControlHeader(controller_id=3, controller_epoch=5, broker_epoch=-1)
 
 
-def no_channel(endpoint: str) -> RequestChannel[TopicsRequest]:
+def no_channel(endpoint: str) -> RequestChannel[ForwardedRequest]:
     raise AssertionError(f"there is no controller at {endpoint}")
 
 

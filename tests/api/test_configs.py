@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,10 +17,13 @@ from kafka.protocol.admin.configs import (
 from regent.api.config_changes import config_change_apis
 from regent.api.configs import ConfigView, ResourceType, config_apis
 from regent.broker.broker_settings import broker_settings
+from regent.config.settings import KAFKA_SETTINGS
 from regent.config.settings_file import load_settings
 from regent.core.admin.admin_requests import RespondToClient
+from regent.core.admin.broker_config_manager import BrokerConfigManager
 from regent.core.admin.config_descriptions import ConfigSource
-from regent.core.errors import ApiError, Errors, SessionExpiredError
+from regent.core.errors import ApiError, Errors, RegentError, SessionExpiredError
+from regent.core.model import BrokerId
 from regent.core.protocol.control import (
     ControlHeader,
     UpdateMetadataPartition,
@@ -38,7 +42,9 @@ from regent.core.replication.metadata_cache import MetadataCache
 from tests.support.controller_parts import topic_id
 from tests.transport.kafka.wire import ask
 
-TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
+TOPIC, BROKER, LOGGERS = ResourceType.TOPIC, ResourceType.BROKER, ResourceType.BROKER_LOGGER
+SET, DELETE, APPEND = AlterOperation.SET, AlterOperation.DELETE, AlterOperation.APPEND
+OWN, OF_ALL = "brokers/1", "brokers/<default>"
 SETTINGS = broker_settings(load_settings(None, {"broker": {"num_partitions": 3}}), 1)
 
 
@@ -56,13 +62,39 @@ class Configs:
         topic = UpdateMetadataTopic("t", topic_id(1), (row,))
         cache.update(ControlHeader(1, 1, 1), UpdateMetadataRequest((topic,), ()))
         view = ConfigView(1, cache, SETTINGS, self.read)
-        self.apis = [*config_apis(view, executor), *config_change_apis(self)]
+        brokers = BrokerConfigManager(self, KAFKA_SETTINGS, SETTINGS, self.check)
+        self.apis = [
+            *config_apis(view, executor),
+            *config_change_apis(1, self, brokers, executor),
+        ]
 
     def read(self, entities: Collection[str]) -> Mapping[str, Mapping[str, str]]:
         self.reads += 1
         if self.failure is not None:
             raise self.failure
         return {entity: self.configs[entity] for entity in entities if entity in self.configs}
+
+    def read_broker_configs(
+        self, broker_ids: Iterable[BrokerId]
+    ) -> Mapping[str, Mapping[str, str]]:
+        names = ["<default>", *map(str, broker_ids)]
+        return {name: self.configs.get(f"brokers/{name}", {}) for name in names}
+
+    def change_config(
+        self,
+        entity: str,
+        change: Callable[[Mapping[str, str]], Mapping[str, str | None]],
+    ) -> Mapping[str, str]:
+        if self.failure is not None:
+            raise self.failure
+        current = self.configs.get(entity, {})
+        merged = {**current, **change(current)}
+        self.configs[entity] = {n: v for n, v in merged.items() if v is not None}
+        return self.configs[entity]
+
+    def check(self, config: Mapping[str, str]) -> None:
+        if config.get("max.connections.per.ip") == "0":
+            raise RegentError("it must name a host")
 
     def ask(self, request: TopicsRequest, respond: RespondToClient) -> None:
         self.asked.append(request)
@@ -88,15 +120,23 @@ class Configs:
         ]
         request = DescribeConfigsRequest(
             resources=rows,
-            include_synonyms=synonyms,
+            include_synonyms=synonyms and version >= 1,
             include_documentation=documentation and version >= 3,
         )
         return list(ask(self.apis, request, version).results)
 
-    def replace(self, configs: dict[str, str | None], *, validate_only: bool = False) -> Any:
+    def replace(
+        self,
+        configs: dict[str, str | None],
+        *,
+        type_: int = TOPIC,
+        name: str = "t",
+        validate_only: bool = False,
+        version: int = 2,
+    ) -> Any:
         resource = AlterConfigsRequest.AlterConfigsResource
         rows = [resource.AlterableConfig(name=n, value=v) for n, v in configs.items()]
-        return self._alter(AlterConfigsRequest, 1, TOPIC, "t", rows, validate_only)
+        return self._alter(AlterConfigsRequest, version, type_, name, rows, validate_only)
 
     def alter_some(
         self,
@@ -104,12 +144,15 @@ class Configs:
         type_: int = TOPIC,
         name: str = "t",
         validate_only: bool = False,
+        version: int = 1,
     ) -> Any:
         resource = IncrementalAlterConfigsRequest.AlterConfigsResource
         rows = [
             resource.AlterableConfig(name=n, config_operation=op, value=v) for n, op, v in changes
         ]
-        return self._alter(IncrementalAlterConfigsRequest, 0, type_, name, rows, validate_only)
+        return self._alter(
+            IncrementalAlterConfigsRequest, version, type_, name, rows, validate_only
+        )
 
     def _alter(
         self, kind: Any, version: int, type_: int, name: str, rows: list[Any], validate_only: bool
@@ -130,19 +173,27 @@ def configs() -> Iterator[Configs]:
 # --- DescribeConfigs ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("version", [0, 1, 2, 3, 4])
 def test_a_topic_is_described_with_its_overrides_and_defaults(configs: Configs, version: int):
     configs.configs["topics/t"] = {"retention.ms": "99"}
     configs.configs["brokers/<default>"] = {"log.roll.ms": "7"}
     (result,) = configs.describe((TOPIC, "t"), version=version)
     assert (result.error_code, result.error_message, result.resource_name) == (0, None, "t")
-    found = {c.name: (c.value, c.config_source, c.read_only) for c in result.configs}
-    assert found["retention.ms"] == ("99", ConfigSource.TOPIC, False)
-    assert found["segment.ms"] == ("7", ConfigSource.DYNAMIC_DEFAULT_BROKER, False)
-    assert found["segment.bytes"] == ("1073741824", ConfigSource.DEFAULT, False)
+    found = {c.name: (c.value, source(c, version), c.read_only) for c in result.configs}
+    own, of_all, default = 1, 3, 5
+    if version == 0:
+        own, of_all, default = False, False, True
+    assert found["retention.ms"] == ("99", own, False)
+    assert found["segment.ms"] == ("7", of_all, False)
+    assert found["segment.bytes"] == ("1073741824", default, False)
     assert not any(c.is_sensitive or c.synonyms for c in result.configs)
     if version >= 3:
         assert {c.config_type for c in result.configs if c.name == "retention.ms"} == {5}
+
+
+def source(config: Any, version: int) -> int:
+    """Return where the value was set; in version 0, whether it is the default."""
+    return int(config.is_default if version == 0 else config.config_source)
 
 
 def test_only_the_requested_settings_are_returned_with_their_synonyms(configs: Configs):
@@ -179,14 +230,27 @@ def test_the_default_broker_has_only_cluster_wide_settings(configs: Configs):
 
 
 def test_each_resource_has_its_own_error_and_all_are_read_at_once(configs: Configs):
-    wanted = [(TOPIC, "t"), (TOPIC, "unknown"), (TOPIC, "no spaces"), (BROKER, "2"), (8, "1")]
+    wanted: list[tuple[int, str]] = [(TOPIC, "t"), (TOPIC, "unknown"), (TOPIC, "no spaces")]
+    wanted += [
+        (BROKER, "2"),
+        (BROKER, "one"),
+        (LOGGERS, ""),
+        (LOGGERS, "2"),
+        (16, "metrics"),
+        (99, "1"),
+    ]
     results = configs.describe(*wanted)
     assert [result.error_code for result in results] == [
         Errors.NONE,
         Errors.UNKNOWN_TOPIC_OR_PARTITION,
         Errors.INVALID_TOPIC_EXCEPTION,
-        Errors.INVALID_REQUEST,
-        Errors.INVALID_REQUEST,
+        *[Errors.INVALID_REQUEST] * 6,
+    ]
+    assert [result.error_message for result in results[3:7]] == [
+        "Unexpected broker id, expected 1 or empty string, but received 2",
+        "Broker id must be an integer, but it is: one",
+        "Broker id must not be empty",
+        "Unexpected broker id, expected 1, but received 2",
     ]
     assert all(result.error_message for result in results[1:])
     assert configs.reads == 1
@@ -227,8 +291,153 @@ def test_a_refusal_is_returned_with_its_reason(configs: Configs):
     assert (response.error_code, response.error_message) == configs.refusal
 
 
-def test_the_settings_of_a_broker_cannot_be_changed(configs: Configs):
-    change = ("segment.ms", AlterOperation.SET, "1")
-    refused = configs.alter_some(change, type_=BROKER, name="1")
-    assert refused.error_code == Errors.INVALID_REQUEST
+def test_a_resource_named_twice_and_other_types_are_refused(configs: Configs):
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+    rows = [
+        resource(resource_type=type_, resource_name="t", configs=[])
+        for type_ in (TOPIC, TOPIC, ResourceType.CLIENT_METRICS, 99)
+    ]
+    request = IncrementalAlterConfigsRequest(resources=rows, validate_only=False)
+    responses = ask(configs.apis, request, 1).responses
+    assert [r.error_code for r in responses] == [Errors.INVALID_REQUEST] * 4
     assert not configs.asked
+
+
+# --- brokers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "entity"), [("1", OWN), ("", OF_ALL)])
+def test_settings_of_this_broker_and_of_all_are_changed(configs: Configs, name: str, entity: str):
+    configs.configs[entity] = {"log.roll.ms": "9", "made.up": "1"}
+    changes = (("log.retention.ms", SET, "5"), ("log.roll.ms", DELETE, None))
+    changed = configs.alter_some(*changes, ("made.up", DELETE, ""), type_=BROKER, name=name)
+    assert (changed.error_code, changed.error_message) == (Errors.NONE, None)
+    assert configs.configs[entity] == {"log.retention.ms": "5"}
+    (described,) = configs.describe((BROKER, name), names=["log.retention.ms"])
+    assert [c.value for c in described.configs] == ["5"]
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_all_settings_of_a_broker_are_replaced(configs: Configs, version: int):
+    configs.configs[OWN] = {"log.roll.ms": "9"}
+    changes: dict[str, str | None] = {"max.connections": "7"}
+    changed = configs.replace(changes, type_=BROKER, name="1", version=version)
+    assert changed.error_code == Errors.NONE
+    assert configs.configs[OWN] == {"max.connections": "7"}
+
+
+def test_valid_settings_of_a_broker_are_not_written_when_only_validated(configs: Configs):
+    for value, error in (("5", Errors.NONE), ("x", Errors.INVALID_REQUEST)):
+        change = ("log.retention.ms", SET, value)
+        for name in ("1", ""):
+            changed = configs.alter_some(change, type_=BROKER, name=name, validate_only=True)
+            assert changed.error_code == error
+    assert configs.configs == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (("num.partitions", SET, "3"), Errors.INVALID_REQUEST, "restart the broker"),
+        (("broker.id", SET, "3"), Errors.INVALID_REQUEST, "restart the broker"),
+        (("log.retention.msec", SET, "3"), Errors.INVALID_REQUEST, "did you mean log.retention.ms"),
+        (("log.segment.bytes", SET, "3"), Errors.INVALID_REQUEST, "must be a number from 14"),
+        (("log.segment.bytes", SET, None), Errors.INVALID_REQUEST, "has no value"),
+        (("log.segment.bytes", 9, "3"), Errors.INVALID_REQUEST, "unknown operation 9"),
+        (("log.segment.bytes", APPEND, "3"), Errors.INVALID_CONFIG, "is not a list"),
+        (("max.connections.per.ip", SET, "0"), Errors.INVALID_REQUEST, "must name a host"),
+    ],
+)
+def test_a_setting_that_a_broker_cannot_get_is_refused(
+    configs: Configs, change: tuple[str, int, str | None], error: Errors, message: str
+):
+    refused = configs.alter_some(change, type_=BROKER, name="1")
+    assert refused.error_code == error
+    assert message in refused.error_message
+    assert configs.configs == {}
+
+
+def test_settings_of_other_brokers_and_settings_named_twice_are_refused(configs: Configs):
+    change = ("log.retention.ms", SET, "5")
+    refused = configs.alter_some(change, type_=BROKER, name="2")
+    assert refused.error_code == Errors.INVALID_REQUEST
+    assert refused.error_message == "Unexpected broker id, expected 1, but received 2"
+    refused = configs.alter_some(change, change, type_=BROKER, name="1")
+    assert refused.error_code == Errors.INVALID_REQUEST
+    assert configs.configs == {}
+
+
+@pytest.mark.parametrize(
+    ("failure", "error"),
+    [
+        (SessionExpiredError("no session"), Errors.REQUEST_TIMED_OUT),
+        (RegentError("garbage"), Errors.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_without_zookeeper_a_broker_is_not_changed(
+    configs: Configs, failure: RegentError, error: Errors
+):
+    configs.failure = failure
+    change = ("log.retention.ms", SET, "5")
+    assert configs.alter_some(change, type_=BROKER, name="1").error_code == error
+
+
+# --- loggers --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tested_logger() -> Iterator[logging.Logger]:
+    found = logging.getLogger("regent.tests.of.levels")
+    yield found
+    found.setLevel(logging.NOTSET)
+
+
+def level_of(configs: Configs, name: str) -> str:
+    (result,) = configs.describe((LOGGERS, "1"), names=[name])
+    (config,) = result.configs
+    assert config.config_source == ConfigSource.DYNAMIC_BROKER_LOGGER
+    return str(config.value)
+
+
+def test_levels_of_loggers_are_set_and_deleted(configs: Configs, tested_logger: logging.Logger):
+    name = tested_logger.name
+    for level in ("FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE"):
+        assert configs.alter_some((name, SET, level), type_=LOGGERS, name="1").error_code == 0
+        assert level_of(configs, name) == level
+    assert configs.alter_some((name, DELETE, ""), type_=LOGGERS, name="1").error_code == 0
+    assert tested_logger.level == logging.NOTSET
+    assert level_of(configs, name) == level_of(configs, "root")
+    changed = configs.alter_some((name, SET, "FATAL"), type_=LOGGERS, name="1", validate_only=True)
+    assert (changed.error_code, tested_logger.level) == (Errors.NONE, logging.NOTSET)
+
+
+@pytest.mark.parametrize(
+    ("logger", "operation", "value", "error"),
+    [
+        ("no.such.logger", SET, "INFO", Errors.INVALID_CONFIG),
+        ("root", SET, "LOUD", Errors.INVALID_CONFIG),
+        ("root", SET, "info", Errors.INVALID_CONFIG),
+        ("root", DELETE, None, Errors.INVALID_REQUEST),
+        ("root", APPEND, "INFO", Errors.INVALID_REQUEST),
+    ],
+)
+def test_a_level_that_cannot_be_set_is_refused(
+    configs: Configs,
+    tested_logger: logging.Logger,
+    logger: str,
+    operation: int,
+    value: str | None,
+    error: Errors,
+):
+    changes = ((tested_logger.name, SET, "FATAL"), (logger, operation, value))
+    refused = configs.alter_some(*changes, type_=LOGGERS, name="1")
+    assert refused.error_code == error
+    assert refused.error_message
+    assert tested_logger.level == logging.NOTSET
+
+
+def test_levels_of_loggers_are_only_changed_one_by_one_and_here(configs: Configs):
+    refused = configs.replace({"root": "INFO"}, type_=LOGGERS, name="1")
+    assert refused.error_code == Errors.INVALID_REQUEST
+    refused = configs.alter_some(("root", SET, "INFO"), type_=LOGGERS, name="2")
+    assert refused.error_code == Errors.INVALID_REQUEST

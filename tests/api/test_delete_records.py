@@ -56,7 +56,7 @@ def request_for(offsets: Mapping[TopicPartition, int], timeout_ms: int) -> Delet
     return DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms)
 
 
-@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("version", range(3))
 def test_every_partition_has_a_result_in_the_sequence_of_the_request(version: int):
     deleter = Deleter()
     deleter.deleted[U0] = DeletedRecords(Errors.OFFSET_OUT_OF_RANGE)

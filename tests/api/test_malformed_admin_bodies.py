@@ -12,16 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regent.api.delete_records import delete_records_apis
+from regent.api.partitions import partition_apis
 from regent.api.producer_ids import producer_id_apis
 from regent.api.topics import topic_apis
+from regent.core.errors import Errors
+from regent.core.protocol.controller import ElectLeadersResponse
 from regent.transport.kafka.api import KafkaApi, KafkaApiKey
 from regent.transport.kafka.primitives import MalformedRequestError
 from tests.api.test_configs import Configs
 from tests.api.test_delete_records import Deleter
-from tests.api.test_topics import Forwarding
+from tests.api.test_partitions import Controller
+from tests.api.test_topics import SETTINGS, Forwarding
 from tests.transport.kafka.wire import request_of, whole
 
-KEYS = [19, 20, 21, 22, 32, 33, 37, 44]
+KEYS = [19, 20, 21, 22, 32, 33, 37, 43, 44, 45, 46]
 # Mostly bytes of lengths, so that some bodies are parsed beyond their first fields.
 BODIES = st.lists(st.sampled_from([0, 0, 0, 1, 2, 3, 97, 255]), max_size=60).map(bytes)
 repeatable = settings(derandomize=True, deadline=None, database=None, max_examples=50)
@@ -36,7 +40,8 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 def the_api(key: int, executor: ThreadPoolExecutor) -> KafkaApi:
     apis = [
         *Configs(executor).apis,
-        *topic_apis(Forwarding()),
+        *topic_apis(Forwarding(), lambda: SETTINGS, executor),
+        *partition_apis(Controller(ElectLeadersResponse(Errors.NONE))),
         *delete_records_apis(Deleter()),
         *producer_id_apis(lambda: range(1_000), executor),
     ]

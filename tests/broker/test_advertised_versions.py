@@ -24,14 +24,7 @@ EXCEPTIONS: Final[Mapping[int, tuple[tuple[int, int], str]]] = {
     KafkaApiKey.LIST_OFFSETS: ((0, 5), FLEXIBLE),
     KafkaApiKey.OFFSET_COMMIT: ((1, 9), IN_ZOOKEEPER),
     KafkaApiKey.OFFSET_FETCH: ((1, 9), IN_ZOOKEEPER),
-    KafkaApiKey.CREATE_TOPICS: ((2, 4), FLEXIBLE),
-    KafkaApiKey.DELETE_TOPICS: ((1, 3), FLEXIBLE),
-    KafkaApiKey.DELETE_RECORDS: ((0, 1), FLEXIBLE),
     KafkaApiKey.OFFSET_FOR_LEADER_EPOCH: ((0, 3), FLEXIBLE),
-    KafkaApiKey.DESCRIBE_CONFIGS: ((1, 3), FLEXIBLE),
-    KafkaApiKey.ALTER_CONFIGS: ((0, 1), FLEXIBLE),
-    KafkaApiKey.CREATE_PARTITIONS: ((0, 1), FLEXIBLE),
-    KafkaApiKey.INCREMENTAL_ALTER_CONFIGS: ((0, 0), FLEXIBLE),
 }
 """The other ranges that are advertised, and the reasons."""
 

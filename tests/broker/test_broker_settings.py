@@ -1,7 +1,9 @@
 from __future__ import annotations
 
-from regent.broker.broker_settings import broker_settings
-from regent.config.settings import Settings
+from pathlib import Path
+
+from regent.broker.broker_settings import StartedBroker, broker_settings, described_settings
+from regent.config.settings import Settings, rows
 from regent.config.settings_file import load_settings
 from regent.core.setting import ConfigType
 
@@ -24,3 +26,43 @@ def test_settings_have_kafkas_types():
     assert types["log.cleanup.policy"] is ConfigType.LIST
     assert types["auto.create.topics.enable"] is ConfigType.BOOLEAN
     assert types["log.dirs"] is ConfigType.STRING
+
+
+def test_settings_that_kafka_does_not_have_are_named_as_ours():
+    ours = {name for name in broker_settings(Settings(), 0) if name.startswith("regent.")}
+    assert {"regent.control.port", "regent.controller.request.timeout.ms"} <= ours
+    assert ours == {
+        f"regent.{row.dotted_name}"
+        for _, row in rows()
+        if row.kafka_name is None and row.name not in ("host", "port")
+        if row.name not in ("advertised_host", "advertised_port")
+    }
+
+
+def test_a_broker_without_a_rack_has_none():
+    described = broker_settings(Settings(), 0)["broker.rack"]
+    assert (described.value, described.default) == (None, None)
+
+
+STARTED = StartedBroker("zk:2181/chroot", (Path("/d/one"), Path("/d/two")), 9092, "fd00::1", 9093)
+
+
+def test_a_started_broker_has_kafkas_settings_of_its_addresses_and_directories():
+    given = {"broker": {"host": "0.0.0.0", "advertised_host": "fd00::1"}}
+    described = described_settings(load_settings(None, given), 0, STARTED)
+    facts = {name: (row.value, row.is_given) for name, row in described.items()}
+    assert facts["listeners"] == ("PLAINTEXT://0.0.0.0:9092", True)
+    assert facts["advertised.listeners"] == ("PLAINTEXT://[fd00::1]:9093", True)
+    assert facts["listener.security.protocol.map"] == ("PLAINTEXT:PLAINTEXT", False)
+    assert facts["inter.broker.protocol.version"] == ("3.9-IV0", False)
+    assert facts["log.dirs"] == ("/d/one,/d/two", False)
+    assert facts["zookeeper.connect"] == ("zk:2181/chroot", True)
+    assert described["log.dirs"].default == "/d/one,/d/two"
+    assert not facts.keys() & {"host", "port", "advertised.host", "advertised.port"}
+
+
+def test_addresses_that_are_not_given_are_defaults():
+    described = described_settings(Settings(), 0, STARTED)
+    assert not described["listeners"].is_given
+    assert not described["advertised.listeners"].is_given
+    assert described["listeners"].default == "PLAINTEXT://127.0.0.1:9092"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+import pytest
+
 from regent.config.settings_file import load_settings
 from regent.transport.kafka.metrics import Closed
 from tests.support.memory_logs import MemoryLogs
@@ -24,6 +26,24 @@ def test_the_memory_of_all_requests_is_limited():
         assert stalled.is_closed()
         assert other.is_closed()
         assert served.closed == {Closed.SLOW: 1, Closed.MALFORMED: 1}
+
+
+def test_the_limits_of_connections_follow_the_settings_in_zookeeper(
+    caplog: pytest.LogCaptureFixture,
+):
+    settings = load_settings(None, {"broker": {"max_connections_per_ip": 2}})
+    with ExitStack() as stack:
+        served = ServedEndpoint(stack, MemoryLogs(), settings)
+        served.endpoint.configure({"max.connections.per.ip": "1", "log.roll.ms": "7"})
+        stack.enter_context(RawClient(served))
+        assert stack.enter_context(RawClient(served)).is_closed()
+        served.endpoint.configure({"max.connections.per.ip": "0"})
+        assert "max_connections_per_ip_overrides must name a host" in caplog.text
+        assert stack.enter_context(RawClient(served)).is_closed()
+        served.endpoint.configure({})
+        stack.enter_context(RawClient(served))
+        assert stack.enter_context(RawClient(served)).is_closed()
+        assert served.closed == {Closed.TOO_MANY_OF_ADDRESS: 3}
 
 
 def test_connections_are_limited():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 from regent.broker.machine_settings import (
@@ -12,6 +12,7 @@ from regent.broker.machine_settings import (
     log_defaults,
     log_directories,
     replication_settings,
+    with_broker_config,
 )
 from regent.config.settings import Settings
 from regent.config.settings_file import load_settings
@@ -98,6 +99,21 @@ def test_log_directories_are_in_the_data_directory_or_absolute():
     assert log_directories(Settings(), Path("/data/broker-1")) == [Path("/data/broker-1/log")]
     settings = load_settings(None, {"log": {"log_dirs": "one, /disk2/logs"}})
     assert log_directories(settings, Path("/data")) == [Path("/data/one"), Path("/disk2/logs")]
+
+
+def test_a_broker_follows_the_valid_settings_in_zookeeper_that_can_change():
+    started = load_settings(None, {"broker": {"max_connections": 5}})
+    config = {
+        "max.connections": " 6 ",
+        "max.connections.per.ip": "many",
+        "unclean.leader.election.enable": "TRUE",
+        "num.partitions": "7",
+        "made.up": "8",
+    }
+    settings = with_broker_config(started, config)
+    assert settings.broker == replace(started.broker, max_connections=6)
+    assert settings.controller.unclean_leader_election_enable
+    assert with_broker_config(started, {}) == started
 
 
 def test_every_client_limit_is_used():

@@ -214,7 +214,6 @@ def test_a_cluster_passes_the_service_to_its_brokers(tmp_path: Path, has_service
         zookeeper=None,
         zookeeper_nodes=1,
         session_timeout_ms=6_000,
-        controlled_shutdown_retry_backoff_ms=200,
         config=None,
         placement_service=has_service,
         restart=False,

@@ -727,7 +727,21 @@ EFFECTS = {
     **{("zookeeper", name): effect for name, effect in ZOOKEEPER.items()},
 }
 
+_OF_GROUPS = "tests/broker/test_group_service.py"
 ELSEWHERE = {
+    ("groups", "group_min_session_timeout_ms"): _OF_GROUPS,
+    ("groups", "group_max_session_timeout_ms"): _OF_GROUPS,
+    ("groups", "group_initial_rebalance_delay_ms"): _OF_GROUPS,
+    ("groups", "group_max_size"): _OF_GROUPS,
+    ("groups", "offset_metadata_max_bytes"): _OF_GROUPS,
+    ("groups", "offsets_topic_num_partitions"): _OF_GROUPS,
+    ("groups", "offsets_topic_replication_factor"): _OF_GROUPS,
+    ("groups", "offsets_topic_segment_bytes"): _OF_GROUPS,
+    ("groups", "offsets_retention_minutes"): _OF_GROUPS,
+    ("groups", "offsets_retention_check_interval_ms"): _OF_GROUPS,
+    ("groups", "offsets_topic_compression_codec"): "tests/actors/test_group_coordinator.py",
+    ("groups", "offsets_load_buffer_size"): "tests/actors/test_group_coordinator.py",
+    ("groups", "offsets_commit_timeout_ms"): "tests/actors/test_group_coordinator.py",
     ("broker", "rack"): "tests/broker/test_broker_process.py",
     ("broker", "isr_change_protocol"): "tests/broker/test_replication.py",
     ("broker", "queued_max_request_bytes"): "tests/broker/test_kafka_endpoint.py",
@@ -786,6 +800,15 @@ def test_a_topic_overrides_the_setting_of_its_logs(name: str) -> None:
     assert getattr(config, name) == other != row.default
 
 
+FOLLOWED_ELSEWHERE = {
+    "unclean.leader.election.enable": "tests/core/admin/test_config_changes.py",
+    "max.connections": "tests/transport/kafka/test_listener.py",
+    "max.connections.per.ip": "tests/broker/test_kafka_endpoint.py",
+    "max.connections.per.ip.overrides": "tests/broker/test_kafka_endpoint.py",
+}
+"""The tests that running brokers follow the other cluster-wide settings."""
+
+
 def test_running_logs_follow_the_cluster_wide_settings() -> None:
     others = {"log.message.timestamp.type": "LogAppendTime", "log.cleanup.policy": "compact"}
     names = [row.dotted_name for _, row in rows() if row.scope is Scope.CLUSTER_WIDE]
@@ -795,8 +818,7 @@ def test_running_logs_follow_the_cluster_wide_settings() -> None:
         if DEFAULT_LOG_CONFIG.with_broker_config({name: others.get(name, "7")})
         == DEFAULT_LOG_CONFIG
     ]
-    # The controller follows this one: tests/core/admin/test_config_changes.py
-    assert ignored == ["unclean.leader.election.enable"]
+    assert sorted(ignored) == sorted(FOLLOWED_ELSEWHERE)
 
 
 def test_every_other_topic_setting_with_an_effect_is_known() -> None:

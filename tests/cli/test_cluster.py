@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from regent.cli.cluster import LOCK_FILE, _retry_backoff_ms, cluster
+from regent.cli.cluster import LOCK_FILE, _defaults, cluster
 from regent.cluster.cluster_file import BrokerEntry, ClusterFile
 from regent.config.cluster_location import CLUSTER_FILE
 from regent.config.settings import Settings
@@ -111,21 +111,18 @@ def test_without_pyspark_only_the_remedy_is_said_and_no_directory_is_left(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", 200),
-        ("[broker]\nnum_partitions = 2\n", 200),
-        ("[broker]\ncontrolled_shutdown_retry_backoff_ms = 5000\n", 5_000),
-    ],
-)
-def test_a_cluster_shortens_the_shutdown_backoff_unless_it_is_configured(
-    tmp_path: Path, text: str, expected: int
-) -> None:
+def test_a_local_cluster_has_suitable_defaults_unless_they_are_configured(tmp_path: Path) -> None:
     path = tmp_path / "cluster.toml"
-    path.write_text(text)
-    assert _retry_backoff_ms(load_settings(path, {})) == expected
-    assert _retry_backoff_ms(Settings()) == 200
+    path.write_text("[broker]\ncontrolled_shutdown_retry_backoff_ms = 5000\n")
+    assert _defaults(Settings(), 5) == {
+        "controlled_shutdown_retry_backoff_ms": 200,
+        "group_initial_rebalance_delay_ms": 0,
+        "offsets_topic_replication_factor": 3,
+    }
+    assert _defaults(load_settings(path, {}), 1) == {
+        "group_initial_rebalance_delay_ms": 0,
+        "offsets_topic_replication_factor": 1,
+    }
 
 
 def test_settings_are_checked_before_the_brokers_read_them(tmp_path: Path) -> None:

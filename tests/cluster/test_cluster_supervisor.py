@@ -118,7 +118,6 @@ def a_run(tmp_path: Path) -> Run:
         zookeeper="127.0.0.1:1/nowhere",
         zookeeper_nodes=1,
         session_timeout_ms=6_000,
-        controlled_shutdown_retry_backoff_ms=200,
         config=None,
         placement_service=True,
         restart=False,
@@ -434,7 +433,7 @@ import sys
 from pathlib import Path
 from regent.cluster.cluster_plan import ClusterPlan
 from regent.cluster.cluster_supervisor import ClusterSupervisor
-plan = ClusterPlan({PROGRAM!r}, Path({str(data_dir)!r}), 2, 0, None, 1, 6000, 200, None, True, True)
+plan = ClusterPlan({PROGRAM!r}, Path({str(data_dir)!r}), 2, 0, None, 1, 6000, None, True, True)
 supervisor = ClusterSupervisor(plan, announce=lambda line: print(line, flush=True), say=print,
     ask_for_brokers=lambda endpoint: [0, 1])
 sys.exit(supervisor.run())

@@ -6,6 +6,7 @@ import selectors
 import socket
 import struct
 import time
+import uuid
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,20 +20,37 @@ from tests.support.record_batches import batch
 with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     from kafka.protocol.admin import (
         AlterConfigsRequest,
+        AlterPartitionReassignmentsRequest,
         CreatePartitionsRequest,
         CreateTopicsRequest,
+        DeleteGroupsRequest,
         DeleteRecordsRequest,
         DeleteTopicsRequest,
         DescribeClusterRequest,
         DescribeConfigsRequest,
+        DescribeGroupsRequest,
+        ElectLeadersRequest,
         IncrementalAlterConfigsRequest,
+        ListGroupsRequest,
+        ListPartitionReassignmentsRequest,
     )
     from kafka.protocol.consumer import (
         FetchRequest,
+        HeartbeatRequest,
+        JoinGroupRequest,
+        LeaveGroupRequest,
         ListOffsetsRequest,
+        OffsetCommitRequest,
+        OffsetDeleteRequest,
+        OffsetFetchRequest,
         OffsetForLeaderEpochRequest,
+        SyncGroupRequest,
     )
-    from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
+    from kafka.protocol.metadata import (
+        ApiVersionsRequest,
+        FindCoordinatorRequest,
+        MetadataRequest,
+    )
     from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
 
 TOPIC = "t"
@@ -42,6 +60,7 @@ _HEADER = struct.Struct(">hhih")
 _CLIENT = b"fuzz"
 
 _CONFIG = {"name": "retention.ms", "value": "100000"}
+_MEMBER = {"group_id": "g", "member_id": "m", "group_instance_id": "i"}
 GENUINE: Sequence[tuple[Any, Mapping[str, Any]]] = (
     (
         ProduceRequest,
@@ -118,7 +137,14 @@ GENUINE: Sequence[tuple[Any, Mapping[str, Any]]] = (
             ],
         },
     ),
-    (DeleteTopicsRequest, {"topic_names": ["deleted"], "timeout_ms": 100}),
+    (
+        DeleteTopicsRequest,
+        {
+            "topic_names": ["deleted"],
+            "topics": [{"name": None, "topic_id": uuid.UUID(int=1)}],
+            "timeout_ms": 100,
+        },
+    ),
     (
         DeleteRecordsRequest,
         {
@@ -175,6 +201,69 @@ GENUINE: Sequence[tuple[Any, Mapping[str, Any]]] = (
             "topics": [{"name": "grown", "count": 2, "assignments": [{"broker_ids": [0]}]}],
         },
     ),
+    (
+        ElectLeadersRequest,
+        {
+            "election_type": 0,
+            "topic_partitions": [{"topic": TOPIC, "partitions": [0]}],
+            "timeout_ms": 100,
+        },
+    ),
+    (
+        AlterPartitionReassignmentsRequest,
+        {
+            "timeout_ms": 100,
+            "topics": [{"name": TOPIC, "partitions": [{"partition_index": 0, "replicas": [0]}]}],
+        },
+    ),
+    (ListPartitionReassignmentsRequest, {"timeout_ms": 100, "topics": None}),
+    (FindCoordinatorRequest, {"key": "g", "key_type": 0, "coordinator_keys": ["g"]}),
+    (
+        JoinGroupRequest,
+        {
+            **_MEMBER,
+            "session_timeout_ms": 6_000,
+            "rebalance_timeout_ms": 6_000,
+            "protocol_type": "consumer",
+            "protocols": [{"name": "range", "metadata": b"\0\0\0\0\0\0\xff\xff\xff\xff"}],
+        },
+    ),
+    (
+        SyncGroupRequest,
+        {**_MEMBER, "generation_id": 1, "assignments": [{"member_id": "m", "assignment": b"a"}]},
+    ),
+    (HeartbeatRequest, {**_MEMBER, "generation_id": 1}),
+    (
+        LeaveGroupRequest,
+        {"group_id": "g", "member_id": "m", "members": [{"member_id": "m"}]},
+    ),
+    (
+        OffsetCommitRequest,
+        {
+            "group_id": "g",
+            "topics": [
+                {"name": TOPIC, "partitions": [{"partition_index": 0, "committed_offset": 1}]}
+            ],
+        },
+    ),
+    (
+        OffsetFetchRequest,
+        {
+            "group_id": "g",
+            "topics": [{"name": TOPIC, "partition_indexes": [0]}],
+            "groups": [{"group_id": "g", "topics": None}],
+        },
+    ),
+    (
+        OffsetDeleteRequest,
+        {
+            "group_id": "g",
+            "topics": [{"name": TOPIC, "partitions": [{"partition_index": 0}]}],
+        },
+    ),
+    (DescribeGroupsRequest, {"groups": ["g", ""]}),
+    (ListGroupsRequest, {"states_filter": ["Stable"], "types_filter": ["classic"]}),
+    (DeleteGroupsRequest, {"groups_names": ["g", "h"]}),
 )
 
 

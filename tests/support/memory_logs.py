@@ -343,6 +343,10 @@ class MemoryLogs(NotesInMemory):
         """Set the configurations of some topics."""
         self._configs.update(configs)
 
+    def set_defaults(self, defaults: LogConfig) -> None:
+        """Set the configuration of other topics."""
+        self._defaults = defaults
+
     def fail(self, partitions: Collection[TopicPartition]) -> None:
         """Let the directory of these logs fail."""
         self.has_failed = True

@@ -7,8 +7,9 @@ from contextlib import ExitStack
 
 from regent.actors.request_router import RequestRouter
 from regent.actors.scheduler import Scheduler
+from regent.broker.broker_settings import LISTENER, StartedBroker
 from regent.broker.group_service import BrokerGroupService
-from regent.broker.kafka_endpoint import LISTENER, KafkaEndpoint, Served
+from regent.broker.kafka_endpoint import KafkaEndpoint, Served
 from regent.broker.topic_service import BrokerTopicService
 from regent.config.settings import Settings
 from regent.core.protocol.control import UpdateMetadataBroker, UpdateMetadataEndPoint
@@ -63,8 +64,11 @@ class ServedEndpoint:
         stack.callback(self.endpoint.close)
         self.port: int = self.endpoint.port
         self._lead(topic, control.endpoint)
+        started = StartedBroker("localhost:2181", (), self.port, "127.0.0.1", self.port)
         self.endpoint.serve(
-            Served(self.replica_manager, cache, topics, groups, zookeeper, lambda: "a-cluster")
+            Served(
+                self.replica_manager, cache, topics, groups, zookeeper, lambda: "a-cluster", started
+            )
         )
 
     @property

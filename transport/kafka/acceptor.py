@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from regent.transport.descriptors import Descriptors
@@ -43,7 +43,8 @@ class Acceptor:
     ) -> None:
         self._listening = listening
         self._loop = loop
-        self._limits = limits
+        self._max_connections = limits.max_connections
+        self._max_idle_s = limits.connections_max_idle_ms / 1000
         self._metrics = metrics
         self._name = name
         self._quotas = quotas
@@ -67,6 +68,12 @@ class Acceptor:
         self._listen()
         self._check_idle()
         self._check_pace()
+
+    def limit_connections(self, limits: KafkaLimits, of_addresses: Mapping[str, int]) -> None:
+        """Change the limits of connections; ``of_addresses`` has those of single addresses."""
+        self._max_connections = limits.max_connections
+        self._quotas.change(limits.max_connections_per_ip, of_addresses)
+        self._resume()
 
     def end(self, last_answers_s: float) -> None:
         """Stop listening; requests in progress have ``last_answers_s`` to be answered."""
@@ -93,7 +100,7 @@ class Acceptor:
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
-            if len(self._connections) >= self._limits.max_connections:
+            if len(self._connections) >= self._max_connections:
                 self._is_full = True
                 self._metrics.accept_pauses += 1
                 self._loop.remove_reader(self._listening)
@@ -133,14 +140,18 @@ class Acceptor:
         self._connections.discard(connection)
         self._quotas.release(connection.client_host)
         self._metrics.connections = len(self._connections)
-        if self._is_full:
-            self._is_full = False
-            self._listen()
+        self._resume()
         if self._is_ending and not self._connections:
             self._loop.stop()
 
+    def _resume(self) -> None:
+        """Accept again if that was stopped at the limit; ``_accept`` stops it again if need be."""
+        if self._is_full:
+            self._is_full = False
+            self._listen()
+
     def _check_idle(self) -> None:
-        max_idle_s = self._limits.connections_max_idle_ms / 1000
+        max_idle_s = self._max_idle_s
         last_active = self._loop.time() - max_idle_s
         for connection in [c for c in self._connections if c.is_idle]:
             if connection.last_active < last_active:

@@ -13,17 +13,16 @@ from regent.core.errors import RegentError
 
 
 class AddressQuotas:
-    """At most ``limit`` connections of each address; ``overrides`` has other limits of hosts.
-
-    Names of hosts are looked up once, here. Raises ``RegentError`` for a host without an address.
-    """
+    """At most ``limit`` connections of each address, or as many as ``overrides`` has for it."""
 
     def __init__(self, limit: int, overrides: Mapping[str, int]) -> None:
-        self._limit = limit
-        self._overrides = {
-            address: count for host, count in overrides.items() for address in _addresses(host)
-        }
         self._open: Counter[str] = Counter()
+        self.change(limit, overrides)
+
+    def change(self, limit: int, overrides: Mapping[str, int]) -> None:
+        """Set other limits; present connections stay."""
+        self._limit = limit
+        self._overrides = overrides
 
     def admit(self, address: str) -> str | None:
         """Count a connection and return None, or return why it is refused."""
@@ -38,6 +37,14 @@ class AddressQuotas:
         self._open[address] -= 1
         if not self._open[address]:
             del self._open[address]
+
+
+def limits_of_addresses(limits: Mapping[str, int]) -> dict[str, int]:
+    """Return limits of hosts by their addresses; names are looked up.
+
+    Raises ``RegentError`` for a host without an address.
+    """
+    return {address: count for host, count in limits.items() for address in _addresses(host)}
 
 
 def _addresses(host: str) -> set[str]:

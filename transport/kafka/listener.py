@@ -22,7 +22,7 @@ from regent.transport.kafka.acceptor import Acceptor
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.api_versions import api_versions_api
 from regent.transport.kafka.connection import KafkaLimits
-from regent.transport.kafka.connection_quotas import AddressQuotas
+from regent.transport.kafka.connection_quotas import AddressQuotas, limits_of_addresses
 from regent.transport.kafka.metrics import ListenerMetrics
 from regent.transport.server import PortInUseError
 
@@ -58,7 +58,8 @@ class KafkaListener:
         self._limits = limits
         self._name = name
         self._quotas = AddressQuotas(
-            limits.max_connections_per_ip, limits.max_connections_per_ip_overrides
+            limits.max_connections_per_ip,
+            limits_of_addresses(limits.max_connections_per_ip_overrides),
         )
         self._descriptors = descriptors or OF_THIS_PROCESS
         self._running: tuple[asyncio.AbstractEventLoop, Acceptor, threading.Thread] | None = None
@@ -86,6 +87,17 @@ class KafkaListener:
         thread = threading.Thread(target=_run, args=(loop, acceptor), name=self._name, daemon=True)
         self._running = loop, acceptor, thread
         thread.start()
+
+    def limit_connections(self, limits: KafkaLimits) -> None:
+        """Change the numbers of connections that clients may have; present ones stay. Thread-safe.
+
+        Raises ``RegentError``, and changes nothing, when a host in the limits has no address.
+        """
+        of_addresses = limits_of_addresses(limits.max_connections_per_ip_overrides)
+        if self._running is not None:
+            loop, acceptor, _ = self._running
+            with suppress(RuntimeError):  # the loop is closed already
+                loop.call_soon_threadsafe(acceptor.limit_connections, limits, of_addresses)
 
     def _on_loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.metrics.count_error(self._name, context["message"], context.get("exception"))

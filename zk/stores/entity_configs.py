@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from regent.core.admin.broker_config_manager import ChangeConfig
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import BrokerId
 from regent.zk.client.operations import (
@@ -95,6 +96,27 @@ class ZkEntityConfigs:
         raise ConflictError(
             f"topic {topic}: other clients keep changing its configuration; try again"
         )
+
+    def change_config(self, entity: str, change: ChangeConfig) -> dict[str, str]:
+        """Change the overrides of ``brokers/N`` or ``topics/T``; return the new ones.
+
+        ``change`` decides for the overrides that were read, and again if another client has changed
+        them before they are written. Overrides that do not change are not written. Raises what
+        ``change`` raises, ``BadDataError`` and ``ConflictError``.
+        """
+        path = f"/config/{entity}"
+        for _ in range(MAX_ATTEMPTS):
+            (node,) = self._zookeeper.get_many([path])
+            old = _overrides(node, path)
+            config = _merged(old, change(old))
+            if config == old:
+                return config
+            try:
+                if isinstance(self._zookeeper.multi(_write(entity, config, node)), Committed):
+                    return config
+            except ConnectionLossError:
+                self._zookeeper.wait_connected()
+        raise ConflictError(f"{entity}: other clients keep changing its configuration; try again")
 
     def alter_configs(self, changes: Mapping[str, Mapping[str, str | None]]) -> set[str]:
         """Change overrides of many entities at once; return the entities that were changed.

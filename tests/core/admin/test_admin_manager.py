@@ -202,7 +202,7 @@ def test_a_created_topic_is_answered_when_every_partition_has_a_leader():
     admin.update_metadata(leaderless=True)
     assert pending.poll(admin.cache.snapshot, NOW) is None
     admin.update_metadata()
-    created = TopicOutcome("t", Errors.NONE, partitions=2)
+    created = TopicOutcome("t", Errors.NONE, "", 2, topic_id(1), replication_factor=3)
     assert pending.poll(admin.cache.snapshot, NOW) == TopicsResponse((created,))
 
 
@@ -211,7 +211,7 @@ def test_a_request_that_times_out_keeps_its_topic():
     pending = admin.ask(CreateTopicsRequest((CreatableTopic("t"),), PATIENCE))
     response = pending.poll(admin.cache.snapshot, NOW + PATIENCE)
     message = "topic t: 1 of 1 partitions have no leader after 500 ms; all partitions are created"
-    late = TopicOutcome("t", Errors.REQUEST_TIMED_OUT, message, 1)
+    late = TopicOutcome("t", Errors.REQUEST_TIMED_OUT, message, 1, topic_id(1), 1)
     assert response == TopicsResponse((late,))
     assert "t" in admin.topics
 
@@ -256,7 +256,7 @@ def assigned(*rows: tuple[int, BrokerId]) -> tuple[AssignedPartition, ...]:
         (CreatableTopic("t", config=(ConfigEntry("cleanup.policy", "x"),)), Errors.INVALID_CONFIG),
         (
             CreatableTopic("t", config=(ConfigEntry("cleanup.policy", None),)),
-            Errors.INVALID_REQUEST,
+            Errors.INVALID_CONFIG,
         ),
     ],
 )
@@ -331,11 +331,16 @@ def test_a_topic_named_twice_or_colliding_in_the_request_is_refused():
     assert colliding == [Errors.NONE, Errors.INVALID_TOPIC_EXCEPTION]
 
 
-def test_validate_only_writes_nothing():
-    admin = FakeAdmin()
-    request = CreateTopicsRequest((CreatableTopic("t", 2),), PATIENCE, validate_only=True)
-    valid = TopicOutcome("t", Errors.NONE, partitions=2)
-    assert admin.ask(request).poll(admin.cache.snapshot, NOW) == TopicsResponse((valid,))
+def test_validate_only_writes_nothing_and_knows_the_numbers():
+    admin = FakeAdmin(AdminSettings(num_partitions=2, default_replication_factor=3))
+    topics = (CreatableTopic("t"), CreatableTopic("u", assignment=assigned((0, 1))))
+    request = CreateTopicsRequest(topics, PATIENCE, validate_only=True)
+    assert admin.ask(request).poll(admin.cache.snapshot, NOW) == TopicsResponse(
+        (
+            TopicOutcome("t", Errors.NONE, partitions=2, replication_factor=3),
+            TopicOutcome("u", Errors.NONE, partitions=1, replication_factor=1),
+        )
+    )
     assert not admin.topics
 
 
@@ -456,11 +461,13 @@ def test_a_topic_may_be_deleted_by_its_id():
     admin.update_metadata()
     unknown = topic_id(9)
     decided = admin.manager.decide(DeleteTopicsRequest((), PATIENCE, (topic_id(1), unknown)))
-    assert [(o.topic, o.error_code) for o in decided.outcomes] == [
-        ("t", Errors.NONE),
-        (unknown, Errors.UNKNOWN_TOPIC_ID),
+    assert [(o.topic, o.error_code, o.topic_id) for o in decided.outcomes] == [
+        ("t", Errors.NONE, topic_id(1)),
+        (unknown, Errors.UNKNOWN_TOPIC_ID, unknown),
     ]
     assert admin.deleting == {"t"}
+    twice = admin.manager.decide(DeleteTopicsRequest(("t",), PATIENCE, (topic_id(1),)))
+    assert [(o.topic, o.error_code) for o in twice.outcomes] == [("t", Errors.INVALID_REQUEST)]
 
 
 def test_unknown_topics_and_disabled_deletion_are_refused():
@@ -516,6 +523,7 @@ def test_changes_keep_the_other_settings(configured: FakeAdmin):
         (None, AlterOperation.APPEND, "compact", "delete,compact"),
         ("compact", AlterOperation.APPEND, "compact,delete", "compact,delete"),
         ("compact,delete", AlterOperation.SUBTRACT, "delete", "compact"),
+        ("delete", AlterOperation.SUBTRACT, "delete", ""),
     ],
 )
 def test_values_are_appended_to_and_removed_from_lists(
@@ -532,12 +540,10 @@ def test_values_are_appended_to_and_removed_from_lists(
         (set_("made.up", "1"), Errors.INVALID_CONFIG),
         (set_("segment.ms", "soon"), Errors.INVALID_CONFIG),
         (set_("segment.ms", None), Errors.INVALID_REQUEST),
-        (ConfigAlteration("segment.ms", AlterOperation.APPEND, "1"), Errors.INVALID_REQUEST),
+        (ConfigAlteration("segment.ms", AlterOperation.APPEND, "1"), Errors.INVALID_CONFIG),
         (ConfigAlteration("segment.ms", 9, "1"), Errors.INVALID_REQUEST),
-        (
-            ConfigAlteration("cleanup.policy", AlterOperation.SUBTRACT, "delete"),
-            Errors.INVALID_CONFIG,
-        ),
+        (ConfigAlteration("made.up", AlterOperation.SUBTRACT, "1"), Errors.INVALID_CONFIG),
+        (set_("remote.storage.enable", "true"), Errors.INVALID_CONFIG),
     ],
 )
 def test_invalid_settings_are_refused(
@@ -545,6 +551,12 @@ def test_invalid_settings_are_refused(
 ):
     assert configured.alter(alteration) is error
     assert not configured.changes
+
+
+def test_a_topic_whose_compaction_lags_contradict_each_other_is_refused(configured: FakeAdmin):
+    configured.overrides["t"] = {"max.compaction.lag.ms": "10"}
+    assert configured.alter(set_("min.compaction.lag.ms", "11")) is Errors.INVALID_CONFIG
+    assert configured.alter(set_("min.compaction.lag.ms", "10")) is Errors.NONE
 
 
 def test_a_setting_named_twice_and_unknown_topics_are_refused(configured: FakeAdmin):

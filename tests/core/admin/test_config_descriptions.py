@@ -12,6 +12,7 @@ from regent.core.admin.config_descriptions import (
     describe_broker,
     describe_topic,
 )
+from regent.core.admin.topic_settings import TOPIC_SETTINGS
 from regent.core.setting import ConfigType
 
 STATIC = broker_settings(
@@ -48,14 +49,12 @@ def test_without_an_override_the_setting_of_the_broker_is_used():
     assert (compression.value, compression.source) == ("producer", ConfigSource.DEFAULT)
 
 
-def test_overrides_without_effect_are_described_and_unknown_names_are_not():
+def test_settings_without_effect_are_described_and_unknown_names_are_not():
     overrides = {"preallocate": "true", "made.up": "1"}
     described = describe_topic(overrides, BrokerSettings(STATIC, {}, {}))
     config = one(described, "preallocate")
     assert (config.value, config.source, config.type) == ("true", 1, ConfigType.BOOLEAN)
-    names = [config.name for config in described]
-    assert "made.up" not in names
-    assert names == sorted(names)
+    assert [config.name for config in described] == sorted(TOPIC_SETTINGS)
 
 
 def test_a_broker_reads_some_settings_from_zookeeper():
@@ -84,6 +83,24 @@ def test_a_given_value_is_static_even_if_it_equals_the_default():
 
 
 def test_the_default_broker_has_only_cluster_wide_settings():
-    (config,) = describe_all_brokers({"log.retention.ms": "20"})
+    of_all = {"log.retention.ms": "20", "num.partitions": "9", "log.roll.ms": "soon"}
+    (config,) = describe_all_brokers(BrokerSettings(STATIC, {"log.retention.ms": "1"}, of_all))
     assert (config.name, config.value) == ("log.retention.ms", "20")
-    assert config.source is ConfigSource.DYNAMIC_DEFAULT_BROKER
+    assert (config.source, config.type) == (ConfigSource.DYNAMIC_DEFAULT_BROKER, ConfigType.LONG)
+    assert len(config.synonyms) == 1
+
+
+def test_values_in_zookeeper_that_are_not_valid_are_not_in_effect():
+    own = {"log.retention.ms": "soon", "leader.replication.throttled.rate": "-1"}
+    described = describe_broker(BrokerSettings(STATIC, own, {"log.retention.ms": "20"}))
+    retention = one(described, "log.retention.ms")
+    assert (retention.value, retention.source) == ("20", ConfigSource.DYNAMIC_DEFAULT_BROKER)
+    assert "leader.replication.throttled.rate" not in [config.name for config in described]
+
+
+def test_the_value_of_an_unknown_setting_is_not_shown_because_it_may_be_a_password():
+    described = describe_broker(BrokerSettings(STATIC, {"ssl.key.password": "secret"}, {}))
+    config = one(described, "ssl.key.password")
+    assert (config.value, config.is_sensitive) == (None, True)
+    assert [synonym.value for synonym in config.synonyms] == [None]
+    assert (config.type, config.is_read_only) == (ConfigType.UNKNOWN, False)

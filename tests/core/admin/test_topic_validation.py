@@ -58,6 +58,10 @@ def test_names_that_differ_only_in_dots_and_underscores_collide() -> None:
         ("preallocate", "false"),
         ("cleanup.policy", "compact,delete"),
         ("cleanup.policy", "compact, delete"),
+        ("cleanup.policy", ""),
+        ("retention.ms", " 5 "),
+        ("compression.gzip.level", "-1"),
+        ("remote.storage.enable", "FALSE"),
         ("compression.type", "zstd"),
         ("message.timestamp.type", "LogAppendTime"),
         ("min.cleanable.dirty.ratio", "0.5"),
@@ -87,7 +91,7 @@ def test_valid_settings(name: str, value: str) -> None:
         ("segment.bytes", "13", "must be a number from 14"),
         ("preallocate", "yes", "must be true or false"),
         ("cleanup.policy", "compact,purge", "must be one of compact, delete"),
-        ("cleanup.policy", "", "must be one of"),
+        ("cleanup.policy", "compact,", "must be one of"),
         ("compression.type", "brotli", "must be one of"),
         ("message.timestamp.type", "createtime", "must be one of"),
         ("min.cleanable.dirty.ratio", "1.1", "must be a fraction"),
@@ -95,12 +99,59 @@ def test_valid_settings(name: str, value: str) -> None:
         ("min.cleanable.dirty.ratio", "-0.1", "must be a fraction"),
         ("leader.replication.throttled.replicas", "0-1", "must be * or"),
         ("message.format.version", "bogus", "must be a version of Kafka"),
+        ("compression.gzip.level", "0", "must be -1, or a number from 1 to 9"),
+        ("remote.storage.enable", "true", "must be false: there is no tiered storage"),
     ],
 )
 def test_invalid_settings(name: str, value: str, problem: str) -> None:
     found = topic_config_problem(name, value)
     assert found is not None
     assert problem in found
+
+
+KAFKA_3_9 = [
+    "cleanup.policy",
+    "compression.gzip.level",
+    "compression.lz4.level",
+    "compression.type",
+    "compression.zstd.level",
+    "delete.retention.ms",
+    "file.delete.delay.ms",
+    "flush.messages",
+    "flush.ms",
+    "follower.replication.throttled.replicas",
+    "index.interval.bytes",
+    "leader.replication.throttled.replicas",
+    "local.retention.bytes",
+    "local.retention.ms",
+    "max.compaction.lag.ms",
+    "max.message.bytes",
+    "message.downconversion.enable",
+    "message.format.version",
+    "message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms",
+    "message.timestamp.difference.max.ms",
+    "message.timestamp.type",
+    "min.cleanable.dirty.ratio",
+    "min.compaction.lag.ms",
+    "min.insync.replicas",
+    "preallocate",
+    "remote.log.copy.disable",
+    "remote.log.delete.on.disable",
+    "remote.storage.enable",
+    "retention.bytes",
+    "retention.ms",
+    "segment.bytes",
+    "segment.index.bytes",
+    "segment.jitter.ms",
+    "segment.ms",
+    "unclean.leader.election.enable",
+]
+"""What ``LogConfig.configNames`` of Kafka 3.9 returns."""
+
+
+def test_every_topic_setting_of_kafka_is_known() -> None:
+    assert sorted(TOPIC_SETTINGS) == KAFKA_3_9
 
 
 def test_every_setting_has_a_check() -> None:

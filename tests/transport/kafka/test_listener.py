@@ -292,10 +292,26 @@ def test_an_address_has_so_many_connections_and_others_have_theirs(listen: Liste
             assert again.ask(b"now") == b"now"
 
 
-def test_a_host_that_has_no_address_can_have_no_limit():
+def test_a_host_that_has_no_address_can_have_no_limit(listen: Listen):
     limits = KafkaLimits(max_connections_per_ip_overrides={"no such host": 1})
     with pytest.raises(RegentError, match="no such host has no address"):
         KafkaListener("127.0.0.1", 0, [], limits)
+    with pytest.raises(RegentError, match="no such host has no address"):
+        listen(Desk().apis).limit_connections(limits)
+
+
+def test_limits_of_connections_change_while_clients_are_connected(listen: Listen):
+    listener = listen(Desk().apis, KafkaLimits(max_connections=1))
+    with RawClient(listener) as first, RawClient(listener) as second:
+        assert first.ask(b"now") == b"now"
+        listener.limit_connections(KafkaLimits(max_connections=2))
+        assert second.ask(b"now") == b"now"
+        listener.limit_connections(KafkaLimits(max_connections_per_ip=2))
+        with RawClient(listener) as third:
+            assert third.is_closed()
+        listener.limit_connections(KafkaLimits(max_connections_per_ip=1))
+        assert first.ask(b"now") == second.ask(b"now") == b"now", "present connections stay"
+    assert +listener.metrics.closed == {Closed.TOO_MANY_OF_ADDRESS: 1}
 
 
 def test_the_last_descriptors_are_not_for_clients(listen: Listen):

@@ -136,3 +136,57 @@ def test_an_unreadable_configuration_is_not_replaced(
     with pytest.raises(BadDataError):
         configs.alter_topic_config("t", {"segment.ms": "2"})
     assert server.snapshot()[CONFIG].data == b"garbage"
+
+
+# --- settings of brokers --------------------------------------------------------------------------
+
+BROKER = "/config/brokers/1"
+
+
+def test_a_change_is_decided_again_when_another_client_was_first(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkEntityConfigs
+) -> None:
+    server.put(BROKER, ConfigEntityZNode.encode({"log.cleanup.policy": "delete"}))
+    theirs = ConfigEntityZNode.encode({"log.cleanup.policy": "compact", "log.roll.ms": "9"})
+    zookeeper.hook = once(Moment.BEFORE, lambda: server.put(BROKER, theirs))
+
+    config = configs.change_config(
+        "brokers/1", lambda old: {"log.cleanup.policy": f"{old['log.cleanup.policy']},x"}
+    )
+
+    assert config == {"log.cleanup.policy": "compact,x", "log.roll.ms": "9"}
+    assert ConfigEntityZNode.decode(server.snapshot()[BROKER].data) == config
+    assert changes(server) == [{"version": 2, "entity_path": "brokers/1"}]
+
+
+@pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
+def test_a_change_whose_answer_is_lost_is_written_once(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkEntityConfigs, moment: Moment
+) -> None:
+    zookeeper.hook = once(moment, lose_connection)
+
+    config = configs.change_config("brokers/<default>", lambda _: {"log.roll.ms": "2"})
+
+    assert config == {"log.roll.ms": "2"}
+    assert changes(server) == [{"version": 2, "entity_path": "brokers/<default>"}]
+
+
+def test_what_does_not_change_is_not_written(
+    server: FakeZooKeeperServer, configs: ZkEntityConfigs
+) -> None:
+    assert configs.change_config("brokers/1", lambda _: {"log.roll.ms": None}) == {}
+    assert BROKER not in server.snapshot()
+    assert changes(server) == []
+
+
+def test_settings_that_change_before_every_attempt_are_given_up(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkEntityConfigs
+) -> None:
+    def interfere(call: Call) -> None:
+        if call.method == "multi" and call.moment is Moment.BEFORE:
+            server.put(BROKER)
+
+    zookeeper.hook = interfere
+
+    with pytest.raises(ConflictError, match="brokers/1"):
+        configs.change_config("brokers/1", lambda _: {"log.roll.ms": "2"})

@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from queue import Empty
+
+import pytest
+
+from regent.actors.group_coordinator import PartitionsDeleted
+from regent.actors.group_coordinator_log import Appended, Flush, GroupCoordinatorLog, Loaded
+from regent.actors.runtime import stop_actor
+from regent.core.coordinator.group.group_metadata_manager import GroupLogSettings
+from regent.core.coordinator.group.group_records import OffsetKey, Record
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.protocol.groups import (
+    CommitOffsets,
+    JoinGroup,
+    JoinGroupResult,
+    OffsetAndMetadata,
+    ProducerIdAndEpoch,
+    SupportedProtocol,
+    SyncGroup,
+)
+from regent.core.replication.log_reads import LogRead
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.replica_manager import ReplicaManager
+from tests.support.led_groups import BROKER, OFFSETS_0, ORDERS_0, LedGroups
+from tests.support.memory_logs import MemoryLogs
+from tests.support.record_checks import Header, headers_of
+from tests.support.stage import TIMEOUT_S
+
+
+@pytest.fixture
+def undo() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def joining(member_id: str = "", group_id: str = "g", instance_id: str | None = None) -> JoinGroup:
+    return JoinGroup(
+        group_id,
+        member_id,
+        instance_id,
+        "client",
+        "/127.0.0.1",
+        10_000,
+        10_000,
+        "consumer",
+        (SupportedProtocol("range", b""),),
+        requires_member_id=False,
+    )
+
+
+def committing(offset: int, group_id: str = "g") -> CommitOffsets:
+    return CommitOffsets(group_id, {ORDERS_0: OffsetAndMetadata(offset)})
+
+
+def offsets(groups: LedGroups, group_id: str = "g") -> dict[TopicPartition, int]:
+    return {tp: row.offset for tp, row in groups.positions(group_id).offsets.items()}
+
+
+def test_a_new_leadership_of_the_partition_finds_members_and_positions(undo: ExitStack):
+    groups = LedGroups(undo)
+    joined = groups.ask(joining())
+    assert joined.error_code is Errors.NONE
+    member = joined.member_id
+    synced = groups.ask(SyncGroup("g", 1, member, assignments={member: b"all"}))
+    assert synced.assignment == b"all"
+    commit = CommitOffsets("g", {ORDERS_0: OffsetAndMetadata(7)}, member, 1)
+    assert groups.ask(commit) == {ORDERS_0: Errors.NONE}
+
+    groups.lead(1, leader=2)
+    assert groups.positions("g").error_code is Errors.NOT_COORDINATOR
+    groups.lead(2)
+    assert offsets(groups) == {ORDERS_0: 7}
+    assert groups.ask(SyncGroup("g", 1, member)).assignment == b"all"
+
+
+def test_members_that_wait_are_sent_away_when_the_leadership_ends(undo: ExitStack):
+    groups = LedGroups(undo)
+    groups.ask(joining())
+    waiting = groups.send(joining())
+    groups.lead(1, leader=2)
+    assert waiting.get(timeout=TIMEOUT_S).error_code is Errors.NOT_COORDINATOR
+
+
+def test_members_that_wait_are_sent_away_when_the_broker_stops(undo: ExitStack):
+    groups = LedGroups(undo)
+    groups.ask(joining())
+    waiting = groups.send(joining())
+    groups.positions("g")  # the request before it is handled then
+    stop_actor(groups.actor, TIMEOUT_S)
+    assert waiting.get(timeout=TIMEOUT_S).error_code is Errors.NOT_COORDINATOR
+    assert groups.ask(joining()) == JoinGroupResult(Errors.COORDINATOR_NOT_AVAILABLE, "")
+
+
+def test_a_commit_that_is_not_replicated_in_time_is_answered(undo: ExitStack):
+    settings = GroupLogSettings(offsets_commit_timeout_ms=1)
+    groups = LedGroups(undo, log_settings=settings, isr=(BROKER, 2))
+    assert groups.ask(committing(1)) == {ORDERS_0: Errors.REQUEST_TIMED_OUT}
+    assert offsets(groups) == {}
+
+
+def test_a_commit_waits_for_the_replicas_by_default(undo: ExitStack):
+    groups = LedGroups(undo, isr=(BROKER, 2))
+    answers = groups.send(committing(1))
+    assert offsets(groups) == {}
+    with pytest.raises(Empty):
+        answers.get_nowait()
+
+
+def test_positions_in_deleted_topics_are_forgotten(undo: ExitStack):
+    groups = LedGroups(undo)
+    groups.ask(committing(1))
+    groups.actor.tell(PartitionsDeleted([ORDERS_0]))
+    assert offsets(groups) == {}
+    groups.lead(1, leader=2)
+    groups.lead(2)
+    assert offsets(groups) == {}
+
+
+# --- the log --------------------------------------------------------------------------------------
+
+
+class LogDesk:
+    """A log whose messages the test takes."""
+
+    def __init__(self, groups: LedGroups, settings: GroupLogSettings | None = None) -> None:
+        self.messages: list[Flush | Appended | Loaded] = []
+        self._has_new = threading.Event()
+        self.groups = groups
+        self.log = GroupCoordinatorLog(groups.manager, settings or GroupLogSettings(), self._take)
+
+    def _take(self, message: Flush | Appended | Loaded) -> None:
+        self.messages.append(message)
+        self._has_new.set()
+
+    def append(self, *values: int, term: int = 0, producer_id: int | None = None) -> list[int]:
+        """Append positions, one call for each; return the offsets of their records."""
+        offsets: list[int] = []
+
+        def respond(error: Errors, offset: int) -> None:
+            assert error is Errors.NONE, error.name
+            offsets.append(offset)
+
+        producer = None if producer_id is None else ProducerIdAndEpoch(producer_id, 0)
+        for value in values:
+            record = Record(OffsetKey(f"g{value}", ORDERS_0), OffsetAndMetadata(value))
+            self.log.append(0, term, [record], respond, producer=producer)
+        self.log.flush()
+        for message in self.messages:
+            if isinstance(message, Appended):
+                for position, answer in message.responds:
+                    answer(message.error_code, message.base_offset + position)
+        return offsets
+
+    def headers(self) -> list[Header]:
+        """Return the headers of the batches in the log."""
+        batches = self.groups.logs.log(OFFSETS_0).batches
+        return [header for batch in batches for _, header in headers_of(batch.data)]
+
+    def load(self) -> dict[str, int]:
+        """Read the partition; return the position of each group."""
+        self._has_new.clear()
+        self.log.load(0, 0)
+        assert self._has_new.wait(TIMEOUT_S)
+        loaded = self.messages[-1]
+        assert isinstance(loaded, Loaded)
+        assert loaded.groups is not None
+        return {
+            group_id: group.committed[ORDERS_0].value.offset
+            for group_id, group in loaded.groups.items()
+        }
+
+
+def test_appends_that_wait_together_share_a_batch(undo: ExitStack):
+    desk = LogDesk(LedGroups(undo))
+    assert desk.append(1, 2, 3) == [0, 1, 2]
+    (batch,) = desk.headers()
+    assert batch.record_count == 3
+    assert desk.messages[0] == Flush()
+    assert desk.load() == {"g1": 1, "g2": 2, "g3": 3}
+
+
+def test_an_append_that_was_decided_in_an_earlier_leadership_is_refused(undo: ExitStack):
+    groups = LedGroups(undo)
+    groups.lead(1, leader=2)
+    groups.lead(2)
+    with pytest.raises(AssertionError, match="NOT_LEADER_OR_FOLLOWER"):
+        LogDesk(groups).append(1, term=0)
+    assert LogDesk(groups).append(1, term=2) == [0]
+
+
+def test_a_leadership_that_goes_on_in_a_later_epoch_is_the_same(undo: ExitStack):
+    groups = LedGroups(undo)
+    groups.lead(5)
+    assert LogDesk(groups).append(1, term=0) == [0]
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_compressed_records_are_read_again(codec: int, undo: ExitStack):
+    settings = GroupLogSettings(offsets_topic_compression_codec=codec)
+    desk = LogDesk(LedGroups(undo), settings)
+    desk.append(1, 2)
+    (batch,) = desk.headers()
+    assert batch.attributes & 7 == codec
+    assert desk.load() == {"g1": 1, "g2": 2}
+
+
+class CountingManager(ReplicaManager):
+    """Counts reads."""
+
+    reads = 0
+
+    def read_in_term(
+        self, topic_partition: TopicPartition, term: int, offset: int, max_bytes: int
+    ) -> LogRead:
+        self.reads += 1
+        return super().read_in_term(topic_partition, term, offset, max_bytes)
+
+
+@pytest.mark.parametrize(("offsets_load_buffer_size", "reads"), [(1, 4), (5_242_880, 2)])
+def test_a_partition_is_read_in_pieces(offsets_load_buffer_size: int, reads: int, undo: ExitStack):
+    def manager(logs: MemoryLogs, cache: MetadataCache) -> ReplicaManager:
+        return CountingManager(BROKER, logs, cache, lock=threading.RLock())
+
+    groups = LedGroups(undo, manager=manager)
+    desk = LogDesk(groups, GroupLogSettings(offsets_load_buffer_size=offsets_load_buffer_size))
+    for value in (1, 2, 3):
+        desk.append(value)
+    assert isinstance(groups.manager, CountingManager)
+    groups.manager.reads = 0
+    assert desk.load() == {"g1": 1, "g2": 2, "g3": 3}
+    assert groups.manager.reads == reads
+
+
+def test_a_partition_that_is_not_led_is_not_loaded(undo: ExitStack):
+    groups = LedGroups(undo)
+    groups.lead(1, leader=2)
+    desk = LogDesk(groups)
+    with pytest.raises(AssertionError):
+        desk.load()
+    assert desk.messages == [Loaded(0, 0, None)]

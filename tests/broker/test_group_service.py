@@ -1,0 +1,151 @@
+"""The settings of groups in a broker, and the topic that is created for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from regent.broker.group_service import InternalTopics, expiry_interval_ms
+from regent.broker.machine_settings import group_config, group_log_settings
+from regent.config.settings_file import load_settings
+from regent.core.admin.admin_requests import RespondToClient
+from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
+from regent.core.coordinator.group.group_metadata_manager import GroupConfig
+from regent.core.errors import Errors
+from regent.core.protocol.groups import (
+    CommitOffsets,
+    JoinGroup,
+    OffsetAndMetadata,
+    SupportedProtocol,
+)
+from regent.core.protocol.topics import CreateTopicsRequest, TopicOutcome, TopicsRequest
+from tests.support.led_groups import ORDERS_0, LedGroups
+
+
+def config_with(**groups: Any) -> GroupConfig:
+    return group_config(load_settings(None, {"groups": groups}))
+
+
+def joining(session_timeout_ms: int = 10_000, *, requires_id: bool = False) -> JoinGroup:
+    protocols = (SupportedProtocol("range", b""),)
+    times = (session_timeout_ms, 10_000)
+    return JoinGroup(
+        "g", "", None, "c", "/::1", *times, "consumer", protocols, requires_member_id=requires_id
+    )
+
+
+@pytest.mark.parametrize(
+    ("session_timeout_ms", "settings", "error"),
+    [
+        (5_000, {}, Errors.INVALID_SESSION_TIMEOUT),
+        (5_000, {"group_min_session_timeout_ms": 5_000}, Errors.MEMBER_ID_REQUIRED),
+        (1_900_000, {}, Errors.INVALID_SESSION_TIMEOUT),
+        (1_900_000, {"group_max_session_timeout_ms": 1_900_000}, Errors.MEMBER_ID_REQUIRED),
+    ],
+)
+def test_session_timeouts_have_limits(
+    session_timeout_ms: int, settings: dict[str, int], error: Errors
+):
+    with ExitStack() as undo:
+        groups = LedGroups(undo, config_with(**settings))
+        joined = groups.ask(joining(session_timeout_ms, requires_id=True))
+        assert joined.error_code is error
+
+
+def test_a_group_has_so_many_members():
+    with ExitStack() as undo:
+        groups = LedGroups(undo, config_with(group_max_size=1, group_initial_rebalance_delay_ms=0))
+        assert groups.ask(joining()).error_code is Errors.NONE
+        assert groups.ask(joining()).error_code is Errors.GROUP_MAX_SIZE_REACHED
+
+
+def test_an_empty_group_waits_for_more_members():
+    with ExitStack() as undo:
+        groups = LedGroups(undo, config_with(group_initial_rebalance_delay_ms=20))
+        both = [groups.send(joining()) for _ in range(2)]
+        sizes = sorted(len(answer.get(timeout=5).members) for answer in both)
+        assert sizes == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [({}, Errors.NONE), ({"offset_metadata_max_bytes": 2}, Errors.OFFSET_METADATA_TOO_LARGE)],
+)
+def test_a_position_has_so_much_metadata(settings: dict[str, int], error: Errors):
+    with ExitStack() as undo:
+        groups = LedGroups(undo, config_with(**settings))
+        commit = CommitOffsets("g", {ORDERS_0: OffsetAndMetadata(1, metadata="long")})
+        assert groups.ask(commit) == {ORDERS_0: error}
+
+
+def test_the_other_settings_are_passed_on():
+    given = {
+        "offsets_commit_timeout_ms": 1,
+        "offsets_load_buffer_size": 2,
+        "offsets_topic_compression_codec": 3,
+        "offsets_retention_minutes": 4,
+    }
+    settings = load_settings(None, {"groups": given})
+    log = group_log_settings(settings)
+    assert (
+        log.offsets_commit_timeout_ms,
+        log.offsets_load_buffer_size,
+        log.offsets_topic_compression_codec,
+    ) == (1, 2, 3)
+    assert group_config(settings).offsets_retention_ms == 4 * 60_000
+
+
+def test_expired_positions_are_looked_for_again_and_again():
+    settings = load_settings(None, {"groups": {"offsets_retention_check_interval_ms": 5}})
+    with ExitStack() as undo:
+        groups = LedGroups(undo, expiry_interval_ms=expiry_interval_ms(settings))
+        old = OffsetAndMetadata(1, commit_timestamp_ms=0, expire_timestamp_ms=1)
+        groups.ask(CommitOffsets("g", {ORDERS_0: old}))
+        while groups.positions("g").offsets:
+            pass
+
+
+class Topics:
+    """Takes requests; implements ``TopicService``."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[TopicsRequest, Callable[[Sequence[TopicOutcome]], None]]] = []
+
+    def ask(self, request: TopicsRequest, respond: RespondToClient) -> None:
+        self.asked.append((request, respond))
+
+    def create_missing(self, topics: Collection[str]) -> None:
+        raise NotImplementedError
+
+
+def test_the_topic_of_groups_has_the_settings_of_the_broker():
+    given = {
+        "offsets_topic_num_partitions": 7,
+        "offsets_topic_replication_factor": 2,
+        "offsets_topic_segment_bytes": 1_000_000,
+    }
+    topics = Topics()
+    InternalTopics(topics, load_settings(None, {"groups": given})).create(GROUP_METADATA_TOPIC)
+    ((request, _),) = topics.asked
+    assert isinstance(request, CreateTopicsRequest)
+    (topic,) = request.topics
+    assert (topic.topic, topic.partitions, topic.replication_factor) == (GROUP_METADATA_TOPIC, 7, 2)
+    assert dict(topic.config) == {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": "1000000",
+    }
+
+
+def test_one_request_for_the_topic_is_in_flight():
+    topics = Topics()
+    internal = InternalTopics(topics, load_settings(None, {}))
+    for _ in range(3):
+        internal.create(GROUP_METADATA_TOPIC)
+    ((_, respond),) = topics.asked
+    respond([TopicOutcome(GROUP_METADATA_TOPIC, Errors.INVALID_REPLICATION_FACTOR)])
+    internal.create(GROUP_METADATA_TOPIC)
+    assert len(topics.asked) == 2
