@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from regent.api.groups import GroupRequests
+from regent.api.coordinator_requests import CoordinatorRequests
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.groups import (
@@ -48,7 +48,7 @@ _FIRST_FETCH_WITH_ERROR: Final = 2
 _FIRST_FETCH_OF_GROUPS: Final = 8
 
 
-def group_offset_apis(requests: GroupRequests, cache: MetadataCache) -> Sequence[KafkaApi]:
+def group_offset_apis(requests: CoordinatorRequests, cache: MetadataCache) -> Sequence[KafkaApi]:
     """Return the APIs; ``cache`` knows which partitions exist."""
 
     async def commit(request: KafkaRequest) -> KafkaAnswer:
@@ -68,7 +68,7 @@ def group_offset_apis(requests: GroupRequests, cache: MetadataCache) -> Sequence
 
 
 async def _commit(
-    requests: GroupRequests, cache: MetadataCache, request: KafkaRequest
+    requests: CoordinatorRequests, cache: MetadataCache, request: KafkaRequest
 ) -> KafkaAnswer:
     asked = decode(OffsetCommitRequest, request)
     now_ms = time.time_ns() // 1_000_000
@@ -120,7 +120,7 @@ def _position(
     )
 
 
-async def _fetch(requests: GroupRequests, request: KafkaRequest) -> KafkaAnswer:
+async def _fetch(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
     asked, version = decode(OffsetFetchRequest, request), request.api_version
     groups = asked.groups
     if version < _FIRST_FETCH_OF_GROUPS:
@@ -188,7 +188,7 @@ def _fetched_topics(
 
 
 async def _delete(
-    requests: GroupRequests, cache: MetadataCache, request: KafkaRequest
+    requests: CoordinatorRequests, cache: MetadataCache, request: KafkaRequest
 ) -> KafkaAnswer:
     asked = decode(OffsetDeleteRequest, request)
     named = [

@@ -5,17 +5,15 @@ Versions as in Kafka 3.9. Mirrors the handlers of ``kafka.server.KafkaApis`` for
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
 
 from regent.api.authorized_operations import GROUP_OPERATIONS, operations_if
-from regent.api.replies import AwaitedReply, Replies
+from regent.api.coordinator_requests import CoordinatorRequests
 from regent.core.errors import Errors
 from regent.core.protocol.groups import (
     DeleteGroup,
     DescribeGroup,
-    GroupRequest,
-    GroupService,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
@@ -49,8 +47,6 @@ from regent.transport.kafka.messages.groups import (
     SyncGroupResponse,
 )
 
-A = TypeVar("A")
-
 _FIRST_WITH_REBALANCE_TIMEOUT: Final = 1
 _FIRST_WITH_REQUIRED_MEMBER_ID: Final = 4  # KIP-394
 _FIRST_WITH_NULLABLE_PROTOCOL: Final = 7
@@ -60,35 +56,13 @@ _FIRST_LEAVE_OF_SEVERAL: Final = 3
 _CLASSIC: Final = "classic"
 
 
-class GroupRequests:
-    """Asks the coordinator of this broker; used on the listener's loop only."""
-
-    def __init__(self, service: GroupService) -> None:
-        self._service = service
-        self._replies = Replies()
-
-    async def ask(self, request: GroupRequest[A]) -> A:
-        """Return the answer to a request."""
-        (given,) = await self.ask_all([request])
-        return given
-
-    async def ask_all(self, requests: Iterable[GroupRequest[A]]) -> list[A]:
-        """Return the answers to requests that are sent together."""
-        replies: list[AwaitedReply[A]] = []
-        for request in requests:
-            reply: AwaitedReply[A] = self._replies.new()
-            self._service.ask(request, reply.give)
-            replies.append(reply)
-        return [await reply.wait() for reply in replies]
-
-
-def group_apis(requests: GroupRequests) -> Sequence[KafkaApi]:
+def group_apis(requests: CoordinatorRequests) -> Sequence[KafkaApi]:
     """Return the APIs of members and of tools, which ask ``requests``."""
 
     def api(
         key: KafkaApiKey,
         max_version: int,
-        handle: Callable[[GroupRequests, KafkaRequest], Awaitable[KafkaAnswer]],
+        handle: Callable[[CoordinatorRequests, KafkaRequest], Awaitable[KafkaAnswer]],
     ) -> KafkaApi:
         return KafkaApi(key, 0, max_version, lambda request: handle(requests, request))
 
@@ -103,7 +77,7 @@ def group_apis(requests: GroupRequests) -> Sequence[KafkaApi]:
     ]
 
 
-async def _join(requests: GroupRequests, request: KafkaRequest) -> KafkaAnswer:
+async def _join(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
     asked, version = decode(JoinGroupRequest, request), request.api_version
     has_timeout = version >= _FIRST_WITH_REBALANCE_TIMEOUT
     joined = await requests.ask(
@@ -144,7 +118,7 @@ async def _join(requests: GroupRequests, request: KafkaRequest) -> KafkaAnswer:
     return answer(response, request)
 
 
-async def _sync(requests: GroupRequests, request: KafkaRequest) -> KafkaAnswer:
+async def _sync(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
     asked = decode(SyncGroupRequest, request)
     synchronised = await requests.ask(
         SyncGroup(
@@ -167,7 +141,7 @@ async def _sync(requests: GroupRequests, request: KafkaRequest) -> KafkaAnswer:
     return answer(response, request)
 
 
-async def _heartbeat(requests: GroupRequests, request: KafkaRequest) -> KafkaAnswer:
+async def _heartbeat(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
     asked = decode(HeartbeatRequest, request)
     error = await requests.ask(
         Heartbeat(asked.group_id, asked.member_id, asked.generation_id, asked.group_instance_id)
@@ -175,7 +149,7 @@ async def _heartbeat(requests: GroupRequests, request: KafkaRequest) -> KafkaAns
     return answer(HeartbeatResponse(error_code=error), request)
 
 
-async def _leave(requests: GroupRequests, request: KafkaRequest) -> KafkaAnswer:
+async def _leave(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
     asked = decode(LeaveGroupRequest, request)
     leaving: tuple[LeavingMember, ...] = (LeavingMember(asked.member_id),)
     is_of_several = request.api_version >= _FIRST_LEAVE_OF_SEVERAL
@@ -198,7 +172,7 @@ async def _leave(requests: GroupRequests, request: KafkaRequest) -> KafkaAnswer:
     return answer(LeaveGroupResponse(error_code=error, members=members), request)
 
 
-async def _describe(requests: GroupRequests, request: KafkaRequest) -> KafkaAnswer:
+async def _describe(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
     asked = decode(DescribeGroupsRequest, request)
     described = await requests.ask_all(map(DescribeGroup, asked.groups))
     groups = tuple(
@@ -228,7 +202,7 @@ async def _describe(requests: GroupRequests, request: KafkaRequest) -> KafkaAnsw
     return answer(DescribeGroupsResponse(groups=groups), request)
 
 
-async def _list(requests: GroupRequests, request: KafkaRequest) -> KafkaAnswer:
+async def _list(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
     asked = decode(ListGroupsRequest, request)
     listed = await requests.ask(ListGroups(asked.states_filter, asked.types_filter))
     groups = tuple(
@@ -243,7 +217,7 @@ async def _list(requests: GroupRequests, request: KafkaRequest) -> KafkaAnswer:
     return answer(ListGroupsResponse(error_code=listed.error_code, groups=groups), request)
 
 
-async def _delete(requests: GroupRequests, request: KafkaRequest) -> KafkaAnswer:
+async def _delete(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
     names = tuple(dict.fromkeys(decode(DeleteGroupsRequest, request).groups_names))
     errors: list[Any] = await requests.ask_all(map(DeleteGroup, names))
     results = tuple(

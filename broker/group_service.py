@@ -7,12 +7,12 @@ from contextlib import suppress
 
 from pykka import ActorDeadError, ActorRef
 
-from regent.actors.group_coordinator import (
-    GroupCoordinatorActor,
-    GroupCoordinatorService,
+from regent.actors.coordinator import (
+    CoordinatorActorService,
     LeadershipsChanged,
     PartitionsDeleted,
 )
+from regent.actors.group_coordinator import GroupCoordinatorActor
 from regent.actors.runtime import launch, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.broker.machine_settings import group_config, group_log_settings
@@ -21,7 +21,7 @@ from regent.core.admin.admin_requests import TopicService
 from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.model import TopicPartition
-from regent.core.protocol.groups import GroupService
+from regent.core.protocol.coordinator import CoordinatorService
 from regent.core.protocol.topics import (
     ConfigEntry,
     CreatableTopic,
@@ -69,10 +69,10 @@ class BrokerGroupService:
             stop_actor(self._actor, _STOP_TIMEOUT_S)
 
     @property
-    def coordinator(self) -> GroupService:
+    def coordinator(self) -> CoordinatorService:
         """Takes the requests of clients."""
         assert self._actor is not None
-        return GroupCoordinatorService(self._actor)
+        return CoordinatorActorService(self._actor)
 
     def on_metadata_changed(self) -> None:
         """Tell the coordinator which partitions are gone. Always on the same thread."""

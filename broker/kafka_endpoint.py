@@ -15,12 +15,13 @@ from dataclasses import dataclass
 
 from regent.api.config_changes import config_change_apis
 from regent.api.configs import ConfigView, config_apis
+from regent.api.coordinator_requests import CoordinatorRequests
 from regent.api.delete_records import delete_records_apis
 from regent.api.describe_cluster import describe_cluster_apis
 from regent.api.fetch import fetch_apis
 from regent.api.find_coordinator import find_coordinator_apis
 from regent.api.group_offsets import group_offset_apis
-from regent.api.groups import GroupRequests, group_apis
+from regent.api.groups import group_apis
 from regent.api.metadata import metadata_apis
 from regent.api.offsets import offset_apis
 from regent.api.partitions import partition_apis
@@ -131,7 +132,7 @@ class KafkaEndpoint:
         may_create = self._settings.broker.auto_create_topics_enable
         create_missing = served.topics.create_missing if may_create else None
         producer_ids = ZkProducerIds(zookeeper, self._broker_id)
-        groups = GroupRequests(served.groups.coordinator)
+        groups = CoordinatorRequests(served.groups.coordinator)
         internal_topics = InternalTopics(served.topics, self._settings)
         return [
             *metadata_apis(cache, LISTENER, served.cluster_id, create_missing),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from regent.core.errors import Errors
 from regent.core.model import NO_EPOCH, TopicPartition
+from regent.core.protocol.coordinator import CoordinatorRequest
 
 A = TypeVar("A")
 
@@ -18,22 +18,10 @@ NO_OFFSET: Final = -1
 NO_TIMESTAMP: Final = -1
 
 
-class GroupRequest(ABC, Generic[A]):
-    """A request to a group coordinator; ``A`` is the type of its answer."""
+class GroupRequest(CoordinatorRequest[A]):
+    """A request to a group coordinator."""
 
     __slots__ = ()
-
-    @abstractmethod
-    def refused(self, error: Errors) -> A:
-        """Return the answer that refuses the whole request."""
-
-
-class GroupService(Protocol):
-    """Takes requests to this broker's group coordinator, on any thread and without delay."""
-
-    def ask(self, request: GroupRequest[A], respond: Callable[[A], None]) -> None:
-        """Call ``respond`` once, on any thread: JoinGroup and SyncGroup may wait for others."""
-        ...
 
 
 class SupportedProtocol(NamedTuple):
@@ -64,7 +52,7 @@ class JoinGroup(GroupRequest["JoinGroupResult"]):
     can_skip_assignment: bool = True
 
     def refused(self, error: Errors) -> JoinGroupResult:
-        """See ``GroupRequest.refused``."""
+        """See ``CoordinatorRequest.refused``."""
         return JoinGroupResult(error, self.member_id)
 
 
@@ -107,7 +95,7 @@ class SyncGroup(GroupRequest["SyncGroupResult"]):
     needs_protocol: bool = False
 
     def refused(self, error: Errors) -> SyncGroupResult:
-        """See ``GroupRequest.refused``."""
+        """See ``CoordinatorRequest.refused``."""
         return SyncGroupResult(error)
 
 
@@ -131,7 +119,7 @@ class Heartbeat(GroupRequest[Errors]):
     group_instance_id: str | None = None
 
     def refused(self, error: Errors) -> Errors:
-        """See ``GroupRequest.refused``."""
+        """See ``CoordinatorRequest.refused``."""
         return error
 
 
@@ -150,7 +138,7 @@ class LeaveGroup(GroupRequest["LeaveGroupResult"]):
     members: tuple[LeavingMember, ...]
 
     def refused(self, error: Errors) -> LeaveGroupResult:
-        """See ``GroupRequest.refused``."""
+        """See ``CoordinatorRequest.refused``."""
         return LeaveGroupResult(error)
 
 
@@ -195,7 +183,7 @@ class CommitOffsets(GroupRequest[Mapping[TopicPartition, Errors]]):
     knows_loading: bool = True
 
     def refused(self, error: Errors) -> Mapping[TopicPartition, Errors]:
-        """See ``GroupRequest.refused``."""
+        """See ``CoordinatorRequest.refused``."""
         return dict.fromkeys(self.offsets, error)
 
 
@@ -220,7 +208,7 @@ class FetchOffsets(GroupRequest["FetchOffsetsResult"]):
     require_stable: bool = False
 
     def refused(self, error: Errors) -> FetchOffsetsResult:
-        """See ``GroupRequest.refused``."""
+        """See ``CoordinatorRequest.refused``."""
         return FetchOffsetsResult(error)
 
 
@@ -240,7 +228,7 @@ class DeleteOffsets(GroupRequest["DeleteOffsetsResult"]):
     partitions: tuple[TopicPartition, ...]
 
     def refused(self, error: Errors) -> DeleteOffsetsResult:
-        """See ``GroupRequest.refused``."""
+        """See ``CoordinatorRequest.refused``."""
         return DeleteOffsetsResult(error)
 
 
@@ -259,7 +247,7 @@ class DescribeGroup(GroupRequest["GroupDescription"]):
     group_id: str
 
     def refused(self, error: Errors) -> GroupDescription:
-        """See ``GroupRequest.refused``."""
+        """See ``CoordinatorRequest.refused``."""
         return GroupDescription(error)
 
 
@@ -293,7 +281,7 @@ class ListGroups(GroupRequest["GroupList"]):
     types: tuple[str, ...] = ()
 
     def refused(self, error: Errors) -> GroupList:
-        """See ``GroupRequest.refused``."""
+        """See ``CoordinatorRequest.refused``."""
         return GroupList(error)
 
 
@@ -320,5 +308,5 @@ class DeleteGroup(GroupRequest[Errors]):
     group_id: str
 
     def refused(self, error: Errors) -> Errors:
-        """See ``GroupRequest.refused``."""
+        """See ``CoordinatorRequest.refused``."""
         return error

@@ -7,8 +7,9 @@ from queue import Empty
 
 import pytest
 
-from regent.actors.group_coordinator import PartitionsDeleted
-from regent.actors.group_coordinator_log import Appended, Flush, GroupCoordinatorLog, Loaded
+from regent.actors.coordinator import PartitionsDeleted
+from regent.actors.coordinator_log import Appended, Flush, Loaded
+from regent.actors.group_coordinator_log import GroupCoordinatorLog
 from regent.actors.runtime import stop_actor
 from regent.core.coordinator.group.group_metadata_manager import GroupLogSettings
 from regent.core.coordinator.group.group_records import OffsetKey, Record
@@ -168,10 +169,10 @@ class LogDesk:
         assert self._has_new.wait(TIMEOUT_S)
         loaded = self.messages[-1]
         assert isinstance(loaded, Loaded)
-        assert loaded.groups is not None
+        assert loaded.content is not None
         return {
             group_id: group.committed[ORDERS_0].value.offset
-            for group_id, group in loaded.groups.items()
+            for group_id, group in loaded.content.items()
         }
 
 

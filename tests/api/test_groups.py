@@ -23,9 +23,10 @@ from kafka.protocol.consumer import (
 )
 from kafka.protocol.metadata import FindCoordinatorRequest
 
+from regent.api.coordinator_requests import CoordinatorRequests
 from regent.api.find_coordinator import find_coordinator_apis
 from regent.api.group_offsets import group_offset_apis
-from regent.api.groups import GroupRequests, group_apis
+from regent.api.groups import group_apis
 from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.replication.metadata_cache import MetadataCache
@@ -43,7 +44,7 @@ class Group:
 
     def __init__(self, undo: ExitStack) -> None:
         self.led = led = LedGroups(undo)
-        requests = GroupRequests(led.service)
+        requests = CoordinatorRequests(led.service)
         self.created: list[str] = []
         self.apis = [
             *group_apis(requests),

@@ -10,11 +10,11 @@ from typing import TypeVar
 
 from pykka import ActorRef
 
-from regent.actors.group_coordinator import (
-    GroupCoordinatorActor,
-    GroupCoordinatorService,
+from regent.actors.coordinator import (
+    CoordinatorActorService,
     LeadershipsChanged,
 )
+from regent.actors.group_coordinator import GroupCoordinatorActor
 from regent.actors.runtime import launch, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
@@ -68,7 +68,7 @@ class LedGroups:
             )
         )
         undo.callback(stop_actor, self.actor, TIMEOUT_S)
-        self.service = GroupCoordinatorService(self.actor)
+        self.service = CoordinatorActorService(self.actor)
         self.manager.observe_leaderships(lambda led: self.actor.tell(LeadershipsChanged(led)))
         self.lead(0)
 

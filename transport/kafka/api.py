@@ -33,6 +33,11 @@ class KafkaApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     ALTER_REPLICA_LOG_DIRS = 34
@@ -46,6 +51,8 @@ class KafkaApiKey(IntEnum):
     OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
 
 
 NEVER_FLEXIBLE: Final = 2**15
@@ -70,6 +77,11 @@ FIRST_FLEXIBLE_VERSION: Final[Mapping[KafkaApiKey, int]] = {
     KafkaApiKey.DELETE_RECORDS: 2,
     KafkaApiKey.INIT_PRODUCER_ID: 2,
     KafkaApiKey.OFFSET_FOR_LEADER_EPOCH: 4,
+    KafkaApiKey.ADD_PARTITIONS_TO_TXN: 3,
+    KafkaApiKey.ADD_OFFSETS_TO_TXN: 3,
+    KafkaApiKey.END_TXN: 3,
+    KafkaApiKey.WRITE_TXN_MARKERS: 1,
+    KafkaApiKey.TXN_OFFSET_COMMIT: 3,
     KafkaApiKey.DESCRIBE_CONFIGS: 4,
     KafkaApiKey.ALTER_CONFIGS: 2,
     KafkaApiKey.ALTER_REPLICA_LOG_DIRS: 2,
@@ -83,6 +95,8 @@ FIRST_FLEXIBLE_VERSION: Final[Mapping[KafkaApiKey, int]] = {
     KafkaApiKey.OFFSET_DELETE: NEVER_FLEXIBLE,
     KafkaApiKey.DESCRIBE_CLUSTER: 0,
     KafkaApiKey.DESCRIBE_PRODUCERS: 0,
+    KafkaApiKey.DESCRIBE_TRANSACTIONS: 0,
+    KafkaApiKey.LIST_TRANSACTIONS: 0,
 }
 """The first version of each API whose messages are flexible (KIP-482)."""
 

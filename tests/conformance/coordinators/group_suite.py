@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -40,15 +40,11 @@ from regent.core.protocol.groups import (
     SupportedProtocol,
     SyncGroup,
 )
-from tests.conformance.coordinators.suite import Step, Suite
+from tests.conformance.coordinators.simulated_appends import SimulatedAppends
+from tests.conformance.coordinators.suite import Step, Suite, named, partition_of
 
 PARTITION = 0
 Batch = tuple[int, int | None, Any]  # offset, producer of a transaction, what is in it
-
-
-def partition_of(name: str) -> TopicPartition:
-    topic, _, index = name.rpartition("-")
-    return TopicPartition(topic, int(index))
 
 
 def subscription(topics: Sequence[str]) -> bytes:
@@ -58,14 +54,12 @@ def subscription(topics: Sequence[str]) -> bytes:
     return encoded + struct.pack(">i", -1)
 
 
-class SimulatedLog:
+class SimulatedLog(SimulatedAppends):
     """The log of one partition. Its batches are also encoded and decoded, as a real one's are."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.batches: list[Batch] = []
-        self.results: list[tuple[Errors, int | None]] = []
-        self.holds = False
-        self.held: list[Callable[[Errors], None]] = []
         self.to_load: list[tuple[int, int]] = []
         self._offsets = count()
 
@@ -95,20 +89,8 @@ class SimulatedLog:
 
         if all(value is None for _, value in records):
             finish(Errors.NONE)
-        elif self.holds:
-            self.held.append(finish)
         else:
-            finish(self._next_result())
-
-    def _next_result(self) -> Errors:
-        if not self.results:
-            return Errors.NONE
-        error, times = self.results[0]
-        if times is not None:
-            self.results[0] = (error, times - 1)
-            if times <= 1:
-                del self.results[0]
-        return error
+            self.answer(finish)
 
     def load(self, partition: int, term: int) -> None:
         self.to_load.append((partition, term))
@@ -362,7 +344,7 @@ class GroupSuite(Suite):
 
     def _txn_commit(self, step: Step) -> None:
         if "verify" in step:  # the log answers with the outcome of the verification
-            self.log.results.insert(0, (Errors[step["verify"]], 1))
+            self.log.will_answer_next(Errors[step["verify"]])
         self._commit_offsets(step, ProducerIdAndEpoch(step["producer"], 0))
 
     def _commit_offsets(self, step: Step, producer: ProducerIdAndEpoch | None) -> None:
@@ -458,20 +440,16 @@ class GroupSuite(Suite):
         self.now = end
 
     def _appends(self, step: Step) -> None:
-        self.log.results.append((Errors[step["result"]], step.get("times")))
+        self.log.will_answer(Errors[step["result"]], step.get("times"))
 
     def _hold(self, step: Step) -> None:
-        self.log.holds = True
+        self.log.hold()
 
     def _finish(self, step: Step) -> None:
-        self.log.holds = False
-        held, self.log.held = self.log.held, []
-        for finish in held:
-            finish(Errors[step["result"]])
+        self.log.finish(Errors[step["result"]])
 
     def _finish_one(self, step: Step) -> None:
-        finish = self.log.held.pop(step["index"])
-        finish(Errors[step["result"]])
+        self.log.finish_one(step["index"], Errors[step["result"]])
 
     def _expire(self, step: Step) -> None:
         manager = self.coordinator.manager
@@ -528,7 +506,3 @@ class GroupSuite(Suite):
             },
             "awaiting": group.awaiting_join_count,
         }
-
-
-def named(topic_partition: TopicPartition) -> str:
-    return f"{topic_partition.topic}-{topic_partition.partition}"

@@ -17,8 +17,22 @@ from regent.core.coordinator.group.group_records import (
     encode_key,
     encode_offset,
 )
+from regent.core.coordinator.transaction.transaction_metadata import TransactionState
+from regent.core.coordinator.transaction.transaction_records import (
+    StoredTransaction,
+    decode_transaction,
+    decode_transaction_key,
+    encode_transaction,
+    encode_transaction_key,
+)
 from regent.core.model import TopicPartition
 from regent.core.protocol.groups import OffsetAndMetadata
+from regent.storage.aborted_transaction import AbortedTransaction, decode_aborted_transaction
+from regent.storage.end_transaction_marker import (
+    EndTransactionMarker,
+    decode_coordinator_epoch,
+    decode_marker_type,
+)
 from tests.conformance.coordinators.suite import Step, Suite
 
 
@@ -119,17 +133,75 @@ def _group_fields(data: bytes, version: int) -> Mapping[str, Any]:
     return fields
 
 
+_STATES = tuple(TransactionState)
+
+
+def _transaction(fields: Mapping[str, Any], version: int) -> bytes:
+    partitions = fields["partitions"]
+    return encode_transaction(
+        StoredTransaction(
+            fields["producer"],
+            fields["epoch"],
+            fields["timeout"],
+            _STATES[fields["state"]],
+            None
+            if partitions is None
+            else tuple((topic, tuple(rows)) for topic, rows in partitions),
+            fields["update"],
+            fields["start"],
+        )
+    )
+
+
+def _transaction_fields(data: bytes, version: int) -> Mapping[str, Any]:
+    value = decode_transaction(data)
+    partitions = value.partitions
+    return {
+        "producer": value.producer_id,
+        "epoch": value.producer_epoch,
+        "timeout": value.txn_timeout_ms,
+        "state": _STATES.index(value.state),
+        "partitions": None
+        if partitions is None
+        else [[topic, list(rows)] for topic, rows in partitions],
+        "update": value.txn_last_update_timestamp_ms,
+        "start": value.txn_start_timestamp_ms,
+    }
+
+
+def _aborted(fields: Mapping[str, Any], version: int) -> bytes:
+    first, last = fields["first"], fields["last"]
+    return AbortedTransaction(fields["producer"], first, last, fields["stable"]).encode()
+
+
+def _aborted_fields(data: bytes, version: int) -> Mapping[str, Any]:
+    producer, first, last, stable = decode_aborted_transaction(data)
+    return {"producer": producer, "first": first, "last": last, "stable": stable}
+
+
 ENCODERS: Mapping[str, Callable[[Mapping[str, Any], int], bytes]] = {
     "offset_key": _key,
     "group_key": _key,
     "offset_value": _offset,
     "group_value": _group,
+    "txn_key": lambda fields, _: encode_transaction_key(fields["id"]),
+    "txn_value": _transaction,
+    "marker_key": lambda fields, _: EndTransactionMarker(fields["commit"], 0).key(),
+    "marker_value": lambda fields, _: EndTransactionMarker(
+        is_commit=True, coordinator_epoch=fields["coordinator_epoch"]
+    ).value(),
+    "aborted": _aborted,
 }
 DECODERS: Mapping[str, Callable[[bytes, int], Mapping[str, Any]]] = {
     "offset_key": _key_fields,
     "group_key": _key_fields,
     "offset_value": _offset_fields,
     "group_value": _group_fields,
+    "txn_key": lambda data, _: {"id": decode_transaction_key(data)},
+    "txn_value": _transaction_fields,
+    "marker_key": lambda data, _: {"commit": decode_marker_type(data)},
+    "marker_value": lambda data, _: {"coordinator_epoch": decode_coordinator_epoch(data)},
+    "aborted": _aborted_fields,
 }
 
 

@@ -6,7 +6,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from regent.core.model import TopicPartition
+
 Step: TypeAlias = Mapping[str, Any]
+
+
+def partition_of(name: str) -> TopicPartition:
+    """The partition that a case writes as ``topic-index``."""
+    topic, _, index = name.rpartition("-")
+    return TopicPartition(topic, int(index))
+
+
+def named(topic_partition: TopicPartition) -> str:
+    """A partition as a case writes it."""
+    return f"{topic_partition.topic}-{topic_partition.partition}"
 
 
 class Suite(ABC):

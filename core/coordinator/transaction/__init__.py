@@ -1,0 +1,1 @@
+"""The transaction coordinator as a deterministic machine."""

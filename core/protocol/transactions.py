@@ -1,0 +1,253 @@
+"""Requests of transactional producers and of tools, and their answers, as values.
+
+Also what brokers ask each other: to write the markers that end a transaction, and whether a
+partition is part of one. Times in milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.protocol.coordinator import CoordinatorRequest
+from regent.core.protocol.groups import ProducerIdAndEpoch
+
+A = TypeVar("A")
+
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+NO_DURATION: Final = -1
+
+
+class TransactionRequest(CoordinatorRequest[A]):
+    """A request to a transaction coordinator."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducerId(TransactionRequest["InitProducerIdResult"]):
+    """A producer asks for its id and a new epoch, which fences the producers before it.
+
+    ``expected``: what the producer has, if it continues after an error (KIP-360).
+    ``knows_fencing``: the client knows PRODUCER_FENCED; others get INVALID_PRODUCER_EPOCH.
+    """
+
+    transactional_id: str
+    transaction_timeout_ms: int
+    expected: ProducerIdAndEpoch | None = None
+    knows_fencing: bool = True
+
+    def refused(self, error: Errors) -> InitProducerIdResult:
+        """See ``CoordinatorRequest.refused``."""
+        return InitProducerIdResult(error)
+
+
+class InitProducerIdResult(NamedTuple):
+    """The id and epoch of a producer."""
+
+    error_code: Errors
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitionsToTxn(TransactionRequest[Mapping[TopicPartition, Errors]]):
+    """A producer is going to write to partitions: they become part of its transaction.
+
+    ``verify_only``: nothing is added, the answer says which are part of it (KIP-890).
+    ``must_exist``: partitions that this broker does not know are refused.
+    """
+
+    transactional_id: str
+    producer: ProducerIdAndEpoch
+    partitions: tuple[TopicPartition, ...]
+    verify_only: bool = False
+    must_exist: bool = True
+    knows_fencing: bool = True
+
+    def refused(self, error: Errors) -> Mapping[TopicPartition, Errors]:
+        """See ``CoordinatorRequest.refused``."""
+        return dict.fromkeys(self.partitions, error)
+
+
+@dataclass(frozen=True, slots=True)
+class EndTxn(TransactionRequest[Errors]):
+    """A producer commits or aborts its transaction. It is answered once that is decided."""
+
+    transactional_id: str
+    producer: ProducerIdAndEpoch
+    is_commit: bool
+    knows_fencing: bool = True
+
+    def refused(self, error: Errors) -> Errors:
+        """See ``CoordinatorRequest.refused``."""
+        return error
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTransaction(TransactionRequest["TransactionDescription"]):
+    """What is a transactional id doing?"""
+
+    transactional_id: str
+
+    def refused(self, error: Errors) -> TransactionDescription:
+        """See ``CoordinatorRequest.refused``."""
+        return TransactionDescription(error)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """A transactional id, as tools see it; ``state`` is empty with an error."""
+
+    error_code: Errors
+    state: str = ""
+    transaction_timeout_ms: int = 0
+    transaction_start_time_ms: int = 0
+    producer_id: int = 0
+    producer_epoch: int = 0
+    partitions: frozenset[TopicPartition] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ListTransactions(TransactionRequest["TransactionList"]):
+    """Which transactional ids are here? Empty filters: all. ``duration_ms`` -1: of any age."""
+
+    states: tuple[str, ...] = ()
+    producer_ids: tuple[int, ...] = ()
+    duration_ms: int = NO_DURATION
+
+    def refused(self, error: Errors) -> TransactionList:
+        """See ``CoordinatorRequest.refused``."""
+        return TransactionList(error)
+
+
+class TransactionListing(NamedTuple):
+    """A transactional id in the list of all."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionList:
+    """The transactional ids of this broker."""
+
+    error_code: Errors
+    transactions: tuple[TransactionListing, ...] = ()
+    unknown_states: tuple[str, ...] = ()
+
+
+# --- between brokers ---
+
+
+class TxnMarker(NamedTuple):
+    """The end of a transaction, to be written to partitions that one broker leads.
+
+    ``coordinator_epoch`` is the leader epoch with which the coordinator began to lead its
+    partition of ``__transaction_state``: markers of former coordinators are refused.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    is_commit: bool
+    coordinator_epoch: int
+    partitions: tuple[TopicPartition, ...]
+
+
+class MarkedPartition(NamedTuple):
+    """Whether a marker was written to a partition."""
+
+    topic: str
+    partition: int
+    error_code: Errors
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition this is about."""
+        return TopicPartition(self.topic, self.partition)
+
+
+class TxnMarkerResult(NamedTuple):
+    """The partitions of one marker."""
+
+    producer_id: int
+    partitions: tuple[MarkedPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMarkersRequest:
+    """A coordinator asks the leader of partitions to write markers (Kafka api 27)."""
+
+    markers: tuple[TxnMarker, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMarkersResponse:
+    """The outcome of each marker, in the order of the request."""
+
+    results: tuple[TxnMarkerResult, ...] = ()
+
+
+class MarkerTarget(Protocol):
+    """The partitions of this broker, as far as they take the markers that end transactions."""
+
+    def write_markers(
+        self,
+        markers: Sequence[TxnMarker],
+        respond: Callable[[Sequence[TxnMarkerResult]], None],
+    ) -> None:
+        """Append one control batch to each partition of each marker, as a coordinator (acks=all).
+
+        ``respond`` is called once, on any thread, with a result for each marker and in it a row for
+        each of its partitions, when all replicas in sync have the markers or the request timeout
+        is over (REQUEST_TIMED_OUT). Errors of a partition: UNKNOWN_TOPIC_OR_PARTITION (no replica
+        here), NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS(_AFTER_APPEND), KAFKA_STORAGE_ERROR;
+        INVALID_PRODUCER_EPOCH and TRANSACTION_COORDINATOR_FENCED if a newer producer or
+        coordinator wrote there. A marker that is written twice has no further effect. It does not
+        block, and may be called on any thread.
+        """
+        ...
+
+
+class TransactionToVerify(NamedTuple):
+    """A producer that writes to partitions which should be part of its transaction."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyPartitionsRequest:
+    """A leader asks a coordinator whether partitions are part of transactions (KIP-890).
+
+    In Kafka it is AddPartitionsToTxn from version 4 on (api 24).
+    """
+
+    transactions: tuple[TransactionToVerify, ...]
+
+
+class VerifiedPartition(NamedTuple):
+    """NONE: a partition is part of the transaction."""
+
+    topic: str
+    partition: int
+    error_code: Errors
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition this is about."""
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyPartitionsResponse:
+    """The partitions of each transaction, in the order of the request."""
+
+    transactions: tuple[tuple[VerifiedPartition, ...], ...] = field(default=())

@@ -1,0 +1,56 @@
+"""How the simulated log of a coordinator answers appends: as the case says, at once or later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from regent.core.errors import Errors
+
+
+class SimulatedAppends:
+    """Appends succeed unless told otherwise."""
+
+    def __init__(self) -> None:
+        self._results: list[tuple[Errors, int | None]] = []
+        self._holds = False
+        self._held: list[Callable[[Errors], None]] = []
+
+    def answer(self, finish: Callable[[Errors], None]) -> None:
+        """Call ``finish`` with the outcome, now or when the case lets go."""
+        if self._holds:
+            self._held.append(finish)
+        else:
+            finish(self._next_result())
+
+    def will_answer(self, error: Errors, times: int | None) -> None:
+        """The next appends have this outcome; ``times`` None: all."""
+        self._results.append((error, times))
+
+    def will_answer_next(self, error: Errors) -> None:
+        """The very next append has this outcome."""
+        self._results.insert(0, (error, 1))
+
+    def hold(self) -> None:
+        """Leave appends unanswered."""
+        self._holds = True
+
+    def finish(self, error: Errors) -> None:
+        """Answer those that are held, in order, and hold no more."""
+        self._holds = False
+        held, self._held = self._held, []
+        for finish in held:
+            finish(error)
+
+    def finish_one(self, index: int, error: Errors) -> None:
+        """Answer one that is held."""
+        self._held.pop(index)(error)
+
+    def _next_result(self) -> Errors:
+        if not self._results:
+            return Errors.NONE
+        error, times = self._results[0]
+        if times is not None:
+            self._results[0] = (error, times - 1)
+            if times <= 1:
+                del self._results[0]
+        return error
