@@ -461,8 +461,8 @@ def cluster(
     """Start a cluster in a temporary folder for the block, on free ports.
 
     ``config`` is a TOML file with settings of brokers. Without it, groups of consumers do not wait
-    for more members (group.initial.rebalance.delay.ms is 0). Nothing is left when the block ends, even if
-    this process is killed in it. Call it in the main thread.
+    for more members (group.initial.rebalance.delay.ms is 0). Nothing is left when the block ends,
+    even if this process is killed in it. Call it in the main thread.
     """
     options = ["--brokers", str(brokers)]
     for broker_id in range(brokers if config is None else 0):
