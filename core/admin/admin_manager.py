@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from regent.core.admin.admin_requests import NewTopic, TopicPlacer, TopicStore
-from regent.core.admin.topic_settings import TOPIC_SETTINGS, topic_config_problem
+from regent.core.admin.topic_settings import TOPIC_SETTINGS, conflict_of, topic_config_problem
 from regent.core.admin.topic_validation import (
     TopicNames,
     assignment_problem,
@@ -448,6 +448,7 @@ def _checked_config(topic: str, config: Sequence[ConfigEntry]) -> dict[str, str]
         if problem is not None:
             raise _RefusedError(Errors.INVALID_CONFIG, f"topic {topic} config {name} {problem}")
         checked[name] = value
+    _refuse_conflict(topic, checked)
     return checked
 
 
@@ -468,7 +469,15 @@ def _config_changes(
         if problem is not None:
             message = f"topic {topic} config {row.name} {problem}"
             raise _RefusedError(Errors.INVALID_CONFIG, message)
+    merged = {**current, **changes}
+    _refuse_conflict(topic, {name: value for name, value in merged.items() if value is not None})
     return changes
+
+
+def _refuse_conflict(topic: str, overrides: Mapping[str, str]) -> None:
+    problem = conflict_of(overrides)
+    if problem is not None:
+        raise _RefusedError(Errors.INVALID_CONFIG, f"topic {topic} config {problem}")
 
 
 def _new_value(topic: str, alteration: ConfigAlteration, old: str) -> str | None:

@@ -45,21 +45,12 @@ class OtherTopicSettings:
         "The broker keeps the compression of the producer, for every value.",
         choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
     )
-    delete_retention_ms: int = _of_topics(86_400_000)
     local_retention_bytes: int = _of_topics(-2, limits=(-2, LONG_MAX))
     local_retention_ms: int = _of_topics(-2, limits=(-2, LONG_MAX))
-    max_compaction_lag_ms: int = _of_topics(LONG_MAX, limits=(1, LONG_MAX))
     message_downconversion_enable: bool = _of_topics(True)
     message_format_version: str = _of_topics(
         "3.0-IV1", pattern=r"[0-9]+\.[0-9]+(\.[0-9]+)?(-IV[0-9]+)?", form="a version of Kafka"
     )
-    min_cleanable_dirty_ratio: str = _of_topics(
-        "0.5",
-        type=ConfigType.DOUBLE,
-        pattern=r"0*\.[0-9]+|0+\.?|0*1(\.0*)?",
-        form="a fraction from 0 to 1",
-    )
-    min_compaction_lag_ms: int = _of_topics(0)
     preallocate: bool = _of_topics(False)
     remote_storage_enable: bool = _of_topics(False)
 
@@ -94,3 +85,12 @@ def topic_config_problem(name: str, value: str) -> str | None:
     similar = get_close_matches(name, names, n=1)
     hint = f"did you mean {similar[0]}?" if similar else f"those are {', '.join(names)}"
     return f"is not a setting of topics; {hint}"
+
+
+def conflict_of(overrides: Mapping[str, str]) -> str | None:
+    """Return why the settings of a topic, each of which is allowed, cannot be used together."""
+    config = DEFAULT_LOG_CONFIG.overridden(overrides)
+    least_ms, most_ms = config.min_compaction_lag_ms, config.max_compaction_lag_ms
+    if least_ms <= most_ms:
+        return None
+    return f"min.compaction.lag.ms ({least_ms}) must not exceed max.compaction.lag.ms ({most_ms})"
