@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.tables import OWN_TABLES, read_table
+from tests.conformance.tables import OWN_COORDINATOR_TABLES, OWN_TABLES, read_table
 
 ZOOKEEPER_GROUP = "zk_operation"  # also run with a real server
 
@@ -21,6 +22,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     tables = OWN_TABLES if given is None else [here / given]
     if {"group", "values"} <= set(metafunc.fixturenames):
         metafunc.parametrize(("group", "values"), list(_cases(tables)))
+    if "coordinator_case" in metafunc.fixturenames:
+        chosen = metafunc.config.getoption("--coordinator-cases")
+        files = OWN_COORDINATOR_TABLES if chosen is None else [here / chosen]
+        rows = [case for file in files for case in json.loads(file.read_text(encoding="utf-8"))]
+        named = [pytest.param(case, id=case.get("name", "nameless")) for case in rows]
+        metafunc.parametrize("coordinator_case", named)
     if "zookeeper_case" in metafunc.fixturenames:
         cases = [
             pytest.param(case.values[1], id=case.id)

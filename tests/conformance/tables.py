@@ -9,6 +9,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 OWN_TABLES = (HERE / "cases.json", HERE / "extra_cases.json")
+OWN_COORDINATOR_TABLES = (HERE / "coordinators" / "cleaner_cases.json",)
 SECTIONS = ("cases", "derived_cases")
 
 
