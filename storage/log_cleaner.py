@@ -111,7 +111,10 @@ class Cleaning:
         self._build_map()
         end = self._offsets.latest_offset + 1
         self.stats.map_utilization = self._offsets.utilization
-        sources = [source for source in self._sources if source.segment.base_offset < end]
+        bound = self._found.bound
+        sources = [
+            s for s in self._sources if s.segment.base_offset < end and s.end_offset <= bound
+        ]
         if sources:
             self._note(self._found.first_dirty)  # before the first copy has gaps
             self._copy_all(sources)

@@ -101,7 +101,7 @@ def records_of(data: RecordBytes) -> list[Record]:
         assert end <= len(data), f"the batch at {position} is not whole"
         at = position + HEADER.size
         for _ in range(count):
-            size, at = _read_varint(data, at)
+            size, at = read_varint(data, at)
             found.append(_read_record(data, at, base_offset, leader_epoch))
             at += size
         assert at == end, f"the batch at {position} holds more than its records"
@@ -159,19 +159,20 @@ def _varint(number: int) -> bytes:
 
 
 def _read_record(data: RecordBytes, at: int, base_offset: int, leader_epoch: int) -> Record:
-    _, at = _read_varint(data, at + 1)  # after the attributes: the timestamp delta
-    offset_delta, at = _read_varint(data, at)
+    _, at = read_varint(data, at + 1)  # after the attributes: the timestamp delta
+    offset_delta, at = read_varint(data, at)
     key, at = _read_sized(data, at)
     value, at = _read_sized(data, at)
     return Record(base_offset + offset_delta, leader_epoch, key, value)
 
 
 def _read_sized(data: RecordBytes, at: int) -> tuple[bytes | None, int]:
-    size, at = _read_varint(data, at)
+    size, at = read_varint(data, at)
     return (None, at) if size < 0 else (bytes(data[at : at + size]), at + size)
 
 
-def _read_varint(data: RecordBytes, at: int) -> tuple[int, int]:
+def read_varint(data: RecordBytes, at: int) -> tuple[int, int]:
+    """Return a number and the position after it."""
     read = shift = 0
     while True:
         byte = data[at]
