@@ -31,8 +31,7 @@ from regent.storage.log_cleaner import (
 from regent.storage.offset_map import OffsetMap
 from regent.storage.unified_log import UnifiedLog
 
-_BREATH_BYTES = 64 * 1024  # about a millisecond of work
-_BREATH_S = 0.000_1  # other threads wait for the interpreter: 5 ms each time without these pauses
+_BREATH_S = 0.000_05  # other threads wait for the interpreter: 5 ms each time without these pauses
 _log = logging.getLogger(__name__)
 
 
@@ -54,6 +53,7 @@ class LogCleanerManager:
         self.states = CleaningStates()
         self.max_dirty_ratio = 0.0
         self.last_stats = CleanerStats()
+        self.work_s = 0.002  # between two pauses
         self._logs = logs
         self._settings = settings
         self._wall_clock_ms = wall_clock_ms
@@ -185,18 +185,18 @@ class LogCleanerManager:
         return True
 
     def _work(self, log: UnifiedLog) -> Work:
-        worked = 0
+        worked, begun = 0, time.monotonic()
 
         def on_bytes(size: int) -> None:
-            nonlocal worked
+            nonlocal worked, begun
             worked += size
-            if worked < _BREATH_BYTES:
+            if time.monotonic() - begun < self.work_s:
                 return
             self._check(log)
             self.throttle.note(worked)
-            worked = 0
             self._check(log)
             time.sleep(_BREATH_S)
+            worked, begun = 0, time.monotonic()
 
         buffer_bytes = self._settings.log_cleaner_io_buffer_size // 2
         return Work(self.new_map, buffer_bytes, on_bytes, self._checkpoint)

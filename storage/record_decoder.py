@@ -27,7 +27,7 @@ def uncompressed(header: BatchHeader, batch: memoryview) -> bytes:
     return decompressed(header.compression, batch[HEADER_SIZE:])
 
 
-def records_of(data: bytes, count: int) -> Iterator[DecodedRecord]:
+def records_of(data: bytes, count: int) -> Iterator[DecodedRecord]:  # noqa: C901
     """Yield the records. Raises ``ValueError`` or ``IndexError`` if they are not well-formed.
 
     Varints of one or two bytes, which are nearly all, are read in place: calls would double the
@@ -39,7 +39,11 @@ def records_of(data: bytes, count: int) -> Iterator[DecodedRecord]:
         size = data[at]
         at += 1
         if size > 127:
-            size, at = read_varint(data, start)
+            more = data[at]
+            at += 1
+            size += (more << 7) - 128
+            if more > 127:
+                size, at = read_varint(data, start)
         end = at + (size >> 1)
         time = data[at + 1]  # after the attributes
         at += 2
