@@ -20,7 +20,7 @@ from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.actors.timer import RepeatingTimer
 from regent.actors.topic_configs import ThrottledReplication, TopicConfigs
-from regent.broker.machine_settings import log_defaults, log_directories
+from regent.broker.machine_settings import cleaner_settings, log_defaults, log_directories
 from regent.config.settings import Settings
 from regent.core.errors import DamagedRecordsError, StorageError
 from regent.core.model import BrokerId, TopicPartition
@@ -62,6 +62,7 @@ class BrokerStorage:
                 topic_partition, error
             ),
             recovery_threads=self._settings.num_recovery_threads_per_data_dir,
+            cleaner=cleaner_settings(settings),
         )
 
     def open(self) -> None:
@@ -92,24 +93,34 @@ class BrokerStorage:
         replica_manager: ReplicaManager,
         on_directory_failed: Callable[[], None],
     ) -> None:
-        """Start the threads that checkpoint, flush, clean up and verify the logs.
+        """Start the threads that checkpoint, flush, clean up, verify and compact the logs.
 
         ``on_directory_failed`` may be called on any thread, which may hold locks. It is not called
         for earlier failures, because no control request has used those directories yet.
         """
         self._on_directory_failed = on_directory_failed
-        settings, logs = self._settings, self.logs
         self._undo.callback(replica_manager.checkpoint_high_watermarks)
         upkeep = Scheduler("log-upkeep")
         self._undo.callback(upkeep.shutdown)
         for task, interval_ms in self.upkeep(replica_manager).items():
             RepeatingTimer(upkeep, interval_ms, task, first_after_ms=_SETTLE_MS)
+        self._on_records_damaged = replica_manager.on_records_damaged
+        for name, (long_task, interval_ms) in self.long_tasks().items():
+            own = Scheduler(name)
+            self._undo.callback(own.shutdown)
+            RepeatingTimer(own, interval_ms, long_task)
+        self._undo.callback(self.logs.cleaner.stop)
+
+    def long_tasks(self) -> Mapping[str, tuple[Callable[[], object], int]]:
+        """Return the tasks with a thread of their own: its name, the task, its period in ms."""
+        settings, logs = self._settings, self.logs
+        tasks: dict[str, tuple[Callable[[], object], int]] = {}
         if settings.log_verification_bytes_per_s > 0:
-            self._on_records_damaged = replica_manager.on_records_damaged
-            verification = Scheduler("log-verification")
-            self._undo.callback(verification.shutdown)
             a_second = partial(logs.verify, settings.log_verification_bytes_per_s)
-            RepeatingTimer(verification, _VERIFICATION_INTERVAL_MS, a_second)
+            tasks["log-verification"] = a_second, _VERIFICATION_INTERVAL_MS
+        if settings.log_cleaner_enable:
+            tasks["log-cleaner"] = logs.cleaner.clean_all, settings.log_cleaner_backoff_ms
+        return tasks
 
     def upkeep(self, replica_manager: ReplicaManager) -> Mapping[Callable[[], None], int]:
         """Return the maintenance tasks of the logs, each with its period in milliseconds."""

@@ -11,7 +11,7 @@ from regent.config.settings import ISR_CHANGES_THROUGH_ZOOKEEPER, Settings, rows
 from regent.config.settings_file import connections_per_ip_overrides
 from regent.core.controller.services import ControllerSettings
 from regent.core.coordinator.group.group_metadata_manager import GroupConfig, GroupLogSettings
-from regent.core.log_config import BROKER_NAMES, LogConfig
+from regent.core.log_config import BROKER_NAMES, CleanerSettings, LogConfig
 from regent.core.replication.replica_manager import ReplicationSettings
 from regent.core.setting import Scope
 from regent.transport.kafka.connection import KafkaLimits
@@ -63,6 +63,11 @@ def log_defaults(settings: Settings) -> LogConfig:
             for field, name in BROKER_NAMES.items()
         }
     )
+
+
+def cleaner_settings(settings: Settings) -> CleanerSettings:
+    """Return the settings of the log cleaner."""
+    return _filled(CleanerSettings, settings.log)
 
 
 def log_directories(settings: Settings, data_dir: Path) -> list[Path]:

@@ -18,6 +18,7 @@ from regent.core.log_config import LogConfig
 from regent.core.model import TopicPartition
 from regent.core.protocol.control import TopicId
 from regent.storage.checkpoints import (
+    CLEANED_OFFSETS,
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
@@ -26,6 +27,7 @@ from regent.storage.checkpoints import (
     write_offsets,
     write_topic_id,
 )
+from regent.storage.cleanable_logs import NEVER_CLEANED
 from regent.storage.log_contents import LogContents
 from regent.storage.log_deletion import delete_renamed_logs, rename_log
 from regent.storage.log_directory import LogDirectory
@@ -44,7 +46,6 @@ from regent.storage.stray_logs import (
 from regent.storage.suspect_logs import FoundLogs, SuspectLogs
 from regent.storage.unified_log import UnifiedLog
 
-_CLEANED = "cleaner-offset-checkpoint"  # of Kafka's log cleaner
 _FLUSHING_THREADS = 8  # they wait for the disk; the file system merges concurrent flushes
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -136,8 +137,8 @@ class DirectoryLogs:
             RECOVERY_POINTS: recovery_points,
             LOG_START_OFFSETS: starts,
             HIGH_WATERMARKS: high_watermarks,
+            CLEANED_OFFSETS: (cleaned := self._read(CLEANED_OFFSETS)),
         }
-        compacted = self._read(_CLEANED)
         self.strays.load()
         now_ms = self._settings.wall_clock_ms()
 
@@ -150,7 +151,7 @@ class DirectoryLogs:
                     CheckpointedOffsets(
                         starts.get(topic_partition, 0),
                         recovery_points.get(topic_partition, 0),
-                        topic_partition in compacted,
+                        cleaned.get(topic_partition, NEVER_CLEANED),
                     ),
                     was_closed_cleanly=was_closed_cleanly,
                     now_ms=now_ms,
@@ -326,7 +327,11 @@ class DirectoryLogs:
             contents, _ = load_log(
                 path,
                 self._settings.config_of(topic_partition.topic),
-                CheckpointedOffsets(progress.log_start_offset, progress.recovery_point),
+                CheckpointedOffsets(
+                    progress.log_start_offset,
+                    progress.recovery_point,
+                    0 if progress.is_compacted else NEVER_CLEANED,
+                ),
                 was_closed_cleanly=False,
                 now_ms=self._settings.wall_clock_ms(),
             )
@@ -351,6 +356,8 @@ class DirectoryLogs:
         ):
             if self._written.get(checkpoint, {}).get(topic_partition, 0) > 0:
                 write()
+        if topic_partition in self._written.get(CLEANED_OFFSETS, {}):
+            self.checkpoint_cleaned_offsets()
 
     def remove(self, topic_partition: TopicPartition, suffix: str) -> None:
         """Close a log and rename its directory. Raises ``StorageError``."""
@@ -373,7 +380,10 @@ class DirectoryLogs:
     def _note_progress(self, log: UnifiedLog) -> None:
         watermark = self.high_watermarks.get(log.topic_partition, 0)
         try:
-            progress = StrayLogCheckpoint(log.log_start_offset, log.recovery_point, watermark)
+            is_compacted = int(log.first_dirty != NEVER_CLEANED)
+            progress = StrayLogCheckpoint(
+                log.log_start_offset, log.recovery_point, watermark, is_compacted
+            )
             write_checkpoint(log.path, progress)
         except ShortageError:
             raise
@@ -399,6 +409,7 @@ class DirectoryLogs:
         del log
         self.checkpoint_recovery_points()
         self.checkpoint_log_start_offsets()
+        self.checkpoint_cleaned_offsets()
 
     # --- checkpoints ---
 
@@ -415,6 +426,18 @@ class DirectoryLogs:
         """Write the log start offsets. Raises ``StorageError``."""
         logs = list(self.logs.values())
         self._write(LOG_START_OFFSETS, {log.topic_partition: log.log_start_offset for log in logs})
+
+    def checkpoint_cleaned_offsets(self) -> None:
+        """Write up to where the logs were cleaned. Raises ``StorageError``.
+
+        Logs that could not be opened keep their entry, which explains gaps in them.
+        """
+        former = self._written.get(CLEANED_OFFSETS, {})
+        offsets = {name: former[name] for name in list(self.refused) if name in former}
+        for log in list(self.logs.values()):
+            if log.first_dirty != NEVER_CLEANED:
+                offsets[log.topic_partition] = log.first_dirty
+        self._write(CLEANED_OFFSETS, offsets)
 
     def _write(self, checkpoint: str, offsets: Mapping[TopicPartition, int]) -> None:
         with self._checkpoint_lock, self.directory:

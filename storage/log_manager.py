@@ -15,11 +15,17 @@ from regent.core.errors import (
     ShortageError,
     StorageError,
 )
-from regent.core.log_config import DEFAULT_LOG_CONFIG, LogConfig
+from regent.core.log_config import (
+    DEFAULT_CLEANER_SETTINGS,
+    DEFAULT_LOG_CONFIG,
+    CleanerSettings,
+    LogConfig,
+)
 from regent.core.model import NO_LOG_END, BrokerId, SuspectReplicas, TopicPartition
 from regent.core.protocol.control import TopicId
 from regent.core.replica_logs import SeenOfCluster
 from regent.storage.directory_logs import DirectoryLogs, LogSettings
+from regent.storage.log_cleaner_manager import LogCleanerManager
 from regent.storage.log_directory import LogDirectory
 from regent.storage.log_names import STRAY, TO_DELETE
 from regent.storage.segment_scrubber import SegmentScrubber
@@ -45,8 +51,8 @@ class LogManager:
     no lock while they wait for the disk. ``on_directory_failed`` is called with a directory that
     failed while the manager was open, or in which a log is damaged, on the thread that found the
     error and under the locks of that thread. ``on_records_damaged`` is called with a log in which
-    ``verify`` found damage, on its thread without a lock; the log remains in use. ``make_log`` has
-    the parameters of ``UnifiedLog``; simulations replace it to observe appends.
+    ``verify`` or ``cleaner`` found damage, on its thread without a lock; the log remains in use.
+    ``make_log`` has the parameters of ``UnifiedLog``; simulations replace it to observe appends.
     """
 
     def __init__(
@@ -59,6 +65,7 @@ class LogManager:
         on_records_damaged: Callable[[TopicPartition, DamagedRecordsError], None] = _ignore,
         recovery_threads: int = 1,
         wall_clock_ms: Callable[[], int] = _wall_clock_ms,
+        cleaner: CleanerSettings = DEFAULT_CLEANER_SETTINGS,
         make_log: Callable[..., UnifiedLog] = UnifiedLog,
     ) -> None:
         self._broker_id = broker_id
@@ -72,6 +79,9 @@ class LogManager:
         self._homes: dict[TopicPartition, DirectoryLogs] = {}
         self._removed: dict[TopicPartition, None] = {}  # while a directory was offline
         self._scrubber = SegmentScrubber(self._usable_logs, wall_clock_ms, on_records_damaged)
+        self.cleaner = LogCleanerManager(
+            self._usable_logs, cleaner, wall_clock_ms, self._checkpoint_cleaned, on_records_damaged
+        )
         settings = LogSettings(
             self._config_of,
             wall_clock_ms,
@@ -192,6 +202,11 @@ class LogManager:
     def failed_directories(self) -> frozenset[Path]:
         """The directories that are offline until the next start."""
         return frozenset(d.directory.path for d in self._directories if d.is_offline)
+
+    @property
+    def directories(self) -> frozenset[Path]:
+        """All directories."""
+        return frozenset(d.directory.path for d in self._directories)
 
     @property
     def live_directories(self) -> frozenset[Path]:
@@ -423,9 +438,19 @@ class LogManager:
         """
         return self._scrubber.run(max_bytes)
 
+    def _checkpoint_cleaned(self, log: UnifiedLog) -> None:
+        """Write up to where the logs in the directory of a log were cleaned."""
+        home = self._homes.get(log.topic_partition)
+        if home is not None and home.directory is log.directory:
+            home.checkpoint_cleaned_offsets()
+
     def checkpoint_recovery_points(self) -> None:
         """Write the recovery points of the logs."""
         self._for_each_live(DirectoryLogs.checkpoint_recovery_points)
+
+    def checkpoint_cleaned_offsets(self) -> None:
+        """Write up to where the logs were cleaned."""
+        self._for_each_live(DirectoryLogs.checkpoint_cleaned_offsets)
 
     def checkpoint_log_start_offsets(self) -> None:
         """Write the log start offsets."""

@@ -9,7 +9,7 @@ not supported, but logs that contain them can be read.
 from __future__ import annotations
 
 import struct
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -98,6 +98,17 @@ class ProducerStateManager:
             return None
         newest = entry.newest
         return LastOfProducer(entry.epoch, newest.last_sequence, newest.last_offset)
+
+    def last_of_all(self) -> Mapping[int, LastOfProducer]:
+        """Return the last batch of each producer."""
+        found = ((producer_id, self.last(producer_id)) for producer_id in self._producers)
+        return {producer_id: last for producer_id, last in found if last is not None}
+
+    @property
+    def first_open_transaction(self) -> int | None:
+        """The first offset of a transaction that has not ended; None: there is none."""
+        starts = (entry.first_offset_of_transaction for entry in self._producers.values())
+        return min((start for start in starts if start >= 0), default=None)
 
     # --- appending ---
 
@@ -214,6 +225,11 @@ class ProducerStateManager:
         for found in self.snapshot_offsets():
             if found < offset:
                 self._delete(found)
+
+    def delete_snapshots_at(self, offsets: Iterable[int]) -> None:
+        """Delete the snapshots at these offsets. Raises ``StorageError``."""
+        for offset in offsets:
+            self._delete(offset)
 
     def clear(self) -> None:
         """Remove all producers and snapshots. Raises ``StorageError``."""
