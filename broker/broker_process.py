@@ -163,6 +163,7 @@ class BrokerProcess(ControllerListener):
                 self._topics,
                 self._keeper,
                 lambda: self._cluster_id,
+                self._storage.logs,
             )
         )
         for published in (

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from regent.api.config_changes import config_change_apis
 from regent.api.configs import ConfigView, config_apis
 from regent.api.delete_records import delete_records_apis
+from regent.api.describe_producers import describe_producers_apis
 from regent.api.fetch import fetch_apis
+from regent.api.log_dirs import log_dir_apis
 from regent.api.metadata import metadata_apis
 from regent.api.offsets import offset_apis
 from regent.api.produce import produce_apis
@@ -24,6 +26,7 @@ from regent.broker.broker_settings import broker_settings
 from regent.broker.machine_settings import kafka_limits
 from regent.broker.topic_service import BrokerTopicService
 from regent.config.settings import Settings
+from regent.core.log_dirs import LocalLogDirectories
 from regent.core.model import BrokerId
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
@@ -47,6 +50,7 @@ class Served:
     topics: BrokerTopicService
     zookeeper: ZooKeeper
     cluster_id: Callable[[], str | None]
+    log_directories: LocalLogDirectories
 
 
 class KafkaEndpoint:
@@ -59,6 +63,7 @@ class KafkaEndpoint:
         self._listening = listen(settings.broker.host, settings.broker.port)
         self.port: int = self._listening.getsockname()[1]
         self._calls = ThreadPoolExecutor(_ZOOKEEPER_CALLS, thread_name_prefix="zookeeper-calls")
+        self._queries = ThreadPoolExecutor(1, thread_name_prefix="long-queries")
         self._listener: KafkaListener | None = None
 
     @property
@@ -79,6 +84,7 @@ class KafkaEndpoint:
         else:
             self._listener.close()
         self._calls.shutdown(wait=False, cancel_futures=True)
+        self._queries.shutdown(wait=False, cancel_futures=True)
 
     def _apis(self, served: Served) -> Sequence[KafkaApi]:
         replicas, cache, zookeeper = served.replica_manager, served.cache, served.zookeeper
@@ -101,4 +107,6 @@ class KafkaEndpoint:
             *config_apis(view, self._calls),
             *config_change_apis(served.topics),
             *producer_id_apis(producer_ids.take_block, self._calls),
+            *describe_producers_apis(replicas, cache, self._queries),
+            *log_dir_apis(replicas, served.log_directories, self._queries),
         ]

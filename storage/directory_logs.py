@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from regent.core.errors import BadDataError, ShortageError, StorageError
 from regent.core.log_config import LogConfig
+from regent.core.log_dirs import UNKNOWN_BYTES, LogDirectoryState, LogInDirectory
 from regent.core.model import TopicPartition
 from regent.core.protocol.control import TopicId
 from regent.storage.checkpoints import (
@@ -45,6 +46,7 @@ from regent.storage.suspect_logs import FoundLogs, SuspectLogs
 from regent.storage.unified_log import UnifiedLog
 
 _CLEANED = "cleaner-offset-checkpoint"  # of Kafka's log cleaner
+_MAX_BYTES = 2**63 - 1  # of Kafka's protocol
 _FLUSHING_THREADS = 8  # they wait for the disk; the file system merges concurrent flushes
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -102,6 +104,17 @@ class DirectoryLogs:
             return read_topic_id(self.directory.path / str(topic_partition))
         except (BadDataError, StorageError):
             return None
+
+    def describe(self) -> LogDirectoryState:
+        """Return its logs, and the size of its file system."""
+        path = self.directory.path.absolute()
+        if self.is_offline:
+            return LogDirectoryState(str(path), is_offline=True)
+        logs = [
+            LogInDirectory(topic_partition, log.size, log.log_end_offset, is_future=False)
+            for topic_partition, log in list(self.logs.items())
+        ]
+        return LogDirectoryState(str(path), False, logs, *_file_system_bytes(path))
 
     # --- opening ---
 
@@ -497,6 +510,16 @@ class DirectoryLogs:
     def usable(self) -> Iterator[UnifiedLog]:
         """Yield the logs that can be used."""
         return (log for log in list(self.logs.values()) if log.is_usable)
+
+
+def _file_system_bytes(path: Path) -> tuple[int, int]:
+    """Return the total and the usable bytes; -1, -1 if unknown."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return UNKNOWN_BYTES, UNKNOWN_BYTES
+    total, usable = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+    return min(total, _MAX_BYTES), min(usable, _MAX_BYTES)
 
 
 def _has_closed(log: UnifiedLog) -> bool:

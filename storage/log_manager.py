@@ -16,6 +16,7 @@ from regent.core.errors import (
     StorageError,
 )
 from regent.core.log_config import DEFAULT_LOG_CONFIG, LogConfig
+from regent.core.log_dirs import LogDirectoryState
 from regent.core.model import NO_LOG_END, BrokerId, SuspectReplicas, TopicPartition
 from regent.core.protocol.control import TopicId
 from regent.core.replica_logs import SeenOfCluster
@@ -39,7 +40,7 @@ def _wall_clock_ms() -> int:
 
 
 class LogManager:
-    """Implements ``core.replica_logs.ReplicaLogs``.
+    """Implements ``core.replica_logs.ReplicaLogs`` and ``core.log_dirs.LocalLogDirectories``.
 
     Thread-safe: retention, flushing and checkpoints run on another thread than appending, and hold
     no lock while they wait for the disk. ``on_directory_failed`` is called with a directory that
@@ -207,6 +208,10 @@ class LogManager:
         self._is_open = False
         self._for_each_live(lambda logs: logs.close(is_clean=is_clean))
         self._unlock()
+
+    def describe(self) -> Sequence[LogDirectoryState]:
+        """Return what is in each directory."""
+        return [logs.describe() for logs in self._directories]
 
     # --- settings ---
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from regent.core.errors import BadDataError, Errors, RecordsRefusedError
-from regent.core.replica_logs import LastOfProducer
+from regent.core.replica_logs import ActiveProducer, LastOfProducer
 from regent.storage.atomic_file import write_atomically
 from regent.storage.file_errors import storage_error
 from regent.storage.record_batch import INT32_MAX, NO_PRODUCER_EPOCH, NO_SEQUENCE, BatchHeader
@@ -98,6 +98,20 @@ class ProducerStateManager:
             return None
         newest = entry.newest
         return LastOfProducer(entry.epoch, newest.last_sequence, newest.last_offset)
+
+    def active(self) -> Sequence[ActiveProducer]:
+        """Return the state of every producer."""
+        return [
+            ActiveProducer(
+                producer_id,
+                entry.epoch,
+                entry.last_sequence,
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                entry.first_offset_of_transaction,
+            )
+            for producer_id, entry in self._producers.items()
+        ]
 
     # --- appending ---
 

@@ -21,6 +21,7 @@ from regent.core.records import NO_RECORDS, RecordBytes, Records
 from regent.core.replica_logs import (
     MAX_TIMESTAMP,
     NO_TIMESTAMP,
+    ActiveProducer,
     AppendedRecords,
     EpochEndOffset,
     LastOfProducer,
@@ -179,6 +180,11 @@ class UnifiedLog:
         """Return the last batch of an idempotent producer, if it is known."""
         with self._lock:
             return self._contents.producers.last(producer_id)
+
+    def active_producers(self) -> Sequence[ActiveProducer]:
+        """Return all idempotent producers that are known."""
+        with self._lock:
+            return self._contents.producers.active()
 
     def append_as_leader(self, records: RecordBytes, leader_epoch: int) -> AppendedRecords:
         """Check batches from a producer, give them offsets and the epoch, and append them."""

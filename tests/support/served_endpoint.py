@@ -14,6 +14,7 @@ from regent.core.protocol.control import UpdateMetadataBroker, UpdateMetadataEnd
 from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
+from regent.storage.log_manager import LogManager
 from regent.transport.kafka.metrics import Closed
 from regent.transport.server import ControlServer
 from regent.transport.sockets import new_context
@@ -60,7 +61,14 @@ class ServedEndpoint:
         self.port: int = self.endpoint.port
         self._lead(topic, control.endpoint)
         self.endpoint.serve(
-            Served(self.replica_manager, cache, topics, zookeeper, lambda: "a-cluster")
+            Served(
+                self.replica_manager,
+                cache,
+                topics,
+                zookeeper,
+                lambda: "a-cluster",
+                LogManager([], BROKER),
+            )
         )
 
     @property
