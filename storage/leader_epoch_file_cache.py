@@ -48,6 +48,7 @@ class LeaderEpochFileCache:
             return False
         self._epochs = [epoch for epoch, _ in entries]
         self._starts = [start for _, start in entries]
+        self._is_flushed = False  # an earlier process may not have waited for the disk
         return rows is not None
 
     def save(self) -> None:
