@@ -1,22 +1,33 @@
-"""DescribeLogDirs, versions 0 to 4 (KIP-113, KIP-827).
+"""AlterReplicaLogDirs, versions 0 to 2, and DescribeLogDirs, versions 0 to 4 (KIP-113, KIP-827).
 
-Mirrors ``kafka.server.ReplicaManager.describeLogDirs``. The handlers run on a thread of their own,
-because a broker may have many logs, and a file system may be slow to tell its size.
+Mirrors ``kafka.server.KafkaApis.handleAlterReplicaLogDirsRequest`` and
+``ReplicaManager.describeLogDirs``. The handlers run on a thread of their own, because a broker may
+have many logs, and a file system may be slow to tell its size.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 
 from regent.core.errors import Errors
 from regent.core.log_dirs import LocalLogDirectories, LogDirectoryState, LogInDirectory
 from regent.core.model import TopicPartition
-from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.api import (
+    KafkaAnswer,
+    KafkaApi,
+    KafkaApiKey,
+    KafkaHandler,
+    KafkaRequest,
+)
 from regent.transport.kafka.message import answer, decode
 from regent.transport.kafka.messages.log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
@@ -35,10 +46,31 @@ class HostedReplicas(Protocol):
         ...
 
 
+class ReplicaMover(Protocol):
+    """Moves replicas; ``ReplicaAlterLogDirsManager`` implements it. Thread-safe."""
+
+    def alter(self, paths: Mapping[TopicPartition, str]) -> Mapping[TopicPartition, Errors]:
+        """Begin to move replicas to directories."""
+        ...
+
+
 def log_dir_apis(
-    replicas: HostedReplicas, directories: LocalLogDirectories, executor: Executor
+    replicas: HostedReplicas,
+    directories: LocalLogDirectories,
+    mover: ReplicaMover,
+    executor: Executor,
 ) -> Sequence[KafkaApi]:
     """Return the APIs about log directories, whose handlers run in ``executor``."""
+
+    def alter(request: KafkaRequest) -> KafkaAnswer:
+        asked = decode(AlterReplicaLogDirsRequest, request)
+        paths = {
+            TopicPartition(topic.name, partition): row.path
+            for row in asked.dirs
+            for topic in row.topics
+            for partition in topic.partitions
+        }
+        return answer(AlterReplicaLogDirsResponse(results=_outcomes(mover.alter(paths))), request)
 
     def describe(request: KafkaRequest) -> KafkaAnswer:
         asked = decode(DescribeLogDirsRequest, request)
@@ -52,13 +84,29 @@ def log_dir_apis(
         results = tuple(_result(state, wanted, replicas) for state in directories.describe())
         return answer(DescribeLogDirsResponse(error_code=Errors.NONE, results=results), request)
 
-    def on_thread(handle: Callable[[KafkaRequest], KafkaAnswer]) -> KafkaApi:
+    def on_thread(handle: Callable[[KafkaRequest], KafkaAnswer]) -> KafkaHandler:
         async def run(request: KafkaRequest) -> KafkaAnswer:
             return await asyncio.get_running_loop().run_in_executor(executor, handle, request)
 
-        return KafkaApi(KafkaApiKey.DESCRIBE_LOG_DIRS, 0, 4, run)
+        return run
 
-    return [on_thread(describe)]
+    return [
+        KafkaApi(KafkaApiKey.ALTER_REPLICA_LOG_DIRS, 0, 2, on_thread(alter)),
+        KafkaApi(KafkaApiKey.DESCRIBE_LOG_DIRS, 0, 4, on_thread(describe)),
+    ]
+
+
+def _outcomes(
+    errors: Mapping[TopicPartition, Errors],
+) -> tuple[AlterReplicaLogDirTopicResult, ...]:
+    topics: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
+    for (topic, partition), error in errors.items():
+        row = AlterReplicaLogDirPartitionResult(partition_index=partition, error_code=error)
+        topics.setdefault(topic, []).append(row)
+    return tuple(
+        AlterReplicaLogDirTopicResult(topic_name=topic, partitions=tuple(rows))
+        for topic, rows in topics.items()
+    )
 
 
 def _result(

@@ -164,6 +164,7 @@ class BrokerProcess(ControllerListener):
                 self._keeper,
                 lambda: self._cluster_id,
                 self._storage.logs,
+                self._storage.move_logs(self._replica_manager),
             )
         )
         for published in (

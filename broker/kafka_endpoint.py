@@ -29,6 +29,7 @@ from regent.config.settings import Settings
 from regent.core.log_dirs import LocalLogDirectories
 from regent.core.model import BrokerId
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.listener import KafkaListener, listen
@@ -51,6 +52,7 @@ class Served:
     zookeeper: ZooKeeper
     cluster_id: Callable[[], str | None]
     log_directories: LocalLogDirectories
+    log_mover: ReplicaAlterLogDirsManager
 
 
 class KafkaEndpoint:
@@ -108,5 +110,5 @@ class KafkaEndpoint:
             *config_change_apis(served.topics),
             *producer_id_apis(producer_ids.take_block, self._calls),
             *describe_producers_apis(replicas, cache, self._queries),
-            *log_dir_apis(replicas, served.log_directories, self._queries),
+            *log_dir_apis(replicas, served.log_directories, served.log_mover, self._queries),
         ]

@@ -158,5 +158,10 @@ class LeaderEpochFileCache:
             self._epochs, self._starts = [], []
             self._note_change()
 
+    def copy_from(self, other: LeaderEpochFileCache) -> None:
+        """Take over all epochs of another log."""
+        self._epochs, self._starts = list(other._epochs), list(other._starts)
+        self._note_change()
+
     def _note_change(self) -> None:
         self._is_saved = self._is_flushed = False

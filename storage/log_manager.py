@@ -22,6 +22,7 @@ from regent.core.protocol.control import TopicId
 from regent.core.replica_logs import SeenOfCluster
 from regent.storage.directory_logs import DirectoryLogs, LogSettings
 from regent.storage.log_directory import LogDirectory
+from regent.storage.log_moves import MovesOfLogs
 from regent.storage.log_names import STRAY, TO_DELETE
 from regent.storage.segment_scrubber import SegmentScrubber
 from regent.storage.unified_log import UnifiedLog
@@ -85,6 +86,7 @@ class LogManager:
             DirectoryLogs(LogDirectory(path, self._directory_failed), settings)
             for path in directories
         ]
+        self.moves = MovesOfLogs(self._directories, self._homes, self._lock, wall_clock_ms)
 
     # --- the directories ---
 
@@ -110,6 +112,9 @@ class LogManager:
             except StorageError as error:
                 logs.directory.fail(str(error))
         for logs in self._live():
+            logs.find()
+        self.moves.complete_interrupted()
+        for logs in self._live():
             logs.load()
         self._check_any_live()
         for logs in self._directories:
@@ -117,6 +122,7 @@ class LogManager:
                 other = self._homes.setdefault(topic_partition, logs)
                 if other is not logs:
                     self._refuse_twice(topic_partition, other, logs)
+        self.moves.drop_useless()
         self._seen = self._read_seen()
 
     def join_cluster(self, cluster_id: str) -> None:
@@ -219,7 +225,7 @@ class LogManager:
         """Change the settings of topics, for their present and future logs."""
         with self._lock:
             self._configs.update(configs)
-            logs = [log for d in self._directories for log in d.logs.values()]
+            logs = [log for d in self._directories for log in d.all_logs()]
         for log in logs:
             config = configs.get(log.topic_partition.topic)
             if config is not None:
@@ -250,6 +256,7 @@ class LogManager:
         with self._lock:
             home = self._homes.get(topic_partition)
             if home is None:
+                self.moves.cancel(topic_partition)  # the log that it copied is gone
                 taken_back = self._take_back(topic_partition, topic_id)
                 found = taken_back or self._create(topic_partition, topic_id, is_new=is_new)
                 self._suspect_changes += not self.knows_all  # the list of sound logs has changed
@@ -456,7 +463,8 @@ class LogManager:
         live = self._live()
         if not live or (len(live) < len(self._directories) and not is_new):
             raise StorageError(f"{topic_partition} may be in a log directory that is offline")
-        home = min(live, key=lambda logs: len(logs.logs))
+        preferred = self.moves.take_preferred(topic_partition)
+        home = preferred or min(live, key=lambda logs: len(logs.logs))
         log = home.create(topic_partition, topic_id)
         self._homes[topic_partition] = home
         self._removed.pop(topic_partition, None)
@@ -481,6 +489,7 @@ class LogManager:
         return None
 
     def _remove(self, topic_partition: TopicPartition, suffix: str) -> None:
+        self.moves.cancel(topic_partition)
         home = self._homes.get(topic_partition)
         if home is None:
             return

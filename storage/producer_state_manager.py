@@ -160,6 +160,10 @@ class ProducerStateManager:
         if header.is_transactional and entry.first_offset_of_transaction < 0:
             entry.first_offset_of_transaction = header.base_offset
 
+    def copy_from(self, other: ProducerStateManager) -> None:
+        """Take over all producers of another log, which is not used from now on."""
+        self._producers = other._producers
+
     def remove_expired(self, now_ms: int) -> None:
         """Remove producers that wrote nothing for ``expiration_ms``."""
         expired = [

@@ -128,6 +128,16 @@ class UnifiedLog:
         return self._contents.recovery_point
 
     @property
+    def truncations(self) -> int:
+        """How often records were cut off at the end."""
+        return self._truncations
+
+    @property
+    def has_new_files(self) -> bool:
+        """Whether the names of some files are perhaps not on the disk yet."""
+        return self._contents.has_new_files
+
+    @property
     def why_unusable(self) -> str:
         """Why it cannot be used although its directory is live; empty: it can."""
         return self._unusable
@@ -349,6 +359,18 @@ class UnifiedLog:
                 self.flush()  # for appends during the first flush
             contents.close()
             self._unusable = "closed"
+
+    @contextmanager
+    def locked(self) -> Iterator[LogContents]:
+        """Hold the lock only: errors inside are not attributed to this log."""
+        with self._lock:
+            yield self._contents
+
+    def move_to(self, path: Path) -> None:
+        """Note that its directory was renamed; the caller holds the lock."""
+        self._contents.move_to(path)
+        for _, segment in self._dropped:
+            segment.move_to(path)
 
     def retire(self) -> None:
         """Refuse all later calls: the directory is about to be renamed."""

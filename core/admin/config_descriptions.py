@@ -97,6 +97,13 @@ class DynamicBrokerSettings:
         limits=(0, LONG_MAX),
         scope=Scope.PER_BROKER,
     )
+    replica_alter_log_dirs_io_max_bytes_per_second: int = setting(
+        LONG_MAX,
+        "How many bytes a second this broker may copy together for replicas that move between its"
+        " log directories (KIP-113).",
+        limits=(0, LONG_MAX),
+        scope=Scope.PER_BROKER,
+    )
 
 
 _DYNAMIC_ONLY = {row.dotted_name: row for row in settings_of(DynamicBrokerSettings())}

@@ -7,7 +7,7 @@ requests that wait to ``DelayedOperationPurgatory``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -53,7 +53,7 @@ from regent.core.replication.out_of_order_batches import OutOfOrderBatches
 from regent.core.replication.partition import Partition
 from regent.core.replication.produce import Produce, RespondToProduce
 from regent.core.replication.replica_fetcher import ReplicaFetcher
-from regent.core.replication.replication_quota import ReplicationQuotas
+from regent.core.replication.replication_quota import ReplicationQuota, ReplicationQuotas
 from regent.core.replication.suspect_replicas import SuspectTracker
 
 T = TypeVar("T")
@@ -237,6 +237,16 @@ class ReplicaManager:
         """How many requests wait."""
         with self._lock:
             return len(self._delayed)
+
+    def exclusively(self, act: Callable[[AllPartitions], T]) -> T:
+        """Run ``act`` with the hosted replicas: nothing else changes them meanwhile."""
+        with self._lock:
+            return act(self._partitions)
+
+    @property
+    def log_dirs_quota(self) -> ReplicationQuota:
+        """The limit of copies between log directories; use it inside ``exclusively``."""
+        return self._quotas.alter_log_dirs
 
     # --- clients ---
 

@@ -1,4 +1,4 @@
-"""DescribeLogDirs, with real logs and replicas."""
+"""AlterReplicaLogDirs and DescribeLogDirs, with real logs and replicas."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka.protocol.admin import DescribeLogDirsRequest
+from kafka.protocol.admin import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
 
 from regent.api.log_dirs import log_dir_apis
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.control import UpdateMetadataBroker
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.storage.log_manager import LogManager
 from tests.support.disk_logs import BATCH_BYTES, BROKER, T0, T1, U0, Machine, create, fill
@@ -42,8 +43,32 @@ class Host:
         row = DescribeLogDirsRequest.DescribableLogDirTopic
         rows = None if topics is None else [row(topic=t, partitions=p) for t, p in topics.items()]
         with ThreadPoolExecutor(1) as executor:
-            apis = log_dir_apis(self._replicas, self.logs, executor)
+            mover = ReplicaAlterLogDirsManager(self._replicas, self.logs.moves)
+            apis = log_dir_apis(self._replicas, self.logs, mover, executor)
             return ask(apis, DescribeLogDirsRequest(topics=rows), version)
+
+    def move(self, paths: dict[tuple[str, int], Path], version: int = 2) -> dict[Any, int]:
+        """Ask for moves; return the error of each partition."""
+        dirs = [
+            AlterReplicaLogDirsRequest.AlterReplicaLogDir(
+                path=str(path),
+                topics=[
+                    AlterReplicaLogDirsRequest.AlterReplicaLogDir.AlterReplicaLogDirTopic(
+                        name=topic, partitions=[partition]
+                    )
+                ],
+            )
+            for (topic, partition), path in paths.items()
+        ]
+        with ThreadPoolExecutor(1) as executor:
+            mover = ReplicaAlterLogDirsManager(self._replicas, self.logs.moves)
+            apis = log_dir_apis(self._replicas, self.logs, mover, executor)
+            answer = ask(apis, AlterReplicaLogDirsRequest(dirs=dirs), version)
+        return {
+            (topic.topic_name, row.partition_index): row.error_code
+            for topic in answer.results
+            for row in topic.partitions
+        }
 
 
 def logs_in(directory: Any) -> Logs:
@@ -119,3 +144,25 @@ def test_a_relative_directory_is_described_by_its_absolute_path(
     monkeypatch.chdir(tmp_path)
     (directory,) = LogManager([Path("data")], BROKER).describe()
     assert directory.path == str(tmp_path / "data")
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_each_replica_that_shall_move_has_an_outcome(machine: Machine, version: int):
+    host, (first, second) = Host(machine), machine.directories
+    outcomes = host.move(
+        {("t", 0): second, ("t", 1): second, ("t", 2): first, ("u", 0): first.parent}, version
+    )
+    assert outcomes == {
+        ("t", 0): Errors.NONE,
+        ("t", 1): Errors.NONE,
+        ("t", 2): Errors.REPLICA_NOT_AVAILABLE,
+        ("u", 0): Errors.LOG_DIR_NOT_FOUND,
+    }
+
+
+def test_a_log_on_its_way_is_described_in_both_directories(machine: Machine):
+    host = Host(machine)
+    host.move({("t", 0): machine.directories[1]})
+    first, second = host.describe({"t": [0]}).results
+    assert logs_in(first) == {("t", 0): (2 * BATCH_BYTES, 0, False)}
+    assert logs_in(second) == {("t", 0): (0, 2, True)}

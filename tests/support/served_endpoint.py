@@ -13,6 +13,7 @@ from regent.config.settings import Settings
 from regent.core.protocol.control import UpdateMetadataBroker, UpdateMetadataEndPoint
 from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.storage.log_manager import LogManager
 from regent.transport.kafka.metrics import Closed
@@ -60,6 +61,7 @@ class ServedEndpoint:
         stack.callback(self.endpoint.close)
         self.port: int = self.endpoint.port
         self._lead(topic, control.endpoint)
+        disk = LogManager([], BROKER)
         self.endpoint.serve(
             Served(
                 self.replica_manager,
@@ -67,7 +69,8 @@ class ServedEndpoint:
                 topics,
                 zookeeper,
                 lambda: "a-cluster",
-                LogManager([], BROKER),
+                disk,
+                ReplicaAlterLogDirsManager(self.replica_manager, disk.moves),
             )
         )
 
