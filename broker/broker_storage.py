@@ -16,6 +16,7 @@ from typing import TypeAlias
 from pykka import ActorDeadError, ActorRef
 
 from regent.actors.log_dir_event_notifier import DirectoryFailed, LogDirEventNotifier, SessionBegun
+from regent.actors.replica_alter_log_dirs_thread import CopyLogs, ReplicaAlterLogDirsThread
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.actors.timer import RepeatingTimer
@@ -24,6 +25,7 @@ from regent.broker.machine_settings import cleaner_settings, log_defaults, log_d
 from regent.config.settings import Settings
 from regent.core.errors import DamagedRecordsError, StorageError
 from regent.core.model import BrokerId, TopicPartition
+from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.storage.log_manager import LogManager
 from regent.zk.client.operations import ZooKeeper
@@ -139,6 +141,16 @@ class BrokerStorage:
             partial(logs.purge, replica_manager.is_known_topic): _PURGE_INTERVAL_MS,
         }
 
+    def move_logs(self, replica_manager: ReplicaManager) -> ReplicaAlterLogDirsManager:
+        """Start the thread that moves logs between directories; return who begins moves."""
+        scheduler = Scheduler("log-moves")
+        self._undo.callback(scheduler.shutdown)
+        manager = ReplicaAlterLogDirsManager(replica_manager, self.logs.moves)
+        thread = start_actor(ReplicaAlterLogDirsThread, manager, scheduler)
+        self._undo.callback(stop_actor, thread, _ACTOR_TIMEOUT_S)
+        manager.on_begun = partial(_tell_to_copy, thread)
+        return manager
+
     def announce_failure(self) -> None:
         """Notify the controller of a failed directory, so that it elects other leaders.
 
@@ -174,3 +186,8 @@ class BrokerStorage:
         if self._notifier is not None:
             with suppress(ActorDeadError):
                 self._notifier.tell(message)
+
+
+def _tell_to_copy(thread: ActorRef[ReplicaAlterLogDirsThread]) -> None:
+    with suppress(ActorDeadError):
+        thread.tell(CopyLogs())

@@ -209,6 +209,23 @@ class LogContents:
             for header in segment.headers(known):
                 self.producers.update(header)
 
+    def take_over(self, current: LogContents) -> None:
+        """Take over what a log with the same records knows beside them.
+
+        That is leader epochs without records, and producers whose records were deleted.
+        """
+        self.epochs.copy_from(current.epochs)
+        self.epochs.save()
+        self.producers.copy_from(current.producers)
+        self.producers.take_snapshot(self.log_end_offset)
+
+    def move_to(self, path: Path) -> None:
+        """Note that the directory of the log was renamed."""
+        self.path = self.epochs.directory = self.producers.directory = path
+        for segment in self.segments:
+            segment.move_to(path)
+        self.has_new_files = True
+
     def close_idle(self) -> None:
         """Close the files and drop the indexes of segments that were not read recently."""
         for segment in self.segments[:-1]:

@@ -348,6 +348,12 @@ class LogSegment:
             self.close()
         self._is_used = False
 
+    def move_to(self, directory: Path) -> None:
+        """Note that the directory of the log was renamed; open files stay open."""
+        self.directory = directory
+        if self._file is not None:
+            self._file.path = self.path
+
     def rename_suffix(self, suffix: str) -> None:
         """Append ``suffix`` to the file names, so that the next start does not load them.
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from regent.core.errors import BadDataError, Errors, RecordsRefusedError
-from regent.core.replica_logs import LastOfProducer
+from regent.core.replica_logs import ActiveProducer, LastOfProducer
 from regent.storage.atomic_file import write_atomically
 from regent.storage.file_errors import storage_error
 from regent.storage.record_batch import INT32_MAX, NO_PRODUCER_EPOCH, NO_SEQUENCE, BatchHeader
@@ -110,6 +110,20 @@ class ProducerStateManager:
         starts = (entry.first_offset_of_transaction for entry in self._producers.values())
         return min((start for start in starts if start >= 0), default=None)
 
+    def active(self) -> Sequence[ActiveProducer]:
+        """Return the state of every producer."""
+        return [
+            ActiveProducer(
+                producer_id,
+                entry.epoch,
+                entry.last_sequence,
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                entry.first_offset_of_transaction,
+            )
+            for producer_id, entry in self._producers.items()
+        ]
+
     # --- appending ---
 
     def check(self, headers: Iterable[BatchHeader]) -> AppendedBatch | None:
@@ -156,6 +170,10 @@ class ProducerStateManager:
         entry.batches = (*entry.batches[1 - BATCHES_TO_RETAIN :], batch)
         if header.is_transactional and entry.first_offset_of_transaction < 0:
             entry.first_offset_of_transaction = header.base_offset
+
+    def copy_from(self, other: ProducerStateManager) -> None:
+        """Take over all producers of another log, which is not used from now on."""
+        self._producers = other._producers
 
     def remove_expired(self, now_ms: int) -> None:
         """Remove producers that wrote nothing for ``expiration_ms``."""

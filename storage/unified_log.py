@@ -21,6 +21,7 @@ from regent.core.records import NO_RECORDS, RecordBytes, Records
 from regent.core.replica_logs import (
     MAX_TIMESTAMP,
     NO_TIMESTAMP,
+    ActiveProducer,
     AppendedRecords,
     EpochEndOffset,
     LastOfProducer,
@@ -127,6 +128,11 @@ class UnifiedLog:
         return self._contents.recovery_point
 
     @property
+    def has_new_files(self) -> bool:
+        """Whether the names of some files are perhaps not on the disk yet."""
+        return self._contents.has_new_files
+
+    @property
     def why_unusable(self) -> str:
         """Why it cannot be used although its directory is live; empty: it can."""
         return self._unusable
@@ -179,6 +185,11 @@ class UnifiedLog:
         """Return the last batch of an idempotent producer, if it is known."""
         with self._lock:
             return self._contents.producers.last(producer_id)
+
+    def active_producers(self) -> Sequence[ActiveProducer]:
+        """Return all idempotent producers that are known."""
+        with self._lock:
+            return self._contents.producers.active()
 
     def append_as_leader(self, records: RecordBytes, leader_epoch: int) -> AppendedRecords:
         """Check batches from a producer, give them offsets and the epoch, and append them."""
@@ -405,6 +416,18 @@ class UnifiedLog:
                 self.flush()  # for appends during the first flush
             contents.close()
             self._unusable = "closed"
+
+    @contextmanager
+    def locked(self) -> Iterator[LogContents]:
+        """Hold the lock only: errors inside are not attributed to this log."""
+        with self._lock:
+            yield self._contents
+
+    def move_to(self, path: Path) -> None:
+        """Note that its directory was renamed; the caller holds the lock."""
+        self._contents.move_to(path)
+        for _, segment in self._dropped:
+            segment.move_to(path)
 
     def retire(self) -> None:
         """Refuse all later calls: the directory is about to be renamed."""

@@ -20,6 +20,7 @@ from regent.core.replica_logs import (
     MAX_TIMESTAMP,
     NO_EPOCH_END_OFFSET,
     NO_TIMESTAMP,
+    ActiveProducer,
     AppendedRecords,
     EpochEndOffset,
     LastOfProducer,
@@ -150,6 +151,10 @@ class MemoryLog:
     def last_of_producer(self, producer_id: int) -> LastOfProducer | None:
         """Return the last batch of an idempotent producer."""
         return self._sequences.last(producer_id)
+
+    def active_producers(self) -> Sequence[ActiveProducer]:
+        """Return all idempotent producers."""
+        return self._sequences.active()
 
     def append_as_leader(self, records: RecordBytes, leader_epoch: int) -> AppendedRecords:
         """Append batches of a producer."""

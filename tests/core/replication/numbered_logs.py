@@ -11,6 +11,7 @@ from regent.core.protocol.control import TopicId
 from regent.core.records import NO_RECORDS, RecordBytes, Records
 from regent.core.replica_logs import (
     NO_EPOCH_END_OFFSET,
+    ActiveProducer,
     AppendedRecords,
     EpochEndOffset,
     OffsetOfTimestamp,
@@ -190,6 +191,10 @@ class NumberedLog:
 
     def last_of_producer(self, producer_id: int) -> None:
         """Return None, because there are no records."""
+
+    def active_producers(self) -> Sequence[ActiveProducer]:
+        """Return nothing, because there are no records."""
+        return ()
 
     def append_as_leader(self, records: RecordBytes, leader_epoch: int) -> AppendedRecords:
         """Raise."""
