@@ -51,7 +51,7 @@ def values(rows: list[dict[str, Any]]) -> list[str]:
 
 def test_what_was_consumed_as_json_can_be_produced_again(cluster: RegentCluster) -> None:
     first, second = new_topic(cluster), new_topic(cluster)
-    records = [
+    records: list[dict[str, Any]] = [
         {"key": "k", "value": "v", "headers": [{"key": "h", "value": "1"}], "timestamp_ms": 10**12},
         {"key": "k", "value": None, "headers": [], "timestamp_ms": 2 * 10**12},
         {"key_base64": "/w==", "value_base64": "/wA=", "headers": [{"key": "b", "value": None}]},
