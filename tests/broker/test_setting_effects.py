@@ -728,7 +728,24 @@ EFFECTS = {
 }
 
 _OF_GROUPS = "tests/broker/test_group_service.py"
+_OF_TRANSACTIONS = "tests/broker/test_transaction_service.py"
 ELSEWHERE = {
+    ("transactions", "transaction_max_timeout_ms"): _OF_TRANSACTIONS,
+    ("transactions", "transactional_id_expiration_ms"): _OF_TRANSACTIONS,
+    (
+        "transactions",
+        "transaction_abort_timed_out_transaction_cleanup_interval_ms",
+    ): _OF_TRANSACTIONS,
+    (
+        "transactions",
+        "transaction_remove_expired_transaction_cleanup_interval_ms",
+    ): _OF_TRANSACTIONS,
+    ("transactions", "transaction_state_log_num_partitions"): _OF_TRANSACTIONS,
+    ("transactions", "transaction_state_log_replication_factor"): _OF_TRANSACTIONS,
+    ("transactions", "transaction_state_log_min_isr"): _OF_TRANSACTIONS,
+    ("transactions", "transaction_state_log_segment_bytes"): _OF_TRANSACTIONS,
+    ("transactions", "transaction_state_log_load_buffer_size"): _OF_TRANSACTIONS,
+    ("transactions", "transaction_partition_verification_enable"): _OF_TRANSACTIONS,
     ("groups", "group_min_session_timeout_ms"): _OF_GROUPS,
     ("groups", "group_max_session_timeout_ms"): _OF_GROUPS,
     ("groups", "group_initial_rebalance_delay_ms"): _OF_GROUPS,
@@ -800,7 +817,24 @@ def test_a_topic_overrides_the_setting_of_its_logs(name: str) -> None:
     assert getattr(config, name) == other != row.default
 
 
-FOLLOWED_ELSEWHERE = {
+FOLLOWED__OF_TRANSACTIONS = "tests/broker/test_transaction_service.py"
+ELSEWHERE = {
+    ("transactions", "transaction_max_timeout_ms"): _OF_TRANSACTIONS,
+    ("transactions", "transactional_id_expiration_ms"): _OF_TRANSACTIONS,
+    (
+        "transactions",
+        "transaction_abort_timed_out_transaction_cleanup_interval_ms",
+    ): _OF_TRANSACTIONS,
+    (
+        "transactions",
+        "transaction_remove_expired_transaction_cleanup_interval_ms",
+    ): _OF_TRANSACTIONS,
+    ("transactions", "transaction_state_log_num_partitions"): _OF_TRANSACTIONS,
+    ("transactions", "transaction_state_log_replication_factor"): _OF_TRANSACTIONS,
+    ("transactions", "transaction_state_log_min_isr"): _OF_TRANSACTIONS,
+    ("transactions", "transaction_state_log_segment_bytes"): _OF_TRANSACTIONS,
+    ("transactions", "transaction_state_log_load_buffer_size"): _OF_TRANSACTIONS,
+    ("transactions", "transaction_partition_verification_enable"): _OF_TRANSACTIONS,
     "unclean.leader.election.enable": "tests/core/admin/test_config_changes.py",
     "max.connections": "tests/transport/kafka/test_listener.py",
     "max.connections.per.ip": "tests/broker/test_kafka_endpoint.py",
