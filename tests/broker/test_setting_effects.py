@@ -730,22 +730,7 @@ EFFECTS = {
 _OF_GROUPS = "tests/broker/test_group_service.py"
 _OF_TRANSACTIONS = "tests/broker/test_transaction_service.py"
 ELSEWHERE = {
-    ("transactions", "transaction_max_timeout_ms"): _OF_TRANSACTIONS,
-    ("transactions", "transactional_id_expiration_ms"): _OF_TRANSACTIONS,
-    (
-        "transactions",
-        "transaction_abort_timed_out_transaction_cleanup_interval_ms",
-    ): _OF_TRANSACTIONS,
-    (
-        "transactions",
-        "transaction_remove_expired_transaction_cleanup_interval_ms",
-    ): _OF_TRANSACTIONS,
-    ("transactions", "transaction_state_log_num_partitions"): _OF_TRANSACTIONS,
-    ("transactions", "transaction_state_log_replication_factor"): _OF_TRANSACTIONS,
-    ("transactions", "transaction_state_log_min_isr"): _OF_TRANSACTIONS,
-    ("transactions", "transaction_state_log_segment_bytes"): _OF_TRANSACTIONS,
-    ("transactions", "transaction_state_log_load_buffer_size"): _OF_TRANSACTIONS,
-    ("transactions", "transaction_partition_verification_enable"): _OF_TRANSACTIONS,
+    **{(table, row.name): _OF_TRANSACTIONS for table, row in rows() if table == "transactions"},
     ("groups", "group_min_session_timeout_ms"): _OF_GROUPS,
     ("groups", "group_max_session_timeout_ms"): _OF_GROUPS,
     ("groups", "group_initial_rebalance_delay_ms"): _OF_GROUPS,
@@ -817,24 +802,7 @@ def test_a_topic_overrides_the_setting_of_its_logs(name: str) -> None:
     assert getattr(config, name) == other != row.default
 
 
-FOLLOWED__OF_TRANSACTIONS = "tests/broker/test_transaction_service.py"
-ELSEWHERE = {
-    ("transactions", "transaction_max_timeout_ms"): _OF_TRANSACTIONS,
-    ("transactions", "transactional_id_expiration_ms"): _OF_TRANSACTIONS,
-    (
-        "transactions",
-        "transaction_abort_timed_out_transaction_cleanup_interval_ms",
-    ): _OF_TRANSACTIONS,
-    (
-        "transactions",
-        "transaction_remove_expired_transaction_cleanup_interval_ms",
-    ): _OF_TRANSACTIONS,
-    ("transactions", "transaction_state_log_num_partitions"): _OF_TRANSACTIONS,
-    ("transactions", "transaction_state_log_replication_factor"): _OF_TRANSACTIONS,
-    ("transactions", "transaction_state_log_min_isr"): _OF_TRANSACTIONS,
-    ("transactions", "transaction_state_log_segment_bytes"): _OF_TRANSACTIONS,
-    ("transactions", "transaction_state_log_load_buffer_size"): _OF_TRANSACTIONS,
-    ("transactions", "transaction_partition_verification_enable"): _OF_TRANSACTIONS,
+FOLLOWED_ELSEWHERE = {
     "unclean.leader.election.enable": "tests/core/admin/test_config_changes.py",
     "max.connections": "tests/transport/kafka/test_listener.py",
     "max.connections.per.ip": "tests/broker/test_kafka_endpoint.py",
