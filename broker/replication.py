@@ -67,7 +67,7 @@ class Replication:
     def listen(
         self,
         broker: BrokerView,
-        take: Callable[[IncomingRequest], bool] = lambda _: False,
+        take: Callable[[IncomingRequest], bool] | None = None,
     ) -> str:
         """Serve followers; return the endpoint. ``take`` answers other requests of brokers.
 

@@ -39,7 +39,7 @@ class ReplicationServer:
         reaper: Scheduler,
         *,
         on_fetched: Callable[[], None],
-        take: Callable[[IncomingRequest], bool] = lambda _: False,
+        take: Callable[[IncomingRequest], bool] | None = None,
     ) -> None:
         self._replica_manager = replica_manager
         self._reaper = reaper
@@ -50,7 +50,7 @@ class ReplicationServer:
         """Answer at once or later; runs on the thread of the socket."""
         request = incoming.body
         if not isinstance(request, FetchRequest):
-            if not self._take(incoming):
+            if self._take is None or not self._take(incoming):
                 incoming.reply.fail(Errors.UNSUPPORTED_VERSION)
             return
         answer = _Answer(incoming.reply, self._reaper)
