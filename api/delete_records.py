@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from regent.api.replies import AwaitedReply, Replies, monotonic_ms
+from regent.core.admin.topic_validation import INTERNAL_TOPICS
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import DeletedRecords
@@ -17,6 +18,7 @@ from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, Kafka
 from regent.transport.kafka.message import answer, decode
 from regent.transport.kafka.messages import delete_records as messages
 
+_INTERNAL_TOPIC = DeletedRecords(Errors.INVALID_TOPIC_EXCEPTION)
 _UNKNOWN = DeletedRecords(Errors.UNKNOWN_TOPIC_OR_PARTITION)
 
 _Deleted = Mapping[TopicPartition, DeletedRecords]
@@ -50,9 +52,13 @@ def delete_records_apis(deleter: RecordDeleter) -> Sequence[KafkaApi]:
             for topic in asked.topics
             for row in topic.partitions
         }
+        internal = [name for name in offsets if name.topic in INTERNAL_TOPICS]
+        for topic_partition in internal:
+            del offsets[topic_partition]
         reply: AwaitedReply[_Deleted] = replies.new()
         operation = deleter.delete_records(offsets, monotonic_ms(), reply.give)
         deleted = await reply.wait_for(operation, max(asked.timeout_ms, 0), deleter.expire)
+        deleted = {**dict.fromkeys(internal, _INTERNAL_TOPIC), **deleted}
         topics = tuple(_result(topic, deleted) for topic in asked.topics)
         return answer(messages.DeleteRecordsResponse(topics=topics), request)
 

@@ -1,6 +1,7 @@
-"""Produce, versions 3 to 8.
+"""Produce, versions 0 to 11.
 
 This module checks the lengths of record batches and their records; the log checks headers and CRCs.
+Versions 0 to 2 bring records of the message formats 0 and 1, which are converted.
 Checks that take long run on another thread. Later requests for the same partitions wait for them.
 The log gets views of the request, patches them and writes from them, without a copy. Mirrors
 ``kafka.server.KafkaApis.handleProduceRequest`` and ``ProduceRequest.validateRecords``.
@@ -13,15 +14,19 @@ import struct
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
+from regent.api.current_leaders import CurrentLeaders, NamedLeaders
+from regent.api.old_message_formats import is_old, up_converted
 from regent.api.record_validation import InvalidRecordsError, is_quick, validate
 from regent.api.replies import AwaitedReply, Replies, monotonic_ms
-from regent.core.errors import Errors
-from regent.core.model import TopicPartition
+from regent.core.admin.topic_validation import INTERNAL_TOPICS
+from regent.core.errors import Errors, RecordsRefusedError
+from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.client import ACKS_NONE, ProducedPartition
 from regent.core.records import RecordBytes
 from regent.core.replication.delayed_operation import DelayedOperation
+from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport.kafka.api import (
     KafkaAnswer,
     KafkaApi,
@@ -29,7 +34,9 @@ from regent.transport.kafka.api import (
     KafkaRequest,
     UnansweredRequestError,
 )
-from regent.transport.kafka.primitives import MalformedRequestError, Reader, Writer
+from regent.transport.kafka.primitives import MalformedRequestError, Writer
+
+T = TypeVar("T")
 
 _ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
 _BATCH_LENGTH: Final = struct.Struct(">i")
@@ -39,9 +46,20 @@ _ATTRIBUTES_AT: Final = 21
 _HEADER_BYTES: Final = 61
 _COMPRESSION_MASK, _ZSTD, _FIRST_WITH_ZSTD = 0x07, 4, 7
 _TRANSACTIONAL_MASK: Final = 0x10
-_PARTITION: Final = struct.Struct(">ihqq")  # index, error, base offset, log append time
+_FIRST_OF_MAGIC_2: Final = 3
+_PARTITION: Final = struct.Struct(">ihq")  # index, error, base offset
+_PARTITION_V2: Final = struct.Struct(">ihqq")  # and the log append time
 _PARTITION_V5: Final = struct.Struct(">ihqqq")  # and the log start offset
+_NO_REASONS: Final = b"\0\0\0\0\xff\xff"  # no refused records, no message
+_NO_REASONS_OR_TAGS: Final = b"\x01\0\0"  # the same in the flexible form
+_ENDINGS: Final = (*[b""] * 8, _NO_REASONS, *[_NO_REASONS_OR_TAGS] * 3)
+"""How each version ends a partition without an error. Nearly all have none, so this is quicker."""
+_MOST_BYTES_LEFT: Final = 32 * 1024 * 1024
 _checker: Final = ThreadPoolExecutor(1, "record-validation")  # one thread limits the memory
+_ADMIN_CLIENT: Final = "__admin_client"  # of Kafka's own tools
+_INTERNAL_TOPIC: Final = ProducedPartition(
+    Errors.INVALID_TOPIC_EXCEPTION, message="only brokers write to an internal topic"
+)
 _NO_TRANSACTIONS: Final = ProducedPartition(
     Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message="transactions are not supported"
 )
@@ -68,20 +86,27 @@ class ProduceTarget(Protocol):
         """Make an operation respond now."""
         ...
 
+    def current_leader(self, topic_partition: TopicPartition) -> tuple[BrokerId, int]:
+        """Return the leader of a partition and its leader epoch; -1 if unknown."""
+        ...
+
 
 class _ProduceRequest(NamedTuple):
     """One request without its records; its partitions in their original sequence."""
 
     version: int
+    answer: Writer
     is_transactional: bool
+    is_admin: bool
     acks: int
     timeout_ms: int
-    topics: Sequence[tuple[str, Sequence[int]]]
+    topics: Sequence[tuple[str, Sequence[TopicPartition]]]
 
 
-def produce_apis(target: ProduceTarget) -> Sequence[KafkaApi]:
-    """Return the API Produce, which calls ``target``."""
-    return [KafkaApi(KafkaApiKey.PRODUCE, 3, 8, _Produce(target).handle)]
+def produce_apis(target: ProduceTarget, cache: MetadataCache, listener: str) -> Sequence[KafkaApi]:
+    """Return the API Produce, which calls ``target``, for clients of ``listener``."""
+    leaders = CurrentLeaders(target.current_leader, cache, listener)
+    return [KafkaApi(KafkaApiKey.PRODUCE, 0, 11, _Produce(target, leaders).handle)]
 
 
 class _RequestSequence:
@@ -121,19 +146,25 @@ class _RequestSequence:
 class _Produce:
     """Belongs to one event loop."""
 
-    def __init__(self, target: ProduceTarget) -> None:
+    def __init__(self, target: ProduceTarget, leaders: CurrentLeaders) -> None:
         self._target = target
+        self._leaders = leaders
         self._replies = Replies()
         self._order = _RequestSequence()
+        self._bytes_left = 0  # of clients that have disconnected
 
     # Not a coroutine: while it waited for replicas it would keep the records in memory.
     def handle(self, request: KafkaRequest) -> Awaitable[KafkaAnswer]:
         """Check and append the records; the response follows when replicas have them."""
-        asked, records = _decode(request.body, request.api_version)
+        asked, records = _decode(request)
         refused = _refused(asked, records)
         accepted = _without(records, refused)
         compacted = frozenset(filter(self._target.is_compacted, accepted))
-        if self._order.has_any(accepted) or not is_quick(tuple(accepted.values())):
+        if (
+            asked.version < _FIRST_OF_MAGIC_2
+            or self._order.has_any(accepted)
+            or not is_quick(tuple(accepted.values()))
+        ):
             return self._check_elsewhere(asked, refused, accepted, compacted)
         refused.update(_invalid(accepted, compacted))
         return self._append(asked, refused, accepted)
@@ -146,13 +177,36 @@ class _Produce:
         compacted: Collection[TopicPartition],
     ) -> KafkaAnswer:
         with self._order.begin(records) as earlier:
+            size = sum(map(len, records.values())) if asked.acks == ACKS_NONE else None
             loop = asyncio.get_running_loop()
-            refused.update(await loop.run_in_executor(_checker, _invalid, records, compacted))
+            check = _invalid if asked.version >= _FIRST_OF_MAGIC_2 else _convert
+            checking = loop.run_in_executor(_checker, check, records, compacted)
+            invalid = await self._wait(checking, size)
+            refused.update(invalid)
             if earlier:
-                await asyncio.wait(earlier)
+                await self._wait(asyncio.ensure_future(asyncio.wait(earlier)), size)
             answered = self._append(asked, refused, records)
         records.clear()
         return await answered
+
+    async def _wait(self, result: asyncio.Future[T], unanswered_bytes: int | None) -> T:
+        """Wait for a result, with acks=0 also after the client has disconnected.
+
+        Such a client may close its connection as soon as it has sent its records. Like Kafka, the
+        broker appends them, up to a limit of memory. ``unanswered_bytes`` None: other acks.
+        """
+        try:
+            return await asyncio.shield(result)
+        except asyncio.CancelledError:
+            left = _MOST_BYTES_LEFT - self._bytes_left
+            if unanswered_bytes is None or unanswered_bytes > left:
+                result.cancel()
+                raise
+            self._bytes_left += unanswered_bytes
+            try:
+                return await result
+            finally:
+                self._bytes_left -= unanswered_bytes
 
     def _append(
         self,
@@ -178,30 +232,31 @@ class _Produce:
         if asked.acks == ACKS_NONE:
             _raise_first_error(produced)
             return None
-        return _encode(asked.topics, produced, asked.version)
+        return _encode(asked, produced, NamedLeaders(self._leaders))
 
 
-def _decode(
-    body: memoryview, version: int
-) -> tuple[_ProduceRequest, dict[TopicPartition, memoryview]]:
-    reader = Reader(body)
-    is_transactional = reader.nullable_string() is not None
+def _decode(request: KafkaRequest) -> tuple[_ProduceRequest, dict[TopicPartition, memoryview]]:
+    reader = request.reader()
+    version, answer = request.api_version, request.answer_writer()
+    is_transactional = version >= _FIRST_OF_MAGIC_2 and reader.nullable_string() is not None
     acks, timeout_ms = reader.unpack(_ACKS_AND_TIMEOUT)
     records: dict[TopicPartition, memoryview] = {}
-
-    def partition_of(topic: str) -> int:
-        topic_partition = TopicPartition(topic, reader.int32())
-        if topic_partition in records:
-            raise MalformedRequestError(f"{topic_partition} is twice in one request")
-        records[topic_partition] = reader.nullable_bytes() or memoryview(b"")
-        return topic_partition.partition
-
-    def topic_with_partitions() -> tuple[str, list[int]]:
-        topic = reader.string()
-        return topic, reader.array(lambda: partition_of(topic))
-
-    topics = reader.array(topic_with_partitions)
-    return _ProduceRequest(version, is_transactional, acks, timeout_ms, topics), records
+    topics: list[tuple[str, list[TopicPartition]]] = []
+    for _ in range(reader.array_length()):
+        topic, partitions = reader.string(), list[TopicPartition]()
+        for _ in range(reader.array_length()):
+            topic_partition = TopicPartition(topic, reader.int32())
+            if topic_partition in records:
+                raise MalformedRequestError(f"{topic_partition} is twice in one request")
+            records[topic_partition] = reader.nullable_bytes() or memoryview(b"")
+            reader.end_struct()
+            partitions.append(topic_partition)
+        reader.end_struct()
+        topics.append((topic, partitions))
+    reader.end_struct()
+    is_admin = request.client_id == _ADMIN_CLIENT
+    asked = _ProduceRequest(version, answer, is_transactional, is_admin, acks, timeout_ms, topics)
+    return asked, records
 
 
 def _refused(
@@ -213,6 +268,8 @@ def _refused(
     refused = {}
     for topic_partition, data in records.items():
         refusal = _refusal(data, asked.version)
+        if topic_partition.topic in INTERNAL_TOPICS and not asked.is_admin:
+            refusal = _INTERNAL_TOPIC
         if refusal is not None:
             refused[topic_partition] = refusal
     return refused
@@ -220,7 +277,9 @@ def _refused(
 
 def _refusal(data: memoryview, version: int) -> ProducedPartition | None:
     """Return why records are refused, or None. The log checks whether they are complete."""
-    if len(data) < _HEADER_BYTES:
+    if version < _FIRST_OF_MAGIC_2 and is_old(data):
+        return None
+    if len(data) < _HEADER_BYTES or is_old(data):
         return ProducedPartition(
             Errors.INVALID_RECORD, message="there must be one record batch of magic 2"
         )
@@ -264,6 +323,20 @@ def _invalid(
     return refused
 
 
+def _convert(
+    records: dict[TopicPartition, memoryview], compacted: Collection[TopicPartition]
+) -> dict[TopicPartition, ProducedPartition]:
+    """Replace records of old formats by batches; return the refused partitions; on any thread."""
+    refused = {}
+    for topic_partition, data in records.items():
+        if is_old(data):
+            try:
+                records[topic_partition] = up_converted(data)
+            except RecordsRefusedError as error:
+                refused[topic_partition] = ProducedPartition(error.error_code, message=str(error))
+    return {**refused, **_invalid(_without(records, refused), compacted)}
+
+
 def _raise_first_error(produced: Mapping[TopicPartition, ProducedPartition]) -> None:
     for topic_partition, partition in produced.items():
         if partition.error_code is not Errors.NONE:
@@ -274,28 +347,43 @@ def _raise_first_error(produced: Mapping[TopicPartition, ProducedPartition]) -> 
 
 
 def _encode(
-    topics: Sequence[tuple[str, Sequence[int]]],
+    asked: _ProduceRequest,
     produced: Mapping[TopicPartition, ProducedPartition],
-    version: int,
+    leaders: NamedLeaders,
 ) -> KafkaAnswer:
-    writer = Writer()
-    writer.int32(len(topics))
-    for topic, partitions in topics:
+    version, writer = asked.version, asked.answer
+    ending = _ENDINGS[version]
+    writer.array_length(len(asked.topics))
+    for topic, partitions in asked.topics:
         writer.string(topic)
-        writer.int32(len(partitions))
-        for index in partitions:
-            error, base_offset, append_time_ms, start, message, refused_records = produced[
-                TopicPartition(topic, index)
-            ]
-            if version < 5:
-                writer.pack(_PARTITION, index, error, base_offset, append_time_ms)
-            else:
+        writer.array_length(len(partitions))
+        for topic_partition in partitions:
+            index = topic_partition.partition
+            error, base_offset, append_time_ms, start, message, refused = produced[topic_partition]
+            if version >= 5:
                 writer.pack(_PARTITION_V5, index, error, base_offset, append_time_ms, start)
+            elif version >= 2:
+                writer.pack(_PARTITION_V2, index, error, base_offset, append_time_ms)
+            else:
+                writer.pack(_PARTITION, index, error, base_offset)
+            if error is Errors.NONE:
+                writer.encoded(ending)
+                continue
             if version >= 8:
-                writer.int32(len(refused_records))
-                for position in refused_records:
-                    writer.int32(position)
-                    writer.nullable_string(None)  # the error message for the whole batch follows
-                writer.nullable_string(message or None)
-    writer.int32(0)  # throttle time
+                _write_reasons(writer, refused, message)
+            names_leader = error is Errors.NOT_LEADER_OR_FOLLOWER and version >= 10
+            writer.end_struct({0: leaders.name(topic_partition)} if names_leader else None)
+        writer.end_struct()
+    if version >= 1:
+        writer.int32(0)  # throttle time
+    writer.end_struct(leaders.node_endpoints())
     return writer.pieces()
+
+
+def _write_reasons(writer: Writer, refused_records: Sequence[int], message: str) -> None:
+    writer.array_length(len(refused_records))
+    for position in refused_records:
+        writer.int32(position)
+        writer.nullable_string(None)  # the error message for the whole batch follows
+        writer.end_struct()
+    writer.nullable_string(message or None)

@@ -144,8 +144,8 @@ class KafkaEndpoint:
         return [
             *metadata_apis(cache, LISTENER, served.cluster_id, create_missing),
             *describe_cluster_apis(cache, LISTENER, served.cluster_id),
-            *produce_apis(replicas),
-            *fetch_apis(replicas),
+            *produce_apis(replicas, cache, LISTENER),
+            *fetch_apis(replicas, cache, LISTENER),
             *offset_apis(replicas),
             *delete_records_apis(replicas),
             *topic_apis(served.topics, lambda: _current_settings(view), self._calls),

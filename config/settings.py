@@ -320,6 +320,7 @@ class LogsConfig:
     log_index_interval_bytes: int = _default_of_topics("index_interval_bytes")
     log_flush_interval_messages: int = _default_of_topics("flush_messages")
     log_flush_interval_ms: int = _default_of_topics("flush_ms")
+    log_message_downconversion_enable: bool = _default_of_topics("message_downconversion_enable")
     log_message_timestamp_type: str = _default_of_topics("message_timestamp_type")
     log_message_timestamp_after_max_ms: int = _default_of_topics("message_timestamp_after_max_ms")
     log_message_timestamp_before_max_ms: int = _default_of_topics("message_timestamp_before_max_ms")
@@ -344,8 +345,7 @@ class GroupsConfig:
     group_initial_rebalance_delay_ms: int = setting(
         GroupConfig.group_initial_rebalance_delay_ms,
         "How long an empty group waits for more members after the first has come, and again after"
-        " each further one. `regent cluster` uses 0 unless its configuration file has this"
-        " setting.",
+        " each further one. The clusters of regent.testing do not wait.",
     )
     group_max_size: int = setting(
         GroupConfig.group_max_size, "How many members a group may have.", limits=(1, INT_MAX)

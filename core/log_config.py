@@ -70,6 +70,12 @@ class LogConfig:
         "The largest record batch.",
         limits=(0, 31 * 1024 * 1024),  # an answer to a follower must fit into a message of 64 MiB
     )
+    message_downconversion_enable: bool = _of_topics(
+        True,
+        "log.message.downconversion.enable",
+        "Whether clients older than Kafka 0.11 get records, which a broker must convert for them."
+        " Otherwise they get the error UNSUPPORTED_VERSION.",
+    )
     message_timestamp_after_max_ms: int = _of_topics(
         LONG_MAX,
         "log.message.timestamp.after.max.ms",
@@ -179,6 +185,9 @@ class LogConfig:
                 continue
             if isinstance(getattr(self, name), str):
                 changes[name] = text.strip()
+                continue
+            if isinstance(getattr(self, name), bool):
+                changes[name] = text.strip().lower() == "true"
                 continue
             with suppress(ValueError):
                 limits = LOG_SETTINGS[name].limits

@@ -7,7 +7,7 @@ then on. A ``ShortageError`` is temporary: the next attempt may succeed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from regent.core.log_config import LogConfig
@@ -20,6 +20,8 @@ NO_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
 LATEST_TIMESTAMP = -1
 MAX_TIMESTAMP = -3
+EARLIEST_LOCAL_TIMESTAMP = -4
+LATEST_TIERED_TIMESTAMP = -5
 
 
 class EpochEndOffset(NamedTuple):
@@ -186,12 +188,22 @@ class PartitionLog(Protocol):
         """
         ...
 
-    def offset_of_timestamp(self, timestamp_ms: int, limit: int) -> OffsetOfTimestamp | None:
+    def offset_of_timestamp(
+        self, timestamp_ms: int, limit: int, from_offset: int = 0
+    ) -> OffsetOfTimestamp | None:
         """Return the first record at or after a time, before offset ``limit``; None: there is none.
 
-        ``MAX_TIMESTAMP`` asks for the record with the greatest timestamp. A batch is not decoded:
-        the answer is its first offset, unless its header tells the offset of the record. Raises
-        ``DamagedRecordsError`` when the answer may be among damaged records.
+        ``MAX_TIMESTAMP`` asks for the record with the greatest timestamp. Records before
+        ``from_offset`` do not count. A batch is not decoded: the answer is the first offset in its
+        batch, unless its header tells the offset of the record. Raises ``DamagedRecordsError``
+        when the answer may be among damaged records.
+        """
+        ...
+
+    def offsets_before(self, timestamp_ms: int, count: int) -> Sequence[int]:
+        """Return offsets at which segments begin that were last written to up to a time.
+
+        Newest first, up to ``count``. The end of the log is among them if the time is not past.
         """
         ...
 

@@ -9,7 +9,7 @@ Reads of a closed segment check the CRCs of what they return until the whole seg
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from pathlib import Path
 
 from regent.core.errors import ShortageError
@@ -111,12 +111,7 @@ class LogSegment:
     def largest_timestamp(self) -> int:
         """The greatest timestamp; if there is none, the modification time of the file."""
         timestamp = self.largest.timestamp
-        if timestamp >= 0:
-            return timestamp
-        try:
-            return self.path.stat().st_mtime_ns // 1_000_000
-        except OSError as error:
-            raise storage_error(self.path, error) from None
+        return timestamp if timestamp >= 0 else self.modified_ms
 
     # --- writing ---
 
@@ -210,6 +205,19 @@ class LogSegment:
                 return header
         return None
 
+    def newest(self, from_offset: int, limit: int) -> BatchHeader | None:
+        """Return the first batch with the greatest timestamp between two offsets; None: no batch.
+
+        It ends at or after ``from_offset`` and before ``limit``.
+        """
+        known, largest = self._known, self._known.largest
+        entry = largest if largest.offset < limit else known.times.last_before(limit)
+        begin = max(from_offset, entry.offset)  # records before an entry are older than it
+        headers = takewhile(lambda header: header.last_offset < limit, self.headers(begin))
+        if largest == NO_TIMESTAMP_OFFSET or (entry == largest and begin == entry.offset):
+            return next(headers, None)
+        return max(headers, key=lambda header: header.max_timestamp, default=None)
+
     def find_end(self) -> int:
         """Return the offset after the last record, without keeping a file or an index open.
 
@@ -232,6 +240,14 @@ class LogSegment:
         for _, header in self._from_entry(lambda index: index.look_up(from_offset)):
             if header.last_offset >= from_offset:
                 yield header
+
+    @property
+    def modified_ms(self) -> int:
+        """When the file was last written to. Raises ``StorageError``."""
+        try:
+            return self.path.stat().st_mtime_ns // 1_000_000
+        except OSError as error:
+            raise storage_error(self.path, error) from None
 
     # --- files ---
 

@@ -73,9 +73,7 @@ class TimeIndex:
     @property
     def last(self) -> TimestampOffset:
         """The last entry; ``NO_TIMESTAMP_OFFSET`` if there is none."""
-        if not self._timestamps:
-            return NO_TIMESTAMP_OFFSET
-        return TimestampOffset(self._timestamps[-1], self.base_offset + self._offsets[-1])
+        return self._entry(len(self._timestamps) - 1)
 
     def maybe_append(self, entry: TimestampOffset) -> None:
         """Add an entry if its timestamp is greater than that of the last entry."""
@@ -88,8 +86,17 @@ class TimeIndex:
         found = bisect_right(self._timestamps, timestamp)
         return self.base_offset + (self._offsets[found - 1] if found else 0)
 
+    def last_before(self, offset: int) -> TimestampOffset:
+        """Return the last entry of a record before an offset; ``NO_TIMESTAMP_OFFSET``: none."""
+        return self._entry(bisect_right(self._offsets, offset - self.base_offset - 1) - 1)
+
     def truncate_to(self, offset: int) -> None:
         """Remove the entries of records from ``offset`` on."""
         keep = bisect_right(self._offsets, offset - self.base_offset - 1)
         del self._timestamps[keep:]
         del self._offsets[keep:]
+
+    def _entry(self, number: int) -> TimestampOffset:
+        if number < 0:
+            return NO_TIMESTAMP_OFFSET
+        return TimestampOffset(self._timestamps[number], self.base_offset + self._offsets[number])

@@ -1,11 +1,12 @@
 """Finds records by timestamp. Mirrors ``kafka.log.UnifiedLog.fetchOffsetByTimestamp``.
 
-Batches are not decoded: the result is the first offset of the batch that contains the record.
+Batches are not decoded: the result is the first offset of the batch that contains the record. The
+handler of ListOffsets looks for the record in the batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from regent.core.replica_logs import OffsetOfTimestamp
 from regent.storage.log_segment import LogSegment
@@ -31,17 +32,20 @@ def greatest(segments: Sequence[LogSegment], start: int, limit: int) -> OffsetOf
     """Return the first record with the greatest timestamp from ``start`` to before ``limit``."""
     best: BatchHeader | None = None
     for segment in sorted(segments, key=lambda segment: -segment.largest.timestamp):
-        if best is not None and segment.largest.timestamp <= best.max_timestamp:
+        # Its greatest timestamp may be that of a record that is not visible.
+        if best is not None and _is_newer(best, segment.largest.timestamp, segment.base_offset):
             break
-        found = _newest(segment.headers(start), start, limit)
-        if found is not None and (best is None or found.max_timestamp > best.max_timestamp):
+        found = segment.newest(start, limit)
+        if found is not None and (
+            best is None or not _is_newer(best, found.max_timestamp, found.base_offset)
+        ):
             best = found
     return None if best is None else _found(best, best.max_timestamp, start)
 
 
-def _newest(headers: Iterable[BatchHeader], start: int, limit: int) -> BatchHeader | None:
-    visible = (h for h in headers if start <= h.last_offset < limit)
-    return max(visible, key=lambda header: header.max_timestamp, default=None)
+def _is_newer(batch: BatchHeader, timestamp: int, offset: int) -> bool:
+    """Whether a batch has a greater timestamp, or the same one before ``offset``."""
+    return (batch.max_timestamp, -batch.base_offset) > (timestamp, -offset)
 
 
 def _found(header: BatchHeader, timestamp_ms: int, start: int) -> OffsetOfTimestamp:

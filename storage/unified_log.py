@@ -256,14 +256,29 @@ class UnifiedLog:
                     return records
         return NO_RECORDS
 
-    def offset_of_timestamp(self, timestamp_ms: int, limit: int) -> OffsetOfTimestamp | None:
+    def offset_of_timestamp(
+        self, timestamp_ms: int, limit: int, from_offset: int = 0
+    ) -> OffsetOfTimestamp | None:
         """Return the first record at or after a time, or with the greatest, before ``limit``."""
         with self._reading() as contents:
-            start = contents.log_start_offset
+            start = max(contents.log_start_offset, from_offset)
             segments = contents.segments_from(start)
             if timestamp_ms == MAX_TIMESTAMP:
                 return greatest(segments, start, limit)
             return first_at_or_after(segments, timestamp_ms, start, limit)
+
+    def offsets_before(self, timestamp_ms: int, count: int) -> list[int]:
+        """Return up to ``count`` offsets at which segments begin or the log ends, newest first."""
+        with self._reading() as contents:
+            start, now_ms = contents.log_start_offset, self._wall_clock_ms()
+            segments = contents.segments_from(start)
+            is_past = timestamp_ms < now_ms
+            while segments and is_past and segments[-1].modified_ms > timestamp_ms:
+                segments = segments[:-1]
+            offsets = [max(segment.base_offset, start) for segment in segments]
+            if not is_past and contents.active.size:
+                offsets.append(contents.log_end_offset)
+            return offsets[::-1][:count]
 
     # --- in the background ---
 

@@ -48,7 +48,7 @@ HOMES = {
     "click": {"cli", "jobs", "admin/cluster_connection.py"},
     "rich": {"cli"},
     "cramjam": {"core/compression.py"},
-    "crc32c": {"storage", "api/record_validation.py"},
+    "crc32c": {"storage", "api/record_validation.py", "api/old_message_formats.py"},
     "numpy": {"jobs"},
     "pyarrow": {"jobs"},
     "matplotlib": {"jobs/reports/page.py"},

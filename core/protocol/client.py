@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from regent.core.errors import Errors
 from regent.core.model import NO_EPOCH, TopicPartition
+from regent.core.protocol.control import TopicId
 from regent.core.records import NO_RECORDS, Records
 
 ACKS_NONE = 0
@@ -30,21 +31,26 @@ class ProducedPartition(NamedTuple):
 
 
 class ConsumerPosition(NamedTuple):
-    """A consumer's position in one partition; an epoch of -1: not given."""
+    """A consumer's position in one partition; an epoch of -1 or a topic id of None: not given."""
 
     fetch_offset: int
     max_bytes: int
     current_leader_epoch: int = NO_EPOCH
     last_fetched_epoch: int = NO_EPOCH
+    topic_id: TopicId | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerFetch:
-    """A consumer's Fetch: waits for ``min_bytes`` of records in all, at most until its timeout."""
+    """A consumer's Fetch: waits for ``min_bytes`` of records in all, at most until its timeout.
+
+    ``from_followers``: a follower answers, too, up to the high watermark that it knows.
+    """
 
     positions: Mapping[TopicPartition, ConsumerPosition]  # in the order of the request
     min_bytes: int = 1
     max_bytes: int = 2**31 - 1
+    from_followers: bool = False
 
 
 class ConsumedPartition(NamedTuple):
@@ -62,19 +68,30 @@ class ConsumedPartition(NamedTuple):
 
 
 class OffsetQuery(NamedTuple):
-    """ListOffsets for one partition: a time in milliseconds, -1 for the end, -2 for the start."""
+    """ListOffsets for one partition: a time in milliseconds, or one of Kafka's negative numbers.
+
+    Records before ``from_offset`` are not searched. ``max_num_offsets``: of version 0, which asks
+    for the offsets at which segments begin.
+    """
 
     timestamp_ms: int
     current_leader_epoch: int = NO_EPOCH
+    from_offset: int = 0
+    max_num_offsets: int | None = None
 
 
 class ListedOffset(NamedTuple):
-    """The answer to an ``OffsetQuery``; offset -1: no record is at or after the time."""
+    """The answer to an ``OffsetQuery``; offset -1: no record is at or after the time.
+
+    ``batch``: the record is in this batch, at ``offset`` or after it. None: it was not searched.
+    """
 
     error_code: Errors
     timestamp_ms: int = -1
     offset: int = -1
     leader_epoch: int = NO_EPOCH
+    batch: Records | None = None
+    old_style_offsets: Sequence[int] = ()
 
 
 class EpochQuery(NamedTuple):

@@ -54,8 +54,13 @@ class AllPartitions:
         topic_partition: TopicPartition,
         leader_epoch: int = NO_EPOCH,
         topic_id: TopicId | None = None,
+        *,
+        or_follower: bool = False,
     ) -> Partition | Errors:
-        """Return the partition if this broker leads it in that leader epoch, else the error."""
+        """Return the partition if this broker leads it in that leader epoch, else the error.
+
+        ``or_follower``: also if this broker follows it.
+        """
         partition = self.by_topic_partition.get(topic_partition)
         if partition is None:
             is_known = topic_partition in self._cache.snapshot.partitions
@@ -65,7 +70,8 @@ class AllPartitions:
         error = check_reader(partition, leader_epoch, topic_id)
         if error is not Errors.NONE:
             return error
-        return partition if partition.role is Role.LEADER else Errors.NOT_LEADER_OR_FOLLOWER
+        serves = partition.role is Role.LEADER or (or_follower and partition.role is Role.FOLLOWER)
+        return partition if serves else Errors.NOT_LEADER_OR_FOLLOWER
 
     def add(self, partition: Partition) -> None:
         """Add a replica whose log can be used."""

@@ -37,6 +37,7 @@ class DelayedConsumerFetch(DelayedOperation):
         self._positions = request.positions
         self._min_bytes = min(request.min_bytes, request.max_bytes)
         self._max_bytes = request.max_bytes
+        self._from_followers = request.from_followers
         self._respond = respond
         self._answers: dict[TopicPartition, ConsumedPartition] = {}
         self._size = 0
@@ -63,7 +64,12 @@ class DelayedConsumerFetch(DelayedOperation):
     def _read(
         self, topic_partition: TopicPartition, position: ConsumerPosition
     ) -> ConsumedPartition:
-        partition = self._partitions.leader_or_error(topic_partition, position.current_leader_epoch)
+        partition = self._partitions.leader_or_error(
+            topic_partition,
+            position.current_leader_epoch,
+            position.topic_id,
+            or_follower=self._from_followers,
+        )
         if isinstance(partition, Errors):
             return ConsumedPartition(partition)
         try:

@@ -5,18 +5,27 @@ Mirrors ``kafka.cluster.Partition.fetchOffsetForTimestamp`` and ``lastOffsetForL
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
 from regent.core.errors import DamagedRecordsError, Errors, StorageError
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import EpochEnd, EpochQuery, ListedOffset, OffsetQuery
-from regent.core.replica_logs import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_TIMESTAMP
+from regent.core.replica_logs import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    NO_TIMESTAMP,
+)
 from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.partition import Partition
+from regent.core.setting import LONG_MAX
 
 T = TypeVar("T")
+
+_ONE_BATCH = 1  # byte: a read returns at least one batch
 
 
 class OffsetLookups:
@@ -72,16 +81,39 @@ def _listed(query: OffsetQuery, partition: Partition) -> ListedOffset:
     log, limit = partition.local_log, partition.high_watermark
     start_of_epoch = partition.leader_epoch_start_offset
     knows_committed = start_of_epoch is not None and limit >= start_of_epoch
-    if query.timestamp_ms == EARLIEST_TIMESTAMP:
+    if query.max_num_offsets is not None:
+        return _listed_in_old_style(query, partition, knows_committed, query.max_num_offsets)
+    if query.timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
         return ListedOffset(Errors.NONE, NO_TIMESTAMP, log.log_start_offset)
+    if query.timestamp_ms == LATEST_TIERED_TIMESTAMP:
+        return ListedOffset(Errors.NONE)  # there is no tiered storage
     if query.timestamp_ms == LATEST_TIMESTAMP:
         if not knows_committed:
             return ListedOffset(Errors.OFFSET_NOT_AVAILABLE)
         return ListedOffset(Errors.NONE, NO_TIMESTAMP, limit, partition.leader_epoch)
-    found = log.offset_of_timestamp(query.timestamp_ms, limit)
+    found = log.offset_of_timestamp(query.timestamp_ms, limit, query.from_offset)
     if found is not None:
-        return ListedOffset(Errors.NONE, *found)
+        batch = log.read(found.offset, _ONE_BATCH, limit, at_least_one=True)
+        return ListedOffset(Errors.NONE, *found, batch)
     return ListedOffset(Errors.NONE if knows_committed else Errors.OFFSET_NOT_AVAILABLE)
+
+
+def _listed_in_old_style(
+    query: OffsetQuery, partition: Partition, knows_committed: bool, count: int
+) -> ListedOffset:
+    """Answer version 0. Mirrors ``Partition.legacyFetchOffsetsForTimestamp``."""
+    log, limit, timestamp_ms = partition.local_log, partition.high_watermark, query.timestamp_ms
+    count = max(0, count)
+    if timestamp_ms == EARLIEST_TIMESTAMP:
+        offsets: Sequence[int] = (log.log_start_offset,)[:count]
+    else:
+        until_ms = LONG_MAX if timestamp_ms == LATEST_TIMESTAMP else timestamp_ms
+        offsets = log.offsets_before(until_ms, count)
+    if any(offset >= limit for offset in offsets):
+        if not knows_committed:
+            return ListedOffset(Errors.OFFSET_NOT_AVAILABLE)
+        offsets = (limit, *(offset for offset in offsets if offset < limit))
+    return ListedOffset(Errors.NONE, old_style_offsets=offsets)
 
 
 def _epoch_end(query: EpochQuery, partition: Partition) -> EpochEnd:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from regent.core.errors import DamagedRecordsError, Errors, StorageError
-from regent.core.model import BrokerId, TopicPartition
+from regent.core.model import NO_EPOCH, NO_LEADER, BrokerId, TopicPartition
 from regent.core.protocol.broker import FetchRequest, FetchResponse
 from regent.core.protocol.client import (
     ConsumerFetch,
@@ -326,6 +326,25 @@ class ReplicaManager:
         partition = self._partitions.get(topic_partition)
         log = None if partition is None else partition.log
         return log is not None and log.config.is_compacted
+
+    def converts_records(self, topic_partition: TopicPartition) -> bool:
+        """Whether clients that need an old message format get the records of a partition."""
+        partition = self._partitions.get(topic_partition)
+        log = None if partition is None else partition.log
+        return log is None or log.config.message_downconversion_enable
+
+    def current_leader(self, topic_partition: TopicPartition) -> tuple[BrokerId, int]:
+        """Return the leader of a partition and its leader epoch, as known here; -1 if unknown.
+
+        A LeaderAndIsr may be newer than the metadata cache, and the other way round.
+        """
+        cached = self._cache.snapshot.partitions.get(topic_partition)
+        known = [(cached.leader, cached.leader_epoch)] if cached is not None else []
+        with self._lock:
+            partition = self._partitions.get(topic_partition)
+            if partition is not None:
+                known.append((partition.leader, partition.leader_epoch))
+        return max(known, key=lambda leader: leader[1], default=(NO_LEADER, NO_EPOCH))
 
     def fetch_for_consumer(
         self,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 
-from regent.core.errors import Errors
-from regent.core.model import TopicPartition
+from regent.core.errors import Errors, StorageError
+from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.client import (
     ConsumedPartition,
     ConsumerFetch,
@@ -15,8 +16,29 @@ from regent.core.protocol.client import (
     OffsetQuery,
     ProducedPartition,
 )
+from regent.core.protocol.control import TopicId, UpdateMetadataBroker, UpdateMetadataEndPoint
 from regent.core.records import RecordBytes
 from regent.core.replication.delayed_operation import Answer, DelayedOperation
+from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
+
+
+def cached(topic_ids: Mapping[str, TopicId | None] = MappingProxyType({})) -> MetadataCache:
+    """Return the metadata of a cluster in which only broker 2 is alive."""
+    endpoint = UpdateMetadataEndPoint("PLAINTEXT", "hôst", 9092, "PLAINTEXT")
+    broker = UpdateMetadataBroker(2, 5, (endpoint,), "rack-a", None, None)
+    cache = MetadataCache()
+    cache.snapshot = MetadataSnapshot(brokers={2: broker}, topic_ids=topic_ids)
+    return cache
+
+
+class FailingRecords:
+    """Records on a disk that has failed."""
+
+    size = 100
+    file_range = None
+
+    def read(self) -> RecordBytes:
+        raise StorageError("the disk failed")
 
 
 class Held(DelayedOperation):
@@ -52,6 +74,8 @@ class CannedReplicas:
         self.consumed: Mapping[TopicPartition, ConsumedPartition] = {}
         self.listed: Mapping[TopicPartition, ListedOffset] = {}
         self.epoch_ends: Mapping[TopicPartition, EpochEnd] = {}
+        self.unconverted: frozenset[TopicPartition] = frozenset()
+        self.leaders: Mapping[TopicPartition, tuple[BrokerId, int]] = {}
 
     def produce(
         self,
@@ -70,6 +94,12 @@ class CannedReplicas:
 
     def is_compacted(self, topic_partition: TopicPartition) -> bool:
         return topic_partition in self.compacted
+
+    def converts_records(self, topic_partition: TopicPartition) -> bool:
+        return topic_partition not in self.unconverted
+
+    def current_leader(self, topic_partition: TopicPartition) -> tuple[BrokerId, int]:
+        return self.leaders.get(topic_partition, (-1, -1))
 
     def fetch_for_consumer(
         self,

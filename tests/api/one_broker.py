@@ -41,8 +41,8 @@ class OneBroker:
             0,
             [
                 *metadata_apis(cache, "PLAINTEXT", lambda: "one-broker-cluster"),
-                *produce_apis(self.replica_manager),
-                *fetch_apis(self.replica_manager),
+                *produce_apis(self.replica_manager, cache, "PLAINTEXT"),
+                *fetch_apis(self.replica_manager, cache, "PLAINTEXT"),
                 *offset_apis(self.replica_manager),
                 *producer_id_apis(lambda: range(1000), self._executor),
             ],

@@ -77,6 +77,17 @@ def test_every_partition_has_a_result_in_the_sequence_of_the_request(version: in
     ]
 
 
+def test_records_of_internal_topics_are_not_deleted():
+    deleter = Deleter()
+    internal = TopicPartition("__consumer_offsets", 0)
+
+    answer = ask(delete_records_apis(deleter), request_for({internal: 7, T0: 7}, 1_000), 1)
+
+    assert deleter.asked == {T0: 7}
+    errors = [row.error_code for topic in answer.topics for row in topic.partitions]
+    assert errors == [Errors.INVALID_TOPIC_EXCEPTION, Errors.NONE]
+
+
 @pytest.mark.parametrize("timeout_ms", [-1, 0, 1])
 def test_a_request_that_is_not_complete_in_time_times_out(timeout_ms: int):
     deleter = Deleter(waits=True)

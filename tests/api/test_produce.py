@@ -2,23 +2,33 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow
 import pytest
+from aiokafka.record.default_records import DefaultRecordBatch
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from kafka.protocol.producer import ProduceRequest
 
-from regent.api.produce import _checker, produce_apis
+from regent.api.produce import ProduceTarget, _checker, produce_apis
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ProducedPartition
-from regent.transport.kafka.api import KafkaRequest, UnansweredRequestError
+from regent.transport.kafka.api import (
+    KafkaAnswer,
+    KafkaApi,
+    KafkaRequest,
+    UnansweredRequestError,
+)
 from regent.transport.kafka.primitives import MalformedRequestError
-from tests.api.canned_replicas import CannedReplicas
+from tests.api.canned_replicas import CannedReplicas, cached
 from tests.support.record_batches import TRANSACTIONAL_MASK, batch, resealed
 from tests.transport.kafka.wire import ask, call
 
-VERSIONS = range(3, 9)
+VERSIONS = range(3, 12)
+OLD_VERSIONS = range(3)
 ORDERS_0, ORDERS_1, TEA_0 = (
     TopicPartition("orders", 0),
     TopicPartition("orders", 1),
@@ -26,6 +36,9 @@ ORDERS_0, ORDERS_1, TEA_0 = (
 )
 WRITTEN = ProducedPartition(Errors.NONE, base_offset=7, log_append_time_ms=99, log_start_offset=3)
 ZSTD = 4
+
+
+OFFSETS_0 = TopicPartition("__consumer_offsets", 0)
 
 
 def produce(
@@ -56,6 +69,10 @@ def zstandard(*values: bytes) -> bytes:
     return resealed(whole)
 
 
+def apis(replicas: ProduceTarget) -> Sequence[KafkaApi]:
+    return produce_apis(replicas, cached(), "PLAINTEXT")
+
+
 def outcomes(answer: Any) -> dict[TopicPartition, Any]:
     return {
         TopicPartition(topic.name, partition.index): partition
@@ -77,7 +94,7 @@ def test_every_version_returns_the_offsets_of_records(version: int):
     records = {ORDERS_0: batch(b"a"), ORDERS_1: batch(b"b", b"c"), TEA_0: batch(b"d")}
     replicas.produced = dict.fromkeys(records, WRITTEN)
 
-    answer = ask(produce_apis(replicas), produce(dict(records)), version)
+    answer = ask(apis(replicas), produce(dict(records)), version)
 
     assert replicas.acks == -1
     assert replicas.records == records
@@ -94,7 +111,7 @@ def test_every_version_returns_errors(version: int):
     replicas = CannedReplicas()
     replicas.produced = {ORDERS_0: ProducedPartition(Errors.INVALID_RECORD, message="no magic")}
 
-    answer = ask(produce_apis(replicas), produce({ORDERS_0: batch(b"a")}), version)
+    answer = ask(apis(replicas), produce({ORDERS_0: batch(b"a")}), version)
 
     (partition,) = outcomes(answer).values()
     assert partition.error_code == Errors.INVALID_RECORD
@@ -102,10 +119,36 @@ def test_every_version_returns_errors(version: int):
     assert partition.error_message == ("no magic" if version >= 8 else None)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_partition_that_another_broker_leads_is_answered_with_that_leader(version: int):
+    replicas = CannedReplicas()
+    records = dict.fromkeys([ORDERS_0, ORDERS_1, TEA_0], batch(b"a"))
+    replicas.produced = {
+        ORDERS_0: ProducedPartition(Errors.NOT_LEADER_OR_FOLLOWER),
+        ORDERS_1: WRITTEN,
+        TEA_0: ProducedPartition(Errors.NOT_LEADER_OR_FOLLOWER),
+    }
+    replicas.leaders = {ORDERS_0: (2, 7), ORDERS_1: (1, 1), TEA_0: (3, 8)}
+
+    answer = ask(apis(replicas), produce(dict(records)), version)
+
+    leaders = {
+        topic_partition: (named.leader_id, named.leader_epoch)
+        for topic_partition, partition in outcomes(answer).items()
+        if (named := partition.current_leader) is not None
+    }
+    if version < 10:
+        assert leaders == {}
+        return
+    assert leaders == {ORDERS_0: (2, 7), TEA_0: (3, 8)}
+    (alive,) = answer.node_endpoints
+    assert (alive.node_id, alive.host, alive.port, alive.rack) == (2, "hôst", 9092, "rack-a")
+
+
 def test_batches_are_passed_on_without_a_copy():
     replicas = CannedReplicas()
     replicas.produced = {ORDERS_0: WRITTEN}
-    call(produce_apis(replicas), produce({ORDERS_0: batch(b"a")}), 7)
+    call(apis(replicas), produce({ORDERS_0: batch(b"a")}), 7)
     (data,) = replicas.records.values()
     assert isinstance(data, memoryview)
     assert not data.readonly
@@ -116,7 +159,7 @@ def test_a_waiting_request_keeps_no_records_in_memory(count: int):
     replicas = CannedReplicas(holds=True)
     replicas.produced = {ORDERS_0: WRITTEN}
     received = bytearray(produce({ORDERS_0: batch(*[b"a"] * count)}).encode(version=7))
-    (api,) = produce_apis(replicas)
+    (api,) = apis(replicas)
 
     async def main() -> None:
         async def handle() -> object:
@@ -137,7 +180,7 @@ def test_a_waiting_request_keeps_no_records_in_memory(count: int):
 def test_acks_0_gets_no_response():
     replicas = CannedReplicas()
     replicas.produced = {ORDERS_0: WRITTEN}
-    assert call(produce_apis(replicas), produce({ORDERS_0: batch(b"a")}, acks=0), 7) is None
+    assert call(apis(replicas), produce({ORDERS_0: batch(b"a")}, acks=0), 7) is None
     assert replicas.acks == 0
 
 
@@ -149,25 +192,35 @@ def test_acks_0_closes_the_connection_after_an_error():
     }
     records = dict.fromkeys(replicas.produced, batch(b"a"))
     with pytest.raises(UnansweredRequestError, match="orders-1: NOT_LEADER_OR_FOLLOWER"):
-        call(produce_apis(replicas), produce({**records}, acks=0), 7)
+        call(apis(replicas), produce({**records}, acks=0), 7)
 
 
 def test_a_request_that_is_not_replicated_in_time_times_out():
     replicas = CannedReplicas(holds=True)
     replicas.produced = {ORDERS_0: ProducedPartition(Errors.REQUEST_TIMED_OUT)}
-    answer = ask(produce_apis(replicas), produce({ORDERS_0: batch(b"a")}, timeout_ms=1), 7)
+    answer = ask(apis(replicas), produce({ORDERS_0: batch(b"a")}, timeout_ms=1), 7)
     assert replicas.expired == replicas.held
     assert errors(answer) == {ORDERS_0: Errors.REQUEST_TIMED_OUT}
+
+
+def test_clients_do_not_write_to_internal_topics():
+    replicas = CannedReplicas()
+    replicas.produced = {ORDERS_0: ProducedPartition(Errors.NONE)}
+    request = produce({OFFSETS_0: batch(b"a", key=b"k"), ORDERS_0: batch(b"a")})
+    assert errors(ask(apis(replicas), request, 7)) == {
+        OFFSETS_0: Errors.INVALID_TOPIC_EXCEPTION,
+        ORDERS_0: Errors.NONE,
+    }
 
 
 def test_transactions_are_refused():
     replicas = CannedReplicas()
     request = produce({ORDERS_0: batch(b"a")}, transactional_id="tx")
     refused = {ORDERS_0: Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
-    assert errors(ask(produce_apis(replicas), request, 7)) == refused
+    assert errors(ask(apis(replicas), request, 7)) == refused
 
     request = produce({ORDERS_0: batch(b"a", attributes=TRANSACTIONAL_MASK)})
-    assert errors(ask(produce_apis(replicas), request, 7)) == refused
+    assert errors(ask(apis(replicas), request, 7)) == refused
 
 
 @pytest.mark.parametrize("records", [None, b"", batch(b"a")[:60], batch(b"a") + batch(b"b")])
@@ -178,7 +231,7 @@ def test_a_partition_without_exactly_one_batch_is_refused_and_others_are_written
     replicas.produced = {ORDERS_1: WRITTEN}
     request = produce({ORDERS_0: records, ORDERS_1: batch(b"b")})
 
-    answer = ask(produce_apis(replicas), request, 8)
+    answer = ask(apis(replicas), request, 8)
 
     assert errors(answer) == {ORDERS_0: Errors.INVALID_RECORD, ORDERS_1: Errors.NONE}
     assert list(replicas.records) == [ORDERS_1]
@@ -191,14 +244,14 @@ def test_zstd_needs_version_7(version: int, error: Errors):
     replicas = CannedReplicas()
     replicas.produced = {ORDERS_0: WRITTEN}
     request = produce({ORDERS_0: zstandard(b"a")})
-    assert errors(ask(produce_apis(replicas), request, version)) == {ORDERS_0: error}
+    assert errors(ask(apis(replicas), request, version)) == {ORDERS_0: error}
 
 
 def test_unreadable_records_are_refused():
     replicas = CannedReplicas()
     replicas.produced = {ORDERS_1: WRITTEN}
     garbage = resealed(batch(b"a")[:-3] + b"???")
-    answer = ask(produce_apis(replicas), produce({ORDERS_0: garbage, ORDERS_1: batch(b"b")}), 8)
+    answer = ask(apis(replicas), produce({ORDERS_0: garbage, ORDERS_1: batch(b"b")}), 8)
     assert errors(answer) == {ORDERS_0: Errors.INVALID_RECORD, ORDERS_1: Errors.NONE}
     assert list(replicas.records) == [ORDERS_1]
 
@@ -213,13 +266,79 @@ def test_a_compacted_topic_refuses_records_without_a_key(version: int, count: in
         ORDERS_0: batch(*[b"a"] * count),
         ORDERS_1: batch(*[b"b"] * count, key=b"key"),
     }
-    answer = ask(produce_apis(replicas), produce(dict(records)), version)
+    answer = ask(apis(replicas), produce(dict(records)), version)
     assert errors(answer) == {ORDERS_0: Errors.INVALID_RECORD, ORDERS_1: Errors.NONE}
     refused = outcomes(answer)[ORDERS_0]
     if version >= 8:
         assert [error.batch_index for error in refused.record_errors] == list(range(count))
         assert refused.error_message == "a compacted topic takes no records without a key"
         assert not outcomes(answer)[ORDERS_1].record_errors
+
+
+# --- old message formats --------------------------------------------------------------------------
+
+
+def old_set(magic: int, *values: bytes, codec: int = 0, key: bytes | None = None) -> bytes:
+    """Return a message set."""
+    builder = LegacyRecordBatchBuilder(magic, codec, 1_000_000)
+    for number, value in enumerate(values):
+        builder.append(number, 5, key, value)
+    return bytes(builder.build())
+
+
+@pytest.mark.parametrize("version", OLD_VERSIONS)
+@pytest.mark.parametrize("codec", [0, 1])
+def test_records_of_old_formats_are_appended_as_batches(version: int, codec: int):
+    replicas = CannedReplicas()
+    magic = 1 if version == 2 else 0
+    records = {
+        ORDERS_0: old_set(magic, b"a", b"b", codec=codec),
+        ORDERS_1: old_set(1 - magic, b"c"),
+        TEA_0: batch(b"d"),
+    }
+    replicas.produced = dict.fromkeys(records, WRITTEN)
+
+    answer = ask(apis(replicas), produce(dict(records)), version)
+
+    assert errors(answer) == dict.fromkeys(records, Errors.NONE)
+    for partition in outcomes(answer).values():
+        assert partition.base_offset == 7
+        assert partition.log_append_time_ms == (99 if version == 2 else -1)
+    appended = [
+        [record.value for record in DefaultRecordBatch(bytearray(data))]
+        for data in replicas.records.values()
+    ]
+    assert appended == [[b"a", b"b"], [b"c"], [b"d"]]
+
+
+@pytest.mark.parametrize("version", OLD_VERSIONS)
+def test_records_of_old_formats_that_cannot_be_converted_are_refused(version: int):
+    replicas = CannedReplicas()
+    replicas.compacted = frozenset({TEA_0})
+    replicas.produced = {ORDERS_1: WRITTEN}
+    records = {
+        ORDERS_0: old_set(1, b"a")[:-1],
+        ORDERS_1: old_set(0, b"b"),
+        TEA_0: old_set(1, b"without a key"),
+    }
+    answer = ask(apis(replicas), produce(dict(records)), version)
+    assert errors(answer) == {
+        ORDERS_0: Errors.CORRUPT_MESSAGE,
+        ORDERS_1: Errors.NONE,
+        TEA_0: Errors.INVALID_RECORD,
+    }
+    assert list(replicas.records) == [ORDERS_1]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("magic", [0, 1])
+def test_newer_versions_bring_no_old_formats(version: int, magic: int):
+    request = produce({ORDERS_0: old_set(magic, b"a" * 100)})
+    answer = ask(apis(CannedReplicas()), request, version)
+    assert errors(answer) == {ORDERS_0: Errors.INVALID_RECORD}
+
+
+# --- the order of requests ------------------------------------------------------------------------
 
 
 class InOrder(CannedReplicas):
@@ -236,7 +355,7 @@ class InOrder(CannedReplicas):
 
 def test_a_slow_check_delays_only_later_requests_for_its_partitions():
     replicas = InOrder()
-    (api,) = produce_apis(replicas)
+    (api,) = apis(replicas)
     slow, quick = batch(*[b"a"] * 5_000), batch(b"b")
 
     async def send(*topic_partitions: TopicPartition, data: bytes) -> None:
@@ -252,10 +371,44 @@ def test_a_slow_check_delays_only_later_requests_for_its_partitions():
     assert replicas.appended == [[TEA_0], [ORDERS_0], [ORDERS_0, ORDERS_1]]
 
 
+@pytest.mark.parametrize(("acks", "is_appended"), [(0, True), (1, False)])
+@pytest.mark.parametrize("has_earlier", [False, True])
+def test_records_of_a_client_that_has_left_are_appended_if_it_waits_for_no_answer(
+    acks: int, is_appended: bool, has_earlier: bool
+):
+    replicas = InOrder()
+    replicas.produced = {ORDERS_0: WRITTEN}
+    (api,) = apis(replicas)
+    may_check = threading.Event()
+
+    def sending(acks: int, version: int) -> asyncio.Task[KafkaAnswer]:
+        body = produce({ORDERS_0: old_set(0, b"a")}, acks=acks).encode(version=version)
+        request = KafkaRequest(api.key, version, 1, None, "", memoryview(bytearray(body)))
+
+        async def handle() -> KafkaAnswer:
+            return await api.handle(request)
+
+        return asyncio.ensure_future(handle())
+
+    async def main() -> None:
+        _checker.submit(may_check.wait)
+        others = [sending(1, 1)] if has_earlier else []
+        left = sending(acks, 1)
+        await asyncio.sleep(0)
+        left.cancel()
+        await asyncio.sleep(0)
+        may_check.set()
+        await asyncio.wait([left, *others])
+        assert left.cancelled() is not is_appended
+
+    asyncio.run(main())
+    assert len(replicas.appended) == is_appended + has_earlier
+
+
 def test_a_partition_listed_twice_is_malformed():
     topic_type = ProduceRequest.TopicProduceData
     partition = topic_type.PartitionProduceData(index=0, records=batch(b"a"))
     topic = topic_type(name="orders", partition_data=[partition])
     request = ProduceRequest(acks=1, timeout_ms=1, topic_data=[topic, topic])
     with pytest.raises(MalformedRequestError):
-        call(produce_apis(CannedReplicas()), request, 7)
+        call(apis(CannedReplicas()), request, 7)

@@ -14,17 +14,11 @@ from tests.support.memory_logs import MemoryLogs
 from tests.support.served_endpoint import ServedEndpoint
 from tests.transport.kafka.raw_client import RawClient, request_bytes
 
-RECORDS = "record batches of format 2 only, and no flexible versions yet"
 IN_ZOOKEEPER = "version 0 is of positions in ZooKeeper, for clients of Kafka 0.8.1"
-FLEXIBLE = "no flexible versions yet"
 
 EXCEPTIONS: Final[Mapping[int, tuple[tuple[int, int], str]]] = {
-    KafkaApiKey.PRODUCE: ((3, 8), RECORDS),
-    KafkaApiKey.FETCH: ((4, 11), RECORDS),
-    KafkaApiKey.LIST_OFFSETS: ((0, 5), FLEXIBLE),
     KafkaApiKey.OFFSET_COMMIT: ((1, 9), IN_ZOOKEEPER),
     KafkaApiKey.OFFSET_FETCH: ((1, 9), IN_ZOOKEEPER),
-    KafkaApiKey.OFFSET_FOR_LEADER_EPOCH: ((0, 3), FLEXIBLE),
 }
 """The other ranges that are advertised, and the reasons."""
 

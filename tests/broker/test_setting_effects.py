@@ -190,6 +190,13 @@ def acknowledged_by_one(settings: Settings, _: Place) -> bool:
     return leader.produce(b"record").answer[T0].error_code is Errors.NONE
 
 
+def converts_records(settings: Settings, _: Place) -> bool:
+    """Return whether old clients get the records of a partition."""
+    leader = RecordBroker(logs=MemoryLogs(defaults=log_defaults(settings)))
+    leader.apply(1, 0, isr=(1,))
+    return leader.manager.converts_records(T0)
+
+
 def intervals(task: str) -> Look:
     """Return a check of how often a task runs."""
 
@@ -267,6 +274,7 @@ LOGS: dict[str, Effect] = {
     "log_index_interval_bytes": Effect(1, index_entries, 0, 5),
     "log_flush_interval_messages": Effect(2, flushed, 0, 6),
     "log_flush_interval_ms": Effect(500, flushed, 0, 6),
+    "log_message_downconversion_enable": Effect(False, converts_records, True, False),
     "log_message_timestamp_type": Effect("LogAppendTime", append_time, -1, TIMESTAMP_MS),
     "log_message_timestamp_after_max_ms": Effect(
         1_000, lambda s, _: refused(s, 2_000), None, Errors.INVALID_TIMESTAMP
@@ -796,6 +804,8 @@ def test_settings_without_a_check_have_only_one_value() -> None:
 def test_a_topic_overrides_the_setting_of_its_logs(name: str) -> None:
     row = LOG_SETTINGS[name]
     other: object = row.default + 1 if row.limits and row.default < row.limits[1] else 7
+    if row.default is True:
+        other = False
     if row.declared.choices:
         (other,) = {*row.declared.choices} - {row.default}
     config = DEFAULT_LOG_CONFIG.overridden({row.dotted_name: text_of(other)})

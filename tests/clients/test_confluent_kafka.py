@@ -62,6 +62,23 @@ def test_compressed_batches_come_back_as_they_went(
     assert values_from(bootstrap, topic, 37) == values[37:]  # from within a batch
 
 
+@pytest.mark.parametrize("version", ["0.9.0.1", "0.10.0.1"])
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4"])
+def test_a_client_of_an_old_version_writes_and_reads(
+    bootstrap: str, new_topic: CreateTopic, version: str, compression: str
+):
+    topic = new_topic()
+    old: dict[str, object] = {"api_version_request": False, "broker_version_fallback": version}
+    values = [b"the same again and again " * 40 + value for value in VALUES]
+    client = producer(bootstrap, compression_type=compression, linger_ms=50, **old)
+    produce(client, topic, values)
+    produce(producer(bootstrap, compression_type="zstd", linger_ms=50), topic, values)
+    assert values_from(bootstrap, topic, 0) == values * 2
+    with closing(consumer(bootstrap, **old)) as reader:
+        read = read_to_end(reader, TopicPartition(topic, 0, OFFSET_BEGINNING))
+    assert [message.value() for message in read] == values * 2
+
+
 def test_an_idempotent_producer_produces(bootstrap: str, new_topic: CreateTopic):
     topic = new_topic(partitions=3, min_insync_replicas=2)
     client = producer(bootstrap, enable_idempotence=True)

@@ -57,6 +57,15 @@ def test_every_record_before_the_offset_found_is_older(
     assert index_of(*entries).offset_before(timestamp) == BASE + (up_to[-1] if up_to else 0)
 
 
+@given(entries=ENTRIES, offset=st.integers(0, 2**31 - 1))
+def test_the_last_entry_before_an_offset_is_found(
+    entries: list[tuple[int, int]], offset: int
+) -> None:
+    before = [(time, BASE + known) for time, known in entries if known < offset]
+    expected = before[-1] if before else NO_TIMESTAMP_OFFSET
+    assert index_of(*entries).last_before(BASE + offset) == expected
+
+
 def test_removed_records_leave_no_entry() -> None:
     index = index_of((1_600, 17), (1_700, 30))
     index.truncate_to(BASE + 31)

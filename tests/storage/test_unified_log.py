@@ -26,6 +26,7 @@ from tests.support.disk_logs import (
     files,
     fill,
     numbered,
+    segment_file,
     send,
     values,
 )
@@ -279,3 +280,24 @@ def test_the_greatest_time_is_found_in_any_segment(disk_log: UnifiedLog):
     found = disk_log.offset_of_timestamp(MAX_TIMESTAMP, 4)
     assert found is not None
     assert (found.offset, found.timestamp_ms) == (3, TIMESTAMP_MS + 3)
+
+
+def test_the_starts_of_old_segments_are_listed(disk_log: UnifiedLog):
+    fill(disk_log, 8)
+    for base_offset, modified_s in ((0, 10), (3, 20), (6, 30)):
+        os.utime(segment_file(disk_log.path, base_offset), (modified_s, modified_s))
+    now_ms = TIMESTAMP_MS
+    for time_ms, count, offsets in (
+        (9_999, 9, []),
+        (10_000, 9, [0]),
+        (29_999, 9, [3, 0]),
+        (29_999, 1, [3]),
+        (now_ms - 1, 9, [6, 3, 0]),
+        (now_ms, 9, [8, 6, 3, 0]),
+        (2**63 - 1, 2, [8, 6]),
+    ):
+        assert disk_log.offsets_before(time_ms, count) == offsets
+    disk_log.advance_log_start_offset(4)
+    assert disk_log.offsets_before(now_ms, 9) == [8, 6, 4]
+    disk_log.truncate_fully_and_start_at(20)
+    assert disk_log.offsets_before(now_ms, 9) == [20]

@@ -254,21 +254,27 @@ class MemoryLog:
             left -= len(batch.data)
         return MemoryRecords(b"".join(found)) if found else NO_RECORDS
 
-    def offset_of_timestamp(self, timestamp_ms: int, limit: int) -> OffsetOfTimestamp | None:
+    def offset_of_timestamp(
+        self, timestamp_ms: int, limit: int, from_offset: int = 0
+    ) -> OffsetOfTimestamp | None:
         """Return the first record at or after a time, or the one with the greatest time."""
         self._check_readable()
-        batches = [
-            b for b in self.batches if b.last_offset >= self._start and b.last_offset < limit
-        ]
+        start = max(self._start, from_offset)
+        batches = [b for b in self.batches if start <= b.last_offset < limit]
         if timestamp_ms == MAX_TIMESTAMP:
             timestamp_ms = max((batch.max_timestamp for batch in batches), default=NO_TIMESTAMP)
         for batch in batches:
             if batch.max_timestamp >= timestamp_ms:
                 is_first = batch.base_timestamp >= timestamp_ms
                 time_ms = batch.base_timestamp if is_first else batch.max_timestamp
-                offset = max(batch.base_offset, self._start)
-                return OffsetOfTimestamp(time_ms, offset, batch.leader_epoch)
+                return OffsetOfTimestamp(time_ms, max(batch.base_offset, start), batch.leader_epoch)
         return None
+
+    def offsets_before(self, timestamp_ms: int, count: int) -> Sequence[int]:
+        """Return the end of the log and its start; the only segment is written to all the time."""
+        self._check_readable()
+        is_past = timestamp_ms < TIMESTAMP_MS
+        return [] if is_past else sorted({self._start, self._end}, reverse=True)[:count]
 
     # --- failures ---
 

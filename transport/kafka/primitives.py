@@ -37,6 +37,7 @@ Each costs some microseconds, and all clients wait meanwhile.
 
 _NULL: Final = -1
 _ZERO_UUID: Final = bytes(UUID_BYTES)
+_NO_FIELDS: Final[Mapping[int, memoryview]] = {}
 _VARINT_BITS: Final = range(0, 35, 7)  # five bytes: 32 bits
 
 
@@ -104,6 +105,9 @@ class Reader:
 
     def unsigned_varint(self) -> int:
         """Read up to 32 bits, seven in each byte, the lowest first."""
+        if self.position < self._end and (byte := self._view[self.position]) < 0x80:
+            self.position += 1
+            return byte  # as nearly always
         value = 0
         for shift in _VARINT_BITS:
             if self.position >= self._end:
@@ -150,15 +154,21 @@ class Reader:
         self._count_elements(count)
         return [read() for _ in range(count)]
 
+    def array_length(self) -> int:
+        """Read the beginning of an array that must not be null; its elements follow."""
+        count = self._length(INT32)
+        self._count_elements(count)
+        return count
+
     def end_struct(self) -> Mapping[int, memoryview]:
         """Read the tagged fields that end a structure: bytes by tag; none if not flexible."""
+        if not self._is_flexible or (count := self.unsigned_varint()) == 0:
+            return _NO_FIELDS
+        self._count_elements(count)
         fields: dict[int, memoryview] = {}
-        if self._is_flexible:
-            count = self.unsigned_varint()
-            self._count_elements(count)
-            for _ in range(count):
-                tag, size = self.unsigned_varint(), self.unsigned_varint()
-                fields[tag] = self._take(size)
+        for _ in range(count):
+            tag, size = self.unsigned_varint(), self.unsigned_varint()
+            fields[tag] = self._take(size)
         return fields
 
     def _length(self, layout: struct.Struct) -> int:
@@ -293,13 +303,16 @@ class Writer:
 
     def end_struct(self, tagged: Mapping[int, bytes] | None = None) -> None:
         """Write the tagged fields that end a structure, if the message is flexible."""
-        if self._is_flexible:
-            fields = sorted((tagged or {}).items())
-            self.unsigned_varint(len(fields))
-            for tag, data in fields:
-                self.unsigned_varint(tag)
-                self.unsigned_varint(len(data))
-                self._buffer += data
+        if not self._is_flexible:
+            return
+        if not tagged:
+            self._buffer.append(0)
+            return
+        self.unsigned_varint(len(tagged))
+        for tag, data in sorted(tagged.items()):
+            self.unsigned_varint(tag)
+            self.unsigned_varint(len(data))
+            self._buffer += data
 
     def encoded(self, data: RecordBytes) -> None:
         """Write bytes that are encoded already."""

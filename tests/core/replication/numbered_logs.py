@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from regent.core.errors import StorageError
 from regent.core.log_config import DEFAULT_LOG_CONFIG, LogConfig
@@ -220,9 +220,15 @@ class NumberedLog:
         """Return nothing."""
         return NO_RECORDS
 
-    def offset_of_timestamp(self, timestamp_ms: int, limit: int) -> OffsetOfTimestamp | None:
+    def offset_of_timestamp(
+        self, timestamp_ms: int, limit: int, from_offset: int = 0
+    ) -> OffsetOfTimestamp | None:
         """Return None."""
         return None
+
+    def offsets_before(self, timestamp_ms: int, count: int) -> Sequence[int]:
+        """Return nothing."""
+        return ()
 
     def _check(self) -> None:
         if self._name in self._logs.unwritable:

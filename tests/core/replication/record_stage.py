@@ -161,6 +161,7 @@ class RecordBroker:
         min_bytes: int = 1,
         max_bytes: int = 2**31 - 1,
         waits: bool = True,
+        from_followers: bool = False,
     ) -> Pending[Mapping[TopicPartition, ConsumedPartition]]:
         """Consume from these offsets."""
         request = ConsumerFetch(
@@ -170,6 +171,7 @@ class RecordBroker:
             },
             min_bytes,
             max_bytes,
+            from_followers,
         )
         return Pending(
             self.manager,

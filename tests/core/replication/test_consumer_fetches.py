@@ -9,7 +9,7 @@ from regent.core.model import NO_LEADER, TopicPartition
 from regent.core.protocol.client import ConsumedPartition, ConsumerPosition
 from regent.core.replication.partition import Role
 from tests.core.replication.record_stage import RecordBroker, consumed
-from tests.core.replication.stage import T0, T1, T2
+from tests.core.replication.stage import T0, T1, T2, A, B
 from tests.support.record_batches import batch
 
 EPOCH = 5
@@ -100,6 +100,33 @@ def test_a_broker_that_is_not_the_leader_refuses_fetches(leader: RecordBroker) -
         T1: Errors.NOT_LEADER_OR_FOLLOWER,
         unknown: Errors.UNKNOWN_TOPIC_OR_PARTITION,
     }
+
+
+def test_a_fetch_from_another_topic_of_the_same_name_is_refused(leader: RecordBroker) -> None:
+    for topic_id, epoch, error in (
+        (A, EPOCH, Errors.NONE),
+        (B, EPOCH - 1, Errors.INCONSISTENT_TOPIC_ID),
+    ):
+        answer = leader.consume({T0: ConsumerPosition(0, 2**20, epoch, topic_id=topic_id)}).answer
+        assert answer[T0].error_code is error
+
+
+def test_a_debugging_consumer_reads_what_a_follower_knows_to_be_committed(
+    leader: RecordBroker,
+) -> None:
+    follower = RecordBroker(2)
+    follower.apply(1, EPOCH)
+    follower.follow(leader, times=2)
+    leader.produce(b"e", acks=1)
+    follower.follow(leader)
+    assert follower.values() == [b"a", b"b", b"c", b"d", b"e"]
+    answer = follower.consume({T0: 1}, from_followers=True).answer[T0]
+    assert (answer.error_code, answer.high_watermark) == (Errors.NONE, 4)
+    assert consumed(answer) == [b"a", b"b", b"c", b"d"]
+    assert follower.consume({T0: 1}).answer[T0].error_code is Errors.NOT_LEADER_OR_FOLLOWER
+    follower.apply(NO_LEADER, EPOCH + 1)
+    answer = follower.consume({T0: 1}, from_followers=True).answer[T0]
+    assert answer.error_code is Errors.NOT_LEADER_OR_FOLLOWER
 
 
 # --- size limits ----------------------------------------------------------------------------------

@@ -7,10 +7,16 @@ import pytest
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import EpochEnd, EpochQuery, ListedOffset, OffsetQuery
-from regent.core.replica_logs import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
+from regent.core.replica_logs import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+)
 from tests.core.replication.record_stage import RecordBroker
 from tests.core.replication.stage import T0, T1, T2
-from tests.support.record_batches import batch
+from tests.support.record_batches import TIMESTAMP_MS, batch, offsets_of
 
 EPOCHS = [(4, Errors.FENCED_LEADER_EPOCH), (6, Errors.UNKNOWN_LEADER_EPOCH)]
 
@@ -58,7 +64,51 @@ def test_the_earliest_offset_is_the_log_start(leader: RecordBroker) -> None:
 def test_a_timestamp_is_searched_in_committed_records(
     leader: RecordBroker, timestamp_ms: int, found: ListedOffset
 ) -> None:
+    answer = listed(leader, timestamp_ms)
+    assert answer._replace(batch=None) == found
+    if found.offset >= 0:
+        assert answer.batch is not None
+        assert offsets_of(answer.batch.read()) == [found.offset]
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ms", "found"),
+    [
+        (EARLIEST_LOCAL_TIMESTAMP, ListedOffset(Errors.NONE, -1, 0)),
+        (LATEST_TIERED_TIMESTAMP, ListedOffset(Errors.NONE, -1, -1)),
+    ],
+)
+def test_nothing_is_in_tiered_storage(
+    leader: RecordBroker, timestamp_ms: int, found: ListedOffset
+) -> None:
     assert listed(leader, timestamp_ms) == found
+
+
+def test_a_search_may_begin_behind_a_record(leader: RecordBroker) -> None:
+    query = OffsetQuery(0, from_offset=1)
+    assert leader.manager.list_offsets({T0: query})[T0][:3] == (Errors.NONE, 200, 1)
+    query = OffsetQuery(MAX_TIMESTAMP, from_offset=2)
+    assert leader.manager.list_offsets({T0: query})[T0] == ListedOffset(Errors.NONE)
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ms", "count", "offsets"),
+    [
+        (LATEST_TIMESTAMP, 1, (2,)),
+        (LATEST_TIMESTAMP, 9, (2, 0)),
+        (LATEST_TIMESTAMP, 0, ()),
+        (LATEST_TIMESTAMP, -1, ()),
+        (EARLIEST_TIMESTAMP, 9, (0,)),
+        (TIMESTAMP_MS, 9, (2, 0)),
+        (TIMESTAMP_MS - 1, 9, ()),
+    ],
+)
+def test_version_0_lists_committed_starts_of_segments_and_the_end(
+    leader: RecordBroker, timestamp_ms: int, count: int, offsets: tuple[int, ...]
+) -> None:
+    query = OffsetQuery(timestamp_ms, max_num_offsets=count)
+    answer = leader.manager.list_offsets({T0: query})[T0]
+    assert (answer.error_code, tuple(answer.old_style_offsets)) == (Errors.NONE, offsets)
 
 
 def test_a_new_leader_does_not_know_the_latest_offset_yet() -> None:  # KIP-207
@@ -72,6 +122,8 @@ def test_a_new_leader_does_not_know_the_latest_offset_yet() -> None:  # KIP-207
     assert listed(leader, LATEST_TIMESTAMP).error_code is Errors.OFFSET_NOT_AVAILABLE
     assert listed(leader, 0).error_code is Errors.OFFSET_NOT_AVAILABLE
     assert listed(leader, EARLIEST_TIMESTAMP).error_code is Errors.NONE
+    old = {T0: OffsetQuery(LATEST_TIMESTAMP, max_num_offsets=1)}
+    assert leader.manager.list_offsets(old)[T0].error_code is Errors.OFFSET_NOT_AVAILABLE
     former.apply(2, 4)
     former.follow(leader)
     assert listed(leader, LATEST_TIMESTAMP) == ListedOffset(Errors.NONE, -1, 1, 4)

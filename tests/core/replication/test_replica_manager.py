@@ -27,8 +27,10 @@ from regent.core.protocol.control import (
     LeaderAndIsrResponse,
     LeaderAndIsrType,
     StopReplicaResponse,
+    UpdateMetadataPartition,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
+    UpdateMetadataTopic,
 )
 from regent.core.protocol.controller import AlterPartitionRequest
 from regent.core.replica_logs import SeenOfCluster
@@ -72,6 +74,16 @@ def leader(broker: Broker) -> Broker:
     """A broker that leads t-0 in leader epoch 1."""
     assert broker.apply({T0: state(leader_epoch=1)}) == {T0: Errors.NONE}
     return broker
+
+
+def test_the_newest_known_leader_of_a_partition_is_named(broker: Broker) -> None:
+    assert broker.manager.current_leader(T0) == (NO_LEADER, NO_EPOCH)
+    broker.apply({T0: state(2, leader_epoch=4)})
+    assert broker.manager.current_leader(T0) == (2, 4)
+    for leader, leader_epoch, newest in ((3, 3, (2, 4)), (3, 5, (3, 5))):
+        row = UpdateMetadataPartition(0, 7, leader, leader_epoch, (3,), 0, (1, 2, 3), ())
+        broker.handle(UpdateMetadataRequest((UpdateMetadataTopic("t", A, (row,)),), ()))
+        assert broker.manager.current_leader(T0) == newest
 
 
 # --- epoch checks ---------------------------------------------------------------------------------
@@ -584,6 +596,7 @@ def test_every_method_takes_the_lock_once_and_releases_it() -> None:
         lambda: manager.handle(HEADER, leader_and_isr({T0: state(2)}), 0),
         lambda: manager.fetch(fetch, 0, ignore),
         lambda: manager.produce(-1, {}, 0, ignore),
+        lambda: manager.current_leader(T0),
         lambda: manager.fetch_for_consumer(ConsumerFetch({}), 0, ignore),
         lambda: manager.delete_records({}, 0, ignore),
         lambda: manager.list_offsets({}),

@@ -56,6 +56,45 @@ def test_the_record_with_the_greatest_time_is_found(log: PartitionLog):
     assert log.offset_of_timestamp(MAX_TIMESTAMP, 41) == found
 
 
+@pytest.mark.parametrize(
+    ("from_offset", "limit", "number"), [(0, 20, 19), (20, 21, 20), (21, 30, 29), (5, 6, 5)]
+)
+def test_the_greatest_time_is_sought_between_two_offsets(
+    host: Host, log: PartitionLog, from_offset: int, limit: int, number: int
+):
+    time_ms = 1_000 if number == 20 else TIMESTAMP_MS + 10 * number
+    for _ in range(2):
+        found = log_of(host).offset_of_timestamp(MAX_TIMESTAMP, limit, from_offset)
+        assert found == OffsetOfTimestamp(time_ms, number, 3)
+        host.restart()
+    assert log_of(host).offset_of_timestamp(MAX_TIMESTAMP, limit, limit) is None
+
+
+def test_a_search_may_begin_behind_the_first_record(log: PartitionLog):
+    found = log.offset_of_timestamp(TIMESTAMP_MS, 40, 20)
+    assert found == OffsetOfTimestamp(TIMESTAMP_MS + 210, 21, 3)
+
+
+def test_the_first_of_several_records_with_the_greatest_time_is_found(host: Host):
+    log = create(host)
+    for time_ms in (5, 7, 6, 7, 7, 4, 7):
+        for _ in range(4):
+            log.append_as_leader(batch(b"x", timestamp_ms=time_ms), 3)
+    for limit, number in ((28, 4), (5, 4), (4, 0)):
+        found = log.offset_of_timestamp(MAX_TIMESTAMP, limit)
+        assert found is not None
+        assert found.offset == number
+
+
+def test_records_without_a_time_are_as_old_as_each_other(host: Host):
+    log = create(host)
+    for _ in range(20):
+        log.append_as_leader(batch(b"x", timestamp_ms=-1), 3)
+    assert log.offset_of_timestamp(MAX_TIMESTAMP, 20) == OffsetOfTimestamp(-1, 0, 3)
+    assert log.offset_of_timestamp(MAX_TIMESTAMP, 20, 9) == OffsetOfTimestamp(-1, 9, 3)
+    assert log.offset_of_timestamp(0, 20) is None
+
+
 def test_an_empty_log_has_no_times(host: Host):
     log = create(host)
     assert log.offset_of_timestamp(0, 0) is None

@@ -1,0 +1,219 @@
+"""Converts records of the message formats 0 and 1, for clients older than Kafka 0.11 (KIP-32).
+
+Logs have only batches of magic 2. A message set of a producer becomes one batch with the same
+compression. Batches become messages without compression, which every client reads; headers are
+left out, transaction markers too. Mirrors the conversions of ``kafka.log.LogValidator`` and
+``org.apache.kafka.common.record.RecordsUtil``.
+
+Both conversions take long: they run beside the event loop.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from regent.api.batch_records import batches_of
+from regent.api.old_lz4_frames import with_right_checksum
+from regent.core.compression import LZ4, NONE, compressed, decompressed
+from regent.core.errors import Errors, RecordsRefusedError
+
+_ENTRY: Final = struct.Struct(">qiIbb")  # offset, size, CRC, magic, attributes
+_SIZE_END, _CRC_END = 12, 16  # the size counts from the CRC on, the CRC from the magic on
+_MAGIC_AT: Final = 16
+_LEAST_BYTES: Final = 14  # of a message after its size
+_CODEC, _APPEND_TIME = 0x07, 0x08
+_NO_TIMESTAMP: Final = -1
+_TIMESTAMP: Final = struct.Struct(">q")
+_LENGTH: Final = struct.Struct(">i")
+_NULL: Final = _LENGTH.pack(-1)
+_BATCH: Final = struct.Struct(">qiib")  # base offset, length, leader epoch, magic
+_CHECKED: Final = struct.Struct(">hiqqqhii")  # from the attributes to the record count
+_UNSET: Final = (-1, -1, -1)  # producer id, its epoch, sequence number
+_CRC: Final = struct.Struct(">I")
+_OVERFLOW: Final = struct.Struct(">qi").pack(-1, 2**31 - 1)
+
+
+class _Message(NamedTuple):
+    """One message of a producer; its offset does not matter."""
+
+    attributes: int
+    timestamp: int
+    key: memoryview | None
+    value: memoryview | None
+
+
+def is_old(data: memoryview) -> bool:
+    """Whether records have message format 0 or 1."""
+    return len(data) > _MAGIC_AT and data[_MAGIC_AT] in (0, 1)
+
+
+# --- from producers -------------------------------------------------------------------------------
+
+
+def up_converted(data: memoryview) -> memoryview:
+    """Return a message set of a producer as a batch of magic 2.
+
+    Either nothing is compressed, or there is one message whose value is a compressed set. Raises
+    ``RecordsRefusedError``.
+    """
+    magic = data[_MAGIC_AT]
+    messages = list(_messages(data, magic))
+    codec = messages[0].attributes & _CODEC
+    if codec != NONE:
+        if len(messages) > 1:
+            raise _invalid("more messages after a compressed one")
+        messages = list(_inner_messages(messages[0], magic))
+    if any(message.attributes & _CODEC for message in messages):
+        raise _invalid("a compressed message inside a set of others")
+    return memoryview(_batch(codec, messages))
+
+
+def _messages(data: memoryview, magic: int) -> Iterator[_Message]:
+    at, end = 0, len(data)
+    while at < end:
+        if end - at < _SIZE_END + _LEAST_BYTES:
+            raise _corrupt("a message is cut")
+        _, size, crc, own_magic, attributes = _ENTRY.unpack_from(data, at)
+        stop = at + _SIZE_END + size
+        if size < _LEAST_BYTES or stop > end:
+            raise _corrupt(f"a message of {size} bytes")
+        if zlib.crc32(data[at + _CRC_END : stop]) != crc:
+            raise _corrupt("the CRC of a message does not match")
+        if own_magic != magic:
+            raise _invalid(f"a message of magic {own_magic} in a set of magic {magic}")
+        if magic == 1 and attributes & _APPEND_TIME:
+            raise RecordsRefusedError(
+                Errors.INVALID_TIMESTAMP, "producers must not set LogAppendTime"
+            )
+        yield _message(data[at + _ENTRY.size : stop], magic, attributes)
+        at = stop
+
+
+def _message(body: memoryview, magic: int, attributes: int) -> _Message:
+    timestamp, at = _NO_TIMESTAMP, 0
+    try:
+        if magic == 1:
+            (timestamp,) = _TIMESTAMP.unpack_from(body)
+            at = _TIMESTAMP.size
+        key, at = _sized(body, at)
+        value, at = _sized(body, at)
+    except (struct.error, ValueError):
+        raise _corrupt("a key or value exceeds its message") from None
+    if timestamp < _NO_TIMESTAMP:
+        raise RecordsRefusedError(Errors.INVALID_TIMESTAMP, f"timestamp {timestamp}")
+    return _Message(attributes, timestamp, key, value)
+
+
+def _inner_messages(wrapper: _Message, magic: int) -> Iterable[_Message]:
+    codec = wrapper.attributes & _CODEC
+    if wrapper.value is None:
+        raise _invalid("a compressed message without a value")
+    if codec > LZ4:
+        raise _invalid(f"compression {codec} in message format {magic}")
+    data = wrapper.value
+    if codec == LZ4 and magic == 0:
+        data = with_right_checksum(data)
+    try:
+        inner = memoryview(decompressed(codec, data))
+    except ValueError as error:
+        raise _invalid(f"records that cannot be read: {error}") from None
+    if not inner:
+        raise _invalid("a compressed message without messages")
+    return _messages(inner, magic)
+
+
+def _sized(data: memoryview, at: int) -> tuple[memoryview | None, int]:
+    (size,) = _LENGTH.unpack_from(data, at)
+    at += _LENGTH.size
+    if size < 0:
+        return None, at
+    if at + size > len(data):
+        raise ValueError
+    return data[at : at + size], at + size
+
+
+def _batch(codec: int, messages: list[_Message]) -> bytearray:
+    first = messages[0].timestamp
+    records = bytearray()
+    for index, (_, timestamp, key, value) in enumerate(messages):
+        body = b"\0" + _varint(timestamp - first) + _varint(index)
+        body += _with_size(key) + _with_size(value) + b"\0"  # no headers
+        records += _varint(len(body)) + body
+    newest = max(message.timestamp for message in messages)
+    numbers = (codec, len(messages) - 1, first, newest, *_UNSET, len(messages))
+    checked = _CHECKED.pack(*numbers) + compressed(codec, bytes(records))
+    length = _BATCH.size + _CRC.size + len(checked) - _SIZE_END
+    return bytearray(_BATCH.pack(0, length, -1, 2) + _CRC.pack(crc32c(checked)) + checked)
+
+
+def _with_size(data: memoryview | None) -> bytes:
+    return b"\x01" if data is None else _varint(len(data)) + data
+
+
+def _varint(number: int) -> bytes:
+    left = number << 1 if number >= 0 else (-number << 1) - 1
+    if left < 0x80:
+        return left.to_bytes()
+    encoded = bytearray()
+    while left >= 0x80:
+        encoded.append(left & 0x7F | 0x80)
+        left >>= 7
+    encoded.append(left)
+    return bytes(encoded)
+
+
+# --- to consumers ---------------------------------------------------------------------------------
+
+
+def down_converted(data: memoryview, magic: int, from_offset: int, max_bytes: int) -> bytes:
+    """Return the records from an offset on as messages, as many as fit but at least one.
+
+    If no record is left, return the beginning of a message that is too large: the client then asks
+    for more bytes, and reads on behind these batches. Raises ``ValueError`` if the first records
+    cannot be read.
+    """
+    converted = bytearray()
+    try:
+        for batch in batches_of(data):
+            if batch.is_control:
+                continue
+            attributes = _APPEND_TIME if batch.stamps_append_time and magic == 1 else 0
+            for offset, timestamp, key, value in batch.records():
+                if offset < from_offset:
+                    continue
+                message = _encoded(offset, magic, attributes, timestamp, key, value)
+                if converted and len(converted) + len(message) > max_bytes:
+                    return bytes(converted)
+                converted += message
+    except ValueError:
+        if not converted:
+            raise
+    return bytes(converted or (_OVERFLOW if data else b""))
+
+
+def _encoded(
+    offset: int,
+    magic: int,
+    attributes: int,
+    timestamp: int,
+    key: memoryview | None,
+    value: memoryview | None,
+) -> bytes:
+    checked = bytes((magic, attributes)) + (_TIMESTAMP.pack(timestamp) if magic == 1 else b"")
+    for data in (key, value):
+        checked += _NULL if data is None else _LENGTH.pack(len(data)) + data
+    head = _ENTRY.pack(offset, _CRC.size + len(checked), zlib.crc32(checked), 0, 0)
+    return head[:_CRC_END] + checked
+
+
+def _invalid(problem: str) -> RecordsRefusedError:
+    return RecordsRefusedError(Errors.INVALID_RECORD, problem)
+
+
+def _corrupt(problem: str) -> RecordsRefusedError:
+    return RecordsRefusedError(Errors.CORRUPT_MESSAGE, problem)
