@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pykka import ActorDeadError, ActorRef
 
@@ -45,13 +45,14 @@ class TimersDue:
     """A timer of the coordinator is due."""
 
 
-_NEVER_REFUSED = (LeadershipsChanged, TimersDue, Flush, Appended, Loaded)
+NEVER_REFUSED: Final = (LeadershipsChanged, TimersDue, Flush, Appended, Loaded)
+"""Messages that a full inbox takes, too: there are only so many of them."""
 
 
 class CoordinatorActor(RegentActor):
     """Handles the requests of one coordinator, one after the other."""
 
-    overflow = Overflow(lambda message: isinstance(message, _NEVER_REFUSED))
+    overflow = Overflow(lambda message: isinstance(message, NEVER_REFUSED))
 
     def __init__(
         self, name: str, topic: str, log: CoordinatorLog[Any], scheduler: Scheduler
@@ -116,8 +117,9 @@ class CoordinatorActor(RegentActor):
             case Flush():
                 self._log.flush()
             case Appended(error_code, base_offset, responds):
-                for position, respond in responds:
-                    respond(error_code, base_offset + position)
+                with ExitStack() as calls:  # all of them, also if one fails
+                    for position, respond in reversed(responds):
+                        calls.callback(respond, error_code, base_offset + position)
             case LeadershipsChanged(leaderships):
                 for leadership in leaderships:
                     self._on_leadership(leadership)

@@ -132,8 +132,14 @@ def test_a_local_cluster_has_suitable_defaults_unless_they_are_configured(tmp_pa
     assert _defaults(Settings(), 5) == {
         "controlled_shutdown_retry_backoff_ms": 200,
         "offsets_topic_replication_factor": 3,
+        "transaction_state_log_replication_factor": 3,
+        "transaction_state_log_min_isr": 2,
     }
-    assert _defaults(load_settings(path, {}), 1) == {"offsets_topic_replication_factor": 1}
+    assert _defaults(load_settings(path, {}), 1) == {
+        "offsets_topic_replication_factor": 1,
+        "transaction_state_log_replication_factor": 1,
+        "transaction_state_log_min_isr": 1,
+    }
 
 
 def test_settings_are_checked_before_the_brokers_read_them(tmp_path: Path) -> None:
