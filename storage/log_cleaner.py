@@ -111,6 +111,7 @@ class Cleaning:
         self._build_map()
         end = self._offsets.latest_offset + 1
         self.stats.map_utilization = self._offsets.utilization
+        self.stats.keyless = self._offsets.keyless
         bound = self._found.bound
         sources = [
             s for s in self._sources if s.segment.base_offset < end and s.end_offset <= bound
@@ -125,7 +126,7 @@ class Cleaning:
 
     def _build_map(self) -> None:
         offsets, start, bound = self._offsets, self._found.first_dirty, self._found.bound
-        offsets.latest_offset = start - 1
+        offsets.begin(start)
         transactions = CleanedTransactions()
         transactions.add(self._work.aborted_transactions(self._log, start, bound))
         for source in self._sources:
@@ -143,7 +144,7 @@ class Cleaning:
                 transactions.is_marker_done(header, marker_of(header, data))
             elif not transactions.is_aborted(header):
                 records = records_of(uncompressed(header, data), header.record_count)
-                if not offsets.put_all(records, header.base_offset, start):
+                if not offsets.put_all(header, records):
                     return False
             if header.last_offset >= start:
                 offsets.latest_offset = header.last_offset
@@ -165,7 +166,6 @@ class Cleaning:
                 delete_retention_ms=self._config.delete_retention_ms,
             )
             self._copy_group([_Source(segment, ends[segment]) for segment in group], cleaning)
-            self.stats.keyless += cleaning.keyless
 
     def _copy_group(self, group: list[_Source], cleaning: BatchCleaning) -> None:
         first = group[0].segment
