@@ -265,6 +265,16 @@ def test_retention_drops_segments_of_a_log_that_is_compacted_too(tmp_path: Path)
     machine.end()
 
 
+def test_the_scrubber_finds_no_damage_in_copies(machine: Machine, logs: LogManager):
+    log = create(logs)
+    write(log, *"abcdefg" * 2, *"abx", *"aaaaaaaa")
+    clean(logs, log)
+    write(log, *"aaaaaaaaaa")
+    roll(log)
+    assert logs.verify(1 << 20) == log.size
+    assert machine.damaged == []
+
+
 # --- which log ---
 
 
@@ -461,6 +471,24 @@ def test_a_pause_waits_for_the_end_of_a_cleaning_and_keeps_others_off(
     logs.cleaner.resume(T0)
     logs.cleaner.clean_all()
     assert len(offsets(log)) == 2
+
+
+def test_a_throttled_cleaning_ends_when_it_is_paused(tmp_path: Path):
+    settings = replace(DEFAULT_CLEANER_SETTINGS, log_cleaner_io_max_bytes_per_second=1.0)
+    machine = Machine(tmp_path / "one", defaults=CONFIG, cleaner=settings)
+    log = create(machine.start())
+    write(log, *"abab" * 5)
+    cleaner, note = machine.logs.cleaner, machine.logs.cleaner.throttle.note
+
+    def paused(size: int) -> None:
+        cleaner.states.pause(T0)
+        note(size)  # it would wait for minutes
+
+    cleaner.throttle.note, cleaner.work_s = paused, 0  # type: ignore[method-assign]
+    clean(machine.logs, log)
+    cleaner.states.await_pause(T0)
+    assert len(offsets(log)) == 20
+    machine.end()
 
 
 def test_a_cleaning_ends_when_the_broker_stops(logs: LogManager, log: UnifiedLog):
