@@ -80,6 +80,7 @@ class DirectoryLogs:
         self._written: dict[str, Mapping[TopicPartition, int]] = {}
         self.suspects = SuspectLogs(directory.path)
         self._ends = LogEndOffsetFile(directory.path)
+        self._cleaned_lock = threading.Lock()  # taken before the next one only
         self._checkpoint_lock = threading.Lock()  # no other lock is taken while holding it
 
     @property
@@ -311,6 +312,7 @@ class DirectoryLogs:
         log = self.logs[topic_partition] = self._add(topic_partition, contents, topic_id)
         with self.directory:
             self._ends.note(topic_partition, contents.log_end_offset)
+        self.checkpoint_cleaned_offsets()
         committed = min(progress.high_watermark, contents.log_end_offset)
         log.stray_high_watermark = log.retention_limit = self.high_watermarks[topic_partition] = (
             committed
@@ -432,12 +434,13 @@ class DirectoryLogs:
 
         Logs that could not be opened keep their entry, which explains gaps in them.
         """
-        former = self._written.get(CLEANED_OFFSETS, {})
-        offsets = {name: former[name] for name in list(self.refused) if name in former}
-        for log in list(self.logs.values()):
-            if log.first_dirty != NEVER_CLEANED:
-                offsets[log.topic_partition] = log.first_dirty
-        self._write(CLEANED_OFFSETS, offsets)
+        with self._cleaned_lock:  # the offsets of a truncation must not be followed by older ones
+            former = self._written.get(CLEANED_OFFSETS, {})
+            offsets = {name: former[name] for name in list(self.refused) if name in former}
+            for log in list(self.logs.values()):
+                if log.first_dirty != NEVER_CLEANED:
+                    offsets[log.topic_partition] = log.first_dirty
+            self._write(CLEANED_OFFSETS, offsets)
 
     def _write(self, checkpoint: str, offsets: Mapping[TopicPartition, int]) -> None:
         with self._checkpoint_lock, self.directory:

@@ -118,6 +118,21 @@ def test_of_each_key_the_newest_record_is_left_also_after_restarts(machine: Mach
     assert offsets(log) == [9, 11, 12, 13, 14]
 
 
+def test_a_compacted_log_that_was_stray_may_have_gaps(machine: Machine):
+    logs = machine.start()
+    log = create(logs)
+    write(log, *"abcdefg", *"abababa", *"cdefghi")
+    clean(logs, log)
+    assert files(log.path) == [".log", "14.log", "21.log", "7.log"]
+    assert offsets(log)[:3] == [12, 13, 14], "there is a gap before the second segment"
+    expected = kept(log)
+    logs.set_aside(T0)
+    log = create(machine.restart())
+    assert kept(log) == expected
+    assert (machine.directories[0] / CLEANED_OFFSETS).read_text() == "0\n1\nt 0 0\n"
+    assert kept(log_of(machine.crash())) == expected
+
+
 def test_the_old_files_are_deleted_after_the_delay(machine: Machine, logs: LogManager):
     log = create(logs)
     write(log, *"abab" * 5)
