@@ -93,6 +93,7 @@ class Cleaning:
         self._work = work
         self._now_ms = now_ms
         self._offsets = work.new_map()
+        self._modified_ns = 0  # of the segment that is being read
         self._transactions = CleanedTransactions(work.on_aborted)
         with self._log.exclusively() as contents:
             self._config: LogConfig = contents.config
@@ -174,7 +175,7 @@ class Cleaning:
         )
         try:
             self._fill(copy, self._cleaned(group, cleaning))
-            self._finish(copy, group[-1].segment)
+            self._finish(copy)
         except BaseException:
             with suppress(StorageError):
                 copy.delete()
@@ -218,16 +219,15 @@ class Cleaning:
         self.stats.bytes_written += size
         self._work.on_bytes(size)
 
-    def _finish(self, copy: LogSegment, last: LogSegment) -> None:
+    def _finish(self, copy: LogSegment) -> None:
         """Flush a copy, with the modification time of the last of its sources."""
         copy.seal()
         copy.flush()
         try:
-            modified_ns = last.path.stat().st_mtime_ns
-            os.utime(copy.path, ns=(modified_ns, modified_ns))
+            os.utime(copy.path, ns=(self._modified_ns, self._modified_ns))
         except OSError as error:
             raise storage_error(copy.path, error) from None
-        copy.verified.note(modified_ns)
+        copy.verified.note(self._modified_ns)
 
     # --- both ---
 
@@ -236,6 +236,7 @@ class Cleaning:
         segment = source.segment
         try:
             file, position = self._open(segment, start)
+            self._modified_ns = file.modified_ns()
             lowest = segment.base_offset
             batches = file.whole_batches(position, segment.size, self._work.buffer_bytes)
             for placed in check_order(batches, segment.path, lowest, source.end_offset):
