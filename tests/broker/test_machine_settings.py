@@ -88,10 +88,20 @@ def test_every_log_setting_is_used():
         "log_roll_jitter_ms": 1_014,
         "log_roll_ms": 1_015,
     }
-    words = {"log_message_timestamp_type": "LogAppendTime"}
+    numbers |= {
+        "log_cleaner_delete_retention_ms": 1_016,
+        "log_cleaner_max_compaction_lag_ms": 1_017,
+        "log_cleaner_min_compaction_lag_ms": 1_018,
+    }
+    words = {
+        "log_message_timestamp_type": "LogAppendTime",
+        "log_cleanup_policy": "compact",
+        "log_cleaner_min_cleanable_ratio": 0.7,
+    }
     config = log_defaults(load_settings(None, {"log": {**numbers, **words}}))
     values = [getattr(config, field.name) for field in fields(config)]
-    assert values == ["delete", *range(1_001, 1_009), "LogAppendTime", *range(1_009, 1_016)]
+    assert {*values} == {*range(1_001, 1_019), *words.values()}
+    assert len(values) == len({*values})
 
 
 def test_log_directories_are_in_the_data_directory_or_absolute():
