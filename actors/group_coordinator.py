@@ -31,6 +31,7 @@ from regent.core.coordinator.group.group_metadata_manager import (
     Clock,
     GroupConfig,
     GroupLogSettings,
+    GroupMetadataManager,
 )
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
@@ -112,6 +113,11 @@ class GroupCoordinatorActor(RegentActor):
         self._expiry = RepeatingTimer(
             scheduler, expiry_interval_ms, lambda: self._tell(ExpireOffsets())
         )
+
+    @property
+    def manager(self) -> GroupMetadataManager:
+        """The groups; other threads may only call what is thread-safe."""
+        return self._coordinator.manager
 
     @staticmethod
     def collapse_key(message: _Message) -> Hashable | None:

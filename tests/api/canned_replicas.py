@@ -22,6 +22,8 @@ from regent.core.replication.delayed_operation import Answer, DelayedOperation
 class Held(DelayedOperation):
     """A request that is answered when it expires or when the test answers it."""
 
+    kind = "Fetch"
+
     def __init__(self, partitions: Collection[TopicPartition], respond: Answer) -> None:
         super().__init__(partitions)
         self.respond = respond
