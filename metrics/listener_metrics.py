@@ -11,7 +11,7 @@ from regent.core.timers import Durations
 from regent.metrics.exposition import Family, counter, gauge, summary
 from regent.metrics.recent import Recent
 from regent.transport.kafka.api import KafkaApiKey
-from regent.transport.kafka.metrics import ListenerMetrics
+from regent.transport.kafka.metrics import Closed, ListenerMetrics
 from regent.transport.kafka.request_metrics import NO_ERROR, RequestMetrics
 
 _REQUESTS = "kafka_network_requestmetrics_"
@@ -74,6 +74,11 @@ class KafkaClientMetrics:
             ("client_errors", "errors outside of a connection", metrics.errors),
         ):
             yield counter(f"regent_{name}_total", meaning, count)
+        yield gauge(
+            "kafka_network_socketserver_expiredconnectionskilledcount",
+            "connections closed because they were idle",
+            metrics.closed[Closed.IDLE],
+        )
         closed = counter(
             "regent_closed_client_connections_total", "connections that the broker closed"
         )

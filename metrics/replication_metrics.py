@@ -125,7 +125,10 @@ def fetcher_metrics(fetchers: ReplicaFetcherManager, recent: Recent) -> Iterable
     rates = []
     for leader, fetcher in sorted(by_leader.items()):
         if fetcher.is_alive:
-            labels = {"leader_id": str(leader)}
+            labels = {
+                "clientid": f"ReplicaFetcherThread-0-{leader}",
+                "broker": fetcher.endpoint.removeprefix("tcp://"),
+            }
             requests.add(fetcher.stats.requests, labels)
             received.add(fetcher.stats.received_bytes, labels)
             rates.append(recent.rate(f"fetches from {leader}", fetcher.stats.requests))

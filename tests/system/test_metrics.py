@@ -15,6 +15,8 @@ from regent.testing.waits import eventually
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
 QUERIES = Path(__file__).parents[1] / "metrics" / "dashboard_queries.txt"
+DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
+TIMERS = "kafka_controller_controllerstats_"  # described together
 ABSENT = {
     "jvm_gc_collection_seconds_sum": "there is no JVM: python_gc_collections_total",
     "jvm_memory_bytes_max": "there is no JVM, and no maximum",
@@ -51,6 +53,18 @@ def offered(metrics: dict[str, float]) -> set[tuple[str, frozenset[str]]]:
     samples = map(query_parts, metrics)
     return {
         (name, labels | {label.partition("=")[0] for label in labels}) for name, labels in samples
+    }
+
+
+def undocumented(found: set[tuple[str, frozenset[str]]]) -> set[str]:
+    """The names that docs/metrics.md lacks."""
+    documented = set(re.findall(r"`([a-z0-9_]+)`", DOCS.read_text()))
+    return {
+        name
+        for name, _ in found
+        if name.startswith(("kafka_", "regent_"))
+        and not name.startswith(TIMERS)
+        and documented.isdisjoint({name, re.sub("_(count|sum)$", "", name)})
     }
 
 
@@ -97,6 +111,8 @@ def test_dashboards_find_what_they_query(cluster: RegentCluster) -> None:
         if not any(name == its_name and labels <= its_labels for its_name, its_labels in found)
     ]
     assert {query_parts(query)[0] for query in missing} == set(ABSENT), missing
+
+    assert undocumented(found) == set()
 
     active_controller = "kafka_controller_kafkacontroller_activecontrollercount"
     assert [b for b, metrics in reported.items() if metrics[active_controller] == 1] == [
