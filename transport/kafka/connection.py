@@ -376,6 +376,8 @@ class KafkaConnection:
         )
 
     def _note_software(self, request: KafkaRequest) -> None:
+        if request.api_version > self._parts.apis[KafkaApiKey.API_VERSIONS].max_version:
+            return  # nobody knows its form
         with suppress(MalformedRequestError):  # the handler raises it too
             software = told_software(request)
             if software is not None:
