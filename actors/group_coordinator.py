@@ -22,6 +22,7 @@ from regent.core.coordinator.group.group_metadata_manager import (
     Clock,
     GroupConfig,
     GroupLogSettings,
+    GroupMetadataManager,
 )
 from regent.core.model import TopicPartition
 from regent.core.replication.replica_manager import ReplicaManager
@@ -63,6 +64,11 @@ class GroupCoordinatorActor(CoordinatorActor):
         self._expiry = RepeatingTimer(
             scheduler, expiry_interval_ms, lambda: self.tell_self(ExpireOffsets())
         )
+
+    @property
+    def manager(self) -> GroupMetadataManager:
+        """The groups; other threads may only call what is thread-safe."""
+        return self._coordinator.manager
 
     @staticmethod
     def collapse_key(message: Any) -> Hashable | None:

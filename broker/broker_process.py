@@ -34,7 +34,7 @@ from regent.actors.scheduler import Scheduler
 from regent.actors.watchdog import Watchdog
 from regent.broker.broker_controller import BrokerController
 from regent.broker.broker_registration import AdvertisedListeners, register
-from regent.broker.broker_settings import StartedBroker
+from regent.broker.broker_settings import LISTENER, StartedBroker
 from regent.broker.broker_storage import BrokerStorage
 from regent.broker.controlled_shutdown import hand_over
 from regent.broker.group_service import BrokerGroupService
@@ -68,6 +68,7 @@ from regent.metrics.broker_metrics import (
     MetricsServer,
     TopicMetrics,
 )
+from regent.metrics.group_metrics import GroupMetrics
 from regent.metrics.listener_metrics import KafkaClientMetrics
 from regent.transport.codec import CONTROL_REQUESTS, max_request_bytes
 from regent.transport.server import ControlServer, IncomingRequest
@@ -180,7 +181,7 @@ class BrokerProcess(ControllerListener):
                 self._transactions,
             )
         )
-        self._publish(metrics, server, kafka_endpoint)
+        self._publish(metrics, server)
         return BrokerAddress(
             id=broker_id,
             host=advertised.host,
@@ -190,14 +191,20 @@ class BrokerProcess(ControllerListener):
             metrics_port=metrics.port,
         )
 
-    def _publish(
-        self, metrics: MetricsServer, server: ControlServer, kafka_endpoint: KafkaEndpoint
-    ) -> None:
+    def _publish(self, metrics: MetricsServer, server: ControlServer) -> None:
+        """Serve the metrics until the broker stops."""
+        kafka_endpoint = self._kafka_endpoint
         for published in (
             self._metrics(server),
             TopicMetrics(self._topics),
             GuardianMetrics(self._guardian),
-            KafkaClientMetrics(lambda: kafka_endpoint.metrics, self._replica_manager),
+            GroupMetrics(self._groups.groups),
+            KafkaClientMetrics(
+                LISTENER,
+                lambda: kafka_endpoint.metrics,
+                self._replica_manager,
+                self._replication.fetch_metrics,
+            ),
         ):
             metrics.publish(published)
             self._undo.callback(metrics.withdraw, published)

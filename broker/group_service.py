@@ -51,6 +51,7 @@ class BrokerGroupService:
             self.partitions.of,
             expiry_interval_ms=expiry_interval_ms(self._settings),
         )
+        self.groups = actor.manager
         self._actor = launch(actor)
         replica_manager.observe_leaderships(self._on_leaderships)
 

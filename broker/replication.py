@@ -78,10 +78,14 @@ class Replication:
         self._replica_manager = broker.replica_manager
         # It has its own thread, as in Kafka, because expiring waits for the lock of appends.
         self._reaper = Scheduler("expiration-reaper")
+        fetches = ReplicationServer(
+            self._replica_manager, self._reaper, on_fetched=self.wake, take=take
+        )
+        self.fetch_metrics = fetches.metrics
         self._server = ControlServer(
             self._context,
             tcp_endpoint(config.host, config.replication_port),
-            ReplicationServer(self._replica_manager, self._reaper, on_fetched=self.wake, take=take),
+            fetches,
             name="replication-server",
             max_outstanding=_MAX_OUTSTANDING,
             max_frame_bytes=codec.max_request_bytes(ApiKey.FETCH),

@@ -10,6 +10,8 @@ it.
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Callable
 
 from regent.actors.scheduler import Handle, Scheduler, SchedulerFullError
@@ -18,6 +20,7 @@ from regent.core.errors import Errors
 from regent.core.protocol.broker import FetchRequest, FetchResponse
 from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.replication.replica_manager import ReplicaManager
+from regent.transport.kafka.request_metrics import RequestMetrics
 from regent.transport.server import IncomingRequest, WireReply
 
 logger = logging.getLogger(__name__)
@@ -45,6 +48,8 @@ class ReplicationServer:
         self._reaper = reaper
         self._on_fetched = on_fetched
         self._take = take
+        self.metrics = RequestMetrics()
+        self._recording = threading.Lock()  # answers are given on several threads
 
     def __call__(self, incoming: IncomingRequest) -> None:
         """Answer at once or later; runs on the thread of the socket."""
@@ -53,11 +58,18 @@ class ReplicationServer:
             if self._take is None or not self._take(incoming):
                 incoming.reply.fail(Errors.UNSUPPORTED_VERSION)
             return
-        answer = _Answer(incoming.reply, self._reaper)
+        self.metrics.versions[0] += 1
+        answer = _Answer(incoming.reply, self._reaper, self._record)
         held = self._replica_manager.fetch(request, monotonic_ms(), answer)
         if held is not None:
+            answer.waits()
             self._expire_later(held, answer, min(request.max_wait_ms, MAX_WAIT_MS))
         self._on_fetched()
+
+    def _record(self, begun: float, first_waited: float, answered: float, sent: float) -> None:
+        with self._recording:
+            if self.metrics.is_to_be_timed(sent):
+                self.metrics.record(begun, begun, first_waited, answered, answered, sent)
 
     def _expire_later(self, held: DelayedOperation, answer: _Answer, wait_ms: int) -> None:
         try:
@@ -77,16 +89,31 @@ class _Answer:
     a cycle, which only the garbage collector frees, some twenty minutes later.
     """
 
-    def __init__(self, reply: WireReply, reaper: Scheduler) -> None:
+    def __init__(
+        self,
+        reply: WireReply,
+        reaper: Scheduler,
+        record: Callable[[float, float, float, float], None],
+    ) -> None:
         self._reply = reply
         self._reaper = reaper
+        self._record = record
+        self._begun_at = time.monotonic()
+        self._waits_since: float | None = None
         self._expiry: Handle | None = None
         self._is_given = False
 
     def __call__(self, response: FetchResponse) -> None:
+        answered_at = time.monotonic()
         self._reply(response)
         self._is_given = True
+        waits_since = min(self._waits_since or answered_at, answered_at)
+        self._record(self._begun_at, waits_since, answered_at, time.monotonic())
         self._call_off()
+
+    def waits(self) -> None:
+        """Note that the fetch waits now, or has waited already."""
+        self._waits_since = time.monotonic()
 
     def expire_by(self, expiry: Handle) -> None:
         """Cancel ``expiry`` when the answer is given, or now if it was given already."""

@@ -1,4 +1,4 @@
-"""Timers for metrics: how often something happened and how long it took, as Yammer's in Kafka.
+"""Durations for metrics: how often something happened and how long it took, as Yammer's in Kafka.
 
 One thread writes, any thread reads. A reader may see a count before the time that belongs to it,
 but never an invalid value.
@@ -8,40 +8,68 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import Final
 
-BUCKETS_MS: Sequence[float] = (1, 5, 10, 50, 100, 500, 1_000, 5_000, 30_000)
+_GROWTH: Final = 1.25
+BOUNDS_MS: Final[Sequence[float]] = tuple(0.01 * _GROWTH**n for n in range(71))
+"""The upper bounds of the counted ranges, from 10 microseconds to one minute; more is beyond."""
 
 
-class Timer:
-    """Durations in milliseconds: how many, their sum, the extremes, and how many up to each bound.
+class Durations:
+    """Durations in milliseconds: how many in each range, and their sum."""
 
-    ``minimum_ms`` and ``maximum_ms`` are 0 while nothing was recorded.
-    """
+    __slots__ = ("counts", "total_ms")
 
     def __init__(self) -> None:
-        self.clear()
+        self.total_ms = 0.0
+        self.counts = [0] * (len(BOUNDS_MS) + 1)
+        """How many in each range; the last one has no bound."""
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        return sum(self.counts)
+
+    def record(self, duration_ms: float) -> None:
+        """Add one duration."""
+        self.total_ms += duration_ms
+        self.counts[bisect_left(BOUNDS_MS, duration_ms)] += 1
+
+
+class Timer(Durations):
+    """Durations with their extremes, which are 0 while nothing was recorded."""
+
+    __slots__ = ("maximum_ms", "minimum_ms")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.minimum_ms = 0.0
+        self.maximum_ms = 0.0
 
     def clear(self) -> None:
         """Forget everything."""
-        self.count = 0
-        self.total_ms = 0.0
-        self.minimum_ms = 0.0
-        self.maximum_ms = 0.0
-        self._buckets = [0] * (len(BUCKETS_MS) + 1)
+        self.counts = [0] * len(self.counts)
+        self.total_ms = self.minimum_ms = self.maximum_ms = 0.0
 
     def record(self, duration_ms: float) -> None:
         """Add one duration."""
         self.minimum_ms = min(self.minimum_ms, duration_ms) if self.count else duration_ms
         self.maximum_ms = max(self.maximum_ms, duration_ms)
-        self.count += 1
-        self.total_ms += duration_ms
-        self._buckets[bisect_left(BUCKETS_MS, duration_ms)] += 1
+        super().record(duration_ms)
 
-    def cumulative(self) -> list[tuple[str, float]]:
-        """Return Prometheus buckets: the bound, and how many were not longer."""
-        bounds = [*map(str, BUCKETS_MS), "+Inf"]
-        total, cumulative = 0, []
-        for bound, count in zip(bounds, list(self._buckets), strict=True):
-            total += count
-            cumulative.append((bound, float(total)))
-        return cumulative
+
+def quantile(counts: Sequence[float], share: float) -> float:
+    """Return the duration that ``share`` of the counted ones do not exceed; NaN if there are none.
+
+    It is interpolated between the bounds of its range, so it may be wrong by a tenth.
+    """
+    rank = share * sum(counts)
+    if not rank:
+        return float("nan")
+    below = 0.0
+    for number, count in enumerate(counts[:-1]):
+        if below + count >= rank:
+            first = BOUNDS_MS[number - 1] if number else 0.0
+            return first + (BOUNDS_MS[number] - first) * (rank - below) / count
+        below += count
+    return BOUNDS_MS[-1]

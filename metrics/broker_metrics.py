@@ -1,29 +1,45 @@
-"""The metrics of a broker for Prometheus; names are Kafka's MBeans joined by underscores.
+"""The metrics of a broker for Prometheus.
 
-They are read on request from the counters of their owners: nothing is measured twice.
+They are read on request from the counters of their owners: nothing is measured twice. The names
+are those that the usual dashboards for Kafka query; docs/metrics.md has all of them.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from threading import Thread
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import (
+    GC_COLLECTOR,
+    PLATFORM_COLLECTOR,
+    PROCESS_COLLECTOR,
+    CollectorRegistry,
+    generate_latest,
+    start_http_server,
+)
 
-from regent.actors.broker import BrokerStatus, BrokerView
+from regent.actors.broker import BrokerState, BrokerStatus, BrokerView
 from regent.actors.controller_event_manager import ControllerView
 from regent.actors.inbox import inbox_of
 from regent.actors.watchdog import Watchdog
 from regent.core.errors import RegentError
-from regent.metrics.controller_metrics import controller_metrics, timer_metric
+from regent.metrics.controller_metrics import controller_metrics
+from regent.metrics.exposition import (
+    CONTENT_TYPE,
+    Family,
+    MetricSource,
+    counter,
+    gauge,
+    summary,
+    text,
+)
 from regent.metrics.log_cleaner_metrics import log_cleaner_metrics
+from regent.metrics.recent import Recent
 from regent.metrics.replication_metrics import fetcher_metrics, replication_metrics
 
 if TYPE_CHECKING:
@@ -33,11 +49,20 @@ if TYPE_CHECKING:
     from regent.zk.client.session import SessionKeeper
 
 _REQUEST_TIMEOUT_S = 10.0
+_STATES: Final = {
+    BrokerState.NOT_RUNNING: 0,
+    BrokerState.STARTING: 1,
+    BrokerState.RUNNING_AS_BROKER: 3,
+    BrokerState.RUNNING_AS_CONTROLLER: 3,  # as in Kafka since 2.8
+    BrokerState.PENDING_CONTROLLED_SHUTDOWN: 6,
+    BrokerState.BROKER_SHUTTING_DOWN: 7,
+}
+_IO: Final = "/proc/self/io"
 
 logger = logging.getLogger(__name__)
 
 
-class BrokerMetrics(Collector):
+class BrokerMetrics:
     """Collects one broker's metrics from its parts."""
 
     def __init__(
@@ -57,58 +82,80 @@ class BrokerMetrics(Collector):
         self._server = server
         self._status = status
         self._watchdog = watchdog
+        self._recent = Recent()
 
-    def collect(self) -> Iterable[Metric]:
+    def collect(self) -> Iterable[Family]:
         """Yield every metric with its present value."""
-        yield from controller_metrics(self._controller)
+        yield from controller_metrics(self._controller, self._recent)
         yield from self._of_the_session()
         yield from self._of_the_broker()
+        yield from _disk_bytes()
 
-    def _of_the_session(self) -> Iterable[Metric]:
-        listener = "kafka_server_SessionExpireListener_"
+    def _of_the_session(self) -> Iterable[Family]:
+        listener = "kafka_server_sessionexpirelistener_"
         statistics = self._keeper.statistics
-        state = GaugeMetricFamily(listener + "SessionState", "1 for the state", labels=["state"])
-        state.add_metric([self._keeper.state.name], 1)
-        yield state
-        for name, meaning, count in (
-            ("ZooKeeperSyncConnectsPerSec", "connections made", statistics.connects),
-            ("ZooKeeperDisconnectsPerSec", "connections lost", statistics.disconnects),
-            ("ZooKeeperExpiresPerSec", "sessions that ended", statistics.expires),
-        ):
-            yield CounterMetricFamily(listener + name, meaning, value=count)
-        yield timer_metric(
-            "kafka_server_ZooKeeperClientMetrics_ZooKeeperRequestLatencyMs",
-            "calls to ZooKeeper, of any size, in milliseconds",
-            statistics.request_latency,
+        yield gauge(listener + "sessionstate", "1 for the state").add(
+            1, {"state": self._keeper.state.name}
         )
+        for name, meaning, count in (
+            ("zookeepersyncconnectspersec", "connections made", statistics.connects),
+            ("zookeeperdisconnectspersec", "connections lost", statistics.disconnects),
+            ("zookeeperexpirespersec", "sessions that ended", statistics.expires),
+            ("zookeeperauthfailurespersec", "none: a broker does not log in to ZooKeeper", 0),
+        ):
+            yield counter(listener + name, meaning, count)
+        latency = summary(
+            "kafka_server_zookeeperclientmetrics_zookeeperrequestlatencyms",
+            "calls to ZooKeeper, of any size, in milliseconds",
+        )
+        self._recent.add_summary(latency, statistics.request_latency)
+        yield latency
 
-    def _of_the_broker(self) -> Iterable[Metric]:
+    def _of_the_broker(self) -> Iterable[Family]:
         yield from replication_metrics(self._broker.replica_manager)
-        yield from fetcher_metrics(self._broker.fetchers)
-        yield GaugeMetricFamily(
-            "kafka_log_LogManager_OfflineLogDirectoryCount",
+        yield from fetcher_metrics(self._broker.fetchers, self._recent)
+        yield gauge(
+            "kafka_log_logmanager_offlinelogdirectorycount",
             "log directories that have failed",
-            value=len(self._logs.failed_directories),
+            len(self._logs.failed_directories),
         )
         yield from log_cleaner_metrics(self._logs.cleaner, self._logs.directories)
-        state = GaugeMetricFamily("kafka_server_BrokerState", "1 for the state", labels=["state"])
-        state.add_metric([self._status.state.value], 1)
-        yield state
-        rejected = CounterMetricFamily(
-            "regent_rejected_frames", "malformed or refused messages", labels=["reason"]
+        yield gauge(
+            "kafka_server_replicamanager_straypartitionscount",
+            "stray logs: they are in a log directory, but belong to no replica",
+            len(self._logs.strays),
         )
+        yield gauge(
+            "kafka_server_kafkaserver_brokerstate",
+            "the state, by Kafka's numbers: 3 is running",
+            _STATES[self._status.state],
+        )
+        rejected = counter("regent_rejected_frames_total", "malformed or refused messages")
         for reason, count in self._server.rejected.counts.items():
-            rejected.add_metric([reason.value], count)
+            rejected.add(count, {"reason": reason.value})
         yield rejected
-        yield CounterMetricFamily(
-            "regent_unexpected_errors",
+        yield counter(
+            "regent_unexpected_errors_total",
             "messages an actor failed to handle",
-            value=sum(
+            sum(
                 inbox_of(actor.ref).activity.failures for actor in (self._controller, self._broker)
             ),
         )
-        yield CounterMetricFamily(
-            "regent_stuck_actors", "actors found stuck", value=self._watchdog.incidents
+        yield counter("regent_stuck_actors_total", "actors found stuck", self._watchdog.incidents)
+
+
+def _disk_bytes() -> Iterable[Family]:
+    """Yield what this process has read from and written to disks, if the kernel tells it."""
+    try:
+        with open(_IO, encoding="ascii") as file:
+            counts = dict(line.split(": ") for line in file.read().splitlines())
+    except (OSError, ValueError):
+        return
+    for name, meaning in (("read", "read from"), ("write", "written to")):
+        yield counter(
+            f"kafka_server_kafkaserver_linux_disk_{name}_bytes",
+            f"bytes that this process has {meaning} disks",
+            int(counts[f"{name}_bytes"]),
         )
 
 
@@ -133,34 +180,48 @@ class MetricsServer:
     """
 
     def __init__(self, host: str, port: int, *, timeout_s: float = _REQUEST_TIMEOUT_S) -> None:
-        self._registry = CollectorRegistry()
+        self._sources: list[MetricSource] = []
+        self._process = CollectorRegistry()
+        for collector in (PROCESS_COLLECTOR, GC_COLLECTOR, PLATFORM_COLLECTOR):
+            self._process.register(collector)
         try:
             self._server, self._thread = self._listen(host, port)
         except OSError as error:
             raise RegentError(f"cannot listen on {host}:{port}: {error}") from None
         handler = type("RequestHandler", (_RequestHandler,), {"timeout": timeout_s})
         self._server.RequestHandlerClass = handler
+        self._server.set_app(self._answer)
         self.port: int = self._server.server_port
 
     def _listen(self, host: str, port: int) -> tuple[WSGIServer, Thread]:
         try:
-            return start_http_server(port, host, self._registry)
+            return start_http_server(port, host, self._process)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
-        server, thread = start_http_server(0, host, self._registry)
+        server, thread = start_http_server(0, host, self._process)
         logger.warning(
             "%s:%d is in use: metrics are served on port %d instead", host, port, server.server_port
         )
         return server, thread
 
-    def publish(self, metrics: Collector) -> None:
-        """Serve these metrics too."""
-        self._registry.register(metrics)
+    def _answer(
+        self, environ: dict[str, Any], start_response: Callable[..., object]
+    ) -> Iterator[bytes]:
+        del environ
+        families = [family for source in list(self._sources) for family in source.collect()]
+        start_response("200 OK", [("Content-Type", CONTENT_TYPE)])
+        yield generate_latest(self._process)
+        for name in text(families):
+            yield name.encode()
 
-    def withdraw(self, metrics: Collector) -> None:
+    def publish(self, source: MetricSource) -> None:
+        """Serve these metrics too."""
+        self._sources.append(source)
+
+    def withdraw(self, source: MetricSource) -> None:
         """Stop serving these metrics (KAFKA-14866: they must not outlive their object)."""
-        self._registry.unregister(metrics)
+        self._sources.remove(source)
 
     def close(self) -> None:
         """Stop serving."""
@@ -190,19 +251,17 @@ class TopicRequestCounts(Protocol):
         ...
 
 
-class TopicMetrics(Collector):
+class TopicMetrics:
     """Requests that wait, and placements of new topics with and without the service."""
 
     def __init__(self, topics: TopicRequestCounts) -> None:
         self._topics = topics
 
-    def collect(self) -> Iterable[Metric]:
+    def collect(self) -> Iterable[Family]:
         """Yield every metric with its present value."""
-        yield GaugeMetricFamily(
-            "kafka_server_DelayedOperationPurgatory_topic_PurgatorySize",
-            "requests about topics that are not answered yet",
-            value=self._topics.pending_count,
-        )
+        yield gauge(
+            "kafka_server_delayedoperationpurgatory_purgatorysize", "requests that wait"
+        ).add(self._topics.pending_count, {"delayedoperation": "topic"})
         placement = self._topics.placement
         for name, meaning, count in (
             ("placements", "placements of topics for clients", placement.placements),
@@ -212,24 +271,24 @@ class TopicMetrics(Collector):
                 placement.fallbacks,
             ),
         ):
-            yield CounterMetricFamily(f"regent_topic_{name}", meaning, value=count)
+            yield counter(f"regent_topic_{name}_total", meaning, count)
 
 
-class GuardianMetrics(Collector):
+class GuardianMetrics:
     """Whether this broker's guardian runs, and how often it was replaced."""
 
     def __init__(self, guardian: Guardian) -> None:
         self._guardian = guardian
 
-    def collect(self) -> Iterable[Metric]:
+    def collect(self) -> Iterable[Family]:
         """Yield every metric with its present value."""
-        yield GaugeMetricFamily(
+        yield gauge(
             "regent_guardian_up",
             "1: a crash of this broker is seen at once; 0: when its session times out",
-            value=int(self._guardian.is_alive),
+            int(self._guardian.is_alive),
         )
-        yield CounterMetricFamily(
-            "regent_guardian_replacements",
+        yield counter(
+            "regent_guardian_replacements_total",
             "guardians that died and were replaced",
-            value=self._guardian.replacements,
+            self._guardian.replacements,
         )

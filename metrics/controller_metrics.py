@@ -1,7 +1,7 @@
-"""The controller's metrics by Kafka's names.
+"""The controller's metrics.
 
 ``kafka.controller:type=KafkaController,name=OfflinePartitionsCount`` is
-``kafka_controller_KafkaController_OfflinePartitionsCount`` here; a timer is a histogram of
+``kafka_controller_kafkacontroller_offlinepartitionscount`` here; a timer is a summary of
 milliseconds of the same name.
 """
 
@@ -9,125 +9,105 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
-
 from regent.actors.controller_channel_manager import ControllerChannelManager
 from regent.actors.controller_event_manager import ControllerView
 from regent.actors.event_manager_stats import EventManagerStats
 from regent.actors.inbox import inbox_of
-from regent.core.timers import Timer
+from regent.metrics.exposition import Family, counter, gauge, summary
+from regent.metrics.recent import Recent
 
-_CONTROLLER = "kafka_controller_KafkaController_"
-_STATS = "kafka_controller_ControllerStats_"
-_EVENTS = "kafka_controller_ControllerEventManager_"
-_CHANNELS = "kafka_controller_ControllerChannelManager_"
+_CONTROLLER = "kafka_controller_kafkacontroller_"
+_STATS = "kafka_controller_controllerstats_"
+_EVENTS = "kafka_controller_controllereventmanager_"
+_CHANNELS = "kafka_controller_controllerchannelmanager_"
 
 _GAUGES = {
-    "ActiveControllerCount": (
+    "activecontrollercount": (
         "active_controller_count",
         "1 on the active controller",
     ),
-    "CurrentControllerId": ("current_controller_id", "the active controller, -1 when unknown"),
-    "OfflinePartitionsCount": ("offline_partitions_count", "partitions without a leader"),
-    "PreferredReplicaImbalanceCount": (
+    "currentcontrollerid": ("current_controller_id", "the active controller, -1 when unknown"),
+    "offlinepartitionscount": ("offline_partitions_count", "partitions without a leader"),
+    "preferredreplicaimbalancecount": (
         "preferred_replica_imbalance_count",
         "partitions not led by their first replica",
     ),
-    "GlobalTopicCount": ("global_topic_count", "topics"),
-    "GlobalPartitionCount": ("global_partition_count", "partitions that have or had a leader"),
-    "TopicsToDeleteCount": ("topics_to_delete_count", "topics queued for deletion"),
-    "ReplicasToDeleteCount": (
+    "globaltopiccount": ("global_topic_count", "topics"),
+    "globalpartitioncount": ("global_partition_count", "partitions that have or had a leader"),
+    "topicstodeletecount": ("topics_to_delete_count", "topics queued for deletion"),
+    "replicastodeletecount": (
         "replicas_to_delete_count",
         "replicas of these topics, not deleted yet",
     ),
-    "TopicsIneligibleToDeleteCount": (
+    "topicsineligibletodeletecount": (
         "topics_ineligible_to_delete_count",
         "topics queued for deletion that cannot be deleted yet",
     ),
-    "ReplicasIneligibleToDeleteCount": (
+    "replicasineligibletodeletecount": (
         "replicas_ineligible_to_delete_count",
         "replicas that could not be deleted",
     ),
-    "ActiveBrokerCount": ("active_broker_count", "registered brokers"),
-    "FencedBrokerCount": ("fenced_broker_count", "registered brokers that do not answer"),
-    "UnusableTopicCount": ("unusable_topic_count", "topics whose znode cannot be used"),
-    "QuarantinedCount": (
+    "activebrokercount": ("active_broker_count", "registered brokers"),
+    "fencedbrokercount": ("fenced_broker_count", "registered brokers that do not answer"),
+    "unusabletopiccount": ("unusable_topic_count", "topics whose znode cannot be used"),
+    "quarantinedcount": (
         "quarantined_count",
         "topics and events quarantined because they ended controllers",
     ),
 }
 
 
-def timer_metric(name: str, meaning: str, timer: Timer) -> HistogramMetricFamily:
-    """Return a timer as a histogram of milliseconds."""
-    return HistogramMetricFamily(
-        name, meaning, buckets=timer.cumulative(), sum_value=timer.total_ms
-    )
-
-
-def controller_metrics(controller: ControllerView) -> Iterable[Metric]:
+def controller_metrics(controller: ControllerView, recent: Recent) -> Iterable[Family]:
     """Yield the metrics of a broker's controller, active or inactive."""
     yield from _gauges(controller.stats)
-    yield from _stats(controller.stats)
-    yield GaugeMetricFamily(
-        _EVENTS + "EventQueueSize", "events that wait", value=inbox_of(controller.ref).size
-    )
-    yield from _channels(controller.channels)
+    yield from _stats(controller.stats, recent)
+    yield gauge(_EVENTS + "eventqueuesize", "events that wait", inbox_of(controller.ref).size)
+    yield from _channels(controller.channels, recent)
 
 
-def _gauges(stats: EventManagerStats) -> Iterable[Metric]:
+def _gauges(stats: EventManagerStats) -> Iterable[Family]:
     gauges = stats.gauges
     for name, (attribute, meaning) in _GAUGES.items():
-        yield GaugeMetricFamily(_CONTROLLER + name, meaning, value=getattr(gauges, attribute))
-    yield GaugeMetricFamily(
-        _CONTROLLER + "ControllerState", "the activity, by Kafka's numbers", value=stats.state
+        yield gauge(_CONTROLLER + name, meaning, getattr(gauges, attribute))
+    yield gauge(
+        _CONTROLLER + "controllerstate", "the activity, by Kafka's numbers", int(stats.state)
     )
 
 
-def _stats(stats: EventManagerStats) -> Iterable[Metric]:
+def _stats(stats: EventManagerStats, recent: Recent) -> Iterable[Family]:
     for name, timer in stats.timers.items():
-        yield timer_metric(_STATS + name, "handling of events, in milliseconds", timer)
-    yield CounterMetricFamily(
-        _STATS + "UncleanLeaderElectionsPerSec",
+        times = summary(_STATS + name.lower(), "handling of events, in milliseconds")
+        recent.add_summary(times, timer)
+        yield times
+    yield counter(
+        _STATS + "uncleanleaderelectionspersec",
         "leaders elected from outside the ISR",
-        value=stats.unclean_leader_elections,
+        stats.unclean_leader_elections,
     )
-    yield timer_metric(
-        _EVENTS + "EventQueueTimeMs", "time events waited, in milliseconds", stats.event_queue_time
-    )
+    queue_time = summary(_EVENTS + "eventqueuetimems", "time events waited, in milliseconds")
+    recent.add_summary(queue_time, stats.event_queue_time)
+    yield queue_time
 
 
-def _channels(channels: ControllerChannelManager) -> Iterable[Metric]:
+def _channels(channels: ControllerChannelManager, recent: Recent) -> Iterable[Family]:
     by_broker = channels.channels
     sizes = {broker_id: channel.queue_size for broker_id, channel in by_broker.items()}
-    yield GaugeMetricFamily(
-        _CHANNELS + "TotalQueueSize", "requests that wait for brokers", value=sum(sizes.values())
-    )
-    size = GaugeMetricFamily(
-        _CHANNELS + "QueueSize", "requests that wait for a broker", labels=["broker_id"]
-    )
-    queue_time = HistogramMetricFamily(
-        _CHANNELS + "RequestRateAndQueueTimeMs",
-        "time requests waited, in milliseconds",
-        labels=["broker_id"],
+    yield gauge(_CHANNELS + "totalqueuesize", "requests that wait for brokers", sum(sizes.values()))
+    size = gauge(_CHANNELS + "queuesize", "requests that wait for a broker")
+    queue_time = summary(
+        _CHANNELS + "requestrateandqueuetimems", "time requests waited, in milliseconds"
     )
     for broker_id, channel in sorted(by_broker.items()):
-        labels, timer = [str(broker_id)], channel.queue_time
-        size.add_metric(labels, sizes[broker_id])
-        queue_time.add_metric(labels, buckets=timer.cumulative(), sum_value=timer.total_ms)
+        labels = {"broker_id": str(broker_id)}
+        size.add(sizes[broker_id], labels)
+        recent.add_summary(queue_time, channel.queue_time, labels)
     yield size
     yield queue_time
-    unanswered = GaugeMetricFamily(
+    unanswered = gauge(
         "regent_unanswered_request_ms",
         "age of a control request that a broker has not answered within 5 s",
-        labels=["broker_id", "request"],
     )
     for request in channels.unanswered():
-        labels = [str(request.broker_id), request.request]
-        unanswered.add_metric(labels, request.unanswered_ms)
+        labels = {"broker_id": str(request.broker_id), "request": request.request}
+        unanswered.add(request.unanswered_ms, labels)
     yield unanswered

@@ -1,124 +1,202 @@
-"""The metrics of a broker's replicas and their logs by Kafka's names."""
+"""The metrics of a broker's replicas, their logs and their topics.
+
+No lock is taken for the partitions: ten thousand of them would keep producers waiting. So the
+numbers of one partition may be of different moments.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from dataclasses import fields
 
 from regent.actors.replica_fetcher_manager import ReplicaFetcherManager
 from regent.core.errors import StorageError
 from regent.core.replica_logs import PartitionLog
+from regent.core.replication.broker_topic_stats import TopicStats
 from regent.core.replication.partition import Partition, Role
 from regent.core.replication.replica_manager import ReplicaManager
+from regent.metrics.exposition import Family, counter, gauge, label_text
+from regent.metrics.recent import Recent
 
-_MANAGER = "kafka_server_ReplicaManager_"
-_PARTITION = "kafka_cluster_Partition_"
-_FETCHERS = "kafka_server_ReplicaFetcherManager_"
-_STATS = "kafka_server_FetcherStats_"
-_LOG = "kafka_log_Log_"
+_MANAGER = "kafka_server_replicamanager_"
+_PARTITION = "kafka_cluster_partition_"
+_FETCHERS = "kafka_server_replicafetchermanager_"
+_STATS = "kafka_server_fetcherstats_"
+_SESSIONS = "kafka_server_fetchsessioncache_"
+_TOPICS = "kafka_server_brokertopicmetrics_"
+_LOG = "kafka_log_log_"
+_REPLICA = {"clientid": "Replica"}
 
-MAX_PARTITIONS = 2_000  # a broker with more has no metrics for single partitions
+MAX_PARTITIONS = 20_000
+"""A broker with more has no metrics for single partitions and topics."""
+_AT_ONCE = 200  # partitions; then other threads get their turn
+
+_MEANINGS: Mapping[str, str] = {
+    "partitioncount": "replicas hosted",
+    "leadercount": "partitions led",
+    "offlinereplicacount": "replicas in failed log directories",
+    "underreplicatedpartitions": "led partitions with replicas that are not in the ISR",
+    "underminisrpartitioncount": (
+        "led partitions with an ISR below min.insync.replicas: they refuse acks=all"
+    ),
+    "atminisrpartitioncount": ("led partitions with exactly min.insync.replicas in the ISR"),
+    "reassigningpartitions": "led partitions that are being reassigned",
+}
+_TOPIC_MEANINGS: Mapping[str, str] = {
+    "messages_in": "records that producers have appended",
+    "bytes_in": "bytes of records that producers have appended",
+    "bytes_out": "bytes of records sent to consumers",
+    "total_produce_requests": "produce requests, once for each partition",
+    "total_fetch_requests": "fetch requests of consumers, once for each partition",
+    "failed_produce_requests": "those that the log refused or could not carry out",
+    "failed_fetch_requests": "those that the log could not carry out",
+}
 
 
-def replication_metrics(replicas: ReplicaManager) -> Iterable[Metric]:
-    """Yield the metrics of hosted partitions, of ISR changes, and of each led partition."""
+def replication_metrics(replicas: ReplicaManager) -> Iterable[Family]:
+    """Yield the metrics of hosted partitions, of ISR changes, and of each partition and topic."""
     hosted = list(replicas.partitions.values())
     led = [partition for partition in hosted if partition.role is Role.LEADER]
-    moving = sum(partition.assignment.is_being_reassigned for partition in led)
-    for name, meaning, value in (
-        ("PartitionCount", "replicas hosted", len(hosted)),
-        ("LeaderCount", "partitions led", replicas.leader_count),
-        (
-            "OfflineReplicaCount",
-            "replicas in failed log directories",
-            replicas.offline_replica_count,
-        ),
-        (
-            "UnderReplicatedPartitions",
-            "led partitions with replicas that are not in the ISR",
-            replicas.under_replicated_count,
-        ),
-        (
-            "UnderMinIsrPartitionCount",
-            "led partitions with an ISR below min.insync.replicas: they refuse acks=all",
-            replicas.under_min_isr_count,
-        ),
-        (
-            "AtMinIsrPartitionCount",
-            "led partitions with exactly min.insync.replicas in the ISR",
-            replicas.at_min_isr_count,
-        ),
-        ("ReassigningPartitions", "led partitions that are being reassigned", moving),
-    ):
-        yield GaugeMetricFamily(_MANAGER + name, meaning, value=value)
+    yield from _counts(hosted)
     counters = replicas.counters
     for name, meaning, count in (
-        ("IsrExpandsPerSec", "replicas that joined an ISR again", counters.isr_expands),
-        ("IsrShrinksPerSec", "ISRs that lost replicas", counters.isr_shrinks),
-        ("FailedIsrUpdatesPerSec", "ISR changes refused", counters.failed_isr_updates),
+        ("isrexpandspersec", "replicas that joined an ISR again", counters.isr_expands),
+        ("isrshrinkspersec", "ISRs that lost replicas", counters.isr_shrinks),
+        ("failedisrupdatespersec", "ISR changes refused", counters.failed_isr_updates),
     ):
-        yield CounterMetricFamily(_MANAGER + name, meaning, value=count)
-    yield GaugeMetricFamily(
-        _FETCHERS + "MaxLag", "largest lag of a follower on this broker", value=replicas.max_lag
+        yield counter(_MANAGER + name, meaning, count)
+    sessions, partitions = replicas.fetch_sessions
+    yield gauge(_SESSIONS + "numincrementalfetchsessions", "followers with a session", sessions)
+    yield gauge(
+        _SESSIONS + "numincrementalfetchpartitionscached", "partitions of sessions", partitions
     )
-    if len(led) <= MAX_PARTITIONS:
-        yield from _of_partitions(led)
+    yield counter(
+        _SESSIONS + "incrementalfetchsessionevictionspersec",
+        "sessions dropped for others: none, because every follower has one",
+        0,
+    )
+    waiting = gauge("kafka_server_delayedoperationpurgatory_purgatorysize", "requests that wait")
+    delayed = replicas.delayed_counts
+    for kind in ("Produce", "Fetch", "DeleteRecords"):
+        waiting.add(delayed.get(kind, 0), {"delayedoperation": kind})
+    yield waiting
+    yield from _of_topics(replicas)
     if len(hosted) <= MAX_PARTITIONS:
+        yield from _of_partitions(led)
         yield from _of_logs(hosted)
 
 
-def fetcher_metrics(fetchers: ReplicaFetcherManager) -> Iterable[Metric]:
+def _counts(hosted: Collection[Partition]) -> Iterable[Family]:
+    counts, max_lag = Counter[str](), 0
+    for number, partition in enumerate(hosted):
+        if partition.role is Role.LEADER:
+            size, least = len(partition.isr), _min_isr(partition)
+            counts["leadercount"] += 1
+            counts["underreplicatedpartitions"] += partition.is_under_replicated
+            counts["underminisrpartitioncount"] += size < least
+            counts["atminisrpartitioncount"] += size == least
+            counts["reassigningpartitions"] += partition.assignment.is_being_reassigned
+        else:
+            counts["offlinereplicacount"] += partition.role is Role.OFFLINE
+            max_lag = max(max_lag, partition.lag)
+        _give_way(number)
+    counts["partitioncount"] = len(hosted)
+    for name, meaning in _MEANINGS.items():
+        yield gauge(_MANAGER + name, meaning, counts[name])
+    meaning = "largest lag of a follower on this broker, in committed records"
+    yield gauge(_FETCHERS + "maxlag", meaning).add(max_lag, _REPLICA)
+
+
+def _min_isr(partition: Partition) -> int:
+    log = partition.log  # None: it has just failed
+    return 0 if log is None else log.config.min_insync_replicas
+
+
+def fetcher_metrics(fetchers: ReplicaFetcherManager, recent: Recent) -> Iterable[Family]:
     """Yield the metrics of a follower's fetchers."""
     by_leader = fetchers.fetchers
     dead = sum(not fetcher.is_alive for fetcher in by_leader.values())
-    yield GaugeMetricFamily(_FETCHERS + "DeadThreadCount", "fetchers that have died", value=dead)
-    requests = CounterMetricFamily(_STATS + "RequestsPerSec", "fetches sent", labels=["leader_id"])
-    received = CounterMetricFamily(
-        _STATS + "BytesPerSec", "bytes of records received", labels=["leader_id"]
-    )
+    yield gauge(_FETCHERS + "deadthreadcount", "fetchers that have died").add(dead, _REPLICA)
+    requests = counter(_STATS + "requestspersec", "fetches sent")
+    received = counter(_STATS + "bytespersec", "bytes of records received")
+    rates = []
     for leader, fetcher in sorted(by_leader.items()):
         if fetcher.is_alive:
-            requests.add_metric([str(leader)], fetcher.stats.requests)
-            received.add_metric([str(leader)], fetcher.stats.received_bytes)
+            labels = {
+                "clientid": f"ReplicaFetcherThread-0-{leader}",
+                "broker": fetcher.endpoint.removeprefix("tcp://"),
+            }
+            requests.add(fetcher.stats.requests, labels)
+            received.add(fetcher.stats.received_bytes, labels)
+            rates.append(recent.rate(f"fetches from {leader}", fetcher.stats.requests))
     yield from (requests, received)
+    yield gauge(
+        _FETCHERS + "minfetchrate", "fetches in a second of the slowest fetcher, in the last minute"
+    ).add(min(rates, default=0.0), _REPLICA)
 
 
-def _of_partitions(led: Iterable[Partition]) -> Iterable[Metric]:
-    labels = ["topic", "partition"]
-    in_sync = GaugeMetricFamily(
-        _PARTITION + "InSyncReplicasCount", "replicas in sync", labels=labels
+def _of_topics(replicas: ReplicaManager) -> Iterable[Family]:
+    """Yield the counters of topics, and of all topics without a label."""
+    replicas.forget_topic_stats()
+    total, by_topic = replicas.topic_stats.all_topics(), replicas.topic_stats.by_topic()
+    rows = [(label_text({"topic": topic}), stats) for topic, stats in by_topic.items()]
+    for field in fields(TopicStats):
+        name = field.name.replace("_", "") + "persec"
+        family = counter(_TOPICS + name, _TOPIC_MEANINGS[field.name], getattr(total, field.name))
+        if len(rows) <= MAX_PARTITIONS:
+            family.samples.extend(
+                f"{labels} {getattr(stats, field.name)}" for labels, stats in rows
+            )
+        yield family
+
+
+def _of_partitions(led: Iterable[Partition]) -> Iterable[Family]:
+    in_sync = gauge(_PARTITION + "insyncreplicascount", "replicas in sync")
+    replicas = gauge(_PARTITION + "replicascount", "replicas assigned")
+    under_replicated = gauge(_PARTITION + "underreplicated", "1 when replicas are not in the ISR")
+    under_min_isr = gauge(_PARTITION + "underminisr", "1 when the ISR is below min.insync.replicas")
+    at_min_isr = gauge(
+        _PARTITION + "atminisr", "1 when min.insync.replicas are in the ISR and no more"
     )
-    replicas = GaugeMetricFamily(_PARTITION + "ReplicasCount", "replicas assigned", labels=labels)
-    under_replicated = GaugeMetricFamily(
-        _PARTITION + "UnderReplicated", "1 when replicas are not in the ISR", labels=labels
-    )
-    under_min_isr = GaugeMetricFamily(
-        _PARTITION + "UnderMinIsr", "1 when the ISR is below min.insync.replicas", labels=labels
-    )
-    for partition in led:
-        topic, number = partition.topic_partition
-        of_this = [topic, str(number)]
-        in_sync.add_metric(of_this, len(partition.isr))
-        replicas.add_metric(of_this, len(partition.assignment.replicas))
-        under_replicated.add_metric(of_this, partition.is_under_replicated)
-        under_min_isr.add_metric(of_this, len(partition.isr) < partition.min_isr)
-    yield from (in_sync, replicas, under_replicated, under_min_isr)
+    for number, partition in enumerate(led):
+        labels = _labels(partition)
+        size, least = len(partition.isr), _min_isr(partition)
+        in_sync.samples.append(f"{labels} {size}")
+        replicas.samples.append(f"{labels} {len(partition.assignment.replicas)}")
+        under_replicated.samples.append(f"{labels} {int(partition.is_under_replicated)}")
+        under_min_isr.samples.append(f"{labels} {int(size < least)}")
+        at_min_isr.samples.append(f"{labels} {int(size == least)}")
+        _give_way(number)
+    yield from (in_sync, replicas, under_replicated, under_min_isr, at_min_isr)
 
 
-def _of_logs(hosted: Collection[Partition]) -> Iterable[Metric]:
+def _of_logs(hosted: Iterable[Partition]) -> Iterable[Family]:
     """Yield the offsets of logs; a log in a failed directory has none."""
-    kinds: tuple[tuple[str, str, Callable[[PartitionLog], int]], ...] = (
-        ("LogStartOffset", "log start offset", lambda log: log.log_start_offset),
-        ("LogEndOffset", "log end offset", lambda log: log.log_end_offset),
-        ("Size", "bytes of records", lambda log: log.size),
+    kinds: tuple[tuple[Family, Callable[[PartitionLog], int]], ...] = (
+        (gauge(_LOG + "logstartoffset", "log start offset"), lambda log: log.log_start_offset),
+        (gauge(_LOG + "logendoffset", "log end offset"), lambda log: log.log_end_offset),
+        (gauge(_LOG + "size", "bytes of records"), lambda log: log.size),
     )
-    for name, meaning, read in kinds:
-        gauge = GaugeMetricFamily(_LOG + name, meaning, labels=["topic", "partition"])
-        for partition in hosted:
-            if partition.log is not None:
-                topic, number = partition.topic_partition
+    for number, partition in enumerate(hosted):
+        log = partition.log
+        if log is not None:
+            labels = _labels(partition)
+            for family, read in kinds:
                 with suppress(StorageError):
-                    gauge.add_metric([topic, str(number)], read(partition.log))
-        yield gauge
+                    family.samples.append(f"{labels} {read(log)}")
+        _give_way(number)
+    yield from (family for family, _ in kinds)
+
+
+def _labels(partition: Partition) -> str:
+    topic, number = partition.topic_partition  # a valid name needs no escapes
+    return f'{{topic="{topic}",partition="{number}"}}'
+
+
+def _give_way(number: int) -> None:
+    """Let the threads that serve clients run: Python would make them wait for 5 ms each time."""
+    if number % _AT_ONCE == _AT_ONCE - 1:
+        time.sleep(0.0002)

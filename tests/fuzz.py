@@ -50,7 +50,7 @@ MAX_GROWTH_MB = 64
 TIMEOUT_S = 10.0
 SETTINGS = "[broker]\nauto_create_topics_enable = false\n"
 PRODUCE = 0
-EXPIRIES = "kafka_server_SessionExpireListener_ZooKeeperExpiresPerSec_total"
+EXPIRIES = "kafka_server_sessionexpirelistener_zookeeperexpirespersec"
 
 Address: TypeAlias = tuple[str, int]
 Use: TypeAlias = Callable[[], object]

@@ -12,6 +12,7 @@ from regent.core.errors import DamagedRecordsError, Errors, ShortageError, Stora
 from regent.core.model import NO_EPOCH, BrokerId, TopicPartition
 from regent.core.protocol.control import TopicId
 from regent.core.replica_logs import ReplicaLogs
+from regent.core.replication.broker_topic_stats import BrokerTopicStats
 from regent.core.replication.log_reads import check_reader
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Partition, Role
@@ -39,6 +40,7 @@ class AllPartitions:
         self.by_topic_partition: dict[TopicPartition, Partition] = {}
         self.offline: set[TopicPartition] = set()
         self.end_role = end_role
+        self.topic_stats = BrokerTopicStats()
         self._broker_id = broker_id
         self._logs = logs
         self._cache = cache
@@ -80,6 +82,7 @@ class AllPartitions:
 
     def add(self, partition: Partition) -> None:
         """Add a replica whose log can be used."""
+        partition.stats = self.topic_stats.of(partition.topic_partition.topic)
         self.by_topic_partition[partition.topic_partition] = partition
         self.offline.discard(partition.topic_partition)
 

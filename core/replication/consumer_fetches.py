@@ -29,6 +29,8 @@ RespondToConsumer: TypeAlias = Callable[[Mapping[TopicPartition, ConsumedPartiti
 class DelayedConsumerFetch(DelayedOperation):
     """Waits for ``min_bytes`` of committed records, an error, or a diverging log."""
 
+    kind = "Fetch"
+
     def __init__(
         self, partitions: AllPartitions, request: ConsumerFetch, respond: RespondToConsumer
     ) -> None:
@@ -59,6 +61,13 @@ class DelayedConsumerFetch(DelayedOperation):
 
     def answer(self) -> Answer:
         """Answer with what was read."""
+        partitions = self._partitions
+        for topic_partition, answer in self._answers.items():
+            partition = partitions.get(topic_partition)
+            if partition is not None:
+                partition.stats.total_fetch_requests += 1
+                partition.stats.bytes_out += answer.records.size
+        partitions.topic_stats.fetch_errors.count(self._answers.values())
         return partial(self._respond, self._answers)
 
     def _read(
@@ -75,8 +84,10 @@ class DelayedConsumerFetch(DelayedOperation):
         try:
             return self._read_log(partition, position)
         except StorageError as error:
+            partition.stats.failed_fetch_requests += 1
             return ConsumedPartition(self._partitions.fail(topic_partition, error))
         except DamagedRecordsError as error:
+            partition.stats.failed_fetch_requests += 1
             return ConsumedPartition(self._partitions.on_damaged(topic_partition, error))
 
     def _read_log(self, partition: Partition, position: ConsumerPosition) -> ConsumedPartition:

@@ -8,9 +8,9 @@ released (KAFKA-13254): the receiver may call again at once, on the same thread.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from regent.core.model import TopicPartition
 
@@ -22,6 +22,9 @@ Answer: TypeAlias = Callable[[], None]
 
 class DelayedOperation(ABC):
     """A request that waits for changes of ``partitions``."""
+
+    kind: ClassVar[str]
+    """The request, by Kafka's name."""
 
     def __init__(self, partitions: Collection[TopicPartition]) -> None:
         self.partitions = partitions
@@ -41,20 +44,25 @@ class DelayedOperationPurgatory:
 
     def __init__(self, limit: int = MAX_DELAYED) -> None:
         self._limit = limit
-        self._count = 0
+        self._counts: dict[str, int] = {}
         self._watching: dict[TopicPartition, dict[DelayedOperation, None]] = {}
         self._woken: dict[DelayedOperation, dict[TopicPartition, None]] = {}
         self._answers: list[Answer] = []
 
     def __len__(self) -> int:
-        return self._count
+        return sum(self._counts.values())
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many operations of each kind wait, as a copy."""
+        return self._counts.copy()
 
     def hold(self, operation: DelayedOperation) -> DelayedOperation | None:
         """Keep an operation waiting and return it; None: too many wait, and it is answered now."""
-        if self._count >= self._limit:
+        if len(self) >= self._limit:
             self._finish(operation)
             return None
-        self._count += 1
+        self._counts[operation.kind] = self._counts.get(operation.kind, 0) + 1
         for topic_partition in operation.partitions:
             self._watching.setdefault(topic_partition, {})[operation] = None
         return operation
@@ -72,7 +80,7 @@ class DelayedOperationPurgatory:
         """Complete now. No-op if already completed."""
         if operation.is_completed:
             return
-        self._count -= 1
+        self._counts[operation.kind] -= 1
         for topic_partition in operation.partitions:
             watching = self._watching[topic_partition]
             del watching[operation]

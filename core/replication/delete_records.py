@@ -38,6 +38,8 @@ class DeleteRecordsPartitionStatus(NamedTuple):
 class DelayedDeleteRecords(DelayedOperation):
     """Waits until the live followers raised their log start offsets."""
 
+    kind = "DeleteRecords"
+
     def __init__(
         self,
         deletions: DeleteRecords,

@@ -99,6 +99,12 @@ class FetchSessionCache:
         self._passing: dict[FetchSession, None] = {}  # not kept; their fetch waits
         self._last_id = 0
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """How many sessions there are, and how many partitions they have."""
+        positions = [len(session.positions) for session in self._sessions.values()]
+        return len(positions), sum(positions)
+
     def begin(self, request: FetchRequest, live: Collection[BrokerId], now_ms: int) -> FetchSession:
         """Return a new session from a full fetch; it is kept if the follower is registered."""
         self._sessions = {b: s for b, s in self._sessions.items() if b in live}

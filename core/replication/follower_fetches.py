@@ -48,6 +48,8 @@ class DelayedFollowerFetch(DelayedOperation):
     busy partitions do not starve the others.
     """
 
+    kind = "Fetch"
+
     def __init__(
         self,
         fetches: FollowerFetches,

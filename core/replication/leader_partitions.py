@@ -20,7 +20,6 @@ from regent.core.protocol.controller import (
     AlterPartitionResponse,
     AlterPartitionRow,
 )
-from regent.core.replica_logs import AppendedRecords
 from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.alter_partition_manager import AlterPartitionManager
 from regent.core.replication.delayed_operation import DelayedOperationPurgatory
@@ -88,7 +87,6 @@ class LeaderPartitions:
         max_lag_ms: int,
     ) -> None:
         self.counters = IsrCounters()
-        self.records_in = 0  # from producers
         self._partitions = partitions
         self._cache = cache
         self._sessions = sessions
@@ -168,10 +166,8 @@ class LeaderPartitions:
         self._sessions.on_news(topic_partition)
         self._delayed.on_change(topic_partition)
 
-    def on_append(self, partition: Partition, appended: AppendedRecords, now_ms: int) -> None:
+    def on_append(self, partition: Partition, now_ms: int) -> None:
         """Wake the fetches of followers, and commit at once if there are no followers."""
-        if not appended.is_duplicate:
-            self.records_in += appended.last_offset - appended.first_offset + 1
         self._sessions.on_news(partition.topic_partition)
         self._advance_high_watermark(partition, now_ms)
 

@@ -20,6 +20,7 @@ from regent.core.model import (
 from regent.core.protocol.control import LeaderAndIsrPartition, TopicId
 from regent.core.protocol.controller import AlteredPartition, AlterPartitionRow
 from regent.core.replica_logs import PartitionLog
+from regent.core.replication.broker_topic_stats import TopicStats
 from regent.core.replication.isr import high_watermark_candidate, is_under_replicated, maximal_isr
 from regent.core.replication.replica import Replica
 
@@ -61,6 +62,7 @@ class Partition:
     followers: dict[BrokerId, Replica] = field(default_factory=dict)  # of a leader
     proposal: AlterPartitionRow | None = None  # of a leader
     lag: int = 0  # of a follower: how many committed records it lacked at the last answer
+    stats: TopicStats = field(default_factory=TopicStats, repr=False, compare=False)  # of the topic
 
     @property
     def local_log(self) -> PartitionLog:

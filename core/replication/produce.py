@@ -14,6 +14,7 @@ from regent.core.model import TopicPartition
 from regent.core.protocol.client import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ProducedPartition
 from regent.core.records import RecordBytes
 from regent.core.replication.all_partitions import AllPartitions
+from regent.core.replication.broker_topic_stats import ResponseErrors
 from regent.core.replication.delayed_operation import (
     Answer,
     DelayedOperation,
@@ -47,14 +48,18 @@ class DelayedProduce(DelayedOperation):
     ``outcomes`` are the answers once the high watermark reaches the required offsets.
     """
 
+    kind = "Produce"
+
     def __init__(
         self,
         partitions: AllPartitions,
         outcomes: dict[TopicPartition, ProducedPartition],
         awaited: dict[TopicPartition, ProducePartitionStatus],
         respond: RespondToProduce,
+        errors: ResponseErrors,
     ) -> None:
         super().__init__(tuple(awaited))
+        self._errors = errors
         self._partitions = partitions
         self._outcomes = outcomes
         self._awaited = awaited
@@ -75,6 +80,7 @@ class DelayedProduce(DelayedOperation):
         """Answer; partitions that are not committed yet have timed out."""
         for topic_partition in self._awaited:
             self._outcomes[topic_partition] = ProducedPartition(Errors.REQUEST_TIMED_OUT)
+        self._errors.count(self._outcomes.values())
         return partial(self._respond, self._outcomes)
 
     def _outcome(self, awaited: ProducePartitionStatus) -> Errors | None:
@@ -119,6 +125,8 @@ class Produce:
         self._records = records
         self._respond = respond
         self._term = term
+        is_of_client = term is None
+        self._errors = partitions.topic_stats.produce_errors if is_of_client else ResponseErrors()
         self._outcomes: dict[TopicPartition, ProducedPartition] = {}
         self._awaited: dict[TopicPartition, ProducePartitionStatus] = {}
 
@@ -141,15 +149,18 @@ class Produce:
                 sequence = ProducerSequence.of(self._records[topic_partition])
                 self._outcomes[topic_partition] = self._refuse(topic_partition, sequence, partition)
             else:
+                partition.stats.total_produce_requests += 1
                 try:
                     self._outcomes[topic_partition] = self._append(
                         partition, self._records[topic_partition], now_ms
                     )
                 except RecordsRefusedError as refused:
+                    partition.stats.failed_produce_requests += 1
                     self._outcomes[topic_partition] = ProducedPartition(
                         refused.error_code, message=str(refused)
                     )
                 except StorageError as error:
+                    partition.stats.failed_produce_requests += 1
                     sequence = ProducerSequence.of(self._records[topic_partition])
                     refusal = self._partitions.fail(topic_partition, error)
                     self._outcomes[topic_partition] = self._refuse(
@@ -187,7 +198,9 @@ class Produce:
             return ProducedPartition(refusal, message=_TOO_EARLY)
         if not appended.is_duplicate:  # a duplicate says nothing about later refusals
             self._out_of_order.on_appended(topic_partition, sequence)
-        self._leaders.on_append(partition, appended, now_ms)
+            partition.stats.messages_in += appended.last_offset - appended.first_offset + 1
+            partition.stats.bytes_in += len(batches)
+        self._leaders.on_append(partition, now_ms)
         if is_awaited:
             required_offset = appended.last_offset + 1
             awaited = ProducePartitionStatus(partition, partition.leading_since, required_offset)
@@ -208,9 +221,10 @@ class Produce:
     def _finish(self) -> DelayedOperation | None:
         if self._awaited:
             operation = DelayedProduce(
-                self._partitions, self._outcomes, self._awaited, self._respond
+                self._partitions, self._outcomes, self._awaited, self._respond, self._errors
             )
             if not operation.on_changes(operation.partitions):
                 return self._delayed.hold(operation)
+        self._errors.count(self._outcomes.values())
         self._delayed.answer(partial(self._respond, self._outcomes))
         return None

@@ -33,6 +33,7 @@ from regent.core.protocol.controller import AlterPartitionRequest, AlterPartitio
 from regent.core.records import RecordBytes
 from regent.core.replica_logs import UNKNOWN_OFFSET, ActiveProducer, ReplicaLogs
 from regent.core.replication.all_partitions import AllPartitions
+from regent.core.replication.broker_topic_stats import BrokerTopicStats
 from regent.core.replication.consumer_fetches import ConsumerFetches, RespondToConsumer
 from regent.core.replication.control_request_handler import ControlRequestHandler
 from regent.core.replication.damaged_log_replacement import DamagedLogReplacement
@@ -112,7 +113,7 @@ class ReplicaManager:
         self._delayed = delayed = DelayedOperationPurgatory()
         self._quotas = quotas = ReplicationQuotas(broker_id)
         self._partitions = partitions = AllPartitions(broker_id, logs, cache, self._end_role)
-        sessions = FetchSessionCache(delayed)
+        self._sessions = sessions = FetchSessionCache(delayed)
         self._leaders = leaders = LeaderPartitions(
             partitions,
             cache,
@@ -240,16 +241,35 @@ class ReplicaManager:
             return len(self._partitions.offline)
 
     @property
-    def records_in(self) -> int:
-        """How many records producers have appended since the start."""
-        with self._lock:
-            return self._leaders.records_in
+    def topic_stats(self) -> BrokerTopicStats:
+        """What clients have written and read; only its thread-safe methods may be called."""
+        return self._partitions.topic_stats
+
+    def forget_topic_stats(self) -> None:
+        """Forget the counters of topics that have no partition here any more."""
+        hosted = {topic for topic, _ in list(self._partitions.by_topic_partition)}
+        if not hosted.issuperset(self.topic_stats.by_topic()):
+            with self._lock:
+                self.topic_stats.keep_only(
+                    {topic for topic, _ in self._partitions.by_topic_partition}
+                )
 
     @property
     def delayed_count(self) -> int:
         """How many requests wait."""
+        return sum(self.delayed_counts.values())
+
+    @property
+    def delayed_counts(self) -> Mapping[str, int]:
+        """How many requests of each kind wait, by Kafka's names."""
         with self._lock:
-            return len(self._delayed)
+            return self._delayed.counts
+
+    @property
+    def fetch_sessions(self) -> tuple[int, int]:
+        """How many followers have a fetch session, and how many partitions these have."""
+        with self._lock:
+            return self._sessions.size
 
     def exclusively(self, act: Callable[[AllPartitions], T]) -> T:
         """Run ``act`` with the hosted replicas: nothing else changes them meanwhile."""

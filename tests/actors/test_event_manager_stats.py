@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from prometheus_client.core import Metric
 
 from regent.actors.event_manager_stats import EventManagerStats
 from regent.core.controller.controller_state import ControllerState
@@ -12,18 +11,9 @@ from regent.core.model import ReplicaAssignment
 from regent.core.protocol.control import ControlResponse
 from regent.core.protocol.controller import UnansweredRequest
 from regent.metrics.controller_metrics import controller_metrics
+from regent.metrics.recent import Recent
 from regent.zk.codecs.znodes import TopicZNode
 from tests.support.stage import Sent, Stage, actor_of, ask
-
-
-def value(metrics: list[Metric], name: str, **labels: str) -> float:
-    (found,) = [
-        sample.value
-        for metric in metrics
-        for sample in metric.samples
-        if sample.name == name and {k: sample.labels.get(k) for k in labels} == labels
-    ]
-    return found
 
 
 def test_an_event_is_timed_under_its_state():
@@ -58,15 +48,16 @@ def test_the_active_controller_has_kafkas_metrics(stage: Stage):
     stage.zookeeper.put(TopicZNode.path("payments"), TopicZNode.encode(None, payments))
     ask(controller, TopicChange())
     actor = actor_of(controller)
-    metrics = list(controller_metrics(actor.view))
-    kafka = "kafka_controller_KafkaController_"
-    assert value(metrics, kafka + "ActiveControllerCount") == 1
-    assert value(metrics, kafka + "GlobalTopicCount") == 1
-    assert value(metrics, kafka + "OfflinePartitionsCount") == 1
-    timer = "kafka_controller_ControllerStats_TopicChangeRateAndTimeMs_count"
-    assert value(metrics, timer) >= 1
-    queue = "kafka_controller_ControllerChannelManager_QueueSize"
-    assert value(metrics, queue, broker_id="0") >= 0
+    families = controller_metrics(actor.view, Recent())
+    metrics = {name: value for family in families for name, value in family.values().items()}
+    kafka = "kafka_controller_kafkacontroller_"
+    assert metrics[kafka + "activecontrollercount"] == 1
+    assert metrics[kafka + "globaltopiccount"] == 1
+    assert metrics[kafka + "offlinepartitionscount"] == 1
+    timer = "kafka_controller_controllerstats_topicchangerateandtimems"
+    assert metrics[timer + "_count"] >= 1
+    assert metrics[timer + '{quantile="0.99"}'] > 0
+    assert metrics['kafka_controller_controllerchannelmanager_queuesize{broker_id="0"}'] >= 0
 
 
 def test_a_broker_with_an_unanswered_request_is_named(

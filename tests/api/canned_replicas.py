@@ -44,6 +44,8 @@ class FailingRecords:
 class Held(DelayedOperation):
     """A request that is answered when it expires or when the test answers it."""
 
+    kind = "Fetch"
+
     def __init__(self, partitions: Collection[TopicPartition], respond: Answer) -> None:
         super().__init__(partitions)
         self.respond = respond

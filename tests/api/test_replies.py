@@ -16,6 +16,8 @@ WAIT_S = 10
 class Operation(DelayedOperation):
     """An operation that only a test answers."""
 
+    kind = "Fetch"
+
     def on_changes(self, names: object) -> bool:
         return False
 

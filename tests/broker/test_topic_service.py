@@ -132,9 +132,9 @@ def test_a_missing_topic_is_created_without_a_placement_service(cluster: TwoBrok
     cluster.brokers[0].create_missing(["t"])
     cluster.await_node("/brokers/topics/t")
     counted = {
-        sample.name: sample.value
-        for metric in TopicMetrics(cluster.brokers[ACTIVE]).collect()
-        for sample in metric.samples
+        name: value
+        for family in TopicMetrics(cluster.brokers[ACTIVE]).collect()
+        for name, value in family.values().items()
     }
     assert counted["regent_topic_placements_total"] == 1
     assert counted["regent_topic_placement_fallbacks_total"] == 1

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from time import monotonic
 from typing import Any, NoReturn
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 from pykka import ActorDeadError
 
 from regent.actors.controller_event_manager import ControllerEventManager
@@ -38,7 +36,10 @@ from regent.core.protocol.controller import (
     ListPartitionReassignmentsRequest,
     ReassignablePartition,
 )
+from regent.metrics.broker_metrics import MetricsServer
 from regent.metrics.controller_metrics import controller_metrics
+from regent.metrics.exposition import Family
+from regent.metrics.recent import Recent
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of
 from tests.conformance.sentences import understand
 from tests.support.fake_zookeeper import Call
@@ -46,7 +47,7 @@ from tests.support.stage import TIMEOUT_S, BrokenChannelError, Sent, Stage, acto
 
 T0 = TopicPartition("t", 0)
 TOLERANCE_MS = 400  # the machine also runs other threads
-METRICS = "kafka_controller_ControllerEventManager"
+METRICS = "kafka_controller_controllereventmanager"
 
 _HEADER = ControlHeader(0, 1, -1)
 _NO_ORDERS = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (), ())
@@ -120,15 +121,16 @@ def _leave_unanswered(sent: Sent) -> NoReturn:
     raise BrokenChannelError
 
 
-class CollectedController(Collector):
+class CollectedController:
     """The metrics of one actor."""
 
     def __init__(self, manager: ControllerEventManager) -> None:
         self._manager = manager
+        self._recent = Recent()
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[Family]:
         """Yield them."""
-        yield from controller_metrics(self._manager.view)
+        yield from controller_metrics(self._manager.view, self._recent)
 
 
 def event_queue(case: Case) -> None:
@@ -208,19 +210,22 @@ def _pass(duration_ms: float) -> None:
 
 def _close(stage: Stage, expect: Fields) -> None:
     manager = Manager(stage)
-    registry, collected = CollectorRegistry(), CollectedController(manager.actor)
-    registry.register(collected)
-    names = _names(registry)
-    for expected in expect.expected("metrics_while_open"):
-        _assert_metrics(names, expected)
-    registry.unregister(collected)
-    stop_actor(manager.ref, TIMEOUT_S)
-    for expected in expect.expected("metrics_after_close"):
-        _assert_metrics(_names(registry), expected)
+    server, collected = MetricsServer("127.0.0.1", 0), CollectedController(manager.actor)
+    with closing(server):
+        server.publish(collected)
+        names = _names(server)
+        for expected in expect.expected("metrics_while_open"):
+            _assert_metrics(names, expected)
+        server.withdraw(collected)
+        stop_actor(manager.ref, TIMEOUT_S)
+        for expected in expect.expected("metrics_after_close"):
+            _assert_metrics(_names(server), expected)
 
 
-def _names(registry: CollectorRegistry) -> list[str]:
-    return [metric.name for metric in registry.collect() if metric.name.startswith(METRICS)]
+def _names(server: MetricsServer) -> list[str]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=10) as page:
+        words = [line.split() for line in page.read().decode().splitlines()]
+    return [word[2] for word in words if word[1] == "TYPE" and word[2].startswith(METRICS)]
 
 
 def _assert_metrics(names: list[str], expected: Any) -> None:
@@ -230,7 +235,7 @@ def _assert_metrics(names: list[str], expected: Any) -> None:
     elif isinstance(expected, int):
         assert bool(names) is (expected > 0)
     elif isinstance(expected, list):
-        assert {name.removeprefix(f"{METRICS}_") for name in names} >= set(expected)
+        assert {name.removeprefix(f"{METRICS}_") for name in names} >= set(map(str.lower, expected))
         assert bool(names) is bool(expected)
     else:
         raise UnknownInCaseError(f"metrics {expected!r}")

@@ -58,11 +58,11 @@ def test_enabling_unclean_elections_ends_the_wait_for_a_leader(
         lambda: leader_and_isr(cluster, "stuck") == (NO_LEADER, (first,)), "there is no leader"
     )
     cluster.start_broker(last)
-    gauge = "kafka_controller_KafkaController_OfflinePartitionsCount"
+    gauge = "kafka_controller_kafkacontroller_offlinepartitionscount"
     eventually(lambda: cluster.metrics(controller)[gauge] == 1.0, "the gauge counts the partition")
     allow_unclean_elections(cluster, "stuck")
     eventually(lambda: leader_and_isr(cluster, "stuck") == (last, (last,)), "it has a leader again")
-    meter = "kafka_controller_ControllerStats_UncleanLeaderElectionsPerSec_total"
+    meter = "kafka_controller_controllerstats_uncleanleaderelectionspersec"
     eventually(lambda: cluster.metrics(controller)[meter] == 1.0, "the meter counted it")
     eventually(
         lambda: cluster.partition_states("stuck")[0].leader_and_isr.leader_recovery_state == 0,

@@ -30,7 +30,7 @@ MAX_CONNECTIONS = 60
 SETTINGS = f"[broker]\nmax_connections = {MAX_CONNECTIONS}\n"
 MANY = 24
 CHANGED = 400
-EXPIRIES = "kafka_server_SessionExpireListener_ZooKeeperExpiresPerSec_total"
+EXPIRIES = "kafka_server_sessionexpirelistener_zookeeperexpirespersec"
 
 
 class Broker(RegentCluster):

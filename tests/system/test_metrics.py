@@ -1,45 +1,39 @@
-"""Metrics of the brokers of a real cluster, with Kafka's names."""
+"""Metrics of the brokers of a real cluster, with the names and labels that dashboards query."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, Producer
 
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
-KAFKA_NAMES = [
-    "kafka_controller_KafkaController_ControllerState",
-    "kafka_controller_KafkaController_OfflinePartitionsCount",
-    "kafka_controller_KafkaController_PreferredReplicaImbalanceCount",
-    "kafka_controller_KafkaController_GlobalTopicCount",
-    "kafka_controller_KafkaController_GlobalPartitionCount",
-    "kafka_controller_KafkaController_TopicsToDeleteCount",
-    "kafka_controller_KafkaController_ReplicasToDeleteCount",
-    "kafka_controller_KafkaController_TopicsIneligibleToDeleteCount",
-    "kafka_controller_KafkaController_ReplicasIneligibleToDeleteCount",
-    "kafka_controller_KafkaController_ActiveBrokerCount",
-    "kafka_controller_ControllerStats_UncleanLeaderElectionsPerSec_total",
-    "kafka_controller_ControllerStats_LeaderElectionRateAndTimeMs_count",
-    "kafka_controller_ControllerStats_PartitionReassignmentRateAndTimeMs_sum",
-    "kafka_controller_ControllerEventManager_EventQueueSize",
-    "kafka_controller_ControllerEventManager_EventQueueTimeMs_count",
-    "kafka_controller_ControllerChannelManager_TotalQueueSize",
-    "kafka_server_SessionExpireListener_ZooKeeperExpiresPerSec_total",
-    "kafka_server_ZooKeeperClientMetrics_ZooKeeperRequestLatencyMs_count",
-    "kafka_server_ReplicaManager_UnderReplicatedPartitions",
-    "kafka_server_ReplicaManager_UnderMinIsrPartitionCount",
-    "kafka_server_ReplicaManager_AtMinIsrPartitionCount",
-    "kafka_server_ReplicaManager_IsrShrinksPerSec_total",
-    "kafka_server_ReplicaFetcherManager_MaxLag",
-    "kafka_server_BrokerTopicMetrics_MessagesInPerSec_total",
-    "kafka_log_LogManager_OfflineLogDirectoryCount",
-    "kafka_server_ReplicaFetcherManager_DeadThreadCount",
-]
+QUERIES = Path(__file__).parents[1] / "metrics" / "dashboard_queries.txt"
+DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
+TIMERS = "kafka_controller_controllerstats_"  # described together
+ABSENT = {
+    "jvm_gc_collection_seconds_sum": "there is no JVM: python_gc_collections_total",
+    "jvm_memory_bytes_max": "there is no JVM, and no maximum",
+    "jvm_memory_used_bytes": "there is no JVM: process_resident_memory_bytes",
+    "kafka_log_log_tiersize": "there is no tiered storage",
+    "kafka_network_requestmetrics_deprecatedrequestspersec_fiveminuterate": (
+        "requestspersec has the versions"
+    ),
+    "kafka_server_brokertopicmetrics_fetchmessageconversionspersec": "not counted",
+    "kafka_server_brokertopicmetrics_producemessageconversionspersec": "not counted",
+    "kafka_server_replicamanager_straypartitionsmisclassifiedcount": "only Confluent Server has it",
+    "kafka_server_replicamanager_straypartitionstotalsize": "only Confluent Server has it",
+    "kafka_tier_tasks_archive_tierarchiver_bytespersec": "there is no tiered storage",
+    "kafka_tier_tasks_archive_tierarchiver_retriespersec": "there is no tiered storage",
+    "kafka_tier_tasks_archive_tierarchiver_totallag": "there is no tiered storage",
+    "kafka_tier_tasks_tiertasks_numpartitionsinerror": "there is no tiered storage",
+}
 
 
 @pytest.fixture
@@ -48,25 +42,89 @@ def cluster(tmp_path: Path) -> Iterator[RegentCluster]:
         yield cluster
 
 
-def test_every_broker_has_kafkas_metrics_and_one_is_the_active_controller(
-    cluster: RegentCluster,
-) -> None:
+def query_parts(text: str) -> tuple[str, frozenset[str]]:
+    """The name, and the labels, with values if the text has them."""
+    name, _, labels = text.rstrip("}").partition("{")
+    return name, frozenset(filter(None, re.split(r",(?=\w)", labels)))
+
+
+def offered(metrics: dict[str, float]) -> set[tuple[str, frozenset[str]]]:
+    """Every sample with its labels, both with and without their values."""
+    samples = map(query_parts, metrics)
+    return {
+        (name, labels | {label.partition("=")[0] for label in labels}) for name, labels in samples
+    }
+
+
+def undocumented(found: set[tuple[str, frozenset[str]]]) -> set[str]:
+    """The names that docs/metrics.md lacks."""
+    documented = set(re.findall(r"`([a-z0-9_]+)`", DOCS.read_text()))
+    return {
+        name
+        for name, _ in found
+        if name.startswith(("kafka_", "regent_"))
+        and not name.startswith(TIMERS)
+        and documented.isdisjoint({name, re.sub("_(count|sum)$", "", name)})
+    }
+
+
+def use(cluster: RegentCluster, topic: str) -> Producer:
+    """Write one record to each partition, read them as a group, and commit.
+
+    Return the producer, which stays connected.
+    """
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    for partition in range(3):
+        producer.produce(topic, b"paid", partition=partition)
+    assert producer.flush(30) == 0
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": "auditors",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([topic])
+    for _ in range(3):
+        message = consumer.poll(30)
+        assert message is not None
+        assert message.error() is None
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    return producer
+
+
+def test_dashboards_find_what_they_query(cluster: RegentCluster) -> None:
     cluster.create_topic("payments", 3)
     cluster.await_agreement([0, 1, 2], "payments")
+    producer = use(cluster, "payments")
     reported = {broker_id: cluster.metrics(broker_id) for broker_id in (0, 1, 2)}
-    for metrics in reported.values():
-        assert [name for name in KAFKA_NAMES if name not in metrics] == []
-    active_controller = "kafka_controller_KafkaController_ActiveControllerCount"
+
+    del producer
+    found = set().union(*map(offered, reported.values()))
+    lines = QUERIES.read_text().splitlines()
+    queried = [line for line in lines if not line.startswith("#")]
+    missing = [
+        query
+        for query in queried
+        for name, labels in [query_parts(query)]
+        if not any(name == its_name and labels <= its_labels for its_name, its_labels in found)
+    ]
+    assert {query_parts(query)[0] for query in missing} == set(ABSENT), missing
+
+    assert undocumented(found) == set()
+
+    active_controller = "kafka_controller_kafkacontroller_activecontrollercount"
     assert [b for b, metrics in reported.items() if metrics[active_controller] == 1] == [
         cluster.controller()
     ]
-    leaders = "kafka_server_ReplicaManager_LeaderCount"
-    assert sum(metrics[leaders] for metrics in reported.values()) == 3
-    in_sync = 'kafka_cluster_Partition_InSyncReplicasCount{partition="0",topic="payments"}'
+    in_sync = 'kafka_cluster_partition_insyncreplicascount{topic="payments",partition="0"}'
     assert [m[in_sync] for m in reported.values() if in_sync in m] == [3.0]
-    ends = 'kafka_log_Log_LogEndOffset{partition="0",topic="payments"}'
-    assert [metrics[ends] for metrics in reported.values()] == [0.0, 0.0, 0.0]
-    fetches = "kafka_server_FetcherStats_RequestsPerSec_total"
+    written = 'kafka_server_brokertopicmetrics_messagesinpersec{topic="payments"}'
+    assert sum(metrics.get(written, 0) for metrics in reported.values()) == 3
+    groups = "kafka_coordinator_group_groupmetadatamanager_numgroups"
+    assert sum(metrics[groups] for metrics in reported.values()) == 1
+    fetches = "kafka_server_fetcherstats_requestspersec"
     eventually(
         lambda: sum(v for k, v in cluster.metrics(0).items() if k.startswith(fetches)) > 0,
         "it follows a leader",

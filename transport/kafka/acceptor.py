@@ -51,7 +51,10 @@ class Acceptor:
         self._descriptors = descriptors
         self._connections: set[KafkaConnection] = set()
         self._is_full = False
+        self._full_since = 0.0
         self._is_ending = False
+        scheduler = ConnectionScheduler(loop)
+        metrics.queue_size = scheduler.size
         self._parts = ListenerParts(
             name,
             loop,
@@ -59,7 +62,7 @@ class Acceptor:
             limits,
             metrics,
             RequestMemory(limits.queued_max_request_bytes),
-            ConnectionScheduler(loop),
+            scheduler,
             self._forget,
         )
 
@@ -102,6 +105,7 @@ class Acceptor:
         for _ in range(_ACCEPTS_PER_TURN):
             if len(self._connections) >= self._max_connections:
                 self._is_full = True
+                self._full_since = self._loop.time()
                 self._metrics.accept_pauses += 1
                 self._loop.remove_reader(self._listening)
                 return
@@ -133,13 +137,11 @@ class Acceptor:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connection = KafkaConnection(sock, client_host, self._parts)
         self._connections.add(connection)
-        self._metrics.connections = len(self._connections)
         connection.open()
 
     def _forget(self, connection: KafkaConnection) -> None:
         self._connections.discard(connection)
         self._quotas.release(connection.client_host)
-        self._metrics.connections = len(self._connections)
         self._resume()
         if self._is_ending and not self._connections:
             self._loop.stop()
@@ -147,6 +149,7 @@ class Acceptor:
     def _resume(self) -> None:
         """Accept again if that was stopped at the limit; ``_accept`` stops it again if need be."""
         if self._is_full:
+            self._count_pause()
             self._is_full = False
             self._listen()
 
@@ -160,8 +163,13 @@ class Acceptor:
                 connection.shrink()
         self._loop.call_later(min(max_idle_s / 2, _MAX_IDLE_CHECK_S), self._check_idle)
 
+    def _count_pause(self) -> None:
+        since, self._full_since = self._full_since, self._loop.time()
+        self._metrics.accept_paused_s += self._full_since - since
+
     def _check_pace(self) -> None:
         if self._is_full:
+            self._count_pause()
             self._metrics.warn_of_limit(self._name, len(self._connections))
         if self._parts.memory.is_short:
             for connection in list(self._connections):

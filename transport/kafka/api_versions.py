@@ -7,7 +7,6 @@ the header of the response never changes. Clients name their software from versi
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,12 +18,10 @@ from regent.transport.kafka.api import (
     KafkaApiKey,
     KafkaRequest,
 )
-from regent.transport.kafka.message import decode
-from regent.transport.kafka.messages.api_versions import ApiVersionsRequest
+from regent.transport.kafka.client_software import client_software
 from regent.transport.kafka.primitives import Writer
 
 _MAX_VERSION: Final = 4  # version 4 differs in features (KIP-584), and there are none
-_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def api_versions_api(apis: Sequence[KafkaApi]) -> KafkaApi:
@@ -38,9 +35,8 @@ def api_versions_api(apis: Sequence[KafkaApi]) -> KafkaApi:
         version = request.api_version
         if not 0 <= version <= _MAX_VERSION:
             return (not_supported,)
-        asked = decode(ApiVersionsRequest, request)
-        software = (asked.client_software_name, asked.client_software_version)
-        if version >= 3 and not all(_SOFTWARE.fullmatch(word) for word in software):
+        software = client_software(request)
+        if version >= 3 and not software.is_valid:
             return (_encode(version, Errors.INVALID_REQUEST, ()),)
         return (answers[version],)
 

@@ -13,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -28,19 +30,23 @@ from regent.transport.kafka.api import (
     KafkaRequest,
     UnansweredRequestError,
 )
+from regent.transport.kafka.client_software import told_software
 from regent.transport.kafka.connection_scheduler import SHORT_TURN_S, ConnectionScheduler
 from regent.transport.kafka.framing import CHUNK_BYTES, FrameBuffer
 from regent.transport.kafka.metrics import Closed, ListenerMetrics
 from regent.transport.kafka.outgoing import TURN_BYTES, Outgoing
 from regent.transport.kafka.primitives import MalformedRequestError, Reader
 from regent.transport.kafka.request_memory import RequestMemory, Reservation
+from regent.transport.kafka.request_metrics import MAX_VERSIONS, RequestMetrics
 
 T = TypeVar("T")
 
 _REQUEST_HEADER: Final = struct.Struct(">hhi")
 _ANSWER_HEADER: Final = struct.Struct(">ii")  # size of what follows, correlation id
+_SIZE_BYTES: Final = 4
 _CORRELATION_ID_BYTES: Final = 4
 _NO_TAGGED_FIELDS: Final = b"\x00"
+_clock: Final = time.monotonic  # also the loop's
 _RESERVED_AHEAD: Final = 2  # memory for a large request, as a multiple of what has arrived
 PACE_BYTES: Final = 256 * 1024
 """Bytes per second that a large request must send while others wait for memory."""
@@ -85,17 +91,59 @@ class _UnsupportedRequestError(Exception):
 
 
 class _Exchange:
-    """A request in progress and, when there is one, its response."""
+    """A request in progress and, when there is one, its response.
 
-    __slots__ = ("answer", "correlation_id", "header_end", "is_done", "reservation", "task")
+    ``end``: how many bytes have been sent on its connection when its response has.
+    """
 
-    def __init__(self, request: KafkaRequest, reservation: Reservation | None) -> None:
+    __slots__ = (
+        "answer",
+        "answered_at",
+        "arrived_at",
+        "begun_at",
+        "correlation_id",
+        "end",
+        "first_waited_at",
+        "header_end",
+        "in_turn_at",
+        "is_done",
+        "metrics",
+        "reservation",
+        "task",
+    )
+
+    def __init__(
+        self,
+        request: KafkaRequest,
+        reservation: Reservation | None,
+        metrics: RequestMetrics,
+        arrived_at: float,
+        begun_at: float,
+    ) -> None:
+        self.metrics = metrics
+        self.arrived_at = arrived_at
+        self.begun_at = begun_at
+        self.first_waited_at = self.answered_at = self.in_turn_at = 0.0
+        self.end = 0
         self.correlation_id = request.correlation_id
         self.header_end = _header_end(request)
         self.reservation = reservation  # of the listener's memory, when it is large
         self.task: asyncio.Task[KafkaAnswer] | None = None
         self.answer: KafkaAnswer = None
         self.is_done = False
+
+    def on_sent(self, now: float) -> None:
+        """Record the times of the request: its response was sent, or there is none."""
+        if not self.metrics.is_to_be_timed(now):
+            return
+        self.metrics.record(
+            self.arrived_at,
+            self.begun_at,
+            self.first_waited_at or self.answered_at,
+            self.answered_at,
+            self.in_turn_at,
+            now,
+        )
 
 
 class KafkaConnection:
@@ -109,6 +157,11 @@ class KafkaConnection:
         self._frames = FrameBuffer(parts.limits.socket_request_max_bytes)
         self._outgoing = Outgoing(sock)
         self._under_way: deque[_Exchange] = deque()
+        self._unsent: deque[_Exchange] = deque()  # answered in part or not at all
+        self._queued = 0  # bytes of responses, sent or not
+        self._software = parts.metrics.connected()
+        self._arrived_at = 0.0  # when the newest bytes did
+        self._now = 0.0  # when something was last done here
         self._reservation: Reservation | None = None  # for the request that is being received
         self._received = 0  # bytes
         self._has_turn_coming = False
@@ -158,6 +211,7 @@ class KafkaConnection:
         self._read(False)
         self._write(False)
         self._socket.close()
+        self._parts.metrics.closed_connection(self._software)
         for reservation in (self._reservation, *(e.reservation for e in self._under_way)):
             if reservation is not None:
                 self._parts.memory.release(reservation)
@@ -183,19 +237,25 @@ class KafkaConnection:
         self._parts.metrics.bytes_in += count
         self._received += count
         self._frames.received(count)
-        self._on_ready()
+        self._arrived_at = _clock()
+        self._continue(self._arrived_at)
 
     def _on_ready(self) -> None:
+        self._continue(_clock())
+
+    def _continue(self, now: float) -> None:
         """Continue at once, unless other connections wait: then wait too."""
+        self._now = now
         if self._parts.scheduler.has_waiting:
             self._wait_for_turn()
             self._read(False)
             self._write(False)
         elif not self._has_turn_coming:
-            self._serve(self._parts.loop.time() + SHORT_TURN_S)
+            self._serve(now + SHORT_TURN_S)
 
     def _on_turn(self, end_of_turn: float) -> None:
         self._has_turn_coming = False
+        self._now = _clock()
         self._serve(end_of_turn)
 
     def _wait_for_turn(self, *, goes_on: bool = False) -> None:
@@ -240,14 +300,13 @@ class KafkaConnection:
 
     def _take_up_requests(self, end_of_turn: float) -> bool:
         """Return whether no complete request is left."""
-        clock = self._parts.loop.time
         while self._may_take_up and self._outgoing.size < TURN_BYTES:
             frame = self._next_frame()
             if frame is None:
                 return True
             self._begin(frame)
             self._collect_answers()
-            if clock() >= end_of_turn:
+            if self._now >= end_of_turn:
                 break
         return False
 
@@ -274,16 +333,22 @@ class KafkaConnection:
 
     def _begin(self, frame: memoryview) -> None:
         request = self._decode(frame)
-        exchange = _Exchange(request, self._reservation)
+        metrics = self._parts.metrics.requests[request.api_key]
+        exchange = _Exchange(request, self._reservation, metrics, self._arrived_at, self._now)
         self._reservation = None
         self._under_way.append(exchange)
-        self._parts.metrics.requests[request.api_key] += 1
+        version = request.api_version
+        if request.api_key is KafkaApiKey.API_VERSIONS:
+            self._note_software(request)
+            version = max(0, min(version, MAX_VERSIONS - 1))  # any is answered
+        metrics.versions[version] += 1
         steps = self._parts.apis[request.api_key].handle(request).__await__()
         try:
             awaited = steps.send(None)
         except StopIteration as finished:
             self._finish(exchange, finished.value)
             return
+        exchange.first_waited_at = self._now = _clock()
         exchange.task = self._parts.loop.create_task(_Begun(steps, awaited))
         exchange.task.add_done_callback(lambda task: self._on_done(exchange, task))
 
@@ -300,7 +365,23 @@ class KafkaConnection:
             reader = Reader(frame, reader.position, is_flexible=True)
             reader.end_struct()
         body = frame[reader.position :]
-        return KafkaRequest(api.key, version, correlation_id, client_id, self.client_host, body)
+        return KafkaRequest(
+            api.key,
+            version,
+            correlation_id,
+            client_id,
+            self.client_host,
+            body,
+            self._parts.metrics.requests[number].errors,
+        )
+
+    def _note_software(self, request: KafkaRequest) -> None:
+        if request.api_version > self._parts.apis[KafkaApiKey.API_VERSIONS].max_version:
+            return  # nobody knows its form
+        with suppress(MalformedRequestError):  # the handler raises it too
+            software = told_software(request)
+            if software is not None:
+                self._software = self._parts.metrics.named(self._software, software)
 
     def _on_done(self, exchange: _Exchange, task: asyncio.Task[KafkaAnswer]) -> None:
         error = None if task.cancelled() else task.exception()
@@ -317,7 +398,7 @@ class KafkaConnection:
         exchange.answer = answer
         exchange.is_done = True
         exchange.task = None
-        self.last_active = self._parts.loop.time()
+        self.last_active = exchange.answered_at = self._now = _clock()
         if exchange.reservation is not None:
             self._parts.memory.release(exchange.reservation)
             exchange.reservation = None
@@ -327,11 +408,19 @@ class KafkaConnection:
         if self._outgoing.size:
             self._parts.metrics.bytes_out += self._outgoing.send()
         self._write(self._outgoing.size > 0)
+        if self._unsent:
+            self._note_sent()
+
+    def _note_sent(self) -> None:
+        sent, now = self._queued - self._outgoing.size, _clock()
+        while self._unsent and self._unsent[0].end <= sent:
+            self._unsent.popleft().on_sent(now)
 
     def _collect_answers(self) -> None:
         """Collect the responses in sequence, up to the first that is missing."""
         while self._under_way and self._under_way[0].is_done:
             exchange = self._under_way.popleft()
+            exchange.in_turn_at = self._now
             if exchange.answer is not None:
                 pieces = exchange.answer
                 size = sum(
@@ -343,6 +432,10 @@ class KafkaConnection:
                 self._outgoing.add(header + exchange.header_end)
                 for piece in pieces:
                     self._outgoing.add(piece)
+                self._queued += _SIZE_BYTES + size
+            exchange.answer = None  # it may be large
+            exchange.end = self._queued
+            self._unsent.append(exchange)
 
     def _fail(self, error: BaseException) -> None:
         match error:
@@ -372,6 +465,7 @@ class KafkaConnection:
     def _write(self, wanted: bool) -> None:
         if wanted is not self._is_writing:
             self._is_writing = wanted
+            self._parts.metrics.unread += 1 if wanted else -1
             if wanted:
                 self._parts.loop.add_writer(self._socket, self._on_ready)
             else:

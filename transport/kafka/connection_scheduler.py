@@ -34,6 +34,10 @@ class ConnectionScheduler:
         """Whether a connection waits for a turn."""
         return self._is_coming
 
+    def size(self) -> int:
+        """Return how many wait. Thread-safe."""
+        return len(self._ready) + len(self._going_on)
+
     def schedule(self, serve: Serve, *, goes_on: bool) -> None:
         """Queue ``serve`` for a turn; ``goes_on``: it just had one."""
         (self._going_on if goes_on else self._ready).append(serve)

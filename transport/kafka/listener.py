@@ -23,6 +23,7 @@ from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.api_versions import api_versions_api
 from regent.transport.kafka.connection import KafkaLimits
 from regent.transport.kafka.connection_quotas import AddressQuotas, limits_of_addresses
+from regent.transport.kafka.idle_time import IdleTimeSelector
 from regent.transport.kafka.metrics import ListenerMetrics
 from regent.transport.server import PortInUseError
 
@@ -72,7 +73,9 @@ class KafkaListener:
         if listening is None:
             listening = listen(self._host, self.port)
         self.port = listening.getsockname()[1]
-        loop = asyncio.new_event_loop()
+        selector = IdleTimeSelector()
+        self.metrics.idle_s = selector.idle_s
+        loop = asyncio.SelectorEventLoop(selector)
         loop.set_exception_handler(self._on_loop_error)
         acceptor = Acceptor(
             listening,

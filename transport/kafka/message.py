@@ -21,8 +21,10 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from itertools import chain
 from typing import (
     Annotated,
     Any,
@@ -36,6 +38,7 @@ from typing import (
     get_type_hints,
 )
 
+from regent.core.errors import Errors
 from regent.core.protocol.control import TopicId
 from regent.transport.kafka.api import KafkaAnswer, KafkaRequest
 from regent.transport.kafka.primitives import Reader, Writer
@@ -50,6 +53,8 @@ Uuid: TypeAlias = Annotated[TopicId | None, "uuid"]
 """None is the UUID of which all bytes are zero."""
 
 _NEWEST: Final = 2**15 - 1
+_ERROR_CODE: Final = "error_code"
+_ERROR_CODES: Final = frozenset(map(int, Errors))
 _FIRST, _LAST, _TAG = "first version", "last version", "tag"
 _PRIMITIVES: Final = {str: "string", bool: "boolean", bytes: "bytes_", float: "float64"}
 
@@ -93,8 +98,9 @@ def _read_struct(message_type: type[T], version: int, reader: Reader) -> T:
 
 
 def answer(response: object, request: KafkaRequest) -> KafkaAnswer:
-    """Return a response in the version and form of its request."""
+    """Return a response in the version and form of its request, and count its errors."""
     writer, kind = request.answer_writer(), _class_of(response)
+    _count_errors(request.errors, response)
     _struct_writer(kind, request.api_version)(writer, response)
     return writer.pieces()
 
@@ -104,6 +110,41 @@ def encoded(value: object, version: int, *, is_flexible: bool) -> bytes:
     writer = Writer(is_flexible=is_flexible)
     _struct_writer(_class_of(value), version)(writer, value)
     return writer.whole()
+
+
+def _count_errors(counts: Counter[str], response: object) -> None:
+    """Count every error code in a response; NONE if there is no error."""
+    find = _error_finder(_class_of(response))
+    failed = [code for code in (() if find is None else find(response)) if code]
+    counts.update(map(_error_name, failed) if failed else (Errors.NONE.name,))
+
+
+def _error_name(code: int) -> str:
+    return Errors(code).name if code in _ERROR_CODES else str(code)
+
+
+@cache
+def _error_finder(kind: Any) -> Callable[[Any], Iterable[int]] | None:
+    """Return what yields the error codes in a value; None: it has none."""
+    kind, _ = _split(kind)
+    if (element := _element(kind)) is not None:
+        find = _error_finder(element)
+        return find and (lambda values: chain.from_iterable(map(find, values or ())))
+    if not _is_struct(kind):
+        return None
+    kinds = get_type_hints(kind, include_extras=True)
+    has_own = _ERROR_CODE in kinds
+    inner = [(name, find) for name, kind in kinds.items() if (find := _error_finder(kind))]
+
+    def find_all(value: Any) -> Iterator[int]:
+        if value is None:
+            return
+        if has_own:
+            yield value.error_code
+        for name, find in inner:
+            yield from find(getattr(value, name))
+
+    return find_all if has_own or inner else None
 
 
 class _Field(NamedTuple):

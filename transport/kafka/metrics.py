@@ -5,16 +5,20 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 from regent.transport.kafka.api import KafkaApiKey
+from regent.transport.kafka.client_software import UNKNOWN_SOFTWARE, ClientSoftware
+from regent.transport.kafka.request_metrics import RequestMetrics
 
 logger = logging.getLogger(__name__)
 
 _LOG_INTERVAL_S: Final = 10.0
 _WARNING_S: Final = 60.0
+_MAX_SOFTWARE: Final = 200  # kinds of clients that are counted one by one
 
 
 class Closed(StrEnum):
@@ -47,17 +51,27 @@ class _Warning:
 class ListenerMetrics:
     """Counters since the start, written by the listener's thread; any thread may read them.
 
-    Every key exists from the start, so that no mapping grows while another thread reads it.
+    Readers must copy ``software``, which grows.
 
+    ``requests`` has the metrics of each API at the index of its key.
     ``throttled`` counts how often a connection was not read from for a while, because it had too
     many requests under way, or all requests together took too much memory; ``accept_pauses`` how
     often no connection was accepted for a while because there were ``max_connections``.
     """
 
     connections: int = 0  # open now
-    requests: Counter[KafkaApiKey] = field(
-        default_factory=lambda: Counter(dict.fromkeys(KafkaApiKey, 0))
+    accepted: int = 0
+    disconnected: int = 0
+    unread: int = 0  # connections whose client does not read its responses now
+    software: Counter[ClientSoftware] = field(default_factory=Counter)  # of open connections
+    requests: list[RequestMetrics] = field(
+        default_factory=lambda: [RequestMetrics() for _ in range(max(KafkaApiKey) + 1)]
     )
+    queue_size: Callable[[], int] = lambda: 0
+    """Returns how many connections have requests that wait to be handled."""
+    idle_s: Callable[[], float] = lambda: 0.0
+    """Returns how long the listener's thread has had nothing to do since the start."""
+    accept_paused_s: float = 0.0  # since the start
     bytes_in: int = 0
     bytes_out: int = 0
     throttled: int = 0
@@ -73,6 +87,32 @@ class ListenerMetrics:
         """The reasons that kept clients out in the last minute, one line each."""
         since = time.monotonic() - _WARNING_S
         return tuple(w.text for w in list(self._warnings.values()) if w.seen_at >= since)
+
+    def connected(self) -> ClientSoftware:
+        """Count a new connection; return the software that it is counted under."""
+        self.accepted += 1
+        self.connections += 1
+        self.software[UNKNOWN_SOFTWARE] += 1
+        return UNKNOWN_SOFTWARE
+
+    def named(self, before: ClientSoftware, software: ClientSoftware) -> ClientSoftware:
+        """The client of a connection has told its software; return what it is counted under."""
+        if software not in self.software and len(self.software) >= _MAX_SOFTWARE:
+            software = UNKNOWN_SOFTWARE
+        self._forget(before)
+        self.software[software] += 1
+        return software
+
+    def closed_connection(self, software: ClientSoftware) -> None:
+        """Count the end of a connection."""
+        self.disconnected += 1
+        self.connections -= 1
+        self._forget(software)
+
+    def _forget(self, software: ClientSoftware) -> None:
+        self.software[software] -= 1
+        if not self.software[software]:
+            del self.software[software]
 
     def warn_of_limit(self, listener: str, connections: int) -> None:
         """Note that no connection is accepted because there are ``max_connections``."""

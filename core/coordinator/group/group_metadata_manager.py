@@ -141,6 +141,8 @@ class GroupMetadataManager:
         self.groups: dict[str, GroupMetadata] = {}
         self.is_active = False
         """Whether the coordinator was started, and is not stopping."""
+        self.commits = 0
+        """How many positions were committed since the start."""
         self._config = config
         self._log = log
         self._clock = clock
@@ -260,8 +262,12 @@ class GroupMetadataManager:
         )
 
     def count_by_state(self) -> Counter[str]:
-        """Return how many groups are in each state."""
-        return Counter(group.state.value for group in self.groups.values())
+        """Return how many groups are in each state. Thread-safe."""
+        return Counter(group.state.value for group in list(self.groups.values()))
+
+    def position_count(self) -> int:
+        """Return how many positions are kept. Thread-safe."""
+        return sum(len(group.offsets.committed) for group in list(self.groups.values()))
 
     def store(
         self, group: GroupMetadata, assignments: Mapping[str, bytes], respond: Respond
@@ -323,6 +329,8 @@ class GroupMetadataManager:
                 offsets.put_transactional(producer.producer_id, fitting, record_offset)
             else:
                 offsets.fail_transactional(producer.producer_id, fitting)
+            if error is Errors.NONE:
+                self.commits += len(fitting)
             errors.update(dict.fromkeys(fitting, _COMMIT_ERRORS.get(error, error)))
             respond(errors)
 

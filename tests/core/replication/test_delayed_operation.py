@@ -21,6 +21,8 @@ from tests.support.record_batches import batch
 class Countdown(DelayedOperation):
     """Waits for a number of changes; counts its checks and answers."""
 
+    kind = "Fetch"
+
     def __init__(self, count: int, *partitions: TopicPartition) -> None:
         super().__init__(partitions)
         self.left = count
@@ -186,7 +188,7 @@ def test_one_fetch_of_a_follower_completes_all_waiting_requests() -> None:
         broker.apply(1, 1, T0, T1)
     producers = [leader.produce_to({T0: batch(b"x"), T1: batch(b"y")}) for _ in range(10)]
     consumers = [leader.consume({T0: 0, T1: 0}) for _ in range(10)]
-    assert leader.manager.delayed_count == 20
+    assert leader.manager.delayed_counts == {"Produce": 10, "Fetch": 10}
     follower.follow(leader, times=2)
     assert not any(asked.is_waiting for asked in producers)
     assert not any(asked.is_waiting for asked in consumers)

@@ -276,7 +276,7 @@ def test_a_duplicate_waits_for_the_first_append(
     assert first.answer == again.answer == {T0: ProducedPartition(OK, 0, -1, 0)}
     assert later.answer[T0].base_offset == 2
     assert leader.values() == [b"a", b"b", b"c"], "appended once"
-    assert leader.manager.records_in == 3
+    assert leader.manager.topic_stats.all_topics().messages_in == 3
 
 
 def sent(number: int) -> dict[TopicPartition, bytes]:

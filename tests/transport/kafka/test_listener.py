@@ -19,10 +19,12 @@ from kafka.protocol.metadata import ApiVersionsRequest
 from regent.core.errors import RegentError
 from regent.transport.descriptors import RESERVED_DESCRIPTORS, Descriptors
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.client_software import ClientSoftware
 from regent.transport.kafka.connection import MAX_BYTES_WITHOUT_RECORDS, KafkaLimits
 from regent.transport.kafka.listener import KafkaListener
-from regent.transport.kafka.metrics import Closed
+from regent.transport.kafka.metrics import Closed, ListenerMetrics
 from regent.transport.kafka.primitives import MalformedRequestError
+from regent.transport.kafka.request_metrics import RequestMetrics
 from regent.transport.server import PortInUseError
 from tests.support.descriptors import no_descriptor_left
 from tests.transport.kafka.conftest import Listen
@@ -527,9 +529,66 @@ def test_what_it_counts(listen: Listen):
         client.send(request_bytes(api_key=18, version=0))
         client.answer()
     metrics = listener.metrics
-    assert +metrics.requests == {METADATA: 3, KafkaApiKey.API_VERSIONS: 1}
+    counts = {number: api.count for number, api in enumerate(metrics.requests) if api.count}
+    assert counts == {METADATA: 3, KafkaApiKey.API_VERSIONS: 1}
     assert metrics.bytes_in == 3 * len(request_bytes(b"now")) + len(request_bytes())
     assert metrics.bytes_out >= 3 * len(b"size" + b"corr" + b"now")
+
+
+def test_it_counts_connections_and_what_their_clients_are(listen: Listen):
+    listener = listen(Desk().apis)
+    metrics = listener.metrics
+    with RawClient(listener) as silent, RawClient(listener) as named:
+        settle(silent)
+        asked = b"\x00\x07regent\x042.0\x00"  # between empty lists of tagged fields
+        named.send(request_bytes(asked, api_key=18, version=3))
+        named.answer()
+        assert metrics.software == {("unknown", "unknown"): 1, ("regent", "2.0"): 1}
+        assert (metrics.connections, metrics.accepted, metrics.disconnected) == (2, 2, 0)
+    with RawClient(listener) as last:
+        settle(last)
+        assert (metrics.connections, metrics.accepted, metrics.disconnected) == (1, 3, 2)
+        assert metrics.software == {("unknown", "unknown"): 1}
+
+
+def test_the_kinds_of_clients_that_are_counted_one_by_one_are_limited():
+    metrics = ListenerMetrics()
+    for number in range(1000):
+        metrics.named(metrics.connected(), ClientSoftware("scanner", str(number)))
+    assert len(metrics.software) <= 200
+    assert metrics.software.total() == 1000
+
+
+def test_the_parts_of_a_request_s_time_are_measured(listen: Listen):
+    desk = Desk()
+    listener = listen(desk.apis)
+    with RawClient(listener) as client:
+        client.send(request_bytes(b"wait"))
+        desk.next_begun()
+        time.sleep(0.05)
+        desk.answer(b"wait")
+        client.answer()
+        settle(client)
+    times = listener.metrics.requests[METADATA]
+    assert 50 <= times.remote_time.total_ms <= times.total_time.total_ms
+    assert times.local_time.total_ms < 50
+    assert times.total_time.count <= times.count
+
+
+def test_of_many_requests_at_once_one_in_sixteen_is_timed():
+    metrics = RequestMetrics()
+    assert sum(metrics.is_to_be_timed(now=1.0) for _ in range(160)) in (10, 11)
+    assert metrics.is_to_be_timed(now=2.0)
+
+
+def test_an_idle_loop_is_idle(listen: Listen):
+    listener = listen(Desk().apis)
+    with RawClient(listener) as client:
+        settle(client)
+        before, began = listener.metrics.idle_s(), time.monotonic()
+        threading.Event().wait(0.1)
+        idle_s, waited_s = listener.metrics.idle_s() - before, time.monotonic() - began
+    assert 0.8 * waited_s < idle_s <= waited_s + 0.01
 
 
 def test_a_closing_listener_lets_answers_go_out_and_takes_nothing_up(listen: Listen):
