@@ -1,6 +1,7 @@
-"""FindCoordinator, versions 0 to 6: the leader of the partition that has a group's state.
+"""FindCoordinator, versions 0 to 6, for groups and transactional ids.
 
-The internal topic is created when it is first needed. Until it has a leader the answer is
+A coordinator is the leader of the partition that has the state of the group or id. The
+internal topic is created when it is first needed. Until it has a leader the answer is
 COORDINATOR_NOT_AVAILABLE, and the client asks again. Mirrors
 ``kafka.server.KafkaApis.handleFindCoordinatorRequest``.
 """
@@ -42,12 +43,14 @@ def find_coordinator_apis(
     cache: MetadataCache,
     listener: str,
     create_topic: Callable[[str], None],
+    transactions: CoordinatorPartitions | None = None,
 ) -> Sequence[KafkaApi]:
     """Return FindCoordinator, as clients of ``listener`` see the cluster.
 
     ``create_topic`` creates an internal topic; it does not block, and may be called repeatedly.
+    ``transactions`` None: transactional ids have no coordinator.
     """
-    finder = _Finder(groups, cache, listener, create_topic)
+    finder = _Finder(groups, transactions, cache, listener, create_topic)
 
     async def handle(request: KafkaRequest) -> KafkaAnswer:
         asked, version = decode(FindCoordinatorRequest, request), request.api_version
@@ -72,11 +75,13 @@ class _Finder:
     def __init__(
         self,
         groups: CoordinatorPartitions,
+        transactions: CoordinatorPartitions | None,
         cache: MetadataCache,
         listener: str,
         create_topic: Callable[[str], None],
     ) -> None:
         self._groups = groups
+        self._transactions = transactions
         self._cache = cache
         self._listener = listener
         self._create_topic = create_topic
@@ -86,6 +91,8 @@ class _Finder:
         match key_type:
             case _KeyType.GROUP:
                 return self._leader(self._groups, key)
+            case _KeyType.TRANSACTION if self._transactions is not None:
+                return self._leader(self._transactions, key)
             case _KeyType.TRANSACTION:
                 return _none(key, Errors.COORDINATOR_NOT_AVAILABLE)
             case _KeyType.SHARE if version >= _FIRST_WITH_SHARE_GROUPS:

@@ -187,6 +187,28 @@ class CommitOffsets(GroupRequest[Mapping[TopicPartition, Errors]]):
         return dict.fromkeys(self.offsets, error)
 
 
+class CompletedTransaction(NamedTuple):
+    """A transaction whose marker is in a partition of ``__consumer_offsets``."""
+
+    partition: int
+    producer_id: int
+    is_commit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteTransactions(GroupRequest[tuple[Errors, ...]]):
+    """Positions that were committed in transactions take effect, or are dropped.
+
+    With an error, which is for one transaction, it is to be asked again.
+    """
+
+    transactions: tuple[CompletedTransaction, ...]
+
+    def refused(self, error: Errors) -> tuple[Errors, ...]:
+        """See ``CoordinatorRequest.refused``."""
+        return (error,) * len(self.transactions)
+
+
 class FetchedOffset(NamedTuple):
     """A position of a group, or -1 if there is none."""
 

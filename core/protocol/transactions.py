@@ -233,6 +233,23 @@ class VerifyPartitionsRequest:
     transactions: tuple[TransactionToVerify, ...]
 
 
+class TransactionVerifier(Protocol):
+    """Asks coordinators, on this or another broker, whether partitions are part of transactions."""
+
+    def verify(
+        self,
+        transaction: TransactionToVerify,
+        respond: Callable[[Mapping[TopicPartition, Errors]], None],
+    ) -> None:
+        """Call ``respond`` once, on any thread, with an error for each partition.
+
+        TRANSACTION_ABORTABLE: it is not part of it. NETWORK_EXCEPTION, COORDINATOR_NOT_AVAILABLE
+        and other errors that clients retry: it is not known. INVALID_PRODUCER_EPOCH: the producer
+        is fenced.
+        """
+        ...
+
+
 class VerifiedPartition(NamedTuple):
     """NONE: a partition is part of the transaction."""
 

@@ -39,6 +39,7 @@ from regent.core.model import TopicPartition
 from regent.core.protocol.groups import (
     NO_MEMBER_ID,
     CommitOffsets,
+    CompleteTransactions,
     DeleteGroup,
     DeleteOffsets,
     DescribeGroup,
@@ -153,6 +154,13 @@ class GroupCoordinator:
                 respond(manager.list_groups(states, types))
             case DeleteGroup(group_id):
                 manager.delete_group(group_id, respond)
+            case CompleteTransactions(transactions):
+                respond(
+                    tuple(
+                        manager.complete_transaction(partition, producer_id, is_commit=is_commit)
+                        for partition, producer_id, is_commit in transactions
+                    )
+                )
             case _:
                 raise TypeError(f"{request!r} is no request to a group coordinator")
 

@@ -327,11 +327,17 @@ class GroupMetadataManager:
         ]
         self._append(group, records, answered, producer=producer)
 
-    def complete_transaction(self, partition: int, producer_id: int, *, is_commit: bool) -> None:
-        """A marker is in the log of a partition: the positions of the transaction take effect."""
+    def complete_transaction(self, partition: int, producer_id: int, *, is_commit: bool) -> Errors:
+        """A marker is in the log of a partition: the positions of the transaction take effect.
+
+        COORDINATOR_LOAD_IN_PROGRESS: the log is being read, perhaps without the marker.
+        """
+        if partition in self._loading:
+            return Errors.COORDINATOR_LOAD_IN_PROGRESS
         for group in self.groups.values():
             if group.partition == partition and producer_id in group.offsets.transactional:
                 group.offsets.complete_transaction(producer_id, is_commit=is_commit)
+        return Errors.NONE
 
     def fetch(
         self,
