@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pykka import ActorDeadError, ActorRef
 
@@ -45,13 +45,14 @@ class TimersDue:
     """A timer of the coordinator is due."""
 
 
-_NEVER_REFUSED = (LeadershipsChanged, TimersDue, Flush, Appended, Loaded)
+NEVER_REFUSED: Final = (LeadershipsChanged, TimersDue, Flush, Appended, Loaded)
+"""Messages that a full inbox takes, too: there are only so many of them."""
 
 
 class CoordinatorActor(RegentActor):
     """Handles the requests of one coordinator, one after the other."""
 
-    overflow = Overflow(lambda message: isinstance(message, _NEVER_REFUSED))
+    overflow = Overflow(lambda message: isinstance(message, NEVER_REFUSED))
 
     def __init__(
         self, name: str, topic: str, log: CoordinatorLog[Any], scheduler: Scheduler

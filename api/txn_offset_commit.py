@@ -79,14 +79,20 @@ class TxnOffsetCommitHandler:
                 ProducerIdAndEpoch(asked.producer_id, asked.producer_epoch),
                 knows_loading=version >= _FIRST_WITH_LOADING,
             )
-            refusal = await self._refusal(commit, asked.transactional_id)
-            if refusal is Errors.TRANSACTION_ABORTABLE and version < _FIRST_WITH_ABORTABLE:
-                refusal = Errors.INVALID_TXN_STATE
-            if refusal is Errors.COORDINATOR_LOAD_IN_PROGRESS and not commit.knows_loading:
-                refusal = Errors.COORDINATOR_NOT_AVAILABLE
-            is_verified = refusal is Errors.NONE
-            errors.update(await self.groups.ask(commit) if is_verified else commit.refused(refusal))
+            errors.update(await self._commit(commit, asked.transactional_id, version))
         return answer(_response(asked, errors), request)
+
+    async def _commit(
+        self, commit: CommitOffsets, transactional_id: str, version: int
+    ) -> Mapping[TopicPartition, Errors]:
+        refusal = await self._refusal(commit, transactional_id)
+        if refusal is Errors.NONE:
+            return await self.groups.ask(commit)
+        if refusal is Errors.TRANSACTION_ABORTABLE and version < _FIRST_WITH_ABORTABLE:
+            refusal = Errors.INVALID_TXN_STATE
+        if refusal is Errors.COORDINATOR_LOAD_IN_PROGRESS and not commit.knows_loading:
+            refusal = Errors.COORDINATOR_NOT_AVAILABLE
+        return commit.refused(refusal)
 
     async def _refusal(self, commit: CommitOffsets, transactional_id: str) -> Errors:
         """Return why the partition of the group is not part of the transaction; NONE: it is."""

@@ -47,6 +47,7 @@ from regent.broker.machine_settings import (
 from regent.broker.replication import Replication
 from regent.broker.topic_ids import RandomTopicIds
 from regent.broker.topic_service import BrokerTopicService
+from regent.broker.transaction_service import BrokerTransactionService
 from regent.broker.zookeeper_checks import ZooKeeperChecks
 from regent.cluster.guardian import Guardian
 from regent.config.addresses import port_of, tcp_endpoint
@@ -60,6 +61,7 @@ from regent.core.protocol.api import ApiKey
 from regent.core.protocol.broker import ShutdownBrokerResponse
 from regent.core.protocol.control import ControlHeader, ControlResponse
 from regent.core.protocol.controller import ControlledShutdownRequest
+from regent.core.protocol.transactions import MarkerTarget
 from regent.metrics.broker_metrics import (
     BrokerMetrics,
     GuardianMetrics,
@@ -79,6 +81,7 @@ from regent.zk.codecs.znodes import TopicsZNode
 from regent.zk.stores import progress_mark
 from regent.zk.stores.cluster_identity import check_cluster, check_end_points, join_cluster
 from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.stores.producer_ids import ZkProducerIds
 from regent.zk.stores.watches import controller_event
 
 _ACTOR_TIMEOUT_S = 10.0
@@ -154,7 +157,8 @@ class BrokerProcess(ControllerListener):
         self._undo.callback(self._context.destroy, linger=0)
         self._start_broker_actor()
         kafka_endpoint = self._kafka_endpoint = self._open_kafka_endpoint()
-        replication_endpoint = self._replication.listen(self._broker_view)
+        take = None if self._transactions is None else self._transactions.take
+        replication_endpoint = self._replication.listen(self._broker_view, take)
         server = self._start_control_server()
         advertised = AdvertisedListeners.of(
             config, kafka_endpoint.port, port_of(server.endpoint), port_of(replication_endpoint)
@@ -171,6 +175,7 @@ class BrokerProcess(ControllerListener):
                 self._keeper,
                 lambda: self._cluster_id,
                 self._started(advertised, kafka_endpoint.port),
+                self._transactions,
             )
         )
         for published in (
@@ -248,9 +253,25 @@ class BrokerProcess(ControllerListener):
         self._groups = BrokerGroupService(self._settings, self._cache)
         self._groups.start(self._replica_manager, self._scheduler)
         self._undo.callback(self._groups.stop)
+        self._transactions: BrokerTransactionService | None = None
         self._broker = launch(actor)
         self._undo.callback(stop_actor, self._broker, _ACTOR_TIMEOUT_S)
         self._undo.callback(self._replication.stop)
+
+    def _start_transactions(self, target: MarkerTarget) -> None:
+        """Start the transaction coordinator; not called as long as no partition takes markers."""
+        broker_id = self._options.broker_id
+        self._transactions = BrokerTransactionService(
+            broker_id, self._settings, self._cache, self._replication.open_channel
+        )
+        self._transactions.start(
+            self._replica_manager,
+            self._scheduler,
+            target=target,
+            groups=self._groups.coordinator,
+            take_block=lambda: ZkProducerIds(self._keeper, broker_id).take_block(),
+        )
+        self._undo.callback(self._transactions.stop)
 
     def _start_control_server(self) -> ControlServer:
         config = self._settings.broker
@@ -385,6 +406,8 @@ class BrokerProcess(ControllerListener):
         self._is_told.set()
         self._topics.wake()
         self._groups.on_metadata_changed()
+        if self._transactions is not None:
+            self._transactions.on_metadata_changed()
 
     def _on_session_starting(self, client: ZooKeeperClient) -> None:
         """Pass the session to the guardian, and check that its data belong to our cluster."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from pykka import ActorDeadError, ActorRef
@@ -15,26 +15,17 @@ from regent.actors.coordinator import (
 from regent.actors.group_coordinator import GroupCoordinatorActor
 from regent.actors.runtime import launch, stop_actor
 from regent.actors.scheduler import Scheduler
+from regent.broker.internal_topics import deleted_partitions
 from regent.broker.machine_settings import group_config, group_log_settings
 from regent.config.settings import Settings
-from regent.core.admin.admin_requests import TopicService
 from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
 from regent.core.coordinator.partition_for import CoordinatorPartitions
-from regent.core.model import TopicPartition
 from regent.core.protocol.coordinator import CoordinatorService
-from regent.core.protocol.topics import (
-    ConfigEntry,
-    CreatableTopic,
-    CreateTopicsRequest,
-    TopicOutcome,
-)
 from regent.core.replication.leader_partitions import Leadership
-from regent.core.replication.log_reads import differ
-from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
+from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
 
 _STOP_TIMEOUT_S = 2.0
-_CREATION_TIMEOUT_MS = 30_000
 
 
 class BrokerGroupService:
@@ -77,7 +68,7 @@ class BrokerGroupService:
     def on_metadata_changed(self) -> None:
         """Tell the coordinator which partitions are gone. Always on the same thread."""
         before, self._seen = self._seen, self._cache.snapshot
-        gone = tuple(_deleted(before, self._seen))
+        gone = tuple(deleted_partitions(before, self._seen))
         if gone:
             self._tell(PartitionsDeleted(gone))
 
@@ -93,52 +84,3 @@ class BrokerGroupService:
 def expiry_interval_ms(settings: Settings) -> int:
     """Return how often expired positions are looked for."""
     return settings.groups.offsets_retention_check_interval_ms
-
-
-def _deleted(before: MetadataSnapshot, now: MetadataSnapshot) -> Iterator[TopicPartition]:
-    """Yield the partitions of topics that were deleted, also if others have their names now."""
-    if before.topic_ids is now.topic_ids:
-        return
-    for topic, topic_id in before.topic_ids.items():
-        if topic not in now.topic_ids or differ(topic_id, now.topic_ids[topic]):
-            for number in range(before.partition_count(topic)):
-                yield TopicPartition(topic, number)
-
-
-class InternalTopics:
-    """Creates internal topics when they are first needed, with the settings of this broker.
-
-    Used on one thread.
-    """
-
-    def __init__(self, service: TopicService, settings: Settings) -> None:
-        self._service = service
-        self._settings = settings
-        self._being_created: set[str] = set()
-
-    def create(self, topic: str) -> None:
-        """Ask for the topic, unless a request for it is in flight."""
-        if topic not in self._being_created:
-            self._being_created.add(topic)
-            request = CreateTopicsRequest((self._creatable(topic),), _CREATION_TIMEOUT_MS)
-            self._service.ask(request, self._on_created(topic))
-
-    def _on_created(self, topic: str) -> Callable[[Sequence[TopicOutcome]], None]:
-        def note(outcomes: Sequence[TopicOutcome]) -> None:
-            self._being_created.discard(topic)
-
-        return note
-
-    def _creatable(self, topic: str) -> CreatableTopic:
-        groups = self._settings.groups
-        assert topic == GROUP_METADATA_TOPIC
-        return CreatableTopic(
-            topic,
-            groups.offsets_topic_num_partitions,
-            groups.offsets_topic_replication_factor,
-            config=(
-                ConfigEntry("cleanup.policy", "compact"),
-                ConfigEntry("compression.type", "producer"),
-                ConfigEntry("segment.bytes", str(groups.offsets_topic_segment_bytes)),
-            ),
-        )

@@ -27,11 +27,16 @@ from regent.api.offsets import offset_apis
 from regent.api.partitions import partition_apis
 from regent.api.produce import produce_apis
 from regent.api.producer_ids import producer_id_apis
+from regent.api.replies import Replies
 from regent.api.topics import topic_apis
+from regent.api.transactions import TransactionHandlers, transaction_apis
+from regent.api.txn_offset_commit import TxnOffsetCommitHandler
 from regent.broker.broker_settings import LISTENER, StartedBroker, described_settings
-from regent.broker.group_service import BrokerGroupService, InternalTopics
+from regent.broker.group_service import BrokerGroupService
+from regent.broker.internal_topics import InternalTopics
 from regent.broker.machine_settings import kafka_limits, with_broker_config
 from regent.broker.topic_service import BrokerTopicService
+from regent.broker.transaction_service import BrokerTransactionService
 from regent.config.settings import KAFKA_SETTINGS, Settings
 from regent.core.admin.broker_config_manager import BrokerConfigManager
 from regent.core.admin.config_changes import DEFAULT_BROKER
@@ -65,6 +70,8 @@ class Served:
     zookeeper: ZooKeeper
     cluster_id: Callable[[], str | None]
     started: StartedBroker
+    transactions: BrokerTransactionService | None = None
+    """None: clients are not told of transactions; its partitions must take them, too."""
 
 
 class KafkaEndpoint:
@@ -132,7 +139,7 @@ class KafkaEndpoint:
         may_create = self._settings.broker.auto_create_topics_enable
         create_missing = served.topics.create_missing if may_create else None
         producer_ids = ZkProducerIds(zookeeper, self._broker_id)
-        groups = CoordinatorRequests(served.groups.coordinator)
+        groups, transactions = CoordinatorRequests(served.groups.coordinator), served.transactions
         internal_topics = InternalTopics(served.topics, self._settings)
         return [
             *metadata_apis(cache, LISTENER, served.cluster_id, create_missing),
@@ -145,13 +152,45 @@ class KafkaEndpoint:
             *partition_apis(served.topics),
             *config_apis(view, self._calls),
             *config_change_apis(self._broker_id, served.topics, brokers, self._calls),
-            *producer_id_apis(producer_ids.take_block, self._calls),
             *find_coordinator_apis(
-                served.groups.partitions, cache, LISTENER, internal_topics.create
+                served.groups.partitions,
+                cache,
+                LISTENER,
+                internal_topics.create,
+                None if transactions is None else transactions.partitions,
+            ),
+            *producer_id_apis(
+                producer_ids.take_block,
+                self._calls,
+                None if transactions is None else CoordinatorRequests(transactions.coordinator),
             ),
             *group_apis(groups),
             *group_offset_apis(groups, cache),
+            *(() if transactions is None else _apis_of_transactions(transactions, served, groups)),
         ]
+
+
+def _apis_of_transactions(
+    service: BrokerTransactionService, served: Served, groups: CoordinatorRequests
+) -> Sequence[KafkaApi]:
+    group_partitions = served.groups.partitions
+    return [
+        *transaction_apis(
+            TransactionHandlers(
+                CoordinatorRequests(service.coordinator),
+                group_partitions,
+                service.markers,
+                Replies(),
+            )
+        ),
+        *TxnOffsetCommitHandler(
+            groups,
+            group_partitions,
+            service if service.verifies else None,
+            served.cache,
+            Replies(),
+        ).apis(),
+    ]
 
 
 def _current_settings(view: ConfigView) -> BrokerSettings:

@@ -7,10 +7,15 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from regent.actors.transaction_coordinator import TransactionIntervals
 from regent.config.settings import ISR_CHANGES_THROUGH_ZOOKEEPER, Settings, rows
 from regent.config.settings_file import connections_per_ip_overrides
 from regent.core.controller.services import ControllerSettings
 from regent.core.coordinator.group.group_metadata_manager import GroupConfig, GroupLogSettings
+from regent.core.coordinator.transaction.transaction_state_manager import (
+    TransactionConfig,
+    TransactionLogSettings,
+)
 from regent.core.log_config import BROKER_NAMES, LogConfig
 from regent.core.replication.replica_manager import ReplicationSettings
 from regent.core.setting import Scope
@@ -53,6 +58,21 @@ def group_config(settings: Settings) -> GroupConfig:
 def group_log_settings(settings: Settings) -> GroupLogSettings:
     """Return how the group coordinator stores positions."""
     return _filled(GroupLogSettings, settings.groups)
+
+
+def transaction_config(settings: Settings) -> TransactionConfig:
+    """Return the settings of the transaction coordinator."""
+    return _filled(TransactionConfig, settings.transactions)
+
+
+def transaction_log_settings(settings: Settings) -> TransactionLogSettings:
+    """Return how the transaction coordinator stores transactions."""
+    return _filled(TransactionLogSettings, settings.transactions, settings.controller)
+
+
+def transaction_intervals(settings: Settings) -> TransactionIntervals:
+    """Return how often the transaction coordinator looks for what takes too long."""
+    return _filled(TransactionIntervals, settings.transactions)
 
 
 def log_defaults(settings: Settings) -> LogConfig:

@@ -30,7 +30,7 @@ from regent.core.protocol.api import ApiKey
 from regent.core.replication.isr_change_propagation import CHECK_INTERVAL_MS
 from regent.transport import codec
 from regent.transport.client import RequestClient
-from regent.transport.server import ControlServer
+from regent.transport.server import ControlServer, IncomingRequest
 from regent.transport.sockets import Context
 from regent.zk.client.operations import ZooKeeper
 from regent.zk.stores.isr_store import ZkIsrStore
@@ -64,8 +64,12 @@ class Replication:
         if self._sender is not None and self._replica_manager.has_proposals:
             _tell(self._sender, SendPending())
 
-    def listen(self, broker: BrokerView) -> str:
-        """Serve followers; return the endpoint.
+    def listen(
+        self,
+        broker: BrokerView,
+        take: Callable[[IncomingRequest], bool] | None = None,
+    ) -> str:
+        """Serve followers; return the endpoint. ``take`` answers other requests of brokers.
 
         Raises ``PortInUseError``, or ``RegentError`` for an unusable address.
         """
@@ -77,7 +81,7 @@ class Replication:
         self._server = ControlServer(
             self._context,
             tcp_endpoint(config.host, config.replication_port),
-            ReplicationServer(self._replica_manager, self._reaper, on_fetched=self.wake),
+            ReplicationServer(self._replica_manager, self._reaper, on_fetched=self.wake, take=take),
             name="replication-server",
             max_outstanding=_MAX_OUTSTANDING,
             max_frame_bytes=codec.max_request_bytes(ApiKey.FETCH),

@@ -1,4 +1,6 @@
-"""Answers the fetches of followers; a fetch waits if there are no records yet.
+"""Answers the fetches of followers, and requests about transactions.
+
+A fetch waits if there are no records yet.
 
 Mirrors the Fetch part of ``kafka.server.KafkaApis``. No inbox delays replication: a fetch is
 processed on the thread of its socket, and a waiting fetch is answered on the thread that completes
@@ -25,9 +27,10 @@ MAX_WAIT_MS = 3_000
 
 
 class ReplicationServer:
-    """The handler of the replication port; it accepts only fetches.
+    """The handler of the replication port.
 
-    ``reaper`` ends waits that time out; ``on_fetched`` is called after each fetch.
+    ``reaper`` ends waits that time out; ``on_fetched`` is called after each fetch. ``take`` answers
+    other requests, and returns whether it knows them.
     """
 
     def __init__(
@@ -36,16 +39,19 @@ class ReplicationServer:
         reaper: Scheduler,
         *,
         on_fetched: Callable[[], None],
+        take: Callable[[IncomingRequest], bool] | None = None,
     ) -> None:
         self._replica_manager = replica_manager
         self._reaper = reaper
         self._on_fetched = on_fetched
+        self._take = take
 
     def __call__(self, incoming: IncomingRequest) -> None:
         """Answer at once or later; runs on the thread of the socket."""
         request = incoming.body
         if not isinstance(request, FetchRequest):
-            incoming.reply.fail(Errors.UNSUPPORTED_VERSION)
+            if self._take is None or not self._take(incoming):
+                incoming.reply.fail(Errors.UNSUPPORTED_VERSION)
             return
         answer = _Answer(incoming.reply, self._reaper)
         held = self._replica_manager.fetch(request, monotonic_ms(), answer)

@@ -190,6 +190,12 @@ def _defaults(settings: Settings, broker_count: int) -> Mapping[str, int]:
         ("groups", "offsets_topic_replication_factor"): min(
             settings.groups.offsets_topic_replication_factor, broker_count
         ),
+        ("transactions", "transaction_state_log_replication_factor"): min(
+            settings.transactions.transaction_state_log_replication_factor, broker_count
+        ),
+        ("transactions", "transaction_state_log_min_isr"): min(
+            settings.transactions.transaction_state_log_min_isr, broker_count
+        ),
     }
     return {
         name: value

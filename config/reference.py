@@ -82,6 +82,7 @@ _ABOUT: Final[Mapping[str, str]] = {
     "controller": "How the controller decides. Use the same for all brokers: each may be elected.",
     "log": "Where logs are, how they are maintained, and the defaults of topics.",
     "groups": "Groups of consumers, and __consumer_offsets. Use the same for all brokers.",
+    "transactions": "Transactions, and __transaction_state. Use the same for all brokers.",
     "zookeeper": "The session with ZooKeeper.",
     "logging": "What is written to broker.log.",
 }

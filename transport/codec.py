@@ -24,7 +24,7 @@ import msgpack
 
 from regent.core.errors import BadDataError, Errors
 from regent.core.model import MAX_CONTROLLER_EPOCH, BrokerId
-from regent.core.protocol import broker, control, controller, placement, topics
+from regent.core.protocol import broker, control, controller, placement, topics, transactions
 from regent.core.protocol.api import ActorRequest, ActorResponse, ApiKey
 from regent.core.protocol.control import ControlHeader, ControlRequest, ControlResponse
 from regent.core.records import RecordBytes
@@ -92,6 +92,12 @@ _APIS: Final[Mapping[ApiKey, _Api]] = {
     ),
     ApiKey.CREATE_TOPICS: _Api(topics.CreateTopicsRequest, topics.TopicsResponse, _TOPICS),
     ApiKey.DELETE_TOPICS: _Api(topics.DeleteTopicsRequest, topics.TopicsResponse),
+    ApiKey.ADD_PARTITIONS_TO_TXN: _Api(
+        transactions.VerifyPartitionsRequest, transactions.VerifyPartitionsResponse
+    ),
+    ApiKey.WRITE_TXN_MARKERS: _Api(
+        transactions.WriteMarkersRequest, transactions.WriteMarkersResponse
+    ),
     ApiKey.CREATE_PARTITIONS: _Api(topics.CreatePartitionsRequest, topics.TopicsResponse, _TOPICS),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _Api(
         topics.AlterTopicConfigsRequest, topics.TopicsResponse, _TOPICS

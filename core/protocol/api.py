@@ -21,6 +21,12 @@ from regent.core.protocol.placement import (
     PlaceTopicsResponse,
 )
 from regent.core.protocol.topics import TopicsRequest, TopicsResponse
+from regent.core.protocol.transactions import (
+    VerifyPartitionsRequest,
+    VerifyPartitionsResponse,
+    WriteMarkersRequest,
+    WriteMarkersResponse,
+)
 
 
 class ApiKey(IntEnum):
@@ -33,6 +39,8 @@ class ApiKey(IntEnum):
     CONTROLLED_SHUTDOWN = 7
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
+    ADD_PARTITIONS_TO_TXN = 24
+    WRITE_TXN_MARKERS = 27
     CREATE_PARTITIONS = 37
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
@@ -54,6 +62,8 @@ ActorRequest: TypeAlias = (
     | FetchRequest
     | PlaceTopicsRequest
     | PlacementStatusRequest
+    | VerifyPartitionsRequest
+    | WriteMarkersRequest
 )
 ActorResponse: TypeAlias = (
     ControllerResponse
@@ -63,4 +73,6 @@ ActorResponse: TypeAlias = (
     | FetchResponse
     | PlaceTopicsResponse
     | PlacementStatusResponse
+    | VerifyPartitionsResponse
+    | WriteMarkersResponse
 )

@@ -7,7 +7,7 @@ partition is part of one. Times in milliseconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from regent.core.errors import Errors
@@ -159,8 +159,8 @@ class TxnMarker(NamedTuple):
     partitions: tuple[TopicPartition, ...]
 
 
-class MarkedPartition(NamedTuple):
-    """Whether a marker was written to a partition."""
+class PartitionOutcome(NamedTuple):
+    """Whether a marker was written to a partition, or the partition is part of a transaction."""
 
     topic: str
     partition: int
@@ -176,7 +176,7 @@ class TxnMarkerResult(NamedTuple):
     """The partitions of one marker."""
 
     producer_id: int
-    partitions: tuple[MarkedPartition, ...]
+    partitions: tuple[PartitionOutcome, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +190,7 @@ class WriteMarkersRequest:
 class WriteMarkersResponse:
     """The outcome of each marker, in the order of the request."""
 
+    error_code: Errors
     results: tuple[TxnMarkerResult, ...] = ()
 
 
@@ -223,16 +224,6 @@ class TransactionToVerify(NamedTuple):
     partitions: tuple[TopicPartition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyPartitionsRequest:
-    """A leader asks a coordinator whether partitions are part of transactions (KIP-890).
-
-    In Kafka it is AddPartitionsToTxn from version 4 on (api 24).
-    """
-
-    transactions: tuple[TransactionToVerify, ...]
-
-
 class TransactionVerifier(Protocol):
     """Asks coordinators, on this or another broker, whether partitions are part of transactions."""
 
@@ -250,21 +241,19 @@ class TransactionVerifier(Protocol):
         ...
 
 
-class VerifiedPartition(NamedTuple):
-    """NONE: a partition is part of the transaction."""
+@dataclass(frozen=True, slots=True)
+class VerifyPartitionsRequest:
+    """A leader asks a coordinator whether partitions are part of a transaction (KIP-890).
 
-    topic: str
-    partition: int
-    error_code: Errors
+    In Kafka it is AddPartitionsToTxn from version 4 on (api 24).
+    """
 
-    @property
-    def topic_partition(self) -> TopicPartition:
-        """The partition this is about."""
-        return TopicPartition(self.topic, self.partition)
+    transaction: TransactionToVerify
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyPartitionsResponse:
-    """The partitions of each transaction, in the order of the request."""
+    """The partitions of the transaction; NONE: they are part of it."""
 
-    transactions: tuple[tuple[VerifiedPartition, ...], ...] = field(default=())
+    error_code: Errors
+    partitions: tuple[PartitionOutcome, ...] = ()

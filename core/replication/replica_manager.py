@@ -140,14 +140,14 @@ class ReplicaManager:
         self._consumers = ConsumerFetches(partitions, delayed)
         self._deletions = DeleteRecords(partitions, leaders, cache, delayed)
         self._lookups = OffsetLookups(partitions)
-        self._on_leaderships: Callable[[Sequence[Leadership]], None] = lambda _: None
+        self._leadership_observers: list[Callable[[Sequence[Leadership]], None]] = []
 
     def observe_leaderships(self, observer: Callable[[Sequence[Leadership]], None]) -> None:
         """Call ``observer`` with every change of a leadership of an internal topic, in order.
 
         It is called with the lock held: it must only queue what it gets.
         """
-        self._on_leaderships = observer
+        self._leadership_observers.append(observer)
 
     def _end_role(self, topic_partition: TopicPartition) -> None:
         """Stop fetching and leading a partition."""
@@ -168,7 +168,8 @@ class ReplicaManager:
         self._partitions.report_failures()
         changes = self._leaders.take_changes()
         if changes:
-            self._on_leaderships(changes)
+            for observe in self._leadership_observers:
+                observe(changes)
         return self._delayed.take_answers()
 
     # --- state ---

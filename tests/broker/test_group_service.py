@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from regent.broker.group_service import InternalTopics, expiry_interval_ms
+from regent.broker.group_service import expiry_interval_ms
+from regent.broker.internal_topics import InternalTopics
 from regent.broker.machine_settings import group_config, group_log_settings
 from regent.config.settings_file import load_settings
 from regent.core.admin.admin_requests import RespondToClient

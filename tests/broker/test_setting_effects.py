@@ -736,7 +736,9 @@ EFFECTS = {
 }
 
 _OF_GROUPS = "tests/broker/test_group_service.py"
+_OF_TRANSACTIONS = "tests/broker/test_transaction_service.py"
 ELSEWHERE = {
+    **{(table, row.name): _OF_TRANSACTIONS for table, row in rows() if table == "transactions"},
     ("groups", "group_min_session_timeout_ms"): _OF_GROUPS,
     ("groups", "group_max_session_timeout_ms"): _OF_GROUPS,
     ("groups", "group_initial_rebalance_delay_ms"): _OF_GROUPS,

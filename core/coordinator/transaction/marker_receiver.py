@@ -14,8 +14,8 @@ from regent.core.errors import Errors
 from regent.core.protocol.coordinator import CoordinatorService
 from regent.core.protocol.groups import CompletedTransaction, CompleteTransactions
 from regent.core.protocol.transactions import (
-    MarkedPartition,
     MarkerTarget,
+    PartitionOutcome,
     TxnMarker,
     TxnMarkerResult,
 )
@@ -53,7 +53,7 @@ class MarkerReceiver:
         self._target.write_markers(markers, written)
 
 
-def _is_of_groups(row: MarkedPartition) -> bool:
+def _is_of_groups(row: PartitionOutcome) -> bool:
     return row.topic == GROUP_METADATA_TOPIC and row.error_code is Errors.NONE
 
 
@@ -63,7 +63,7 @@ def _with_outcomes(
     """Return the results; where the group coordinator could not act, the marker is sent again."""
     outcomes = iter(errors)
 
-    def outcome(row: MarkedPartition) -> MarkedPartition:
+    def outcome(row: PartitionOutcome) -> PartitionOutcome:
         if not _is_of_groups(row) or next(outcomes) is Errors.NONE:
             return row
         return row._replace(error_code=Errors.REQUEST_TIMED_OUT)

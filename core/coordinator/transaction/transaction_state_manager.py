@@ -68,6 +68,14 @@ class TransactionConfig:
     missing_partition_grace_ms: int = 30_000
 
 
+@dataclass(frozen=True)
+class TransactionLogSettings:
+    """How transactions are stored: Kafka's settings of the same names, and Kafka's defaults."""
+
+    request_timeout_ms: int = 30_000
+    transaction_state_log_load_buffer_size: int = 5 * 1024 * 1024
+
+
 class TransactionLog(Protocol):
     """The partitions of ``__transaction_state`` that this broker leads."""
 

@@ -35,7 +35,7 @@ from regent.core.protocol.transactions import (
     InitProducerId,
     InitProducerIdResult,
     ListTransactions,
-    MarkedPartition,
+    PartitionOutcome,
     TxnMarker,
     TxnMarkerResult,
 )
@@ -249,7 +249,7 @@ class TxnSuite(Suite):
             leader = self.leaders[topic_partition]
             results = [
                 TxnMarkerResult(
-                    marker.producer_id, (MarkedPartition(*topic_partition, Errors[error]),)
+                    marker.producer_id, (PartitionOutcome(*topic_partition, Errors[error]),)
                 )
                 for marker in self.markers.sent.pop(leader)
             ]

@@ -1,0 +1,145 @@
+"""The transaction coordinator as an actor, on real replicas: markers go to a fake target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from queue import Empty
+
+import pytest
+
+from regent.core.errors import Errors, SessionExpiredError
+from regent.core.model import TopicPartition
+from regent.core.protocol.groups import CommitOffsets, FetchOffsets, OffsetAndMetadata
+from regent.core.protocol.transactions import InitProducerId, TransactionToVerify, TxnMarker
+from tests.support.led_groups import ORDERS_0, LedGroups
+from tests.support.led_transactions import OFFSETS_0, LedTransactions
+from tests.support.stage import TIMEOUT_S
+
+
+@pytest.fixture
+def undo() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def test_a_committed_transaction_gets_its_marker_and_is_complete(undo: ExitStack):
+    led = LedTransactions(undo)
+    producer = led.init()
+    assert producer == (1_000, 0)
+    led.begin(producer)
+    assert led.end(producer, is_commit=True) is Errors.NONE
+    marker = led.target.written.get(timeout=TIMEOUT_S)
+    assert marker == TxnMarker(1_000, 0, True, 0, (ORDERS_0,))
+    assert not led.wait_for("CompleteCommit").partitions
+
+
+def test_a_new_leadership_goes_on_with_what_was_decided(undo: ExitStack):
+    led = LedTransactions(undo)
+    led.target.error = Errors.NOT_LEADER_OR_FOLLOWER
+    producer = led.init()
+    led.begin(producer)
+    assert led.end(producer, is_commit=False) is Errors.NONE
+    assert led.target.written.get(timeout=TIMEOUT_S).coordinator_epoch == 0
+    led.lead(1, leader=2)
+    assert led.describe().error_code is Errors.NOT_COORDINATOR
+    led.target.error = Errors.NONE
+    led.lead(2)
+    led.wait_for("CompleteAbort")
+    assert led.target.written.queue[-1] == TxnMarker(1_000, 0, False, 2, (ORDERS_0,))
+
+
+def test_a_marker_that_is_refused_is_sent_again(undo: ExitStack):
+    led = LedTransactions(undo)
+    led.target.error = Errors.NOT_ENOUGH_REPLICAS
+    producer = led.init()
+    led.begin(producer)
+    led.end(producer, is_commit=True)
+    for _ in range(2):
+        led.target.written.get(timeout=TIMEOUT_S)
+    led.target.error = Errors.NONE
+    led.wait_for("CompleteCommit")
+
+
+def test_a_second_producer_aborts_the_transaction_of_the_first_and_fences_it(undo: ExitStack):
+    led = LedTransactions(undo)
+    first = led.init()
+    led.begin(first)
+    second = led.init()
+    assert second == (1_000, 2)
+    assert led.target.written.get(timeout=TIMEOUT_S) == TxnMarker(1_000, 1, False, 0, (ORDERS_0,))
+    assert led.end(first, is_commit=True) is Errors.PRODUCER_FENCED
+
+
+def test_a_decision_waits_for_the_replicas(undo: ExitStack):
+    led = LedTransactions(undo, isr=(1, 2))
+    answers = led.send(InitProducerId("x", 60_000))
+    assert led.describe().error_code is Errors.NONE  # the request before it was handled
+    with pytest.raises(Empty):
+        answers.get_nowait()
+
+
+def test_without_zookeeper_there_are_no_producer_ids_and_clients_ask_again(undo: ExitStack):
+    blocks: Iterator[Exception | range] = iter([SessionExpiredError("no session"), range(5, 10)])
+
+    def take_block() -> range:
+        block = next(blocks)
+        if isinstance(block, Exception):
+            raise block
+        return block
+
+    led = LedTransactions(undo, take_block=take_block)
+    assert led.init() == (5, 0)
+
+
+def test_positions_take_effect_when_the_transaction_is_complete(undo: ExitStack):
+    led = LedTransactions(undo)
+    producer = led.init()
+    led.begin(producer, (OFFSETS_0,))
+    commit = CommitOffsets("g", {ORDERS_0: OffsetAndMetadata(7)}, producer=producer)
+    assert led.groups.ask(commit) == {ORDERS_0: Errors.NONE}
+    assert _stable(led.groups) is Errors.UNSTABLE_OFFSET_COMMIT
+    led.end(producer, is_commit=True)
+    led.wait_for("CompleteCommit")
+    assert led.groups.positions("g").offsets[ORDERS_0].offset == 7
+    assert _stable(led.groups) is Errors.NONE
+
+
+def test_positions_of_an_aborted_transaction_are_dropped(undo: ExitStack):
+    led = LedTransactions(undo)
+    producer = led.init()
+    led.begin(producer, (OFFSETS_0,))
+    led.groups.ask(CommitOffsets("g", {ORDERS_0: OffsetAndMetadata(7)}, producer=producer))
+    led.end(producer, is_commit=False)
+    led.wait_for("CompleteAbort")
+    assert ORDERS_0 not in led.groups.positions("g").offsets
+
+
+def _stable(groups: LedGroups) -> Errors:
+    fetched = groups.ask(FetchOffsets("g", (ORDERS_0,), require_stable=True))
+    return fetched.offsets[ORDERS_0].error_code
+
+
+@pytest.mark.parametrize(
+    ("epoch", "partition", "error"),
+    [
+        (0, ORDERS_0, Errors.NONE),
+        (0, ORDERS_0._replace(partition=1), Errors.TRANSACTION_ABORTABLE),
+        (1, ORDERS_0, Errors.INVALID_PRODUCER_EPOCH),
+    ],
+)
+def test_a_broker_asks_its_own_coordinator_in_memory(
+    epoch: int, partition: TopicPartition, error: Errors, undo: ExitStack
+):
+    led = LedTransactions(undo)
+    producer = led.init()
+    led.begin(producer)
+    question = TransactionToVerify("x", producer.producer_id, epoch, (partition,))
+    assert led.verify(question) == {partition: error}
+
+
+def test_a_question_without_a_coordinator_is_answered(undo: ExitStack):
+    led = LedTransactions(undo)
+    led.lead(1, leader=2)
+    question = TransactionToVerify("x", 1, 0, (ORDERS_0,))
+    assert led.verify(question) == {ORDERS_0: Errors.COORDINATOR_NOT_AVAILABLE}

@@ -1,0 +1,174 @@
+"""The settings of transactions in a broker, its topic, and brokers that ask each other."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from regent.actors.inter_broker_senders import InterBrokerSenders
+from regent.actors.scheduler import Scheduler
+from regent.broker.internal_topics import InternalTopics
+from regent.broker.machine_settings import transaction_log_settings
+from regent.broker.replication_server import ReplicationServer
+from regent.config.settings_file import load_settings
+from regent.core.admin.topic_validation import TRANSACTION_STATE_TOPIC
+from regent.core.errors import Errors
+from regent.core.protocol.topics import CreateTopicsRequest
+from regent.core.protocol.transactions import (
+    InitProducerId,
+    PartitionOutcome,
+    TransactionToVerify,
+    TxnMarker,
+    TxnMarkerResult,
+    VerifyPartitionsRequest,
+    VerifyPartitionsResponse,
+    WriteMarkersRequest,
+    WriteMarkersResponse,
+)
+from regent.transport.client import RequestClient
+from regent.transport.codec import Request, Response
+from regent.transport.server import ControlServer
+from regent.transport.sockets import new_context
+from tests.broker.test_group_service import Topics
+from tests.support.led_groups import ORDERS_0
+from tests.support.led_transactions import LedTransactions
+from tests.support.stage import TIMEOUT_S
+
+
+@pytest.fixture
+def undo() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [({}, Errors.INVALID_TRANSACTION_TIMEOUT), ({"transaction_max_timeout_ms": 1_000_000}, 0)],
+)
+def test_a_transaction_may_take_so_long(settings: dict[str, Any], error: Errors, undo: ExitStack):
+    led = LedTransactions(undo, **settings)
+    led.init()
+    given = led.ask(InitProducerId("x", 1_000_000))
+    assert given.error_code == error
+
+
+def test_a_transaction_that_takes_too_long_is_aborted(undo: ExitStack):
+    led = LedTransactions(undo, transaction_abort_timed_out_transaction_cleanup_interval_ms=5)
+    producer = led.init(timeout_ms=1)
+    led.begin(producer)
+    led.wait_for("CompleteAbort")
+    assert led.end(producer, is_commit=True) is Errors.PRODUCER_FENCED
+
+
+def test_transactional_ids_that_are_not_used_are_forgotten(undo: ExitStack):
+    led = LedTransactions(
+        undo,
+        transactional_id_expiration_ms=1,
+        transaction_remove_expired_transaction_cleanup_interval_ms=5,
+    )
+    led.init()
+    while led.describe().error_code is not Errors.TRANSACTIONAL_ID_NOT_FOUND:
+        pass
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_brokers_ask_about_partitions_unless_told_not_to(is_enabled: bool, undo: ExitStack):
+    led = LedTransactions(undo, transaction_partition_verification_enable=is_enabled)
+    assert led.service.verifies is is_enabled
+
+
+def test_partitions_are_read_in_pieces_of_a_size():
+    settings = load_settings(None, {"transactions": {"transaction_state_log_load_buffer_size": 7}})
+    assert transaction_log_settings(settings).transaction_state_log_load_buffer_size == 7
+
+
+def test_the_topic_of_transactions_has_the_settings_of_the_broker():
+    given = {
+        "transaction_state_log_num_partitions": 7,
+        "transaction_state_log_replication_factor": 2,
+        "transaction_state_log_min_isr": 1,
+        "transaction_state_log_segment_bytes": 1_000_000,
+    }
+    topics = Topics()
+    settings = load_settings(None, {"transactions": given})
+    InternalTopics(topics, settings).create(TRANSACTION_STATE_TOPIC)
+    ((request, _),) = topics.asked
+    assert isinstance(request, CreateTopicsRequest)
+    (topic,) = request.topics
+    assert (topic.partitions, topic.replication_factor) == (7, 2)
+    assert dict(topic.config) == {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": "1",
+        "segment.bytes": "1000000",
+        "unclean.leader.election.enable": "false",
+    }
+
+
+# --- between brokers ------------------------------------------------------------------------------
+
+
+class Peer:
+    """A broker with a coordinator and a replication port, and another one that sends to it."""
+
+    def __init__(self, undo: ExitStack) -> None:
+        self.led = LedTransactions(undo)
+        context = new_context()
+        undo.callback(context.destroy, linger=0)
+        reaper = Scheduler("reaper")
+        undo.callback(reaper.shutdown)
+        handler = ReplicationServer(
+            self.led.manager, reaper, on_fetched=lambda: None, take=self.led.service.take
+        )
+        server = ControlServer(context, "tcp://127.0.0.1:0", handler, name="replication")
+        undo.callback(server.stop)
+        server.start()
+        self.senders = InterBrokerSenders(
+            "test",
+            {1: server.endpoint}.get,
+            lambda endpoint: RequestClient(context, endpoint, client_id="test"),
+            timeout_ms=5_000,
+        )
+        undo.callback(self.senders.close)
+
+    def ask(self, request: Request, broker_id: int = 1) -> Response | None:
+        answers: queue.Queue[Response | None] = queue.Queue()
+        self.senders.send(broker_id, request, answers.put)
+        return answers.get(timeout=TIMEOUT_S)
+
+
+def test_markers_reach_another_broker_and_are_answered(undo: ExitStack):
+    peer = Peer(undo)
+    marker = TxnMarker(7, 3, False, 11, (ORDERS_0,))
+    written = TxnMarkerResult(7, (PartitionOutcome(*ORDERS_0, Errors.NONE),))
+    answer = peer.ask(WriteMarkersRequest((marker,)))
+    assert answer == WriteMarkersResponse(Errors.NONE, (written,))
+    assert peer.led.target.written.get_nowait() == marker
+
+
+def test_a_coordinator_on_another_broker_says_what_is_part_of_a_transaction(undo: ExitStack):
+    peer = Peer(undo)
+    producer = peer.led.init()
+    peer.led.begin(producer)
+    other = ORDERS_0._replace(partition=1)
+    answer = peer.ask(
+        VerifyPartitionsRequest(TransactionToVerify("x", *producer, (ORDERS_0, other)))
+    )
+    assert answer == VerifyPartitionsResponse(
+        Errors.NONE,
+        (
+            PartitionOutcome(*ORDERS_0, Errors.NONE),
+            PartitionOutcome(*other, Errors.TRANSACTION_ABORTABLE),
+        ),
+    )
+
+
+def test_a_broker_that_is_not_there_does_not_answer(undo: ExitStack):
+    peer = Peer(undo)
+    assert peer.ask(WriteMarkersRequest(()), broker_id=2) is None
+    peer.senders.close()
+    assert peer.ask(WriteMarkersRequest(())) is None

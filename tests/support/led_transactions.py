@@ -1,0 +1,172 @@
+"""The transaction coordinator of one broker, with real replicas and groups; markers are faked."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, TypeVar
+
+from regent.actors.request_channel import RequestChannel
+from regent.actors.scheduler import Scheduler
+from regent.broker.transaction_service import BrokerTransactionService
+from regent.config.settings_file import load_settings
+from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from regent.core.errors import Errors
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.control import UpdateMetadataBroker, UpdateMetadataEndPoint
+from regent.core.protocol.coordinator import CoordinatorRequest
+from regent.core.protocol.groups import ProducerIdAndEpoch
+from regent.core.protocol.transactions import (
+    AddPartitionsToTxn,
+    DescribeTransaction,
+    EndTxn,
+    InitProducerId,
+    InitProducerIdResult,
+    PartitionOutcome,
+    TransactionDescription,
+    TransactionToVerify,
+    TxnMarker,
+    TxnMarkerResult,
+)
+from tests.support.led_groups import BROKER, ORDERS_0, LedGroups
+from tests.support.led_partitions import lead
+from tests.support.stage import TIMEOUT_S
+
+A = TypeVar("A")
+
+
+class FakeMarkerTarget:
+    """Takes markers; answers with ``error``. Implements ``MarkerTarget``."""
+
+    def __init__(self) -> None:
+        self.error = Errors.NONE
+        self.written: queue.Queue[TxnMarker] = queue.Queue()
+
+    def write_markers(
+        self,
+        markers: Sequence[TxnMarker],
+        respond: Callable[[Sequence[TxnMarkerResult]], None],
+    ) -> None:
+        for marker in markers:
+            self.written.put(marker)
+        respond([outcome(marker, self.error) for marker in markers])
+
+
+def outcome(marker: TxnMarker, error: Errors) -> TxnMarkerResult:
+    rows = tuple(PartitionOutcome(*tp, error) for tp in marker.partitions)
+    return TxnMarkerResult(marker.producer_id, rows)
+
+
+class LedTransactions:
+    """Leads the only partition of ``__transaction_state``, and what ``LedGroups`` leads."""
+
+    def __init__(
+        self,
+        undo: ExitStack,
+        isr: tuple[BrokerId, ...] = (BROKER,),
+        open_channel: Callable[[str], RequestChannel[Any]] | None = None,
+        take_block: Callable[[], range] = lambda: range(1_000, 2_000),
+        **settings: Any,
+    ) -> None:
+        self.groups = LedGroups(undo, isr=isr)
+        self.manager, self.cache = self.groups.manager, self.groups.cache
+        self.target = FakeMarkerTarget()
+        self._isr = isr
+        scheduler = Scheduler("scheduler-of-transactions")
+        undo.callback(scheduler.shutdown)
+        given = {"transaction_state_log_num_partitions": 1, **settings}
+        self.service = BrokerTransactionService(
+            BROKER,
+            load_settings(None, {"transactions": given}),
+            self.cache,
+            open_channel or _no_channel,
+        )
+        self.service.start(
+            self.manager,
+            scheduler,
+            target=self.target,
+            groups=self.groups.service,
+            take_block=take_block,
+        )
+        undo.callback(self.service.stop)
+        self.lead(0)
+
+    def lead(self, leader_epoch: int, leader: BrokerId = BROKER) -> None:
+        """Let a broker lead; wait until this one has read its partition."""
+        endpoint = UpdateMetadataEndPoint("PLAINTEXT", "127.0.0.1", 9092, "PLAINTEXT")
+        lead(
+            self.manager,
+            UpdateMetadataBroker(BROKER, -1, (endpoint,), None, None, None),
+            {TRANSACTION_STATE_TOPIC: 1},
+            self._isr,
+            leader=leader,
+            leader_epoch=leader_epoch,
+        )
+        self.service.on_metadata_changed()
+        if leader == BROKER:
+            while self.describe("nobody").error_code is Errors.COORDINATOR_LOAD_IN_PROGRESS:
+                pass
+
+    def send(self, request: CoordinatorRequest[A]) -> queue.Queue[A]:
+        """Send a request; its answer comes into the queue."""
+        answers: queue.Queue[A] = queue.Queue()
+        self.service.coordinator.ask(request, answers.put)
+        return answers
+
+    def ask(self, request: CoordinatorRequest[A]) -> A:
+        """Return the answer to a request."""
+        return self.send(request).get(timeout=TIMEOUT_S)
+
+    def init(self, transactional_id: str = "x", timeout_ms: int = 60_000) -> ProducerIdAndEpoch:
+        """Return the id and epoch of a new producer; ask until there is one."""
+        while True:
+            given: InitProducerIdResult = self.ask(InitProducerId(transactional_id, timeout_ms))
+            if given.error_code is Errors.NONE:
+                return ProducerIdAndEpoch(given.producer_id, given.producer_epoch)
+            assert given.error_code in (
+                Errors.COORDINATOR_LOAD_IN_PROGRESS,
+                Errors.CONCURRENT_TRANSACTIONS,
+            ), given
+
+    def begin(
+        self,
+        producer: ProducerIdAndEpoch,
+        partitions: tuple[TopicPartition, ...] = (ORDERS_0,),
+    ) -> None:
+        """Begin a transaction; ask until the one before it is complete."""
+        adding = AddPartitionsToTxn("x", producer, partitions)
+        while True:
+            errors = set(self.ask(adding).values())
+            if errors == {Errors.NONE}:
+                return
+            assert errors == {Errors.CONCURRENT_TRANSACTIONS}, errors
+
+    def end(self, producer: ProducerIdAndEpoch, *, is_commit: bool) -> Errors:
+        """Commit or abort."""
+        return self.ask(EndTxn("x", producer, is_commit))
+
+    def describe(self, transactional_id: str = "x") -> TransactionDescription:
+        """Return what tools see."""
+        return self.ask(DescribeTransaction(transactional_id))
+
+    def verify(self, question: TransactionToVerify) -> Mapping[TopicPartition, Errors]:
+        """Ask the coordinator, wherever it is."""
+        answers: queue.Queue[Mapping[TopicPartition, Errors]] = queue.Queue()
+        self.service.verify(question, answers.put)
+        return answers.get(timeout=TIMEOUT_S)
+
+    def wait_for(self, state: str) -> TransactionDescription:
+        """Wait for a state of ``x``."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while (found := self.describe()).state != state:
+            assert time.monotonic() < deadline, found
+        return found
+
+
+def _no_channel(endpoint: str) -> RequestChannel[Any]:
+    raise AssertionError(f"a request to {endpoint}")
+
+
+OFFSETS_0 = TopicPartition(GROUP_METADATA_TOPIC, 0)
