@@ -144,7 +144,12 @@ class KafkaEndpoint:
         return [
             *metadata_apis(cache, LISTENER, served.cluster_id, create_missing),
             *describe_cluster_apis(cache, LISTENER, served.cluster_id),
-            *produce_apis(replicas, cache, LISTENER),
+            *produce_apis(
+                replicas,
+                cache,
+                LISTENER,
+                transactions if transactions is not None and transactions.verifies else None,
+            ),
             *fetch_apis(replicas, cache, LISTENER),
             *offset_apis(replicas),
             *delete_records_apis(replicas),
