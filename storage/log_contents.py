@@ -272,8 +272,7 @@ class LogContents:
         has_records = self.log_end_offset > self.log_start_offset
         if has_records and self.log_end_offset not in self.producers.snapshot_offsets():
             self.producers.take_snapshot(self.log_end_offset)
-        bases = [segment.base_offset for segment in self.segments]
-        self.producers.retain_snapshots([*bases, self.log_end_offset])
+        self.producers.remove_stray_snapshots([segment.base_offset for segment in self.segments])
         self.epochs.save()
         for segment in self.segments:
             segment.close()

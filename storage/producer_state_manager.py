@@ -345,6 +345,15 @@ class ProducerStateManager:
                 self._delete(offset)
         return retained
 
+    def remove_stray_snapshots(self, bases: Sequence[int]) -> None:
+        """Delete the snapshots that are not at the base offset of a segment.
+
+        The newest one stays if it is after the base offset of the last segment: it spares the next
+        start most of the work. Raises ``StorageError``.
+        """
+        newest = max(self.snapshot_offsets(), default=-1)
+        self.retain_snapshots({*bases, newest} if newest > max(bases, default=-1) else bases)
+
     def delete_snapshots_before(self, offset: int) -> None:
         """Delete the snapshots below ``offset``. Raises ``StorageError``."""
         for found in self.snapshot_offsets():
