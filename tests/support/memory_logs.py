@@ -30,6 +30,7 @@ from regent.core.replica_logs import (
 from tests.support.cluster_notes import NotesInMemory
 from tests.support.producer_sequences import ProducerSequences
 from tests.support.record_batches import (
+    CONTROL_MASK,
     TIMESTAMP_MS,
     TRANSACTIONAL_MASK,
     Record,
@@ -42,7 +43,7 @@ from tests.support.record_checks import (
     check_follows,
     headers_of,
 )
-from tests.support.transactions_in_memory import aborted_between, first_unstable_offset
+from tests.support.transactions_in_memory import aborted_between, first_unstable_offset, marker_of
 
 
 class StoredBatch(NamedTuple):
@@ -217,6 +218,8 @@ class MemoryLog:
     def _append(self, data: RecordBytes) -> None:
         for position, header in headers_of(data):
             batch = stored_batch(header, bytes(data[position : position + header.size]))
+            if header.attributes & CONTROL_MASK:
+                marker_of(batch.data)  # it must be well-formed
             if batch.leader_epoch >= 0:
                 self._assign(batch.leader_epoch, max(batch.base_offset, self._start))
             self.batches.append(batch)

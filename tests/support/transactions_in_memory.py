@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from regent.core.errors import Errors, RecordsRefusedError
 from regent.core.replica_logs import AbortedTransactionStart
 from tests.support.record_batches import CONTROL_MASK, TRANSACTIONAL_MASK, records_of
 from tests.support.record_checks import headers_of
@@ -28,7 +29,9 @@ def marker_of(batch: bytes) -> tuple[bool, int] | None:
     for record in records_of(batch) if header.producer_id >= 0 else ():
         assert record.key is not None
         assert record.value is not None
-        _, kind = struct.unpack_from(">hh", record.key)
+        version, kind = struct.unpack_from(">hh", record.key)
+        if version < 0:
+            raise RecordsRefusedError(Errors.CORRUPT_MESSAGE, f"version {version} of a marker")
         _, coordinator_epoch = struct.unpack_from(">hi", record.value)
         return kind == COMMIT, coordinator_epoch
     return None
