@@ -40,7 +40,8 @@ def abort(log: UnifiedLog, producer_id: int) -> None:
 def aborted(log: UnifiedLog, offset: int = 0) -> list[tuple[int, int]]:
     """Return the aborted transactions from an offset on."""
     records = log.read(offset, 1, log.log_end_offset, at_least_one=True)
-    return [tuple(each) for each in log.aborted_transactions(offset, records)]
+    told = log.aborted_transactions(offset, records)
+    return [(each.producer_id, each.first_offset) for each in told]
 
 
 def test_the_search_ends_where_no_later_transaction_can_begin_before_the_end() -> None:

@@ -162,6 +162,7 @@ class RecordBroker:
         max_bytes: int = 2**31 - 1,
         waits: bool = True,
         from_followers: bool = False,
+        is_read_committed: bool = False,
     ) -> Pending[Mapping[TopicPartition, ConsumedPartition]]:
         """Consume from these offsets."""
         request = ConsumerFetch(
@@ -172,6 +173,7 @@ class RecordBroker:
             min_bytes,
             max_bytes,
             from_followers,
+            is_read_committed,
         )
         return Pending(
             self.manager,

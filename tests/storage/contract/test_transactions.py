@@ -52,7 +52,8 @@ def aborted(log: PartitionLog, offset: int, limit: int | None = None) -> Sequenc
     """Return the aborted transactions that a reader from ``offset`` on is told."""
     limit = log.log_end_offset if limit is None else limit
     records = log.read(offset, EVERYTHING, limit, at_least_one=True)
-    return [tuple(each) for each in log.aborted_transactions(offset, records)]
+    told = log.aborted_transactions(offset, records)
+    return [(each.producer_id, each.first_offset) for each in told]
 
 
 # --- the first unstable offset --------------------------------------------------------------------
