@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -117,8 +117,9 @@ class CoordinatorActor(RegentActor):
             case Flush():
                 self._log.flush()
             case Appended(error_code, base_offset, responds):
-                for position, respond in responds:
-                    respond(error_code, base_offset + position)
+                with ExitStack() as calls:  # all of them, also if one fails
+                    for position, respond in reversed(responds):
+                        calls.callback(respond, error_code, base_offset + position)
             case LeadershipsChanged(leaderships):
                 for leadership in leaderships:
                     self._on_leadership(leadership)

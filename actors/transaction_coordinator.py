@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from regent.actors.scheduler import Scheduler
 from regent.actors.timer import RepeatingTimer, monotonic_ms
 from regent.actors.transaction_coordinator_log import TransactionCoordinatorLog
 from regent.core.admin.topic_validation import TRANSACTION_STATE_TOPIC
+from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from regent.core.coordinator.transaction.transaction_marker_manager import LeaderOf
 from regent.core.coordinator.transaction.transaction_state_manager import (
@@ -23,6 +25,8 @@ from regent.core.coordinator.transaction.transaction_state_manager import (
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.transactions import TxnMarker, TxnMarkerResult
 from regent.core.replication.replica_manager import ReplicaManager
+
+log = logging.getLogger(__name__)
 
 _RETRY_BACKOFF_MS: Final = 100
 """How long a marker that was refused, or has no leader, waits for the next attempt."""
@@ -87,24 +91,25 @@ class TransactionCoordinatorActor(CoordinatorActor):
         log_settings: TransactionLogSettings,
         intervals: TransactionIntervals,
         *,
-        partition_of: Callable[[str], int],
+        partitions: CoordinatorPartitions,
         leader_of: LeaderOf,
         send_markers: SendMarkers,
         take_block: Callable[[], range],
     ) -> None:
-        log = TransactionCoordinatorLog(replica_manager, log_settings, self.tell_self)
+        state_log = TransactionCoordinatorLog(replica_manager, log_settings, self.tell_self)
         name = f"transaction-coordinator-{replica_manager.broker_id}"
-        super().__init__(name, TRANSACTION_STATE_TOPIC, log, scheduler)
+        super().__init__(name, TRANSACTION_STATE_TOPIC, state_log, scheduler)
+        self._partitions = partitions
         self._send_markers = send_markers
         self._producer_ids = ProducerIdManager(
             take_block, lambda block: self.tell_self(ProducerIdsTaken(block))
         )
         self._coordinator = TransactionCoordinator(
             config,
-            log,
+            state_log,
             self,
             time_ms=lambda: time.time_ns() // 1_000_000,
-            partition_of=partition_of,
+            partition_of=partitions.of,
             leader_of=leader_of,
             next_producer_id=self._producer_ids.next_id,
         )
@@ -157,7 +162,17 @@ class TransactionCoordinatorActor(CoordinatorActor):
         self._coordinator.on_resigned(partition, epoch)
 
     def on_loaded(self, partition: int, term: int, content: Any) -> None:
-        """See ``CoordinatorActor.on_loaded``."""
+        """See ``CoordinatorActor.on_loaded``.
+
+        If the topic has more partitions than before, other brokers find other ids in this one.
+        """
+        if not self._partitions.are_as_before:
+            log.error(
+                "%s-%d is not used: the number of partitions has changed; restart all brokers",
+                TRANSACTION_STATE_TOPIC,
+                partition,
+            )
+            content = None
         self._coordinator.on_loaded(partition, term, content)
 
     def on_partitions_deleted(self, partitions: Collection[TopicPartition]) -> None:

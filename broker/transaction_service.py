@@ -108,7 +108,7 @@ class BrokerTransactionService:
             transaction_config(self._settings),
             transaction_log_settings(self._settings),
             transaction_intervals(self._settings),
-            partition_of=self.partitions.of,
+            partitions=self.partitions,
             leader_of=self._leader_of,
             send_markers=self._send_markers,
             take_block=take_block,

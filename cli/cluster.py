@@ -186,7 +186,6 @@ def _defaults(settings: Settings, broker_count: int) -> Mapping[str, int]:
     """Return the settings that suit a cluster on one machine, except those in the file."""
     suitable = {
         ("broker", "controlled_shutdown_retry_backoff_ms"): 200,
-        ("groups", "group_initial_rebalance_delay_ms"): 0,
         ("groups", "offsets_topic_replication_factor"): min(
             settings.groups.offsets_topic_replication_factor, broker_count
         ),

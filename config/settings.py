@@ -345,8 +345,7 @@ class GroupsConfig:
     group_initial_rebalance_delay_ms: int = setting(
         GroupConfig.group_initial_rebalance_delay_ms,
         "How long an empty group waits for more members after the first has come, and again after"
-        " each further one. `regent cluster` uses 0 unless its configuration file has this"
-        " setting.",
+        " each further one. The clusters of regent.testing do not wait.",
     )
     group_max_size: int = setting(
         GroupConfig.group_max_size, "How many members a group may have.", limits=(1, INT_MAX)

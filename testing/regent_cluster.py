@@ -40,6 +40,7 @@ from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 SESSION_TIMEOUT_MS: Final = 2_000
 START_TIMEOUT_S: Final = 60.0
 _NUM_THREADS: Final = 17  # in /proc/PID/stat, after the name of the program
+_NO_REBALANCE_DELAY: Final = "group_initial_rebalance_delay_ms=0"
 _MAX_MOVES: Final = 20  # of the controller: the same broker may be elected again
 
 
@@ -459,10 +460,13 @@ def cluster(
 ) -> Iterator[RegentCluster]:
     """Start a cluster in a temporary folder for the block, on free ports.
 
-    ``config`` is a TOML file with settings of brokers. Nothing is left when the block ends, even if
-    this process is killed in it. Call it in the main thread.
+    ``config`` is a TOML file with settings of brokers. Without it, groups of consumers do not wait
+    for more members (group.initial.rebalance.delay.ms is 0). Nothing is left when the block ends,
+    even if this process is killed in it. Call it in the main thread.
     """
     options = ["--brokers", str(brokers)]
+    for broker_id in range(brokers if config is None else 0):
+        options += ["--broker-setting", f"{broker_id}:{_NO_REBALANCE_DELAY}"]
     options += [] if config is None else ["--config", str(config)]
     options += [] if placement_service else ["--no-placement-service"]
     folder = Path(tempfile.mkdtemp(prefix="regent-"))

@@ -69,7 +69,7 @@ class OtherTopicSettings:
     local_retention_ms: int = _of_topics(-2, limits=(-2, LONG_MAX))
     max_compaction_lag_ms: int = _of_topics(LONG_MAX, limits=(1, LONG_MAX))
     message_format_version: str = _of_topics(
-        "3.0-IV1", pattern=r"[0-9]+\.[0-9]+(\.[0-9]+)?(-IV[0-9]+)?", form="a version of Kafka"
+        "3.0-IV1", pattern=r"[0-9]+(\.[0-9]+){1,3}(-IV[0-9]+)?", form="a version of Kafka"
     )
     min_cleanable_dirty_ratio: str = _of_topics(
         "0.5",

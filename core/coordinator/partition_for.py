@@ -46,3 +46,9 @@ class CoordinatorPartitions:
         if not self._known:
             self._known = self._cache.snapshot.partition_count(self.topic)
         return partition_for(key, self._known or self._configured)
+
+    @property
+    def are_as_before(self) -> bool:
+        """Whether their number is still the one that was frozen."""
+        count = self._cache.snapshot.partition_count(self.topic)
+        return not self._known or count in (0, self._known)

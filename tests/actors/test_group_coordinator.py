@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -244,3 +245,16 @@ def test_a_partition_that_is_not_led_is_not_loaded(undo: ExitStack):
     with pytest.raises(AssertionError):
         desk.load()
     assert desk.messages == [Loaded(0, 0, None)]
+
+
+def test_a_request_that_fails_does_not_take_others_with_it(undo: ExitStack):
+    groups = LedGroups(undo)
+    answers: queue.Queue[int] = queue.Queue()
+
+    def fail(error: Errors, offset: int) -> None:
+        raise ValueError("a defect")
+
+    groups.actor.tell(
+        Appended(Errors.NONE, 7, [(0, fail), (1, lambda _error, offset: answers.put(offset))])
+    )
+    assert answers.get(timeout=TIMEOUT_S) == 8

@@ -143,3 +143,12 @@ def test_a_question_without_a_coordinator_is_answered(undo: ExitStack):
     led.lead(1, leader=2)
     question = TransactionToVerify("x", 1, 0, (ORDERS_0,))
     assert led.verify(question) == {ORDERS_0: Errors.COORDINATOR_NOT_AVAILABLE}
+
+
+def test_a_topic_that_was_grown_is_not_used(undo: ExitStack, caplog: pytest.LogCaptureFixture):
+    led = LedTransactions(undo)
+    led.init()
+    led.lead(1, leader=2, partitions=2)
+    led.lead(2, partitions=2)
+    assert led.describe().error_code is Errors.NOT_COORDINATOR
+    assert "the number of partitions has changed" in caplog.text

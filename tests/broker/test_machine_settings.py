@@ -89,10 +89,20 @@ def test_every_log_setting_is_used():
         "log_roll_jitter_ms": 1_014,
         "log_roll_ms": 1_015,
     }
-    words = {"log_message_timestamp_type": "LogAppendTime"}
+    words = {
+        "log_message_timestamp_type": "LogAppendTime",
+        "log_message_downconversion_enable": False,
+    }
     config = log_defaults(load_settings(None, {"log": {**numbers, **words}}))
     values = [getattr(config, field.name) for field in fields(config)]
-    assert values == ["delete", *range(1_001, 1_009), "LogAppendTime", *range(1_009, 1_016)]
+    assert values == [
+        "delete",
+        *range(1_001, 1_006),
+        False,
+        *range(1_006, 1_009),
+        "LogAppendTime",
+        *range(1_009, 1_016),
+    ]
 
 
 def test_log_directories_are_in_the_data_directory_or_absolute():

@@ -116,13 +116,11 @@ def test_a_local_cluster_has_suitable_defaults_unless_they_are_configured(tmp_pa
     path.write_text("[broker]\ncontrolled_shutdown_retry_backoff_ms = 5000\n")
     assert _defaults(Settings(), 5) == {
         "controlled_shutdown_retry_backoff_ms": 200,
-        "group_initial_rebalance_delay_ms": 0,
         "offsets_topic_replication_factor": 3,
         "transaction_state_log_replication_factor": 3,
         "transaction_state_log_min_isr": 2,
     }
     assert _defaults(load_settings(path, {}), 1) == {
-        "group_initial_rebalance_delay_ms": 0,
         "offsets_topic_replication_factor": 1,
         "transaction_state_log_replication_factor": 1,
         "transaction_state_log_min_isr": 1,

@@ -34,6 +34,8 @@ _CONFIG = f"""
 controlled_shutdown_max_retries = 1
 [controller]
 auto_leader_rebalance_enable = false
+[groups]
+group_initial_rebalance_delay_ms = 0
 [log]
 log_dirs = "log,{SMALL_DISK}"
 log_segment_bytes = 1048576

@@ -93,13 +93,13 @@ class LedTransactions:
         undo.callback(self.service.stop)
         self.lead(0)
 
-    def lead(self, leader_epoch: int, leader: BrokerId = BROKER) -> None:
+    def lead(self, leader_epoch: int, leader: BrokerId = BROKER, partitions: int = 1) -> None:
         """Let a broker lead; wait until this one has read its partition."""
         endpoint = UpdateMetadataEndPoint("PLAINTEXT", "127.0.0.1", 9092, "PLAINTEXT")
         lead(
             self.manager,
             UpdateMetadataBroker(BROKER, -1, (endpoint,), None, None, None),
-            {TRANSACTION_STATE_TOPIC: 1},
+            {TRANSACTION_STATE_TOPIC: partitions},
             self._isr,
             leader=leader,
             leader_epoch=leader_epoch,

@@ -244,7 +244,9 @@ class TransactionCoordinator:
             transit = metadata.prepare_abort_or_commit(state, self._time_ms())
             self._decide(found, transit, answer)
         elif metadata.state is (COMPLETE_COMMIT if is_commit else COMPLETE_ABORT):
-            answer(Errors.NONE)  # it asks again, because the answer was lost
+            # It asks again, because the answer was lost. Kafka answers at once: so a former
+            # coordinator says it, too, of a later transaction, which it does not know.
+            self.states.confirm(metadata, found.coordinator_epoch, answer)
         elif metadata.state is (PREPARE_COMMIT if is_commit else PREPARE_ABORT):
             answer(_AGAIN)
         else:

@@ -42,7 +42,8 @@ _WRITTEN: Final = frozenset(
         Errors.UNSUPPORTED_VERSION,
     }
 )
-_RETRIABLE: Final = frozenset(
+_FENCED: Final = frozenset({Errors.INVALID_PRODUCER_EPOCH, Errors.TRANSACTION_COORDINATOR_FENCED})
+_EXPECTED: Final = _FENCED.union(
     {
         Errors.UNKNOWN_TOPIC_OR_PARTITION,
         Errors.NOT_LEADER_OR_FOLLOWER,
@@ -53,7 +54,6 @@ _RETRIABLE: Final = frozenset(
         Errors.NETWORK_EXCEPTION,
     }
 )
-_FENCED: Final = frozenset({Errors.INVALID_PRODUCER_EPOCH, Errors.TRANSACTION_COORDINATOR_FENCED})
 
 LeaderOf = Callable[[TopicPartition], BrokerId | None]
 """Returns the leader of a partition if it is alive, ``NO_LEADER`` if it is not, and None if there
@@ -201,30 +201,35 @@ class TransactionMarkerManager:
         if not self._is_current(pending):
             return
         is_over = self._states.problem(metadata, pending.coordinator_epoch) is not Errors.NONE
-        again = []
+        refused: dict[TopicPartition, Errors] = {}
         for topic_partition in () if is_over else entry.marker.partitions:
             error = errors.get(topic_partition, Errors.NETWORK_EXCEPTION)
             if error in _WRITTEN:
                 metadata.topic_partitions.discard(topic_partition)
-            elif error in _FENCED:  # a newer producer or coordinator ends the transaction
-                is_over = True
             else:
-                again.append(topic_partition)
-            if error not in _WRITTEN:
-                level = logging.INFO if error in _RETRIABLE | _FENCED else logging.ERROR
-                log.log(
-                    level,
-                    "%s: the marker for %s was refused: %s",
-                    metadata.transactional_id,
-                    topic_partition,
-                    error.name,
-                )
+                refused[topic_partition] = error
+        if refused:
+            self._log_refusal(metadata, refused)
+        if not _FENCED.isdisjoint(refused.values()):
+            is_over = True  # a newer producer or coordinator ends the transaction
         if is_over:
             del self._pending[metadata.transactional_id]
             return
-        if again:
-            self._waiting.append(_Entry(pending, pending.marker(again)))
+        if refused:
+            self._waiting.append(_Entry(pending, pending.marker(refused)))
         self._complete_if_all_know(pending)
+
+    def _log_refusal(
+        self, metadata: TransactionMetadata, refused: Mapping[TopicPartition, Errors]
+    ) -> None:
+        is_expected = _EXPECTED.issuperset(refused.values())
+        log.log(
+            logging.DEBUG if is_expected else logging.ERROR,
+            "%s: %d partitions refused a marker: %s",
+            metadata.transactional_id,
+            len(refused),
+            ", ".join(sorted({error.name for error in refused.values()})),
+        )
 
     def _enqueue(self, pending: PendingCompleteTxn, partitions: Iterable[TopicPartition]) -> None:
         by_leader: dict[BrokerId, list[TopicPartition]] = {}

@@ -110,6 +110,20 @@ class TransactionMetadata:
     pending_state: TransactionState | None = None
     has_failed_epoch_fence: bool = False
 
+    def prepare_no_transit(self) -> TxnTransitMetadata:
+        """Return what it is, without a transition."""
+        return TxnTransitMetadata(
+            self.producer_id,
+            self.last_producer_id,
+            self.producer_epoch,
+            self.last_producer_epoch,
+            self.txn_timeout_ms,
+            self.state,
+            frozenset(self.topic_partitions),
+            self.txn_start_timestamp_ms,
+            self.txn_last_update_timestamp_ms,
+        )
+
     # --- the first step of a transition ---
 
     def prepare_fence_producer_epoch(self) -> TxnTransitMetadata:

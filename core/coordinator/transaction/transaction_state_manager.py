@@ -197,26 +197,48 @@ class TransactionStateManager:
         If it fails, it is not pending any more, except with ``is_retried``: then the caller will
         append it again, if this broker is still the coordinator.
         """
+
+        def appended(error: Errors) -> None:
+            if error is Errors.NONE:
+                metadata.complete_transition_to(transit)
+            elif self.problem(metadata, coordinator_epoch) is Errors.NONE and (
+                not is_retried or error in OWNERSHIP_ERRORS
+            ):
+                metadata.pending_state = None
+            respond(error)
+
+        self._write(metadata, coordinator_epoch, transit, appended)
+
+    def confirm(
+        self, metadata: TransactionMetadata, coordinator_epoch: int, respond: Respond
+    ) -> None:
+        """Write once more what is in the log: only the present coordinator can.
+
+        A former one, which has not heard of its successor, may know of an earlier transaction only.
+        """
+        self._write(metadata, coordinator_epoch, metadata.prepare_no_transit(), respond)
+
+    def _write(
+        self,
+        metadata: TransactionMetadata,
+        coordinator_epoch: int,
+        transit: TxnTransitMetadata,
+        respond: Respond,
+    ) -> None:
+        """Write a record; NONE: it is committed, and this broker is the coordinator as before."""
         problem = self.problem(metadata, coordinator_epoch)
         if problem is not Errors.NONE:
             respond(problem)
             return
 
         def appended(error: Errors) -> None:
-            error = _APPEND_ERRORS.get(error, error)
-            problem = self.problem(metadata, coordinator_epoch)
-            if problem is not Errors.NONE:
-                error = problem if error is Errors.NONE else error
-            elif error is Errors.NONE:
-                metadata.complete_transition_to(transit)
-            elif not is_retried or error in OWNERSHIP_ERRORS:
-                metadata.pending_state = None
-            respond(error)
+            if error is Errors.NONE:
+                error = self.problem(metadata, coordinator_epoch)
+            respond(_APPEND_ERRORS.get(error, error))
 
-        transactional_id = metadata.transactional_id
-        key = encode_transaction_key(transactional_id)
+        key = encode_transaction_key(metadata.transactional_id)
         value = encode_transaction(StoredTransaction.of(transit))
-        partition = self._partition_of(transactional_id)
+        partition = self._partition_of(metadata.transactional_id)
         self._log.append(partition, coordinator_epoch, [(key, value)], appended)
 
     # --- what takes too long ---
