@@ -176,6 +176,8 @@ class BrokerProcess(ControllerListener):
                 self._keeper,
                 lambda: self._cluster_id,
                 self._started(advertised, kafka_endpoint.port),
+                self._storage.logs,
+                self._storage.move_logs(self._replica_manager),
                 self._transactions,
             )
         )

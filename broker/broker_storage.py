@@ -16,14 +16,16 @@ from typing import TypeAlias
 from pykka import ActorDeadError, ActorRef
 
 from regent.actors.log_dir_event_notifier import DirectoryFailed, LogDirEventNotifier, SessionBegun
+from regent.actors.replica_alter_log_dirs_thread import CopyLogs, ReplicaAlterLogDirsThread
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.actors.timer import RepeatingTimer
 from regent.actors.topic_configs import ThrottledReplication, TopicConfigs
-from regent.broker.machine_settings import log_defaults, log_directories
+from regent.broker.machine_settings import cleaner_settings, log_defaults, log_directories
 from regent.config.settings import Settings
 from regent.core.errors import DamagedRecordsError, StorageError
 from regent.core.model import BrokerId, TopicPartition
+from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.storage.log_manager import LogManager
 from regent.zk.client.operations import ZooKeeper
@@ -62,6 +64,7 @@ class BrokerStorage:
                 topic_partition, error
             ),
             recovery_threads=self._settings.num_recovery_threads_per_data_dir,
+            cleaner=cleaner_settings(settings),
         )
 
     def open(self) -> None:
@@ -92,24 +95,34 @@ class BrokerStorage:
         replica_manager: ReplicaManager,
         on_directory_failed: Callable[[], None],
     ) -> None:
-        """Start the threads that checkpoint, flush, clean up and verify the logs.
+        """Start the threads that checkpoint, flush, clean up, verify and compact the logs.
 
         ``on_directory_failed`` may be called on any thread, which may hold locks. It is not called
         for earlier failures, because no control request has used those directories yet.
         """
         self._on_directory_failed = on_directory_failed
-        settings, logs = self._settings, self.logs
         self._undo.callback(replica_manager.checkpoint_high_watermarks)
         upkeep = Scheduler("log-upkeep")
         self._undo.callback(upkeep.shutdown)
         for task, interval_ms in self.upkeep(replica_manager).items():
             RepeatingTimer(upkeep, interval_ms, task, first_after_ms=_SETTLE_MS)
+        self._on_records_damaged = replica_manager.on_records_damaged
+        for name, (long_task, interval_ms) in self.long_tasks().items():
+            own = Scheduler(name)
+            self._undo.callback(own.shutdown)
+            RepeatingTimer(own, interval_ms, long_task)
+        self._undo.callback(self.logs.cleaner.stop)
+
+    def long_tasks(self) -> Mapping[str, tuple[Callable[[], object], int]]:
+        """Return the tasks with a thread of their own: its name, the task, its period in ms."""
+        settings, logs = self._settings, self.logs
+        tasks: dict[str, tuple[Callable[[], object], int]] = {}
         if settings.log_verification_bytes_per_s > 0:
-            self._on_records_damaged = replica_manager.on_records_damaged
-            verification = Scheduler("log-verification")
-            self._undo.callback(verification.shutdown)
             a_second = partial(logs.verify, settings.log_verification_bytes_per_s)
-            RepeatingTimer(verification, _VERIFICATION_INTERVAL_MS, a_second)
+            tasks["log-verification"] = a_second, _VERIFICATION_INTERVAL_MS
+        if settings.log_cleaner_enable:
+            tasks["log-cleaner"] = logs.cleaner.clean_all, settings.log_cleaner_backoff_ms
+        return tasks
 
     def upkeep(self, replica_manager: ReplicaManager) -> Mapping[Callable[[], None], int]:
         """Return the maintenance tasks of the logs, each with its period in milliseconds."""
@@ -127,6 +140,16 @@ class BrokerStorage:
             logs.clean_up: settings.log_retention_check_interval_ms,
             partial(logs.purge, replica_manager.is_known_topic): _PURGE_INTERVAL_MS,
         }
+
+    def move_logs(self, replica_manager: ReplicaManager) -> ReplicaAlterLogDirsManager:
+        """Start the thread that moves logs between directories; return who begins moves."""
+        scheduler = Scheduler("log-moves")
+        self._undo.callback(scheduler.shutdown)
+        manager = ReplicaAlterLogDirsManager(replica_manager, self.logs.moves)
+        thread = start_actor(ReplicaAlterLogDirsThread, manager, scheduler)
+        self._undo.callback(stop_actor, thread, _ACTOR_TIMEOUT_S)
+        manager.on_begun = partial(_tell_to_copy, thread)
+        return manager
 
     def announce_failure(self) -> None:
         """Notify the controller of a failed directory, so that it elects other leaders.
@@ -163,3 +186,8 @@ class BrokerStorage:
         if self._notifier is not None:
             with suppress(ActorDeadError):
                 self._notifier.tell(message)
+
+
+def _tell_to_copy(thread: ActorRef[ReplicaAlterLogDirsThread]) -> None:
+    with suppress(ActorDeadError):
+        thread.tell(CopyLogs())

@@ -18,10 +18,12 @@ from regent.api.configs import ConfigView, config_apis
 from regent.api.coordinator_requests import CoordinatorRequests
 from regent.api.delete_records import delete_records_apis
 from regent.api.describe_cluster import describe_cluster_apis
+from regent.api.describe_producers import describe_producers_apis
 from regent.api.fetch import fetch_apis
 from regent.api.find_coordinator import find_coordinator_apis
 from regent.api.group_offsets import group_offset_apis
 from regent.api.groups import group_apis
+from regent.api.log_dirs import log_dir_apis
 from regent.api.metadata import metadata_apis
 from regent.api.offsets import offset_apis
 from regent.api.partitions import partition_apis
@@ -42,8 +44,10 @@ from regent.core.admin.broker_config_manager import BrokerConfigManager
 from regent.core.admin.config_changes import DEFAULT_BROKER
 from regent.core.admin.config_descriptions import BrokerSettings
 from regent.core.errors import RegentError
+from regent.core.log_dirs import LocalLogDirectories
 from regent.core.model import BrokerId
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.connection import KafkaLimits
@@ -70,8 +74,10 @@ class Served:
     zookeeper: ZooKeeper
     cluster_id: Callable[[], str | None]
     started: StartedBroker
+    log_directories: LocalLogDirectories
+    log_mover: ReplicaAlterLogDirsManager
     transactions: BrokerTransactionService | None = None
-    """None: clients are not told of transactions; its partitions must take them, too."""
+    """None: clients are not told of transactions."""
 
 
 class KafkaEndpoint:
@@ -84,6 +90,7 @@ class KafkaEndpoint:
         self._listening = listen(settings.broker.host, settings.broker.port)
         self.port: int = self._listening.getsockname()[1]
         self._calls = ThreadPoolExecutor(_ZOOKEEPER_CALLS, thread_name_prefix="zookeeper-calls")
+        self._queries = ThreadPoolExecutor(1, thread_name_prefix="long-queries")
         self._listener: KafkaListener | None = None
         self._broker_config: Mapping[str, str] = {}
         self._lock = threading.Lock()  # older limits never replace newer ones
@@ -117,6 +124,7 @@ class KafkaEndpoint:
         else:
             self._listener.close()
         self._calls.shutdown(wait=False, cancel_futures=True)
+        self._queries.shutdown(wait=False, cancel_futures=True)
 
     def _limit_connections(self, listener: KafkaListener) -> None:
         try:
@@ -172,6 +180,8 @@ class KafkaEndpoint:
             *group_apis(groups),
             *group_offset_apis(groups, cache),
             *(() if transactions is None else _apis_of_transactions(transactions, served, groups)),
+            *describe_producers_apis(replicas, cache, self._queries),
+            *log_dir_apis(replicas, served.log_directories, served.log_mover, self._queries),
         ]
 
 

@@ -16,7 +16,7 @@ from regent.core.coordinator.transaction.transaction_state_manager import (
     TransactionConfig,
     TransactionLogSettings,
 )
-from regent.core.log_config import BROKER_NAMES, LogConfig
+from regent.core.log_config import BROKER_NAMES, CleanerSettings, LogConfig
 from regent.core.replication.replica_manager import ReplicationSettings
 from regent.core.setting import Scope
 from regent.transport.kafka.connection import KafkaLimits
@@ -83,6 +83,11 @@ def log_defaults(settings: Settings) -> LogConfig:
             for field, name in BROKER_NAMES.items()
         }
     )
+
+
+def cleaner_settings(settings: Settings) -> CleanerSettings:
+    """Return the settings of the log cleaner."""
+    return _filled(CleanerSettings, settings.log)
 
 
 def log_directories(settings: Settings, data_dir: Path) -> list[Path]:

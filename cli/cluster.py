@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from regent.admin.wording import counted
 from regent.cluster.cluster_file import listed_processes
 from regent.cluster.cluster_plan import HOST, PORT_SPACING, ClusterPlan
 from regent.cluster.cluster_supervisor import ClusterSupervisor
@@ -89,6 +90,12 @@ class ClusterOptionsError(RegentError):
     help="A setting of one broker, for example 1:rack=b; the option can be repeated.",
 )
 @click.option(
+    "--racks",
+    metavar="RACK,…",
+    default="",
+    help="The racks of the brokers in turn: with a,b brokers 0 and 2 are in a, broker 1 in b.",
+)
+@click.option(
     "--placement-service/--no-placement-service",
     default=None,
     help="Run the service that places new topics with Spark; by default if Spark is installed.",
@@ -136,7 +143,7 @@ def cluster(
         placement_service=with_placement_service,
         restart=options["restart"],
         defaults=_defaults(settings, broker_count),
-        broker_settings=_by_broker(options["broker_settings"], broker_count),
+        broker_settings=_by_broker(options["broker_settings"], options["racks"], broker_count),
     )
     if not os.access(data_dir / LOCK_FILE, os.F_OK):
         _check(plan)  # a cluster that is refused leaves no directory behind
@@ -146,9 +153,19 @@ def cluster(
         sys.exit(ClusterSupervisor(plan, announce=_announce, say=_say).run())
 
 
-def _by_broker(texts: Sequence[str], broker_count: int) -> Mapping[BrokerId, Mapping[str, str]]:
-    """Parse ``ID:NAME=VALUE``, by broker; raises ``click.UsageError``."""
+def _by_broker(
+    texts: Sequence[str], racks: str, broker_count: int
+) -> Mapping[BrokerId, Mapping[str, str]]:
+    """Parse ``ID:NAME=VALUE`` and racks, by broker; raises ``click.UsageError``."""
     settings: dict[BrokerId, dict[str, str]] = {}
+    if racks:
+        names = racks.split(",")
+        if "" in names or len(names) > broker_count:
+            raise click.UsageError(
+                f"--racks {racks!r} is not a list of 1 to {counted(broker_count, 'rack')}, one for"
+                " each broker at most"
+            )
+        settings = {b: {"rack": names[b % len(names)]} for b in range(broker_count)}
     for text in texts:
         broker, colon, setting = text.partition(":")
         name, equals, value = setting.partition("=")

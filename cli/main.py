@@ -35,8 +35,9 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "topics": LazyCommand(
         "regent.cli.topics", "topics", "Create, describe, change, delete topics."
     ),
-    "produce": LazyCommand("regent.cli.records", "produce", "Write lines as records."),
-    "consume": LazyCommand("regent.cli.records", "consume", "Print the records of a topic."),
+    "produce": LazyCommand("regent.cli.produce", "produce", "Write lines as records."),
+    "consume": LazyCommand("regent.cli.consume", "consume", "Print the records of a topic."),
+    "groups": LazyCommand("regent.cli.groups", "groups", "List, describe, reset, delete groups."),
     "brokers": LazyCommand("regent.cli.brokers", "brokers", "List, stop and start brokers."),
     "controller": LazyCommand(
         "regent.cli.controller", "controller", "Show or move the controller."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,6 +12,7 @@ import click
 
 from regent.admin.cluster_connection import Cluster, ClusterNotFoundError, pass_cluster
 from regent.admin.deletion_obstacles import deletion_obstacles
+from regent.admin.group_states import group_states
 from regent.admin.partitions import read_partitions
 from regent.admin.wording import counted, listed
 from regent.cli.broker_warnings import broker_warnings
@@ -37,6 +38,7 @@ from regent.zk.stores.admin_store import ZkAdminStore
 _ZOOKEEPER_LIMIT_S = 3.0
 _CONTROLLER_LIMIT_S = 3.0
 _PLACEMENT_LIMIT_S = 1.0
+_GROUPS_LIMIT_S = 1.0
 _NAMED_PARTITIONS = 5
 _PLACEMENT_STATES = {"starting": "warming"}  # shown as one state; the message says which
 _PRINTED_LINES = 10  # of each kind
@@ -65,6 +67,7 @@ class Health:
     partitions_being_reassigned: int = 0
     under_replicated_partitions: int = 0
     leaderless_partitions: int = 0
+    groups: dict[str, int] | None = None
 
 
 @click.command()
@@ -143,6 +146,8 @@ def _examine_cluster(
         registered = admin.read_brokers().values()
         live = [broker for broker in registered if isinstance(broker, BrokerRegistration)]
         health.warnings += broker_warnings(live)
+        endpoints = [e for b in live if (e := b.info.plaintext_endpoint) is not None]
+        health.groups = group_states(endpoints, _GROUPS_LIMIT_S)
 
 
 def _replaced_data(admin: ZkAdminStore, data_dir: Path) -> list[str]:
@@ -346,6 +351,13 @@ def _print(health: Health) -> None:
             ("partitions being reassigned", health.partitions_being_reassigned),
             ("under-replicated partitions", health.under_replicated_partitions),
             ("leaderless partitions", health.leaderless_partitions),
+            *_group_facts(health.groups),
             ("health", "unhealthy" if health.reasons else "ok"),
         ]
     )
+
+
+def _group_facts(groups: Mapping[str, int] | None) -> list[tuple[str, str]]:
+    """Return the line about groups; none without a group, or if a broker did not tell."""
+    shown = ", ".join(f"{count} {state}" for state, count in (groups or {}).items() if count)
+    return [("consumer groups", shown)] if shown else []

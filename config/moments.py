@@ -1,4 +1,7 @@
-"""Moments as users give them: a local time such as 2026-01-31T23:59:00, or how long ago: 10m."""
+"""Moments as users give them: a local time such as 2026-01-31T23:59:00, or how long ago: 10m.
+
+Durations are 10m, too, or in ISO 8601's form, as Kafka's tools take them: PT10M.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,9 @@ from datetime import datetime
 
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO = re.compile(rf"(\d{{1,9}})([{''.join(_UNITS_MS)}])")
+_ISO_DURATION = re.compile(
+    r"P(?=[\dT])(?:(\d{1,9})D)?(?:T(?=\d)(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9}(?:\.\d{1,9})?)S)?)?"
+)
 
 
 def parse_moment(text: str) -> int:
@@ -21,3 +27,16 @@ def parse_moment(text: str) -> int:
         raise ValueError(
             f"{text!r} is not a time such as 2026-01-31T23:59:00 or 10m ago (30s, 10m, 2h, 1d)"
         ) from None
+
+
+def parse_duration(text: str) -> int:
+    """Return a duration in milliseconds; raises ``ValueError`` of one line."""
+    short = _AGO.fullmatch(text)
+    if short is not None:
+        return int(short[1]) * _UNITS_MS[short[2]]
+    iso = _ISO_DURATION.fullmatch(text.upper())
+    if iso is None:
+        raise ValueError(f"{text!r} is not a duration such as PT1H, P1DT30M, or 10m")
+    return round(
+        sum(float(n or 0) * _UNITS_MS[u] for n, u in zip(iso.groups(), "dhms", strict=True))
+    )

@@ -15,7 +15,7 @@ from typing import Any, Final
 from regent.config.settings import TABLES, Settings
 from regent.core.admin.config_descriptions import DynamicBrokerSettings
 from regent.core.admin.topic_settings import TOPIC_SETTINGS, has_effect
-from regent.core.setting import INT_MAX, LONG_MAX, ConfigType, Setting, settings_of
+from regent.core.setting import DOUBLE_MAX, INT_MAX, LONG_MAX, ConfigType, Setting, settings_of
 
 _ROOT = Path(__file__).parents[1]
 _WIDTH: Final = 100
@@ -160,7 +160,7 @@ def toml(value: object) -> str:
         return str(value).lower()
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f'"{k}" = "{v}"' for k, v in value.items()) + " }"
-    return str(value) if isinstance(value, int) else f'"{value}"'
+    return str(value) if isinstance(value, int | float) else f'"{value}"'
 
 
 def _comment(text: str) -> list[str]:
@@ -213,7 +213,8 @@ def _values(setting: Setting) -> str:
     if setting.limits is None:
         return ""
     low, high = setting.limits
-    return f"from {low}" if high in (INT_MAX, LONG_MAX) else f"{low} to {high}"
+    is_open = high in (INT_MAX, LONG_MAX, DOUBLE_MAX)
+    return f"from {low}" if is_open else f"{low} to {high}"
 
 
 def _escaped(text: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from regent.core.setting import (
     DAY_MS,
+    DOUBLE_MAX,
     INT_MAX,
     LONG_MAX,
     ConfigType,
@@ -37,10 +38,16 @@ class LogConfig:
     cleanup_policy: str = _of_topics(
         "delete",
         "log.cleanup.policy",
-        "What happens to old segments. With compact every record must have a key, but compaction is"
-        " not implemented: nothing is deleted.",
+        "What happens to old segments: delete drops them by retention.ms and retention.bytes;"
+        " compact keeps the newest record of each key, and every record must have a key.",
         type=ConfigType.LIST,
         choices=("compact", "delete"),
+    )
+    delete_retention_ms: int = _of_topics(
+        DAY_MS,
+        "log.cleaner.delete.retention.ms",
+        "How long compaction keeps a tombstone (a record whose value is null) after the first"
+        " cleaning that saw it. A consumer that reads a log from its start in this time sees all.",
     )
     file_delete_delay_ms: int = _of_topics(
         60_000,
@@ -63,6 +70,13 @@ class LogConfig:
         "log.index.interval.bytes",
         "How many bytes of records lie between two entries of an index, from the next segment on.",
         limits=(0, INT_MAX),
+    )
+    max_compaction_lag_ms: int = _of_topics(
+        LONG_MAX,
+        "log.cleaner.max.compaction.lag.ms",
+        "A compacted log with records that are older than this and not compacted is cleaned, even"
+        " if it is not dirty enough. A new segment begins at the latest at this age.",
+        limits=(1, LONG_MAX),
     )
     max_message_bytes: int = _of_topics(
         1_048_588,
@@ -98,6 +112,17 @@ class LogConfig:
         'Whether records keep the timestamps of their producers ("CreateTime") or get the time at'
         ' which they are appended ("LogAppendTime").',
         choices=("CreateTime", LOG_APPEND_TIME),
+    )
+    min_cleanable_dirty_ratio: float = _of_topics(
+        0.5,
+        "log.cleaner.min.cleanable.ratio",
+        "A compacted log is cleaned when more than this part of it is new since the last cleaning.",
+        limits=(0, 1),
+    )
+    min_compaction_lag_ms: int = _of_topics(
+        0,
+        "log.cleaner.min.compaction.lag.ms",
+        "Compaction leaves records that are younger than this as they are.",
     )
     min_insync_replicas: int = _of_topics(
         1,
@@ -164,6 +189,13 @@ class LogConfig:
         """Whether ``cleanup.policy`` has ``compact``: then every record must have a key."""
         return "compact" in self.cleanup_policy
 
+    @property
+    def max_segment_ms(self) -> int:
+        """The age at which a new segment begins: the active one is never compacted."""
+        if self.is_compacted:
+            return min(self.segment_ms, self.max_compaction_lag_ms)
+        return self.segment_ms
+
     def overridden(self, overrides: Mapping[str, str]) -> LogConfig:
         """Return these settings with what a topic overrides (``/config/topics/T``).
 
@@ -192,11 +224,29 @@ class LogConfig:
             with suppress(ValueError):
                 limits = LOG_SETTINGS[name].limits
                 assert limits is not None, f"{name} has no limits"
-                changes[name] = min(max(int(text), limits[0]), limits[1])
+                number = type(getattr(self, name))(text)
+                if number == number:  # not "nan"
+                    changes[name] = type(number)(min(max(number, limits[0]), limits[1]))
         return replace(self, **changes)
 
 
 DEFAULT_LOG_CONFIG = LogConfig()
+
+
+@dataclass(frozen=True)
+class CleanerSettings:
+    """How a broker compacts logs. Mirrors ``CleanerConfig``."""
+
+    log_cleaner_enable: bool = True
+    log_cleaner_backoff_ms: int = 15_000
+    log_cleaner_dedupe_buffer_size: int = 134_217_728
+    log_cleaner_io_buffer_size: int = 524_288
+    log_cleaner_io_buffer_load_factor: float = 0.9
+    log_cleaner_io_max_bytes_per_second: float = DOUBLE_MAX
+
+
+DEFAULT_CLEANER_SETTINGS = CleanerSettings()
+
 
 LOG_SETTINGS: Mapping[str, Setting] = {row.name: row for row in settings_of(DEFAULT_LOG_CONFIG)}
 """The settings of a topic's logs by the names of their fields."""

@@ -90,6 +90,20 @@ class AbortedTransactionStart(NamedTuple):
     first_offset: int
 
 
+class ActiveProducer(NamedTuple):
+    """What a log knows of an idempotent producer; -1: unknown, or none.
+
+    ``coordinator_epoch`` and ``transaction_start_offset`` are of transactions.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    transaction_start_offset: int
+
+
 class PartitionLog(Protocol):
     """One log. Mirrors ``kafka.log.UnifiedLog``."""
 
@@ -154,6 +168,10 @@ class PartitionLog(Protocol):
 
         Any batch of an unknown producer is accepted as its first.
         """
+        ...
+
+    def active_producers(self) -> Sequence[ActiveProducer]:
+        """Return all idempotent producers that are known. Thread-safe."""
         ...
 
     def append_as_leader(

@@ -15,10 +15,12 @@ from typing import Any, Final
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
+DOUBLE_MAX: Final = 1.7976931348623157e308
 DAY_MS: Final = 86_400_000
 
 _KEY = "setting"
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
+_FRACTION = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 
 
 class ConfigType(IntEnum):
@@ -32,6 +34,9 @@ class ConfigType(IntEnum):
     DOUBLE = 6
     LIST = 7
     PASSWORD = 9
+
+
+_NUMBERS = ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE
 
 
 class Scope(Enum):
@@ -51,7 +56,7 @@ class Scope(Enum):
 class Declaration:
     """What the declaration of a setting adds to the name and the default of its field.
 
-    ``limits`` are the least and the greatest value of an integer. ``choices`` are the allowed
+    ``limits`` are the least and the greatest value of a number. ``choices`` are the allowed
     values as text, or those of each item of a list or table; empty: any. A list may be empty.
     ``pattern`` is a regular expression that text must match; ``form`` describes it in words.
     ``type``: None where the default shows it. ``ours``: Kafka has no such setting. Kafka's name is
@@ -61,7 +66,7 @@ class Declaration:
     """
 
     meaning: str
-    limits: tuple[int, int] = (0, DAY_MS)
+    limits: tuple[float, float] = (0, DAY_MS)
     choices: tuple[str, ...] = ()
     pattern: str = ""
     form: str = ""
@@ -112,14 +117,16 @@ class Setting:
             return self.declared.type
         if isinstance(self.default, bool):
             return ConfigType.BOOLEAN
+        if isinstance(self.default, float):
+            return ConfigType.DOUBLE
         if not isinstance(self.default, int):
             return ConfigType.STRING
         return ConfigType.LONG if self.declared.limits[1] > INT_MAX else ConfigType.INT
 
     @property
-    def limits(self) -> tuple[int, int] | None:
+    def limits(self) -> tuple[float, float] | None:
         """The least and the greatest value of a number; None for other types."""
-        return self.declared.limits if self.type in (ConfigType.INT, ConfigType.LONG) else None
+        return self.declared.limits if self.type in _NUMBERS else None
 
     @property
     def allowed(self) -> str:
@@ -158,6 +165,8 @@ class Setting:
     def parsed(self, text: str) -> Any:
         """Return the value that a text stands for; the text itself if it stands for none."""
         stripped = text.strip()
+        if self.type is ConfigType.DOUBLE and _FRACTION.fullmatch(stripped):
+            return float(stripped)
         if self.limits is not None and _NUMBER.fullmatch(stripped):
             return int(stripped)
         if self.type is ConfigType.BOOLEAN and stripped.lower() in ("true", "false"):
@@ -165,11 +174,13 @@ class Setting:
         return stripped
 
     def _accepts(self, value: object) -> bool:
+        if self.type is ConfigType.DOUBLE and type(value) is int:
+            value = float(value)
         if type(value) is not type(self.default):
             return False
         if self.limits is not None:
             low, high = self.limits
-            if not (isinstance(value, int) and low <= value <= high):
+            if not (isinstance(value, int | float) and low <= value <= high):
                 return False
         if isinstance(value, str) and re.fullmatch(self.declared.pattern or ".*", value) is None:
             return False
@@ -201,4 +212,6 @@ def text_of(value: object) -> str:
     """Return a value as the text that clients are told."""
     if isinstance(value, Mapping):
         return ",".join(f"{key}={one}" for key, one in value.items())
+    if isinstance(value, float):
+        return str(value).replace("e+", "E")  # as Java writes it
     return str(value).lower() if isinstance(value, bool) else str(value)

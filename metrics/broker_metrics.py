@@ -23,6 +23,7 @@ from regent.actors.inbox import inbox_of
 from regent.actors.watchdog import Watchdog
 from regent.core.errors import RegentError
 from regent.metrics.controller_metrics import controller_metrics, timer_metric
+from regent.metrics.log_cleaner_metrics import log_cleaner_metrics
 from regent.metrics.replication_metrics import fetcher_metrics, replication_metrics
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class BrokerMetrics(Collector):
             "log directories that have failed",
             value=len(self._logs.failed_directories),
         )
+        yield from log_cleaner_metrics(self._logs.cleaner, self._logs.directories)
         state = GaugeMetricFamily("kafka_server_BrokerState", "1 for the state", labels=["state"])
         state.add_metric([self._status.state.value], 1)
         yield state

@@ -8,25 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from regent.core.model import NO_EPOCH
-from regent.storage.log_file import CorruptSegmentError
+from regent.storage.log_file import CorruptSegmentError, WholeBatch
 from regent.storage.record_batch import BatchHeader, PlacedBatch
+
+_Placed = TypeVar("_Placed", PlacedBatch, WholeBatch)
 
 
 def check_order(
-    batches: Iterable[PlacedBatch], path: Path, lowest: int, end_offset: int
-) -> Iterator[PlacedBatch]:
+    batches: Iterable[_Placed], path: Path, lowest: int, end_offset: int
+) -> Iterator[_Placed]:
     """Yield the batches of the file ``path`` whose offsets and epochs are in order.
 
     Their offsets must be at least ``lowest`` and below ``end_offset``. Raises
     ``CorruptSegmentError`` at the first violation, before it yields a batch that may be wrong.
     """
-    held: PlacedBatch | None = None  # yielded once its successor is in order too
+    held: _Placed | None = None  # yielded once its successor is in order too
     expected, epoch = lowest, NO_EPOCH
     try:
         for placed in batches:
-            position, header = placed
+            position, header = placed[0], placed[1]
             base_offset = header.base_offset
             next_offset = base_offset + header.last_offset_delta + 1
             if base_offset < lowest or next_offset > end_offset:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,24 +14,34 @@ from typing import NamedTuple, TypeVar
 
 from regent.core.errors import BadDataError, ShortageError, StorageError
 from regent.core.log_config import LogConfig
+from regent.core.log_dirs import UNKNOWN_BYTES, LogDirectoryState, LogInDirectory
 from regent.core.model import TopicPartition
 from regent.core.protocol.control import TopicId
 from regent.storage.checkpoints import (
+    CLEANED_OFFSETS,
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
-    read_offsets,
     read_topic_id,
-    write_offsets,
     write_topic_id,
 )
+from regent.storage.cleanable_logs import NEVER_CLEANED
+from regent.storage.directory_checkpoints import DirectoryCheckpoints
+from regent.storage.future_logs import FutureLogs
 from regent.storage.log_contents import LogContents
 from regent.storage.log_deletion import delete_renamed_logs, rename_log
 from regent.storage.log_directory import LogDirectory
 from regent.storage.log_end_offset_file import LogEndOffsetFile
 from regent.storage.log_file import CorruptSegmentError
 from regent.storage.log_loader import CheckpointedOffsets, LoadedLog, load_log
-from regent.storage.log_names import STRAY, TO_DELETE, is_moved, log_of_directory, out_of_use
+from regent.storage.log_names import (
+    STRAY,
+    TO_DELETE,
+    is_moved,
+    log_of_directory,
+    log_of_future_directory,
+    out_of_use,
+)
 from regent.storage.log_segment import LogSegment
 from regent.storage.stray_logs import (
     StrayLogCheckpoint,
@@ -44,7 +53,7 @@ from regent.storage.stray_logs import (
 from regent.storage.suspect_logs import FoundLogs, SuspectLogs
 from regent.storage.unified_log import UnifiedLog
 
-_CLEANED = "cleaner-offset-checkpoint"  # of Kafka's log cleaner
+_MAX_BYTES = 2**63 - 1  # of Kafka's protocol
 _FLUSHING_THREADS = 8  # they wait for the disk; the file system merges concurrent flushes
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -66,7 +75,8 @@ class DirectoryLogs:
     """The logs of one directory. Callers that add or remove logs must hold a lock.
 
     ``logs``: the open logs; those that are not ``is_usable`` are damaged. ``refused``: the logs
-    that could not be opened, with the reason.
+    that could not be opened, with the reason. ``futures``: the copies of logs of other
+    directories. ``ends``: the recorded ends of ``logs``.
     """
 
     def __init__(self, directory: LogDirectory, settings: LogSettings) -> None:
@@ -75,11 +85,12 @@ class DirectoryLogs:
         self.refused: dict[TopicPartition, str] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
         self.strays = StrayLogs(directory.path)
+        self.futures = FutureLogs(directory, settings.wall_clock_ms, self._create, self._add)
+        self.found: set[TopicPartition] = set()
         self._settings = settings
-        self._written: dict[str, Mapping[TopicPartition, int]] = {}
+        self._checkpoints = DirectoryCheckpoints(directory)
         self.suspects = SuspectLogs(directory.path)
-        self._ends = LogEndOffsetFile(directory.path)
-        self._checkpoint_lock = threading.Lock()  # no other lock is taken while holding it
+        self.ends = LogEndOffsetFile(directory.path)
 
     @property
     def is_offline(self) -> bool:
@@ -93,15 +104,34 @@ class DirectoryLogs:
             return f"the log is {log.why_unusable}"
         return self.refused.get(topic_partition, "its log directory failed")
 
+    def now_ms(self) -> int:
+        """Return the wall-clock time."""
+        return self._settings.wall_clock_ms()
+
+    def _path(self, topic_partition: TopicPartition) -> Path:
+        return self.directory.path / str(topic_partition)
+
     def topic_id(self, topic_partition: TopicPartition) -> TopicId | None:
         """Return the id of the topic that a log was created for; None: unknown."""
         log = self.logs.get(topic_partition)
         if log is not None:
             return log.topic_id
         try:
-            return read_topic_id(self.directory.path / str(topic_partition))
+            return read_topic_id(self._path(topic_partition))
         except (BadDataError, StorageError):
             return None
+
+    def describe(self) -> LogDirectoryState:
+        """Return its logs, and the size of its file system."""
+        path = self.directory.path.absolute()
+        if self.is_offline:
+            return LogDirectoryState(str(path), is_offline=True)
+        logs = [
+            LogInDirectory(topic_partition, log.size, log.log_end_offset, is_future)
+            for found, is_future in ((self.logs, False), (self.futures.logs, True))
+            for topic_partition, log in list(found.items())
+        ]
+        return LogDirectoryState(str(path), False, logs, *_file_system_bytes(path))
 
     # --- opening ---
 
@@ -116,7 +146,7 @@ class DirectoryLogs:
                 was_clean = self.directory.was_closed_cleanly() and not self.suspects.lost_power
                 self._load(was_closed_cleanly=was_clean)
                 self.suspects.begin()
-                self._ends.begin(
+                self.ends.begin(
                     {
                         topic_partition: log.log_end_offset
                         for topic_partition, log in self.logs.items()
@@ -129,20 +159,15 @@ class DirectoryLogs:
             return  # the directory is offline already
 
     def _load(self, *, was_closed_cleanly: bool) -> None:
-        recovery_points = self._read(RECOVERY_POINTS)
-        starts = self._read(LOG_START_OFFSETS)
-        high_watermarks = self._read(HIGH_WATERMARKS)
-        self._written = {
-            RECOVERY_POINTS: recovery_points,
-            LOG_START_OFFSETS: starts,
-            HIGH_WATERMARKS: high_watermarks,
-        }
-        compacted = self._read(_CLEANED)
+        recovery_points, starts, high_watermarks, cleaned = map(
+            self._checkpoints.read,
+            (RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS, CLEANED_OFFSETS),
+        )
         self.strays.load()
         now_ms = self._settings.wall_clock_ms()
 
         def load(topic_partition: TopicPartition) -> tuple[LoadedLog, TopicId | None] | str:
-            path = self.directory.path / str(topic_partition)
+            path = self.futures.found.get(topic_partition) or self._path(topic_partition)
             try:
                 loaded = load_log(
                     path,
@@ -150,7 +175,7 @@ class DirectoryLogs:
                     CheckpointedOffsets(
                         starts.get(topic_partition, 0),
                         recovery_points.get(topic_partition, 0),
-                        topic_partition in compacted,
+                        cleaned.get(topic_partition, NEVER_CLEANED),
                     ),
                     was_closed_cleanly=was_closed_cleanly,
                     now_ms=now_ms,
@@ -162,20 +187,21 @@ class DirectoryLogs:
             except BadDataError:  # incomplete after a crash; the first LeaderAndIsr sets the id
                 return loaded, None
 
-        topic_partitions = self._find()
+        topic_partitions = sorted({*self.found, *self.futures.found})
         cut: dict[TopicPartition, int] = {}
         outcomes = _each(topic_partitions, load, threads=self._settings.recovery_threads)
         for topic_partition, outcome in zip(topic_partitions, outcomes, strict=True):
-            if isinstance(outcome, str):
+            if topic_partition in self.futures.found:
+                self.futures.add(topic_partition, outcome)
+            elif isinstance(outcome, str):
                 self.refused[topic_partition] = outcome
-                continue
-            (contents, cut_bytes), topic_id = outcome
-            if cut_bytes:
-                cut[topic_partition] = cut_bytes
-            self.logs[topic_partition] = self._add(topic_partition, contents, topic_id)
-            high_watermark = min(high_watermarks.get(topic_partition, 0), contents.log_end_offset)
-            self.high_watermarks[topic_partition] = high_watermark
-            self.logs[topic_partition].retention_limit = high_watermark
+            else:
+                (contents, cut_bytes), topic_id = outcome
+                if cut_bytes:
+                    cut[topic_partition] = cut_bytes
+                log = self.logs[topic_partition] = self._add(topic_partition, contents, topic_id)
+                watermark = min(high_watermarks.get(topic_partition, 0), log.log_end_offset)
+                self.high_watermarks[topic_partition] = log.retention_limit = watermark
         self._examine(high_watermarks, was_closed_cleanly=was_closed_cleanly)
         self._report(cut, high_watermarks, was_closed_cleanly=was_closed_cleanly)
 
@@ -184,12 +210,18 @@ class DirectoryLogs:
     ) -> None:
         """Find out which logs may have lost committed records."""
         is_empty = not self.logs and not self.refused
+        noted = self.ends.read()
+        self.suspects.names |= {
+            topic_partition
+            for topic_partition in self.futures.completed
+            if noted is None or noted.of(topic_partition) is None
+        }
         self.suspects.examine(
             FoundLogs(
                 {topic_partition: log.log_end_offset for topic_partition, log in self.logs.items()},
-                self.refused,
+                {*self.refused, *self.futures.logs},
                 high_watermarks,
-                self._ends.read(),
+                noted,
                 is_clean=was_closed_cleanly,
                 is_new=self.directory.cluster_id is None and is_empty,
                 is_set_back=self.directory.cluster_id is not None
@@ -197,22 +229,34 @@ class DirectoryLogs:
             )
         )
 
-    def _find(self) -> list[TopicPartition]:
-        """Return the partitions that have a log here."""
-        found, foreign = [], []
-        with os.scandir(self.directory.path) as entries:
-            for entry in entries:
-                if is_moved(entry.name) or not entry.is_dir():
-                    continue
-                topic_partition = log_of_directory(entry.name)
-                if topic_partition is None:
-                    foreign.append(entry.name)
-                else:
-                    found.append(topic_partition)
+    def find(self) -> None:
+        """Find the logs by the names of their directories: ``found``, and the future logs.
+
+        If the directory cannot be read, take it offline and raise nothing. Raises
+        ``ShortageError``.
+        """
+        foreign = []
+        try:
+            with self.directory, os.scandir(self.directory.path) as entries:
+                for entry in entries:
+                    future = log_of_future_directory(entry.name)
+                    if future is not None:
+                        self.futures.found[future] = Path(entry.path)
+                    if is_moved(entry.name) or not entry.is_dir():
+                        continue
+                    topic_partition = log_of_directory(entry.name)
+                    if topic_partition is None:
+                        foreign.append(entry.name)
+                    else:
+                        self.found.add(topic_partition)
+        except ShortageError:
+            raise
+        except StorageError:
+            return  # the directory is offline already
+        self.futures.ignore(self.found & self.futures.found.keys())
         if foreign:
             text = "%s: ignoring %d directories that are not logs, the first is %s"
             _log.warning(text, self.directory.path, len(foreign), min(foreign))
-        return sorted(found)
 
     def _report(
         self,
@@ -247,38 +291,32 @@ class DirectoryLogs:
             text = "%s: %d logs cannot be used, first: %s: %s"
             _log.error(text, path, len(self.refused), topic_partition, reason)
 
-    def _read(self, checkpoint: str) -> Mapping[TopicPartition, int]:
-        """Return a checkpoint; an empty one, which is safe, if the file is incomplete."""
-        path = self.directory.path / checkpoint
-        if path.exists() and path.stat().st_size == 0:
-            return {}  # Kafka creates the file before it has anything to write
-        try:
-            return read_offsets(path)
-        except BadDataError as error:
-            _log.warning("%s; the checkpoint is ignored: every offset in it counts as 0", error)
-            return {}
-
     # --- creating and removing logs ---
 
     def create(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> UnifiedLog:
         """Create an empty log. Raises ``StorageError``."""
-        path = self.directory.path / str(topic_partition)
+        with self.directory:
+            self.ends.add(topic_partition)
+        contents = self._create(topic_partition, str(topic_partition), topic_id)
+        log = self.logs[topic_partition] = self._add(topic_partition, contents, topic_id)
+        return log
+
+    def _create(
+        self, topic_partition: TopicPartition, name: str, topic_id: TopicId | None
+    ) -> LogContents:
+        path = self.directory.path / name
         config = self._settings.config_of(topic_partition.topic)
         self._forget_former(topic_partition)
+        now_ms = self._settings.wall_clock_ms()
         with self.directory:
-            self._ends.add(topic_partition)
             path.mkdir()
             try:
                 if topic_id is not None:
                     write_topic_id(path, topic_id, is_synced=False)
-                contents = LogContents.create(path, config, self._settings.wall_clock_ms())
+                return LogContents.create(path, config, now_ms)
             except ShortageError:
-                rename_log(
-                    self.directory.path, topic_partition, TO_DELETE, self._settings.wall_clock_ms()
-                )
+                rename_log(path, topic_partition, TO_DELETE, now_ms)
                 raise
-        log = self.logs[topic_partition] = self._add(topic_partition, contents, topic_id)
-        return log
 
     def reuse_stray(
         self, topic_partition: TopicPartition, topic_id: TopicId | None
@@ -290,10 +328,10 @@ class DirectoryLogs:
         stray = self.strays.take_usable(topic_partition, topic_id)
         if stray is None:
             return None
-        path = self.directory.path / str(topic_partition)
+        path = self._path(topic_partition)
         self._forget_former(topic_partition)
         with self.directory:
-            self._ends.add(topic_partition)
+            self.ends.add(topic_partition)
             stray.rename(path)
             try:
                 contents, progress = self._load_stray(path, topic_partition)
@@ -309,7 +347,7 @@ class DirectoryLogs:
             remove_checkpoint(path)
         log = self.logs[topic_partition] = self._add(topic_partition, contents, topic_id)
         with self.directory:
-            self._ends.note(topic_partition, contents.log_end_offset)
+            self.ends.note(topic_partition, contents.log_end_offset)
         committed = min(progress.high_watermark, contents.log_end_offset)
         log.stray_high_watermark = log.retention_limit = self.high_watermarks[topic_partition] = (
             committed
@@ -326,7 +364,11 @@ class DirectoryLogs:
             contents, _ = load_log(
                 path,
                 self._settings.config_of(topic_partition.topic),
-                CheckpointedOffsets(progress.log_start_offset, progress.recovery_point),
+                CheckpointedOffsets(
+                    progress.log_start_offset,
+                    progress.recovery_point,
+                    0 if progress.is_compacted else NEVER_CLEANED,
+                ),
                 was_closed_cleanly=False,
                 now_ms=self._settings.wall_clock_ms(),
             )
@@ -349,8 +391,10 @@ class DirectoryLogs:
             (LOG_START_OFFSETS, self.checkpoint_log_start_offsets),
             (HIGH_WATERMARKS, self.checkpoint_high_watermarks),
         ):
-            if self._written.get(checkpoint, {}).get(topic_partition, 0) > 0:
+            if self._checkpoints.written(checkpoint).get(topic_partition, 0) > 0:
                 write()
+        if topic_partition in self._checkpoints.written(CLEANED_OFFSETS):
+            self.checkpoint_cleaned_offsets()
 
     def remove(self, topic_partition: TopicPartition, suffix: str) -> None:
         """Close a log and rename its directory. Raises ``StorageError``."""
@@ -360,10 +404,9 @@ class DirectoryLogs:
                 if suffix == STRAY and log.is_usable:
                     self._note_progress(log)
                 log.retire()
-            self._ends.remove(topic_partition)
-            moved = rename_log(
-                self.directory.path, topic_partition, suffix, self._settings.wall_clock_ms()
-            )
+            self.ends.remove(topic_partition)
+            path, now_ms = self._path(topic_partition), self._settings.wall_clock_ms()
+            moved = rename_log(path, topic_partition, suffix, now_ms)
             if moved is not None and suffix == STRAY:
                 self.strays.add(moved, topic_id)
         self.logs.pop(topic_partition, None)
@@ -373,7 +416,10 @@ class DirectoryLogs:
     def _note_progress(self, log: UnifiedLog) -> None:
         watermark = self.high_watermarks.get(log.topic_partition, 0)
         try:
-            progress = StrayLogCheckpoint(log.log_start_offset, log.recovery_point, watermark)
+            is_compacted = int(log.first_dirty != NEVER_CLEANED)
+            progress = StrayLogCheckpoint(
+                log.log_start_offset, log.recovery_point, watermark, is_compacted
+            )
             write_checkpoint(log.path, progress)
         except ShortageError:
             raise
@@ -392,35 +438,59 @@ class DirectoryLogs:
             on_damaged=self._settings.on_damaged,
             on_unverified_read=self._settings.on_unverified_read,
             on_truncated=self._on_truncated,
-            note_end=partial(self._ends.note, topic_partition),
+            note_end=partial(self._note_end, topic_partition),
         )
+
+    def _note_end(self, topic_partition: TopicPartition, log_end_offset: int) -> None:
+        if topic_partition in self.logs:  # not for a future log
+            self.ends.note(topic_partition, log_end_offset)
 
     def _on_truncated(self, log: UnifiedLog) -> None:
         del log
         self.checkpoint_recovery_points()
         self.checkpoint_log_start_offsets()
+        self.checkpoint_cleaned_offsets()
 
     # --- checkpoints ---
 
     def checkpoint_high_watermarks(self) -> None:
         """Write ``high_watermarks`` as they are. Raises ``StorageError``."""
-        self._write(HIGH_WATERMARKS, dict(self.high_watermarks))
+        self._checkpoints.write(HIGH_WATERMARKS, dict(self.high_watermarks))
 
     def checkpoint_recovery_points(self) -> None:
         """Write the recovery points of the logs. Raises ``StorageError``."""
-        logs = list(self.logs.values())
-        self._write(RECOVERY_POINTS, {log.topic_partition: log.recovery_point for log in logs})
+        logs = self.all_logs()
+        self._checkpoints.write(
+            RECOVERY_POINTS, {log.topic_partition: log.recovery_point for log in logs}
+        )
 
     def checkpoint_log_start_offsets(self) -> None:
         """Write the log start offsets. Raises ``StorageError``."""
-        logs = list(self.logs.values())
-        self._write(LOG_START_OFFSETS, {log.topic_partition: log.log_start_offset for log in logs})
+        logs = self.all_logs()
+        self._checkpoints.write(
+            LOG_START_OFFSETS, {log.topic_partition: log.log_start_offset for log in logs}
+        )
 
-    def _write(self, checkpoint: str, offsets: Mapping[TopicPartition, int]) -> None:
-        with self._checkpoint_lock, self.directory:
-            if self._written.get(checkpoint) != offsets:
-                write_offsets(self.directory.path / checkpoint, offsets)
-                self._written[checkpoint] = offsets
+    def checkpoint_cleaned_offsets(self) -> None:
+        """Write up to where the logs were cleaned. Raises ``StorageError``.
+
+        Logs that could not be opened keep their entry, which explains gaps in them.
+        """
+        former = self._checkpoints.written(CLEANED_OFFSETS)
+        offsets = {name: former[name] for name in list(self.refused) if name in former}
+        for log in self.all_logs():
+            if log.first_dirty != NEVER_CLEANED:
+                offsets[log.topic_partition] = log.first_dirty
+        self._checkpoints.write(CLEANED_OFFSETS, offsets)
+
+    def all_logs(self) -> list[UnifiedLog]:
+        """Return all logs: of a partition there is a current or a future log here, not both."""
+        return [*list(self.logs.values()), *list(self.futures.logs.values())]
+
+    def has_noted_start(self, log: UnifiedLog) -> bool:
+        """Whether the log start offset of a log is in the checkpoint."""
+        noted = self._checkpoints.written(LOG_START_OFFSETS).get(log.topic_partition, 0)
+        return noted == log.log_start_offset
 
     def save_suspects(self) -> None:
         """Save which logs are suspect. Raises ``StorageError``."""
@@ -477,7 +547,8 @@ class DirectoryLogs:
         log. It is not marked if a log could not be closed, or is not flushed up to its end.
         """
         try:
-            outcomes = _each(list(self.usable()), _has_closed, threads=_FLUSHING_THREADS)
+            usable = [log for log in self.all_logs() if log.is_usable]
+            outcomes = _each(usable, _has_closed, threads=_FLUSHING_THREADS)
             self.checkpoint_recovery_points()
             self.checkpoint_log_start_offsets()
             self.checkpoint_high_watermarks()
@@ -487,16 +558,26 @@ class DirectoryLogs:
                     self.directory.mark_clean()
                     self.suspects.close()
         finally:
-            self._ends.close()
+            self.ends.close()
             self.directory.close()
 
     def _is_flushed(self) -> bool:
         """Whether every log is flushed up to its end."""
-        return all(log.recovery_point >= log.log_end_offset for log in self.logs.values())
+        return all(log.recovery_point >= log.log_end_offset for log in self.all_logs())
 
     def usable(self) -> Iterator[UnifiedLog]:
         """Yield the logs that can be used."""
         return (log for log in list(self.logs.values()) if log.is_usable)
+
+
+def _file_system_bytes(path: Path) -> tuple[int, int]:
+    """Return the total and the usable bytes; -1, -1 if unknown."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return UNKNOWN_BYTES, UNKNOWN_BYTES
+    total, usable = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+    return min(total, _MAX_BYTES), min(usable, _MAX_BYTES)
 
 
 def _has_closed(log: UnifiedLog) -> bool:

@@ -17,6 +17,15 @@ def storage_error(path: Path | str, error: OSError) -> StorageError:
     return kind(f"{path}: {error.strerror or error}")
 
 
+def sync_directory(path: Path) -> None:
+    """Wait until the names in a directory are on the disk. Raises ``OSError``, ``StorageError``."""
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        sync(directory, path)
+    finally:
+        os.close(directory)
+
+
 def sync(file: int, path: Path) -> None:
     """Wait until the bytes of an open file are on the disk.
 

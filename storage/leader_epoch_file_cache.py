@@ -48,6 +48,7 @@ class LeaderEpochFileCache:
             return False
         self._epochs = [epoch for epoch, _ in entries]
         self._starts = [start for _, start in entries]
+        self._is_flushed = False  # an earlier process may not have waited for the disk
         return rows is not None
 
     def save(self) -> None:
@@ -156,6 +157,11 @@ class LeaderEpochFileCache:
         if self._epochs:
             self._epochs, self._starts = [], []
             self._note_change()
+
+    def copy_from(self, other: LeaderEpochFileCache) -> None:
+        """Take over all epochs of another log."""
+        self._epochs, self._starts = list(other._epochs), list(other._starts)
+        self._note_change()
 
     def _note_change(self) -> None:
         self._is_saved = self._is_flushed = False

@@ -18,9 +18,10 @@ from regent.core.log_config import LogConfig
 from regent.core.records import RecordBytes, Records
 from regent.core.replica_logs import AbortedTransactionStart, AppendOrigin
 from regent.storage.aborted_transaction import AbortedTransaction
+from regent.storage.cleanable_logs import NEVER_CLEANED
 from regent.storage.end_transaction_marker import EndTransactionMarker, markers_in
 from regent.storage.leader_epoch_file_cache import LeaderEpochFileCache
-from regent.storage.log_names import DELETED_SUFFIX
+from regent.storage.log_names import DELETED_SUFFIX, SWAP_SUFFIX
 from regent.storage.log_segment import LogSegment
 from regent.storage.producer_state_manager import AppendedBatch, ProducerStateManager
 from regent.storage.record_batch import INT32_MAX, BatchHeader, PlacedBatch
@@ -33,8 +34,9 @@ class LogContents:
 
     Records before ``recovery_point`` are flushed and survive a power failure. Records of the active
     segment from ``trusted_from`` on were appended by this process. Each segment begins where the
-    one before it ends, unless the log ``is_compacted``. Methods that drop segments rename and
-    return them; the caller deletes them later.
+    one before it ends, unless the log ``is_compacted``. The log cleaner has cleaned the records
+    before ``first_dirty``; ``NEVER_CLEANED``: it did not begin yet. Methods that drop segments
+    rename and return them; the caller deletes them later.
     """
 
     path: Path
@@ -46,8 +48,13 @@ class LogContents:
     log_end_offset: int = 0
     recovery_point: int = 0
     trusted_from: int = 0
-    is_compacted: bool = False  # Kafka's log cleaner took records out of it
+    first_dirty: int = NEVER_CLEANED
+    is_compacted: bool = False  # a log cleaner, ours or Kafka's, took records out of it
     has_new_files: bool = False  # whose directory entries may not be flushed yet
+
+    def __post_init__(self) -> None:
+        """A log that was cleaned is compacted."""
+        self.is_compacted |= self.first_dirty != NEVER_CLEANED
 
     @classmethod
     def create(cls, path: Path, config: LogConfig, now_ms: int) -> LogContents:
@@ -159,6 +166,7 @@ class LogContents:
                 self.trusted_from = self.log_end_offset
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
         self.recovery_point = min(self.recovery_point, self.log_end_offset)
+        self.first_dirty = min(self.first_dirty, self.log_end_offset)
         self.epochs.save()
         return dropped
 
@@ -173,6 +181,7 @@ class LogContents:
         self.has_new_files = True
         self.log_end_offset = self.trusted_from = offset
         self.recovery_point = min(self.recovery_point, offset)
+        self.first_dirty = min(self.first_dirty, offset)
         return dropped
 
     def begin_at(self, offset: int, now_ms: int) -> list[LogSegment]:
@@ -204,6 +213,24 @@ class LogContents:
         self.epochs.save()
         self.producers.delete_snapshots_before(first)
         return self._take(0, count)
+
+    def replace(self, cleaned: LogSegment, replaced: Sequence[LogSegment]) -> bool:
+        """Put a cleaned segment in the place of those that it was made of.
+
+        Return False if they are not all here any more. A crash between two of these steps loses
+        nothing: ``unfinished_swaps`` completes what the first one begins.
+        """
+        start = self._count_up_to(cleaned.base_offset) - 1
+        end = start + len(replaced)
+        if start < 0 or end >= len(self.segments) or self.segments[start:end] != list(replaced):
+            return False
+        cleaned.rename_suffix(SWAP_SUFFIX)
+        for segment in replaced:
+            segment.rename_suffix(DELETED_SUFFIX)
+        cleaned.rename_suffix("")
+        self.segments[start:end] = [cleaned]
+        self.producers.delete_snapshots_at(segment.base_offset for segment in replaced[1:])
+        return True
 
     def replay_producers(self, now_ms: int) -> None:
         """Rebuild the producer state from a snapshot and the batches after it.
@@ -262,6 +289,23 @@ class LogContents:
                     break
             return segment.transactions
 
+    def take_over(self, current: LogContents) -> None:
+        """Take over what a log with the same records knows beside them.
+
+        That is leader epochs without records, and producers whose records were deleted.
+        """
+        self.epochs.copy_from(current.epochs)
+        self.epochs.save()
+        self.producers.copy_from(current.producers)
+        self.producers.take_snapshot(self.log_end_offset)
+
+    def move_to(self, path: Path) -> None:
+        """Note that the directory of the log was renamed."""
+        self.path = self.epochs.directory = self.producers.directory = path
+        for segment in self.segments:
+            segment.move_to(path)
+        self.has_new_files = True
+
     def close_idle(self) -> None:
         """Close the files and drop the indexes of segments that were not read recently."""
         for segment in self.segments[:-1]:
@@ -313,7 +357,8 @@ def with_jitter(config: LogConfig) -> LogConfig:
 
     Without it, many logs that began a segment together would all roll at the same time.
     """
-    jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
-    if jitter_ms <= 0:
-        return config
-    return replace(config, segment_ms=config.segment_ms - random.randrange(jitter_ms))
+    segment_ms = config.max_segment_ms
+    jitter_ms = min(config.segment_jitter_ms, segment_ms)
+    if jitter_ms > 0:
+        segment_ms -= random.randrange(jitter_ms)
+    return config if segment_ms == config.segment_ms else replace(config, segment_ms=segment_ms)

@@ -15,15 +15,15 @@ from regent.storage.log_names import TO_DELETE, is_moved, out_of_use
 
 
 def rename_log(
-    directory: Path, topic_partition: TopicPartition, suffix: str, now_ms: int
+    path: Path, topic_partition: TopicPartition, suffix: str, now_ms: int
 ) -> Path | None:
-    """Rename a log so that it is not loaded, and return its new path; None: it was absent.
+    """Rename the directory of a log so that it is not loaded.
 
-    Raises ``OSError``.
+    Return its new path; None: it was absent. Raises ``OSError``.
     """
-    moved = directory / out_of_use(topic_partition, suffix)
+    moved = path.with_name(out_of_use(topic_partition, suffix))
     try:
-        (directory / str(topic_partition)).rename(moved)
+        path.rename(moved)
     except FileNotFoundError:
         return None
     os.utime(moved, ns=(now_ms * 1_000_000, now_ms * 1_000_000))

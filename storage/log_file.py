@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from regent.core.errors import RecordsRefusedError, StorageError
 from regent.core.records import FileRange, RecordBytes
 from regent.storage.file_errors import storage_error, sync
 from regent.storage.record_batch import (
     HEADER_SIZE,
+    BatchHeader,
     PlacedBatch,
     check_crc,
     check_crc_of_pieces,
@@ -25,6 +27,10 @@ from regent.storage.record_batch import (
 _CHUNK_BYTES = 8 * 1024  # read at once by a search: more than lies between two index entries
 _BLOCK_BYTES = 1024 * 1024  # read at once by a check of the whole file
 _NO_DIRECTORY = nullcontext()
+
+
+WholeBatch: TypeAlias = tuple[int, BatchHeader, memoryview]
+"""The position of a batch in a file, its header, and all of its bytes."""
 
 
 class CorruptSegmentError(StorageError):
@@ -139,6 +145,32 @@ class LogFile:
                 raise CorruptSegmentError(f"{self.path}: at {position}: {error}") from None
             yield position, header
             position += size
+
+    def whole_batches(self, position: int, end: int, at_once: int) -> Iterator[WholeBatch]:
+        """Yield the batches between two positions with their bytes, after a check of their CRCs.
+
+        Raises ``CorruptSegmentError`` at the first batch that is not sound.
+        """
+        wanted = at_once
+        while position < end:
+            chunk = memoryview(self.read(position, min(wanted, end - position)))
+            at, size = 0, HEADER_SIZE
+            while at < len(chunk):
+                try:
+                    if at + HEADER_SIZE <= len(chunk):
+                        size = (header := next_header(chunk, at, end - position - at)).size
+                    if at + size > len(chunk):
+                        break
+                    check_crc(chunk, at, header)
+                except RecordsRefusedError as error:
+                    raise CorruptSegmentError(f"{self.path}: at {position + at}: {error}") from None
+                yield position + at, header, chunk[at : at + size]
+                at, size = at + size, HEADER_SIZE
+            left = end - position
+            if at == 0 and (len(chunk) == left or len(chunk) < min(wanted, left)):
+                raise CorruptSegmentError(f"{self.path}: at {position}: the batch is cut")
+            wanted = at_once if at else size  # the first batch may be larger than the chunk
+            position += at
 
     def _pieces(self, position: int, size: int) -> Iterator[bytes]:
         """Yield the bytes of a batch that is too large to read at once."""

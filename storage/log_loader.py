@@ -14,6 +14,7 @@ from typing import NamedTuple
 from regent.core.errors import BadDataError
 from regent.core.log_config import LogConfig
 from regent.core.model import NO_EPOCH
+from regent.storage.cleanable_logs import NEVER_CLEANED
 from regent.storage.leader_epoch_file_cache import LeaderEpochFileCache
 from regent.storage.log_contents import LogContents, with_jitter
 from regent.storage.log_file import CorruptSegmentError
@@ -30,12 +31,18 @@ _OLD_CHECKED_FROM = 16
 class CheckpointedOffsets(NamedTuple):
     """The entries of one log in the checkpoints of its directory.
 
-    ``was_compacted``: Kafka's log cleaner took records out of it, also from the ends of segments.
+    ``first_dirty``: a log cleaner took records before this offset out of it, also from the ends of
+    segments; ``NEVER_CLEANED``: none did.
     """
 
     log_start_offset: int = 0
     recovery_point: int = 0
-    was_compacted: bool = False
+    first_dirty: int = NEVER_CLEANED
+
+    @property
+    def was_compacted(self) -> bool:
+        """Whether records may be missing between segments."""
+        return self.first_dirty != NEVER_CLEANED
 
 
 class LoadedLog(NamedTuple):
@@ -72,7 +79,7 @@ def load_log(
         LeaderEpochFileCache(path),
         ProducerStateManager(path),
         log_start_offset=start,
-        is_compacted=checkpointed.was_compacted,
+        first_dirty=checkpointed.first_dirty,
         has_new_files=not was_closed_cleanly,  # the crashed process may not have flushed them
     )
     knows_epochs = contents.epochs.load()

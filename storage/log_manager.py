@@ -15,12 +15,20 @@ from regent.core.errors import (
     ShortageError,
     StorageError,
 )
-from regent.core.log_config import DEFAULT_LOG_CONFIG, LogConfig
+from regent.core.log_config import (
+    DEFAULT_CLEANER_SETTINGS,
+    DEFAULT_LOG_CONFIG,
+    CleanerSettings,
+    LogConfig,
+)
+from regent.core.log_dirs import LogDirectoryState
 from regent.core.model import NO_LOG_END, BrokerId, SuspectReplicas, TopicPartition
 from regent.core.protocol.control import TopicId
 from regent.core.replica_logs import SeenOfCluster
 from regent.storage.directory_logs import DirectoryLogs, LogSettings
+from regent.storage.log_cleaner_manager import LogCleanerManager
 from regent.storage.log_directory import LogDirectory
+from regent.storage.log_moves import MovesOfLogs
 from regent.storage.log_names import STRAY, TO_DELETE
 from regent.storage.segment_scrubber import SegmentScrubber
 from regent.storage.unified_log import UnifiedLog
@@ -39,14 +47,14 @@ def _wall_clock_ms() -> int:
 
 
 class LogManager:
-    """Implements ``core.replica_logs.ReplicaLogs``.
+    """Implements ``core.replica_logs.ReplicaLogs`` and ``core.log_dirs.LocalLogDirectories``.
 
     Thread-safe: retention, flushing and checkpoints run on another thread than appending, and hold
     no lock while they wait for the disk. ``on_directory_failed`` is called with a directory that
     failed while the manager was open, or in which a log is damaged, on the thread that found the
     error and under the locks of that thread. ``on_records_damaged`` is called with a log in which
-    ``verify`` found damage, on its thread without a lock; the log remains in use. ``make_log`` has
-    the parameters of ``UnifiedLog``; simulations replace it to observe appends.
+    ``verify`` or ``cleaner`` found damage, on its thread without a lock; the log remains in use.
+    ``make_log`` has the parameters of ``UnifiedLog``; simulations replace it to observe appends.
     """
 
     def __init__(
@@ -59,6 +67,7 @@ class LogManager:
         on_records_damaged: Callable[[TopicPartition, DamagedRecordsError], None] = _ignore,
         recovery_threads: int = 1,
         wall_clock_ms: Callable[[], int] = _wall_clock_ms,
+        cleaner: CleanerSettings = DEFAULT_CLEANER_SETTINGS,
         make_log: Callable[..., UnifiedLog] = UnifiedLog,
     ) -> None:
         self._broker_id = broker_id
@@ -72,6 +81,13 @@ class LogManager:
         self._homes: dict[TopicPartition, DirectoryLogs] = {}
         self._removed: dict[TopicPartition, None] = {}  # while a directory was offline
         self._scrubber = SegmentScrubber(self._usable_logs, wall_clock_ms, on_records_damaged)
+        self.cleaner = LogCleanerManager(
+            self._cleanable_logs,
+            cleaner,
+            wall_clock_ms,
+            self._checkpoint_cleaned,
+            on_records_damaged,
+        )
         settings = LogSettings(
             self._config_of,
             wall_clock_ms,
@@ -84,6 +100,7 @@ class LogManager:
             DirectoryLogs(LogDirectory(path, self._directory_failed), settings)
             for path in directories
         ]
+        self.moves = MovesOfLogs(self._directories, self._homes, self._lock, wall_clock_ms)
 
     # --- the directories ---
 
@@ -109,6 +126,9 @@ class LogManager:
             except StorageError as error:
                 logs.directory.fail(str(error))
         for logs in self._live():
+            logs.find()
+        self.moves.complete_interrupted()
+        for logs in self._live():
             logs.load()
         self._check_any_live()
         for logs in self._directories:
@@ -116,6 +136,7 @@ class LogManager:
                 other = self._homes.setdefault(topic_partition, logs)
                 if other is not logs:
                     self._refuse_twice(topic_partition, other, logs)
+        self.moves.drop_useless()
         self._seen = self._read_seen()
 
     def join_cluster(self, cluster_id: str) -> None:
@@ -194,6 +215,11 @@ class LogManager:
         return frozenset(d.directory.path for d in self._directories if d.is_offline)
 
     @property
+    def directories(self) -> frozenset[Path]:
+        """All directories."""
+        return frozenset(d.directory.path for d in self._directories)
+
+    @property
     def live_directories(self) -> frozenset[Path]:
         """The directories that are not offline."""
         return frozenset(logs.directory.path for logs in self._live())
@@ -208,13 +234,17 @@ class LogManager:
         self._for_each_live(lambda logs: logs.close(is_clean=is_clean))
         self._unlock()
 
+    def describe(self) -> Sequence[LogDirectoryState]:
+        """Return what is in each directory."""
+        return [logs.describe() for logs in self._directories]
+
     # --- settings ---
 
     def configure(self, configs: Mapping[str, LogConfig]) -> None:
         """Change the settings of topics, for their present and future logs."""
         with self._lock:
             self._configs.update(configs)
-            logs = [log for d in self._directories for log in d.logs.values()]
+            logs = [log for d in self._directories for log in d.all_logs()]
         for log in logs:
             config = configs.get(log.topic_partition.topic)
             if config is not None:
@@ -249,6 +279,7 @@ class LogManager:
         with self._lock:
             home = self._homes.get(topic_partition)
             if home is None:
+                self.moves.cancel(topic_partition)  # the log that it copied is gone
                 taken_back = self._take_back(topic_partition, topic_id)
                 found = taken_back or self._create(topic_partition, topic_id, is_new=is_new)
                 self._suspect_changes += not self.knows_all  # the list of sound logs has changed
@@ -423,9 +454,19 @@ class LogManager:
         """
         return self._scrubber.run(max_bytes)
 
+    def _checkpoint_cleaned(self, log: UnifiedLog) -> None:
+        """Write up to where the logs in the directory of a log were cleaned."""
+        home = self._homes.get(log.topic_partition)
+        if home is not None and home.directory is log.directory:
+            home.checkpoint_cleaned_offsets()
+
     def checkpoint_recovery_points(self) -> None:
         """Write the recovery points of the logs."""
         self._for_each_live(DirectoryLogs.checkpoint_recovery_points)
+
+    def checkpoint_cleaned_offsets(self) -> None:
+        """Write up to where the logs were cleaned."""
+        self._for_each_live(DirectoryLogs.checkpoint_cleaned_offsets)
 
     def checkpoint_log_start_offsets(self) -> None:
         """Write the log start offsets."""
@@ -438,6 +479,10 @@ class LogManager:
 
     def _usable_logs(self) -> list[UnifiedLog]:
         return [log for logs in self._live() for log in logs.usable()]
+
+    def _cleanable_logs(self) -> list[UnifiedLog]:
+        """Return the logs that may be cleaned; not those that are copied to another directory."""
+        return [log for log in self._usable_logs() if not self.moves.is_moving(log.topic_partition)]
 
     def _for_each_live(self, act: Callable[[DirectoryLogs], None]) -> None:
         for logs in self._live():
@@ -455,7 +500,8 @@ class LogManager:
         live = self._live()
         if not live or (len(live) < len(self._directories) and not is_new):
             raise StorageError(f"{topic_partition} may be in a log directory that is offline")
-        home = min(live, key=lambda logs: len(logs.logs))
+        preferred = self.moves.take_preferred(topic_partition)
+        home = preferred or min(live, key=lambda logs: len(logs.logs))
         log = home.create(topic_partition, topic_id)
         self._homes[topic_partition] = home
         self._removed.pop(topic_partition, None)
@@ -480,6 +526,7 @@ class LogManager:
         return None
 
     def _remove(self, topic_partition: TopicPartition, suffix: str) -> None:
+        self.moves.cancel(topic_partition)
         home = self._homes.get(topic_partition)
         if home is None:
             return

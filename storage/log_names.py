@@ -1,7 +1,7 @@
 """Names of the directories and files of logs. Mirrors ``kafka.log.UnifiedLog``.
 
 ``topic-3`` is a log; ``topic-3.<32 hex digits>-delete`` waits for its deletion, ``…-stray`` is not
-assigned to this broker, ``…-future`` is a log that Kafka was moving between directories.
+assigned to this broker, ``…-future`` is the copy of a log that is being moved to this directory.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ SWAP_SUFFIX = ".swap"
 
 TO_DELETE = "-delete"
 STRAY = "-stray"
+FUTURE = "-future"
 
 _MAX_NAME_BYTES = 255
 _LOG = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})", re.ASCII)
 _MOVED = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-(?P<kind>delete|stray|future)", re.ASCII)
+_FUTURE = re.compile(rf"(?P<log>{_LOG.pattern})\.[0-9a-f]{{32}}-future", re.ASCII)
 _SEGMENT = re.compile(r"(?P<base_offset>[0-9]{20})\.log", re.ASCII)
 
 
@@ -32,6 +34,17 @@ def log_of_directory(name: str) -> TopicPartition | None:
         return None
     match = _LOG.fullmatch(name)
     return TopicPartition(match["topic"], int(match["partition"])) if match else None
+
+
+def log_of_future_directory(name: str) -> TopicPartition | None:
+    """Return the partition of a ``-future`` log; None: it is not such a name."""
+    match = _FUTURE.fullmatch(name)
+    return TopicPartition(match["topic"], int(match["partition"])) if match else None
+
+
+def future_name(topic_partition: TopicPartition) -> str:
+    """Return a unique name for a future log."""
+    return f"{topic_partition}.{uuid4().hex}{FUTURE}"
 
 
 def is_moved(name: str) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 from regent.core.errors import ShortageError
 from regent.core.log_config import LogConfig
 from regent.core.records import NO_RECORDS, HasFileno, RecordBytes, Records
+from regent.core.replica_logs import NO_TIMESTAMP
 from regent.storage.batch_order_check import check_order
 from regent.storage.end_transaction_marker import EndTransactionMarker, marker_of
 from regent.storage.file_errors import storage_error
@@ -65,10 +66,19 @@ class LogSegment:
 
     @classmethod
     def create(
-        cls, directory: Path, base_offset: int, config: LogConfig, now_ms: int
+        cls,
+        directory: Path,
+        base_offset: int,
+        config: LogConfig,
+        now_ms: int,
+        suffix: str = "",
     ) -> LogSegment:
-        """Create the file of an empty segment; ``seal`` creates the index files."""
+        """Create the file of an empty segment; ``seal`` creates the index files.
+
+        ``suffix``: of the names of its files, until ``rename_suffix``.
+        """
         segment = cls(directory, base_offset, config, size=0, created_ms=now_ms)
+        segment._suffix = suffix
         segment._file = LogFile(segment.path, is_new=True)
         return segment
 
@@ -115,6 +125,24 @@ class LogSegment:
         """The greatest timestamp; if there is none, the modification time of the file."""
         timestamp = self.largest.timestamp
         return timestamp if timestamp >= 0 else self.modified_ms
+
+    @property
+    def first_timestamp(self) -> int:
+        """The greatest timestamp of the first batch; -1: there is none."""
+        if self._first_timestamp is None:
+            first = next(self.headers(), None)
+            if first is None:
+                return NO_TIMESTAMP
+            self._first_timestamp = first.max_timestamp
+        return self._first_timestamp
+
+    @property
+    def index_bytes(self) -> tuple[int, int]:
+        """The sizes of the offset index and of the time index of a sealed segment."""
+        known = self._indexes  # read once: another thread may set it to None
+        if known is not None:
+            return len(known.offsets) * OFFSET_ENTRY_BYTES, len(known.times) * TIME_ENTRY_BYTES
+        return _size_of(self._path(_INDEX)), _size_of(self._path(_TIME_INDEX))
 
     # --- writing ---
 
@@ -221,6 +249,11 @@ class LogSegment:
         if largest == NO_TIMESTAMP_OFFSET or (entry == largest and begin == entry.offset):
             return next(headers, None)
         return max(headers, key=lambda header: header.max_timestamp, default=None)
+
+    def position_of(self, offset: int) -> int:
+        """Return the position of the first batch that ends at or after ``offset``."""
+        found = self._find(offset)
+        return self.size if found is None else found[0]
 
     def find_end(self) -> int:
         """Return the offset after the last record, without keeping a file or an index open.
@@ -358,10 +391,17 @@ class LogSegment:
             self.close()
         self._is_used = False
 
+    def move_to(self, directory: Path) -> None:
+        """Note that the directory of the log was renamed; open files stay open."""
+        self.directory = directory
+        if self._file is not None:
+            self._file.path = self.path
+
     def rename_suffix(self, suffix: str) -> None:
         """Append ``suffix`` to the file names, so that the next start does not load them.
 
-        Close the file; open ``FileRecords`` can still be read.
+        ``suffix`` replaces the one that the names have. Close the file; open ``FileRecords`` can
+        still be read.
         """
         for kind in (LOG_SUFFIX, *INDEX_SUFFIXES):
             path = self._path(kind)
@@ -504,9 +544,15 @@ class LogSegment:
 
     def _waited(self, max_timestamp: int, now_ms: int) -> int:
         """Return the age of the oldest record in ms, by timestamps if the records have any."""
-        if self._first_timestamp is None:
-            first = next(self.headers())
-            self._first_timestamp = first.max_timestamp
-        if self._first_timestamp >= 0:
-            return max_timestamp - self._first_timestamp
+        if self.first_timestamp >= 0:
+            return max_timestamp - self.first_timestamp
         return now_ms - self._created_ms
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise storage_error(path, error) from None

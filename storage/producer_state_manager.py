@@ -9,7 +9,7 @@ ends with a marker. The state is rebuilt from the newest snapshot and the batche
 from __future__ import annotations
 
 import struct
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from regent.core.errors import BadDataError, Errors, RecordsRefusedError
-from regent.core.replica_logs import NO_VERIFICATION, LastOfProducer
+from regent.core.replica_logs import NO_VERIFICATION, ActiveProducer, LastOfProducer
 from regent.storage.aborted_transaction import AbortedTransaction
 from regent.storage.atomic_file import write_atomically
 from regent.storage.end_transaction_marker import EndTransactionMarker
@@ -163,6 +163,25 @@ class ProducerStateManager:
             entry.lowest_sequence = min(entry.lowest_sequence, header.base_sequence)
         return entry.guard
 
+    def last_of_all(self) -> Mapping[int, LastOfProducer]:
+        """Return the last batch of each producer."""
+        found = ((producer_id, self.last(producer_id)) for producer_id in self._producers)
+        return {producer_id: last for producer_id, last in found if last is not None}
+
+    def active(self) -> Sequence[ActiveProducer]:
+        """Return the state of every producer."""
+        return [
+            ActiveProducer(
+                producer_id,
+                entry.epoch,
+                entry.last_sequence,
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                entry.first_offset_of_transaction,
+            )
+            for producer_id, entry in self._producers.items()
+        ]
+
     # --- appending ---
 
     def check(
@@ -263,6 +282,11 @@ class ProducerStateManager:
             return None
         return AbortedTransaction(header.producer_id, first, header.last_offset, stable)
 
+    def copy_from(self, other: ProducerStateManager) -> None:
+        """Take over all producers of another log, which is not used from now on."""
+        self._producers = other._producers
+        self._transactions = other._transactions
+
     def remove_expired(self, now_ms: int) -> None:
         """Remove producers that wrote nothing for ``expiration_ms`` and have no transaction."""
         expired = [
@@ -359,6 +383,11 @@ class ProducerStateManager:
         for found in self.snapshot_offsets():
             if found < offset:
                 self._delete(found)
+
+    def delete_snapshots_at(self, offsets: Iterable[int]) -> None:
+        """Delete the snapshots at these offsets. Raises ``StorageError``."""
+        for offset in offsets:
+            self._delete(offset)
 
     def clear(self) -> None:
         """Remove all producers and snapshots. Raises ``StorageError``."""

@@ -38,6 +38,7 @@ _COMPRESSION = 0x07
 _APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
+_DELETE_HORIZON = 0x40
 
 
 class BatchHeader(NamedTuple):
@@ -99,6 +100,33 @@ class BatchHeader(NamedTuple):
         """Whether it holds a transaction marker instead of records."""
         return bool(self.attributes & _CONTROL)
 
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When its tombstones and markers may go (KIP-534); None: no cleaning has set it yet."""
+        return self.base_timestamp if self.attributes & _DELETE_HORIZON else None
+
+    @property
+    def first_timestamp(self) -> int | None:
+        """The timestamp of the record at ``base_offset``; None: the header does not tell it.
+
+        Compaction removes records and keeps the timestamp of the first one, or sets a horizon.
+        """
+        if self.stamps_append_time:
+            return self.max_timestamp
+        is_dense = self.record_count == self.last_offset_delta + 1
+        return self.base_timestamp if is_dense and self.delete_horizon_ms is None else None
+
+    def emptied(self) -> BatchHeader:
+        """Return the header without records: it keeps the sequence numbers of a producer."""
+        kept = self.attributes & (_APPEND_TIME | _TRANSACTIONAL | _CONTROL)
+        return self._replace(attributes=kept, base_timestamp=NO_TIMESTAMP, record_count=0)
+
+    def with_delete_horizon(self, horizon_ms: int) -> BatchHeader:
+        """Return the header with a horizon, from which the timestamps of records then count."""
+        return self._replace(
+            attributes=self.attributes | _DELETE_HORIZON, base_timestamp=horizon_ms
+        )
+
 
 PlacedBatch: TypeAlias = tuple[int, BatchHeader]
 """The position of a batch in a buffer or file, and its header."""
@@ -159,6 +187,15 @@ def check_crc_of_pieces(pieces: Iterable[bytes], header: BatchHeader) -> None:
         crc, skipped = crc32c(memoryview(piece)[skipped:], crc), 0
     if crc != header.crc:
         raise _corrupt("its CRC does not match")
+
+
+def encode(header: BatchHeader, records: bytes) -> bytes:
+    """Return a batch with these records, as they are compressed; sets its length and its CRC."""
+    length = HEADER_SIZE - _LENGTH_END + len(records)
+    head = bytearray(_HEADER.pack(*header._replace(batch_length=length, crc=0)))
+    crc = crc32c(records, crc32c(memoryview(head)[_CHECKED_FROM:]))
+    _UINT32.pack_into(head, _CRC_AT, crc)
+    return bytes(head) + records
 
 
 def writable(records: RecordBytes) -> bytearray | memoryview:

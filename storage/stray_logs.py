@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,11 +28,15 @@ _CHECKPOINT = "set-aside-checkpoint"
 
 
 class StrayLogCheckpoint(NamedTuple):
-    """The offsets of a log when it became stray."""
+    """The offsets of a log when it became stray.
+
+    ``is_compacted``: 1 if segments may have gaps between them, because the log was compacted.
+    """
 
     log_start_offset: int = 0
     recovery_point: int = 0
     high_watermark: int = 0
+    is_compacted: int = 0
 
 
 class StrayLogs:
@@ -121,11 +126,11 @@ def write_checkpoint(path: Path, progress: StrayLogCheckpoint) -> None:
 def read_checkpoint(path: Path) -> StrayLogCheckpoint:
     """Return the offsets of a stray log. Raises ``StorageError``."""
     checkpoint = path / _CHECKPOINT
-    try:
-        [row] = read_rows(checkpoint, columns=len(StrayLogCheckpoint._fields)) or [["0", "0", "0"]]
-        return StrayLogCheckpoint(*parse_numbers(checkpoint, row))
-    except (BadDataError, ValueError):
-        return StrayLogCheckpoint()  # recovery takes longer, but loses no records
+    for columns in (4, 3):  # of this version, and of an earlier one
+        with suppress(BadDataError, ValueError):
+            [row] = read_rows(checkpoint, columns) or [["0"]]
+            return StrayLogCheckpoint(*parse_numbers(checkpoint, row))
+    return StrayLogCheckpoint()  # recovery takes longer, but loses no records
 
 
 def remove_checkpoint(path: Path) -> None:

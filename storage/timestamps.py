@@ -49,9 +49,9 @@ def _is_newer(batch: BatchHeader, timestamp: int, offset: int) -> bool:
 
 
 def _found(header: BatchHeader, timestamp_ms: int, start: int) -> OffsetOfTimestamp:
-    is_first = header.base_timestamp >= timestamp_ms and not header.stamps_append_time
+    first_ms = header.first_timestamp
     return OffsetOfTimestamp(
-        header.base_timestamp if is_first else header.max_timestamp,
+        header.max_timestamp if first_ms is None or first_ms < timestamp_ms else first_ms,
         max(header.base_offset, start),
         header.partition_leader_epoch,
     )

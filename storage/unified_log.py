@@ -22,6 +22,7 @@ from regent.core.replica_logs import (
     MAX_TIMESTAMP,
     NO_TIMESTAMP,
     AbortedTransactionStart,
+    ActiveProducer,
     AppendedRecords,
     AppendOrigin,
     EpochEndOffset,
@@ -51,10 +52,10 @@ class UnifiedLog:
     ``stray_high_watermark``: of a stray log that this process uses again, when it was renamed.
     ``on_damaged`` is called once, when the log becomes unusable because of damaged records.
     ``on_unverified_read`` is called, under the lock, for each read of a closed segment that is not
-    verified. ``on_truncated`` is called after a truncation that dropped flushed segments or lowered
-    the log start offset, before new records are appended: the directory's checkpoints are wrong
-    then. ``note_end`` is called with the log end offset after an append, before any other part sees
-    it.
+    verified. ``on_truncated`` is called after a truncation that dropped flushed segments or cleaned
+    records, or lowered the log start offset, before new records are appended: the directory's
+    checkpoints are wrong then. ``note_end`` is called with the log end offset after an append,
+    before any other part sees it.
     """
 
     def __init__(
@@ -129,6 +130,11 @@ class UnifiedLog:
         return self._contents.recovery_point
 
     @property
+    def has_new_files(self) -> bool:
+        """Whether the names of some files are perhaps not on the disk yet."""
+        return self._contents.has_new_files
+
+    @property
     def why_unusable(self) -> str:
         """Why it cannot be used although its directory is live; empty: it can."""
         return self._unusable
@@ -187,6 +193,11 @@ class UnifiedLog:
         with self.exclusively() as contents:
             header = read_header(records)
             return contents.producers.begin_verification(header, self._wall_clock_ms())
+
+    def active_producers(self) -> Sequence[ActiveProducer]:
+        """Return all idempotent producers that are known."""
+        with self._lock:
+            return self._contents.producers.active()
 
     def append_as_leader(
         self,
@@ -336,6 +347,53 @@ class UnifiedLog:
             for segment in dropped:
                 segment.delete()
 
+    @property
+    def last_stable_offset(self) -> int:
+        """An offset before which all records are committed, and no transaction is open.
+
+        It may be lower than the real one: the high watermark is that of the checkpoint.
+        """
+        with self._lock:
+            limit = self.retention_limit
+            first_unstable = self._contents.producers.first_unstable_offset(limit)
+            return limit if first_unstable is None else min(limit, first_unstable)
+
+    @property
+    def first_dirty(self) -> int:
+        """The offset up to which the log was cleaned, or ``NEVER_CLEANED``."""
+        return self._contents.first_dirty
+
+    @property
+    def truncations(self) -> int:
+        """How often it was truncated: work without the lock that began before is void."""
+        return self._truncations
+
+    def note_cleaned(self, first_dirty: int, truncations: int) -> bool:
+        """Set up to where the log was cleaned; False: it was truncated since, and nothing is set.
+
+        Its segments may have gaps between them from now on.
+        """
+        with self.exclusively() as contents:
+            if truncations != self._truncations:
+                return False
+            contents.is_compacted = True
+            contents.first_dirty = first_dirty
+            return True
+
+    def replace_segments(
+        self, cleaned: LogSegment, replaced: Sequence[LogSegment], truncations: int
+    ) -> bool:
+        """Put a cleaned segment, which is flushed, in the place of those that it was made of.
+
+        Return False, without any change, if the log was truncated or lost one of them since.
+        """
+        with self.exclusively() as contents:
+            if truncations != self._truncations or not contents.replace(cleaned, replaced):
+                return False
+            self._delete_later(replaced, self._wall_clock_ms())
+        self._flush_names()
+        return True
+
     def flush_if_due(self, now_ms: int) -> None:
         """Flush complete segments, and the active one if ``flush.ms`` has passed."""
         contents = self._contents
@@ -384,6 +442,18 @@ class UnifiedLog:
                 self.flush()  # for appends during the first flush
             contents.close()
             self._unusable = "closed"
+
+    @contextmanager
+    def locked(self) -> Iterator[LogContents]:
+        """Hold the lock only: errors inside are not attributed to this log."""
+        with self._lock:
+            yield self._contents
+
+    def move_to(self, path: Path) -> None:
+        """Note that its directory was renamed; the caller holds the lock."""
+        self._contents.move_to(path)
+        for _, segment in self._dropped:
+            segment.move_to(path)
 
     def retire(self) -> None:
         """Refuse all later calls: the directory is about to be renamed."""
@@ -448,12 +518,15 @@ class UnifiedLog:
         """
         contents = self._contents
         recovery_point, start = contents.recovery_point, contents.log_start_offset
+        first_dirty = contents.first_dirty
         self._note_end(0)  # until the truncation is done, no record counts as missing
         self._is_half_cut = True
         dropped = cut()
         self._delete_later(dropped, self._wall_clock_ms())
         is_less_flushed = bool(dropped) and contents.recovery_point < recovery_point
-        self._on_cut(is_noted=is_less_flushed or contents.log_start_offset < start)
+        is_less_clean = contents.first_dirty < first_dirty
+        is_lower = is_less_flushed or is_less_clean or contents.log_start_offset < start
+        self._on_cut(is_noted=is_lower)
 
     def _delete_later(self, dropped: Sequence[LogSegment], now_ms: int) -> None:
         due_ms = now_ms + self._contents.config.file_delete_delay_ms
@@ -466,7 +539,7 @@ class UnifiedLog:
             self.path,
             stopped.config,
             CheckpointedOffsets(
-                stopped.log_start_offset, stopped.recovery_point, stopped.is_compacted
+                stopped.log_start_offset, stopped.recovery_point, stopped.first_dirty
             ),
             was_closed_cleanly=False,
             now_ms=self._wall_clock_ms(),

@@ -26,7 +26,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rare-defects", action="store_true", help="search for rare defects, too")
     parser.addoption("--rewrite", action="store_true", help="write the transcripts again")
     parser.addoption("--cases", default=None, help="run the conformance cases of this file")
-    parser.addoption("--coordinator-cases", default=None, help="and these of the coordinators")
+    parser.addoption(
+        "--coordinator-cases", default=None, help="run the cases of the coordinators in this file"
+    )
 
 
 def pytest_configure() -> None:

@@ -52,7 +52,7 @@ HOMES = {
     "numpy": {"jobs"},
     "pyarrow": {"jobs"},
     "matplotlib": {"jobs/reports/page.py"},
-    "confluent_kafka": {"jobs", "cli/records.py"},
+    "confluent_kafka": {"jobs", "cli/produce.py", "cli/consume.py", "cli/group_admin.py"},
 }
 """Libraries, and the only places that may import them."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from regent.core.admin.topic_settings import TOPIC_SETTINGS, WITHOUT_EFFECT
+from regent.core.admin.topic_settings import TOPIC_SETTINGS
 from regent.core.setting import (
     LONG_MAX,
     ConfigType,
@@ -105,7 +105,11 @@ class DynamicBrokerSettings:
         scope=Scope.PER_BROKER,
     )
     replica_alter_log_dirs_io_max_bytes_per_second: int = setting(
-        LONG_MAX, WITHOUT_EFFECT, limits=(0, LONG_MAX), scope=Scope.PER_BROKER
+        LONG_MAX,
+        "How many bytes a second this broker may copy together for replicas that move between its"
+        " log directories (KIP-113).",
+        limits=(0, LONG_MAX),
+        scope=Scope.PER_BROKER,
     )
 
 

@@ -64,20 +64,11 @@ class OtherTopicSettings:
     )
     compression_lz4_level: int = _of_topics(9, limits=(1, 17))
     compression_zstd_level: int = _of_topics(3, limits=(-131_072, 22))
-    delete_retention_ms: int = _of_topics(86_400_000)
     local_retention_bytes: int = _of_topics(-2, limits=(-2, LONG_MAX))
     local_retention_ms: int = _of_topics(-2, limits=(-2, LONG_MAX))
-    max_compaction_lag_ms: int = _of_topics(LONG_MAX, limits=(1, LONG_MAX))
     message_format_version: str = _of_topics(
         "3.0-IV1", pattern=r"[0-9]+(\.[0-9]+){1,3}(-IV[0-9]+)?", form="a version of Kafka"
     )
-    min_cleanable_dirty_ratio: str = _of_topics(
-        "0.5",
-        type=ConfigType.DOUBLE,
-        pattern=r"0*\.[0-9]+|0+\.?|0*1(\.0*)?",
-        form="a fraction from 0 to 1",
-    )
-    min_compaction_lag_ms: int = _of_topics(0)
     preallocate: bool = _of_topics(False)
     remote_log_copy_disable: bool = _of_topics(False, **_NO_TIERED_STORAGE)
     remote_log_delete_on_disable: bool = _of_topics(False, **_NO_TIERED_STORAGE)

@@ -49,6 +49,14 @@ class AllPartitions:
         """Return a replica if it is hosted."""
         return self.by_topic_partition.get(topic_partition)
 
+    def hosted_or_error(self, topic_partition: TopicPartition) -> Partition | Errors:
+        """Return a hosted replica that is in service, else the error."""
+        partition = self.by_topic_partition.get(topic_partition)
+        if partition is None:
+            is_known = topic_partition in self._cache.snapshot.partitions
+            return Errors.NOT_LEADER_OR_FOLLOWER if is_known else Errors.UNKNOWN_TOPIC_OR_PARTITION
+        return Errors.KAFKA_STORAGE_ERROR if partition.role is Role.OFFLINE else partition
+
     def leader_or_error(
         self,
         topic_partition: TopicPartition,
@@ -61,12 +69,9 @@ class AllPartitions:
 
         ``or_follower``: also if this broker follows it.
         """
-        partition = self.by_topic_partition.get(topic_partition)
-        if partition is None:
-            is_known = topic_partition in self._cache.snapshot.partitions
-            return Errors.NOT_LEADER_OR_FOLLOWER if is_known else Errors.UNKNOWN_TOPIC_OR_PARTITION
-        if partition.role is Role.OFFLINE:
-            return Errors.KAFKA_STORAGE_ERROR
+        partition = self.hosted_or_error(topic_partition)
+        if isinstance(partition, Errors):
+            return partition
         error = check_reader(partition, leader_epoch, topic_id)
         if error is not Errors.NONE:
             return error

@@ -32,7 +32,7 @@ from regent.core.protocol.control import (
 )
 from regent.core.protocol.controller import AlterPartitionRequest, AlterPartitionResponse
 from regent.core.records import RecordBytes
-from regent.core.replica_logs import AppendOrigin, ReplicaLogs
+from regent.core.replica_logs import UNKNOWN_OFFSET, ActiveProducer, AppendOrigin, ReplicaLogs
 from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.consumer_fetches import ConsumerFetches, RespondToConsumer
 from regent.core.replication.control_request_handler import ControlRequestHandler
@@ -61,7 +61,7 @@ from regent.core.replication.produce import (
     begin_verifications,
 )
 from regent.core.replication.replica_fetcher import ReplicaFetcher
-from regent.core.replication.replication_quota import ReplicationQuotas
+from regent.core.replication.replication_quota import ReplicationQuota, ReplicationQuotas
 from regent.core.replication.suspect_replicas import SuspectTracker
 
 T = TypeVar("T")
@@ -258,6 +258,16 @@ class ReplicaManager:
         with self._lock:
             return len(self._delayed)
 
+    def exclusively(self, act: Callable[[AllPartitions], T]) -> T:
+        """Run ``act`` with the hosted replicas: nothing else changes them meanwhile."""
+        with self._lock:
+            return act(self._partitions)
+
+    @property
+    def log_dirs_quota(self) -> ReplicationQuota:
+        """The limit of copies between log directories; use it inside ``exclusively``."""
+        return self._quotas.alter_log_dirs
+
     # --- clients ---
 
     def produce(
@@ -409,6 +419,33 @@ class ReplicaManager:
         """Return start offsets, end offsets and offsets of timestamps, for consumers."""
         with self._lock:
             return self._lookups.list_offsets(queries)
+
+    def active_producers(
+        self, topic_partition: TopicPartition
+    ) -> Sequence[ActiveProducer] | Errors:
+        """Return the idempotent producers of a hosted replica, which need not lead."""
+        with self._lock:
+            partition = self._partitions.hosted_or_error(topic_partition)
+            if isinstance(partition, Errors):
+                return partition
+            log = partition.log
+        # Outside of the lock: there may be many producers.
+        return Errors.NOT_LEADER_OR_FOLLOWER if log is None else log.active_producers()
+
+    def log_end_offset_lag(
+        self, topic_partition: TopicPartition, log_end_offset: int, *, is_future: bool
+    ) -> int:
+        """Return how far a log is behind; -1: the replica is not in service. Takes no lock.
+
+        A current log is compared with the high watermark, a future log with the current log.
+        """
+        partition = self._partitions.get(topic_partition)
+        log = None if partition is None else partition.log
+        if partition is None or log is None:
+            return UNKNOWN_OFFSET
+        if is_future:
+            return log.log_end_offset - log_end_offset
+        return max(partition.high_watermark - log_end_offset, 0)
 
     def offsets_for_leader_epoch(
         self, queries: Mapping[TopicPartition, EpochQuery]

@@ -2,7 +2,8 @@
 
 Mirrors ``kafka.server.ReplicationQuotaManager``. ``{leader,follower}.replication.throttled.rate``
 of the broker are the limits, ``….throttled.replicas`` of topics select the replicas. Replicas in
-sync are never throttled, because they would leave the ISR.
+sync are never throttled, because they would leave the ISR. Replicas that move between the log
+directories of a broker have a limit of their own (KIP-113).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ SAMPLE_MS = 1_000
 SAMPLES = 11
 WINDOW_MS = SAMPLE_MS * SAMPLES
 ALL_REPLICAS = "*"
+ALTER_LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 
 
 class ReplicationQuota:
@@ -78,15 +80,19 @@ class ReplicationQuota:
 
 
 class ReplicationQuotas:
-    """The quotas of a broker as leader and as follower. Not thread-safe."""
+    """The quotas of a broker as leader, as follower, and between its log directories.
+
+    Not thread-safe.
+    """
 
     def __init__(self, broker_id: BrokerId) -> None:
         self.leader = ReplicationQuota(broker_id)
         self.follower = ReplicationQuota(broker_id)
+        self.alter_log_dirs = ReplicationQuota(broker_id)
 
     def on_broker_config(self, overrides: Mapping[str, str]) -> None:
         """Apply the broker's settings (``/config/brokers/N``); ignore invalid ones."""
-        for quota, key in self._keys("rate"):
+        for quota, key in (*self._keys("rate"), (self.alter_log_dirs, ALTER_LOG_DIRS_RATE)):
             rate = overrides.get(key, "").strip()
             quota.limit(int(rate) if rate.isdecimal() else None)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 from regent.broker.machine_settings import (
@@ -17,7 +17,7 @@ from regent.broker.machine_settings import (
 from regent.config.settings import Settings
 from regent.config.settings_file import load_settings
 from regent.core.controller.services import ControllerSettings
-from regent.core.log_config import LogConfig
+from regent.core.log_config import BROKER_NAMES, LogConfig
 from regent.core.replication.replica_manager import ReplicationSettings
 from regent.transport.kafka.connection import KafkaLimits
 
@@ -72,37 +72,20 @@ def test_every_setting_is_used():
 
 
 def test_every_log_setting_is_used():
-    numbers = {
-        "log_segment_delete_delay_ms": 1_001,
-        "log_flush_interval_messages": 1_002,
-        "log_flush_interval_ms": 1_003,
-        "log_index_interval_bytes": 1_004,
-        "message_max_bytes": 1_005,
-        "log_message_timestamp_after_max_ms": 1_006,
-        "log_message_timestamp_before_max_ms": 1_007,
-        "log_message_timestamp_difference_max_ms": 1_008,
-        "min_insync_replicas": 1_009,
-        "log_retention_bytes": 1_010,
-        "log_retention_ms": 1_011,
-        "log_segment_bytes": 1_012,
-        "log_index_size_max_bytes": 1_013,
-        "log_roll_jitter_ms": 1_014,
-        "log_roll_ms": 1_015,
+    others = {
+        "log.message.timestamp.type": "LogAppendTime",
+        "log.message.downconversion.enable": False,
+        "log.cleaner.min.cleanable.ratio": 0.25,
     }
-    words = {
-        "log_message_timestamp_type": "LogAppendTime",
-        "log_message_downconversion_enable": False,
+    given = {
+        name: others.get(name, 1_001 + number)
+        for number, name in enumerate(BROKER_NAMES.values())
+        if name != "log.cleanup.policy"
     }
-    config = log_defaults(load_settings(None, {"log": {**numbers, **words}}))
-    values = [getattr(config, field.name) for field in fields(config)]
-    assert values == [
-        "delete",
-        *range(1_001, 1_006),
-        False,
-        *range(1_006, 1_009),
-        "LogAppendTime",
-        *range(1_009, 1_016),
-    ]
+    table = {name.replace(".", "_"): value for name, value in given.items()}
+    config = log_defaults(load_settings(None, {"log": table}))
+    values = {name: getattr(config, field) for field, name in BROKER_NAMES.items()}
+    assert values == {"log.cleanup.policy": "delete", **given}
 
 
 def test_log_directories_are_in_the_data_directory_or_absolute():

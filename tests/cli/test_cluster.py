@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from regent.cli.cluster import LOCK_FILE, _defaults, cluster
+from regent.cli.cluster import LOCK_FILE, _by_broker, _defaults, cluster
 from regent.cluster.cluster_file import BrokerEntry, ClusterFile
 from regent.config.cluster_location import CLUSTER_FILE
 from regent.config.settings import Settings
@@ -72,6 +72,21 @@ def test_impossible_numbers_are_refused(arguments: Sequence[object]) -> None:
 )
 def test_a_setting_of_no_broker_is_refused(tmp_path: Path, setting: str, problem: str) -> None:
     assert problem in refusal("--data-dir", tmp_path, "--broker-setting", setting)
+
+
+@pytest.mark.parametrize("racks", ["a,b,c,d", "a,,b", ","])
+def test_racks_that_fit_no_brokers_are_refused(tmp_path: Path, racks: str) -> None:
+    message = refusal("--data-dir", tmp_path, "--racks", racks)
+    assert f"--racks {racks!r} is not a list of 1 to 3 racks, one for each broker" in message
+
+
+def test_racks_are_given_in_turn_but_a_setting_of_a_broker_counts_more() -> None:
+    assert _by_broker(["1:rack=z", "2:port=1"], "a,b", 4) == {
+        0: {"rack": "a"},
+        1: {"rack": "z"},
+        2: {"rack": "a", "port": "1"},
+        3: {"rack": "b"},
+    }
 
 
 def test_a_data_directory_in_use_is_refused(tmp_path: Path) -> None:

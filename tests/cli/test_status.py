@@ -28,8 +28,8 @@ IN_SYNC = {0: LeaderAndIsr(0, (0, 1))}
 @pytest.fixture
 def healthy(cluster: FakeCluster) -> FakeCluster:
     endpoint = cluster.serve(cluster.lead)
-    cluster.add_broker(0, control_endpoint=endpoint)
-    cluster.add_broker(1, control_endpoint=endpoint)
+    cluster.add_broker(0, control_endpoint=endpoint, port=1)  # nobody listens there
+    cluster.add_broker(1, control_endpoint=endpoint, port=1)
     cluster.elect(1)
     cluster.add_topic("t", ON_BOTH, IN_SYNC)
     return cluster
@@ -69,6 +69,7 @@ def test_a_healthy_cluster(healthy: FakeCluster, tmp_path: Path) -> None:
         "partitions_being_reassigned": 0,
         "under_replicated_partitions": 0,
         "leaderless_partitions": 0,
+        "groups": None,
     }
 
 

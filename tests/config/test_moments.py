@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from regent.config.moments import parse_moment
+from regent.config.moments import parse_duration, parse_moment
 
 
 def test_a_time_is_a_local_one() -> None:
@@ -28,3 +28,23 @@ def test_a_number_with_a_unit_is_so_long_ago(text: str, seconds: int) -> None:
 def test_what_is_neither_is_refused_with_examples(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a time such as .* 10m"):
         parse_moment(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "duration_ms"),
+    [
+        ("PT1H", 3_600_000),
+        ("P1DT2H3M4.5S", 93_784_500),
+        ("pt0.001s", 1),
+        ("P2D", 172_800_000),
+        ("10m", 600_000),
+    ],
+)
+def test_a_duration_is_short_or_in_iso_form(text: str, duration_ms: int) -> None:
+    assert parse_duration(text) == duration_ms
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "1H", "-PT1H", "P1M", "10"])
+def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration such as PT1H, P1DT30M, or 10m"):
+        parse_duration(text)

@@ -189,7 +189,10 @@ def test_every_setting_can_be_set_to_its_default(write: Write) -> None:
             "[log]\nmessage_max_bytes = 33554432\n",
             "message_max_bytes must be a number from 0 to 32505856",
         ),
-        ('[log]\nlog_cleanup_policy = "compact"\n', "must be one of delete, not 'compact'"),
+        (
+            '[log]\nlog_cleanup_policy = "purge"\n',
+            "compact, delete, compact,delete, not 'purge'",
+        ),
         ('[log]\nlog_dirs = "a,,b"\n', "log.log_dirs names an empty directory: 'a,,b'"),
         ('[log]\nlog_dirs = "a,b, a"\n', "log.log_dirs names a directory twice: 'a,b, a'"),
         ('[log]\nlog_dirs = "a,./a/"\n', "log.log_dirs names a directory twice: 'a,./a/'"),

@@ -22,6 +22,10 @@ class UnknownInCaseError(AssertionError):
     """The case contains something that its runner does not understand."""
 
 
+class WholeMap(dict[str, Any]):
+    """Something seen that must be expected as a whole, not only by some of its keys."""
+
+
 class Fields:
     """Hands out the values of an object; an unread key at the end is an error.
 

@@ -10,6 +10,7 @@ from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.control import TopicId
 from regent.core.records import RecordBytes
 from regent.core.replica_logs import AppendedRecords, AppendOrigin
+from regent.core.replication.replica_manager import ReplicaManager
 from tests.simulation.records import RecordObserver, past_all_guards
 from tests.simulation.simulated_logs import IsElsewhere, LostBatches
 from tests.support.memory_logs import MemoryLog, MemoryLogs
@@ -210,7 +211,7 @@ class Disk(MemoryLogs):
         was_out_of_service, log.is_out_of_service = log.is_out_of_service, False
         return was_out_of_service
 
-    def start_maintenance(self, is_known_topic: Callable[[TopicId], bool]) -> None:
+    def start_maintenance(self, replica_manager: ReplicaManager) -> None:
         """Do nothing: logs in memory need no maintenance."""
 
     def lose_power(self, lost_batches: LostBatches) -> None:

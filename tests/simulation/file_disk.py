@@ -13,16 +13,20 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
 from regent.core.errors import DamagedRecordsError
 from regent.core.log_config import UNLIMITED, LogConfig
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.control import TopicId
+from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
+from regent.core.replication.replica_manager import ReplicaManager
+from regent.storage import log_moves
 from regent.storage.log_manager import LogManager
 from regent.storage.unified_log import UnifiedLog
 from tests.simulation.disk import CLOCK_APART_MS, TOPIC_CONFIGS
@@ -37,9 +41,18 @@ SEGMENT_BYTES = (100, 200, 400)  # one batch, or a few
 FLUSH_MS = 400_000  # by a clock that runs fast
 CARE_PROBABILITY = 0.5
 CHANGE_PROBABILITY = 0.4
+MOVE_PROBABILITY = 0.2  # of a log, to another directory
 _EVERYTHING = 2**31
 _SIMULATED = "simulated"
 _MEMORY = Path("/dev/shm")
+
+
+class _KilledError(Exception):
+    """The process was killed."""
+
+
+def _kill(*args: object) -> None:
+    raise _KilledError
 
 
 class FileDisk(LogManager):
@@ -148,9 +161,9 @@ class FileDisk(LogManager):
     def ended(self, *, is_clean: bool, lost_batches: LostBatches | None) -> FileDisk:
         """End the process, and perhaps its machine; return the disk of the next process."""
         if lost_batches is None:
-            return self._next({}, is_clean=is_clean)
+            return self._next({}, is_clean=is_clean, is_killed=not is_clean)
         flushed = {name: log.recovery_point for name, log in self._all_logs().items()}
-        return self._next(flushed, self.machine.lose_power)
+        return self._next(flushed, self.machine.lose_power, is_killed=True)
 
     def changed(self, is_elsewhere: IsElsewhere, note: Callable[[str], None]) -> FileDisk:
         """Sometimes change the files between two processes."""
@@ -214,6 +227,7 @@ class FileDisk(LogManager):
         change: Callable[[], object] = lambda: None,
         *,
         is_clean: bool = False,
+        is_killed: bool = False,
     ) -> FileDisk:
         """End the process, apply a change, and return the disk of the next process.
 
@@ -222,7 +236,7 @@ class FileDisk(LogManager):
         before = {name: (log, log.batches) for name, log in self._all_logs().items()}
         starts = {name: log.log_start_offset for name, (log, _) in before.items()}
         excused = {n for n, (log, _) in before.items() if log.damaged or not log.is_usable}
-        self._end(is_clean=is_clean)
+        self._end(is_clean=is_clean, is_killed=is_killed)
         change()
         after = FileDisk(self.machine, was_clean=is_clean)
         after.observer = self.observer
@@ -244,23 +258,34 @@ class FileDisk(LogManager):
             self.observer.on_lost(self.broker_id, log)
         return after
 
-    def _end(self, *, is_clean: bool) -> None:
+    def _end(self, *, is_clean: bool, is_killed: bool) -> None:
         """Close everything, or abandon it at once. The logs cannot be used afterwards."""
         for directory, logs in enumerate(self._directories):
             if logs.is_offline and directory not in self.machine.hidden:
                 names = self.fragile(directory)
                 self.machine.hide(directory, {name: self.topic_id(name) for name in names})
         if is_clean:
-            for log in self._usable_logs():
+            futures = [f for logs in self._live() for f in logs.futures.logs.values()]
+            for log in [*self._usable_logs(), *futures]:
                 log.close()  # in this thread: a shutdown would use others
             self.close(is_clean=True)
+        if is_killed:
+            self._end_in_exchanges()
         self._let_go()
+
+    def _end_in_exchanges(self) -> None:
+        """Sometimes end between the two names of an exchange of logs."""
+        for name in self.moves.moving():
+            if self.moves.get(name) is not None and self.machine.moving_dice.random() < 0.5:
+                self.moves.prepare(name)
+                with suppress(_KilledError), patch.object(log_moves, "_promote", _kill):
+                    self.moves.replace_current_with_future(name)
 
     def _let_go(self) -> None:
         self._is_open = False
         for logs in self._directories:
             logs.directory.fail("its process has ended")
-            logs._ends.close()
+            logs.ends.close()
         self._unlock()
 
     # --- damage ---
@@ -293,20 +318,32 @@ class FileDisk(LogManager):
 
     # --- in the background ---
 
-    def start_maintenance(self, is_known_topic: Callable[[TopicId], bool]) -> None:
+    def start_maintenance(self, replica_manager: ReplicaManager) -> None:
         """Do some of the periodic tasks, in any sequence."""
         tasks: list[Callable[[], object]] = [
             self.flush,
             self.checkpoint_recovery_points,
             self.checkpoint_log_start_offsets,
             self.clean_up,
-            partial(self.purge, is_known_topic),
+            partial(self.purge, replica_manager.is_known_topic),
         ]
         dice = self.machine.dice
         dice.shuffle(tasks)
         for task in tasks:
             if dice.random() < CARE_PROBABILITY:
                 task()
+        self._move_logs(replica_manager)
+
+    def _move_logs(self, replica_manager: ReplicaManager) -> None:
+        """Sometimes begin to move a log to one of the directories; continue the moves."""
+        machine, dice = self.machine, self.machine.moving_dice
+        manager = ReplicaAlterLogDirsManager(replica_manager, self.moves)
+        if dice.random() < MOVE_PROBABILITY and (hosted := sorted(self.hosted())):
+            path = str(dice.choice(machine.directories).absolute())
+            manager.alter({dice.choice(hosted): path})
+        for name in manager.moving():
+            for _ in range(dice.randrange(4)):
+                manager.advance(name, 0)
 
     # --- inside ---
 
@@ -348,7 +385,10 @@ class FileDisks:
     def make(self, broker_id: BrokerId, now_ms: Callable[[], int]) -> FileDisk:
         """Return the disk of a broker that starts for the first time."""
         dice = random.Random(f"{self._seed}, files of {broker_id}")
-        machine = Machine(broker_id, self._root, self._durable, self._defaults, dice, now_ms)
+        moving_dice = random.Random(f"{self._seed}, moves of {broker_id}")
+        machine = Machine(
+            broker_id, self._root, self._durable, self._defaults, dice, moving_dice, now_ms
+        )
         self._machines.append(machine)
         return FileDisk(machine)
 

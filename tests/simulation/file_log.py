@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from regent.core.errors import RecordsRefusedError
 from regent.core.records import RecordBytes
 from regent.core.replica_logs import AppendedRecords, AppendOrigin
+from regent.storage.log_names import FUTURE
 from regent.storage.log_segment import LogSegment
 from regent.storage.unified_log import UnifiedLog
 from tests.simulation.records import BrokenInvariantError, past_all_guards
@@ -128,7 +129,7 @@ class ObservedFileLog(UnifiedLog):
     @past_all_guards
     def truncate_to(self, offset: int) -> None:
         """Truncate and notify the observer."""
-        if offset < self.log_end_offset:
+        if offset < self.log_end_offset and not self._is_copy:
             self._disk.observer.on_truncated(self)
         super().truncate_to(offset)
 
@@ -137,8 +138,15 @@ class ObservedFileLog(UnifiedLog):
         """Append and notify the observer."""
         end = self.log_end_offset
         super().append_as_follower(records)
+        if self._is_copy:
+            return
         first = sum(batch.last_offset < end for batch in self.batches)
         self._disk.observer.on_followed(self._disk.broker_id, self, first)
+
+    @property
+    def _is_copy(self) -> bool:
+        """Whether this is the copy of a log that is being moved."""
+        return self.path.name.endswith(FUTURE)
 
     def _files(self) -> list[_Contents]:
         """Return the contents of the files of all segments."""

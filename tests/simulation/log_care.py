@@ -27,7 +27,7 @@ class LogCare:
         """Read all logs, run the disk's periodic tasks, and schedule the next time."""
         self._time.schedule(self._broker, VERIFICATION_INTERVAL_MS, self.verify_again_and_again)
         self.verify()
-        self._broker.disk.start_maintenance(self._broker.replica_manager.is_known_topic)
+        self._broker.disk.start_maintenance(self._broker.replica_manager)
 
     def verify(self) -> None:
         """Read all logs."""

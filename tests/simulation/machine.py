@@ -33,11 +33,13 @@ class Machine:
         durable: DurableFiles,
         defaults: LogConfig,
         dice: random.Random,
+        moving_dice: random.Random,
         now_ms: Callable[[], int],
     ) -> None:
         self.broker_id = broker_id
         self.defaults = defaults
         self.dice = dice
+        self.moving_dice = moving_dice
         self.directories = [root / f"{broker_id}-{name}" for name in ("one", "two")]
         self.hidden: dict[int, Path] = {}
         self.hidden_ids: dict[TopicPartition, TopicId | None] = {}

@@ -14,6 +14,7 @@ from regent.core.log_config import LogConfig
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.control import TopicId
 from regent.core.replica_logs import PartitionLog, ReplicaLogs
+from regent.core.replication.replica_manager import ReplicaManager
 from tests.simulation.records import RecordObserver
 from tests.support.memory_logs import StoredBatch
 from tests.support.record_batches import Record
@@ -163,6 +164,6 @@ class SimulatedDisk(ReplicaLogs, Protocol):
 
     # --- in the background ---
 
-    def start_maintenance(self, is_known_topic: Callable[[TopicId], bool]) -> None:
+    def start_maintenance(self, replica_manager: ReplicaManager) -> None:
         """Do some of the periodic tasks."""
         ...

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from regent.core.errors import StorageError
 from regent.storage.leader_epoch_file_cache import LeaderEpochFileCache
+from tests.support.durable_files import DurableFiles
 
 FILE = "leader-epoch-checkpoint"
 UNKNOWN = (-1, -1)
@@ -181,6 +182,17 @@ def test_the_file_is_not_written_without_a_change(tmp_path: Path) -> None:
     (tmp_path / FILE).unlink()
     epochs.flush()
     assert not (tmp_path / FILE).exists()
+
+
+def test_what_an_earlier_process_wrote_is_flushed_too(tmp_path: Path) -> None:
+    epochs_of(tmp_path, (2, 10)).save()  # did not wait for the disk, then the process was killed
+    disk = DurableFiles()
+    epochs = LeaderEpochFileCache(tmp_path)
+    with disk.watched():
+        assert epochs.load()
+        epochs.flush()
+    disk.restore(tmp_path, tmp_path / "after")
+    assert (tmp_path / "after" / FILE).exists()
 
 
 def test_a_missing_file_differs_from_a_file_without_epochs(tmp_path: Path) -> None:

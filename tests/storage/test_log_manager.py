@@ -156,7 +156,7 @@ def test_a_log_that_is_in_two_directories_is_used_in_neither(two: Machine):
 
 def test_other_directories_are_ignored(machine: Machine, caplog: pytest.LogCaptureFixture):
     [directory] = machine.directories
-    names = ["lost+found", "t-x", "t-01", f"t-3.{'a' * 32}-future", "__consumer_offsets-12"]
+    names = ["lost+found", "t-x", "t-01", f"t-3.{'a' * 32}-stray", "__consumer_offsets-12"]
     for name in names:
         (directory / name).mkdir(parents=True)
     (directory / "cleaner-offset-checkpoint").write_text("0\n0\n")

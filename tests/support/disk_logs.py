@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from regent.core.log_config import LogConfig
+from regent.core.log_config import DEFAULT_CLEANER_SETTINGS, CleanerSettings, LogConfig
 from regent.core.model import TopicPartition
 from regent.core.replica_logs import AppendedRecords
 from regent.storage.log_manager import LogManager
@@ -39,7 +39,11 @@ class Machine:
     """
 
     def __init__(
-        self, *directories: Path, defaults: LogConfig = THREE_A_SEGMENT, recovery_threads: int = 1
+        self,
+        *directories: Path,
+        defaults: LogConfig = THREE_A_SEGMENT,
+        recovery_threads: int = 1,
+        cleaner: CleanerSettings = DEFAULT_CLEANER_SETTINGS,
     ) -> None:
         self.directories = list(directories)
         self.defaults = defaults
@@ -47,6 +51,7 @@ class Machine:
         self.failed: list[Path] = []
         self.damaged: list[TopicPartition] = []
         self._recovery_threads = recovery_threads
+        self._cleaner = cleaner
         self._managers: list[LogManager] = []
 
     @property
@@ -65,6 +70,7 @@ class Machine:
             on_records_damaged=lambda name, _: self.damaged.append(name),
             recovery_threads=self._recovery_threads,
             wall_clock_ms=self.clock,
+            cleaner=self._cleaner,
         )
         self._managers.append(manager)
         manager.open()

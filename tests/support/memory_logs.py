@@ -21,6 +21,7 @@ from regent.core.replica_logs import (
     NO_EPOCH_END_OFFSET,
     NO_TIMESTAMP,
     AbortedTransactionStart,
+    ActiveProducer,
     AppendedRecords,
     AppendOrigin,
     EpochEndOffset,
@@ -167,6 +168,10 @@ class MemoryLog:
         self._check_readable()
         ((_, header),) = headers_of(records)
         return self._sequences.begin_verification(header)
+
+    def active_producers(self) -> Sequence[ActiveProducer]:
+        """Return all idempotent producers."""
+        return self._sequences.active()
 
     def append_as_leader(
         self,

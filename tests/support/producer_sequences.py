@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from regent.core.errors import Errors, RecordsRefusedError
-from regent.core.replica_logs import LastOfProducer
+from regent.core.replica_logs import ActiveProducer, LastOfProducer
 from tests.support.record_batches import CONTROL_MASK, TRANSACTIONAL_MASK
 from tests.support.record_checks import Header
 from tests.support.transactions_in_memory import marker_of
@@ -109,6 +109,16 @@ class ProducerSequences:
         return LastOfProducer(
             known[-1].producer_epoch, known[-1].last_sequence, known[-1].last_offset
         )
+
+    def active(self) -> list[ActiveProducer]:
+        """Return the state of every producer; there are no transactions."""
+        return [
+            ActiveProducer(
+                producer_id, last.producer_epoch, last.last_sequence, last.timestamp_ms, -1, -1
+            )
+            for producer_id, batches in self._batches.items()
+            for last in batches[-1:]
+        ]
 
     def add(self, header: Header, batch: bytes) -> None:
         """Store an appended batch or marker."""

@@ -6,6 +6,7 @@ Only uncompressed ones. See ``org.apache.kafka.common.record.DefaultRecordBatch`
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -45,21 +46,45 @@ def batch(
     key: bytes | None = None,
 ) -> bytes:
     """Return a batch with a record for each value, all with the same time and key."""
-    records = b"".join(_record(i, key, value) for i, value in enumerate(values))
-    last = len(values) - 1
-    checked = (
-        _CHECKED.pack(
-            attributes,
-            last,
-            timestamp_ms,
-            timestamp_ms,
-            producer_id,
-            producer_epoch,
-            base_sequence,
-            len(values),
-        )
-        + records
+    return keyed_batch(
+        *((key, value) for value in values),
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        timestamp_ms=timestamp_ms,
+        attributes=attributes,
     )
+
+
+def keyed_batch(
+    *records: tuple[bytes | None, bytes | None],
+    base_offset: int = 0,
+    leader_epoch: int = 0,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    timestamp_ms: int = TIMESTAMP_MS,
+    attributes: int = 0,
+    time_step_ms: int = 0,
+    compress: Callable[[bytes], bytes] = bytes,
+) -> bytes:
+    """Return a batch of keys and values; each is ``time_step_ms`` younger than the one before."""
+    last = len(records) - 1
+    data = b"".join(
+        _record(i, key, value, i * time_step_ms) for i, (key, value) in enumerate(records)
+    )
+    checked = _CHECKED.pack(
+        attributes,
+        last,
+        timestamp_ms,
+        timestamp_ms + last * time_step_ms,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        len(records),
+    ) + compress(data)
     length = CHECKED_FROM - UNCOUNTED_BYTES + len(checked)
     return (
         struct.pack(">qiibI", base_offset, length, leader_epoch, MAGIC, crc32c(checked)) + checked
@@ -76,7 +101,7 @@ def records_of(data: RecordBytes) -> list[Record]:
         assert end <= len(data), f"the batch at {position} is not whole"
         at = position + HEADER.size
         for _ in range(count):
-            size, at = _read_varint(data, at)
+            size, at = read_varint(data, at)
             found.append(_read_record(data, at, base_offset, leader_epoch))
             at += size
         assert at == end, f"the batch at {position} holds more than its records"
@@ -110,10 +135,12 @@ def stamped(data: bytearray | memoryview, position: int, size: int, now_ms: int)
     struct.pack_into(">I", data, position + CHECKED_FROM - 4, checksum)
 
 
-def _record(offset_delta: int, key: bytes | None, value: bytes | None) -> bytes:
+def _record(
+    offset_delta: int, key: bytes | None, value: bytes | None, timestamp_delta: int = 0
+) -> bytes:
     body = b"".join(
-        (b"\0\0", _varint(offset_delta), _sized(key), _sized(value), b"\0")
-    )  # attributes, timestamp delta … number of headers
+        (b"\0", _varint(timestamp_delta), _varint(offset_delta), _sized(key), _sized(value), b"\0")
+    )  # attributes … number of headers
     return _varint(len(body)) + body
 
 
@@ -132,19 +159,20 @@ def _varint(number: int) -> bytes:
 
 
 def _read_record(data: RecordBytes, at: int, base_offset: int, leader_epoch: int) -> Record:
-    _, at = _read_varint(data, at + 1)  # after the attributes: the timestamp delta
-    offset_delta, at = _read_varint(data, at)
+    _, at = read_varint(data, at + 1)  # after the attributes: the timestamp delta
+    offset_delta, at = read_varint(data, at)
     key, at = _read_sized(data, at)
     value, at = _read_sized(data, at)
     return Record(base_offset + offset_delta, leader_epoch, key, value)
 
 
 def _read_sized(data: RecordBytes, at: int) -> tuple[bytes | None, int]:
-    size, at = _read_varint(data, at)
+    size, at = read_varint(data, at)
     return (None, at) if size < 0 else (bytes(data[at : at + size]), at + size)
 
 
-def _read_varint(data: RecordBytes, at: int) -> tuple[int, int]:
+def read_varint(data: RecordBytes, at: int) -> tuple[int, int]:
+    """Return a number and the position after it."""
     read = shift = 0
     while True:
         byte = data[at]

@@ -15,7 +15,9 @@ from regent.config.settings import Settings
 from regent.core.protocol.control import UpdateMetadataBroker, UpdateMetadataEndPoint
 from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
+from regent.storage.log_manager import LogManager
 from regent.transport.kafka.metrics import Closed
 from regent.transport.server import ControlServer
 from regent.transport.sockets import new_context
@@ -65,9 +67,18 @@ class ServedEndpoint:
         self.port: int = self.endpoint.port
         self._lead(topic, control.endpoint)
         started = StartedBroker("localhost:2181", (), self.port, "127.0.0.1", self.port)
+        disk = LogManager([], BROKER)
         self.endpoint.serve(
             Served(
-                self.replica_manager, cache, topics, groups, zookeeper, lambda: "a-cluster", started
+                self.replica_manager,
+                cache,
+                topics,
+                groups,
+                zookeeper,
+                lambda: "a-cluster",
+                started,
+                disk,
+                ReplicaAlterLogDirsManager(self.replica_manager, disk.moves),
             )
         )
 

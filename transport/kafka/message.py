@@ -78,8 +78,17 @@ def until(last: int, *, default: object) -> Any:
 
 def decode(message_type: type[T], request: KafkaRequest) -> T:
     """Return the body of a request; raises ``MalformedRequestError``."""
+    return _read_struct(message_type, request.api_version, request.reader())
+
+
+def decoded(message_type: type[T], body: memoryview, version: int, *, is_flexible: bool) -> T:
+    """Return a message of these bytes; raises ``MalformedRequestError``."""
+    return _read_struct(message_type, version, Reader(body, is_flexible=is_flexible))
+
+
+def _read_struct(message_type: type[T], version: int, reader: Reader) -> T:
     kind: Any = message_type
-    value: T = _struct_reader(kind, request.api_version)(request.reader())
+    value: T = _struct_reader(kind, version)(reader)
     return value
 
 

@@ -12,6 +12,7 @@ from regent.core.records import NO_RECORDS, RecordBytes, Records
 from regent.core.replica_logs import (
     NO_EPOCH_END_OFFSET,
     AbortedTransactionStart,
+    ActiveProducer,
     AppendedRecords,
     AppendOrigin,
     EpochEndOffset,
@@ -192,6 +193,10 @@ class NumberedLog:
 
     def last_of_producer(self, producer_id: int) -> None:
         """Return None, because there are no records."""
+
+    def active_producers(self) -> Sequence[ActiveProducer]:
+        """Return nothing, because there are no records."""
+        return ()
 
     def append_as_leader(
         self,

@@ -93,3 +93,6 @@ def test_settings_of_the_broker_and_of_topics_are_used():
     quotas.on_broker_config({"follower.replication.throttled.rate": "8"})
     assert not quotas.leader.is_throttled(T0)
     assert quotas.follower.is_throttled(U0)
+    quotas.on_broker_config({"replica.alter.log.dirs.io.max.bytes.per.second": "10"})
+    quotas.alter_log_dirs.record(30, 0)
+    assert quotas.alter_log_dirs.pause_ms(0) == 3_000

@@ -1,0 +1,26 @@
+"""What the commands that are Kafka clients have in common: how they find brokers, and an error."""
+
+from __future__ import annotations
+
+from regent.admin.cluster_connection import Cluster
+from regent.config.addresses import bracketed
+from regent.core.errors import BadDataError, RegentError
+
+
+class KafkaClientError(RegentError):
+    """Records could not be written or read, or a request about groups failed."""
+
+
+def client_settings(cluster: Cluster) -> dict[str, str | int | float | bool]:
+    """Return the settings of a client of librdkafka: it begins with all registered brokers.
+
+    It logs nothing, because commands report errors themselves.
+    """
+    with cluster.admin() as admin:
+        registrations = admin.read_brokers().values()
+    infos = [r.info for r in registrations if not isinstance(r, BadDataError)]
+    endpoints = [info.plaintext_endpoint for info in infos if info.plaintext_endpoint is not None]
+    if not endpoints:
+        raise KafkaClientError("no broker is registered")
+    servers = ",".join(f"{bracketed(e.host)}:{e.port}" for e in endpoints)
+    return {"bootstrap.servers": servers, "client.id": "regent-cli", "log_level": 0}

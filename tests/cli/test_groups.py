@@ -1,0 +1,175 @@
+"""``groups`` without a cluster; tests/system/test_consumer_groups.py has one."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import OffsetSpec
+
+from regent.cli import groups_describe, groups_reset
+from regent.cli.group_admin import EARLIEST, LATEST, Group, GroupError, GroupMember
+from regent.core.model import TopicPartition
+from tests.support.fake_cluster import FakeCluster, failing
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+
+NOTHING: dict[str, Any] = {
+    "to_earliest": False,
+    "to_latest": False,
+    "to_offset": None,
+    "shift_by": None,
+    "ago_ms": None,
+    "since_ms": None,
+}
+"""No target of ``groups reset-offsets``."""
+
+COMMANDS = [
+    ("list",),
+    ("describe", "g"),
+    ("reset-offsets", "g", "--all-topics", "--to-latest"),
+    ("delete", "g"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_without_a_broker_there_is_an_error(cluster: FakeCluster, command: tuple[str, ...]) -> None:
+    assert failing(cluster.run("groups", *command)) == "no broker is registered"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_broker_that_does_not_answer_is_a_failure(
+    cluster: FakeCluster, command: tuple[str, ...]
+) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        cluster.add_broker(0, port=silent.getsockname()[1])
+        line = failing(cluster.run("groups", *command, "--timeout-ms", "50"))
+    assert "no answer within 0.05 s (" in line
+    assert "topics describe __consumer_offsets --unavailable-partitions`)" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("describe", "g", "--members", "--state"), "only one of --members and --state goes"),
+        (("delete",), "which group? Give a name"),
+        (("reset-offsets", "--to-latest"), "which group? Give a name"),
+        (("reset-offsets", "g", "--group", "g"), "the group is named twice"),
+        (("reset-offsets", "g", "--all-topics"), "one of these is needed: --to-earliest, "),
+        (
+            ("reset-offsets", "g", "--to-latest", "--shift-by", "-1"),
+            "only one of these is needed: --to-earliest, ",
+        ),
+        (("reset-offsets", "g", "--to-offset", "-1"), "-1 is not in the range"),
+        (("reset-offsets", "g", "--by-duration", "1"), "'1' is not a duration such as PT1H"),
+        (("reset-offsets", "g", "--to-datetime", "soon"), "'soon' is not a time such as"),
+        (("reset-offsets", "g", "--execute", "--dry-run"), "do not go together"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    cluster: FakeCluster, arguments: tuple[str, ...], problem: str
+) -> None:
+    result = cluster.run("groups", *arguments)
+    assert result.exit_code == 2
+    assert problem in result.stderr
+
+
+@pytest.mark.parametrize("command", ["describe", "delete", "reset-offsets"])
+def test_an_empty_name_is_refused(cluster: FakeCluster, command: str) -> None:
+    options = ("--all-topics", "--to-latest") if command == "reset-offsets" else ()
+    assert failing(cluster.run("groups", command, "", *options)) == "group '' is empty"
+
+
+class Offsets:
+    """The offsets of three partitions; a record of time 100 is at offset 7 of each."""
+
+    def __init__(self, start: int | None, end: int | None) -> None:
+        self._found = {"EARLIEST": start, "LATEST": end}
+
+    def offsets(
+        self, partitions: Collection[TopicPartition], spec: OffsetSpec
+    ) -> dict[TopicPartition, int | None]:
+        if spec is EARLIEST or spec is LATEST:
+            found = self._found["EARLIEST" if spec is EARLIEST else "LATEST"]
+        else:
+            found = 7 if spec._value <= 100 else -1
+        return dict.fromkeys(partitions, found)
+
+
+@pytest.mark.parametrize(
+    ("options", "offset", "said"),
+    [
+        ({"to_earliest": True}, 2, ""),
+        ({"to_latest": True}, 12, ""),
+        ({"to_offset": 0}, 2, "partition t-0 has no offset 0: 2 instead\n"),
+        ({"to_offset": 13}, 12, "partition t-0 has no offset 13: 12 instead\n"),
+        ({"to_offset": 3}, 3, ""),
+        ({"shift_by": -3}, 6, ""),
+        ({"shift_by": -9}, 2, "partition t-0 has no offset 0: 2 instead\n"),
+        ({"since_ms": 100}, 7, ""),
+        ({"since_ms": 101}, 12, ""),
+    ],
+)
+def test_new_offsets_are_inside_of_the_log(
+    options: dict[str, Any], offset: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = groups_reset._target(**{**NOTHING, **options})
+    offsets = groups_reset._new_offsets(Offsets(2, 12), [T0], {T0: 9}, target)
+    assert offsets == {T0: offset}
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(
+    ("options", "offsets", "problem"),
+    [
+        ({"shift_by": 1}, Offsets(0, 5), "partition t-1 has no committed offset to shift"),
+        ({"to_latest": True}, Offsets(0, None), "partition t-1: its leader does not tell its"),
+    ],
+)
+def test_an_offset_that_cannot_be_known_is_an_error(
+    options: dict[str, Any], offsets: Offsets, problem: str
+) -> None:
+    target = groups_reset._target(**{**NOTHING, **options})
+    with pytest.raises(GroupError, match=problem):
+        groups_reset._new_offsets(offsets, [T1], {T0: 9}, target)
+
+
+def test_a_time_without_a_zone_is_in_utc() -> None:
+    assert groups_reset._moment(None, None, "2026-01-31T00:00:00") == 1_769_817_600_000
+    assert groups_reset._moment(None, None, "2026-01-31T00:00:00Z") == 1_769_817_600_000
+    assert groups_reset._moment(None, None, "2026-01-31T01:00:00.001+01:00") == 1_769_817_600_001
+
+
+def group(*members: GroupMember) -> Group:
+    return Group("g", "Stable", 0, "127.0.0.1:9092", "range", members)
+
+
+def member(name: str, *partitions: TopicPartition) -> GroupMember:
+    return GroupMember(name, None, "client", "/127.0.0.1", partitions)
+
+
+def test_offsets_are_those_that_are_committed_or_assigned() -> None:
+    first, idle = member("first", T0, T1), member("idle")
+    rows = groups_describe._offsets_of(
+        group(first, idle), {T1: 5, U0: 9}, {T0: 3, T1: 12, U0: None}
+    )
+    assert [(row.topic_partition, row.current_offset, row.lag, row.member) for row in rows] == [
+        (T0, None, None, first),
+        (T1, 5, 7, first),
+        (U0, 9, None, None),
+        (None, None, None, idle),
+    ]
+
+
+def test_offsets_beyond_the_end_have_no_lag() -> None:
+    (row,) = groups_describe._offsets_of(group(), {T0: 9}, {T0: 5})
+    assert row.lag == 0
+
+
+def test_an_assignment_is_shown_by_topic() -> None:
+    reader = member("m", T0, T1, U0)
+    row = groups_describe._member_row(group(reader), reader)
+    assert row == ("g", "m", "/127.0.0.1", "client", 3, ["t(0,1)", "u(0)"])

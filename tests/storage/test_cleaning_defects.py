@@ -1,0 +1,135 @@
+"""Defects that are planted into the log cleaner on purpose are found by its random histories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from regent.storage.batch_cleaning import BatchCleaning
+from regent.storage.log_cleaner import Cleaning
+from regent.storage.log_contents import LogContents
+from regent.storage.log_names import DELETED_SUFFIX, SWAP_SUFFIX
+from regent.storage.log_segment import LogSegment
+from regent.storage.offset_map import OffsetMap
+from regent.storage.record_batch import BatchHeader
+from regent.storage.unified_log import UnifiedLog
+from tests.storage.test_cleaning_histories import CleaningHistory
+
+Patch = AbstractContextManager[Any]
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    """Do nothing."""
+
+
+def past_high_watermark() -> Patch:
+    """Clean records that are not committed."""
+    return patch.object(UnifiedLog, "last_stable_offset", 2**62)
+
+
+def tombstones_at_once() -> Patch:
+    """Drop tombstones in the first cleaning."""
+    kept = BatchCleaning._kept
+
+    def without(self: BatchCleaning, *args: Any) -> Any:
+        return [record for record in kept(self, *args) if not record[5]]
+
+    return patch.object(BatchCleaning, "_kept", without)
+
+
+def horizon_of_now() -> Patch:
+    """Let tombstones go in the second cleaning, however early it is."""
+    init = BatchCleaning.__init__
+
+    def without(self: BatchCleaning, *args: Any, **options: Any) -> None:
+        init(self, *args, **{**options, "delete_retention_ms": 0})
+
+    return patch.object(BatchCleaning, "__init__", without)
+
+
+def no_empty_batches() -> Patch:
+    """Drop the last batch of a live producer."""
+    return patch.object(BatchCleaning, "_emptied", nothing)
+
+
+def last_offset_of_the_last_record() -> Patch:
+    """End an empty batch where it begins."""
+    emptied = BatchHeader.emptied
+    return patch.object(
+        BatchHeader, "emptied", lambda self: emptied(self)._replace(last_offset_delta=0)
+    )
+
+
+def partial_map_for_all() -> Patch:
+    """Take a full map for one of the whole dirty part."""
+    build = Cleaning._build_map
+
+    def built(self: Cleaning) -> None:
+        build(self)
+        self._offsets.latest_offset = max(self._offsets.latest_offset, self._found.bound - 1)
+
+    return patch.object(Cleaning, "_build_map", built)
+
+
+def oldest_wins() -> Patch:
+    """Keep the first offset of a key."""
+    put_all = OffsetMap.put_all
+
+    def put(self: OffsetMap, *args: Any) -> bool:
+        before = dict(self._offsets)
+        done = put_all(self, *args)
+        self._offsets.update(before)
+        return done
+
+    return patch.object(OffsetMap, "put_all", put)
+
+
+def deleted_first() -> Patch:
+    """Remove the old segments before the copy has its name."""
+
+    def replace(self: LogContents, cleaned: LogSegment, replaced: list[LogSegment]) -> bool:
+        start = self.segments.index(replaced[0])
+        for segment in replaced:
+            segment.rename_suffix(DELETED_SUFFIX)
+        cleaned.rename_suffix(SWAP_SUFFIX)
+        cleaned.rename_suffix("")
+        self.segments[start : start + len(replaced)] = [cleaned]
+        return True
+
+    return patch.object(LogContents, "replace", replace)
+
+
+DEFECTS: list[tuple[Callable[[], Patch], int]] = [
+    (past_high_watermark, 10),
+    (tombstones_at_once, 10),
+    (horizon_of_now, 12),
+    (no_empty_batches, 12),
+    (last_offset_of_the_last_record, 12),
+    (partial_map_for_all, 18),
+    (oldest_wins, 25),
+    (deleted_first, 25),
+]
+"""Each with the number of steps of histories that find it quickly."""
+
+
+@pytest.mark.parametrize(
+    ("defect", "steps"), DEFECTS, ids=[defect.__name__ for defect, _ in DEFECTS]
+)
+def test_a_planted_defect_is_found(defect: Callable[[], Patch], steps: int) -> None:
+    same = settings(
+        max_examples=500,
+        stateful_step_count=steps,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        print_blob=False,
+    )
+    with pytest.raises(AssertionError), defect():
+        run_state_machine_as_test(CleaningHistory, settings=same)
