@@ -254,14 +254,18 @@ class LogContents:
         self, offset: int, records: Records
     ) -> Sequence[AbortedTransactionStart]:
         """Return the aborted transactions among records read from ``offset`` on, or some more."""
+        found = self.aborted_between(offset, self._end_of(offset, records))
+        return [AbortedTransactionStart(entry.producer_id, entry.first_offset) for entry in found]
+
+    def aborted_between(self, offset: int, end: int) -> Sequence[AbortedTransaction]:
+        """Return the aborted transactions with records from ``offset`` to before ``end``."""
         found: list[AbortedTransaction] = []
-        end = self._end_of(offset, records)
         for segment in self.segments_from(offset):
             of_segment, are_all = self.transactions_of(segment).collect(offset, end)
             found += of_segment
             if are_all:
                 break
-        return [AbortedTransactionStart(entry.producer_id, entry.first_offset) for entry in found]
+        return found
 
     def _end_of(self, offset: int, records: Records) -> int:
         """Return an offset after ``records``, not far from their end."""
