@@ -181,14 +181,7 @@ class BrokerProcess(ControllerListener):
                 self._transactions,
             )
         )
-        for published in (
-            self._metrics(server),
-            TopicMetrics(self._topics),
-            GuardianMetrics(self._guardian),
-            KafkaClientMetrics(lambda: kafka_endpoint.metrics, self._replica_manager),
-        ):
-            metrics.publish(published)
-            self._undo.callback(metrics.withdraw, published)
+        self._publish(metrics, server, kafka_endpoint)
         return BrokerAddress(
             id=broker_id,
             host=advertised.host,
@@ -197,6 +190,18 @@ class BrokerProcess(ControllerListener):
             replication_port=advertised.replication_port,
             metrics_port=metrics.port,
         )
+
+    def _publish(
+        self, metrics: MetricsServer, server: ControlServer, kafka_endpoint: KafkaEndpoint
+    ) -> None:
+        for published in (
+            self._metrics(server),
+            TopicMetrics(self._topics),
+            GuardianMetrics(self._guardian),
+            KafkaClientMetrics(lambda: kafka_endpoint.metrics, self._replica_manager),
+        ):
+            metrics.publish(published)
+            self._undo.callback(metrics.withdraw, published)
 
     def _started(self, advertised: AdvertisedListeners, port: int) -> StartedBroker:
         directories = log_directories(self._settings, self._options.data_dir.absolute())

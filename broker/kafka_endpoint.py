@@ -179,9 +179,9 @@ class KafkaEndpoint:
             ),
             *group_apis(groups),
             *group_offset_apis(groups, cache),
-            *(() if transactions is None else _apis_of_transactions(transactions, served, groups)),
             *describe_producers_apis(replicas, cache, self._queries),
             *log_dir_apis(replicas, served.log_directories, served.log_mover, self._queries),
+            *(() if transactions is None else _apis_of_transactions(transactions, served, groups)),
         ]
 
 

@@ -111,7 +111,7 @@ def test_transactions_are_whole_while_brokers_die(
     topic = new_topic(2, min_insync_replicas=2)
     producer = TransactionalProducer(cluster.bootstrap_servers, topic, transactional_id)
     committed: list[str] = []
-    for broker_id in range(BROKERS):
+    for broker_id in BROKERS:
         producer.write(f"kept-{broker_id}-a", f"kept-{broker_id}-b")
         cluster.kill(broker_id)
         producer.end(is_commit=True)
