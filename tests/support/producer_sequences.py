@@ -33,7 +33,8 @@ class ProducerSequences:
         self._batches: dict[int, list[SequencedBatch]] = {}
         self._epochs: dict[int, int] = {}  # of markers, which may be newer than those of batches
         self._coordinator_epochs: dict[int, int] = {}
-        self._open: set[int] = set()
+        self._timestamps: dict[int, int] = {}
+        self._open: dict[int, int] = {}  # transactions, with their first offsets
         self._guards: dict[int, int] = {}
         self._guard_count = 0
 
@@ -111,14 +112,22 @@ class ProducerSequences:
         )
 
     def active(self) -> list[ActiveProducer]:
-        """Return the state of every producer; there are no transactions."""
+        """Return the state of every producer."""
         return [
             ActiveProducer(
-                producer_id, last.producer_epoch, last.last_sequence, last.timestamp_ms, -1, -1
+                producer_id,
+                epoch,
+                self._last_sequence(producer_id, epoch),
+                self._timestamps[producer_id],
+                self._coordinator_epochs.get(producer_id, -1),
+                self._open.get(producer_id, -1),
             )
-            for producer_id, batches in self._batches.items()
-            for last in batches[-1:]
+            for producer_id, epoch in self._epochs.items()
         ]
+
+    def _last_sequence(self, producer_id: int, epoch: int) -> int:
+        last = self._batches.get(producer_id, [])[-1:]
+        return next((batch.last_sequence for batch in last if batch.producer_epoch == epoch), -1)
 
     def add(self, header: Header, batch: bytes) -> None:
         """Store an appended batch or marker."""
@@ -127,11 +136,12 @@ class ProducerSequences:
         if producer_id < 0 or (header.attributes & CONTROL_MASK and marker is None):
             return
         self._epochs[producer_id] = header.producer_epoch
+        self._timestamps[producer_id] = header.max_timestamp
         if header.attributes & TRANSACTIONAL_MASK:
             self._guards.pop(producer_id, None)
-            self._open.add(producer_id)
+            self._open.setdefault(producer_id, header.base_offset)
         if marker is not None:
-            self._open.discard(producer_id)
+            self._open.pop(producer_id, None)
             self._coordinator_epochs[producer_id] = marker[1]
         else:
             self._batches.setdefault(header.producer_id, []).append(
@@ -146,9 +156,16 @@ class ProducerSequences:
             )
 
     def truncate_to(self, offset: int) -> None:
-        """Forget the batches at or after ``offset``."""
+        """Forget the batches at or after ``offset``, of a log without transactions."""
         for producer_id, batches in list(self._batches.items()):
-            self._batches[producer_id] = [b for b in batches if b.last_offset < offset]
+            kept = [batch for batch in batches if batch.last_offset < offset]
+            self._batches[producer_id] = kept
+            if kept:
+                self._epochs[producer_id] = kept[-1].producer_epoch
+                self._timestamps[producer_id] = kept[-1].timestamp_ms
+            else:
+                del self._batches[producer_id], self._epochs[producer_id]
+                del self._timestamps[producer_id]
 
 
 def successor(sequence: int) -> int:

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pytest
 
 from regent.core.errors import Errors, RecordsRefusedError
-from regent.core.replica_logs import AppendOrigin, PartitionLog
+from regent.core.replica_logs import ActiveProducer, AppendOrigin, PartitionLog
 from tests.storage.contract.hosts import T1, Host, create, log_of
 from tests.storage.contract.records import EVERYTHING, append, values
-from tests.support.record_batches import resealed
+from tests.support.record_batches import TIMESTAMP_MS, resealed
 from tests.support.transactional_batches import ABORT, COMMIT, emptied, in_transaction, marker
 
 ONE, TWO = 4_001, 4_002
@@ -111,6 +111,21 @@ def test_a_truncation_opens_a_transaction_again(log: PartitionLog, producers: Pr
     assert log.first_unstable_offset(1) == 0
     assert producers.end(ONE, ABORT) == 1
     assert log.first_unstable_offset(2) is None
+
+
+def test_tools_see_the_open_transactions_and_the_coordinators(
+    log: PartitionLog, producers: Producers
+):
+    producers.send(ONE)
+    producers.send(TWO, b"a", b"b")
+    producers.end(ONE, COMMIT, coordinator_epoch=7)
+    fencing = marker(ABORT, producer_id=3, producer_epoch=2, coordinator_epoch=8)
+    log.append_as_leader(fencing, 1, AppendOrigin.COORDINATOR)
+    assert set(log.active_producers()) == {
+        ActiveProducer(ONE, 0, 0, TIMESTAMP_MS, 7, -1),
+        ActiveProducer(TWO, 0, 1, TIMESTAMP_MS, -1, 1),
+        ActiveProducer(3, 2, -1, TIMESTAMP_MS, 8, -1),
+    }
 
 
 # --- what is refused ------------------------------------------------------------------------------
