@@ -13,7 +13,7 @@ from regent.core.compression import compressed
 from regent.core.records import RecordBytes
 from regent.core.replica_logs import LastOfProducer
 from regent.storage.cleaned_transactions import CleanedTransactions
-from regent.storage.offset_map import OffsetMap
+from regent.storage.offset_map import GOES, TOMBSTONE, OffsetMap
 from regent.storage.record_batch import BatchHeader, encode, read_header
 from regent.storage.record_decoder import (
     DecodedRecord,
@@ -36,7 +36,6 @@ class BatchCleaning:
 
     ``offsets`` has the newest offset of each key. ``producers`` has the last batch of each live
     producer: that batch stays, even empty, because it has the producer's sequence number.
-    ``keyless`` counts the records that were removed because they have no key.
     """
 
     def __init__(
@@ -48,7 +47,6 @@ class BatchCleaning:
         now_ms: int,
         delete_retention_ms: int,
     ) -> None:
-        self.keyless = 0
         self._offsets = offsets
         self._transactions = transactions
         self._producers = producers
@@ -63,6 +61,13 @@ class BatchCleaning:
             return self._emptied(header)
         if header.base_offset > self._offsets.latest_offset:
             return CleanedBatch(header, data)
+        marks = self._offsets.marks(header)
+        if marks is not None:
+            gone = marks.count(GOES)
+            if gone == header.record_count:
+                return self._emptied(header)
+            if gone == 0 and TOMBSTONE not in marks:
+                return CleanedBatch(header, data)
         records = uncompressed(header, data)
         kept = self._kept(header, records)
         if not kept:
@@ -85,10 +90,9 @@ class BatchCleaning:
             _, _, _, delta, key, is_tombstone = record
             offset = base_offset + delta
             if offset <= latest:
-                if key is None:
-                    self.keyless += 1
+                if key is None or newest_of(key) > offset:
                     continue
-                if newest_of(key) > offset or (is_tombstone and drops_tombstones):
+                if is_tombstone and drops_tombstones:
                     continue
             kept.append(record)
         return kept

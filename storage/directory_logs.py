@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -91,6 +92,7 @@ class DirectoryLogs:
         self._checkpoints = DirectoryCheckpoints(directory)
         self.suspects = SuspectLogs(directory.path)
         self.ends = LogEndOffsetFile(directory.path)
+        self._cleaned_lock = threading.Lock()  # taken before that of checkpoints only
 
     @property
     def is_offline(self) -> bool:
@@ -348,6 +350,7 @@ class DirectoryLogs:
         log = self.logs[topic_partition] = self._add(topic_partition, contents, topic_id)
         with self.directory:
             self.ends.note(topic_partition, contents.log_end_offset)
+        self.checkpoint_cleaned_offsets()
         committed = min(progress.high_watermark, contents.log_end_offset)
         log.stray_high_watermark = log.retention_limit = self.high_watermarks[topic_partition] = (
             committed
@@ -445,8 +448,7 @@ class DirectoryLogs:
         if topic_partition in self.logs:  # not for a future log
             self.ends.note(topic_partition, log_end_offset)
 
-    def _on_truncated(self, log: UnifiedLog) -> None:
-        del log
+    def _on_truncated(self, _: UnifiedLog) -> None:
         self.checkpoint_recovery_points()
         self.checkpoint_log_start_offsets()
         self.checkpoint_cleaned_offsets()
@@ -476,12 +478,13 @@ class DirectoryLogs:
 
         Logs that could not be opened keep their entry, which explains gaps in them.
         """
-        former = self._checkpoints.written(CLEANED_OFFSETS)
-        offsets = {name: former[name] for name in list(self.refused) if name in former}
-        for log in self.all_logs():
-            if log.first_dirty != NEVER_CLEANED:
-                offsets[log.topic_partition] = log.first_dirty
-        self._checkpoints.write(CLEANED_OFFSETS, offsets)
+        with self._cleaned_lock:  # the offsets of a truncation must not be followed by older ones
+            former = self._checkpoints.written(CLEANED_OFFSETS)
+            offsets = {name: former[name] for name in list(self.refused) if name in former}
+            for log in self.all_logs():
+                if log.first_dirty != NEVER_CLEANED:
+                    offsets[log.topic_partition] = log.first_dirty
+            self._checkpoints.write(CLEANED_OFFSETS, offsets)
 
     def all_logs(self) -> list[UnifiedLog]:
         """Return all logs: of a partition there is a current or a future log here, not both."""

@@ -92,6 +92,7 @@ class Cleaning:
         self._offsets = work.new_map()
         self._transactions = CleanedTransactions(self._note_aborted)
         self._index = TransactionIndex()  # of the present copy
+        self._modified_ns = 0  # of the segment that is being read
         with self._log.exclusively() as contents:
             self._config: LogConfig = contents.config
             self._sources = [
@@ -108,6 +109,7 @@ class Cleaning:
         self._build_map()
         end = self._offsets.latest_offset + 1
         self.stats.map_utilization = self._offsets.utilization
+        self.stats.keyless = self._offsets.keyless
         bound = self._found.bound
         sources = [
             s for s in self._sources if s.segment.base_offset < end and s.end_offset <= bound
@@ -122,7 +124,7 @@ class Cleaning:
 
     def _build_map(self) -> None:
         offsets, start, bound = self._offsets, self._found.first_dirty, self._found.bound
-        offsets.latest_offset = start - 1
+        offsets.begin(start)
         transactions = CleanedTransactions()
         transactions.add(self._aborted_between(start, bound))
         for source in self._sources:
@@ -140,7 +142,7 @@ class Cleaning:
                 transactions.is_marker_done(header, marker_of(header, data))
             elif not transactions.is_aborted(header):
                 records = records_of(uncompressed(header, data), header.record_count)
-                if not offsets.put_all(records, header.base_offset, start):
+                if not offsets.put_all(header, records):
                     return False
             if header.last_offset >= start:
                 offsets.latest_offset = header.last_offset
@@ -162,7 +164,6 @@ class Cleaning:
                 delete_retention_ms=self._config.delete_retention_ms,
             )
             self._copy_group([_Source(segment, ends[segment]) for segment in group], cleaning)
-            self.stats.keyless += cleaning.keyless
 
     def _copy_group(self, group: list[_Source], cleaning: BatchCleaning) -> None:
         first = group[0].segment
@@ -172,7 +173,7 @@ class Cleaning:
         self._index = copy.transactions
         try:
             self._fill(copy, self._cleaned(group, cleaning))
-            self._finish(copy, group[-1].segment)
+            self._finish(copy)
         except BaseException:
             with suppress(StorageError):
                 copy.delete()
@@ -216,16 +217,15 @@ class Cleaning:
         self.stats.bytes_written += size
         self._work.on_bytes(size)
 
-    def _finish(self, copy: LogSegment, last: LogSegment) -> None:
+    def _finish(self, copy: LogSegment) -> None:
         """Flush a copy, with the modification time of the last of its sources."""
         copy.seal()
         copy.flush()
         try:
-            modified_ns = last.path.stat().st_mtime_ns
-            os.utime(copy.path, ns=(modified_ns, modified_ns))
+            os.utime(copy.path, ns=(self._modified_ns, self._modified_ns))
         except OSError as error:
             raise storage_error(copy.path, error) from None
-        copy.verified.note(modified_ns)
+        copy.verified.note(self._modified_ns)
 
     # --- both ---
 
@@ -243,6 +243,7 @@ class Cleaning:
         segment = source.segment
         try:
             file, position = self._open(segment, start)
+            self._modified_ns = file.modified_ns()
             lowest = segment.base_offset
             batches = file.whole_batches(position, segment.size, self._work.buffer_bytes)
             for placed in check_order(batches, segment.path, lowest, source.end_offset):

@@ -32,6 +32,7 @@ from regent.storage.offset_map import OffsetMap
 from regent.storage.unified_log import UnifiedLog
 
 _BREATH_S = 0.000_05  # other threads wait for the interpreter: 5 ms each time without these pauses
+_WAIT_S = 0.05  # until it is checked again whether a cleaning must end
 _log = logging.getLogger(__name__)
 
 
@@ -61,9 +62,10 @@ class LogCleanerManager:
         self._on_damaged = on_damaged
         self._uncleanable: frozenset[UnifiedLog] = frozenset()
         self._stopped = threading.Event()
+        self._in_hand: UnifiedLog | None = None
         self._ran_at_ms = wall_clock_ms()
         self.throttle = IoThrottle(
-            settings.log_cleaner_io_max_bytes_per_second, time.monotonic, self._stopped.wait
+            settings.log_cleaner_io_max_bytes_per_second, time.monotonic, self._wait
         )
 
     # --- the thread of the cleaner ---
@@ -84,6 +86,7 @@ class LogCleanerManager:
         try:
             return self._clean(chosen)
         finally:
+            self._in_hand = None
             self.states.end(topic_partition)
 
     def stop(self) -> None:
@@ -185,6 +188,7 @@ class LogCleanerManager:
         return True
 
     def _work(self, log: UnifiedLog) -> Work:
+        self._in_hand = log
         worked, begun = 0, time.monotonic()
 
         def on_bytes(size: int) -> None:
@@ -194,12 +198,19 @@ class LogCleanerManager:
                 return
             self._check(log)
             self.throttle.note(worked)
-            self._check(log)
             time.sleep(_BREATH_S)
             worked, begun = 0, time.monotonic()
 
         buffer_bytes = self._settings.log_cleaner_io_buffer_size // 2
         return Work(self.new_map, buffer_bytes, on_bytes, self._checkpoint)
+
+    def _wait(self, seconds: float) -> None:
+        """Wait, for the throttle, as long as the cleaning need not end."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self._stopped.wait(min(left, _WAIT_S))
+            if self._in_hand is not None:
+                self._check(self._in_hand)
 
     def _check(self, log: UnifiedLog) -> None:
         is_aborted = self.states.is_aborted(log.topic_partition)

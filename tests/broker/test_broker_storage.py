@@ -22,12 +22,13 @@ from regent.core.protocol.client import ACKS_LEADER
 from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.replication_quota import ReplicationQuotas
+from regent.testing.waits import eventually
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.disk_logs import flip_byte
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from tests.support.record_batches import batch, values_of
 from tests.support.replicas import PARTITION, lead_and_follow
-from tests.support.stage import Stage, actor_of, ask
+from tests.support.stage import TIMEOUT_S, Stage, actor_of, ask
 
 BROKER_ID = 1
 SEGMENT = f"{PARTITION}/{0:020d}.log"
@@ -198,3 +199,24 @@ def test_a_broker_without_a_usable_directory_does_not_start(disk: Disk) -> None:
     with pytest.raises(StorageError) as refused:
         disk.open()
     assert "\n" not in str(refused.value)
+
+
+def test_a_thread_compacts_logs_until_the_broker_stops(stage: Stage, disk: Disk) -> None:
+    storage = disk.open(
+        log_cleanup_policy="compact",
+        log_cleaner_backoff_ms=1,
+        log_cleaner_min_cleanable_ratio=0.0,
+        log_segment_bytes=100,
+    )
+    manager = lead(stage, storage.logs)
+    for value in (b"1", b"2", b"3"):
+        records = {PARTITION: batch(value, key=b"key")}
+        manager.produce(ACKS_LEADER, records, monotonic_ms(), lambda _: None)
+    storage.start_maintenance(manager, lambda: None)
+    manager.checkpoint_high_watermarks()
+    log = storage.logs.get(PARTITION)
+    assert log is not None
+    eventually(lambda: log.first_dirty == 2, "the closed segments are clean", TIMEOUT_S)
+    assert values_in(storage.logs) == [b"2"]
+    storage.close()
+    assert not any("log-cleaner" in thread.name for thread in threading.enumerate())

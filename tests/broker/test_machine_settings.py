@@ -76,16 +76,15 @@ def test_every_log_setting_is_used():
         "log.message.timestamp.type": "LogAppendTime",
         "log.message.downconversion.enable": False,
         "log.cleaner.min.cleanable.ratio": 0.25,
+        "log.cleanup.policy": "compact",
     }
     given = {
-        name: others.get(name, 1_001 + number)
-        for number, name in enumerate(BROKER_NAMES.values())
-        if name != "log.cleanup.policy"
+        name: others.get(name, 1_001 + number) for number, name in enumerate(BROKER_NAMES.values())
     }
     table = {name.replace(".", "_"): value for name, value in given.items()}
     config = log_defaults(load_settings(None, {"log": table}))
     values = {name: getattr(config, field) for field, name in BROKER_NAMES.items()}
-    assert values == {"log.cleanup.policy": "delete", **given}
+    assert values == given
 
 
 def test_log_directories_are_in_the_data_directory_or_absolute():

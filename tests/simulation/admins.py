@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 
 from regent.core.admin.config_changes import DEFAULT_BROKER
 from regent.core.admin.topic_settings import UNCLEAN_LEADER_ELECTION
+from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
 from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
 from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
@@ -97,7 +98,7 @@ class Admins:
         return topics
 
     def _a_topic(self) -> str | None:
-        topics = sorted(self._topics())
+        topics = sorted(self._topics().keys() - {GROUP_METADATA_TOPIC})
         return self._random.choice(topics) if topics else None
 
     def _some_partitions(self) -> list[TopicPartition]:
@@ -159,7 +160,7 @@ class Admins:
 
     def delete_topic(self, out_of_reach: Collection[str] = ()) -> None:
         """Request the deletion of a topic, if possible one with replicas on these brokers."""
-        disturbed = sorted(self._topics().keys() & out_of_reach)
+        disturbed = sorted((self._topics().keys() & out_of_reach) - {GROUP_METADATA_TOPIC})
         topic = self._random.choice(disturbed) if disturbed else self._a_topic()
         if topic is not None:
             self._note("delete %s", topic)
@@ -201,7 +202,11 @@ class Admins:
 
         Return whether it was the znode of a topic.
         """
-        topics = [t for t in sorted(self._topics()) if TopicZNode.path(t) in paths]
+        topics = [
+            topic
+            for topic in sorted(self._topics().keys() - {GROUP_METADATA_TOPIC})
+            if TopicZNode.path(topic) in paths
+        ]
         if topics:
             self._expand(self._random.choice(topics))
         path = ReassignPartitionsZNode.PATH

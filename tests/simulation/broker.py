@@ -43,10 +43,12 @@ from tests.simulation.channel import FEW_REQUESTS, REQUEST_TIMEOUT_MS, Channel
 from tests.simulation.client_requests import (
     ConsumeRequest,
     DeleteRecordsRequest,
+    GroupCall,
     ProduceRequest,
 )
 from tests.simulation.config_listener import ConfigListener
 from tests.simulation.fetchers import Fetchers
+from tests.simulation.group_server import GroupServer, GroupWorld
 from tests.simulation.isr_writer import IsrWriter
 from tests.simulation.log_care import LogCare
 from tests.simulation.network import AnswerBody, Exchange, Network
@@ -87,6 +89,7 @@ class World:
     inbox_limit: int = MAX_EVENTS  # of events for one controller
     channel_limit: int = FEW_REQUESTS  # of queued requests for one broker
     control_requests_received: int = 0  # by all brokers, accepted or not
+    groups: GroupWorld | None = None  # None: no broker coordinates groups
 
 
 class CountedTopicIds:
@@ -176,6 +179,7 @@ class SimulatedBroker:
         self._isr_writer = IsrWriter(self)
         self.configs = ConfigListener(self)
         self._log_care = LogCare(self)
+        self.groups = None if world.groups is None else GroupServer(self, world.groups)
 
     def start(self) -> None:
         """Listen, register, and start the periodic tasks."""
@@ -377,6 +381,9 @@ class SimulatedBroker:
         match request:
             case FetchRequest() | ProduceRequest() | ConsumeRequest() | DeleteRecordsRequest():
                 self.record_server.serve(exchange)
+            case GroupCall():
+                assert self.groups is not None
+                self.groups.serve(exchange)
             case LeaderAndIsrRequest() | StopReplicaRequest() | UpdateMetadataRequest():
                 if isinstance(request, LeaderAndIsrRequest) and not self.configs.prepare(request):
                     return  # the controller sends it again

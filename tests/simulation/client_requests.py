@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import (
@@ -13,6 +13,7 @@ from regent.core.protocol.client import (
     DeletedRecords,
     ProducedPartition,
 )
+from regent.core.protocol.groups import GroupRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,5 +62,19 @@ class DeleteRecordsResponse:
     outcome: DeletedRecords
 
 
-ClientRequest: TypeAlias = ProduceRequest | ConsumeRequest | DeleteRecordsRequest
-ClientResponse: TypeAlias = ProduceResponse | ConsumeResponse | DeleteRecordsResponse
+@dataclass(frozen=True, slots=True)
+class GroupCall:
+    """A request to a group coordinator."""
+
+    request: GroupRequest[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAnswer:
+    """What the coordinator answers."""
+
+    result: Any
+
+
+ClientRequest: TypeAlias = ProduceRequest | ConsumeRequest | DeleteRecordsRequest | GroupCall
+ClientResponse: TypeAlias = ProduceResponse | ConsumeResponse | DeleteRecordsResponse | GroupAnswer

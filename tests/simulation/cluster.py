@@ -30,6 +30,7 @@ from tests.simulation.broker import MAX_EVENTS, SimulatedBroker, World
 from tests.simulation.channel import MANY_REQUESTS
 from tests.simulation.disk import Disk
 from tests.simulation.fetchers import FETCH_INTERVAL_MS
+from tests.simulation.group_server import GroupWorld
 from tests.simulation.network import Exchange, Network
 from tests.simulation.records import RecordObserver
 from tests.simulation.simulated_logs import LostBatches, SimulatedDisk
@@ -76,7 +77,7 @@ class Cluster:
     """Brokers, their disks, ZooKeeper, time, and the messages in flight.
 
     ``brokers``: how many to start, or their ids. ``settings`` is called for each process.
-    ``disk_for`` makes the disk of each broker, once.
+    ``disk_for`` makes the disk of each broker, once. ``groups``: brokers coordinate groups.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Cluster:
         settings: Callable[[], ControllerSettings] = short_settings,
         replication: ReplicationSettings = REPLICATION,
         disk_for: DiskFor = Disk,
+        groups: GroupWorld | None = None,
     ) -> None:
         self.time = VirtualTime()
         self._last_step_ms = 0
@@ -99,6 +101,7 @@ class Cluster:
         self.hook_for: Callable[[SimulatedBroker], Hook | None] = lambda broker: None
         self.after_step: Callable[[], None] = lambda: None
         self.before_rest: Callable[[], None] = lambda: None
+        self.rest_step_ms = FETCH_INTERVAL_MS
         self.handle_control_request: Callable[[SimulatedBroker, Exchange], ControlResponse] = (
             SimulatedBroker.handle_control_request
         )
@@ -120,6 +123,7 @@ class Cluster:
             handle=lambda broker, event: self.handle(broker, event),
             observer=RecordObserver(),
             on_control_request=lambda broker, order: self.on_control_request(broker, order),
+            groups=groups,
         )
         self._ports = itertools.count(20_000)
         for broker_id in range(brokers) if isinstance(brokers, int) else brokers:
@@ -198,6 +202,8 @@ class Cluster:
         if broker.broker_id in self.in_call:  # its controller is stopped first
             self.time.schedule(broker, FETCH_INTERVAL_MS, lambda: self._stop(broker))
             return
+        if broker.groups is not None:
+            broker.groups.stop()
         broker.replica_manager.checkpoint_high_watermarks()
         self.kill(broker.broker_id, is_clean=True)
         self.expire(broker.session.session_id)
@@ -269,7 +275,7 @@ class Cluster:
             elif self.now_ms - since_ms >= quiet_ms and not self.is_backing_off:
                 return
             self.before_rest()
-            self.time.advance(FETCH_INTERVAL_MS)
+            self.time.advance(self.rest_step_ms)
         raise AssertionError(f"still busy after {max_steps} steps: {self._pending_steps()}")
 
     def _progress(self) -> tuple[int, int, int]:
@@ -300,7 +306,7 @@ class Cluster:
             step = next(self._steps(), None)
             if step is None:
                 self.before_rest()
-                self.time.advance(FETCH_INTERVAL_MS // 2)
+                self.time.advance(min(self.rest_step_ms, FETCH_INTERVAL_MS // 2))
             else:
                 self.take(step)
 

@@ -16,6 +16,7 @@ from tests.simulation import (
     decision_defects,
     denial_defects,
     file_defects,
+    group_defects,
     leader_defects,
     power_loss_defects,
     record_defects,
@@ -38,6 +39,7 @@ _MODULES = (
     bounds_defects,
     control_request_defects,
     denial_defects,
+    group_defects,
 )
 
 DEFECTS: tuple[Defect, ...] = tuple(

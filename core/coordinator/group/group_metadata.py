@@ -127,6 +127,8 @@ class GroupMetadata:
         """Ids that were given to members that have not joined with them yet (KIP-394)."""
         self.pending_sync: set[str] = set()
         """Members that have not asked for their assignment in this generation."""
+        self.assigned_generation_id = -1
+        """The last generation whose leader has sent its assignment."""
         self.rebalance: TimerTask | None = None
         """Ends the phase of joining, or the one of synchronising."""
         self.is_initial_join = False

@@ -146,7 +146,7 @@ class GroupMetadataManager:
         self._clock = clock
         self._terms: dict[int, int] = {}  # of owned partitions
         self._loading: dict[int, int] = {}  # partition -> term
-        self._epochs: dict[int, int] = {}  # the highest leader epoch known of each partition
+        self._epochs: dict[int, int] = {}  # the leader epochs of partitions led by this broker
 
     # --- ownership ---
 
@@ -166,6 +166,15 @@ class GroupMetadataManager:
         """Whether a partition is being read."""
         return bool(self._loading)
 
+    def is_awaited(self, partition: int, term: int) -> bool:
+        """Whether a partition is being read, and the leadership has not ended."""
+        return self._loading.get(partition) == term
+
+    def load_again(self, partition: int, term: int) -> None:
+        """Read a partition that could not be read, unless the leadership has ended."""
+        if self.is_awaited(partition, term):
+            self._log.load(partition, term)
+
     def on_elected(self, partition: int, epoch: int, term: int) -> None:
         """This broker leads a partition: read it, unless it did so already or knows of a later.
 
@@ -181,15 +190,13 @@ class GroupMetadataManager:
     def on_loaded(
         self, partition: int, term: int, groups: Mapping[str, LoadedGroup] | None
     ) -> list[GroupMetadata]:
-        """A partition was read; None: it failed, and the coordinator does not own it.
+        """A partition was read; None: it could not be, and has to be read again.
 
         Return the groups that are new in memory.
         """
-        if self._loading.get(partition) != term:
-            return []  # the leadership has ended
-        del self._loading[partition]
-        if groups is None:
+        if groups is None or not self.is_awaited(partition, term):
             return []
+        del self._loading[partition]
         self._terms[partition] = term
         return [self._load(group_id, partition, group) for group_id, group in groups.items()]
 
@@ -214,12 +221,10 @@ class GroupMetadataManager:
 
         Return the groups that were in memory. A topic that is created again has lower epochs.
         """
-        if epoch is None:
-            self._epochs.pop(partition, None)
-        elif epoch < self._epochs.get(partition, -1):
+        if epoch is not None and epoch < self._epochs.get(partition, -1):
             return []
-        else:
-            self._epochs[partition] = epoch
+        # It is not told when a replica that does not lead is deleted: forget the epoch here.
+        self._epochs.pop(partition, None)
         self._terms.pop(partition, None)
         self._loading.pop(partition, None)
         gone = [group for group in self.groups.values() if group.partition == partition]

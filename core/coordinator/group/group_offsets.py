@@ -38,7 +38,7 @@ class GroupOffsets:
         self.committed: dict[TopicPartition, CommittedOffset] = {}
         self.transactional: dict[int, TransactionalOffsets] = {}
         """By producer id."""
-        self._pending: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._pending: dict[TopicPartition, list[OffsetAndMetadata]] = {}
 
     def has_only(self, partitions: Collection[TopicPartition]) -> bool:
         """Whether there are no positions but those that count of ``partitions``."""
@@ -49,7 +49,8 @@ class GroupOffsets:
 
     def stage(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Note positions whose record is about to be appended."""
-        self._pending.update(offsets)
+        for topic_partition, value in offsets.items():
+            self._pending.setdefault(topic_partition, []).append(value)
 
     def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], record_offset: int
@@ -59,15 +60,24 @@ class GroupOffsets:
         A position that is not staged any more is left out: its topic was deleted.
         """
         for topic_partition, value in offsets.items():
-            if topic_partition in self._pending:
+            if self._unstage(topic_partition, value):
                 self.put(topic_partition, CommittedOffset(record_offset, value))
-        self.fail(offsets)
 
     def fail(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Forget that positions are staged, unless others have been staged since."""
+        """Forget that positions are staged. Others of the same partitions may still succeed."""
         for topic_partition, value in offsets.items():
-            if self._pending.get(topic_partition) is value:
-                del self._pending[topic_partition]
+            self._unstage(topic_partition, value)
+
+    def _unstage(self, topic_partition: TopicPartition, value: OffsetAndMetadata) -> bool:
+        """Forget that a position is staged; return whether it was."""
+        staged = self._pending.get(topic_partition, [])
+        index = next((i for i, other in enumerate(staged) if other is value), None)
+        if index is None:
+            return False
+        del staged[index]
+        if not staged:
+            del self._pending[topic_partition]
+        return True
 
     def put(self, topic_partition: TopicPartition, committed: CommittedOffset) -> None:
         """Count a position, unless one with a later record counts already."""

@@ -1,0 +1,171 @@
+"""What histories of the simulation found in the group coordinator, each as one short case."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from regent.core.coordinator.group.group_coordinator import LOAD_RETRY_MS, GroupCoordinator
+from regent.core.coordinator.group.group_metadata import STABLE
+from regent.core.coordinator.group.group_metadata_manager import (
+    ACKS_ALL,
+    Clock,
+    GroupConfig,
+    RespondToAppend,
+)
+from regent.core.coordinator.group.group_records import Record, StoredGroup
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.protocol.groups import (
+    CommitOffsets,
+    FetchedOffset,
+    FetchOffsets,
+    JoinGroup,
+    JoinGroupResult,
+    OffsetAndMetadata,
+    ProducerIdAndEpoch,
+    SupportedProtocol,
+    SyncGroup,
+    SyncGroupResult,
+)
+
+NAME = TopicPartition("orders", 0)
+
+
+class Log:
+    """A log whose appends are answered by the test."""
+
+    def __init__(self) -> None:
+        self.appends: list[tuple[Sequence[Record], RespondToAppend]] = []
+        self.loads: list[tuple[int, int]] = []
+
+    def append(
+        self,
+        partition: int,
+        term: int,
+        records: Sequence[Record],
+        respond: RespondToAppend,
+        *,
+        acks: int = ACKS_ALL,
+        producer: ProducerIdAndEpoch | None = None,
+    ) -> None:
+        self.appends.append((records, respond))
+
+    def load(self, partition: int, term: int) -> None:
+        self.loads.append((partition, term))
+
+
+class Broker:
+    """A coordinator of one partition, its log and its clock."""
+
+    def __init__(self) -> None:
+        self.log, self.now_ms = Log(), 0
+        self.coordinator = GroupCoordinator(
+            GroupConfig(group_initial_rebalance_delay_ms=0),
+            self.log,
+            Clock(lambda: self.now_ms, lambda: self.now_ms),
+            partition_of=lambda group_id: 0,
+            new_member_id=lambda prefix: f"{prefix}-id",
+        )
+        self.coordinator.start()
+
+    def lead(self, epoch: int = 0) -> None:
+        self.coordinator.manager.on_elected(0, epoch, epoch)
+        self.coordinator.on_loaded(0, epoch, {})
+
+    def commit(self, offset: int) -> list[Errors]:
+        answers: list[Errors] = []
+        request = CommitOffsets("g", {NAME: OffsetAndMetadata(offset)})
+        self.coordinator.handle(request, lambda errors: answers.extend(errors.values()))
+        return answers
+
+    def fetch(self) -> FetchedOffset:
+        answers: list[FetchedOffset] = []
+        request = FetchOffsets("g", (NAME,))
+        self.coordinator.handle(request, lambda result: answers.extend(result.offsets.values()))
+        return answers[0]
+
+    def join(self) -> JoinGroupResult:
+        answers: list[JoinGroupResult] = []
+        protocols = (SupportedProtocol("range", b""),)
+        request = JoinGroup(
+            "g",
+            "",
+            None,
+            "c",
+            "/h",
+            10_000,
+            10_000,
+            "consumer",
+            protocols,
+            requires_member_id=False,
+        )
+        self.coordinator.handle(request, answers.append)
+        self.coordinator.run_timers()
+        return answers[0]
+
+
+def test_a_commit_that_is_appended_counts_although_a_later_one_was_refused():
+    broker = Broker()
+    broker.lead()
+    answers = broker.commit(1)
+    refused = broker.commit(2)
+    (_, first), (_, second) = broker.log.appends
+    second(Errors.MESSAGE_TOO_LARGE, -1)
+    first(Errors.NONE, 7)
+    assert answers == [Errors.NONE]
+    assert refused == [Errors.INVALID_COMMIT_OFFSET_SIZE]
+    assert broker.fetch().offset == 1
+
+
+def test_a_leader_that_sends_another_assignment_does_not_replace_the_one_that_is_stored():
+    """With the defect, seed 495: after a failover members had other partitions."""
+    broker = Broker()
+    broker.lead()
+    joined = broker.join()
+    answers: list[SyncGroupResult] = []
+    for assignment in (b"first", b"second"):
+        request = SyncGroup(
+            "g", joined.generation_id, joined.member_id, assignments={joined.member_id: assignment}
+        )
+        broker.coordinator.handle(request, answers.append)
+    ((records, stored),) = broker.log.appends
+    value = records[0].value
+    assert isinstance(value, StoredGroup)
+    assert [member.assignment for member in value.members] == [b"first"]
+    stored(Errors.NONE, 0)
+    assert [answer.error_code for answer in answers] == [Errors.REBALANCE_IN_PROGRESS, Errors.NONE]
+    assert answers[-1].assignment == b"first"
+    assert broker.coordinator.manager.groups["g"].state is STABLE
+
+
+def test_a_partition_that_could_not_be_read_is_read_again():
+    """With the defect, seed 1860: no broker coordinated the groups for ever."""
+    broker = Broker()
+    manager = broker.coordinator.manager
+    manager.on_elected(0, 3, 3)
+    broker.coordinator.on_loaded(0, 3, None)
+    assert manager.problem("g") is Errors.COORDINATOR_LOAD_IN_PROGRESS
+    broker.now_ms = LOAD_RETRY_MS
+    broker.coordinator.run_timers()
+    assert broker.log.loads == [(0, 3), (0, 3)]
+    broker.coordinator.on_loaded(0, 3, {})
+    assert manager.problem("g") is Errors.NONE
+
+
+def test_a_partition_that_is_led_by_another_broker_is_not_read_again():
+    broker = Broker()
+    broker.coordinator.manager.on_elected(0, 3, 3)
+    broker.coordinator.on_loaded(0, 3, None)
+    broker.coordinator.on_resigned(0, 4)
+    broker.now_ms = LOAD_RETRY_MS
+    broker.coordinator.run_timers()
+    assert broker.log.loads == [(0, 3)]
+
+
+def test_a_coordinator_leads_a_topic_that_was_created_again_with_lower_epochs():
+    """The deletion of a replica is not told to a broker that does not lead it."""
+    broker = Broker()
+    broker.lead(epoch=5)
+    broker.coordinator.on_resigned(0, 6)
+    broker.lead(epoch=0)
+    assert broker.coordinator.manager.problem("g") is Errors.NONE

@@ -1,0 +1,40 @@
+"""The metrics of the log cleaner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from regent.core.log_config import LogConfig
+from regent.metrics.log_cleaner_metrics import log_cleaner_metrics
+from tests.support.disk_logs import T0, T1, Machine, create, flip_byte, segment_file, send
+
+PREFIX = "kafka_log_"
+
+
+def test_what_the_last_cleaning_did_and_which_logs_are_left(tmp_path: Path):
+    config = LogConfig(cleanup_policy="compact", segment_bytes=100)
+    machine = Machine(tmp_path / "one", tmp_path / "two", defaults=config)
+    logs = machine.start()
+    damaged, log = create(logs, T0), create(logs, T1)
+    for each in (damaged, log):
+        for _ in range(5):
+            send(each, b"value", key=b"key")
+    flip_byte(segment_file(damaged.path, 0), 70)
+    logs.checkpoint_high_watermarks({T0: 5, T1: 5})
+    logs.cleaner.clean_all()
+    machine.clock.now_ms += 1_234
+    seen = {
+        (sample.name.removeprefix(PREFIX), *sample.labels.values()): sample.value
+        for metric in log_cleaner_metrics(logs.cleaner, logs.directories)
+        for sample in metric.samples
+    }
+    assert seen == {
+        ("LogCleanerManager_max_dirty_percent",): 0,
+        ("LogCleanerManager_time_since_last_run_ms",): 1_234,
+        ("LogCleaner_cleaner_recopy_percent",): 25,
+        ("LogCleaner_max_buffer_utilization_percent",): 0,
+        ("LogCleaner_max_clean_time_secs",): 0,
+        ("LogCleanerManager_uncleanable_partitions_count", str(tmp_path / "one")): 1,
+        ("LogCleanerManager_uncleanable_partitions_count", str(tmp_path / "two")): 0,
+    }
+    machine.end()
