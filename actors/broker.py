@@ -39,7 +39,8 @@ from regent.core.protocol.control import (
 from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.control_request_handler import refusal
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.core.replication.replica_manager import ReplicaManager, ReplicationSettings
+from regent.core.replication.replica_manager import ReplicaManager
+from regent.core.replication.replication_settings import ReplicationSettings
 
 logger = logging.getLogger(__name__)
 

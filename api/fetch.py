@@ -1,9 +1,10 @@
 """Fetch for consumers, versions 0 to 17.
 
 Fetch sessions (KIP-227) are not supported: a client that requests one gets session 0, and continues
-to send full requests. There are no transactions: the last stable offset is the high watermark. A
-follower answers only Kafka's ReplicaVerificationTool (replica id -2), not consumers (KIP-392).
-Clients of the versions 0 to 3 get records in the message formats 0 and 1. Mirrors
+to send full requests. A follower answers only Kafka's ReplicaVerificationTool (replica id -2), not
+consumers (KIP-392). Readers of committed records get them up to the last stable offset, with those
+of aborted transactions, and a list of these transactions: the clients skip their records. Clients
+of the versions 0 to 3 get records in the message formats 0 and 1. Mirrors
 ``kafka.server.KafkaApis.handleFetchRequest``.
 """
 
@@ -23,9 +24,15 @@ from regent.api.replies import Replies, monotonic_ms
 from regent.api.topic_names import TopicNamesById
 from regent.core.errors import Errors, StorageError
 from regent.core.model import NO_EPOCH, BrokerId, TopicPartition
-from regent.core.protocol.client import ConsumedPartition, ConsumerFetch, ConsumerPosition
+from regent.core.protocol.client import (
+    READ_COMMITTED,
+    ConsumedPartition,
+    ConsumerFetch,
+    ConsumerPosition,
+)
 from regent.core.protocol.control import TopicId
 from regent.core.records import NO_RECORDS, MemoryRecords
+from regent.core.replica_logs import AbortedTransactionStart
 from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.setting import INT_MAX
@@ -53,11 +60,11 @@ _PARTITION: Final = {
     9: struct.Struct(">iiqqi"),  # and the leader epoch after the index
     12: struct.Struct(">iiqiqi"),  # and the last fetched epoch after the fetch offset
 }
-_READ_COMMITTED: Final = 1
 _CONSUMER, _DEBUGGING_CONSUMER = -1, -2
 _CONSUMED: Final = struct.Struct(">ihq")  # index, error, high watermark
 _CONSUMED_V4: Final = struct.Struct(">ihqq")  # and the last stable offset
 _CONSUMED_V5: Final = struct.Struct(">ihqqq")  # and the log start offset
+_ABORTED: Final = struct.Struct(">qq")  # producer id, first offset
 _NO_PREFERRED_REPLICA: Final = -1
 _EPOCH_END: Final = struct.Struct(">iqb")  # leader epoch, end offset, no tagged fields
 _REPLICA_STATE: Final = 1  # tags: of the request,
@@ -105,7 +112,6 @@ class _Fetch(NamedTuple):
     """One request; its partitions in their original sequence."""
 
     max_wait_ms: int
-    is_read_committed: bool
     is_full: bool  # not only the changes in a session
     topics: Sequence[_Topic]
     request: ConsumerFetch
@@ -195,7 +201,6 @@ def _decode(request: KafkaRequest, names: TopicNamesById, max_response_bytes: in
         replica_id = Reader(replica_state).int32()
     return _Fetch(
         max_wait_ms,
-        isolation == _READ_COMMITTED,
         session_epoch in _FULL_REQUESTS,
         topics,
         ConsumerFetch(
@@ -203,6 +208,7 @@ def _decode(request: KafkaRequest, names: TopicNamesById, max_response_bytes: in
             min_bytes,
             min(max_bytes, max_response_bytes),
             from_followers=replica_id == _DEBUGGING_CONSUMER,
+            is_read_committed=isolation == READ_COMMITTED,
         ),
     )
 
@@ -271,7 +277,8 @@ def _encode(
     leaders: NamedLeaders,
 ) -> KafkaAnswer:
     version, writer = request.api_version, request.answer_writer()
-    no_transactions = _no_transactions(version, asked.is_read_committed)
+    is_read_committed = asked.request.is_read_committed
+    no_transactions = _no_transactions(version, is_read_committed)
     _write_head(writer, version, Errors.NONE)
     writer.array_length(len(asked.topics))
     for name, topic_id, partitions in asked.topics:
@@ -283,12 +290,15 @@ def _encode(
         for topic_partition in partitions:
             index = topic_partition.partition
             partition = _UNKNOWN_ID if name is None else consumed[topic_partition]
-            error, watermark, start, records, diverging_epoch, _ = partition
+            error, watermark, start, records, diverging_epoch, _, stable, aborted = partition
             if version >= 6:
-                writer.pack(_CONSUMED_V5, index, error, watermark, watermark, start)
+                writer.pack(_CONSUMED_V5, index, error, watermark, stable, start)
             else:
                 _write_old_numbers(writer, version, index, partition)
-            writer.encoded(no_transactions)
+            if aborted:
+                _write_transactions(writer, version, aborted)
+            else:
+                writer.encoded(no_transactions)
             writer.records(records)
             if error in _LED_ELSEWHERE and version >= 16:
                 writer.end_struct({_CURRENT_LEADER: leaders.name(topic_partition)})
@@ -312,13 +322,13 @@ def _write_head(writer: Writer, version: int, error: Errors) -> None:
 def _write_old_numbers(
     writer: Writer, version: int, index: int, partition: ConsumedPartition
 ) -> None:
-    error, watermark, start = partition[:3]
+    error, watermark, start, stable = *partition[:3], partition.last_stable_offset
     if error is Errors.KAFKA_STORAGE_ERROR:
         error = Errors.NOT_LEADER_OR_FOLLOWER  # these clients look for the new leader after this
     if version >= 5:
-        writer.pack(_CONSUMED_V5, index, error, watermark, watermark, start)
+        writer.pack(_CONSUMED_V5, index, error, watermark, stable, start)
     elif version >= 4:
-        writer.pack(_CONSUMED_V4, index, error, watermark, watermark)
+        writer.pack(_CONSUMED_V4, index, error, watermark, stable)
     else:
         writer.pack(_CONSUMED, index, error, watermark)
 
@@ -330,9 +340,23 @@ def _no_transactions(version: int, is_read_committed: bool) -> bytes:
         return b""
     writer = Writer(is_flexible=version >= FIRST_FLEXIBLE_VERSION[KafkaApiKey.FETCH])
     if is_read_committed:
-        writer.array_length(0)  # no aborted transactions
+        _write_transactions(writer, version, ())
     else:
         writer.null_array()
+        _write_preferred_replica(writer, version)
+    return writer.whole()
+
+
+def _write_transactions(
+    writer: Writer, version: int, aborted: Sequence[AbortedTransactionStart]
+) -> None:
+    writer.array_length(len(aborted))
+    for producer_id, first_offset in aborted:
+        writer.pack(_ABORTED, producer_id, first_offset)
+        writer.end_struct()
+    _write_preferred_replica(writer, version)
+
+
+def _write_preferred_replica(writer: Writer, version: int) -> None:
     if version >= 11:
         writer.int32(_NO_PREFERRED_REPLICA)
-    return writer.whole()

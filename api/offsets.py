@@ -15,7 +15,13 @@ from typing import Final, Protocol, TypeAlias
 from regent.api.batch_records import batches_of, record_reader
 from regent.core.errors import Errors, StorageError
 from regent.core.model import NO_EPOCH, TopicPartition
-from regent.core.protocol.client import EpochEnd, EpochQuery, ListedOffset, OffsetQuery
+from regent.core.protocol.client import (
+    READ_COMMITTED,
+    EpochEnd,
+    EpochQuery,
+    ListedOffset,
+    OffsetQuery,
+)
 from regent.core.replica_logs import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
@@ -79,8 +85,7 @@ def _decode_list(
     """Return the partitions, the queries, and the answers to those that are refused."""
     version, reader = request.api_version, request.reader()
     reader.int32()  # the replica id
-    if version >= 2:
-        reader.int8()  # isolation level: there are no transactions
+    is_read_committed = version >= 2 and reader.int8() == READ_COMMITTED
     topics: list[tuple[str, Sequence[TopicPartition]]] = []
     queries: dict[TopicPartition, OffsetQuery] = {}
     refused: dict[TopicPartition, ListedOffset] = {}
@@ -99,7 +104,10 @@ def _decode_list(
                 refused[topic_partition] = ListedOffset(Errors.INVALID_REQUEST)
             else:
                 queries[topic_partition] = OffsetQuery(
-                    timestamp_ms, epoch, max_num_offsets=max_num_offsets
+                    timestamp_ms,
+                    epoch,
+                    max_num_offsets=max_num_offsets,
+                    is_read_committed=is_read_committed,
                 )
         reader.end_struct()
         topics.append((topic, partitions))

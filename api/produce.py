@@ -3,8 +3,10 @@
 This module checks the lengths of record batches and their records; the log checks headers and CRCs.
 Versions 0 to 2 bring records of the message formats 0 and 1, which are converted.
 Checks that take long run on another thread. Later requests for the same partitions wait for them.
-The log gets views of the request, patches them and writes from them, without a copy. Mirrors
-``kafka.server.KafkaApis.handleProduceRequest`` and ``ProduceRequest.validateRecords``.
+The log gets views of the request, patches them and writes from them, without a copy. The first
+batch of a transaction in a partition waits until its coordinator has said that the partition is
+part of the transaction (KIP-890). Mirrors ``kafka.server.KafkaApis.handleProduceRequest``,
+``ReplicaManager.handleProduceAppend`` and ``ProduceRequest.validateRecords``.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from regent.core.admin.topic_validation import INTERNAL_TOPICS
 from regent.core.errors import Errors, RecordsRefusedError
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.client import ACKS_NONE, ProducedPartition
+from regent.core.protocol.transactions import TransactionToVerify, TransactionVerifier
 from regent.core.records import RecordBytes
+from regent.core.replica_logs import NO_VERIFICATION
 from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport.kafka.api import (
@@ -46,6 +50,9 @@ _ATTRIBUTES_AT: Final = 21
 _HEADER_BYTES: Final = 61
 _COMPRESSION_MASK, _ZSTD, _FIRST_WITH_ZSTD = 0x07, 4, 7
 _TRANSACTIONAL_MASK: Final = 0x10
+_PRODUCER: Final = struct.Struct(">qh")  # producer id and epoch
+_PRODUCER_AT: Final = 43
+_FIRST_WITH_ABORTABLE: Final = 11
 _FIRST_OF_MAGIC_2: Final = 3
 _PARTITION: Final = struct.Struct(">ihq")  # index, error, base offset
 _PARTITION_V2: Final = struct.Struct(">ihqq")  # and the log append time
@@ -60,9 +67,23 @@ _ADMIN_CLIENT: Final = "__admin_client"  # of Kafka's own tools
 _INTERNAL_TOPIC: Final = ProducedPartition(
     Errors.INVALID_TOPIC_EXCEPTION, message="only brokers write to an internal topic"
 )
-_NO_TRANSACTIONS: Final = ProducedPartition(
-    Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message="transactions are not supported"
+_NO_TRANSACTIONAL_ID: Final = ProducedPartition(
+    Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    message="records of a transaction need a transactional id",
 )
+_SEVERAL_PRODUCERS: Final = ProducedPartition(
+    Errors.INVALID_PRODUCER_ID_MAPPING, message="the records are of more than one producer id"
+)
+_UNVERIFIED: Final = frozenset(
+    {
+        Errors.CONCURRENT_TRANSACTIONS,
+        Errors.NETWORK_EXCEPTION,
+        Errors.COORDINATOR_LOAD_IN_PROGRESS,
+        Errors.COORDINATOR_NOT_AVAILABLE,
+        Errors.NOT_COORDINATOR,
+    }
+)
+"""Outcomes after which clients should send the records again, without looking for the leader."""
 
 
 class ProduceTarget(Protocol):
@@ -74,8 +95,15 @@ class ProduceTarget(Protocol):
         records: Mapping[TopicPartition, RecordBytes],
         now_ms: int,
         respond: Callable[[Mapping[TopicPartition, ProducedPartition]], None],
+        guards: Mapping[TopicPartition, int] = ...,
     ) -> DelayedOperation | None:
         """Append records; respond when ``acks`` is satisfied."""
+        ...
+
+    def begin_verifications(
+        self, batches: Mapping[TopicPartition, RecordBytes]
+    ) -> Mapping[TopicPartition, int]:
+        """Return guards of transactional batches; ``NO_VERIFICATION``: append without asking."""
         ...
 
     def is_compacted(self, topic_partition: TopicPartition) -> bool:
@@ -96,17 +124,25 @@ class _ProduceRequest(NamedTuple):
 
     version: int
     answer: Writer
-    is_transactional: bool
+    transactional_id: str | None
     is_admin: bool
     acks: int
     timeout_ms: int
     topics: Sequence[tuple[str, Sequence[TopicPartition]]]
 
 
-def produce_apis(target: ProduceTarget, cache: MetadataCache, listener: str) -> Sequence[KafkaApi]:
-    """Return the API Produce, which calls ``target``, for clients of ``listener``."""
+def produce_apis(
+    target: ProduceTarget,
+    cache: MetadataCache,
+    listener: str,
+    verifier: TransactionVerifier | None = None,
+) -> Sequence[KafkaApi]:
+    """Return the API Produce, which calls ``target``, for clients of ``listener``.
+
+    Without a ``verifier`` transactions are not verified.
+    """
     leaders = CurrentLeaders(target.current_leader, cache, listener)
-    return [KafkaApi(KafkaApiKey.PRODUCE, 0, 11, _Produce(target, leaders).handle)]
+    return [KafkaApi(KafkaApiKey.PRODUCE, 0, 11, _Produce(target, leaders, verifier).handle)]
 
 
 class _RequestSequence:
@@ -146,9 +182,15 @@ class _RequestSequence:
 class _Produce:
     """Belongs to one event loop."""
 
-    def __init__(self, target: ProduceTarget, leaders: CurrentLeaders) -> None:
+    def __init__(
+        self,
+        target: ProduceTarget,
+        leaders: CurrentLeaders,
+        verifier: TransactionVerifier | None,
+    ) -> None:
         self._target = target
         self._leaders = leaders
+        self._verifier = verifier
         self._replies = Replies()
         self._order = _RequestSequence()
         self._bytes_left = 0  # of clients that have disconnected
@@ -167,27 +209,69 @@ class _Produce:
         ):
             return self._check_elsewhere(asked, refused, accepted, compacted)
         refused.update(_invalid(accepted, compacted))
-        return self._append(asked, refused, accepted)
+        guards = self._begin_verifications(asked, _without(accepted, refused))
+        if any(guards.values()):
+            return self._check_elsewhere(asked, refused, accepted, None)
+        return self._append(asked, refused, accepted, guards)
 
     async def _check_elsewhere(
         self,
         asked: _ProduceRequest,
         refused: dict[TopicPartition, ProducedPartition],
         records: dict[TopicPartition, memoryview],
-        compacted: Collection[TopicPartition],
+        compacted: Collection[TopicPartition] | None,
     ) -> KafkaAnswer:
+        """``compacted``: the partitions whose records need keys; None: all were checked."""
         with self._order.begin(records) as earlier:
             size = sum(map(len, records.values())) if asked.acks == ACKS_NONE else None
             loop = asyncio.get_running_loop()
-            check = _invalid if asked.version >= _FIRST_OF_MAGIC_2 else _convert
-            checking = loop.run_in_executor(_checker, check, records, compacted)
-            invalid = await self._wait(checking, size)
-            refused.update(invalid)
+            if compacted is not None:
+                check = _invalid if asked.version >= _FIRST_OF_MAGIC_2 else _convert
+                checking = loop.run_in_executor(_checker, check, records, compacted)
+                invalid = await self._wait(checking, size)
+                refused.update(invalid)
             if earlier:
                 await self._wait(asyncio.ensure_future(asyncio.wait(earlier)), size)
-            answered = self._append(asked, refused, records)
+            guards = self._begin_verifications(asked, _without(records, refused))
+            if any(guards.values()):
+                verifying = asyncio.ensure_future(self._verify(asked, records, guards))
+                unverified = await self._wait(verifying, size)
+                refused.update(unverified)
+            answered = self._append(asked, refused, records, guards)
         records.clear()
         return await answered
+
+    def _begin_verifications(
+        self, asked: _ProduceRequest, records: Mapping[TopicPartition, memoryview]
+    ) -> Mapping[TopicPartition, int]:
+        """Return the guards of the batches of a transaction, if transactions are verified."""
+        if self._verifier is None or asked.transactional_id is None:
+            return {}
+        return self._target.begin_verifications(
+            {name: data for name, data in records.items() if _is_transactional(data)}
+        )
+
+    async def _verify(
+        self,
+        asked: _ProduceRequest,
+        records: Mapping[TopicPartition, memoryview],
+        guards: Mapping[TopicPartition, int],
+    ) -> Mapping[TopicPartition, ProducedPartition]:
+        """Return the partitions that are not part of the transaction, or may not be."""
+        assert self._verifier is not None
+        assert asked.transactional_id is not None
+        partitions = tuple(name for name, guard in guards.items() if guard != NO_VERIFICATION)
+        producer_id, epoch = _PRODUCER.unpack_from(records[partitions[0]], _PRODUCER_AT)
+        reply: AwaitedReply[Mapping[TopicPartition, Errors]] = self._replies.new()
+        self._verifier.verify(
+            TransactionToVerify(asked.transactional_id, producer_id, epoch, partitions), reply.give
+        )
+        errors = await reply.wait()
+        return {
+            topic_partition: _not_verified(error, asked.version)
+            for topic_partition, error in errors.items()
+            if error is not Errors.NONE
+        }
 
     async def _wait(self, result: asyncio.Future[T], unanswered_bytes: int | None) -> T:
         """Wait for a result, with acks=0 also after the client has disconnected.
@@ -213,10 +297,11 @@ class _Produce:
         asked: _ProduceRequest,
         refused: Mapping[TopicPartition, ProducedPartition],
         records: Mapping[TopicPartition, memoryview],
+        guards: Mapping[TopicPartition, int],
     ) -> Awaitable[KafkaAnswer]:
         reply = self._replies.new()
         accepted = _without(records, refused)
-        operation = self._target.produce(asked.acks, accepted, monotonic_ms(), reply.give)
+        operation = self._target.produce(asked.acks, accepted, monotonic_ms(), reply.give, guards)
         return self._answer(asked, refused, reply, operation)
 
     async def _answer(
@@ -238,7 +323,7 @@ class _Produce:
 def _decode(request: KafkaRequest) -> tuple[_ProduceRequest, dict[TopicPartition, memoryview]]:
     reader = request.reader()
     version, answer = request.api_version, request.answer_writer()
-    is_transactional = version >= _FIRST_OF_MAGIC_2 and reader.nullable_string() is not None
+    transactional_id = reader.nullable_string() if version >= _FIRST_OF_MAGIC_2 else None
     acks, timeout_ms = reader.unpack(_ACKS_AND_TIMEOUT)
     records: dict[TopicPartition, memoryview] = {}
     topics: list[tuple[str, list[TopicPartition]]] = []
@@ -255,7 +340,7 @@ def _decode(request: KafkaRequest) -> tuple[_ProduceRequest, dict[TopicPartition
         topics.append((topic, partitions))
     reader.end_struct()
     is_admin = request.client_id == _ADMIN_CLIENT
-    asked = _ProduceRequest(version, answer, is_transactional, is_admin, acks, timeout_ms, topics)
+    asked = _ProduceRequest(version, answer, transactional_id, is_admin, acks, timeout_ms, topics)
     return asked, records
 
 
@@ -263,8 +348,11 @@ def _refused(
     asked: _ProduceRequest, records: Mapping[TopicPartition, memoryview]
 ) -> dict[TopicPartition, ProducedPartition]:
     """Return the partitions whose records are refused, with the reasons."""
-    if asked.is_transactional:
-        return dict.fromkeys(records, _NO_TRANSACTIONS)
+    transactional = [data for data in records.values() if _is_transactional(data)]
+    if transactional and asked.transactional_id is None:
+        return dict.fromkeys(records, _NO_TRANSACTIONAL_ID)
+    if len({_PRODUCER.unpack_from(data, _PRODUCER_AT) for data in transactional}) > 1:
+        return dict.fromkeys(records, _SEVERAL_PRODUCERS)
     refused = {}
     for topic_partition, data in records.items():
         refusal = _refusal(data, asked.version)
@@ -289,13 +377,26 @@ def _refusal(data: memoryview, version: int) -> ProducedPartition | None:
             Errors.INVALID_RECORD, message="there must be one record batch and no more"
         )
     (attributes,) = _ATTRIBUTES.unpack_from(data, _ATTRIBUTES_AT)
-    if attributes & _TRANSACTIONAL_MASK:
-        return _NO_TRANSACTIONS
     if attributes & _COMPRESSION_MASK == _ZSTD and version < _FIRST_WITH_ZSTD:
         return ProducedPartition(
             Errors.UNSUPPORTED_COMPRESSION_TYPE, message="zstd needs Produce version 7"
         )
     return None
+
+
+def _is_transactional(data: memoryview) -> bool:
+    if len(data) < _HEADER_BYTES or is_old(data):
+        return False
+    return bool(_ATTRIBUTES.unpack_from(data, _ATTRIBUTES_AT)[0] & _TRANSACTIONAL_MASK)
+
+
+def _not_verified(error: Errors, version: int) -> ProducedPartition:
+    message = f"the partition is not known to be part of the transaction: {error.name}"
+    if error in _UNVERIFIED:
+        error = Errors.NOT_ENOUGH_REPLICAS
+    elif error is Errors.TRANSACTION_ABORTABLE and version < _FIRST_WITH_ABORTABLE:
+        error = Errors.INVALID_TXN_STATE
+    return ProducedPartition(error, message=message)
 
 
 def _without(

@@ -31,6 +31,7 @@ from regent.actors.inbox import InboxFullError, Reply
 from regent.actors.request_router import RequestRouter
 from regent.actors.runtime import launch, stop_actor
 from regent.actors.scheduler import Scheduler
+from regent.actors.transaction_markers import PartitionMarkers
 from regent.actors.watchdog import Watchdog
 from regent.broker.broker_controller import BrokerController
 from regent.broker.broker_registration import AdvertisedListeners, register
@@ -267,13 +268,17 @@ class BrokerProcess(ControllerListener):
         self._groups = BrokerGroupService(self._settings, self._cache)
         self._groups.start(self._replica_manager, self._scheduler)
         self._undo.callback(self._groups.stop)
+        request_timeout_ms = self._settings.controller.request_timeout_ms
         self._transactions: BrokerTransactionService | None = None
+        self._start_transactions(
+            PartitionMarkers(self._replica_manager, self._scheduler, request_timeout_ms)
+        )
         self._broker = launch(actor)
         self._undo.callback(stop_actor, self._broker, _ACTOR_TIMEOUT_S)
         self._undo.callback(self._replication.stop)
 
     def _start_transactions(self, target: MarkerTarget) -> None:
-        """Start the transaction coordinator; not called as long as no partition takes markers."""
+        """Start the transaction coordinator."""
         broker_id = self._options.broker_id
         self._transactions = BrokerTransactionService(
             broker_id, self._settings, self._cache, self._replication.open_channel

@@ -77,7 +77,7 @@ class Served:
     log_directories: LocalLogDirectories
     log_mover: ReplicaAlterLogDirsManager
     transactions: BrokerTransactionService | None = None
-    """None: clients are not told of transactions; its partitions must take them, too."""
+    """None: clients are not told of transactions."""
 
 
 class KafkaEndpoint:
@@ -152,7 +152,12 @@ class KafkaEndpoint:
         return [
             *metadata_apis(cache, LISTENER, served.cluster_id, create_missing),
             *describe_cluster_apis(cache, LISTENER, served.cluster_id),
-            *produce_apis(replicas, cache, LISTENER),
+            *produce_apis(
+                replicas,
+                cache,
+                LISTENER,
+                transactions if transactions is not None and transactions.verifies else None,
+            ),
             *fetch_apis(replicas, cache, LISTENER),
             *offset_apis(replicas),
             *delete_records_apis(replicas),

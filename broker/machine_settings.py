@@ -17,7 +17,7 @@ from regent.core.coordinator.transaction.transaction_state_manager import (
     TransactionLogSettings,
 )
 from regent.core.log_config import BROKER_NAMES, CleanerSettings, LogConfig
-from regent.core.replication.replica_manager import ReplicationSettings
+from regent.core.replication.replication_settings import ReplicationSettings
 from regent.core.setting import Scope
 from regent.transport.kafka.connection import KafkaLimits
 

@@ -20,7 +20,7 @@ from regent.core.coordinator.transaction.transaction_state_manager import (
     TransactionLogSettings,
 )
 from regent.core.log_config import LOG_SETTINGS, CleanerSettings
-from regent.core.replication.replica_manager import ReplicationSettings
+from regent.core.replication.replication_settings import ReplicationSettings
 from regent.core.setting import (
     DAY_MS,
     DOUBLE_MAX,

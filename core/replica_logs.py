@@ -8,6 +8,7 @@ then on. A ``ShortageError`` is temporary: the next attempt may succeed.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from enum import Enum
 from typing import NamedTuple, Protocol
 
 from regent.core.log_config import LogConfig
@@ -22,6 +23,7 @@ LATEST_TIMESTAMP = -1
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL_TIMESTAMP = -4
 LATEST_TIERED_TIMESTAMP = -5
+NO_VERIFICATION = 0
 
 
 class EpochEndOffset(NamedTuple):
@@ -72,6 +74,20 @@ class LastOfProducer(NamedTuple):
     epoch: int
     sequence: int
     offset: int
+
+
+class AppendOrigin(Enum):
+    """Who wrote the records that a leader appends."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"  # of groups or of transactions
+
+
+class AbortedTransactionStart(NamedTuple):
+    """A transaction that was aborted: readers skip its records from here to its marker."""
+
+    producer_id: int
+    first_offset: int
 
 
 class ActiveProducer(NamedTuple):
@@ -158,12 +174,28 @@ class PartitionLog(Protocol):
         """Return all idempotent producers that are known. Thread-safe."""
         ...
 
-    def append_as_leader(self, records: RecordBytes, leader_epoch: int) -> AppendedRecords:
+    def append_as_leader(
+        self,
+        records: RecordBytes,
+        leader_epoch: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        guard: int | None = None,
+    ) -> AppendedRecords:
         """Check batches from a producer, give them offsets and the epoch, and append them.
 
-        ``records`` is patched in place when it is writable. Raises ``RecordsRefusedError`` with
-        Kafka's error code when they are corrupt, too large, too old, not of magic 2, or out of an
-        idempotent producer's sequence; nothing is appended then.
+        ``records`` is patched in place when it is writable. Only coordinators write transaction
+        markers; their batches have no sequence. ``guard``: the transaction was verified under it,
+        see ``begin_verification``; None: it need not be. Raises ``RecordsRefusedError`` with
+        Kafka's error code when they are corrupt, too large, too old, not of magic 2, out of an
+        idempotent producer's sequence, or not part of its transaction; nothing is appended then.
+        """
+        ...
+
+    def begin_verification(self, records: RecordBytes) -> int:
+        """Begin to verify that a batch is part of a transaction (KIP-890); return a guard.
+
+        ``NO_VERIFICATION``: the transaction is open here already. An append is refused if a marker
+        or another batch of the producer was appended since its verification began.
         """
         ...
 
@@ -203,6 +235,22 @@ class PartitionLog(Protocol):
         The caller has checked that ``offset`` is in log_start_offset..log_end_offset. Only
         batches before the first damaged one are returned; raises ``DamagedRecordsError`` if there
         are none.
+        """
+        ...
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """Return the first offset of a transaction that may still end either way; None: none.
+
+        Its marker is missing, or is not below the high watermark.
+        """
+        ...
+
+    def aborted_transactions(
+        self, offset: int, records: Records
+    ) -> Sequence[AbortedTransactionStart]:
+        """Return the aborted transactions among ``records``, which were read from ``offset`` on.
+
+        There may be others, too.
         """
         ...
 

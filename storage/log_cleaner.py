@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from regent.core.errors import StorageError
 from regent.core.log_config import LogConfig
@@ -28,9 +28,8 @@ from regent.storage.offset_map import OffsetMap
 from regent.storage.record_batch import PlacedBatch
 from regent.storage.record_decoder import marker_of, records_of, uncompressed
 from regent.storage.segment_groups import group_segments
+from regent.storage.transaction_index import TransactionIndex
 from regent.storage.unified_log import UnifiedLog
-
-AbortedTransactions: TypeAlias = Callable[[UnifiedLog, int, int], Sequence[AbortedTransaction]]
 
 
 class CleaningAbortedError(Exception):
@@ -58,16 +57,13 @@ class Work(NamedTuple):
 
     ``on_bytes`` is called after each batch with the number of bytes that were read or written. It
     may wait, and raises ``CleaningAbortedError`` to end the cleaning. ``checkpoint`` writes up to
-    where a log was cleaned. ``aborted_transactions`` returns those of the offsets from the first
-    number to before the second one; ``on_aborted`` gets those that the index of the copy needs.
+    where a log was cleaned.
     """
 
     new_map: Callable[[], OffsetMap]
     buffer_bytes: int
     on_bytes: Callable[[int], None]
     checkpoint: Callable[[UnifiedLog], None]
-    aborted_transactions: AbortedTransactions = lambda *_: ()
-    on_aborted: Callable[[AbortedTransaction], None] = lambda _: None
 
 
 class Cleanable(NamedTuple):
@@ -94,8 +90,9 @@ class Cleaning:
         self._work = work
         self._now_ms = now_ms
         self._offsets = work.new_map()
+        self._transactions = CleanedTransactions(self._note_aborted)
+        self._index = TransactionIndex()  # of the present copy
         self._modified_ns = 0  # of the segment that is being read
-        self._transactions = CleanedTransactions(work.on_aborted)
         with self._log.exclusively() as contents:
             self._config: LogConfig = contents.config
             self._sources = [
@@ -109,7 +106,6 @@ class Cleaning:
         Raises ``CleaningAbortedError``, ``DamagedSegmentError``, ``StorageError`` if the directory
         failed, and ``ValueError`` or ``IndexError`` if a record is not well-formed.
         """
-        _refuse_aborted_transactions(self._log)
         self._build_map()
         end = self._offsets.latest_offset + 1
         self.stats.map_utilization = self._offsets.utilization
@@ -130,7 +126,7 @@ class Cleaning:
         offsets, start, bound = self._offsets, self._found.first_dirty, self._found.bound
         offsets.begin(start)
         transactions = CleanedTransactions()
-        transactions.add(self._work.aborted_transactions(self._log, start, bound))
+        transactions.add(self._aborted_between(start, bound))
         for source in self._sources:
             if start < source.end_offset <= bound:
                 if not self._add_segment(source, start, transactions):
@@ -174,6 +170,7 @@ class Cleaning:
         copy = LogSegment.create(
             self._log.path, first.base_offset, self._config, self._now_ms, CLEANED_SUFFIX
         )
+        self._index = copy.transactions
         try:
             self._fill(copy, self._cleaned(group, cleaning))
             self._finish(copy)
@@ -190,7 +187,7 @@ class Cleaning:
         """Yield what is left of the batches of a group."""
         for source in group:
             start, end = source.segment.base_offset, source.end_offset
-            self._transactions.add(self._work.aborted_transactions(self._log, start, end))
+            self._transactions.add(self._aborted_between(start, end))
             for _, header, data in self._batches(source, start):
                 self.stats.bytes_read += len(data)
                 left = cleaning.clean(header, data)
@@ -232,6 +229,15 @@ class Cleaning:
 
     # --- both ---
 
+    def _aborted_between(self, start: int, end: int) -> Sequence[AbortedTransaction]:
+        """Return the aborted transactions with records from ``start`` to before ``end``."""
+        with self._log.exclusively() as contents:
+            return contents.aborted_between(start, end)
+
+    def _note_aborted(self, aborted: AbortedTransaction) -> None:
+        """Note an aborted transaction of which a batch is left in the copy."""
+        self._index.append(aborted)
+
     def _batches(self, source: _Source, start: int) -> Iterator[WholeBatch]:
         """Yield the batches of a segment that end at or after ``start``, checked."""
         segment = source.segment
@@ -270,14 +276,3 @@ class Cleaning:
         if not self._log.note_cleaned(first_dirty, self._truncations):
             raise CleaningAbortedError
         self._work.checkpoint(self._log)
-
-
-def _refuse_aborted_transactions(log: UnifiedLog) -> None:
-    """Raise ``ValueError`` if transactions were aborted in a log that Kafka wrote.
-
-    Their records would count as committed, and would replace older ones.
-    """
-    for path in log.path.glob("*.txnindex"):
-        with suppress(FileNotFoundError):
-            if path.stat().st_size:
-                raise ValueError(f"{path}: logs with aborted transactions are not compacted")

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 
+from regent.core.errors import BadDataError, Errors, RecordsRefusedError
 from regent.core.log_config import LogConfig
-from regent.core.records import RecordBytes
+from regent.core.records import RecordBytes, Records
+from regent.core.replica_logs import AbortedTransactionStart, AppendOrigin
+from regent.storage.aborted_transaction import AbortedTransaction
 from regent.storage.cleanable_logs import NEVER_CLEANED
+from regent.storage.end_transaction_marker import EndTransactionMarker, markers_in
 from regent.storage.leader_epoch_file_cache import LeaderEpochFileCache
 from regent.storage.log_names import DELETED_SUFFIX, SWAP_SUFFIX
 from regent.storage.log_segment import LogSegment
-from regent.storage.producer_state_manager import ProducerStateManager
+from regent.storage.producer_state_manager import AppendedBatch, ProducerStateManager
 from regent.storage.record_batch import INT32_MAX, BatchHeader, PlacedBatch
+from regent.storage.transaction_index import TransactionIndex
 
 
 @dataclass(slots=True)
@@ -84,8 +89,30 @@ class LogContents:
         for segment in self.segments:
             segment.config = with_jitter(config)
 
+    def check(
+        self,
+        records: RecordBytes,
+        batches: Sequence[PlacedBatch],
+        origin: AppendOrigin,
+        guard: int | None,
+    ) -> AppendedBatch | None:
+        """Check the producers of batches; return the original of a duplicate of a client.
+
+        Raises ``RecordsRefusedError``.
+        """
+        if origin is AppendOrigin.CLIENT:
+            return self.producers.check([header for _, header in batches], guard)
+        markers = _markers_in(records, batches)
+        for position, header in batches:
+            self.producers.check_of_coordinator(header, markers.get(position))
+        return None
+
     def append(self, records: RecordBytes, batches: Sequence[PlacedBatch], now_ms: int) -> None:
-        """Append batches at the log end offset, in a new segment if one is due."""
+        """Append batches at the log end offset, in a new segment if one is due.
+
+        Raises ``RecordsRefusedError`` if a marker is not well-formed.
+        """
+        markers = _markers_in(records, batches)
         first, last = batches[0][1], batches[-1][1]
         newest = max(header.max_timestamp for _, header in batches)
         if self.active.should_roll(len(records), last.last_offset, newest, now_ms):
@@ -93,15 +120,19 @@ class LogContents:
             # the new segment begins where the last one ends.
             is_near = last.last_offset - self.log_end_offset <= INT32_MAX
             self.roll(self.log_end_offset if is_near else first.base_offset, now_ms)
+        if markers:
+            self.transactions_of(self.active)  # read the file before: that may fail
         self.active.append(records, batches)
-        for _, header in batches:
-            self.note(header)
+        for position, header in batches:
+            self.note(header, markers.get(position))
         self.log_end_offset = last.next_offset
         self.epochs.save_or_put_off()
 
-    def note(self, header: BatchHeader) -> None:
-        """Update the leader epochs and the producer state for a batch in the log."""
-        self.producers.update(header)
+    def note(self, header: BatchHeader, marker: EndTransactionMarker | None) -> None:
+        """Update the leader epochs and the producer state for a batch that was appended."""
+        aborted = self.producers.update(header, marker)
+        if aborted is not None:
+            self.active.transactions.append(aborted)
         if header.partition_leader_epoch >= 0:
             offset = max(header.base_offset, self.log_start_offset)
             self.epochs.assign(header.partition_leader_epoch, offset)
@@ -126,6 +157,7 @@ class LogContents:
             dropped = self.restart_at(offset, now_ms)
         elif offset < self.log_end_offset:
             dropped = self._take(self._count_up_to(offset), len(self.segments))
+            self.transactions_of(self.active)  # the whole one: below, only its end is replayed
             self.active.truncate_to(offset)
             self.log_end_offset = self.active.next_offset
             self.epochs.truncate_from_end(self.log_end_offset)
@@ -201,13 +233,65 @@ class LogContents:
         return True
 
     def replay_producers(self, now_ms: int) -> None:
-        """Rebuild the producer state from a snapshot and the batches after it."""
+        """Rebuild the producer state from a snapshot and the batches after it.
+
+        Also add what the transaction indexes of recovered segments lack.
+        """
         known = self.producers.restore(self.log_start_offset, self.log_end_offset, now_ms)
         if known >= self.log_end_offset:
             return
         for segment in self.segments_from(known):
-            for header in segment.headers(known):
-                self.producers.update(header)
+            for aborted in _replayed(self.producers, segment, known):
+                transactions = self.transactions_of(segment)
+                if aborted.last_offset > transactions.last_offset:
+                    transactions.append(aborted)
+            if segment is not self.active:
+                segment.seal()
+
+    # --- aborted transactions ---
+
+    def aborted_transactions(
+        self, offset: int, records: Records
+    ) -> Sequence[AbortedTransactionStart]:
+        """Return the aborted transactions among records read from ``offset`` on, or some more."""
+        found = self.aborted_between(offset, self._end_of(offset, records))
+        return [AbortedTransactionStart(entry.producer_id, entry.first_offset) for entry in found]
+
+    def aborted_between(self, offset: int, end: int) -> Sequence[AbortedTransaction]:
+        """Return the aborted transactions with records from ``offset`` to before ``end``."""
+        found: list[AbortedTransaction] = []
+        for segment in self.segments_from(offset):
+            of_segment, are_all = self.transactions_of(segment).collect(offset, end)
+            found += of_segment
+            if are_all:
+                break
+        return found
+
+    def _end_of(self, offset: int, records: Records) -> int:
+        """Return an offset after ``records``, not far from their end."""
+        part = records.file_range
+        for segment, end in self.spans_from(offset):
+            if part is not None and segment.is_open_as(part.file):
+                indexed = segment.offset_from(part.position + records.size)
+                return end if indexed is None else indexed
+        return self.log_end_offset
+
+    def transactions_of(self, segment: LogSegment) -> TransactionIndex:
+        """Return the transaction index of a segment; rebuild it if its file is damaged."""
+        try:
+            return segment.transactions
+        except BadDataError:
+            producers = ProducerStateManager(self.path)
+            known = producers.load_before(segment.base_offset)
+            start = self.segments[0].base_offset if known is None else known
+            segment.forget_transactions()
+            for earlier in self.segments_from(start):
+                for aborted in _replayed(producers, earlier, start):
+                    if earlier is segment:
+                        segment.transactions.append(aborted)
+                if earlier is segment:
+                    break
+            return segment.transactions
 
     def take_over(self, current: LogContents) -> None:
         """Take over what a log with the same records knows beside them.
@@ -236,8 +320,7 @@ class LogContents:
         has_records = self.log_end_offset > self.log_start_offset
         if has_records and self.log_end_offset not in self.producers.snapshot_offsets():
             self.producers.take_snapshot(self.log_end_offset)
-        bases = [segment.base_offset for segment in self.segments]
-        self.producers.retain_snapshots([*bases, self.log_end_offset])
+        self.producers.remove_stray_snapshots([segment.base_offset for segment in self.segments])
         self.epochs.save()
         for segment in self.segments:
             segment.close()
@@ -252,6 +335,25 @@ class LogContents:
         for segment in taken if start == 0 else reversed(taken):
             segment.rename_suffix(DELETED_SUFFIX)
         return taken
+
+
+def _markers_in(
+    records: RecordBytes, batches: Sequence[PlacedBatch]
+) -> Mapping[int, EndTransactionMarker | None]:
+    try:
+        return markers_in(records, batches)
+    except BadDataError as error:
+        raise RecordsRefusedError(Errors.CORRUPT_MESSAGE, str(error)) from None
+
+
+def _replayed(
+    producers: ProducerStateManager, segment: LogSegment, offset: int
+) -> Iterator[AbortedTransaction]:
+    """Update the producers for the batches of a segment; yield the transactions they abort."""
+    for header, marker in segment.headers_and_markers(offset):
+        aborted = producers.update(header, marker)
+        if aborted is not None:
+            yield aborted
 
 
 def with_jitter(config: LogConfig) -> LogConfig:

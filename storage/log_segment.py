@@ -14,9 +14,10 @@ from pathlib import Path
 
 from regent.core.errors import ShortageError
 from regent.core.log_config import LogConfig
-from regent.core.records import NO_RECORDS, RecordBytes, Records
+from regent.core.records import NO_RECORDS, HasFileno, RecordBytes, Records
 from regent.core.replica_logs import NO_TIMESTAMP
 from regent.storage.batch_order_check import check_order
+from regent.storage.end_transaction_marker import EndTransactionMarker, marker_of
 from regent.storage.file_errors import storage_error
 from regent.storage.log_file import CorruptSegmentError, FileRecords, LogFile
 from regent.storage.log_names import INDEX_SUFFIXES, LOG_SUFFIX
@@ -27,8 +28,9 @@ from regent.storage.scrub_state import ScrubState
 from regent.storage.segment_indexes import SegmentIndexes, find_end, flush_index, last_entry
 from regent.storage.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from regent.storage.time_index import NO_TIMESTAMP_OFFSET, TimestampOffset
+from regent.storage.transaction_index import TransactionIndex
 
-_INDEX, _TIME_INDEX, _ = INDEX_SUFFIXES  # the third, of aborted transactions, is only Kafka's
+_INDEX, _TIME_INDEX, _TRANSACTION_INDEX = INDEX_SUFFIXES
 _BOUNDARIES = 8  # for the followers and a few consumers
 # A read with a check returns no more than this, so that it takes only some milliseconds.
 _CHECKED_BYTES = 1024 * 1024
@@ -55,6 +57,7 @@ class LogSegment:
         self._suffix = ""
         self._file: LogFile | None = None
         self._indexes: SegmentIndexes | None = None
+        self._transactions: TransactionIndex | None = None
         self._first_timestamp: int | None = None
         self._are_indexes_flushed = True
         self._is_used = False
@@ -186,6 +189,7 @@ class LogSegment:
         self._boundaries.clear()
         self._first_timestamp = None if self.size == 0 else self._first_timestamp
         known.truncate_to(offset, file, self.size)
+        self.transactions.truncate_to(offset)
         self.seal()
         self.verified.forget()
         return dropped
@@ -268,11 +272,45 @@ class LogSegment:
 
     def headers(self, from_offset: int = 0) -> Iterator[BatchHeader]:
         """Yield the headers from the batch that holds ``from_offset`` on."""
-        if self.size == 0:
-            return
-        for _, header in self._from_entry(lambda index: index.look_up(from_offset)):
-            if header.last_offset >= from_offset:
-                yield header
+        for _, header in self._placed(from_offset):
+            yield header
+
+    def headers_and_markers(
+        self, from_offset: int
+    ) -> Iterator[tuple[BatchHeader, EndTransactionMarker | None]]:
+        """Yield the headers from the batch that holds ``from_offset`` on, with their markers.
+
+        Raises ``BadDataError`` if a control batch is not well-formed.
+        """
+        for position, header in self._placed(from_offset):
+            marker = None
+            if header.is_control:
+                marker = marker_of(header, self._open_file().read(position, header.size))
+            yield header, marker
+
+    @property
+    def transactions(self) -> TransactionIndex:
+        """The aborted transactions whose markers are here.
+
+        Raises ``BadDataError`` if the file is damaged.
+        """
+        if self._transactions is None:
+            path = self._path(_TRANSACTION_INDEX)
+            self._transactions = TransactionIndex.load(path, self.base_offset)
+        return self._transactions
+
+    def forget_transactions(self) -> None:
+        """Remove all entries of ``transactions``: they are going to be added again."""
+        self._transactions = TransactionIndex()
+        self._transactions.is_changed = True
+
+    def is_open_as(self, file: HasFileno) -> bool:
+        """Whether this is the open file of its records."""
+        return self._file is file
+
+    def offset_from(self, position: int) -> int | None:
+        """Return an offset in or after the batch at a position; None: none is indexed."""
+        return self._known.offsets.offset_from(position)
 
     @property
     def modified_ms(self) -> int:
@@ -285,7 +323,7 @@ class LogSegment:
     # --- files ---
 
     def recover(self, on_batch: Callable[[BatchHeader], None]) -> int:
-        """Keep the batches before the first bad one, and rebuild the indexes.
+        """Keep the batches before the first bad one, and rebuild the indexes except transactions.
 
         Return how many bytes are cut off. ``on_batch`` is called with every batch that is kept. If
         two batches do not follow each other, one of them is wrong; both are cut off.
@@ -311,6 +349,7 @@ class LogSegment:
         self._boundaries.clear()
         self._first_timestamp = None
         self._indexes = known
+        self.forget_transactions()
         self.seal()
         self.verified.note(file.modified_ns())
         return cut
@@ -320,6 +359,8 @@ class LogSegment:
         paths = self._path(_INDEX), self._path(_TIME_INDEX)
         if self._indexes is not None and self._indexes.write(*paths):
             self._are_indexes_flushed = False
+        if self._transactions is not None:
+            self._transactions.write(self._path(_TRANSACTION_INDEX))
 
     def flush(self) -> None:
         """Wait until all records, and the indexes if sealed, are on the disk."""
@@ -337,6 +378,8 @@ class LogSegment:
         """Write the indexes, close the file and drop the indexes from memory."""
         self.seal()
         self._file = self._indexes = None
+        if self._transactions is not None and self._transactions.entries:
+            self._transactions = None  # without entries it takes no memory
 
     def close_idle(self) -> None:
         """Close the file and drop the indexes if they were not used since the last call.
@@ -369,7 +412,7 @@ class LogSegment:
             except OSError as error:
                 raise storage_error(path, error) from None
         self._suffix = suffix
-        self._file = self._indexes = None
+        self._file = self._indexes = self._transactions = None
 
     def delete(self) -> None:
         """Delete the files; open ``FileRecords`` can still be read."""
@@ -411,6 +454,13 @@ class LogSegment:
     def _path(self, kind: str, suffix: str | None = None) -> Path:
         ending = self._suffix if suffix is None else suffix
         return self.directory / f"{self.base_offset:020d}{kind}{ending}"
+
+    def _placed(self, from_offset: int) -> Iterator[PlacedBatch]:
+        if self.size == 0:
+            return
+        for placed in self._from_entry(lambda index: index.look_up(from_offset)):
+            if placed[1].last_offset >= from_offset:
+                yield placed
 
     def _find(self, offset: int, check_to: int | None = None) -> PlacedBatch | None:
         """Return the first batch that ends at or after ``offset``.

@@ -10,13 +10,18 @@ from __future__ import annotations
 from regent.core.errors import Errors, RecordsRefusedError
 from regent.core.log_config import LogConfig
 from regent.core.records import RecordBytes
-from regent.core.replica_logs import NO_TIMESTAMP
+from regent.core.replica_logs import NO_TIMESTAMP, AppendOrigin
 from regent.storage.record_batch import BatchHeader, PlacedBatch, batches, check_crc
 
 _COMPRESSIONS = 4
 
 
-def batches_of_producer(records: RecordBytes, config: LogConfig, now_ms: int) -> list[PlacedBatch]:
+def batches_of_producer(
+    records: RecordBytes,
+    config: LogConfig,
+    now_ms: int,
+    origin: AppendOrigin = AppendOrigin.CLIENT,
+) -> list[PlacedBatch]:
     """Return the batches of a producer. Raises ``RecordsRefusedError`` if one is invalid."""
     found = []
     for position, header in batches(records):
@@ -27,7 +32,7 @@ def batches_of_producer(records: RecordBytes, config: LogConfig, now_ms: int) ->
                 f" {config.max_message_bytes}",
             )
         check_crc(records, position, header)
-        _check_contents(header)
+        _check_contents(header, origin)
         _check_time(header, config, now_ms)
         found.append((position, header))
     if len(records) > config.segment_bytes:
@@ -64,13 +69,13 @@ def batches_of_leader(
     return found
 
 
-def _check_contents(header: BatchHeader) -> None:
+def _check_contents(header: BatchHeader, origin: AppendOrigin) -> None:
     """Refuse batches that only brokers write, and inconsistent headers."""
-    problem = None
-    if header.is_control:
+    problem, is_of_client = None, origin is AppendOrigin.CLIENT
+    if header.is_control and is_of_client:
         problem = "producers must not write control records"
-    elif header.is_transactional:
-        problem = "transactions are not supported"
+    elif header.is_transactional and header.producer_id < 0:
+        problem = "a transactional batch without a producer id"
     elif header.record_count <= 0:
         problem = "a batch without records"
     elif header.last_offset_delta != header.record_count - 1:
@@ -79,7 +84,7 @@ def _check_contents(header: BatchHeader) -> None:
         problem = f"a batch that begins at offset {header.base_offset}, not at 0"
     elif header.compression > _COMPRESSIONS:
         problem = f"compression {header.compression} does not exist"
-    elif header.producer_id >= 0 and header.base_sequence < 0:
+    elif is_of_client and header.producer_id >= 0 and header.base_sequence < 0:
         problem = f"producer {header.producer_id} gives no sequence number"
     if problem is not None:
         raise RecordsRefusedError(Errors.INVALID_RECORD, problem)

@@ -80,6 +80,11 @@ class OffsetIndex:
             - 1
         )
 
+    def offset_from(self, position: int) -> int | None:
+        """Return the last offset of the first indexed batch at or after ``position``."""
+        number = bisect_left(self._positions, position)
+        return self._entry(number).offset if number < len(self._offsets) else None
+
     @property
     def last(self) -> OffsetPosition:
         """The last entry."""

@@ -1,9 +1,9 @@
-"""The last batches of each idempotent producer, so that a record sent twice is written once.
+"""The last batches of each idempotent producer, and its transaction.
 
-Mirrors ``ProducerStateManager``. Producers number their records. A batch that does not have the
-next sequence number is refused. A repetition of one of the last five batches is answered, but not
-appended. The state is rebuilt from the newest snapshot and the batches after it. Transactions are
-not supported, but logs that contain them can be read.
+Mirrors ``ProducerStateManager``. Producers number their records, so that a record sent twice is
+written once. A batch that does not have the next sequence number is refused. A repetition of one of
+the last five batches is answered, but not appended. A transaction begins with its first batch and
+ends with a marker. The state is rebuilt from the newest snapshot and the batches after it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from regent.core.errors import BadDataError, Errors, RecordsRefusedError
-from regent.core.replica_logs import ActiveProducer, LastOfProducer
+from regent.core.replica_logs import NO_VERIFICATION, ActiveProducer, LastOfProducer
+from regent.storage.aborted_transaction import AbortedTransaction
 from regent.storage.atomic_file import write_atomically
+from regent.storage.end_transaction_marker import EndTransactionMarker
 from regent.storage.file_errors import storage_error
+from regent.storage.partition_transactions import PartitionTransactions
 from regent.storage.record_batch import INT32_MAX, NO_PRODUCER_EPOCH, NO_SEQUENCE, BatchHeader
 
 SNAPSHOT_SUFFIX = ".snapshot"
-PRODUCER_EXPIRATION_MS = 7 * 24 * 60 * 60 * 1000
+PRODUCER_EXPIRATION_MS = 24 * 60 * 60 * 1000
+LATE_TRANSACTION_BUFFER_MS = 5 * 60 * 1000
 BATCHES_TO_RETAIN = 5  # of each producer: it may have this many requests in flight
 
 _VERSION = 1
@@ -65,6 +69,11 @@ class ProducerStateEntry:
     first_offset_of_transaction: int = _NO_OFFSET
 
     @property
+    def has_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        return self.first_offset_of_transaction >= 0
+
+    @property
     def newest(self) -> AppendedBatch:
         """Its last batch for a snapshot, with the timestamp of the producer's last activity."""
         none = AppendedBatch(NO_SEQUENCE, _NO_OFFSET, 0, self.last_timestamp)
@@ -76,6 +85,19 @@ class ProducerStateEntry:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
 
+@dataclass(slots=True)
+class _Verification:
+    """A producer whose transaction is being verified, with the number of the verification.
+
+    ``lowest_sequence``: of the batches that wait for it, all of ``epoch``.
+    """
+
+    guard: int
+    epoch: int
+    lowest_sequence: int
+    timestamp: int
+
+
 class ProducerStateManager:
     """The producers of one log. Not thread-safe."""
 
@@ -83,6 +105,9 @@ class ProducerStateManager:
         self.directory = directory
         self._expiration_ms = expiration_ms
         self._producers: dict[int, ProducerStateEntry] = {}
+        self._transactions = PartitionTransactions()
+        self._verifications: dict[int, _Verification] = {}
+        self._verification_count = 0
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -99,16 +124,49 @@ class ProducerStateManager:
         newest = entry.newest
         return LastOfProducer(entry.epoch, newest.last_sequence, newest.last_offset)
 
+    # --- transactions ---
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """Return the first offset that readers of committed records must not get; None: none."""
+        return self._transactions.first_unstable_offset(high_watermark)
+
+    @property
+    def first_undecided_offset(self) -> int | None:
+        """The first offset of an open transaction; None: none is open."""
+        return self._transactions.first_undecided_offset
+
+    def has_late_transaction(self, now_ms: int, max_timeout_ms: int) -> bool:
+        """Whether a transaction is open for so long that its coordinator must have lost it."""
+        producer_id = self._transactions.oldest_producer
+        if producer_id is None:
+            return False
+        idle_ms = now_ms - self._producers[producer_id].last_timestamp
+        return idle_ms > max_timeout_ms + LATE_TRANSACTION_BUFFER_MS
+
+    def begin_verification(self, header: BatchHeader, now_ms: int) -> int:
+        """Return the guard for ``check``; it changes when a batch or marker comes in between.
+
+        ``NO_VERIFICATION``: the transaction of the producer is open, and needs no verification.
+        """
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        known = self._producers.get(producer_id)
+        if known is not None and known.has_transaction:
+            return NO_VERIFICATION
+        entry = self._verifications.get(producer_id)
+        if entry is None:
+            self._verification_count += 1
+            entry = _Verification(self._verification_count, epoch, header.base_sequence, now_ms)
+            self._verifications[producer_id] = entry
+        elif entry.epoch < epoch:
+            entry.epoch, entry.lowest_sequence = epoch, header.base_sequence
+        elif entry.epoch == epoch:
+            entry.lowest_sequence = min(entry.lowest_sequence, header.base_sequence)
+        return entry.guard
+
     def last_of_all(self) -> Mapping[int, LastOfProducer]:
         """Return the last batch of each producer."""
         found = ((producer_id, self.last(producer_id)) for producer_id in self._producers)
         return {producer_id: last for producer_id, last in found if last is not None}
-
-    @property
-    def first_open_transaction(self) -> int | None:
-        """The first offset of a transaction that has not ended; None: there is none."""
-        starts = (entry.first_offset_of_transaction for entry in self._producers.values())
-        return min((start for start in starts if start >= 0), default=None)
 
     def active(self) -> Sequence[ActiveProducer]:
         """Return the state of every producer."""
@@ -126,31 +184,69 @@ class ProducerStateManager:
 
     # --- appending ---
 
-    def check(self, headers: Iterable[BatchHeader]) -> AppendedBatch | None:
+    def check(
+        self, headers: Iterable[BatchHeader], guard: int | None = None
+    ) -> AppendedBatch | None:
         """Check batches from a client before they are appended; return the original of a duplicate.
 
-        Raises ``RecordsRefusedError``: INVALID_PRODUCER_EPOCH or OUT_OF_ORDER_SEQUENCE_NUMBER.
+        ``guard``: that of the verification of its transaction; None: it needs none. Raises
+        ``RecordsRefusedError``: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER or
+        INVALID_TXN_STATE.
         """
         ahead: dict[int, tuple[int, int]] = {}  # epoch and last sequence after the batches so far
         for header in headers:
-            if header.producer_id < 0:
+            producer_id = header.producer_id
+            if producer_id < 0:
                 continue
-            known = self._producers.get(header.producer_id)
+            known = self._producers.get(producer_id)
             if known is not None and known.epoch == header.producer_epoch:
                 for batch in known.batches:
                     if batch.is_repeated_by(header):
                         return batch
-            epoch, last_sequence = ahead.get(header.producer_id) or (
+            is_open = known is not None and known.has_transaction
+            verification = self._verifications.get(producer_id)
+            verified = None if verification is None else verification.guard
+            if guard not in (None, verified) and header.is_transactional and not is_open:
+                raise _invalid_state(header, "the transaction has ended since it was verified")
+            epoch, last_sequence = ahead.get(producer_id) or (
                 (known.epoch, known.last_sequence) if known else (NO_PRODUCER_EPOCH, NO_SEQUENCE)
             )
-            _check_next(header, epoch, last_sequence)
-            ahead[header.producer_id] = header.producer_epoch, header.last_sequence
+            lowest = None if verification is None else verification.lowest_sequence
+            _check_next(header, epoch, last_sequence, lowest)
+            _check_transaction(header, known)
+            ahead[producer_id] = header.producer_epoch, header.last_sequence
         return None
 
-    def update(self, header: BatchHeader) -> None:
-        """Update the state for a batch in the log: a new one, a replicated one, or at recovery."""
-        if header.producer_id < 0:
+    def check_of_coordinator(
+        self, header: BatchHeader, marker: EndTransactionMarker | None
+    ) -> None:
+        """Check a batch or a marker from a coordinator, whose batches need no sequence.
+
+        Raises ``RecordsRefusedError``: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED or
+        INVALID_TXN_STATE.
+        """
+        known = self._producers.get(header.producer_id)
+        if known is None or header.producer_id < 0:
             return
+        _check_epoch(header, known.epoch)
+        if not header.is_control:
+            _check_transaction(header, known)
+        elif marker is not None and marker.coordinator_epoch < known.coordinator_epoch:
+            raise RecordsRefusedError(
+                Errors.TRANSACTION_COORDINATOR_FENCED,
+                f"producer {header.producer_id} has a marker of coordinator epoch"
+                f" {known.coordinator_epoch} by now, not {marker.coordinator_epoch}",
+            )
+
+    def update(
+        self, header: BatchHeader, marker: EndTransactionMarker | None = None
+    ) -> AbortedTransaction | None:
+        """Update the state for a batch in the log: a new one, a replicated one, or at recovery.
+
+        Return the transaction that it aborts. A control batch without a marker changes nothing.
+        """
+        if header.producer_id < 0 or (header.is_control and marker is None):
+            return None
         entry = self._producers.get(header.producer_id)
         if entry is None:
             entry = ProducerStateEntry(header.producer_epoch, (), header.max_timestamp)
@@ -158,9 +254,11 @@ class ProducerStateManager:
         elif entry.epoch != header.producer_epoch:
             entry.epoch, entry.batches = header.producer_epoch, ()
         entry.last_timestamp = header.max_timestamp
-        if header.is_control:
-            entry.first_offset_of_transaction = _NO_OFFSET
-            return
+        if header.is_transactional:
+            self._verifications.pop(header.producer_id, None)
+        if marker is not None:
+            entry.coordinator_epoch = marker.coordinator_epoch
+            return self._end_transaction(entry, header, marker)
         batch = AppendedBatch(
             header.last_sequence,
             header.last_offset,
@@ -168,23 +266,39 @@ class ProducerStateManager:
             header.max_timestamp,
         )
         entry.batches = (*entry.batches[1 - BATCHES_TO_RETAIN :], batch)
-        if header.is_transactional and entry.first_offset_of_transaction < 0:
+        if header.is_transactional and not entry.has_transaction:
             entry.first_offset_of_transaction = header.base_offset
+            self._transactions.begin(header.producer_id, header.base_offset)
+        return None
+
+    def _end_transaction(
+        self, entry: ProducerStateEntry, header: BatchHeader, marker: EndTransactionMarker
+    ) -> AbortedTransaction | None:
+        if not entry.has_transaction:  # it has no records here, or its end is repeated
+            return None
+        first, entry.first_offset_of_transaction = entry.first_offset_of_transaction, _NO_OFFSET
+        stable = self._transactions.end(first, header.last_offset)
+        if marker.is_commit:
+            return None
+        return AbortedTransaction(header.producer_id, first, header.last_offset, stable)
 
     def copy_from(self, other: ProducerStateManager) -> None:
         """Take over all producers of another log, which is not used from now on."""
         self._producers = other._producers
+        self._transactions = other._transactions
 
     def remove_expired(self, now_ms: int) -> None:
-        """Remove producers that wrote nothing for ``expiration_ms``."""
+        """Remove producers that wrote nothing for ``expiration_ms`` and have no transaction."""
         expired = [
             producer_id
             for producer_id, entry in self._producers.items()
-            if entry.first_offset_of_transaction < 0
-            and now_ms - entry.last_timestamp >= self._expiration_ms
+            if not entry.has_transaction and now_ms - entry.last_timestamp >= self._expiration_ms
         ]
         for producer_id in expired:
             del self._producers[producer_id]
+        for producer_id, verification in list(self._verifications.items()):
+            if now_ms - verification.timestamp >= self._expiration_ms:
+                del self._verifications[producer_id]
 
     # --- snapshots ---
 
@@ -194,17 +308,34 @@ class ProducerStateManager:
         Return the offset from which the caller must replay the batches with ``update``. Delete
         damaged snapshots and those outside of the log. Raises ``StorageError``.
         """
-        self._producers = {}
-        usable = self.retain_snapshots(range(log_start_offset, log_end_offset + 1))
-        for offset in reversed(usable):
-            try:
-                self._producers = _decode(_read(self._path(offset)))
-            except BadDataError:
-                self._delete(offset)
+        self.retain_snapshots(range(log_start_offset, log_end_offset + 1))
+        known = self.load_before(log_end_offset)
+        self.remove_expired(now_ms)
+        return log_start_offset if known is None else known
+
+    def load_before(self, offset: int) -> int | None:
+        """Load the newest snapshot up to ``offset``; return its offset, or None if there is none.
+
+        Delete damaged snapshots. Raises ``StorageError``.
+        """
+        self._forget()
+        for known in reversed(self.snapshot_offsets()):
+            if known > offset:
                 continue
-            self.remove_expired(now_ms)
-            return offset
-        return log_start_offset
+            try:
+                self._producers = _decode(_read(self._path(known)))
+            except BadDataError:
+                self._delete(known)
+                continue
+            starts = (
+                (entry.first_offset_of_transaction, producer_id)
+                for producer_id, entry in self._producers.items()
+                if entry.has_transaction
+            )
+            for first_offset, producer_id in sorted(starts):
+                self._transactions.begin(producer_id, first_offset)
+            return known
+        return None
 
     def take_snapshot(self, offset: int) -> None:
         """Write the state after all batches below ``offset``.
@@ -238,6 +369,15 @@ class ProducerStateManager:
                 self._delete(offset)
         return retained
 
+    def remove_stray_snapshots(self, bases: Sequence[int]) -> None:
+        """Delete the snapshots that are not at the base offset of a segment.
+
+        The newest one stays if it is after the base offset of the last segment: it spares the next
+        start most of the work. Raises ``StorageError``.
+        """
+        newest = max(self.snapshot_offsets(), default=-1)
+        self.retain_snapshots({*bases, newest} if newest > max(bases, default=-1) else bases)
+
     def delete_snapshots_before(self, offset: int) -> None:
         """Delete the snapshots below ``offset``. Raises ``StorageError``."""
         for found in self.snapshot_offsets():
@@ -251,8 +391,13 @@ class ProducerStateManager:
 
     def clear(self) -> None:
         """Remove all producers and snapshots. Raises ``StorageError``."""
-        self._producers = {}
+        self._forget()
         self.retain_snapshots(())
+
+    def _forget(self) -> None:
+        self._producers = {}
+        self._transactions = PartitionTransactions()
+        self._verifications = {}
 
     def _path(self, offset: int) -> Path:
         return self.directory / f"{offset:020d}{SNAPSHOT_SUFFIX}"
@@ -265,22 +410,43 @@ class ProducerStateManager:
             raise storage_error(path, error) from None
 
 
-def _check_next(header: BatchHeader, epoch: int, last_sequence: int) -> None:
-    """Raise unless a batch has the next sequence number (``ProducerAppendInfo``)."""
+def _check_epoch(header: BatchHeader, epoch: int) -> None:
     if header.producer_epoch < epoch:
         raise RecordsRefusedError(
             Errors.INVALID_PRODUCER_EPOCH,
             f"producer {header.producer_id} has epoch {epoch} by now, not {header.producer_epoch}",
         )
+
+
+def _check_next(
+    header: BatchHeader, epoch: int, last_sequence: int, lowest_verified: int | None
+) -> None:
+    """Raise unless a batch has the next sequence number (``ProducerAppendInfo``)."""
+    _check_epoch(header, epoch)
+    if lowest_verified is not None and header.base_sequence > lowest_verified:
+        raise _out_of_order(header, lowest_verified)
     if epoch == NO_PRODUCER_EPOCH:
         return  # it is new, or its records were deleted: accept any first number
     expected = 0 if header.producer_epoch > epoch else (last_sequence + 1) & INT32_MAX
     if header.base_sequence != expected:
-        raise RecordsRefusedError(
-            Errors.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            f"producer {header.producer_id} sends sequence number {header.base_sequence},"
-            f" but {expected} is next",
-        )
+        raise _out_of_order(header, expected)
+
+
+def _check_transaction(header: BatchHeader, known: ProducerStateEntry | None) -> None:
+    if known is not None and known.has_transaction and not header.is_transactional:
+        raise _invalid_state(header, "a batch outside of the transaction that is open")
+
+
+def _out_of_order(header: BatchHeader, expected: int) -> RecordsRefusedError:
+    return RecordsRefusedError(
+        Errors.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"producer {header.producer_id} sends sequence number {header.base_sequence},"
+        f" but {expected} is next",
+    )
+
+
+def _invalid_state(header: BatchHeader, why: str) -> RecordsRefusedError:
+    return RecordsRefusedError(Errors.INVALID_TXN_STATE, f"producer {header.producer_id}: {why}")
 
 
 def _encode(producers: dict[int, ProducerStateEntry]) -> bytes:

@@ -20,6 +20,7 @@ KeyAndValue: TypeAlias = tuple[bytes, bytes | None]
 
 NO_PRODUCER_ID: Final = -1
 _TRANSACTIONAL: Final = 0x10
+_CONTROL: Final = 0x20
 _NULL: Final = b"\x01"  # the varint of -1, the length of a value that is null
 _NO_HEADERS: Final = b"\x00"
 
@@ -36,10 +37,12 @@ def build_batch(
     producer_id: int = NO_PRODUCER_ID,
     producer_epoch: int = -1,
     base_sequence: int = -1,
+    is_control: bool = False,
 ) -> bytearray:
     """Return a batch, without offset and leader epoch; with a producer it is transactional."""
     data = compressed(codec, b"".join(map(_record, range(len(records)), records)))
     attributes = codec | (_TRANSACTIONAL if producer_id != NO_PRODUCER_ID else 0)
+    attributes |= _CONTROL if is_control else 0
     checked = _CHECKED.pack(
         attributes,
         len(records) - 1,

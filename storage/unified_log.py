@@ -21,8 +21,10 @@ from regent.core.records import NO_RECORDS, RecordBytes, Records
 from regent.core.replica_logs import (
     MAX_TIMESTAMP,
     NO_TIMESTAMP,
+    AbortedTransactionStart,
     ActiveProducer,
     AppendedRecords,
+    AppendOrigin,
     EpochEndOffset,
     LastOfProducer,
     OffsetOfTimestamp,
@@ -36,7 +38,7 @@ from regent.storage.log_loader import CheckpointedOffsets, load_log
 from regent.storage.log_segment import LogSegment
 from regent.storage.log_validator import batches_of_leader, batches_of_producer
 from regent.storage.missing_segments import check_next_segment
-from regent.storage.record_batch import place, writable
+from regent.storage.record_batch import place, read_header, writable
 from regent.storage.retention import SegmentSpan, segments_to_delete
 from regent.storage.timestamps import first_at_or_after, greatest
 
@@ -186,18 +188,30 @@ class UnifiedLog:
         with self._lock:
             return self._contents.producers.last(producer_id)
 
+    def begin_verification(self, records: RecordBytes) -> int:
+        """Begin to verify that a batch is part of a transaction; return a guard."""
+        with self.exclusively() as contents:
+            header = read_header(records)
+            return contents.producers.begin_verification(header, self._wall_clock_ms())
+
     def active_producers(self) -> Sequence[ActiveProducer]:
         """Return all idempotent producers that are known."""
         with self._lock:
             return self._contents.producers.active()
 
-    def append_as_leader(self, records: RecordBytes, leader_epoch: int) -> AppendedRecords:
+    def append_as_leader(
+        self,
+        records: RecordBytes,
+        leader_epoch: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        guard: int | None = None,
+    ) -> AppendedRecords:
         """Check batches from a producer, give them offsets and the epoch, and append them."""
         now_ms = self._wall_clock_ms()
         config = self.config
-        batches = batches_of_producer(records, config, now_ms)
+        batches = batches_of_producer(records, config, now_ms, origin)
         with self.exclusively() as contents:
-            duplicate = contents.producers.check([header for _, header in batches])
+            duplicate = contents.check(records, batches, origin, guard)
             if duplicate is not None:
                 time_ms = duplicate.timestamp if config.stamps_append_time else NO_TIMESTAMP
                 return AppendedRecords(
@@ -267,6 +281,18 @@ class UnifiedLog:
                     return records
         return NO_RECORDS
 
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """Return the first offset of a transaction that may still end either way; None: none."""
+        with self._lock:
+            return self._contents.producers.first_unstable_offset(high_watermark)
+
+    def aborted_transactions(
+        self, offset: int, records: Records
+    ) -> Sequence[AbortedTransactionStart]:
+        """Return the aborted transactions among records read from ``offset`` on, or some more."""
+        with self._reading() as contents:
+            return contents.aborted_transactions(offset, records) if records.size else ()
+
     def offset_of_timestamp(
         self, timestamp_ms: int, limit: int, from_offset: int = 0
     ) -> OffsetOfTimestamp | None:
@@ -328,9 +354,9 @@ class UnifiedLog:
         It may be lower than the real one: the high watermark is that of the checkpoint.
         """
         with self._lock:
-            first_open = self._contents.producers.first_open_transaction
             limit = self.retention_limit
-            return limit if first_open is None else min(limit, first_open)
+            first_unstable = self._contents.producers.first_unstable_offset(limit)
+            return limit if first_unstable is None else min(limit, first_unstable)
 
     @property
     def first_dirty(self) -> int:

@@ -10,10 +10,12 @@ from regent.core.errors import Errors
 from regent.core.model import NO_EPOCH, TopicPartition
 from regent.core.protocol.control import TopicId
 from regent.core.records import NO_RECORDS, Records
+from regent.core.replica_logs import AbortedTransactionStart
 
 ACKS_NONE = 0
 ACKS_LEADER = 1
 ACKS_ALL = -1
+READ_COMMITTED = 1  # the isolation level of readers; 0 is that of all others
 
 
 class ProducedPartition(NamedTuple):
@@ -45,18 +47,21 @@ class ConsumerFetch:
     """A consumer's Fetch: waits for ``min_bytes`` of records in all, at most until its timeout.
 
     ``from_followers``: a follower answers, too, up to the high watermark that it knows.
+    ``is_read_committed``: only up to the last stable offset, with the aborted transactions.
     """
 
     positions: Mapping[TopicPartition, ConsumerPosition]  # in the order of the request
     min_bytes: int = 1
     max_bytes: int = 2**31 - 1
     from_followers: bool = False
+    is_read_committed: bool = False
 
 
 class ConsumedPartition(NamedTuple):
     """The answer to a consumer for one partition; never beyond the high watermark.
 
-    ``diverging_epoch`` is as in ``FetchedPartition``.
+    ``diverging_epoch`` is as in ``FetchedPartition``. ``aborted``: the aborted transactions among
+    the records, for a reader of committed records.
     """
 
     error_code: Errors
@@ -65,19 +70,23 @@ class ConsumedPartition(NamedTuple):
     records: Records = NO_RECORDS
     diverging_epoch: int = NO_EPOCH
     diverging_end_offset: int = -1
+    last_stable_offset: int = -1
+    aborted: Sequence[AbortedTransactionStart] = ()
 
 
 class OffsetQuery(NamedTuple):
     """ListOffsets for one partition: a time in milliseconds, or one of Kafka's negative numbers.
 
     Records before ``from_offset`` are not searched. ``max_num_offsets``: of version 0, which asks
-    for the offsets at which segments begin.
+    for the offsets at which segments begin. ``is_read_committed``: only up to the last stable
+    offset.
     """
 
     timestamp_ms: int
     current_leader_epoch: int = NO_EPOCH
     from_offset: int = 0
     max_num_offsets: int | None = None
+    is_read_committed: bool = False
 
 
 class ListedOffset(NamedTuple):

@@ -40,6 +40,7 @@ class DelayedConsumerFetch(DelayedOperation):
         self._min_bytes = min(request.min_bytes, request.max_bytes)
         self._max_bytes = request.max_bytes
         self._from_followers = request.from_followers
+        self._is_read_committed = request.is_read_committed
         self._respond = respond
         self._answers: dict[TopicPartition, ConsumedPartition] = {}
         self._size = 0
@@ -91,7 +92,8 @@ class DelayedConsumerFetch(DelayedOperation):
             return ConsumedPartition(self._partitions.on_damaged(topic_partition, error))
 
     def _read_log(self, partition: Partition, position: ConsumerPosition) -> ConsumedPartition:
-        log, limit = partition.local_log, partition.high_watermark
+        log, stable = partition.local_log, partition.last_stable_offset
+        limit = stable if self._is_read_committed else partition.high_watermark
         error, diverging = check_position(log, position.fetch_offset, position.last_fetched_epoch)
         if error is not Errors.NONE:
             return ConsumedPartition(error)
@@ -101,7 +103,17 @@ class DelayedConsumerFetch(DelayedOperation):
             is_first = self._size == 0
             if room > 0 or is_first:
                 records = log.read(position.fetch_offset, room, limit, at_least_one=is_first)
-        return ConsumedPartition(Errors.NONE, limit, log.log_start_offset, records, *diverging)
+        return ConsumedPartition(
+            Errors.NONE,
+            partition.high_watermark,
+            log.log_start_offset,
+            records,
+            *diverging,
+            last_stable_offset=stable,
+            aborted=log.aborted_transactions(position.fetch_offset, records)
+            if self._is_read_committed
+            else (),
+        )
 
 
 class ConsumerFetches:

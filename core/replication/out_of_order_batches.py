@@ -51,8 +51,11 @@ class ProducerSequence(NamedTuple):
     def of(cls, batches: RecordBytes) -> ProducerSequence:
         """Read it from the header of the first batch, if the header is complete."""
         if len(batches) < _PRODUCER_AT + _PRODUCER.size:
-            return cls(-1, -1, -1)
+            return NO_SEQUENCE
         return cls._make(_PRODUCER.unpack_from(batches, _PRODUCER_AT))
+
+
+NO_SEQUENCE = ProducerSequence(-1, -1, -1)
 
 
 @dataclass(slots=True)

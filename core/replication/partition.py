@@ -76,6 +76,15 @@ class Partition:
         return self.high_watermark >= self.local_log.log_end_offset
 
     @property
+    def last_stable_offset(self) -> int:
+        """The offset before which every record is committed and its transaction is decided."""
+        log, high_watermark = self.local_log, self.high_watermark
+        first_unstable = log.first_unstable_offset(high_watermark)
+        if first_unstable is None or first_unstable >= high_watermark:
+            return high_watermark
+        return max(first_unstable, log.log_start_offset)
+
+    @property
     def min_isr(self) -> int:
         """``min.insync.replicas``: how many replicas must be in sync for ``acks=all``."""
         return self.local_log.config.min_insync_replicas
@@ -208,6 +217,7 @@ class Partition:
         if candidate <= self.high_watermark:
             return False
         self.high_watermark = candidate
+        self.local_log.first_unstable_offset(candidate)  # forgets what is stable now
         return True
 
     def is_followed_since(self, since_ms: int) -> bool:
@@ -238,4 +248,5 @@ class Partition:
         log = self.local_log
         end = log.log_end_offset
         self.high_watermark = max(log.log_start_offset, min(leaders, end))
+        log.first_unstable_offset(self.high_watermark)  # forgets what is stable now
         self.lag = max(0, leaders - end)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from regent.core.errors import Errors, RecordsRefusedError, StorageError
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ProducedPartition
 from regent.core.records import RecordBytes
+from regent.core.replica_logs import AppendOrigin
 from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.broker_topic_stats import ResponseErrors
 from regent.core.replication.delayed_operation import (
@@ -22,12 +24,31 @@ from regent.core.replication.delayed_operation import (
 )
 from regent.core.replication.leader_partitions import LeaderPartitions
 from regent.core.replication.lock_slices import Slices, run_in_slices, slices_of_records
-from regent.core.replication.out_of_order_batches import OutOfOrderBatches, ProducerSequence
+from regent.core.replication.out_of_order_batches import (
+    NO_SEQUENCE,
+    OutOfOrderBatches,
+    ProducerSequence,
+)
 from regent.core.replication.partition import Partition, Role
 
 _TOO_EARLY = "earlier batches of this producer may still arrive: send all of them again"
 
 RespondToProduce: TypeAlias = Callable[[Mapping[TopicPartition, ProducedPartition]], None]
+
+
+class AppendRules(NamedTuple):
+    """What an append depends on.
+
+    ``term``: the leadership that must last, by the leader epoch with which it began; None: any.
+    ``guards``: of the partitions whose transactions were verified.
+    """
+
+    term: int | None = None
+    origin: AppendOrigin = AppendOrigin.CLIENT
+    guards: Mapping[TopicPartition, int] = MappingProxyType({})
+
+
+OF_CLIENT = AppendRules()
 
 
 class ProducePartitionStatus(NamedTuple):
@@ -100,10 +121,7 @@ class DelayedProduce(DelayedOperation):
 
 
 class Produce:
-    """One produce request. Not thread-safe.
-
-    ``term``: the leadership that must last, by the leader epoch with which it began; None: any.
-    """
+    """One produce request. Not thread-safe."""
 
     def __init__(
         self,
@@ -115,7 +133,7 @@ class Produce:
         acks: int,
         records: Mapping[TopicPartition, RecordBytes],
         respond: RespondToProduce,
-        term: int | None = None,
+        rules: AppendRules = OF_CLIENT,
     ) -> None:
         self._partitions = partitions
         self._leaders = leaders
@@ -124,8 +142,8 @@ class Produce:
         self._acks = acks
         self._records = records
         self._respond = respond
-        self._term = term
-        is_of_client = term is None
+        self._term, self._origin, self._guards = rules
+        is_of_client = self._term is None
         self._errors = partitions.topic_stats.produce_errors if is_of_client else ResponseErrors()
         self._outcomes: dict[TopicPartition, ProducedPartition] = {}
         self._awaited: dict[TopicPartition, ProducePartitionStatus] = {}
@@ -146,7 +164,7 @@ class Produce:
             if self._acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
                 self._outcomes[topic_partition] = ProducedPartition(Errors.INVALID_REQUIRED_ACKS)
             elif isinstance(partition, Errors):
-                sequence = ProducerSequence.of(self._records[topic_partition])
+                sequence = self._sequence_of(self._records[topic_partition])
                 self._outcomes[topic_partition] = self._refuse(topic_partition, sequence, partition)
             else:
                 partition.stats.total_produce_requests += 1
@@ -161,7 +179,7 @@ class Produce:
                     )
                 except StorageError as error:
                     partition.stats.failed_produce_requests += 1
-                    sequence = ProducerSequence.of(self._records[topic_partition])
+                    sequence = self._sequence_of(self._records[topic_partition])
                     refusal = self._partitions.fail(topic_partition, error)
                     self._outcomes[topic_partition] = self._refuse(
                         topic_partition, sequence, refusal
@@ -179,7 +197,7 @@ class Produce:
         Raises ``RecordsRefusedError`` and ``StorageError``.
         """
         log, is_awaited = partition.local_log, self._acks == ACKS_ALL
-        topic_partition, sequence = partition.topic_partition, ProducerSequence.of(batches)
+        topic_partition, sequence = partition.topic_partition, self._sequence_of(batches)
         if is_awaited and len(partition.isr) < partition.min_isr:
             return self._refuse(topic_partition, sequence, Errors.NOT_ENOUGH_REPLICAS)
         # A log accepts any batch of an unknown producer as its first.
@@ -188,7 +206,9 @@ class Produce:
             if refusal is not None:
                 return ProducedPartition(refusal, message=_TOO_EARLY)
         try:
-            appended = log.append_as_leader(batches, partition.leader_epoch)
+            appended = log.append_as_leader(
+                batches, partition.leader_epoch, self._origin, self._guards.get(topic_partition)
+            )
         except RecordsRefusedError as refused:
             if refused.error_code is not Errors.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 raise
@@ -212,6 +232,12 @@ class Produce:
             log.log_start_offset,
         )
 
+    def _sequence_of(self, batches: RecordBytes) -> ProducerSequence:
+        """Return the producer of a batch; those of coordinators have no sequence."""
+        if self._origin is AppendOrigin.COORDINATOR:
+            return NO_SEQUENCE
+        return ProducerSequence.of(batches)
+
     def _refuse(
         self, topic_partition: TopicPartition, sequence: ProducerSequence, error_code: Errors
     ) -> ProducedPartition:
@@ -228,3 +254,19 @@ class Produce:
         self._errors.count(self._outcomes.values())
         self._delayed.answer(partial(self._respond, self._outcomes))
         return None
+
+
+def begin_verifications(
+    partitions: AllPartitions, batches: Mapping[TopicPartition, RecordBytes]
+) -> Mapping[TopicPartition, int]:
+    """Return the guards of batches that may be part of transactions."""
+    guards: dict[TopicPartition, int] = {}
+    for topic_partition, batch in batches.items():
+        partition = partitions.leader_or_error(topic_partition)
+        if isinstance(partition, Errors):
+            continue
+        try:
+            guards[topic_partition] = partition.local_log.begin_verification(batch)
+        except StorageError as error:
+            partitions.fail(topic_partition, error)
+    return guards

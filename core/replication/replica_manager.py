@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from regent.core.errors import DamagedRecordsError, Errors, StorageError
 from regent.core.model import NO_EPOCH, NO_LEADER, BrokerId, TopicPartition
 from regent.core.protocol.broker import FetchRequest, FetchResponse
 from regent.core.protocol.client import (
+    ACKS_ALL,
     ConsumerFetch,
     EpochEnd,
     EpochQuery,
@@ -31,7 +32,7 @@ from regent.core.protocol.control import (
 )
 from regent.core.protocol.controller import AlterPartitionRequest, AlterPartitionResponse
 from regent.core.records import RecordBytes
-from regent.core.replica_logs import UNKNOWN_OFFSET, ActiveProducer, ReplicaLogs
+from regent.core.replica_logs import UNKNOWN_OFFSET, ActiveProducer, AppendOrigin, ReplicaLogs
 from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.broker_topic_stats import BrokerTopicStats
 from regent.core.replication.consumer_fetches import ConsumerFetches, RespondToConsumer
@@ -53,37 +54,22 @@ from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.offset_lookups import OffsetLookups
 from regent.core.replication.out_of_order_batches import OutOfOrderBatches
 from regent.core.replication.partition import Partition
-from regent.core.replication.produce import Produce, RespondToProduce
+from regent.core.replication.produce import (
+    OF_CLIENT,
+    AppendRules,
+    Produce,
+    RespondToProduce,
+    begin_verifications,
+)
 from regent.core.replication.replica_fetcher import ReplicaFetcher
 from regent.core.replication.replication_quota import ReplicationQuota, ReplicationQuotas
+from regent.core.replication.replication_settings import (
+    DEFAULT_REPLICATION_SETTINGS,
+    ReplicationSettings,
+)
 from regent.core.replication.suspect_replicas import SuspectTracker
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class ReplicationSettings:
-    """Kafka's settings of the same names."""
-
-    replica_lag_time_max_ms: int = 30_000
-    replica_fetch_wait_max_ms: int = 500
-    replica_fetch_backoff_ms: int = 1_000
-    replica_fetch_min_bytes: int = 1
-    replica_fetch_max_bytes: int = 1024 * 1024  # of one partition
-    replica_fetch_response_max_bytes: int = 10 * 1024 * 1024
-
-    def fetch_request(self, broker_id: BrokerId) -> FetchRequest:
-        """Return the fields that all fetches of a follower share."""
-        return FetchRequest(
-            broker_id,
-            max_wait_ms=self.replica_fetch_wait_max_ms,
-            min_bytes=self.replica_fetch_min_bytes,
-            max_bytes=self.replica_fetch_response_max_bytes,
-            partition_max_bytes=self.replica_fetch_max_bytes,
-        )
-
-
-DEFAULTS = ReplicationSettings()
 
 
 class ReplicaManager:
@@ -102,7 +88,7 @@ class ReplicaManager:
         broker_id: BrokerId,
         logs: ReplicaLogs,
         cache: MetadataCache,
-        settings: ReplicationSettings = DEFAULTS,
+        settings: ReplicationSettings = DEFAULT_REPLICATION_SETTINGS,
         lock: AbstractContextManager[object] | None = None,
     ) -> None:
         self.broker_id = broker_id
@@ -289,11 +275,23 @@ class ReplicaManager:
         records: Mapping[TopicPartition, RecordBytes],
         now_ms: int,
         respond: RespondToProduce,
+        guards: Mapping[TopicPartition, int] = OF_CLIENT.guards,
     ) -> DelayedOperation | None:
         """Append to each partition independently; answer when ``acks`` (0, 1, -1: all) is met.
 
         The answer lists every partition; REQUEST_TIMED_OUT if it is not committed in time.
+        ``guards``: of the partitions whose transactions were verified.
         """
+        return self._append(acks, records, now_ms, respond, AppendRules(guards=guards))
+
+    def _append(
+        self,
+        acks: int,
+        records: Mapping[TopicPartition, RecordBytes],
+        now_ms: int,
+        respond: RespondToProduce,
+        rules: AppendRules,
+    ) -> DelayedOperation | None:
         request = Produce(
             self._partitions,
             self._leaders,
@@ -302,8 +300,27 @@ class ReplicaManager:
             acks=acks,
             records=records,
             respond=respond,
+            rules=rules,
         )
         return self._in_slices(request.append(now_ms))
+
+    def append_markers(
+        self, batches: Mapping[TopicPartition, RecordBytes], now_ms: int, respond: RespondToProduce
+    ) -> DelayedOperation | None:
+        """As ``produce`` with acks=all, of control batches from a transaction coordinator."""
+        rules = AppendRules(origin=AppendOrigin.COORDINATOR)
+        return self._append(ACKS_ALL, batches, now_ms, respond, rules)
+
+    def begin_verifications(
+        self, batches: Mapping[TopicPartition, RecordBytes]
+    ) -> Mapping[TopicPartition, int]:
+        """Begin to verify that batches are part of transactions (KIP-890); return guards.
+
+        ``NO_VERIFICATION``: the transaction is open already. Partitions that this broker does not
+        lead are left out: they are refused later.
+        """
+        with self._lock:
+            return begin_verifications(self._partitions, batches)
 
     def append_in_term(
         self,
@@ -319,17 +336,8 @@ class ReplicaManager:
         NOT_LEADER_OR_FOLLOWER if the leadership that began with leader epoch ``term`` has ended,
         also if another began since: the records were decided on what was known before.
         """
-        request = Produce(
-            self._partitions,
-            self._leaders,
-            self._delayed,
-            self._out_of_order,
-            acks=acks,
-            records={topic_partition: batch},
-            respond=respond,
-            term=term,
-        )
-        return self._in_slices(request.append(now_ms))
+        rules = AppendRules(term, AppendOrigin.COORDINATOR)
+        return self._append(acks, {topic_partition: batch}, now_ms, respond, rules)
 
     def read_in_term(
         self, topic_partition: TopicPartition, term: int, offset: int, max_bytes: int

@@ -51,7 +51,7 @@ _FIXED: Final = {
     "enable.partition.eof": "the source needs it",
     "acks": "every write waits for all in-sync replicas",
     "enable.idempotence": "every write is idempotent",
-    "transactional.id": "there are no transactions",
+    "transactional.id": "the tasks of Spark do not share a transaction",
 }
 
 

@@ -1,4 +1,4 @@
-"""Sends staged rows exactly once, to brokers without transactions.
+"""Sends staged rows exactly once, without transactions.
 
 First the rows of a commit are fixed: one rename moves their files, with the end offsets of the
 topics, under the key of the commit. These rows are the commit, even if Spark computes the same

@@ -32,7 +32,7 @@ from regent.core.protocol.control import (
     UpdateMetadataTopic,
 )
 from regent.core.protocol.controller import AlterPartitionRequest
-from regent.core.replication.replica_manager import ReplicationSettings
+from regent.core.replication.replication_settings import ReplicationSettings
 from tests.support.memory_logs import MemoryLogs
 from tests.support.replicas import PARTITION, lead_and_follow
 from tests.support.stage import TIMEOUT_S, Stage, actor_of, ask

@@ -14,7 +14,8 @@ from regent.actors.replica_fetcher_thread import FetcherStats, ReplicaFetcherThr
 from regent.actors.runtime import start_actor, stop_actor
 from regent.core.errors import Errors
 from regent.core.protocol.broker import DescribeMetadataRequest, FetchRequest, FetchResponse
-from regent.core.replication.replica_manager import ReplicaManager, ReplicationSettings
+from regent.core.replication.replica_manager import ReplicaManager
+from regent.core.replication.replication_settings import ReplicationSettings
 from tests.support.replicas import PARTITION, alive, lead_and_follow
 from tests.support.stage import (
     TIMEOUT_S,

@@ -68,6 +68,8 @@ class CannedReplicas:
         self.acks: int | None = None
         self.waits: bool | None = None
         self.records: Mapping[TopicPartition, RecordBytes] = {}
+        self.guards: Mapping[TopicPartition, int] = {}
+        self.guards_used: Mapping[TopicPartition, int] = {}
         self.fetch: ConsumerFetch | None = None
         self.offset_queries: Mapping[TopicPartition, OffsetQuery] = {}
         self.epoch_queries: Mapping[TopicPartition, EpochQuery] = {}
@@ -85,14 +87,20 @@ class CannedReplicas:
         records: Mapping[TopicPartition, RecordBytes],
         now_ms: int,
         respond: Callable[[Mapping[TopicPartition, ProducedPartition]], None],
+        guards: Mapping[TopicPartition, int] = MappingProxyType({}),
     ) -> DelayedOperation | None:
-        self.acks, self.records = acks, records
+        self.acks, self.records, self.guards_used = acks, records, guards
         unknown = ProducedPartition(Errors.UNKNOWN_TOPIC_OR_PARTITION)
         produced = {
             topic_partition: self.produced.get(topic_partition, unknown)
             for topic_partition in records
         }
         return self._answer(records, lambda: respond(produced))
+
+    def begin_verifications(
+        self, batches: Mapping[TopicPartition, RecordBytes]
+    ) -> Mapping[TopicPartition, int]:
+        return {name: self.guards.get(name, 0) for name in batches}
 
     def is_compacted(self, topic_partition: TopicPartition) -> bool:
         return topic_partition in self.compacted

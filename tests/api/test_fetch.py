@@ -15,6 +15,7 @@ from regent.core.model import TopicPartition
 from regent.core.protocol.client import ConsumedPartition, ConsumerFetch, ConsumerPosition
 from regent.core.protocol.control import TopicId
 from regent.core.records import MemoryRecords
+from regent.core.replica_logs import AbortedTransactionStart
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.primitives import uuid_bytes, uuid_text
 from tests.api.canned_replicas import CannedReplicas, FailingRecords, cached
@@ -74,11 +75,18 @@ def outcomes(answer: Any) -> dict[TopicPartition, Any]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("isolation_level", [0, 1])
-def test_every_version_returns_records(version: int, isolation_level: int):
+@pytest.mark.parametrize(
+    ("isolation_level", "aborted"),
+    [(0, ()), (1, ()), (1, (AbortedTransactionStart(4_000, 8), AbortedTransactionStart(9, 2**40)))],
+)
+def test_every_version_returns_records(
+    version: int, isolation_level: int, aborted: Sequence[AbortedTransactionStart]
+):
     replicas = CannedReplicas()
     replicas.consumed = {
-        ORDERS_0: ConsumedPartition(Errors.NONE, 12, 3, RECORDS),
+        ORDERS_0: ConsumedPartition(
+            Errors.NONE, 12, 3, RECORDS, last_stable_offset=10, aborted=aborted
+        ),
         TEA_0: ConsumedPartition(Errors.UNKNOWN_LEADER_EPOCH),
     }
     epoch = 5 if version >= 9 else -1
@@ -91,15 +99,21 @@ def test_every_version_returns_records(version: int, isolation_level: int):
 
     answer = ask(apis(replicas), fetch(positions, isolation_level=isolation_level), version)
 
-    assert replicas.fetch == ConsumerFetch(positions, min_bytes=1, max_bytes=1000)
+    assert replicas.fetch == ConsumerFetch(
+        positions, min_bytes=1, max_bytes=1000, is_read_committed=isolation_level == 1
+    )
     assert (answer.error_code, answer.session_id) == (0, 0)
     assert list(outcomes(answer)) == [ORDERS_0, TEA_0]
     read, refused = outcomes(answer).values()
-    assert (read.error_code, read.high_watermark, read.last_stable_offset) == (0, 12, 12)
+    assert (read.error_code, read.high_watermark, read.last_stable_offset) == (0, 12, 10)
     assert read.log_start_offset == (3 if version >= 5 else -1)
     assert bytes(read.records) == b"whole batches"
     assert read.preferred_read_replica == -1
-    assert read.aborted_transactions == ([] if isolation_level else None)
+    if isolation_level == 0:
+        assert read.aborted_transactions is None
+    else:
+        listed = [(each.producer_id, each.first_offset) for each in read.aborted_transactions]
+        assert listed == list(aborted)
     assert refused.error_code == Errors.UNKNOWN_LEADER_EPOCH
     assert (refused.high_watermark, bytes(refused.records)) == (-1, b"")
 

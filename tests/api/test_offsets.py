@@ -42,7 +42,8 @@ def partitions(answer: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("version", range(1, 10))
-def test_versions_from_1_on_return_one_offset(version: int):
+@pytest.mark.parametrize("isolation_level", [0, 1])
+def test_versions_from_1_on_return_one_offset(version: int, isolation_level: int):
     replicas = CannedReplicas()
     replicas.listed = {
         ORDERS_0: ListedOffset(Errors.NONE, timestamp_ms=99, offset=7, leader_epoch=2),
@@ -50,10 +51,16 @@ def test_versions_from_1_on_return_one_offset(version: int):
     }
     epoch = 3 if version >= 4 else -1
     queries = {ORDERS_0: OffsetQuery(98, epoch), ORDERS_1: OffsetQuery(-1, epoch)}
+    request = list_offsets(queries)
+    request.isolation_level = isolation_level
 
-    known, refused = partitions(ask(offset_apis(replicas), list_offsets(queries), version))
+    known, refused = partitions(ask(offset_apis(replicas), request, version))
 
-    assert replicas.offset_queries == queries
+    is_read_committed = version >= 2 and isolation_level == 1
+    assert replicas.offset_queries == {
+        topic_partition: query._replace(is_read_committed=is_read_committed)
+        for topic_partition, query in queries.items()
+    }
     assert (known.partition_index, known.error_code, known.timestamp, known.offset) == (0, 0, 99, 7)
     assert known.leader_epoch == (2 if version >= 4 else -1)
     assert (refused.error_code, refused.offset) == (Errors.UNKNOWN_LEADER_EPOCH, -1)

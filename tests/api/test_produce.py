@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow
@@ -16,6 +16,7 @@ from regent.api.produce import ProduceTarget, _checker, produce_apis
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ProducedPartition
+from regent.core.protocol.transactions import TransactionToVerify, TransactionVerifier
 from regent.transport.kafka.api import (
     KafkaAnswer,
     KafkaApi,
@@ -36,6 +37,7 @@ ORDERS_0, ORDERS_1, TEA_0 = (
 )
 WRITTEN = ProducedPartition(Errors.NONE, base_offset=7, log_append_time_ms=99, log_start_offset=3)
 ZSTD = 4
+PRODUCER_ID = 4_000
 
 
 OFFSETS_0 = TopicPartition("__consumer_offsets", 0)
@@ -69,8 +71,37 @@ def zstandard(*values: bytes) -> bytes:
     return resealed(whole)
 
 
-def apis(replicas: ProduceTarget) -> Sequence[KafkaApi]:
-    return produce_apis(replicas, cached(), "PLAINTEXT")
+def in_transaction(producer_id: int = PRODUCER_ID, producer_epoch: int = 0) -> bytes:
+    """Return a batch of a transaction."""
+    return batch(
+        b"a",
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=0,
+        attributes=TRANSACTIONAL_MASK,
+    )
+
+
+class CannedVerifier:
+    """Says at once what is prepared, and otherwise that all partitions are part of it."""
+
+    def __init__(self, errors: Mapping[TopicPartition, Errors] | None = None) -> None:
+        self.errors = errors or {}
+        self.asked: list[TransactionToVerify] = []
+
+    def verify(
+        self,
+        transaction: TransactionToVerify,
+        respond: Callable[[Mapping[TopicPartition, Errors]], None],
+    ) -> None:
+        self.asked.append(transaction)
+        respond({name: self.errors.get(name, Errors.NONE) for name in transaction.partitions})
+
+
+def apis(
+    replicas: ProduceTarget, verifier: TransactionVerifier | None = None
+) -> Sequence[KafkaApi]:
+    return produce_apis(replicas, cached(), "PLAINTEXT", verifier)
 
 
 def outcomes(answer: Any) -> dict[TopicPartition, Any]:
@@ -213,14 +244,72 @@ def test_clients_do_not_write_to_internal_topics():
     }
 
 
-def test_transactions_are_refused():
+def test_records_of_a_transaction_need_a_transactional_id():
     replicas = CannedReplicas()
-    request = produce({ORDERS_0: batch(b"a")}, transactional_id="tx")
-    refused = {ORDERS_0: Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
-    assert errors(ask(apis(replicas), request, 7)) == refused
+    request = produce({ORDERS_0: in_transaction(), ORDERS_1: batch(b"b")})
+    assert errors(ask(apis(replicas), request, 7)) == {
+        ORDERS_0: Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ORDERS_1: Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+    assert not replicas.records
 
-    request = produce({ORDERS_0: batch(b"a", attributes=TRANSACTIONAL_MASK)})
-    assert errors(ask(apis(replicas), request, 7)) == refused
+
+def test_records_of_a_transaction_are_of_one_producer():
+    replicas = CannedReplicas()
+    for other in (in_transaction(producer_id=5), in_transaction(producer_epoch=1)):
+        request = produce({ORDERS_0: in_transaction(), ORDERS_1: other}, transactional_id="tx")
+        assert errors(ask(apis(replicas), request, 7)) == {
+            ORDERS_0: Errors.INVALID_PRODUCER_ID_MAPPING,
+            ORDERS_1: Errors.INVALID_PRODUCER_ID_MAPPING,
+        }
+
+
+def test_a_transactional_producer_may_send_records_outside_of_a_transaction():
+    replicas = CannedReplicas()
+    replicas.produced = {ORDERS_0: WRITTEN}
+    request = produce({ORDERS_0: batch(b"a")}, transactional_id="tx")
+    assert errors(ask(apis(replicas), request, 7)) == {ORDERS_0: Errors.NONE}
+
+
+@pytest.mark.parametrize("guard", [0, 3])
+def test_the_first_batch_of_a_transaction_is_appended_after_its_verification(guard: int):
+    replicas, verifier = CannedReplicas(), CannedVerifier()
+    replicas.produced = {ORDERS_0: WRITTEN, ORDERS_1: WRITTEN}
+    replicas.guards = {ORDERS_0: guard}
+    request = produce({ORDERS_0: in_transaction(), ORDERS_1: batch(b"b")}, transactional_id="tx")
+    answer = ask(apis(replicas, verifier), request, 7)
+    assert errors(answer) == {ORDERS_0: Errors.NONE, ORDERS_1: Errors.NONE}
+    asked = [TransactionToVerify("tx", PRODUCER_ID, 0, (ORDERS_0,))]
+    assert verifier.asked == (asked if guard else [])
+    assert replicas.guards_used == {ORDERS_0: guard}
+
+
+@pytest.mark.parametrize(
+    ("error", "version", "answered"),
+    [
+        (Errors.TRANSACTION_ABORTABLE, 10, Errors.INVALID_TXN_STATE),
+        (Errors.TRANSACTION_ABORTABLE, 11, Errors.TRANSACTION_ABORTABLE),
+        (Errors.CONCURRENT_TRANSACTIONS, 11, Errors.NOT_ENOUGH_REPLICAS),
+        (Errors.NETWORK_EXCEPTION, 3, Errors.NOT_ENOUGH_REPLICAS),
+        (Errors.NOT_COORDINATOR, 11, Errors.NOT_ENOUGH_REPLICAS),
+        (Errors.COORDINATOR_LOAD_IN_PROGRESS, 11, Errors.NOT_ENOUGH_REPLICAS),
+        (Errors.COORDINATOR_NOT_AVAILABLE, 11, Errors.NOT_ENOUGH_REPLICAS),
+        (Errors.INVALID_PRODUCER_EPOCH, 11, Errors.INVALID_PRODUCER_EPOCH),
+        (Errors.INVALID_PRODUCER_ID_MAPPING, 11, Errors.INVALID_PRODUCER_ID_MAPPING),
+    ],
+)
+def test_records_that_are_not_known_to_be_in_the_transaction_are_not_appended(
+    error: Errors, version: int, answered: Errors
+):
+    replicas, verifier = CannedReplicas(), CannedVerifier({ORDERS_0: error})
+    replicas.guards = {ORDERS_0: 1, ORDERS_1: 2}
+    replicas.produced = {ORDERS_1: WRITTEN}
+    request = produce(
+        {ORDERS_0: in_transaction(), ORDERS_1: in_transaction()}, transactional_id="tx"
+    )
+    answer = ask(apis(replicas, verifier), request, version)
+    assert errors(answer) == {ORDERS_0: answered, ORDERS_1: Errors.NONE}
+    assert list(replicas.records) == [ORDERS_1]
 
 
 @pytest.mark.parametrize("records", [None, b"", batch(b"a")[:60], batch(b"a") + batch(b"b")])

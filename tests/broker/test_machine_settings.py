@@ -18,7 +18,7 @@ from regent.config.settings import Settings
 from regent.config.settings_file import load_settings
 from regent.core.controller.services import ControllerSettings
 from regent.core.log_config import BROKER_NAMES, LogConfig
-from regent.core.replication.replica_manager import ReplicationSettings
+from regent.core.replication.replication_settings import ReplicationSettings
 from regent.transport.kafka.connection import KafkaLimits
 
 

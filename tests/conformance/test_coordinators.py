@@ -11,18 +11,22 @@ import pytest
 
 from tests.conformance.coordinators.group_suite import GroupSuite
 from tests.conformance.coordinators.hash_suite import HashSuite
+from tests.conformance.coordinators.producer_suite import ProducerSuite
 from tests.conformance.coordinators.records_suite import RecordsSuite
 from tests.conformance.coordinators.suite import Suite, check
 from tests.conformance.coordinators.suites import SUITES as OF_THE_CLEANER
 from tests.conformance.coordinators.suites import play
 from tests.conformance.coordinators.txn_suite import TxnSuite
+from tests.conformance.coordinators.txnindex_suite import TransactionIndexSuite
 
 OWN_CASES = Path(__file__).parent / "coordinator_cases.json"
 SUITES: Mapping[str, Callable[[Mapping[str, Any]], Suite]] = {
     "group": GroupSuite,
     "hash": HashSuite,
+    "producer": ProducerSuite,
     "records": RecordsSuite,
     "txn": TxnSuite,
+    "txnindex": TransactionIndexSuite,
 }
 
 
@@ -35,9 +39,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _cases(path: Path) -> Iterator[Any]:
     for case in json.loads(path.read_text(encoding="utf-8")):
-        is_known = case["group"] in SUITES or case["group"] in OF_THE_CLEANER
-        marks = () if is_known else (pytest.mark.skip("partitions have no transactions yet"),)
-        yield pytest.param(case, id=case["name"], marks=marks)
+        yield pytest.param(case, id=case["name"])
 
 
 def test_the_coordinators_do_what_the_case_says(coordinator_case: Mapping[str, Any]):

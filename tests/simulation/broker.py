@@ -32,7 +32,8 @@ from regent.core.protocol.controller import (
     ControllerRequest,
 )
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.core.replication.replica_manager import ReplicaManager, ReplicationSettings
+from regent.core.replication.replica_manager import ReplicaManager
+from regent.core.replication.replication_settings import ReplicationSettings
 from regent.zk.client.operations import ConnectionLossError, WatchEvent
 from regent.zk.codecs.admin_znodes import ConfigEntityChangeNotificationZNode
 from regent.zk.codecs.znodes import TopicsZNode

@@ -24,7 +24,7 @@ from regent.core.model import (
 )
 from regent.core.protocol.control import ControlResponse
 from regent.core.protocol.controller import ControllerRequest, ControllerResponse
-from regent.core.replication.replica_manager import ReplicationSettings
+from regent.core.replication.replication_settings import ReplicationSettings
 from regent.zk.codecs.znodes import ClusterIdZNode, TopicPartitionStateZNode, TopicZNode
 from tests.simulation.broker import MAX_EVENTS, SimulatedBroker, World
 from tests.simulation.channel import MANY_REQUESTS

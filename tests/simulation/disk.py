@@ -10,7 +10,7 @@ from regent.core.log_config import LogConfig
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.control import TopicId
 from regent.core.records import RecordBytes
-from regent.core.replica_logs import AppendedRecords
+from regent.core.replica_logs import AppendedRecords, AppendOrigin
 from regent.core.replication.replica_manager import ReplicaManager
 from tests.simulation.records import RecordObserver, past_all_guards
 from tests.simulation.simulated_logs import IsElsewhere, LostBatches
@@ -29,9 +29,15 @@ class ObservedLog(MemoryLog):
     disk: Disk
 
     @past_all_guards
-    def append_as_leader(self, records: RecordBytes, leader_epoch: int) -> AppendedRecords:
+    def append_as_leader(
+        self,
+        records: RecordBytes,
+        leader_epoch: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        guard: int | None = None,
+    ) -> AppendedRecords:
         """Append and notify the observer."""
-        appended = super().append_as_leader(records, leader_epoch)
+        appended = super().append_as_leader(records, leader_epoch, origin, guard)
         if not appended.is_duplicate:
             self.disk.observer.on_led(self.disk.broker_id, self, self.batches[-1])
         return appended

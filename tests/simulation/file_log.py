@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from regent.core.errors import RecordsRefusedError
 from regent.core.records import RecordBytes
-from regent.core.replica_logs import AppendedRecords
+from regent.core.replica_logs import AppendedRecords, AppendOrigin
 from regent.storage.log_names import FUTURE
 from regent.storage.log_segment import LogSegment
 from regent.storage.unified_log import UnifiedLog
@@ -113,9 +113,15 @@ class ObservedFileLog(UnifiedLog):
         raise AssertionError(f"{self} has no batch at {base_offset}")
 
     @past_all_guards
-    def append_as_leader(self, records: RecordBytes, leader_epoch: int) -> AppendedRecords:
+    def append_as_leader(
+        self,
+        records: RecordBytes,
+        leader_epoch: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        guard: int | None = None,
+    ) -> AppendedRecords:
         """Append and notify the observer."""
-        appended = super().append_as_leader(records, leader_epoch)
+        appended = super().append_as_leader(records, leader_epoch, origin, guard)
         if not appended.is_duplicate:
             self._disk.observer.on_led(self._disk.broker_id, self, self.batches[-1])
         return appended

@@ -14,7 +14,7 @@ import pytest
 
 from regent.core.compression import GZIP, LZ4, SNAPPY, ZSTD, compressed
 from regent.core.log_config import DEFAULT_CLEANER_SETTINGS, LogConfig
-from regent.core.replica_logs import MAX_TIMESTAMP
+from regent.core.replica_logs import MAX_TIMESTAMP, AppendOrigin
 from regent.storage.checkpoints import CLEANED_OFFSETS
 from regent.storage.io_throttle import IoThrottle
 from regent.storage.log_file import LogFile
@@ -28,7 +28,8 @@ from tests.storage.test_power_loss import lose_power
 from tests.support.disk_logs import T0, T1, Machine, create, files, flip_byte, log_of, segment_file
 from tests.support.durable_files import DurableFiles
 from tests.support.kept_records import KeptRecord, batches_of
-from tests.support.record_batches import TIMESTAMP_MS, keyed_batch
+from tests.support.record_batches import TIMESTAMP_MS, TRANSACTIONAL_MASK, keyed_batch
+from tests.support.transactional_batches import ABORT, marker
 
 HOUR_MS = 3_600_000
 CONFIG = LogConfig(
@@ -542,15 +543,39 @@ def test_a_log_that_cannot_be_decoded_is_left_as_it_is(machine: Machine, logs: L
     assert log.log_end_offset == 1
 
 
-def test_a_log_in_which_kafka_aborted_transactions_is_left_as_it_is(
+def test_records_of_aborted_transactions_replace_no_older_ones(logs: LogManager):
+    """Also if the marker is in the segment that is written to."""
+    log = create(logs)
+    write(log, *"ab")
+    of_producer = {"producer_id": 7, "producer_epoch": 0, "attributes": TRANSACTIONAL_MASK}
+    write(log, "a", base_sequence=0, **of_producer)
+    write(log, "b", base_sequence=1, **of_producer)
+    roll(log)
+    log.append_as_leader(marker(ABORT, producer_id=7), 0, AppendOrigin.COORDINATOR)
+    commit(logs, log)
+    logs.cleaner.clean_all()
+    assert offsets(log) == [0, 1, 4]
+    records = log.read(0, 1 << 20, 5, at_least_one=True)
+    assert log.aborted_transactions(0, records) == [(7, 2)]
+
+
+def test_the_index_of_a_cleaned_segment_has_the_transactions_of_which_a_batch_is_left(
     machine: Machine, logs: LogManager
 ):
     log = create(logs)
-    write(log, *"aaaa")
-    segment_file(log.path, 0, ".txnindex").write_bytes(bytes(34))
+    of_producer = {"producer_id": 7, "producer_epoch": 0, "attributes": TRANSACTIONAL_MASK}
+    for sequence in range(3):
+        write(log, "a", base_sequence=sequence, **of_producer)
+        log.append_as_leader(marker(ABORT, producer_id=7), 0, AppendOrigin.COORDINATOR)
     clean(logs, log)
-    assert offsets(log) == [0, 1, 2, 3]
-    assert logs.cleaner.uncleanable_partitions() == {machine.directories[0]: 1}
+    machine.clock.now_ms += 2 * HOUR_MS
+    clean(logs, log)
+    with log.exclusively() as contents:
+        (first, *_) = contents.segments
+        index = first.transactions
+    assert index.entries[-1][:3] == (7, 4, 5)
+    (path,) = log.path.glob("*.txnindex")
+    assert path.read_bytes() == index.encode()
 
 
 def test_a_failure_to_write_takes_the_directory_offline(machine: Machine, logs: LogManager):

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from regent.core.replica_logs import AppendOrigin
 from regent.storage.log_manager import LogManager
 from regent.storage.record_batch import read_header
 from regent.storage.unified_log import UnifiedLog
 from tests.support.disk_logs import T0, TOPIC_ID, Machine, create, fill, log_of, send, values
 from tests.support.durable_files import DurableFiles
+from tests.support.transactional_batches import ABORT, in_transaction, marker
 
 
 @pytest.fixture
@@ -147,3 +149,29 @@ def test_everything_before_the_recovery_point_is_on_the_disk(
     assert values(log)[:safe] == expected[:safe]
     ends = epochs_of(log)
     assert {e: log.end_offset_for_epoch(e).end_offset for e in ends} == ends
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("is_shut_down", [False, True])
+def test_aborted_transactions_are_known_as_long_as_their_records(
+    machine: Machine, disk: DurableFiles, seed: int, is_shut_down: bool
+):
+    """An entry that is lost would make aborted records readable."""
+    log = create(machine.start())
+    abort = marker(ABORT, producer_id=7)
+    for sequence in range(12):
+        data = in_transaction(b"x", producer_id=7, sequence=sequence)
+        log.append_as_leader(bytearray(data), 0)
+        log.append_as_leader(bytearray(abort), 0, AppendOrigin.COORDINATOR)
+        if sequence % 4 == 3:
+            log.flush()
+            machine.logs.checkpoint_recovery_points()
+    if is_shut_down:
+        machine.restart()
+    log = log_of(lose_power(machine, disk, random.Random(seed)))
+    offset, told = 0, set[int]()
+    while offset < log.log_end_offset:
+        records = log.read(offset, 1, log.log_end_offset, at_least_one=True)
+        told |= {each.first_offset for each in log.aborted_transactions(offset, records)}
+        offset = read_header(records.read()).next_offset
+    assert told == set(range(0, log.log_end_offset - 1, 2))

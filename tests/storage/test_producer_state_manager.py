@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regent.core.errors import Errors, RecordsRefusedError, StorageError
+from regent.storage.end_transaction_marker import EndTransactionMarker
 from regent.storage.producer_state_manager import (
     BATCHES_TO_RETAIN,
     PRODUCER_EXPIRATION_MS,
@@ -160,33 +161,89 @@ def test_a_batch_with_other_records_is_no_duplicate(state: ProducerStateManager)
     assert refused(state, header(1, 3)) is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-# --- transactions, which only Kafka writes --------------------------------------------------------
+# --- transactions ---------------------------------------------------------------------------------
+
+
+def in_transaction(
+    sequence: int, count: int = 1, *, offset: int, epoch: int = 0, producer_id: int = PRODUCER
+) -> BatchHeader:
+    return header(
+        sequence, count, offset=offset, epoch=epoch, producer_id=producer_id, attributes=0x10
+    )
+
+
+def marker_at(offset: int, *, epoch: int = 0, producer_id: int = PRODUCER) -> BatchHeader:
+    return header(-1, offset=offset, epoch=epoch, producer_id=producer_id, attributes=0x30)
 
 
 def test_a_transaction_begins_with_its_first_batch_and_ends_with_a_marker(
     state: ProducerStateManager,
 ) -> None:
-    state.update(header(0, 2, offset=10, attributes=0x10))
-    state.update(header(2, 2, offset=12, attributes=0x10))
+    state.update(in_transaction(0, 2, offset=10))
+    state.update(in_transaction(2, 2, offset=12))
     entry = state.entry(PRODUCER)
     assert entry is not None
     assert entry.first_offset_of_transaction == 10
-    state.update(header(-1, offset=14, attributes=0x30))
-    assert entry.first_offset_of_transaction == -1
+    assert state.update(marker_at(14), EndTransactionMarker(True, 3)) is None
+    assert (entry.first_offset_of_transaction, entry.coordinator_epoch) == (-1, 3)
     assert state.check([header(4)]) is None
 
 
 def test_a_marker_of_a_newer_epoch_fences_the_older_one(state: ProducerStateManager) -> None:
-    state.update(header(0, 2, offset=10, attributes=0x10))
-    state.update(header(-1, offset=12, epoch=1, attributes=0x30))
+    state.update(in_transaction(0, 2, offset=10))
+    state.update(marker_at(12, epoch=1), EndTransactionMarker(False, 3))
     assert refused(state, header(2)) is Errors.INVALID_PRODUCER_EPOCH
     assert state.check([header(0, epoch=1)]) is None
+
+
+def test_an_aborted_transaction_names_the_offset_before_which_no_other_is_open(
+    state: ProducerStateManager,
+) -> None:
+    abort = EndTransactionMarker(False, 0)
+    state.update(in_transaction(0, offset=10))
+    state.update(in_transaction(0, offset=11, producer_id=8))
+    assert state.update(marker_at(12), abort) == (PRODUCER, 10, 12, 11)
+    assert state.update(marker_at(13, producer_id=8), abort) == (8, 11, 13, 14)
+    assert state.update(marker_at(14), abort) is None  # it is repeated
+
+
+def test_a_batch_without_verification_is_refused_until_the_transaction_is_open(
+    state: ProducerStateManager,
+) -> None:
+    def outcome(guard: int | None) -> Errors:
+        try:
+            state.check([in_transaction(0, offset=0)], guard)
+        except RecordsRefusedError as error:
+            return error.error_code
+        return Errors.NONE
+
+    assert [outcome(guard) for guard in (None, 0, 1)] == [
+        Errors.NONE,
+        Errors.INVALID_TXN_STATE,
+        Errors.INVALID_TXN_STATE,
+    ]
+    guard = state.begin_verification(in_transaction(0, offset=0), NOW_MS)
+    assert outcome(guard) is Errors.NONE
+    assert outcome(guard + 1) is Errors.INVALID_TXN_STATE
+    state.update(marker_at(0), EndTransactionMarker(False, 0))
+    assert outcome(guard) is Errors.INVALID_TXN_STATE  # the transaction ended in between
+
+
+def test_only_the_first_of_the_batches_that_are_being_verified_may_come_first(
+    state: ProducerStateManager,
+) -> None:
+    guard = state.begin_verification(in_transaction(3, offset=0), NOW_MS)
+    assert state.begin_verification(in_transaction(5, offset=0), NOW_MS) == guard
+    with pytest.raises(RecordsRefusedError) as refusal:
+        state.check([in_transaction(5, offset=0)], guard)
+    assert refusal.value.error_code is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert state.check([in_transaction(3, offset=0)], guard) is None
 
 
 # --- expiry ---------------------------------------------------------------------------------------
 
 
-def test_producers_without_writes_for_a_week_are_removed(state: ProducerStateManager) -> None:
+def test_producers_without_writes_for_a_day_are_removed(state: ProducerStateManager) -> None:
     state.update(header(0))
     state.update(header(0, producer_id=8, timestamp_ms=NOW_MS + 1))
     state.update(header(0, producer_id=9, attributes=0x10))

@@ -20,21 +20,31 @@ from regent.core.replica_logs import (
     MAX_TIMESTAMP,
     NO_EPOCH_END_OFFSET,
     NO_TIMESTAMP,
+    AbortedTransactionStart,
     ActiveProducer,
     AppendedRecords,
+    AppendOrigin,
     EpochEndOffset,
     LastOfProducer,
     OffsetOfTimestamp,
 )
 from tests.support.cluster_notes import NotesInMemory
 from tests.support.producer_sequences import ProducerSequences
-from tests.support.record_batches import TIMESTAMP_MS, Record, records_of, stamped
+from tests.support.record_batches import (
+    CONTROL_MASK,
+    TIMESTAMP_MS,
+    TRANSACTIONAL_MASK,
+    Record,
+    records_of,
+    stamped,
+)
 from tests.support.record_checks import (
     Header,
     check_appendable,
     check_follows,
     headers_of,
 )
+from tests.support.transactions_in_memory import aborted_between, first_unstable_offset, marker_of
 
 
 class StoredBatch(NamedTuple):
@@ -87,6 +97,7 @@ class MemoryLog:
         self._now_ms = now_ms
         self._start = self._end = 0
         self._sequences = ProducerSequences()
+        self._has_transactions = False
 
     @property
     def config(self) -> LogConfig:
@@ -152,18 +163,36 @@ class MemoryLog:
         """Return the last batch of an idempotent producer."""
         return self._sequences.last(producer_id)
 
+    def begin_verification(self, records: RecordBytes) -> int:
+        """Note that a transaction is being verified."""
+        self._check_readable()
+        ((_, header),) = headers_of(records)
+        return self._sequences.begin_verification(header)
+
     def active_producers(self) -> Sequence[ActiveProducer]:
         """Return all idempotent producers."""
         return self._sequences.active()
 
-    def append_as_leader(self, records: RecordBytes, leader_epoch: int) -> AppendedRecords:
+    def append_as_leader(
+        self,
+        records: RecordBytes,
+        leader_epoch: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        guard: int | None = None,
+    ) -> AppendedRecords:
         """Append batches of a producer."""
         self._check_writable()
         now_ms, config = self._now_ms(), self.config
         headers = headers_of(records)
         for _, header in headers:
-            check_appendable(header, config, now_ms)
-        duplicate = self._sequences.check([header for _, header in headers])
+            check_appendable(header, config, now_ms, origin)
+        duplicate = None
+        if origin is AppendOrigin.CLIENT:
+            duplicate = self._sequences.check([header for _, header in headers], guard)
+        else:
+            for position, header in headers:
+                data = bytes(records[position : position + header.size])
+                self._sequences.check_of_coordinator(header, data)
         if duplicate is not None:
             time_ms = duplicate.timestamp_ms if config.stamps_append_time else NO_TIMESTAMP
             return AppendedRecords(duplicate.first_offset, duplicate.last_offset, time_ms, True)
@@ -194,11 +223,14 @@ class MemoryLog:
     def _append(self, data: RecordBytes) -> None:
         for position, header in headers_of(data):
             batch = stored_batch(header, bytes(data[position : position + header.size]))
+            if header.attributes & CONTROL_MASK:
+                marker_of(batch.data)  # it must be well-formed
             if batch.leader_epoch >= 0:
                 self._assign(batch.leader_epoch, max(batch.base_offset, self._start))
             self.batches.append(batch)
             self._end = batch.last_offset + 1
-            self._sequences.add(header)
+            self._sequences.add(header, batch.data)
+            self._has_transactions |= bool(header.attributes & TRANSACTIONAL_MASK)
 
     def truncate_to(self, offset: int) -> None:
         """Remove the batches with records at or after ``offset``."""
@@ -216,6 +248,11 @@ class MemoryLog:
         self._start = min(self._start, end)
         self.epochs = [(epoch, start) for epoch, start in self.epochs if start < end]
         self._sequences.truncate_to(end)
+        if self._has_transactions:
+            self._sequences = ProducerSequences()
+            for batch in self.batches:
+                ((_, header),) = headers_of(batch.data)
+                self._sequences.add(header, batch.data)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Remove all records."""
@@ -258,6 +295,21 @@ class MemoryLog:
             found.append(batch.data)
             left -= len(batch.data)
         return MemoryRecords(b"".join(found)) if found else NO_RECORDS
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """Look through all batches."""
+        if not self._has_transactions:
+            return None
+        return first_unstable_offset((batch.data for batch in self.batches), high_watermark)
+
+    def aborted_transactions(
+        self, offset: int, records: Records
+    ) -> Sequence[AbortedTransactionStart]:
+        """Look through all batches."""
+        if not self._has_transactions or not records.size:
+            return ()
+        _, last = headers_of(records.read())[-1]
+        return aborted_between((batch.data for batch in self.batches), offset, last.last_offset + 1)
 
     def offset_of_timestamp(
         self, timestamp_ms: int, limit: int, from_offset: int = 0

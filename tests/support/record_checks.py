@@ -9,6 +9,7 @@ from crc32c import crc32c
 from regent.core.errors import Errors, RecordsRefusedError
 from regent.core.log_config import LogConfig
 from regent.core.records import RecordBytes
+from regent.core.replica_logs import AppendOrigin
 from tests.support.record_batches import (
     CHECKED_FROM,
     CONTROL_MASK,
@@ -74,11 +75,13 @@ def headers_of(data: RecordBytes) -> list[tuple[int, Header]]:
     return found
 
 
-def check_appendable(header: Header, config: LogConfig, now_ms: int) -> None:
+def check_appendable(
+    header: Header, config: LogConfig, now_ms: int, origin: AppendOrigin = AppendOrigin.CLIENT
+) -> None:
     """Raise ``RecordsRefusedError`` for a batch that no producer may send."""
     if header.record_count != header.last_offset_delta + 1 or header.record_count <= 0:
         raise _refused(Errors.INVALID_RECORD, f"{header.record_count} records: {header}")
-    if header.attributes & CONTROL_MASK:
+    if header.attributes & CONTROL_MASK and origin is AppendOrigin.CLIENT:
         raise _refused(Errors.INVALID_RECORD, "a control batch")
     if header.size > config.max_message_bytes:
         raise _refused(Errors.MESSAGE_TOO_LARGE, f"{header.size} bytes")

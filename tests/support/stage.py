@@ -41,7 +41,10 @@ from regent.core.protocol.control import (
 )
 from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.control_request_handler import refusal
-from regent.core.replication.replica_manager import DEFAULTS, ReplicationSettings
+from regent.core.replication.replication_settings import (
+    DEFAULT_REPLICATION_SETTINGS,
+    ReplicationSettings,
+)
 from regent.core.timers import Timer
 from regent.transport.client import RequestError
 from regent.transport.codec import (
@@ -278,7 +281,7 @@ class Stage:
         broker_id: BrokerId,
         *,
         logs: ReplicaLogs | None = None,
-        settings: ReplicationSettings = DEFAULTS,
+        settings: ReplicationSettings = DEFAULT_REPLICATION_SETTINGS,
         callbacks: BrokerCallbacks | None = None,
     ) -> ActorRef[Broker]:
         """Start a Broker actor; by default its logs are new."""

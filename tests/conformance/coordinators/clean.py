@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from regent.core.log_config import LogConfig
-from regent.storage.aborted_transaction import AbortedTransaction
 from regent.storage.log_cleaner import Cleaning, Work
 from regent.storage.log_cleaner_manager import examine
 from regent.storage.offset_map import OffsetMap
-from regent.storage.unified_log import UnifiedLog
 from tests.conformance.fields import Fields, UnknownInCaseError
 from tests.support.disk_logs import T0, Machine, create
 from tests.support.record_batches import (
@@ -55,8 +53,6 @@ class CleanedLog:
         slots = given.take("map_slots", _UNLIMITED)
         self.max_keys = int(slots * _LOAD_FACTOR)
         self.sequences: dict[tuple[int, int], int] = {}
-        self.open: dict[int, int] = {}  # the first offset of each producer's transaction
-        self.index: list[AbortedTransaction] = []
 
     def do(self, verb: str, step: Fields) -> Mapping[str, Any]:
         """Do a step."""
@@ -83,8 +79,6 @@ class CleanedLog:
         is_transactional = step.take("txn", False)
         sequence = self.sequences.get((producer, epoch), 0) if producer >= 0 else -1
         self.sequences[producer, epoch] = sequence + len(keys)
-        if is_transactional:
-            self.open.setdefault(producer, self.log.log_end_offset)
         self.log.append_as_follower(
             keyed_batch(
                 *((_key(key), None if key in deleted else b"value") for key in keys),
@@ -100,9 +94,6 @@ class CleanedLog:
     def _mark(self, step: Fields) -> None:
         producer, epoch = step.take("producer"), step.take("epoch", 0)
         is_commit, offset = step.take("commit"), self.log.log_end_offset
-        first = self.open.pop(producer, None)
-        if not is_commit and first is not None:
-            self.index.append(AbortedTransaction(producer, first, offset, offset + 1))
         self.log.append_as_follower(
             keyed_batch(
                 (struct.pack(">hh", 0, is_commit), struct.pack(">hi", 0, 0)),
@@ -122,22 +113,13 @@ class CleanedLog:
             assert self.log.note_cleaned(first_dirty, self.log.truncations)
         limit = self.log.log_end_offset if uncleanable == "active" else uncleanable
         self.logs.checkpoint_high_watermarks({T0: limit})
-        left: list[AbortedTransaction] = []
         work = Work(
             lambda: OffsetMap(self.max_keys),
             1_000,
             lambda _: None,
             lambda _: self.logs.checkpoint_cleaned_offsets(),
-            self._aborted,
-            left.append,
         )
-        end = Cleaning(examine(self.log, now_ms), work, now_ms).run()
-        with self.log.exclusively() as contents:
-            copied_to = min(s.base_offset for s in contents.segments if s.base_offset >= end)
-        self.index = left + [one for one in self.index if one.last_offset >= copied_to]
-
-    def _aborted(self, _: UnifiedLog, start: int, end: int) -> list[AbortedTransaction]:
-        return [one for one in self.index if one.last_offset >= start and one.first_offset < end]
+        Cleaning(examine(self.log, now_ms), work, now_ms).run()
 
     def see(self, key: str) -> object:
         """Return what is in the log."""
@@ -159,7 +141,12 @@ class CleanedLog:
             case "sequences":
                 return _sequences(batches)
             case "aborted":
-                return [[*one[:3]] for one in self.index]
+                with self.log.exclusively() as contents:
+                    return [
+                        [*one[:3]]
+                        for segment in contents.segments
+                        for one in segment.transactions.entries
+                    ]
             case "first_dirty":
                 return self.log.first_dirty
             case _:

@@ -11,8 +11,10 @@ from regent.core.protocol.control import TopicId
 from regent.core.records import NO_RECORDS, RecordBytes, Records
 from regent.core.replica_logs import (
     NO_EPOCH_END_OFFSET,
+    AbortedTransactionStart,
     ActiveProducer,
     AppendedRecords,
+    AppendOrigin,
     EpochEndOffset,
     OffsetOfTimestamp,
     PartitionLog,
@@ -196,7 +198,17 @@ class NumberedLog:
         """Return nothing, because there are no records."""
         return ()
 
-    def append_as_leader(self, records: RecordBytes, leader_epoch: int) -> AppendedRecords:
+    def append_as_leader(
+        self,
+        records: RecordBytes,
+        leader_epoch: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        guard: int | None = None,
+    ) -> AppendedRecords:
+        """Raise."""
+        raise NotImplementedError("it has no records")
+
+    def begin_verification(self, records: RecordBytes) -> int:
         """Raise."""
         raise NotImplementedError("it has no records")
 
@@ -224,6 +236,16 @@ class NumberedLog:
     def read(self, offset: int, max_bytes: int, limit: int, *, at_least_one: bool) -> Records:
         """Return nothing."""
         return NO_RECORDS
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """Return None."""
+        return None
+
+    def aborted_transactions(
+        self, offset: int, records: Records
+    ) -> Sequence[AbortedTransactionStart]:
+        """Return nothing."""
+        return ()
 
     def offset_of_timestamp(
         self, timestamp_ms: int, limit: int, from_offset: int = 0

@@ -29,7 +29,8 @@ from regent.core.records import RecordBytes
 from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Partition
-from regent.core.replication.replica_manager import ReplicaManager, ReplicationSettings
+from regent.core.replication.replica_manager import ReplicaManager
+from regent.core.replication.replication_settings import ReplicationSettings
 from tests.core.replication.stage import HEADER, LAG_MS, T0, A, accepted, live, state
 from tests.support.controller_parts import topic_id
 from tests.support.memory_logs import MemoryLog, MemoryLogs
@@ -162,6 +163,7 @@ class RecordBroker:
         max_bytes: int = 2**31 - 1,
         waits: bool = True,
         from_followers: bool = False,
+        is_read_committed: bool = False,
     ) -> Pending[Mapping[TopicPartition, ConsumedPartition]]:
         """Consume from these offsets."""
         request = ConsumerFetch(
@@ -172,6 +174,7 @@ class RecordBroker:
             min_bytes,
             max_bytes,
             from_followers,
+            is_read_committed,
         )
         return Pending(
             self.manager,

@@ -37,7 +37,8 @@ from regent.core.protocol.controller import (
 )
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Partition, Role
-from regent.core.replication.replica_manager import ReplicaManager, ReplicationSettings
+from regent.core.replication.replica_manager import ReplicaManager
+from regent.core.replication.replication_settings import ReplicationSettings
 from tests.core.replication.numbered_logs import NumberedLogs
 from tests.support.controller_parts import topic_id
 

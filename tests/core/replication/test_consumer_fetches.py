@@ -41,7 +41,7 @@ def commit(leader: RecordBroker) -> None:
 
 def test_only_committed_records_are_read(leader: RecordBroker) -> None:
     answer = leader.consume({T0: 0}).answer[T0]
-    assert answer == ConsumedPartition(Errors.NONE, 2, 0, answer.records)
+    assert answer == ConsumedPartition(Errors.NONE, 2, 0, answer.records, last_stable_offset=2)
     assert consumed(answer) == [b"a", b"b"]
     commit(leader)
     assert consumed(leader.consume({T0: 2}).answer[T0]) == [b"c", b"d"]

@@ -8,7 +8,7 @@ from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.broker import FetchedPartition, FetchedTopic, FetchRequest, FetchResponse
 from regent.core.replication.partition import Role
-from regent.core.replication.replica_manager import ReplicationSettings
+from regent.core.replication.replication_settings import ReplicationSettings
 from tests.core.replication.record_stage import (
     TWO_IN_SYNC,
     RecordBroker,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regent.core.replication.replica_manager import ReplicationSettings
+from regent.core.replication.replication_settings import ReplicationSettings
 from tests.core.replication.record_stage import RecordBroker, fetched_values, rows
 from tests.core.replication.stage import LAG_MS, T0, T1
 from tests.support.record_batches import batch

@@ -146,6 +146,14 @@ def test_sequences_are_removed_with_truncated_records(
     assert send(log, 12).first_offset == 12
 
 
+def test_a_producer_is_forgotten_with_all_its_records(log: PartitionLog):
+    append(log, b"another producer's")
+    send(log, 0, producer_epoch=3)
+    log.truncate_to(1)
+    assert log.last_of_producer(PRODUCER) is None
+    assert send(log, 7, producer_epoch=2).first_offset == 1
+
+
 def test_sequences_stay_when_the_start_moves_up(log: PartitionLog):
     send(log, 0)
     log.advance_log_start_offset(1)
