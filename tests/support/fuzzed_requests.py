@@ -21,6 +21,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     from kafka.protocol.admin import (
         AlterConfigsRequest,
         AlterPartitionReassignmentsRequest,
+        AlterReplicaLogDirsRequest,
         CreatePartitionsRequest,
         CreateTopicsRequest,
         DeleteGroupsRequest,
@@ -29,6 +30,8 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         DescribeClusterRequest,
         DescribeConfigsRequest,
         DescribeGroupsRequest,
+        DescribeLogDirsRequest,
+        DescribeProducersRequest,
         ElectLeadersRequest,
         IncrementalAlterConfigsRequest,
         ListGroupsRequest,
@@ -217,6 +220,12 @@ GENUINE: Sequence[tuple[Any, Mapping[str, Any]]] = (
         },
     ),
     (ListPartitionReassignmentsRequest, {"timeout_ms": 100, "topics": None}),
+    (
+        AlterReplicaLogDirsRequest,
+        {"dirs": [{"path": "/tmp/d", "topics": [{"name": TOPIC, "partitions": [0]}]}]},
+    ),
+    (DescribeLogDirsRequest, {"topics": [{"topic": TOPIC, "partitions": [0]}]}),
+    (DescribeProducersRequest, {"topics": [{"name": TOPIC, "partition_indexes": [0]}]}),
     (FindCoordinatorRequest, {"key": "g", "key_type": 0, "coordinator_keys": ["g"]}),
     (
         JoinGroupRequest,
