@@ -91,7 +91,7 @@ class GroupCoordinatorActor(CoordinatorActor):
 
     def on_elected(self, partition: int, epoch: int, term: int) -> None:
         """See ``CoordinatorActor.on_elected``."""
-        self._coordinator.manager.on_elected(partition, epoch, term)
+        self._coordinator.on_elected(partition, epoch, term)
 
     def on_resigned(self, partition: int, epoch: int | None) -> None:
         """See ``CoordinatorActor.on_resigned``."""

@@ -15,7 +15,7 @@ class OwnedPartitions:
     def __init__(self) -> None:
         self._terms: dict[int, int] = {}
         self._loading: dict[int, int] = {}
-        self._epochs: dict[int, int] = {}  # the highest leader epoch known of each partition
+        self._epochs: dict[int, int] = {}  # the leader epochs of partitions led by this broker
 
     @property
     def is_loading(self) -> bool:
@@ -47,26 +47,30 @@ class OwnedPartitions:
         self._loading[partition] = term
         return True
 
+    def is_awaited(self, partition: int, term: int) -> bool:
+        """Whether a partition is being read, and the leadership has not ended."""
+        return self._loading.get(partition) == term
+
     def on_loaded(self, partition: int, term: int, *, is_read: bool) -> bool:
-        """A partition was read, or could not be; return whether it is owned now."""
-        if self._loading.get(partition) != term:
-            return False  # the leadership has ended
+        """A partition was read; return whether it is owned now.
+
+        One that could not be read is still awaited: it must be read again.
+        """
+        if not is_read or not self.is_awaited(partition, term):
+            return False
         del self._loading[partition]
-        if is_read:
-            self._terms[partition] = term
-        return is_read
+        self._terms[partition] = term
+        return True
 
     def on_resigned(self, partition: int, epoch: int | None) -> bool:
         """This broker does not lead a partition; return False if this is old news.
 
         ``epoch`` None: its replica was deleted. A topic that is created again has lower epochs.
         """
-        if epoch is None:
-            self._epochs.pop(partition, None)
-        elif epoch < self._epochs.get(partition, -1):
+        if epoch is not None and epoch < self._epochs.get(partition, -1):
             return False
-        else:
-            self._epochs[partition] = epoch
+        # It is not told when a replica that does not lead is deleted: forget the epoch here.
+        self._epochs.pop(partition, None)
         self._terms.pop(partition, None)
         self._loading.pop(partition, None)
         return True

@@ -186,7 +186,7 @@ class GroupServer:
         if term is None or epoch is None:
             self.machine.on_resigned(partition, epoch)
         else:
-            self.machine.manager.on_elected(partition, epoch, term)
+            self.machine.on_elected(partition, epoch, term)
 
     # --- requests ---
 

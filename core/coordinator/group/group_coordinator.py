@@ -10,7 +10,7 @@ has come. Mirrors ``kafka.coordinator.group.GroupCoordinator``, the classic prot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -124,9 +124,16 @@ class GroupCoordinator:
             if len(group.members) > self._config.group_max_size:
                 self._rebalances.prepare(group)
 
+    def on_elected(self, partition: int, epoch: int, term: int) -> None:
+        """This broker leads a partition of ``__consumer_offsets``."""
+        self._unload(self.manager.on_elected(partition, epoch, term))
+
     def on_resigned(self, partition: int, epoch: int | None) -> None:
         """This broker does not lead a partition any more; None: its replica was deleted."""
-        for group in self.manager.on_resigned(partition, epoch):
+        self._unload(self.manager.on_resigned(partition, epoch))
+
+    def _unload(self, groups: Iterable[GroupMetadata]) -> None:
+        for group in groups:
             group.transition_to(DEAD, self._clock.time_ms())
             self._rebalances.stop_timer(group)
             for timer in group.pending_members.values():

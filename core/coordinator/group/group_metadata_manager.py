@@ -30,6 +30,7 @@ from regent.core.coordinator.group.group_records import (
     StoredGroup,
     StoredMember,
 )
+from regent.core.coordinator.owned_partitions import OwnedPartitions
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.groups import (
@@ -146,9 +147,7 @@ class GroupMetadataManager:
         self._config = config
         self._log = log
         self._clock = clock
-        self._terms: dict[int, int] = {}  # of owned partitions
-        self._loading: dict[int, int] = {}  # partition -> term
-        self._epochs: dict[int, int] = {}  # the leader epochs of partitions led by this broker
+        self._owned = OwnedPartitions()
 
     # --- ownership ---
 
@@ -158,36 +157,33 @@ class GroupMetadataManager:
             return Errors.INVALID_GROUP_ID
         if not self.is_active:
             return Errors.COORDINATOR_NOT_AVAILABLE
-        partition = self.partition_of(group_id)
-        if partition in self._loading:
-            return Errors.COORDINATOR_LOAD_IN_PROGRESS
-        return Errors.NONE if partition in self._terms else Errors.NOT_COORDINATOR
+        return self._owned.problem(self.partition_of(group_id))
 
     @property
     def is_loading(self) -> bool:
         """Whether a partition is being read."""
-        return bool(self._loading)
+        return self._owned.is_loading
 
     def is_awaited(self, partition: int, term: int) -> bool:
         """Whether a partition is being read, and the leadership has not ended."""
-        return self._loading.get(partition) == term
+        return self._owned.is_awaited(partition, term)
 
     def load_again(self, partition: int, term: int) -> None:
         """Read a partition that could not be read, unless the leadership has ended."""
         if self.is_awaited(partition, term):
             self._log.load(partition, term)
 
-    def on_elected(self, partition: int, epoch: int, term: int) -> None:
+    def on_elected(self, partition: int, epoch: int, term: int) -> list[GroupMetadata]:
         """This broker leads a partition: read it, unless it did so already or knows of a later.
 
-        ``epoch``: its leader epoch, which may be greater than ``term``.
+        ``epoch``: its leader epoch, which may be greater than ``term``. Return the groups that were
+        in memory: of an earlier leadership, whose end was not told.
         """
-        if epoch < self._epochs.get(partition, -1):
-            return
-        self._epochs[partition] = epoch
-        if partition not in self._terms and partition not in self._loading:
-            self._loading[partition] = term
-            self._log.load(partition, term)
+        if not self._owned.on_elected(partition, epoch, term):
+            return []
+        gone = self._forget(partition)
+        self._log.load(partition, term)
+        return gone
 
     def on_loaded(
         self, partition: int, term: int, groups: Mapping[str, LoadedGroup] | None
@@ -196,10 +192,9 @@ class GroupMetadataManager:
 
         Return the groups that are new in memory.
         """
-        if groups is None or not self.is_awaited(partition, term):
+        is_owned = self._owned.on_loaded(partition, term, is_read=groups is not None)
+        if not is_owned or groups is None:
             return []
-        del self._loading[partition]
-        self._terms[partition] = term
         return [self._load(group_id, partition, group) for group_id, group in groups.items()]
 
     def _load(self, group_id: str, partition: int, loaded: LoadedGroup) -> GroupMetadata:
@@ -223,12 +218,9 @@ class GroupMetadataManager:
 
         Return the groups that were in memory. A topic that is created again has lower epochs.
         """
-        if epoch is not None and epoch < self._epochs.get(partition, -1):
-            return []
-        # It is not told when a replica that does not lead is deleted: forget the epoch here.
-        self._epochs.pop(partition, None)
-        self._terms.pop(partition, None)
-        self._loading.pop(partition, None)
+        return self._forget(partition) if self._owned.on_resigned(partition, epoch) else []
+
+    def _forget(self, partition: int) -> list[GroupMetadata]:
         gone = [group for group in self.groups.values() if group.partition == partition]
         for group in gone:
             del self.groups[group.group_id]
@@ -289,7 +281,7 @@ class GroupMetadataManager:
         acks: int = ACKS_ALL,
         producer: ProducerIdAndEpoch | None = None,
     ) -> None:
-        term = self._terms.get(group.partition)
+        term = self._owned.term(group.partition)
         if term is None:
             respond(Errors.NOT_LEADER_OR_FOLLOWER, -1)
         else:
@@ -345,7 +337,7 @@ class GroupMetadataManager:
 
         COORDINATOR_LOAD_IN_PROGRESS: the log is being read, perhaps without the marker.
         """
-        if partition in self._loading:
+        if self._owned.problem(partition) is Errors.COORDINATOR_LOAD_IN_PROGRESS:
             return Errors.COORDINATOR_LOAD_IN_PROGRESS
         for group in self.groups.values():
             if group.partition == partition and producer_id in group.offsets.transactional:

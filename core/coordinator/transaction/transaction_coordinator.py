@@ -304,7 +304,11 @@ class TransactionCoordinator:
     # --- what takes too long ---
 
     def abort_timed_out(self) -> int:
-        """Abort the transactions that are open for too long; return how many there are."""
+        """Abort the transactions that are open for too long; return how many there are.
+
+        Partitions that could not be read are read again.
+        """
+        self.states.read_again()
         timed_out = self.states.timed_out()
         for found in timed_out:
             fence = found.metadata.prepare_fence_producer_epoch()

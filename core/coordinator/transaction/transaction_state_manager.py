@@ -116,6 +116,7 @@ class TransactionStateManager:
         self._time_ms = time_ms
         self._partition_of = partition_of
         self._owned = OwnedPartitions()
+        self._unread: dict[int, int] = {}  # partitions that could not be read, with their terms
         self._ids: dict[int, dict[str, TransactionMetadata]] = {}  # of owned partitions
 
     # --- ownership ---
@@ -134,12 +135,24 @@ class TransactionStateManager:
     def on_loaded(
         self, partition: int, term: int, transactions: Iterable[TransactionMetadata] | None
     ) -> list[TransactionMetadata]:
-        """A partition was read; None: it could not be. Return the ids that are owned now."""
+        """A partition was read; None: it could not be, and has to be read again.
+
+        Return the ids that are owned now.
+        """
+        if transactions is None:
+            self._unread[partition] = term
         is_owned = self._owned.on_loaded(partition, term, is_read=transactions is not None)
         if not is_owned or transactions is None:
             return []
         self._ids[partition] = {row.transactional_id: row for row in transactions}
         return list(self._ids[partition].values())
+
+    def read_again(self) -> None:
+        """Read the partitions that could not be read, unless their leaderships have ended."""
+        unread, self._unread = self._unread, {}
+        for partition, term in unread.items():
+            if self._owned.is_awaited(partition, term):
+                self._log.load(partition, term)
 
     def on_resigned(self, partition: int, epoch: int | None) -> bool:
         """This broker does not lead a partition any more; return False if this is old news."""

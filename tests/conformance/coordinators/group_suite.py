@@ -214,11 +214,12 @@ class GroupSuite(Suite):
         if given.get("active", True):
             self.coordinator.start()
         if given.get("loading"):
-            manager.on_elected(2, 0, 0)
+            self.coordinator.on_elected(2, 0, 0)
             self.log.to_load.clear()
         self.epoch = 0
+        self.term: int | None = None if given.get("log") else 0
         if not given.get("log"):
-            manager.on_elected(PARTITION, 0, 0)
+            self.coordinator.on_elected(PARTITION, 0, 0)
             self.log.to_load.clear()
             self.coordinator.on_loaded(PARTITION, 0, {})
 
@@ -463,17 +464,24 @@ class GroupSuite(Suite):
 
     def _elect_at(self, epoch: int) -> None:
         self.epoch = max(self.epoch, epoch)
-        self.coordinator.manager.on_elected(PARTITION, epoch, epoch)
+        if self.term is None:
+            self.term = epoch
+        self.coordinator.on_elected(PARTITION, epoch, self.term)
         for partition, term in self.log.to_load:
             self.coordinator.on_loaded(partition, term, self.log.read().groups())
         self.log.to_load.clear()
 
     def _resign(self, step: Step) -> None:
-        self.epoch = max(self.epoch, step["epoch"])
-        self.coordinator.on_resigned(PARTITION, step["epoch"])
+        self._resign_at(step["epoch"])
+
+    def _resign_at(self, epoch: int) -> None:
+        if epoch >= self.epoch:
+            self.term = None  # the next leadership is another one
+        self.epoch = max(self.epoch, epoch)
+        self.coordinator.on_resigned(PARTITION, epoch)
 
     def _reload(self, step: Step) -> None:
-        self.coordinator.on_resigned(PARTITION, self.epoch + 1)
+        self._resign_at(self.epoch + 1)
         self._elect_at(self.epoch + 2)
 
     # --- expectations ---
