@@ -210,7 +210,6 @@ class GroupSuite(Suite):
             partition_of=lambda group_id: elsewhere.get(group_id, PARTITION),
             new_member_id=lambda prefix: f"{prefix}-{next(numbers)}",
         )
-        manager = self.coordinator.manager
         if given.get("active", True):
             self.coordinator.start()
         if given.get("loading"):
