@@ -116,7 +116,7 @@ class TopicChanges:
         self._partitions.settle_late(refused)
         self._partitions.trigger_online_partition_state_change()
         self._replicas.restart_waiting()
-        self._take_dead_out_of_isrs(refused)
+        self._take_offline_out_of_isrs(refused)
         return [*now_readable, *refused]
 
     # --- reading ---
@@ -308,19 +308,21 @@ class TopicChanges:
         )
         self._partitions.settle(unled)  # else a suspect leader would be told to continue
         self._replicas.handle_state_changes(replicas, ReplicaState.ONLINE)
-        self._take_dead_out_of_isrs(partitions)  # impossible while they were unreadable
+        self._take_offline_out_of_isrs(partitions)  # impossible while they were unreadable
 
-    def _take_dead_out_of_isrs(self, partitions: list[TopicPartition]) -> None:
+    def _take_offline_out_of_isrs(self, partitions: list[TopicPartition]) -> None:
         replicas = self._context.replicas_of(partitions)
         self._replicas.handle_state_changes(
-            filter(self._is_dead_in_isr, replicas), ReplicaState.OFFLINE
+            filter(self._is_offline_in_isr, replicas), ReplicaState.OFFLINE
         )
 
-    def _is_dead_in_isr(self, replica: PartitionAndReplica) -> bool:
+    def _is_offline_in_isr(self, replica: PartitionAndReplica) -> bool:
         topic_partition, broker_id = replica
         leadership = self._context.partition_leadership_info(topic_partition)
         in_sync = () if leadership is None else leadership.leader_and_isr.isr
-        return broker_id in in_sync and broker_id not in self._context.registrations
+        return broker_id in in_sync and not self._context.is_replica_online(
+            broker_id, topic_partition, include_shutting_down=True
+        )
 
     def _forget(self, topics: list[str]) -> None:
         """Purge topics whose znode is gone, and their entries in ``/admin/delete_topics``."""

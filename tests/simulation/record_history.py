@@ -39,6 +39,9 @@ class RecordHistory(RecordObserver):
         # and the leader epoch in which they left it. They do not excuse a loss: the controller must
         # not elect them.
         self._lossy: dict[tuple[BrokerId, TopicPartition], int | None] = {}
+        # Replicas whose disks lost records outside the ISR. A fetch of theirs that is still in
+        # flight may bring them into the ISR before their broker starts again.
+        self._lossy_outside: set[tuple[BrokerId, TopicPartition]] = set()
         self._doomed: set[str] = set()
         # State before the request that is being handled.
         self._full_at: int | None = None
@@ -112,6 +115,11 @@ class RecordHistory(RecordObserver):
 
     def on_state(self, name: TopicPartition, now: LeaderAndIsr) -> None:
         """ZooKeeper has a new leadership: all members of the ISR have all committed batches."""
+        for member in now.isr:
+            if (member, name) in self._lossy_outside:
+                self._lossy_outside.discard((member, name))
+                if not self._has_started_again(member):
+                    self._lossy[member, name] = None
         for (broker_id, lossy), left_in in list(self._lossy.items()):
             if lossy != name:
                 continue
@@ -137,6 +145,8 @@ class RecordHistory(RecordObserver):
         now = self._leaderships.current.get(name)
         if now is not None and (broker_id in now.isr or self._is_proposed(broker_id, name)):
             self._lossy[broker_id, name] = None
+        else:
+            self._lossy_outside.add((broker_id, name))
 
     def on_out_of_service(self, broker_id: BrokerId, log: NamedLog) -> None:
         """A replica with damaged records leaves service: other replicas are in sync."""

@@ -216,6 +216,20 @@ def test_an_offline_follower_leaves_the_isr_when_the_state_can_be_written(
 
 
 @denials
+def test_a_follower_whose_log_failed_leaves_the_isr_when_the_state_can_be_written(
+    tree: Tree, candidate: Candidate, deny: Deny
+) -> None:
+    request = leader_and_isr_requests(candidate.start(), 2)[0]
+    deny(tree.server, PATH)
+    answer(candidate, 2, request, Errors.KAFKA_STORAGE_ERROR)
+    assert tree.leads(T0) == (1, (1, 2), 5)
+    allow(tree, candidate)
+    assert tree.leads(T0) == (1, (1,), 6)
+    state = candidate.controller.context.replica_state(PartitionAndReplica(T0, 2))
+    assert state is ReplicaState.OFFLINE
+
+
+@denials
 @suspects
 def test_a_restarted_suspect_follower_leaves_the_isr_when_the_state_can_be_written(
     tree: Tree, candidate: Candidate, found: SuspectReplicas, deny: Deny
