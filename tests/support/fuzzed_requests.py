@@ -32,10 +32,12 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         DescribeGroupsRequest,
         DescribeLogDirsRequest,
         DescribeProducersRequest,
+        DescribeTransactionsRequest,
         ElectLeadersRequest,
         IncrementalAlterConfigsRequest,
         ListGroupsRequest,
         ListPartitionReassignmentsRequest,
+        ListTransactionsRequest,
     )
     from kafka.protocol.consumer import (
         FetchRequest,
@@ -55,6 +57,13 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         MetadataRequest,
     )
     from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
+    from kafka.protocol.producer.transaction import (
+        AddOffsetsToTxnRequest,
+        AddPartitionsToTxnRequest,
+        EndTxnRequest,
+        TxnOffsetCommitRequest,
+        WriteTxnMarkersRequest,
+    )
 
 TOPIC = "t"
 WAIT_S = 10.0
@@ -63,6 +72,7 @@ _HEADER = struct.Struct(">hhih")
 _CLIENT = b"fuzz"
 
 _CONFIG = {"name": "retention.ms", "value": "100000"}
+_PRODUCER = {"producer_id": 1, "producer_epoch": 0}
 _MEMBER = {"group_id": "g", "member_id": "m", "group_instance_id": "i"}
 GENUINE: Sequence[tuple[Any, Mapping[str, Any]]] = (
     (
@@ -273,6 +283,54 @@ GENUINE: Sequence[tuple[Any, Mapping[str, Any]]] = (
     (DescribeGroupsRequest, {"groups": ["g", ""]}),
     (ListGroupsRequest, {"states_filter": ["Stable"], "types_filter": ["classic"]}),
     (DeleteGroupsRequest, {"groups_names": ["g", "h"]}),
+    (
+        AddPartitionsToTxnRequest,
+        {
+            "v3_and_below_transactional_id": "x",
+            "v3_and_below_producer_id": 1,
+            "v3_and_below_producer_epoch": 0,
+            "v3_and_below_topics": [{"name": TOPIC, "partitions": [0]}],
+            "transactions": [
+                {
+                    **_PRODUCER,
+                    "transactional_id": "x",
+                    "verify_only": False,
+                    "topics": [{"name": TOPIC, "partitions": [0]}],
+                }
+            ],
+        },
+    ),
+    (AddOffsetsToTxnRequest, {**_PRODUCER, "transactional_id": "x", "group_id": "g"}),
+    (EndTxnRequest, {**_PRODUCER, "transactional_id": "x", "committed": True}),
+    (
+        WriteTxnMarkersRequest,
+        {
+            "markers": [
+                {
+                    **_PRODUCER,
+                    "transaction_result": True,
+                    "topics": [{"name": TOPIC, "partition_indexes": [0]}],
+                    "coordinator_epoch": 0,
+                }
+            ]
+        },
+    ),
+    (
+        TxnOffsetCommitRequest,
+        {
+            **_PRODUCER,
+            "transactional_id": "x",
+            "group_id": "g",
+            "topics": [
+                {"name": TOPIC, "partitions": [{"partition_index": 0, "committed_offset": 1}]}
+            ],
+        },
+    ),
+    (DescribeTransactionsRequest, {"transactional_ids": ["x"]}),
+    (
+        ListTransactionsRequest,
+        {"state_filters": ["Ongoing"], "producer_id_filters": [1], "duration_filter": -1},
+    ),
 )
 
 
@@ -314,6 +372,8 @@ def genuine_requests(advertised: Mapping[int, Advertised]) -> list[bytes]:
     missing = set(advertised)
     for kind, values in GENUINE:
         key = kind.API_KEY
+        if key not in advertised:  # an endpoint alone serves no transactions
+            continue
         missing.discard(key)
         for version in range(advertised[key].min_version, advertised[key].max_version + 1):
             body = bytes(_build(kind, values).encode(version=version))
