@@ -94,7 +94,7 @@ class LedTransactions:
         self.lead(0)
 
     def lead(self, leader_epoch: int, leader: BrokerId = BROKER, partitions: int = 1) -> None:
-        """Let a broker lead; wait until this one has read its partition."""
+        """Let a broker lead; wait until this one has read its partition, if it can."""
         endpoint = UpdateMetadataEndPoint("PLAINTEXT", "127.0.0.1", 9092, "PLAINTEXT")
         lead(
             self.manager,
@@ -105,7 +105,7 @@ class LedTransactions:
             leader_epoch=leader_epoch,
         )
         self.service.on_metadata_changed()
-        if leader == BROKER:
+        if leader == BROKER and partitions == 1:
             while self.describe("nobody").error_code is Errors.COORDINATOR_LOAD_IN_PROGRESS:
                 pass
 
