@@ -133,8 +133,8 @@ class Consumer:
     # --- a peer of the network ---
 
     def receive(self, exchange: Exchange) -> None:
-        """Nobody asks a consumer."""
-        raise AssertionError("nobody asks a consumer")
+        """Fail: a consumer serves no requests."""
+        raise AssertionError("a consumer serves no requests")
 
     # --- time ---
 

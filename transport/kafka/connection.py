@@ -377,7 +377,7 @@ class KafkaConnection:
 
     def _note_software(self, request: KafkaRequest) -> None:
         if request.api_version > self._parts.apis[KafkaApiKey.API_VERSIONS].max_version:
-            return  # nobody knows its form
+            return  # its format is unknown
         with suppress(MalformedRequestError):  # the handler raises it too
             software = told_software(request)
             if software is not None:

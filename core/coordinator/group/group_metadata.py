@@ -132,7 +132,7 @@ class GroupMetadata:
         self.rebalance: TimerTask | None = None
         """Ends the phase of joining, or the one of synchronising."""
         self.is_initial_join = False
-        """Whether the phase of joining lasts until its timer fires, whoever has joined."""
+        """Whether the phase of joining lasts until its timer fires, even if all have joined."""
         self.new_member_added = False
         self.awaiting_join_count = 0
         self.subscribed_topics: frozenset[str] | None = None
