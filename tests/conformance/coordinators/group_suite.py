@@ -40,8 +40,8 @@ from regent.core.protocol.groups import (
     SupportedProtocol,
     SyncGroup,
 )
-from tests.conformance.coordinators.simulated_appends import SimulatedAppends
-from tests.conformance.coordinators.suite import Step, Suite, named, partition_of
+from tests.conformance.coordinators.coordinator_suite import CoordinatorSuite, SimulatedAppends
+from tests.conformance.coordinators.suite import Step, named, partition_of
 
 PARTITION = 0
 Batch = tuple[int, int | None, Any]  # offset, producer of a transaction, what is in it
@@ -182,8 +182,10 @@ class MillisecondsConfig(GroupConfig):
         return self.retention_ms
 
 
-class GroupSuite(Suite):
+class GroupSuite(CoordinatorSuite):
     """The coordinator of one partition, which has the group ``g`` and those named beside it."""
+
+    log: SimulatedLog
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         super().__init__()
@@ -244,10 +246,6 @@ class GroupSuite(Suite):
         return int(value)
 
     # --- steps ---
-
-    def do(self, step: Step) -> None:
-        self.ask(step)
-        getattr(self, f"_{step['do']}")(step)
 
     def _join(self, step: Step) -> None:
         protocols = step.get("protocols", [{"name": "range", "raw": ""}])
@@ -438,15 +436,6 @@ class GroupSuite(Suite):
             self.now = max(self.now, due)
             self.coordinator.run_timers()
         self.now = end
-
-    def _appends(self, step: Step) -> None:
-        self.log.will_answer(Errors[step["result"]], step.get("times"))
-
-    def _hold(self, step: Step) -> None:
-        self.log.hold()
-
-    def _finish(self, step: Step) -> None:
-        self.log.finish(Errors[step["result"]])
 
     def _finish_one(self, step: Step) -> None:
         self.log.finish_one(step["index"], Errors[step["result"]])

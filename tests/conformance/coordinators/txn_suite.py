@@ -45,8 +45,8 @@ from regent.transport.kafka.messages.producer_ids import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
-from tests.conformance.coordinators.simulated_appends import SimulatedAppends
-from tests.conformance.coordinators.suite import Step, Suite, named, partition_of
+from tests.conformance.coordinators.coordinator_suite import CoordinatorSuite, SimulatedAppends
+from tests.conformance.coordinators.suite import Step, named, partition_of
 
 PARTITION = 0
 OTHERS = 1  # a partition that the coordinator does not own, or that it is loading
@@ -100,8 +100,10 @@ class Markers:
         self.sent[broker_id] = markers
 
 
-class TxnSuite(Suite):
+class TxnSuite(CoordinatorSuite):
     """The coordinator of one partition. Each partition that takes markers has its own leader."""
+
+    log: SimulatedTransactionLog
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         super().__init__()
@@ -162,10 +164,6 @@ class TxnSuite(Suite):
         self.coordinator.states.on_loaded(PARTITION, self.epoch, found)
 
     # --- steps ---
-
-    def do(self, step: Step) -> None:
-        self.ask(step)
-        getattr(self, f"_{step['do']}")(step)
 
     def _init(self, step: Step) -> None:
         transactional_id = step.get("id", "x")
@@ -294,15 +292,6 @@ class TxnSuite(Suite):
             ids=sorted(row.transactional_id for row in found.transactions),
             unknown=list(found.unknown_states),
         )
-
-    def _appends(self, step: Step) -> None:
-        self.log.will_answer(Errors[step["result"]], step.get("times"))
-
-    def _hold(self, step: Step) -> None:
-        self.log.hold()
-
-    def _finish(self, step: Step) -> None:
-        self.log.finish(Errors[step["result"]])
 
     def _resign(self, step: Step) -> None:
         self.coordinator.on_resigned(PARTITION, None)

@@ -1,10 +1,11 @@
-"""How the simulated log of a coordinator answers appends: as the case says, at once or later."""
+"""How the simulated log of a coordinator answers appends, and the steps of a case about it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from regent.core.errors import Errors
+from tests.conformance.coordinators.suite import Step, Suite
 
 
 class SimulatedAppends:
@@ -54,3 +55,22 @@ class SimulatedAppends:
             if times <= 1:
                 del self._results[0]
         return error
+
+
+class CoordinatorSuite(Suite):
+    """A coordinator over a simulated ``log``; the method of a step has its name, behind ``_``."""
+
+    log: SimulatedAppends
+
+    def do(self, step: Step) -> None:
+        self.ask(step)
+        getattr(self, f"_{step['do']}")(step)
+
+    def _appends(self, step: Step) -> None:
+        self.log.will_answer(Errors[step["result"]], step.get("times"))
+
+    def _hold(self, step: Step) -> None:
+        self.log.hold()
+
+    def _finish(self, step: Step) -> None:
+        self.log.finish(Errors[step["result"]])
