@@ -100,6 +100,7 @@ class TransactionCoordinatorActor(CoordinatorActor):
         name = f"transaction-coordinator-{replica_manager.broker_id}"
         super().__init__(name, TRANSACTION_STATE_TOPIC, state_log, scheduler)
         self._partitions = partitions
+        self._is_growth_logged = False
         self._send_markers = send_markers
         self._producer_ids = ProducerIdManager(
             take_block, lambda block: self.tell_self(ProducerIdsTaken(block))
@@ -167,11 +168,12 @@ class TransactionCoordinatorActor(CoordinatorActor):
         If the topic has more partitions than before, other brokers find other ids in this one.
         """
         if not self._partitions.are_as_before:
-            log.error(
-                "%s-%d is not used: the number of partitions has changed; restart all brokers",
-                TRANSACTION_STATE_TOPIC,
-                partition,
-            )
+            if not self._is_growth_logged:  # every partition is read again and again
+                self._is_growth_logged = True
+                log.error(
+                    "%s is not used: the number of partitions has changed; restart all brokers",
+                    TRANSACTION_STATE_TOPIC,
+                )
             content = None
         self._coordinator.on_loaded(partition, term, content)
 
