@@ -1,0 +1,85 @@
+"""How fast a client uses what its quota limits.
+
+Mirrors ``org.apache.kafka.common.metrics.stats.Rate`` and ``TokenBucket``, and
+``kafka.utils.QuotaUtils``. Times are of one monotonic clock, in milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from regent.core.quota.quota_config import QuotaWindow
+
+
+@dataclass(slots=True)
+class _Sample:
+    """What was recorded from ``begin_ms`` to ``last_ms``."""
+
+    begin_ms: int
+    last_ms: int
+    sum: float
+
+
+class Rate:
+    """Amounts a second, over the samples of a window. Not thread-safe."""
+
+    __slots__ = ("_samples", "_sum", "_window")
+
+    def __init__(self, window: QuotaWindow) -> None:
+        self._window = window
+        self._samples: deque[_Sample] = deque()
+        self._sum = 0.0
+
+    def record(self, amount: float, now_ms: int) -> None:
+        """Count an amount. A negative one takes back what was recorded."""
+        samples = self._samples
+        if not samples or now_ms - samples[-1].begin_ms >= self._window.sample_ms:
+            samples.append(_Sample(now_ms, now_ms, 0.0))
+        samples[-1].sum += amount
+        samples[-1].last_ms = now_ms
+        self._sum += amount
+
+    def throttle_time_ms(self, bound: float, now_ms: int) -> int:
+        """Return how long nothing must be recorded until the rate is ``bound``; 0: it is below."""
+        window_ms = self._window_ms(now_ms)
+        excess = self._sum * 1_000 / window_ms - bound
+        return round(excess / bound * window_ms) if excess > 0 else 0
+
+    def _window_ms(self, now_ms: int) -> int:
+        """Return the time that the samples stand for: all samples but one at least."""
+        samples, (count, sample_ms) = self._samples, self._window
+        while samples and now_ms - samples[0].last_ms >= count * sample_ms:
+            self._sum -= samples.popleft().sum
+        if not samples:
+            self._sum = 0.0  # without the rounding errors of a long time
+        elapsed_ms = now_ms - samples[0].begin_ms if samples else 0
+        missing = max(count - 1 - elapsed_ms // sample_ms, 0)
+        return elapsed_ms + missing * sample_ms
+
+
+class TokenBucket:
+    """Permits, of which ``bound`` come a second, up to those of a window. Not thread-safe."""
+
+    __slots__ = ("_tokens", "_updated_ms", "_window")
+
+    def __init__(self, window: QuotaWindow) -> None:
+        self._window = window
+        self._tokens: float | None = None  # the bucket is full
+        self._updated_ms = 0
+
+    def record(self, permits: float, bound: float, now_ms: int) -> None:
+        """Take permits. There may be fewer than none afterwards."""
+        self._tokens = self._refilled(bound, now_ms) - permits
+
+    def throttle_time_ms(self, bound: float, now_ms: int) -> int:
+        """Return how long it takes until there are not fewer than no permits."""
+        return max(round(-self._refilled(bound, now_ms) / bound * 1_000), 0)
+
+    def _refilled(self, bound: float, now_ms: int) -> float:
+        burst = bound * self._window.samples * self._window.sample_ms / 1_000
+        if self._tokens is not None:
+            new = bound * (now_ms - self._updated_ms) / 1_000
+            burst = min(burst, self._tokens + new)
+        self._tokens, self._updated_ms = burst, now_ms
+        return burst
