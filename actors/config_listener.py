@@ -48,11 +48,13 @@ class ConfigListener(RegentActor):
         tell_controller: Callable[[ControllerEvent], None],
         topic_configs: TopicConfigs,
         on_broker_config: Callable[[Mapping[str, str]], None],
+        on_client_quotas: Callable[[Mapping[str, Mapping[str, str]]], None],
         *,
         supervisor: Supervisor | None = None,
     ) -> None:
         super().__init__(name, supervisor=supervisor)
         self._on_broker_config = on_broker_config
+        self._on_client_quotas = on_client_quotas
         self._changes = changes
         self._tell_controller = tell_controller
         self._topic_configs = topic_configs
@@ -81,6 +83,8 @@ class ConfigListener(RegentActor):
         if news.broker_config is not None:
             self._topic_configs.set_broker_config(news.broker_config)
             self._on_broker_config(news.broker_config)
+        if news.client_quotas is not None:
+            self._on_client_quotas(news.client_quotas)
         self._changed_topics.update(news.topics)
         if news.has_missed_some:
             self._changed_topics.update(self._topic_configs.topics)
@@ -95,10 +99,12 @@ def start_config_listener(
     tell_controller: Callable[[ControllerEvent], None],
     topic_configs: TopicConfigs,
     on_broker_config: Callable[[Mapping[str, str]], None],
+    on_client_quotas: Callable[[Mapping[str, Mapping[str, str]]], None],
 ) -> ActorRef[ConfigListener]:
     """Start a broker's listener; it acts only on messages.
 
-    ``on_broker_config`` gets the settings of this broker that are in ZooKeeper.
+    ``on_broker_config`` gets the settings of this broker that are in ZooKeeper, and
+    ``on_client_quotas`` all quotas, by the paths of their entities below ``/config``.
     """
     changes = ConfigChanges(
         broker_id,
@@ -108,5 +114,11 @@ def start_config_listener(
     )
     name = f"config-listener-{broker_id}"
     return start_actor(
-        ConfigListener, name, changes, tell_controller, topic_configs, on_broker_config
+        ConfigListener,
+        name,
+        changes,
+        tell_controller,
+        topic_configs,
+        on_broker_config,
+        on_client_quotas,
     )

@@ -32,7 +32,7 @@ from regent.core.protocol.topics import (
     AlterTopicConfigsRequest,
     ConfigAlteration,
     ConfiguredTopic,
-    TopicOutcome,
+    TopicsResponse,
 )
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.message import answer, decode
@@ -83,9 +83,11 @@ class _ConfigChanges:
         ]
         outcomes = {}
         if topics:
-            reply: AwaitedReply[Sequence[TopicOutcome]] = self._replies.new()
+            reply: AwaitedReply[TopicsResponse] = self._replies.new()
             self._topics.ask(AlterTopicConfigsRequest(tuple(topics), 0, validate_only), reply.give)
-            outcomes = {o.topic: ApiError(o.error_code, o.message) for o in await reply.wait()}
+            outcomes = {
+                o.topic: ApiError(o.error_code, o.message) for o in (await reply.wait()).outcomes
+            }
         results = []
         for row in wanted:
             if counts[row.resource] > 1:

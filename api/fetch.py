@@ -128,9 +128,11 @@ def fetch_apis(
     leaders = CurrentLeaders(source.current_leader, cache, listener)
 
     async def handle(request: KafkaRequest) -> KafkaAnswer:
-        asked = _decode(request, names, max_response_bytes)
+        throttle = request.throttle
+        limit = INT_MAX if throttle is None else throttle.max_fetch_bytes
+        asked = _decode(request, names, min(max_response_bytes, limit))
         if not asked.is_full:
-            return _refuse(request, Errors.FETCH_SESSION_ID_NOT_FOUND)
+            return _without_topics(request, Errors.FETCH_SESSION_ID_NOT_FOUND)
         reply = replies.new()
         waits = asked.max_wait_ms > 0
         operation = source.fetch_for_consumer(
@@ -144,6 +146,10 @@ def fetch_apis(
             consumed = await loop.run_in_executor(
                 record_reader, _converted, asked.request, consumed, kept, magic
             )
+        if throttle is not None:
+            size = sum(partition.records.size for partition in consumed.values())
+            if not throttle.may_fetch(size):
+                return _without_topics(request, Errors.NONE)
         return _encode(request, asked, consumed, NamedLeaders(leaders))
 
     return [KafkaApi(KafkaApiKey.FETCH, 0, 17, handle)]
@@ -262,9 +268,9 @@ def _skip_forgotten_topics(reader: Reader, version: int) -> None:
         reader.end_struct()
 
 
-def _refuse(request: KafkaRequest, error: Errors) -> KafkaAnswer:
+def _without_topics(request: KafkaRequest, error: Errors) -> KafkaAnswer:
     writer = request.answer_writer()
-    _write_head(writer, request.api_version, error)
+    _write_head(writer, request, error)
     writer.array_length(0)
     writer.end_struct()
     return writer.pieces()
@@ -279,7 +285,7 @@ def _encode(
     version, writer = request.api_version, request.answer_writer()
     is_read_committed = asked.request.is_read_committed
     no_transactions = _no_transactions(version, is_read_committed)
-    _write_head(writer, version, Errors.NONE)
+    _write_head(writer, request, Errors.NONE)
     writer.array_length(len(asked.topics))
     for name, topic_id, partitions in asked.topics:
         if version >= 13:
@@ -311,9 +317,10 @@ def _encode(
     return writer.pieces()
 
 
-def _write_head(writer: Writer, version: int, error: Errors) -> None:
+def _write_head(writer: Writer, request: KafkaRequest, error: Errors) -> None:
+    version = request.api_version
     if version >= 1:
-        writer.int32(0)  # throttle time
+        writer.int32(request.throttle_time_ms)
     if version >= 7:
         writer.int16(error)
         writer.int32(NO_SESSION)

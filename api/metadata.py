@@ -81,7 +81,7 @@ def metadata_apis(
         if asked.may_create and create_missing is not None:
             failed = _create(failed, create_missing)
         writer = request.answer_writer()
-        _write_cluster(writer, snapshot, listener, cluster_id(), version)
+        _write_cluster(writer, snapshot, listener, cluster_id(), version, request.throttle_time_ms)
         end_of_topic = _end_of_topic(version, asked.topic_operations)
         writer.array_length(len(names) + len(failed))
         for name in names:
@@ -141,9 +141,10 @@ def _write_cluster(
     listener: str,
     cluster_id: str | None,
     version: int,
+    throttle_time_ms: int,
 ) -> None:
     if version >= 3:
-        writer.int32(0)  # throttle time
+        writer.int32(throttle_time_ms)
     reachable = alive_endpoints(snapshot, listener)
     writer.array_length(len(reachable))
     for broker, endpoint in reachable:

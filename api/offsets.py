@@ -196,7 +196,7 @@ def _encode_list(
 ) -> KafkaAnswer:
     version, writer = request.api_version, request.answer_writer()
     if version >= 2:
-        writer.int32(0)  # throttle time
+        writer.int32(request.throttle_time_ms)
     writer.array_length(len(topics))
     for topic, partitions in topics:
         writer.string(topic)
@@ -247,7 +247,7 @@ def _encode_epochs(
 ) -> KafkaAnswer:
     version, writer = request.api_version, request.answer_writer()
     if version >= 2:
-        writer.int32(0)  # throttle time
+        writer.int32(request.throttle_time_ms)
     writer.array_length(len(topics))
     for topic, partitions in topics:
         writer.string(topic)

@@ -129,6 +129,7 @@ class _ProduceRequest(NamedTuple):
     acks: int
     timeout_ms: int
     topics: Sequence[tuple[str, Sequence[TopicPartition]]]
+    throttle_time_ms: int
 
 
 def produce_apis(
@@ -198,6 +199,8 @@ class _Produce:
     # Not a coroutine: while it waited for replicas it would keep the records in memory.
     def handle(self, request: KafkaRequest) -> Awaitable[KafkaAnswer]:
         """Check and append the records; the response follows when replicas have them."""
+        if request.throttle is not None:
+            request.throttle.on_produce()
         asked, records = _decode(request)
         refused = _refused(asked, records)
         accepted = _without(records, refused)
@@ -340,7 +343,16 @@ def _decode(request: KafkaRequest) -> tuple[_ProduceRequest, dict[TopicPartition
         topics.append((topic, partitions))
     reader.end_struct()
     is_admin = request.client_id == _ADMIN_CLIENT
-    asked = _ProduceRequest(version, answer, transactional_id, is_admin, acks, timeout_ms, topics)
+    asked = _ProduceRequest(
+        version,
+        answer,
+        transactional_id,
+        is_admin,
+        acks,
+        timeout_ms,
+        topics,
+        request.throttle_time_ms,
+    )
     return asked, records
 
 
@@ -476,7 +488,7 @@ def _encode(
             writer.end_struct({0: leaders.name(topic_partition)} if names_leader else None)
         writer.end_struct()
     if version >= 1:
-        writer.int32(0)  # throttle time
+        writer.int32(asked.throttle_time_ms)
     writer.end_struct(leaders.node_endpoints())
     return writer.pieces()
 

@@ -24,8 +24,10 @@ from regent.core.protocol.topics import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
     GrowingTopic,
+    Requester,
     TopicOutcome,
     TopicsRequest,
+    TopicsResponse,
 )
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.message import answer, decode
@@ -33,6 +35,8 @@ from regent.transport.kafka.messages import topics as messages
 
 _FIRST_VERSION_WITH_CONFIGS = 5
 _FIRST_VERSION_WITH_DELETION_DISABLED = 3
+_FIRST_STRICT_CREATE, _FIRST_STRICT_DELETE, _FIRST_STRICT_GROW = 6, 5, 3
+"""Older clients do not know THROTTLING_QUOTA_EXCEEDED: they only wait (KIP-599)."""
 
 ReadBrokerSettings: TypeAlias = Callable[[], BrokerSettings]
 """Reads the settings of this broker; blocks, raises ``RegentError``."""
@@ -47,52 +51,88 @@ def topic_apis(
 
     The settings of created topics are read and encoded in ``executor``.
     """
-    replies = Replies()
+    handlers = _TopicHandlers(service, read_settings, executor)
+    return [
+        KafkaApi(KafkaApiKey.CREATE_TOPICS, 0, 7, handlers.create),
+        KafkaApi(KafkaApiKey.DELETE_TOPICS, 0, 6, handlers.delete),
+        KafkaApi(KafkaApiKey.CREATE_PARTITIONS, 0, 3, handlers.grow),
+    ]
 
-    async def ask(request: TopicsRequest) -> Sequence[TopicOutcome]:
-        reply: AwaitedReply[Sequence[TopicOutcome]] = replies.new()
-        service.ask(request, reply.give)
-        return await reply.wait()
 
-    async def create(request: KafkaRequest) -> KafkaAnswer:
+class _TopicHandlers:
+    """Belongs to one event loop."""
+
+    def __init__(
+        self, service: TopicService, read_settings: ReadBrokerSettings, executor: Executor
+    ) -> None:
+        self._service = service
+        self._read_settings = read_settings
+        self._executor = executor
+        self._replies = Replies()
+
+    async def create(self, request: KafkaRequest) -> KafkaAnswer:
+        """Create topics."""
         asked = decode(messages.CreateTopicsRequest, request)
-        topics = tuple(map(_creatable, asked.topics))
-        wanted = CreateTopicsRequest(topics, asked.timeout_ms, asked.validate_only)
-        outcomes = await ask(wanted)
+        wanted = CreateTopicsRequest(
+            tuple(map(_creatable, asked.topics)),
+            asked.timeout_ms,
+            asked.validate_only,
+            requester=_requester(request, _FIRST_STRICT_CREATE),
+        )
+        outcomes = await self._ask(wanted, request)
         if request.api_version < _FIRST_VERSION_WITH_CONFIGS:
             return answer(_created(outcomes, {}), request)
 
         def respond() -> KafkaAnswer:
-            return answer(_created(outcomes, _described(wanted, outcomes, read_settings)), request)
+            configs = _described(wanted, outcomes, self._read_settings)
+            return answer(_created(outcomes, configs), request)
 
-        return await asyncio.get_running_loop().run_in_executor(executor, respond)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, respond)
 
-    async def delete(request: KafkaRequest) -> KafkaAnswer:
+    async def delete(self, request: KafkaRequest) -> KafkaAnswer:
+        """Delete topics."""
         asked = decode(messages.DeleteTopicsRequest, request)
         if any((row.name is None) == (row.topic_id is None) for row in asked.topics):
             rows = tuple(map(_unclear, asked.topics))
         else:
             names = (row.name for row in asked.topics if row.name is not None)
             ids = tuple(row.topic_id for row in asked.topics if row.topic_id is not None)
-            wanted = DeleteTopicsRequest((*asked.topic_names, *names), asked.timeout_ms, ids)
-            rows = tuple(_deleted(row, request.api_version) for row in await ask(wanted))
+            requester = _requester(request, _FIRST_STRICT_DELETE)
+            named = (*asked.topic_names, *names)
+            wanted = DeleteTopicsRequest(named, asked.timeout_ms, ids, requester)
+            outcomes = await self._ask(wanted, request)
+            rows = tuple(_deleted(row, request.api_version) for row in outcomes)
         return answer(messages.DeleteTopicsResponse(responses=rows), request)
 
-    async def grow(request: KafkaRequest) -> KafkaAnswer:
+    async def grow(self, request: KafkaRequest) -> KafkaAnswer:
+        """Add partitions to topics."""
         asked = decode(messages.CreatePartitionsRequest, request)
-        topics = tuple(map(_growing, asked.topics))
-        wanted = CreatePartitionsRequest(topics, asked.timeout_ms, asked.validate_only)
-        grown = tuple(map(_grown, await ask(wanted)))
+        wanted = CreatePartitionsRequest(
+            tuple(map(_growing, asked.topics)),
+            asked.timeout_ms,
+            asked.validate_only,
+            requester=_requester(request, _FIRST_STRICT_GROW),
+        )
+        grown = tuple(map(_grown, await self._ask(wanted, request)))
         return answer(messages.CreatePartitionsResponse(results=grown), request)
 
-    return [
-        KafkaApi(KafkaApiKey.CREATE_TOPICS, 0, 7, create),
-        KafkaApi(KafkaApiKey.DELETE_TOPICS, 0, 6, delete),
-        KafkaApi(KafkaApiKey.CREATE_PARTITIONS, 0, 3, grow),
-    ]
+    async def _ask(self, wanted: TopicsRequest, request: KafkaRequest) -> Sequence[TopicOutcome]:
+        reply: AwaitedReply[TopicsResponse] = self._replies.new()
+        self._service.ask(wanted, reply.give)
+        response = await reply.wait()
+        if request.throttle is not None:
+            request.throttle.wait(response.throttle_time_ms)
+        return response.outcomes
 
 
 # --- from the request -----------------------------------------------------------------------------
+
+
+def _requester(request: KafkaRequest, first_strict_version: int) -> Requester | None:
+    if request.throttle is None:
+        return None
+    user, client_id = request.throttle.client
+    return Requester(user, client_id, request.api_version >= first_strict_version)
 
 
 def _creatable(topic: messages.CreatableTopic) -> CreatableTopic:

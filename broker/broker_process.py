@@ -63,6 +63,7 @@ from regent.core.protocol.broker import ShutdownBrokerResponse
 from regent.core.protocol.control import ControlHeader, ControlResponse
 from regent.core.protocol.controller import ControlledShutdownRequest
 from regent.core.protocol.transactions import MarkerTarget
+from regent.core.quota.quota_managers import QuotaManagers
 from regent.metrics.broker_metrics import (
     BrokerMetrics,
     GuardianMetrics,
@@ -117,6 +118,7 @@ class BrokerProcess(ControllerListener):
     def __init__(self, options: BrokerOptions, settings: Settings) -> None:
         self._options = options
         self._settings = settings
+        self._quotas = QuotaManagers(settings.quotas)
         self._status = BrokerStatus()
         self._undo = ExitStack()
         self._stop_requested = threading.Event()
@@ -229,7 +231,7 @@ class BrokerProcess(ControllerListener):
 
     def _open_kafka_endpoint(self) -> KafkaEndpoint:
         """Listen for Kafka clients, which are answered once the broker is ready."""
-        endpoint = KafkaEndpoint(self._options.broker_id, self._settings)
+        endpoint = KafkaEndpoint(self._options.broker_id, self._settings, self._quotas)
         self._status.add_warner(lambda: endpoint.metrics.warnings if endpoint.metrics else ())
         self._undo.callback(endpoint.close)
         return endpoint
@@ -385,7 +387,12 @@ class BrokerProcess(ControllerListener):
             listener=self,
         )
         self._undo.callback(self._controller.stop)
-        self._topics.start(self._cache, self._keeper, self._controller.is_active)
+        self._topics.start(
+            self._cache,
+            self._keeper,
+            self._controller.is_active,
+            self._quotas.controller_mutation,
+        )
         self._undo.callback(self._topics.stop)
         self._replication.propose_isrs(self._controller.ref, self._keeper)
         self._undo.callback(self._replication.stop)  # it must also stop before the session ends
@@ -396,6 +403,7 @@ class BrokerProcess(ControllerListener):
             self._controller.tell,
             self._topic_configs,
             self._kafka_endpoint.configure,
+            self._quotas.configure,
         )
         self._undo.callback(stop_actor, self._configs, _ACTOR_TIMEOUT_S)
 

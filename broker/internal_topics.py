@@ -5,17 +5,17 @@ Mirrors ``kafka.server.AutoTopicCreationManager``, as far as it creates internal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 from regent.config.settings import Settings
-from regent.core.admin.admin_requests import TopicService
+from regent.core.admin.admin_requests import RespondToClient, TopicService
 from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from regent.core.model import TopicPartition
 from regent.core.protocol.topics import (
     ConfigEntry,
     CreatableTopic,
     CreateTopicsRequest,
-    TopicOutcome,
+    TopicsResponse,
 )
 from regent.core.replication.log_reads import differ
 from regent.core.replication.metadata_cache import MetadataSnapshot
@@ -51,8 +51,8 @@ class InternalTopics:
             request = CreateTopicsRequest((self._creatable(topic),), _CREATION_TIMEOUT_MS)
             self._service.ask(request, self._on_created(topic))
 
-    def _on_created(self, topic: str) -> Callable[[Sequence[TopicOutcome]], None]:
-        def note(outcomes: Sequence[TopicOutcome]) -> None:
+    def _on_created(self, topic: str) -> RespondToClient:
+        def note(response: TopicsResponse) -> None:
             self._being_created.discard(topic)
 
         return note

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from regent.api.client_quotas import client_quota_apis
 from regent.api.config_changes import config_change_apis
 from regent.api.configs import ConfigView, config_apis
 from regent.api.coordinator_requests import CoordinatorRequests
@@ -46,6 +47,7 @@ from regent.core.admin.config_descriptions import BrokerSettings
 from regent.core.errors import RegentError
 from regent.core.log_dirs import LocalLogDirectories
 from regent.core.model import BrokerId
+from regent.core.quota.quota_managers import QuotaManagers
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
@@ -83,10 +85,11 @@ class Served:
 class KafkaEndpoint:
     """The Kafka port of a broker. Used by the thread that starts and stops the broker."""
 
-    def __init__(self, broker_id: BrokerId, settings: Settings) -> None:
+    def __init__(self, broker_id: BrokerId, settings: Settings, quotas: QuotaManagers) -> None:
         """Bind the port. Raises ``PortInUseError``, or ``RegentError`` for an unusable address."""
         self._broker_id = broker_id
         self._settings = settings
+        self._quotas = quotas
         self._listening = listen(settings.broker.host, settings.broker.port)
         self.port: int = self._listening.getsockname()[1]
         self._calls = ThreadPoolExecutor(_ZOOKEEPER_CALLS, thread_name_prefix="zookeeper-calls")
@@ -110,7 +113,8 @@ class KafkaEndpoint:
     def serve(self, served: Served) -> None:
         """Answer clients from now on."""
         host, limits = self._settings.broker.host, kafka_limits(self._settings)
-        listener = KafkaListener(host, self.port, self._apis(served), limits)
+        apis = self._apis(served)
+        listener = KafkaListener(host, self.port, apis, limits, quotas=self._quotas)
         listener.start(self._listening)
         with self._lock:
             self._listener = listener
@@ -139,11 +143,10 @@ class KafkaEndpoint:
     def _apis(self, served: Served) -> Sequence[KafkaApi]:
         replicas, cache, zookeeper = served.replica_manager, served.cache, served.zookeeper
         described = described_settings(self._settings, self._broker_id, served.started)
-        reads = ZkConfigStore(zookeeper).read_configs
-        view = ConfigView(self._broker_id, cache, described, reads)
-        brokers = BrokerConfigManager(
-            ZkEntityConfigs(zookeeper), KAFKA_SETTINGS, described, self._limits
-        )
+        entity_configs = ZkEntityConfigs(zookeeper)
+        configs = ZkConfigStore(zookeeper)
+        view = ConfigView(self._broker_id, cache, described, configs.read_configs)
+        brokers = BrokerConfigManager(entity_configs, KAFKA_SETTINGS, described, self._limits)
         may_create = self._settings.broker.auto_create_topics_enable
         create_missing = served.topics.create_missing if may_create else None
         producer_ids = ZkProducerIds(zookeeper, self._broker_id)
@@ -165,6 +168,9 @@ class KafkaEndpoint:
             *partition_apis(served.topics),
             *config_apis(view, self._calls),
             *config_change_apis(self._broker_id, served.topics, brokers, self._calls),
+            *client_quota_apis(
+                configs.read_client_quotas, entity_configs.change_config, self._calls
+            ),
             *find_coordinator_apis(
                 served.groups.partitions,
                 cache,

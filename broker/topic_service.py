@@ -27,6 +27,7 @@ from regent.actors.forwarding_manager import CreateMissing, ForwardingManager, M
 from regent.actors.inbox import InboxFullError, MessageWithReply, Reply
 from regent.actors.runtime import launch, start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
+from regent.actors.timer import monotonic_ms
 from regent.actors.topic_request_handler import TopicRequestHandler
 from regent.broker.broker_settings import broker_settings
 from regent.broker.placement_client import PlacementClient, placement_finder
@@ -39,7 +40,11 @@ from regent.core.admin.partition_requests import RespondAboutPartitions
 from regent.core.errors import Errors
 from regent.core.model import BrokerId
 from regent.core.protocol.controller import PartitionsRequest
-from regent.core.protocol.topics import TopicsRequest
+from regent.core.protocol.topics import Requester, TopicsRequest
+from regent.core.quota.client_quota_manager import (
+    ControllerMutationQuotaManager,
+    QuotaClient,
+)
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport.client import RequestClient
 from regent.transport.sockets import Context
@@ -70,9 +75,19 @@ class BrokerTopicService:
         )
 
     def start(
-        self, cache: MetadataCache, zookeeper: ZooKeeper, is_controller: Callable[[], bool]
+        self,
+        cache: MetadataCache,
+        zookeeper: ZooKeeper,
+        is_controller: Callable[[], bool],
+        mutation_quota: ControllerMutationQuotaManager,
     ) -> None:
         """Start the actors; ``is_controller`` is called on any thread."""
+
+        def take_permits(requester: Requester, permits: int) -> tuple[bool, int]:
+            user, client_id, is_strict = requester
+            client, now_ms = QuotaClient(user, client_id), monotonic_ms()
+            return mutation_quota.record(client, permits, now_ms, is_strict=is_strict)
+
         broker, controller = self._settings.broker, self._settings.controller
         topic_ids = RandomTopicIds(cache)
         own = BrokerSettings(broker_settings(self._settings, self._broker_id), {}, {})
@@ -88,6 +103,7 @@ class BrokerTopicService:
                 controller.delete_topic_enable,
                 topic_defaults={row.name: row.value or "" for row in describe_topic({}, own)},
             ),
+            take_permits,
         )
         self._handler = start_actor(TopicRequestHandler, self._broker_id, manager)
         self._channel = start_actor(
@@ -129,7 +145,7 @@ class BrokerTopicService:
 
     def ask(self, request: TopicsRequest, respond: RespondToClient) -> None:
         """See ``TopicService.ask``."""
-        self._forward(request, lambda answer: respond(answer.outcomes))
+        self._forward(request, respond)
 
     def ask_controller(self, request: PartitionsRequest, respond: RespondAboutPartitions) -> None:
         """See ``PartitionService.ask_controller``."""

@@ -83,6 +83,7 @@ _ABOUT: Final[Mapping[str, str]] = {
     "log": "Where logs are, how they are maintained, and the defaults of topics.",
     "groups": "Groups of consumers, and __consumer_offsets. Use the same for all brokers.",
     "transactions": "Transactions, and __transaction_state. Use the same for all brokers.",
+    "quotas": "How the use of clients is measured that quotas limit. The quotas are in ZooKeeper.",
     "zookeeper": "The session with ZooKeeper.",
     "logging": "What is written to broker.log.",
 }
@@ -124,7 +125,8 @@ def cluster_toml() -> str:
     lines = [*_comment(_CLUSTER_TOML), "#", *_comment(_GENERATED_FOR_A_CLUSTER)]
     for name, settings in tables():
         chosen = [setting for setting in settings if setting.name in _FOR_A_CLUSTER]
-        lines += ["", f"[{name}]", *(f"{s.name} = {toml(s.default)}" for s in chosen)]
+        if chosen:
+            lines += ["", f"[{name}]", *(f"{s.name} = {toml(s.default)}" for s in chosen)]
     return "\n".join(lines) + "\n"
 
 

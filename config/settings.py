@@ -20,6 +20,7 @@ from regent.core.coordinator.transaction.transaction_state_manager import (
     TransactionLogSettings,
 )
 from regent.core.log_config import LOG_SETTINGS, CleanerSettings
+from regent.core.quota.quota_config import QuotaConfig
 from regent.core.replication.replication_settings import ReplicationSettings
 from regent.core.setting import (
     DAY_MS,
@@ -549,6 +550,7 @@ class Settings:
     log: LogsConfig = field(default_factory=LogsConfig)
     groups: GroupsConfig = field(default_factory=GroupsConfig)
     transactions: TransactionsConfig = field(default_factory=TransactionsConfig)
+    quotas: QuotaConfig = field(default_factory=QuotaConfig)
     zookeeper: ZooKeeperConfig = field(default_factory=ZooKeeperConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     given: frozenset[str] = field(default=frozenset(), compare=False)

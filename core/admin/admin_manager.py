@@ -62,6 +62,7 @@ from regent.core.protocol.topics import (
     DeleteTopicsRequest,
     GrowingTopic,
     PlacementOptions,
+    Requester,
     TopicOutcome,
     TopicsRequest,
     TopicsResponse,
@@ -71,6 +72,9 @@ from regent.core.replication.metadata_cache import MetadataCache
 MAX_MESSAGE_LENGTH = 1_000  # a message may quote a string that is as long as the protocol allows
 
 T = TypeVar("T")
+
+TakePermits: TypeAlias = Callable[[Requester, int], tuple[bool, int]]
+"""Takes permits for partitions; returns whether the client has them, and how long it must wait."""
 
 
 class _Unplaced(NamedTuple):
@@ -114,7 +118,9 @@ class AdminManager:
         is_controller: Callable[[], bool],
         placer: TopicPlacer,
         settings: AdminSettings | None = None,
+        take_permits: TakePermits = lambda _, __: (True, 0),
     ) -> None:
+        self._take_permits = take_permits
         self._cache = cache
         self._store = store
         self._topic_ids = topic_ids
@@ -164,6 +170,8 @@ class AdminManager:
         valid = {topic: _new_topic(topic, planned) for topic, planned in plans.items()}
         if request.validate_only:
             return TopicsResponse(_outcomes(wanted, refusals, valid), self._warming(request))
+        mutations = {t: _count(p) for t, p in plans.items() if t not in created_before}
+        wait_ms = self._throttle(request.requester, mutations, plans, refusals)
         placed, note = self._place(plans, options)
         new = {
             topic: NewTopic(
@@ -173,9 +181,9 @@ class AdminManager:
         }
         written = self._store.create_topics(new)
         created = {
-            topic: row._replace(topic_id=new[topic].topic_id) for topic, row in valid.items()
+            topic: valid[topic]._replace(topic_id=row.topic_id) for topic, row in new.items()
         }
-        return TopicsResponse(_outcomes(wanted, {**written, **refusals}, created), note)
+        return TopicsResponse(_outcomes(wanted, {**written, **refusals}, created), note, wait_ms)
 
     def _create_partitions(self, request: CreatePartitionsRequest) -> TopicsResponse:
         wanted = {topic.topic: topic for topic in request.topics}
@@ -195,9 +203,11 @@ class AdminManager:
         }
         if request.validate_only:
             return TopicsResponse(_outcomes(wanted, refusals, grown), self._warming(request))
+        mutations = {topic: _count(planned) for topic, planned in plans.items()}
+        wait_ms = self._throttle(request.requester, mutations, plans, refusals)
         placed, note = self._place(plans, options)
         written = self._store.add_partitions(placed)
-        return TopicsResponse(_outcomes(wanted, {**written, **refusals}, grown), note)
+        return TopicsResponse(_outcomes(wanted, {**written, **refusals}, grown), note, wait_ms)
 
     def _delete_topics(self, request: DeleteTopicsRequest) -> TopicsResponse:
         names = {id_: name for name, id_ in self._cache.snapshot.topic_ids.items()}
@@ -215,9 +225,12 @@ class AdminManager:
                 raise _RefusedError(*unknown_topic(topic))
 
         plans, refusals = self._plan(wanted, plan)
+        mutations = {topic: self._cache.snapshot.partition_count(topic) for topic in plans}
+        wait_ms = self._throttle(request.requester, mutations, plans, refusals)
         written = self._store.mark_for_deletion(list(plans))
         named = {topic: TopicOutcome(topic, Errors.NONE, topic_id=id_) for topic, id_ in by_id}
-        return TopicsResponse(_outcomes(wanted, {**written, **refusals}, named))
+        outcomes = _outcomes(wanted, {**written, **refusals}, named)
+        return TopicsResponse(outcomes, throttle_time_ms=wait_ms)
 
     def _alter_configs(self, request: AlterTopicConfigsRequest) -> TopicsResponse:
         wanted = {row.topic: row for row in request.topics}
@@ -270,6 +283,29 @@ class AdminManager:
             except (_RefusedError, ConfigRefusedError, PlacementError) as refused:
                 refusals[topic] = ApiError(refused.error_code, str(refused))
         return plans, refusals
+
+    def _throttle(
+        self,
+        requester: Requester | None,
+        mutations: Mapping[str, int],
+        plans: dict[str, T],
+        refusals: dict[str, ApiError],
+    ) -> int:
+        """Refuse the topics that exceed the quota of the client; return how long it must wait.
+
+        ``mutations``: how many partitions of each topic are created or deleted.
+        """
+        wait_ms = 0
+        if requester is None:
+            return wait_ms
+        for topic, count in mutations.items():
+            is_allowed, topic_wait_ms = self._take_permits(requester, count)
+            wait_ms = max(wait_ms, topic_wait_ms)
+            if not is_allowed:
+                del plans[topic]
+                message = f"topic {topic}: the quota controller_mutation_rate is used up"
+                refusals[topic] = ApiError(Errors.THROTTLING_QUOTA_EXCEEDED, message)
+        return wait_ms
 
     # --- new topics ---
 

@@ -7,7 +7,7 @@ result, or when the request's time is over. Mirrors ``DelayedCreatePartitions`` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -27,7 +27,7 @@ from regent.core.protocol.topics import (
 )
 from regent.core.replication.metadata_cache import MetadataSnapshot
 
-RespondToClient: TypeAlias = Callable[[Sequence[TopicOutcome]], None]
+RespondToClient: TypeAlias = Callable[[TopicsResponse], None]
 
 
 def refuse(request: TopicsRequest, error_code: Errors, message: str) -> TopicsResponse:
@@ -67,7 +67,7 @@ class TopicService(Protocol):
     """Takes requests about topics from clients, on any thread and without delay."""
 
     def ask(self, request: TopicsRequest, respond: RespondToClient) -> None:
-        """Call ``respond`` exactly once, with an outcome for each topic, on any thread."""
+        """Call ``respond`` exactly once, on any thread."""
         ...
 
     def create_missing(self, topics: Collection[str]) -> None:

@@ -2,7 +2,8 @@
 
 Mirrors ``kafka.common.ZkNodeChangeNotificationListener`` and ``kafka.server.ConfigHandler``. The
 controller gets the topics that allow unclean elections; logs get the overrides of their topic and
-broker. A notification only names an entity; the configuration is read from the entity's znode.
+broker; the listener gets the quotas of clients. A notification only names an entity; the
+configuration is read from the entity's znode.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from regent.core.controller.events import (
     UncleanLeaderElectionEnable,
 )
 from regent.core.model import BrokerId
+from regent.core.quota.quota_entities import entity_of
 from regent.core.setting import Setting
 
 log = logging.getLogger(__name__)
@@ -43,6 +45,7 @@ class ConfigNews(NamedTuple):
     topics: Sequence[str] = ()  # their configurations may have changed
     has_missed_some: bool = False  # notifications; the configuration of any topic may differ
     broker_config: Mapping[str, str] | None = None  # all of this broker's; None: unchanged
+    client_quotas: Mapping[str, Mapping[str, str]] | None = None  # all, by path; None: unchanged
 
 
 class ConfigStore(Protocol):
@@ -58,6 +61,10 @@ class ConfigStore(Protocol):
 
     def read_configs(self, entities: Collection[str]) -> Mapping[str, Mapping[str, str]]:
         """Read the overrides of entities. Entities without a valid configuration are omitted."""
+        ...
+
+    def read_client_quotas(self) -> Mapping[str, Mapping[str, str]]:
+        """Read the overrides of all users, client ids and addresses, as ``read_configs``."""
         ...
 
     def delete_changes(self, names: Collection[str]) -> None:
@@ -88,6 +95,7 @@ class ConfigChanges:
         self._default = unclean_leader_election_enable
         self._last_sequence = -1
         self._broker_configs: dict[str, Mapping[str, str]] = {}
+        self._client_quotas: Mapping[str, Mapping[str, str]] = {}
         self._is_first = True
 
     def catch_up(self, *, sync: bool = False) -> ConfigNews:
@@ -107,6 +115,8 @@ class ConfigChanges:
         if self._is_first or has_missed_some:
             entities |= {DEFAULT_BROKER, self._own_entity}
         configs = self._store.read_configs(sorted(entities)) if entities else {}
+        is_complete = self._is_first or has_missed_some
+        quotas = self._read_quotas(entities, configs, read_all=is_complete)
         self._purge(changes)
         # Nothing is raised from here on, so every change that is marked as read is returned.
         self._is_first = False
@@ -126,7 +136,30 @@ class ConfigChanges:
         topics = [e.removeprefix(_TOPICS) for e in sorted(entities) if e.startswith(_TOPICS)]
         unclean = [t for t in topics if unclean_leader_election(configs.get(_TOPICS + t, {}))]
         events = [*self._default_of_elections(now), *map(TopicUncleanLeaderElectionEnable, unclean)]
-        return ConfigNews(events, topics, has_missed_some, None if now == before else now)
+        self._client_quotas, former_quotas = quotas, self._client_quotas
+        return ConfigNews(
+            events,
+            topics,
+            has_missed_some,
+            None if now == before else now,
+            None if quotas == former_quotas else quotas,
+        )
+
+    def _read_quotas(
+        self,
+        entities: Collection[str],
+        configs: Mapping[str, Mapping[str, str]],
+        *,
+        read_all: bool,
+    ) -> Mapping[str, Mapping[str, str]]:
+        """Return all quotas, after the changes of ``entities``, whose ``configs`` were read."""
+        if read_all:
+            return self._store.read_client_quotas()
+        changed = frozenset(filter(entity_of, entities))
+        if not changed:
+            return self._client_quotas
+        same = {path: row for path, row in self._client_quotas.items() if path not in changed}
+        return {**same, **{path: configs[path] for path in changed & configs.keys()}}
 
     def _valid(self, entity: str, config: Mapping[str, str]) -> Mapping[str, str]:
         """Return the settings of a broker without those that it ignores."""

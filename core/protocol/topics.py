@@ -74,6 +74,17 @@ class GrowingTopic(NamedTuple):
     assignments: tuple[tuple[BrokerId, ...], ...] | None = None
 
 
+class Requester(NamedTuple):
+    """The client whose quota of controller mutations counts (KIP-599).
+
+    ``is_strict``: what is beyond the quota is refused; otherwise it is done, and the client waits.
+    """
+
+    user: str
+    client_id: str
+    is_strict: bool
+
+
 @dataclass(frozen=True, slots=True)
 class CreateTopicsRequest:
     """Create topics; ``validate_only``: only check whether that is possible (Kafka api 19)."""
@@ -83,6 +94,7 @@ class CreateTopicsRequest:
     validate_only: bool = False
     placement: PlacementOptions | None = None
     max_partitions: int = MAX_NEW_PARTITIONS
+    requester: Requester | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +106,7 @@ class CreatePartitionsRequest:
     validate_only: bool = False
     placement: PlacementOptions | None = None
     max_partitions: int = MAX_NEW_PARTITIONS
+    requester: Requester | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +116,7 @@ class DeleteTopicsRequest:
     topics: tuple[str, ...]
     timeout_ms: int
     topic_ids: tuple[TopicId, ...] = ()
+    requester: Requester | None = None
 
 
 class AlterOperation(IntEnum):
@@ -160,11 +174,13 @@ class TopicsResponse:
     """An outcome for each topic, named once, in the order of the request.
 
     ``placement_note`` says why the placement service did not place, if it did not. After
-    ``validate_only`` it is ``TopicPlacer.warming``.
+    ``validate_only`` it is ``TopicPlacer.warming``. ``throttle_time_ms``: how long the client must
+    wait because of its quota.
     """
 
     outcomes: tuple[TopicOutcome, ...]
     placement_note: str = ""
+    throttle_time_ms: int = 0
 
     @property
     def error_code(self) -> Errors:

@@ -34,6 +34,7 @@ from tests.support.stage import TIMEOUT_S, ask
 
 UNCLEAN = {"unclean.leader.election.enable": "true"}
 
+ClientQuotas: TypeAlias = Mapping[str, Mapping[str, str]]
 Listening: TypeAlias = tuple[ActorRef[ConfigListener], KeptSession]
 
 
@@ -65,16 +66,30 @@ def heard() -> list[Mapping[str, str]]:
 
 
 @pytest.fixture
+def client_quotas() -> list[ClientQuotas]:
+    return []
+
+
+@pytest.fixture
 def listener(
     server: FakeZooKeeperServer,
     sent: list[ControllerEvent],
     logs: MemoryLogs,
     quotas: ReplicationQuotas,
     heard: list[Mapping[str, str]],
+    client_quotas: list[ClientQuotas],
 ) -> Iterator[Listening]:
     session = KeptSession(server)
     configs = TopicConfigs(logs, quotas, ZkConfigStore(session), DEFAULT_LOG_CONFIG)
-    ref = start_config_listener(1, session, ControllerConfig(), sent.append, configs, heard.append)
+    ref = start_config_listener(
+        1,
+        session,
+        ControllerConfig(),
+        sent.append,
+        configs,
+        heard.append,
+        client_quotas.append,
+    )
     yield ref, session
     stop_actor(ref, TIMEOUT_S)
 
@@ -274,3 +289,16 @@ def test_topics_are_loaded_in_one_read_and_have_defaults_without_a_configuration
     configs.load([])
     assert set(calls) == {"get_many"}
     assert [retention_ms(logs, topic) for topic in ("orders", "payments")] == [5, 9]
+
+
+def test_changed_quotas_reach_the_listener(
+    server: FakeZooKeeperServer, listener: Listening, client_quotas: list[ClientQuotas]
+):
+    ref, _ = listener
+    ask(ref, ConfigsChanged())
+    assert client_quotas == []
+    configure(server, "users/<default>/clients/c", {"request_percentage": "5"})
+    ask(ref, ConfigsChanged())
+    ask(ref, ConfigsChanged())
+    (quotas,) = client_quotas
+    assert quotas["users/<default>/clients/c"] == {"request_percentage": "5"}

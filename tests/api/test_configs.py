@@ -37,6 +37,7 @@ from regent.core.protocol.topics import (
     ConfiguredTopic,
     TopicOutcome,
     TopicsRequest,
+    TopicsResponse,
 )
 from regent.core.replication.metadata_cache import MetadataCache
 from tests.support.controller_parts import topic_id
@@ -99,7 +100,8 @@ class Configs:
     def ask(self, request: TopicsRequest, respond: RespondToClient) -> None:
         self.asked.append(request)
         assert isinstance(request, AlterTopicConfigsRequest)
-        respond([TopicOutcome(row.topic, *self.refusal) for row in request.topics])
+        outcomes = tuple(TopicOutcome(row.topic, *self.refusal) for row in request.topics)
+        respond(TopicsResponse(outcomes))
 
     def create_missing(self, topics: Collection[str]) -> None:
         raise NotImplementedError

@@ -35,6 +35,7 @@ from regent.core.protocol.topics import (
     GrowingTopic,
     TopicOutcome,
     TopicsRequest,
+    TopicsResponse,
 )
 from regent.transport.kafka.api import KafkaApi, KafkaApiKey
 from regent.transport.kafka.primitives import MalformedRequestError, uuid_bytes, uuid_text
@@ -59,11 +60,11 @@ class Forwarding:
 
     def __init__(self, outcomes: Sequence[TopicOutcome] = ()) -> None:
         self.asked: list[TopicsRequest] = []
-        self._outcomes = outcomes
+        self._response = TopicsResponse(tuple(outcomes))
 
     def ask(self, request: TopicsRequest, respond: RespondToClient) -> None:
         self.asked.append(request)
-        threading.Thread(target=respond, args=(self._outcomes,)).start()
+        threading.Thread(target=respond, args=(self._response,)).start()
 
     def create_missing(self, topics: Collection[str]) -> None:
         raise NotImplementedError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from contextlib import ExitStack
 from typing import Any
 
@@ -22,7 +22,12 @@ from regent.core.protocol.groups import (
     OffsetAndMetadata,
     SupportedProtocol,
 )
-from regent.core.protocol.topics import CreateTopicsRequest, TopicOutcome, TopicsRequest
+from regent.core.protocol.topics import (
+    CreateTopicsRequest,
+    TopicOutcome,
+    TopicsRequest,
+    TopicsResponse,
+)
 from tests.support.led_groups import ORDERS_0, LedGroups
 
 
@@ -113,7 +118,7 @@ class Topics:
     """Takes requests; implements ``TopicService``."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[TopicsRequest, Callable[[Sequence[TopicOutcome]], None]]] = []
+        self.asked: list[tuple[TopicsRequest, RespondToClient]] = []
 
     def ask(self, request: TopicsRequest, respond: RespondToClient) -> None:
         self.asked.append((request, respond))
@@ -147,6 +152,7 @@ def test_one_request_for_the_topic_is_in_flight():
     for _ in range(3):
         internal.create(GROUP_METADATA_TOPIC)
     ((_, respond),) = topics.asked
-    respond([TopicOutcome(GROUP_METADATA_TOPIC, Errors.INVALID_REPLICATION_FACTOR)])
+    refused = TopicOutcome(GROUP_METADATA_TOPIC, Errors.INVALID_REPLICATION_FACTOR)
+    respond(TopicsResponse((refused,)))
     internal.create(GROUP_METADATA_TOPIC)
     assert len(topics.asked) == 2

@@ -59,6 +59,8 @@ from regent.core.protocol.topics import (
     TopicOutcome,
     TopicsRequest,
 )
+from regent.core.quota.client_quota_manager import QuotaClient
+from regent.core.quota.quota_managers import QuotaManagers
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.setting import DOUBLE_MAX, Scope, text_of
@@ -417,7 +419,7 @@ def brokers_checked_after_ms(settings: Settings, _: Place) -> list[int]:
 def answer_about_topics(settings: Settings, place: Place, request: TopicsRequest) -> TopicOutcome:
     answers: Queue[Any] = Queue()
     served = ServedEndpoint(place.undo, MemoryLogs(), settings)
-    served.topics.ask(request, answers.put)
+    served.topics.ask(request, lambda response: answers.put(response.outcomes))
     (outcome,) = answers.get(timeout=TIMEOUT_S)
     assert isinstance(outcome, TopicOutcome)
     return outcome
@@ -485,7 +487,7 @@ def free_port() -> int:
 
 
 def listening_at(settings: Settings, place: Place) -> tuple[str, bool]:
-    endpoint = KafkaEndpoint(1, settings)
+    endpoint = KafkaEndpoint(1, settings, QuotaManagers(settings.quotas))
     place.undo.callback(endpoint.close)
     host = settings.broker.host
     with socket.create_connection((host, endpoint.port), TIMEOUT_S) as client:
@@ -814,11 +816,38 @@ LOGGING: dict[str, Effect] = {
     "levels": Effect({"state.change": "DEBUG"}, levels_seen, (True, False), (True, True)),
 }
 
+CLIENT = QuotaClient("u", "c")
+
+
+def client_quotas(settings: Settings) -> QuotaManagers:
+    quotas = QuotaManagers(settings.quotas)
+    limits = {"producer_byte_rate": "10", "controller_mutation_rate": "1"}
+    quotas.configure({"clients/c": limits})
+    return quotas
+
+
+def wait_after_300_bytes_ms(settings: Settings, _: Place) -> int:
+    return client_quotas(settings).produce.record(CLIENT, 300, 0)
+
+
+def wait_after_20_partitions_ms(settings: Settings, _: Place) -> int:
+    quota = client_quotas(settings).controller_mutation
+    return quota.record(CLIENT, 20, 0, is_strict=False)[1]
+
+
+QUOTAS: dict[str, Effect] = {
+    "quota_window_num": Effect(21, wait_after_300_bytes_ms, 20_000, 10_000),
+    "quota_window_size_seconds": Effect(2, wait_after_300_bytes_ms, 20_000, 10_000),
+    "controller_quota_window_num": Effect(15, wait_after_20_partitions_ms, 9_000, 5_000),
+    "controller_quota_window_size_seconds": Effect(2, wait_after_20_partitions_ms, 9_000, 0),
+}
+
 EFFECTS = {
     **{("broker", name): effect for name, effect in BROKER.items()},
     **{("controller", name): effect for name, effect in CONTROLLER.items()},
     **{("log", name): effect for name, effect in LOGS.items()},
     **{("logging", name): effect for name, effect in LOGGING.items()},
+    **{("quotas", name): effect for name, effect in QUOTAS.items()},
     **{("zookeeper", name): effect for name, effect in ZOOKEEPER.items()},
 }
 

@@ -28,6 +28,8 @@ from regent.core.protocol.topics import (
     TopicOutcome,
     TopicsRequest,
 )
+from regent.core.quota.client_quota_manager import ControllerMutationQuotaManager
+from regent.core.quota.quota_config import QuotaConfig
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.metrics.broker_metrics import TopicMetrics
 from regent.transport.server import ControlServer
@@ -63,6 +65,7 @@ class TwoBrokers:
                 self.caches[broker_id],
                 FakeZooKeeper(self.tree.server),
                 lambda broker_id=broker_id: broker_id == ACTIVE,  # type: ignore[misc]
+                ControllerMutationQuotaManager(QuotaConfig().controller_window),
             )
             router = RequestRouter(
                 stage.broker(broker_id),
@@ -100,7 +103,7 @@ class TwoBrokers:
         self, broker_id: BrokerId, request: TopicsRequest
     ) -> queue.Queue[Sequence[TopicOutcome]]:
         answers: queue.Queue[Sequence[TopicOutcome]] = queue.Queue()
-        self.brokers[broker_id].ask(request, answers.put)
+        self.brokers[broker_id].ask(request, lambda response: answers.put(response.outcomes))
         return answers
 
     def await_node(self, path: str) -> None:

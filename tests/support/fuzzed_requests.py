@@ -19,6 +19,7 @@ from tests.support.record_batches import batch
 
 with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     from kafka.protocol.admin import (
+        AlterClientQuotasRequest,
         AlterConfigsRequest,
         AlterPartitionReassignmentsRequest,
         AlterReplicaLogDirsRequest,
@@ -27,6 +28,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         DeleteGroupsRequest,
         DeleteRecordsRequest,
         DeleteTopicsRequest,
+        DescribeClientQuotasRequest,
         DescribeClusterRequest,
         DescribeConfigsRequest,
         DescribeGroupsRequest,
@@ -69,7 +71,7 @@ TOPIC = "t"
 WAIT_S = 10.0
 _HELD_S = 0.05  # a request without an answer by then may wait for long
 _HEADER = struct.Struct(">hhih")
-_CLIENT = b"fuzz"
+CLIENT_ID = b"fuzz"
 
 _CONFIG = {"name": "retention.ms", "value": "100000"}
 _PRODUCER = {"producer_id": 1, "producer_epoch": 0}
@@ -326,6 +328,25 @@ GENUINE: Sequence[tuple[Any, Mapping[str, Any]]] = (
             ],
         },
     ),
+    (
+        DescribeClientQuotasRequest,
+        {
+            "components": [{"entity_type": "user", "match_type": 0, "match": "u"}],
+            "strict": False,
+        },
+    ),
+    (
+        AlterClientQuotasRequest,
+        {
+            "entries": [
+                {
+                    "entity": [{"entity_type": "client-id", "entity_name": "c"}],
+                    "ops": [{"key": "producer_byte_rate", "value": 1e9, "remove": False}],
+                }
+            ],
+            "validate_only": True,
+        },
+    ),
     (DescribeTransactionsRequest, {"transactional_ids": ["x"]}),
     (
         ListTransactionsRequest,
@@ -360,7 +381,7 @@ def framed(data: bytes) -> bytes:
 
 def request(api_key: int, version: int, body: bytes, correlation_id: int = 1) -> bytes:
     """A request without its size."""
-    header = _HEADER.pack(api_key, version, correlation_id, len(_CLIENT)) + _CLIENT
+    header = _HEADER.pack(api_key, version, correlation_id, len(CLIENT_ID)) + CLIENT_ID
     if version >= FIRST_FLEXIBLE_VERSION[KafkaApiKey(api_key)]:
         header += b"\0"  # no tagged fields
     return header + body

@@ -13,6 +13,7 @@ from regent.broker.kafka_endpoint import KafkaEndpoint, Served
 from regent.broker.topic_service import BrokerTopicService
 from regent.config.settings import Settings
 from regent.core.protocol.control import UpdateMetadataBroker, UpdateMetadataEndPoint
+from regent.core.quota.quota_managers import QuotaManagers
 from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
@@ -55,14 +56,15 @@ class ServedEndpoint:
         topics = BrokerTopicService(context, BROKER, settings, scheduler)
         stack.callback(topics.stop)
         self.topics = topics
-        topics.start(cache, zookeeper, lambda: True)
+        self.quotas = quotas = QuotaManagers(settings.quotas)
+        topics.start(cache, zookeeper, lambda: True, quotas.controller_mutation)
         router = RequestRouter(
             stage.broker(BROKER), stage.controller(BROKER), topics.forwarding, topics.handler
         )
         control = ControlServer(context, "tcp://127.0.0.1:0", router, name="control")
         stack.callback(control.stop)
         control.start()
-        self.endpoint = KafkaEndpoint(BROKER, settings)
+        self.endpoint = KafkaEndpoint(BROKER, settings, quotas)
         stack.callback(self.endpoint.close)
         self.port: int = self.endpoint.port
         self._lead(topic, control.endpoint)

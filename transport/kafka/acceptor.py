@@ -8,6 +8,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from regent.core.quota.quota_managers import QuotaManagers
 from regent.transport.descriptors import Descriptors
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.connection import KafkaConnection, KafkaLimits, ListenerParts
@@ -22,6 +23,7 @@ _ACCEPTS_PER_TURN: Final = 32
 _ACCEPT_RETRY_S: Final = 1.0
 _MAX_IDLE_CHECK_S: Final = 10.0
 _PACE_CHECK_S: Final = 1.0
+_MAX_DELAYED: Final = 1_000  # further ones are closed at once
 
 
 class Acceptor:
@@ -38,7 +40,8 @@ class Acceptor:
         limits: KafkaLimits,
         metrics: ListenerMetrics,
         name: str,
-        quotas: AddressQuotas,
+        addresses: AddressQuotas,
+        quotas: QuotaManagers,
         descriptors: Descriptors,
     ) -> None:
         self._listening = listening
@@ -47,9 +50,11 @@ class Acceptor:
         self._max_idle_s = limits.connections_max_idle_ms / 1000
         self._metrics = metrics
         self._name = name
-        self._quotas = quotas
+        self._addresses = addresses
+        self._rates = quotas.connections
         self._descriptors = descriptors
         self._connections: set[KafkaConnection] = set()
+        self._delayed: set[socket.socket] = set()  # to be closed
         self._is_full = False
         self._full_since = 0.0
         self._is_ending = False
@@ -64,6 +69,7 @@ class Acceptor:
             RequestMemory(limits.queued_max_request_bytes),
             scheduler,
             self._forget,
+            quotas,
         )
 
     def begin(self) -> None:
@@ -75,7 +81,7 @@ class Acceptor:
     def limit_connections(self, limits: KafkaLimits, of_addresses: Mapping[str, int]) -> None:
         """Change the limits of connections; ``of_addresses`` has those of single addresses."""
         self._max_connections = limits.max_connections
-        self._quotas.change(limits.max_connections_per_ip, of_addresses)
+        self._addresses.change(limits.max_connections_per_ip, of_addresses)
         self._resume()
 
     def end(self, last_answers_s: float) -> None:
@@ -85,6 +91,8 @@ class Acceptor:
         self._is_ending = True
         self._loop.remove_reader(self._listening)
         self._listening.close()
+        for sock in self._delayed:
+            sock.close()
         for connection in list(self._connections):
             connection.end()
         if self._connections:
@@ -127,10 +135,14 @@ class Acceptor:
             self._metrics.count_shortage(self._name, client_host, shortage)
             sock.close()
             return
-        refusal = self._quotas.admit(client_host)
+        refusal = self._addresses.admit(client_host)
         if refusal is not None:
             self._metrics.count_closed(Closed.TOO_MANY_OF_ADDRESS, self._name, client_host, refusal)
             sock.close()
+            return
+        wait_ms = self._rates.record(client_host, int(self._loop.time() * 1_000))
+        if wait_ms:
+            self._delay(sock, client_host, wait_ms)
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -139,9 +151,24 @@ class Acceptor:
         self._connections.add(connection)
         connection.open()
 
+    def _delay(self, sock: socket.socket, client_host: str, wait_ms: int) -> None:
+        """Close a connection, but not at once: its client would try again at once."""
+        refusal = f"connection_creation_rate allows the next one in {wait_ms} ms"
+        self._metrics.count_closed(Closed.RATE_OF_ADDRESS, self._name, client_host, refusal)
+        if len(self._delayed) >= _MAX_DELAYED:
+            self._end_delay(sock, client_host)
+        else:
+            self._delayed.add(sock)
+            self._loop.call_later(wait_ms / 1_000, self._end_delay, sock, client_host)
+
+    def _end_delay(self, sock: socket.socket, client_host: str) -> None:
+        self._delayed.discard(sock)
+        sock.close()
+        self._addresses.release(client_host)
+
     def _forget(self, connection: KafkaConnection) -> None:
         self._connections.discard(connection)
-        self._quotas.release(connection.client_host)
+        self._addresses.release(connection.client_host)
         self._resume()
         if self._is_ending and not self._connections:
             self._loop.stop()

@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 from regent.core.records import RecordBytes, Records
 from regent.transport.kafka.primitives import Reader, Writer
+from regent.transport.kafka.throttle import Throttle
 
 
 class KafkaApiKey(IntEnum):
@@ -50,6 +51,8 @@ class KafkaApiKey(IntEnum):
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
@@ -94,6 +97,8 @@ FIRST_FLEXIBLE_VERSION: Final[Mapping[KafkaApiKey, int]] = {
     KafkaApiKey.ALTER_PARTITION_REASSIGNMENTS: 0,
     KafkaApiKey.LIST_PARTITION_REASSIGNMENTS: 0,
     KafkaApiKey.OFFSET_DELETE: NEVER_FLEXIBLE,
+    KafkaApiKey.DESCRIBE_CLIENT_QUOTAS: 1,
+    KafkaApiKey.ALTER_CLIENT_QUOTAS: 1,
     KafkaApiKey.DESCRIBE_CLUSTER: 0,
     KafkaApiKey.DESCRIBE_PRODUCERS: 0,
     KafkaApiKey.DESCRIBE_TRANSACTIONS: 0,
@@ -106,7 +111,8 @@ FIRST_FLEXIBLE_VERSION: Final[Mapping[KafkaApiKey, int]] = {
 class KafkaRequest:
     """One request; ``body`` follows the header, and is writable.
 
-    ``errors`` counts the responses to this kind of request by their errors.
+    ``errors`` counts the responses to this kind of request by their errors. ``throttle`` is None as
+    long as there are no quotas.
     """
 
     api_key: KafkaApiKey
@@ -116,11 +122,17 @@ class KafkaRequest:
     client_host: str
     body: memoryview
     errors: Counter[str] = field(default_factory=Counter, repr=False)
+    throttle: Throttle | None = field(default=None, repr=False)
 
     @property
     def is_flexible(self) -> bool:
         """Whether this request, and its response, have the form of KIP-482."""
         return self.api_version >= FIRST_FLEXIBLE_VERSION[self.api_key]
+
+    @property
+    def throttle_time_ms(self) -> int:
+        """How long the client must wait after the response."""
+        return 0 if self.throttle is None else self.throttle.time_ms
 
     def reader(self) -> Reader:
         """Return a reader of the body."""

@@ -38,12 +38,19 @@ def api_versions_api(apis: Sequence[KafkaApi]) -> KafkaApi:
         software = client_software(request)
         if version >= 3 and not software.is_valid:
             return (_encode(version, Errors.INVALID_REQUEST, ()),)
+        if request.throttle_time_ms:
+            return (_encode(version, Errors.NONE, ranges, request.throttle_time_ms),)
         return (answers[version],)
 
     return KafkaApi(KafkaApiKey.API_VERSIONS, 0, _MAX_VERSION, handle)
 
 
-def _encode(version: int, error: Errors, ranges: Sequence[tuple[KafkaApiKey, int, int]]) -> bytes:
+def _encode(
+    version: int,
+    error: Errors,
+    ranges: Sequence[tuple[KafkaApiKey, int, int]],
+    throttle_time_ms: int = 0,
+) -> bytes:
     writer = Writer(is_flexible=version >= FIRST_FLEXIBLE_VERSION[KafkaApiKey.API_VERSIONS])
 
     def write(numbers: tuple[KafkaApiKey, int, int]) -> None:
@@ -54,6 +61,6 @@ def _encode(version: int, error: Errors, ranges: Sequence[tuple[KafkaApiKey, int
     writer.int16(error)
     writer.array(ranges, write)
     if version >= 1:
-        writer.int32(0)  # throttle time
+        writer.int32(throttle_time_ms)
     writer.end_struct()
     return writer.whole()

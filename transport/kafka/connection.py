@@ -4,7 +4,8 @@ It works on the socket itself and not through an asyncio transport, which would 
 received and cannot put a file between two pieces of memory.
 
 A connection is not read while ``queued_requests_per_connection`` of its requests are in progress,
-while the client does not read its answers, and while a request waits for memory.
+while the client does not read its answers, while a request waits for memory, and while the client
+must wait because of a quota.
 ``connection_scheduler`` shares the time between connections. Mirrors ``kafka.network.Processor``.
 """
 
@@ -22,6 +23,9 @@ from typing import Any, Final, TypeVar
 
 from regent.config.settings import BrokerConfig
 from regent.core.errors import StorageError
+from regent.core.quota.client_quota_manager import QuotaClient
+from regent.core.quota.quota_entities import ANONYMOUS
+from regent.core.quota.quota_managers import QuotaManagers
 from regent.transport.kafka.api import (
     FIRST_FLEXIBLE_VERSION,
     KafkaAnswer,
@@ -38,6 +42,7 @@ from regent.transport.kafka.outgoing import TURN_BYTES, Outgoing
 from regent.transport.kafka.primitives import MalformedRequestError, Reader
 from regent.transport.kafka.request_memory import RequestMemory, Reservation
 from regent.transport.kafka.request_metrics import MAX_VERSIONS, RequestMetrics
+from regent.transport.kafka.throttle import Throttle
 
 T = TypeVar("T")
 
@@ -84,6 +89,7 @@ class ListenerParts:
     memory: RequestMemory
     scheduler: ConnectionScheduler
     on_closed: Callable[[KafkaConnection], None]
+    quotas: QuotaManagers
 
 
 class _UnsupportedRequestError(Exception):
@@ -110,6 +116,7 @@ class _Exchange:
         "metrics",
         "reservation",
         "task",
+        "throttle",
     )
 
     def __init__(
@@ -128,6 +135,7 @@ class _Exchange:
         self.correlation_id = request.correlation_id
         self.header_end = _header_end(request)
         self.reservation = reservation  # of the listener's memory, when it is large
+        self.throttle = request.throttle
         self.task: asyncio.Task[KafkaAnswer] | None = None
         self.answer: KafkaAnswer = None
         self.is_done = False
@@ -164,6 +172,7 @@ class KafkaConnection:
         self._now = 0.0  # when something was last done here
         self._reservation: Reservation | None = None  # for the request that is being received
         self._received = 0  # bytes
+        self._unmuting: asyncio.TimerHandle | None = None  # while the client must wait
         self._has_turn_coming = False
         self._is_reading = self._is_writing = False
         self._is_ending = self._is_closed = False
@@ -174,7 +183,11 @@ class KafkaConnection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is in progress."""
+        """Whether the client could send a request, and does not."""
+        return self._is_answered and self._unmuting is None
+
+    @property
+    def _is_answered(self) -> bool:
         return not self._under_way and not self._outgoing.size
 
     def end(self) -> None:
@@ -210,6 +223,8 @@ class KafkaConnection:
             self._parts.metrics.count_closed(reason, self._parts.name, self.client_host, detail)
         self._read(False)
         self._write(False)
+        if self._unmuting is not None:
+            self._unmuting.cancel()
         self._socket.close()
         self._parts.metrics.closed_connection(self._software)
         for reservation in (self._reservation, *(e.reservation for e in self._under_way)):
@@ -276,7 +291,7 @@ class KafkaConnection:
         except Exception as error:  # noqa: BLE001  this connection ends, the others go on
             self._fail(error)
             return
-        if self._is_ending and self.is_idle:
+        if self._is_ending and self._is_answered:
             self.close()
             return
         if self._is_reading and self._is_at_limit:
@@ -288,7 +303,12 @@ class KafkaConnection:
     @property
     def _is_at_limit(self) -> bool:
         is_full = len(self._under_way) >= self._parts.limits.queued_requests_per_connection
-        return is_full or self._waits_for_memory
+        return is_full or self._waits_for_memory or self._is_muted
+
+    @property
+    def _is_muted(self) -> bool:
+        """Whether the client must wait. A request that holds memory is received nevertheless."""
+        return self._unmuting is not None and self._reservation is None
 
     @property
     def _waits_for_memory(self) -> bool:
@@ -346,11 +366,32 @@ class KafkaConnection:
         try:
             awaited = steps.send(None)
         except StopIteration as finished:
+            if request.throttle is not None:
+                request.throttle.end_step()
             self._finish(exchange, finished.value)
             return
         exchange.first_waited_at = self._now = _clock()
+        if request.throttle is not None:
+            request.throttle.end_step()
+            self._mute(request.throttle)
+            steps = _TimedSteps(steps, request.throttle)
         exchange.task = self._parts.loop.create_task(_Begun(steps, awaited))
         exchange.task.add_done_callback(lambda task: self._on_done(exchange, task))
+
+    def _mute(self, throttle: Throttle) -> None:
+        """Read no request as long as the client must wait."""
+        if throttle.until <= self._now:
+            return
+        if self._unmuting is not None:
+            if throttle.until <= self._unmuting.when():
+                return
+            self._unmuting.cancel()
+        self._unmuting = self._parts.loop.call_at(throttle.until, self._unmute)
+
+    def _unmute(self) -> None:
+        self._unmuting = None
+        self.last_active = _clock()
+        self._on_ready()
 
     def _decode(self, frame: memoryview) -> KafkaRequest:
         reader = Reader(frame)
@@ -373,7 +414,14 @@ class KafkaConnection:
             self.client_host,
             body,
             self._parts.metrics.requests[number].errors,
+            self._throttle(client_id, len(frame))
+            if self._parts.quotas.are_any_of_clients
+            else None,
         )
+
+    def _throttle(self, client_id: str | None, size: int) -> Throttle:
+        client = QuotaClient(ANONYMOUS, client_id or "")
+        return Throttle(self._parts.quotas, client, _SIZE_BYTES + size)
 
     def _note_software(self, request: KafkaRequest) -> None:
         if request.api_version > self._parts.apis[KafkaApiKey.API_VERSIONS].max_version:
@@ -402,6 +450,9 @@ class KafkaConnection:
         if exchange.reservation is not None:
             self._parts.memory.release(exchange.reservation)
             exchange.reservation = None
+        if exchange.throttle is not None:
+            exchange.throttle.end()
+            self._mute(exchange.throttle)
 
     def _send_answers(self) -> None:
         self._collect_answers()
@@ -479,6 +530,24 @@ def _header_end(request: KafkaRequest) -> bytes:
     """
     is_old = request.api_key is KafkaApiKey.API_VERSIONS or not request.is_flexible
     return b"" if is_old else _NO_TAGGED_FIELDS
+
+
+class _TimedSteps(Generator[Any, Any, T]):
+    """The steps of a request, each of which counts for the quota of its client."""
+
+    def __init__(self, steps: Generator[Any, Any, T], throttle: Throttle) -> None:
+        self._steps = steps
+        self._throttle = throttle
+
+    def send(self, value: object) -> object:
+        self._throttle.begin_step()
+        try:
+            return self._steps.send(value)
+        finally:
+            self._throttle.end_step()
+
+    def throw(self, *error: Any) -> object:
+        return self._steps.throw(*error)
 
 
 class _Begun(Coroutine[Any, Any, T]):

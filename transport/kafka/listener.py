@@ -17,6 +17,8 @@ from typing import Any, Final
 
 from regent.config.addresses import bracketed, listening_socket
 from regent.core.errors import RegentError
+from regent.core.quota.quota_config import QuotaConfig
+from regent.core.quota.quota_managers import QuotaManagers
 from regent.transport.descriptors import OF_THIS_PROCESS, Descriptors
 from regent.transport.kafka.acceptor import Acceptor
 from regent.transport.kafka.api import KafkaApi
@@ -49,6 +51,7 @@ class KafkaListener:
         limits: KafkaLimits = DEFAULT_LIMITS,
         name: str = "kafka-listener",
         descriptors: Descriptors | None = None,
+        quotas: QuotaManagers | None = None,
     ) -> None:
         """Raise ``RegentError`` when a host in the limits has no address."""
         self.port = port
@@ -58,11 +61,12 @@ class KafkaListener:
         self._apis = (*apis, api_versions_api(apis))
         self._limits = limits
         self._name = name
-        self._quotas = AddressQuotas(
+        self._addresses = AddressQuotas(
             limits.max_connections_per_ip,
             limits_of_addresses(limits.max_connections_per_ip_overrides),
         )
         self._descriptors = descriptors or OF_THIS_PROCESS
+        self._quotas = quotas or QuotaManagers(QuotaConfig())
         self._running: tuple[asyncio.AbstractEventLoop, Acceptor, threading.Thread] | None = None
 
     def start(self, listening: socket.socket | None = None) -> None:
@@ -84,6 +88,7 @@ class KafkaListener:
             self._limits,
             self.metrics,
             self._name,
+            self._addresses,
             self._quotas,
             self._descriptors,
         )

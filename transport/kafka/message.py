@@ -54,6 +54,7 @@ Uuid: TypeAlias = Annotated[TopicId | None, "uuid"]
 
 _NEWEST: Final = 2**15 - 1
 _ERROR_CODE: Final = "error_code"
+_THROTTLE_TIME: Final = "throttle_time_ms"
 _ERROR_CODES: Final = frozenset(map(int, Errors))
 _FIRST, _LAST, _TAG = "first version", "last version", "tag"
 _PRIMITIVES: Final = {str: "string", bool: "boolean", bytes: "bytes_", float: "float64"}
@@ -98,8 +99,14 @@ def _read_struct(message_type: type[T], version: int, reader: Reader) -> T:
 
 
 def answer(response: object, request: KafkaRequest) -> KafkaAnswer:
-    """Return a response in the version and form of its request, and count its errors."""
+    """Return a response in the version and form of its request, and count its errors.
+
+    The response tells how long the client must wait.
+    """
     writer, kind = request.answer_writer(), _class_of(response)
+    if request.throttle_time_ms and hasattr(response, _THROTTLE_TIME):
+        changes = {_THROTTLE_TIME: request.throttle_time_ms}
+        response = dataclasses.replace(response, **changes)  # type: ignore[type-var]
     _count_errors(request.errors, response)
     _struct_writer(kind, request.api_version)(writer, response)
     return writer.pieces()

@@ -32,6 +32,7 @@ class Closed(StrEnum):
     IDLE = "idle"
     SLOW = "request arrived slowly while others waited for its memory"
     TOO_MANY_OF_ADDRESS = "too many connections of one address"
+    RATE_OF_ADDRESS = "too many new connections of one address"
     NO_DESCRIPTORS = "too few file descriptors"
 
 
@@ -55,8 +56,9 @@ class ListenerMetrics:
 
     ``requests`` has the metrics of each API at the index of its key.
     ``throttled`` counts how often a connection was not read from for a while, because it had too
-    many requests under way, or all requests together took too much memory; ``accept_pauses`` how
-    often no connection was accepted for a while because there were ``max_connections``.
+    many requests under way, all requests together took too much memory, or its client used more
+    than its quota; ``accept_pauses`` how often no connection was accepted for a while because there
+    were ``max_connections``.
     """
 
     connections: int = 0  # open now

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from regent.core.admin.config_changes import ConfigChange
 from regent.core.errors import BadDataError
+from regent.core.quota.quota_entities import CLIENTS, IPS, USERS
 from regent.zk.client.operations import ANY_VERSION, Delete, UnreadableZnode, Znode
 from regent.zk.codecs.admin_znodes import (
     ConfigEntityChangeNotificationSequenceZNode,
@@ -53,6 +54,21 @@ class ZkConfigStore(WatchingStore):
             except BadDataError as error:
                 log.error("the configuration of %s is ignored: %s", entity, error)
         return configs
+
+    def read_client_quotas(self) -> Mapping[str, Mapping[str, str]]:
+        """Read the overrides of all users, client ids and addresses, as ``read_configs``."""
+        lists = self._zookeeper.children_many([f"/config/{kind}" for kind in (USERS, CLIENTS, IPS)])
+        users, clients, ips = ([*(names or ())] for names in lists)
+        entities = [f"{USERS}/{user}" for user in users]
+        pairs = self._zookeeper.children_many([f"/config/{user}/{CLIENTS}" for user in entities])
+        entities += [
+            f"{USERS}/{user}/{CLIENTS}/{client_id}"
+            for user, names in zip(users, pairs, strict=True)
+            for client_id in names or ()
+        ]
+        entities += [f"{CLIENTS}/{client_id}" for client_id in clients]
+        entities += [f"{IPS}/{ip}" for ip in ips]
+        return self.read_configs(entities) if entities else {}
 
     def delete_changes(self, names: Collection[str]) -> None:
         """Delete notifications; absent ones are skipped."""

@@ -1,4 +1,4 @@
-"""Reads and changes the overrides of topics and brokers, for administrators.
+"""Reads and changes the overrides of topics, brokers and clients, for administrators.
 
 Mirrors ``kafka.zk.AdminZkClient.changeTopicConfig``, except that concurrent changes are not undone.
 """
@@ -39,7 +39,7 @@ class UnknownTopicError(RegentError):
 
 
 class ZkEntityConfigs:
-    """``/config/topics`` and ``/config/brokers`` over one ZooKeeper session."""
+    """The nodes below ``/config`` over one ZooKeeper session."""
 
     def __init__(self, zookeeper: ZooKeeper) -> None:
         self._zookeeper = zookeeper
@@ -98,7 +98,7 @@ class ZkEntityConfigs:
         )
 
     def change_config(self, entity: str, change: ChangeConfig) -> dict[str, str]:
-        """Change the overrides of ``brokers/N`` or ``topics/T``; return the new ones.
+        """Change the overrides of ``brokers/N``, ``users/U/clients/C`` or the like; return the new.
 
         ``change`` decides for the overrides that were read, and again if another client has changed
         them before they are written. Overrides that do not change are not written. Raises what
@@ -111,12 +111,22 @@ class ZkEntityConfigs:
             config = _merged(old, change(old))
             if config == old:
                 return config
+            write = _write(entity, config, node)
+            if node is None:
+                write = [*self._missing_parents(entity), *write]
             try:
-                if isinstance(self._zookeeper.multi(_write(entity, config, node)), Committed):
+                if isinstance(self._zookeeper.multi(write), Committed):
                     return config
             except ConnectionLossError:
                 self._zookeeper.wait_connected()
         raise ConflictError(f"{entity}: other clients keep changing its configuration; try again")
+
+    def _missing_parents(self, entity: str) -> list[Operation]:
+        """Return the creations of the nodes of a user above the entity; they have no overrides."""
+        names = entity.split("/")
+        paths = [f"/config/{'/'.join(names[:end])}" for end in range(2, len(names))]
+        nodes = self._zookeeper.get_many(paths) if paths else []
+        return [Create(p, b"") for p, node in zip(paths, nodes, strict=True) if node is None]
 
     def alter_configs(self, changes: Mapping[str, Mapping[str, str | None]]) -> set[str]:
         """Change overrides of many entities at once; return the entities that were changed.

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import pytest
 
@@ -37,6 +38,7 @@ from regent.core.protocol.topics import (
     DeleteTopicsRequest,
     GrowingTopic,
     PlacementOptions,
+    Requester,
     TopicOutcome,
     TopicsRequest,
     TopicsResponse,
@@ -59,10 +61,24 @@ class FakeAdmin:
         self.failure: Exception | None = None
         self.deleting: set[str] = set()
         self.jobs: list[PlaceTopicsRequest] = []
+        self.permits = 1_000_000
         self.manager = AdminManager(
-            self.cache, self, KnownTopicIds(), lambda: self.is_active, self, settings
+            self.cache,
+            self,
+            KnownTopicIds(),
+            lambda: self.is_active,
+            self,
+            settings,
+            self.take_permits,
         )
         self.update_metadata()
+
+    def take_permits(self, requester: Requester, permits: int) -> tuple[bool, int]:
+        """Take permits while there are any; a wait has as many milliseconds as are missing."""
+        if requester.is_strict and self.permits < 0:
+            return False, -self.permits
+        self.permits -= permits
+        return True, 0 if requester.is_strict else max(-self.permits, 0)
 
     def read_topic_names(self) -> Collection[str]:
         return self.topics
@@ -581,3 +597,72 @@ def test_settings_that_cannot_be_written_are_refused_or_retriable(configured: Fa
     configured.failure = SessionExpiredError("no session")
     with pytest.raises(SessionExpiredError):
         configured.alter(set_("segment.ms", "6"))
+
+
+# --- the quota of controller mutations ------------------------------------------------------------
+
+STRICT, LENIENT = Requester("u", "c", is_strict=True), Requester("u", "c", is_strict=False)
+
+
+def two_topics(requester: Requester | None, **more: Any) -> CreateTopicsRequest:
+    topics = (CreatableTopic("a", 3), CreatableTopic("b", 2), CreatableTopic("a b"))
+    return CreateTopicsRequest(topics, PATIENCE, requester=requester, **more)
+
+
+def outcomes_of(response: TopicsResponse) -> dict[str, Errors]:
+    return {outcome.topic: outcome.error_code for outcome in response.outcomes}
+
+
+def test_topics_beyond_a_strict_quota_are_refused():
+    admin = FakeAdmin()
+    admin.permits = 2
+    response = admin.manager.decide(two_topics(STRICT))
+    assert outcomes_of(response) == {
+        "a": Errors.NONE,
+        "b": Errors.THROTTLING_QUOTA_EXCEEDED,
+        "a b": Errors.INVALID_TOPIC_EXCEPTION,
+    }
+    assert response.throttle_time_ms == 1
+    assert response.outcomes[1].message == (
+        "topic b: the quota controller_mutation_rate is used up"
+    )
+    assert [*admin.topics] == ["a"]
+
+
+def test_topics_beyond_a_lenient_quota_are_created_and_the_client_waits():
+    admin = FakeAdmin()
+    admin.permits = 2
+    response = admin.manager.decide(two_topics(LENIENT))
+    assert (outcomes_of(response)["b"], response.throttle_time_ms) == (Errors.NONE, 3)
+
+
+@pytest.mark.parametrize("requester", [None, STRICT])
+def test_validation_and_requests_without_a_client_take_no_permits(requester: Requester | None):
+    admin = FakeAdmin()
+    admin.permits = 2
+    request = two_topics(requester, validate_only=requester is not None)
+    assert outcomes_of(admin.manager.decide(request))["b"] is Errors.NONE
+    assert admin.permits == 2
+
+
+def test_a_repeated_request_takes_no_permits_for_topics_that_it_has_created():
+    admin = FakeAdmin()
+    topics = (CreatableTopic("a", 3, topic_id=topic_id(1)),)
+    for _ in range(2):
+        admin.manager.decide(CreateTopicsRequest(topics, PATIENCE, requester=STRICT))
+    assert admin.permits == 1_000_000 - 3
+
+
+def test_added_and_deleted_partitions_take_permits():
+    admin = FakeAdmin()
+    admin.have("a", (0, 1), (1, 2))
+    admin.update_metadata()
+    grown = CreatePartitionsRequest((GrowingTopic("a", 5),), PATIENCE, requester=STRICT)
+    admin.manager.decide(grown)
+    assert admin.permits == 1_000_000 - 3
+    admin.permits = 0
+    admin.update_metadata()
+    for expected in (Errors.NONE, Errors.THROTTLING_QUOTA_EXCEEDED):
+        deleted = admin.manager.decide(DeleteTopicsRequest(("a",), PATIENCE, requester=STRICT))
+        assert outcomes_of(deleted) == {"a": expected}
+    assert admin.permits == -5

@@ -208,3 +208,55 @@ def test_the_configuration_of_this_broker_is_returned_when_it_changes(cluster: C
     assert cluster.look().broker_config is None
     cluster.configure("brokers/1", {})
     assert cluster.look().broker_config == {"min.insync.replicas": "2", "log.retention.ms": "5"}
+
+
+# --- quotas of clients ----------------------------------------------------------------------------
+
+SLOW, FAST = {"producer_byte_rate": "5"}, {"producer_byte_rate": "50"}
+
+
+def test_the_first_look_reads_all_quotas(cluster: Cluster):
+    of_all = {
+        "users/u": {"request_percentage": "5"},
+        "users/u/clients/c": SLOW,
+        "clients/<default>": FAST,
+        "ips/127.0.0.1": {"connection_creation_rate": "5"},
+    }
+    for path, config in of_all.items():
+        cluster.server.put(f"/config/{path}", ConfigEntityZNode.encode(config))
+    assert cluster.look().client_quotas == of_all
+    assert cluster.look().client_quotas is None
+
+
+def test_a_change_replaces_the_quotas_of_its_entity(cluster: Cluster):
+    cluster.configure("clients/a", SLOW)
+    cluster.configure("clients/b", SLOW)
+    assert cluster.look().client_quotas == {"clients/a": SLOW, "clients/b": SLOW}
+    cluster.configure("clients/b", FAST)
+    cluster.configure("users/u/clients/b", FAST)
+    assert cluster.look().client_quotas == {
+        "clients/a": SLOW,
+        "clients/b": FAST,
+        "users/u/clients/b": FAST,
+    }
+
+
+def test_a_deleted_or_unreadable_quota_is_none(cluster: Cluster):
+    cluster.configure("clients/a", SLOW)
+    cluster.configure("clients/b", SLOW)
+    cluster.look()
+    cluster.server.remove("/config/clients/a")
+    cluster.server.put("/config/clients/b", b"garbage")
+    for entity in ("clients/a", "clients/b"):
+        cluster.notify(ConfigEntityChangeNotificationSequenceZNode.encode(entity))
+    assert cluster.look().client_quotas == {}
+
+
+def test_after_missed_notifications_all_quotas_are_read(cluster: Cluster):
+    cluster.configure("clients/a", SLOW)
+    cluster.look()
+    cluster.configure("clients/a", FAST)
+    *_, change = sorted(cluster.tool.children("/config/changes") or ())
+    cluster.configure("topics/t", {})
+    cluster.server.remove(f"/config/changes/{change}")
+    assert cluster.look().client_quotas == {"clients/a": FAST}

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import pytest
 
+from regent.core.quota.quota_managers import QuotaManagers
 from regent.transport.descriptors import Descriptors
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.connection import KafkaLimits
@@ -28,6 +29,7 @@ class Listen(Protocol):
         apis: Sequence[KafkaApi],
         limits: KafkaLimits = DEFAULT_LIMITS,
         descriptors: Descriptors | None = None,
+        quotas: QuotaManagers | None = None,
     ) -> KafkaListener: ...
 
 
@@ -39,9 +41,10 @@ def listen() -> Iterator[Listen]:
             apis: Sequence[KafkaApi],
             limits: KafkaLimits = DEFAULT_LIMITS,
             descriptors: Descriptors | None = None,
+            quotas: QuotaManagers | None = None,
         ) -> KafkaListener:
             name = "test-listener"
-            listener = KafkaListener("127.0.0.1", 0, apis, limits, name, descriptors)
+            listener = KafkaListener("127.0.0.1", 0, apis, limits, name, descriptors, quotas)
             listener.start()
             stack.callback(listener.close, 0.1)
             return listener

@@ -16,12 +16,15 @@ from kio.serial import entity_reader, entity_writer
 
 from regent.core.records import RecordBytes, Records
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.throttle import Throttle
 
 
-def request_of(api_key: int, version: int, body: bytes) -> KafkaRequest:
+def request_of(
+    api_key: int, version: int, body: bytes, throttle: Throttle | None = None
+) -> KafkaRequest:
     """A request as a listener hands it to a handler."""
-    view = memoryview(bytearray(body))
-    return KafkaRequest(KafkaApiKey(api_key), version, 1, "client", "127.0.0.1", view)
+    view, key = memoryview(bytearray(body)), KafkaApiKey(api_key)
+    return KafkaRequest(key, version, 1, "client", "127.0.0.1", view, throttle=throttle)
 
 
 def whole(answer: KafkaAnswer) -> bytes:
@@ -34,20 +37,31 @@ def _data(piece: RecordBytes | Records) -> RecordBytes:
     return piece if isinstance(piece, bytes | bytearray | memoryview) else piece.read()
 
 
-def call(apis: Sequence[KafkaApi], request: ApiMessage, version: int) -> KafkaAnswer:
+def call(
+    apis: Sequence[KafkaApi],
+    request: ApiMessage,
+    version: int,
+    throttle: Throttle | None = None,
+) -> KafkaAnswer:
     """What the handler of a request answers."""
     (api,) = [api for api in apis if api.key == type(request).API_KEY]
     assert api.min_version <= version <= api.max_version
 
     async def answer() -> KafkaAnswer:
-        return await api.handle(request_of(api.key, version, request.encode(version=version)))
+        body = request.encode(version=version)
+        return await api.handle(request_of(api.key, version, body, throttle))
 
     return asyncio.run(answer())
 
 
-def ask(apis: Sequence[KafkaApi], request: ApiMessage, version: int) -> Any:
+def ask(
+    apis: Sequence[KafkaApi],
+    request: ApiMessage,
+    version: int,
+    throttle: Throttle | None = None,
+) -> Any:
     """The answer to a request, read by kafka-python: what others would write is the same bytes."""
-    body = whole(call(apis, request, version))
+    body = whole(call(apis, request, version, throttle))
     return read(type(request), version, body)
 
 

@@ -190,3 +190,33 @@ def test_settings_that_change_before_every_attempt_are_given_up(
 
     with pytest.raises(ConflictError, match="brokers/1"):
         configs.change_config("brokers/1", lambda _: {"log.roll.ms": "2"})
+
+
+# --- quotas of clients ----------------------------------------------------------------------------
+
+QUOTA = {"producer_byte_rate": "5"}
+
+
+def test_the_first_quota_of_a_pair_creates_the_nodes_of_its_user(
+    server: FakeZooKeeperServer, configs: ZkEntityConfigs
+) -> None:
+    assert configs.change_config("users/u/clients/c", lambda _: QUOTA) == QUOTA
+    assert configs.change_config("users/u", lambda _: QUOTA) == QUOTA
+    nodes = server.snapshot()
+    for path in ("/config/users/u", "/config/users/u/clients/c"):
+        assert ConfigEntityZNode.decode(nodes[path].data) == QUOTA
+    assert changes(server) == [
+        {"version": 2, "entity_path": "users/u/clients/c"},
+        {"version": 2, "entity_path": "users/u"},
+    ]
+
+
+def test_a_user_that_another_client_creates_meanwhile_is_kept(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkEntityConfigs
+) -> None:
+    theirs = ConfigEntityZNode.encode({"SCRAM-SHA-256": "salt=x"})
+    zookeeper.hook = once(Moment.BEFORE, lambda: server.put("/config/users/u", theirs))
+    configs.change_config("users/u/clients/c", lambda _: QUOTA)
+    nodes = server.snapshot()
+    assert nodes["/config/users/u"].data == theirs
+    assert ConfigEntityZNode.decode(nodes["/config/users/u/clients/c"].data) == QUOTA

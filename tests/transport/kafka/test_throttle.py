@@ -1,0 +1,188 @@
+"""Clients that use more than their quotas are told to wait, and are not read meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from regent.core.quota.client_quota_manager import QuotaClient
+from regent.core.quota.quota_config import QuotaConfig
+from regent.core.quota.quota_managers import QuotaManagers
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaRequest
+from regent.transport.kafka.connection import KafkaLimits
+from regent.transport.kafka.metrics import Closed
+from regent.transport.kafka.throttle import Throttle
+from tests.transport.kafka.conftest import Listen
+from tests.transport.kafka.raw_client import METADATA, RawClient, request_bytes
+
+CLIENT = QuotaClient("ANONYMOUS", "client")
+WAIT_MS = 200
+LONG_MS = 60_000
+
+
+def quotas_of(**limits: str) -> QuotaManagers:
+    quotas = QuotaManagers(QuotaConfig())
+    quotas.configure({"users/ANONYMOUS/clients/client": limits})
+    return quotas
+
+
+NO_BOUND = "1000000000"
+
+
+class Waiter:
+    """Makes clients wait as long as their requests say; None as the answer for ``silent``."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[bytes, float]] = []
+        self.apis: Sequence[KafkaApi] = [KafkaApi(METADATA, 0, 8, self._handle)]
+
+    async def _handle(self, request: KafkaRequest) -> KafkaAnswer:
+        body = bytes(request.body)
+        self.begun.append((body, time.monotonic()))
+        assert request.throttle is not None
+        name, _, wait_ms = body.partition(b" ")
+        request.throttle.wait(int(wait_ms or b"0"))
+        return None if name == b"silent" else (body,)
+
+
+@pytest.mark.parametrize("name", [b"answered", b"silent"])
+def test_the_next_request_is_read_after_the_wait(listen: Listen, name: bytes):
+    waiter = Waiter()
+    listener = listen(waiter.apis, quotas=quotas_of(producer_byte_rate=NO_BOUND))
+    with RawClient(listener) as client:
+        client.send(request_bytes(name + b" %d" % WAIT_MS) + request_bytes(b"next"))
+        while client.answer()[1] != b"next":
+            pass
+    (_, first_at), (_, next_at) = waiter.begun
+    assert next_at - first_at >= WAIT_MS / 1_000
+    assert listener.metrics.throttled >= 1
+
+
+def test_the_response_is_sent_before_the_wait(listen: Listen):
+    listener = listen(Waiter().apis, quotas=quotas_of(producer_byte_rate=NO_BOUND))
+    with RawClient(listener) as client:
+        assert client.ask(b"answered %d" % LONG_MS) == b"answered %d" % LONG_MS
+
+
+def test_other_connections_do_not_wait(listen: Listen):
+    listener = listen(Waiter().apis, quotas=quotas_of(producer_byte_rate=NO_BOUND))
+    with RawClient(listener) as client, RawClient(listener) as other:
+        client.ask(b"answered %d" % LONG_MS)
+        assert other.ask(b"now") == b"now"
+
+
+def test_a_client_that_waits_is_not_idle(listen: Listen):
+    limits = KafkaLimits(connections_max_idle_ms=50)
+    quotas = quotas_of(producer_byte_rate=NO_BOUND)
+    listener = listen(Waiter().apis, limits, quotas=quotas)
+    with RawClient(listener) as client, RawClient(listener) as idle:
+        client.send(request_bytes(b"answered %d" % WAIT_MS) + request_bytes(b"next"))
+        assert idle.is_closed()
+        assert [client.answer()[1] for _ in range(2)] == [b"answered %d" % WAIT_MS, b"next"]
+    assert listener.metrics.closed[Closed.IDLE] >= 1
+
+
+def test_a_broker_that_stops_does_not_wait(listen: Listen):
+    listener = listen(Waiter().apis, quotas=quotas_of(producer_byte_rate=NO_BOUND))
+    with RawClient(listener) as client:
+        client.ask(b"answered %d" % LONG_MS)
+        listener.close(LONG_MS / 1_000)
+        assert client.is_closed()
+
+
+def test_a_client_that_takes_too_much_time_waits_at_its_next_request(listen: Listen):
+    throttles: list[int] = []
+
+    async def work(request: KafkaRequest) -> KafkaAnswer:
+        throttles.append(request.throttle_time_ms)
+        until = time.thread_time() + 0.02
+        while time.thread_time() < until:
+            pass
+        return (b"done",)
+
+    quotas = quotas_of(request_percentage="0.01")
+    with RawClient(listen([KafkaApi(METADATA, 0, 8, work)], quotas=quotas)) as client:
+        for _ in range(2):
+            client.ask(b"")
+    assert throttles[0] == 0
+    assert throttles[1] == 1_000, "20 ms are 20 times what may be used in 10 s"
+
+
+def test_without_quotas_requests_have_no_throttle(listen: Listen):
+    seen: list[object] = []
+
+    async def look(request: KafkaRequest) -> KafkaAnswer:
+        seen.append(request.throttle)
+        return (b"",)
+
+    with RawClient(listen([KafkaApi(METADATA, 0, 8, look)])) as client:
+        client.ask(b"")
+    assert seen == [None]
+
+
+def test_connections_that_come_too_fast_are_closed(listen: Listen):
+    quotas = QuotaManagers(QuotaConfig())
+    quotas.configure({"ips/127.0.0.1": {"connection_creation_rate": "1"}})
+    listener = listen(Waiter().apis, quotas=quotas)
+    clients = [RawClient(listener) for _ in range(11)]
+    try:
+        assert clients[-1].is_closed()
+    finally:
+        for client in clients:
+            client.socket.close()
+    assert listener.metrics.closed[Closed.RATE_OF_ADDRESS] == 1
+    assert listener.metrics.accepted == 10
+
+
+# --- the quotas of bytes --------------------------------------------------------------------------
+
+
+def throttle(quotas: QuotaManagers, size: int = 100) -> Throttle:
+    return Throttle(quotas, CLIENT, size)
+
+
+def test_the_bytes_of_a_produce_request_count():
+    quotas = quotas_of(producer_byte_rate="1")
+    first = throttle(quotas, size=20)
+    first.on_produce()
+    assert first.time_ms == 10_000
+
+
+def test_records_that_are_not_sent_do_not_count():
+    quotas = quotas_of(consumer_byte_rate="10")
+    assert throttle(quotas).may_fetch(90)
+    refused = throttle(quotas)
+    assert not refused.may_fetch(90)
+    assert refused.time_ms == 8_000
+    assert throttle(quotas).may_fetch(10)
+
+
+def test_a_batch_that_is_larger_than_the_quota_is_sent_once():
+    quotas = quotas_of(consumer_byte_rate="1")
+    first = throttle(quotas)
+    assert first.max_fetch_bytes == 10
+    assert first.may_fetch(1_000)
+    assert first.time_ms == 990_000
+    assert not throttle(quotas).may_fetch(1_000)
+
+
+def test_a_client_that_must_wait_for_its_requests_gets_no_records():
+    quotas = quotas_of(request_percentage="1", consumer_byte_rate="1000")
+    busy = throttle(quotas)
+    quotas.request.record(CLIENT, 100, int(time.monotonic() * 1_000))
+    assert busy.time_ms == 0
+    waiting = throttle(quotas)
+    assert waiting.time_ms == 1_000
+    assert not waiting.may_fetch(1)
+
+
+def test_the_longest_wait_counts():
+    quotas = quotas_of(producer_byte_rate="1", request_percentage="1")
+    quotas.request.record(CLIENT, 100, int(time.monotonic() * 1_000))
+    both = throttle(quotas, size=20)
+    both.on_produce()
+    assert both.time_ms == 10_000
+    both.wait(5)
+    assert both.time_ms == 10_000
