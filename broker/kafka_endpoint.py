@@ -31,6 +31,7 @@ from regent.api.partitions import partition_apis
 from regent.api.produce import produce_apis
 from regent.api.producer_ids import producer_id_apis
 from regent.api.replies import Replies
+from regent.api.scram_credentials import scram_credential_apis
 from regent.api.topics import topic_apis
 from regent.api.transactions import TransactionHandlers, transaction_apis
 from regent.api.txn_offset_commit import TxnOffsetCommitHandler
@@ -171,6 +172,7 @@ class KafkaEndpoint:
             *client_quota_apis(
                 configs.read_client_quotas, entity_configs.change_config, self._calls
             ),
+            *scram_credential_apis(configs.read_configs, configs.read_client_quotas, self._calls),
             *find_coordinator_apis(
                 served.groups.partitions,
                 cache,

@@ -35,6 +35,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         DescribeLogDirsRequest,
         DescribeProducersRequest,
         DescribeTransactionsRequest,
+        DescribeUserScramCredentialsRequest,
         ElectLeadersRequest,
         IncrementalAlterConfigsRequest,
         ListGroupsRequest,
@@ -347,6 +348,7 @@ GENUINE: Sequence[tuple[Any, Mapping[str, Any]]] = (
             "validate_only": True,
         },
     ),
+    (DescribeUserScramCredentialsRequest, {"users": [{"name": "u"}]}),
     (DescribeTransactionsRequest, {"transactional_ids": ["x"]}),
     (
         ListTransactionsRequest,

@@ -1,0 +1,47 @@
+"""DescribeUserScramCredentials (KIP-554)."""
+
+from __future__ import annotations
+
+from regent.transport.kafka.message import Int8, Int16, Int32, message
+
+
+@message
+class UserName:
+    """A user to describe."""
+
+    name: str
+
+
+@message
+class DescribeUserScramCredentialsRequest:
+    """A client asks which credentials users have; None, or no user: all users."""
+
+    users: tuple[UserName, ...] | None
+
+
+@message
+class CredentialInfo:
+    """What may be known of a credential; ``mechanism`` 1 is SCRAM-SHA-256, 2 SCRAM-SHA-512."""
+
+    mechanism: Int8
+    iterations: Int32
+
+
+@message
+class DescribeUserScramCredentialsResult:
+    """The credentials of a user, or the reason why there are none."""
+
+    user: str
+    error_code: Int16 = 0
+    error_message: str | None = None
+    credential_infos: tuple[CredentialInfo, ...] = ()
+
+
+@message
+class DescribeUserScramCredentialsResponse:
+    """A result for each user."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: str | None = None
+    results: tuple[DescribeUserScramCredentialsResult, ...] = ()
