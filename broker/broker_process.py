@@ -72,6 +72,7 @@ from regent.metrics.broker_metrics import (
 )
 from regent.metrics.group_metrics import GroupMetrics
 from regent.metrics.listener_metrics import KafkaClientMetrics
+from regent.metrics.quota_metrics import QuotaMetrics
 from regent.transport.codec import CONTROL_REQUESTS, max_request_bytes
 from regent.transport.server import ControlServer, IncomingRequest
 from regent.transport.sockets import new_context
@@ -202,6 +203,7 @@ class BrokerProcess(ControllerListener):
             TopicMetrics(self._topics),
             GuardianMetrics(self._guardian),
             GroupMetrics(self._groups.groups),
+            QuotaMetrics(self._quotas),
             KafkaClientMetrics(
                 LISTENER,
                 lambda: kafka_endpoint.metrics,

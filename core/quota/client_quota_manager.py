@@ -34,6 +34,14 @@ class QuotaClient(NamedTuple):
     client_id: str
 
 
+class QuotaUse(NamedTuple):
+    """How much those who share a bucket use; ``path`` is that of the entity that shares it."""
+
+    path: str
+    rate: float
+    limit: float
+
+
 @dataclass(slots=True, weakref_slot=True)
 class _Bucket(Generic[M]):
     """What those use together whom one quota limits."""
@@ -68,6 +76,14 @@ class _Buckets(Generic[M]):
             of_clients.popitem(last=False)
         bucket = of_clients[client] = self._find(client)
         return bucket
+
+    def all(self) -> list[tuple[str, _Bucket[M]]]:
+        """Return the buckets of all clients, by the entities that share them; on any thread."""
+        while True:
+            try:
+                return list(self._buckets.items())
+            except RuntimeError:  # there is a new one
+                continue
 
     def _find(self, client: QuotaClient) -> _Bucket[M] | None:
         for path, owner in _candidates(client):
@@ -122,6 +138,13 @@ class ClientQuotaManager:
         bucket.used.record(amount, now_ms)
         throttle_time_ms = bucket.used.throttle_time_ms(bucket.limit, now_ms)
         return min(throttle_time_ms, self._max_throttle_time_ms)
+
+    def uses(self, now_ms: int) -> list[QuotaUse]:
+        """Return how much each bucket is used, an amount a second; on any thread."""
+        return [
+            QuotaUse(path, bucket.used.a_second(now_ms), bucket.limit)
+            for path, bucket in self._buckets.all()
+        ]
 
     def max_amount(self, client: QuotaClient) -> int:
         """Return the greatest amount that a client with an unused quota may use without a wait."""

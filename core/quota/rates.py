@@ -7,6 +7,7 @@ Mirrors ``org.apache.kafka.common.metrics.stats.Rate`` and ``TokenBucket``, and
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from regent.core.quota.quota_config import QuotaWindow
@@ -42,17 +43,28 @@ class Rate:
 
     def throttle_time_ms(self, bound: float, now_ms: int) -> int:
         """Return how long nothing must be recorded until the rate is ``bound``; 0: it is below."""
-        window_ms = self._window_ms(now_ms)
+        self._drop_old(now_ms)
+        window_ms = self._window_ms(now_ms, self._samples)
         excess = self._sum * 1_000 / window_ms - bound
         return round(excess / bound * window_ms) if excess > 0 else 0
 
-    def _window_ms(self, now_ms: int) -> int:
-        """Return the time that the samples stand for: all samples but one at least."""
-        samples, (count, sample_ms) = self._samples, self._window
-        while samples and now_ms - samples[0].last_ms >= count * sample_ms:
-            self._sum -= samples.popleft().sum
-        if not samples:
+    def a_second(self, now_ms: int) -> float:
+        """Return the rate. It changes nothing, so that any thread may ask."""
+        samples = [sample for sample in list(self._samples) if not self._is_old(sample, now_ms)]
+        return sum(sample.sum for sample in samples) * 1_000 / self._window_ms(now_ms, samples)
+
+    def _drop_old(self, now_ms: int) -> None:
+        while self._samples and self._is_old(self._samples[0], now_ms):
+            self._sum -= self._samples.popleft().sum
+        if not self._samples:
             self._sum = 0.0  # without the rounding errors of a long time
+
+    def _is_old(self, sample: _Sample, now_ms: int) -> bool:
+        return now_ms - sample.last_ms >= self._window.samples * self._window.sample_ms
+
+    def _window_ms(self, now_ms: int, samples: Sequence[_Sample]) -> int:
+        """Return the time that samples stand for: all samples of a window but one at least."""
+        count, sample_ms = self._window
         elapsed_ms = now_ms - samples[0].begin_ms if samples else 0
         missing = max(count - 1 - elapsed_ms // sample_ms, 0)
         return elapsed_ms + missing * sample_ms
