@@ -192,6 +192,9 @@ def _refuse_old_format(segment: LogSegment) -> None:
         if magic not in (0, 1) or not 0 < size <= segment.size:
             return
         if zlib.crc32(os.pread(file, size - 4, _OLD_CHECKED_FROM)) == crc:
-            raise BadDataError(f"{segment.path}: messages of format {magic} are not supported")
+            raise BadDataError(
+                f"{segment.path}: messages of format {magic} are not supported;"
+                " with Kafka, copy them to a new topic"
+            )
     finally:
         os.close(file)

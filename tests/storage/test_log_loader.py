@@ -426,7 +426,7 @@ def test_a_log_of_an_old_format_is_refused_and_left_as_it_is(
     assert logs.get(T0) is None
     assert logs.is_offline(T0)
     assert values(log_of(logs, T1)) == numbered(0, 3)
-    assert f"messages of format {magic} are not supported" in caplog.text
+    assert f"messages of format {magic} are not supported; with Kafka, copy them" in caplog.text
     assert segment_file(machine.directories[0] / "t-0", 0).read_bytes() == data
     logs.delete(T0)
     assert create(logs, T0).log_end_offset == 0
