@@ -13,12 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from regent.api.acls import acl_apis
+from regent.api.authentication import authentication_apis
 from regent.api.config_changes import config_change_apis
 from regent.api.configs import ConfigView, config_apis
 from regent.api.coordinator_requests import CoordinatorRequests
 from regent.api.delete_records import delete_records_apis
 from regent.api.describe_cluster import describe_cluster_apis
 from regent.api.describe_producers import describe_producers_apis
+from regent.api.features import feature_apis
 from regent.api.fetch import fetch_apis
 from regent.api.find_coordinator import find_coordinator_apis
 from regent.api.group_offsets import group_offset_apis
@@ -181,6 +184,9 @@ class KafkaEndpoint:
             *group_offset_apis(groups, cache),
             *describe_producers_apis(replicas, cache, self._queries),
             *log_dir_apis(replicas, served.log_directories, served.log_mover, self._queries),
+            *acl_apis(),
+            *authentication_apis(),
+            *feature_apis(),
             *(() if transactions is None else _apis_of_transactions(transactions, served, groups)),
         ]
 

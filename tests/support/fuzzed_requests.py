@@ -15,6 +15,12 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from regent.transport.kafka.api import FIRST_FLEXIBLE_VERSION, KafkaApiKey
+from tests.support.delegation_token_messages import (
+    CreateDelegationTokenRequest,
+    DescribeDelegationTokenRequest,
+    ExpireDelegationTokenRequest,
+    RenewDelegationTokenRequest,
+)
 from tests.support.record_batches import batch
 
 with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
@@ -22,11 +28,14 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         AlterConfigsRequest,
         AlterPartitionReassignmentsRequest,
         AlterReplicaLogDirsRequest,
+        CreateAclsRequest,
         CreatePartitionsRequest,
         CreateTopicsRequest,
+        DeleteAclsRequest,
         DeleteGroupsRequest,
         DeleteRecordsRequest,
         DeleteTopicsRequest,
+        DescribeAclsRequest,
         DescribeClusterRequest,
         DescribeConfigsRequest,
         DescribeGroupsRequest,
@@ -38,6 +47,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         ListGroupsRequest,
         ListPartitionReassignmentsRequest,
         ListTransactionsRequest,
+        UpdateFeaturesRequest,
     )
     from kafka.protocol.consumer import (
         FetchRequest,
@@ -64,6 +74,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         TxnOffsetCommitRequest,
         WriteTxnMarkersRequest,
     )
+    from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 TOPIC = "t"
 WAIT_S = 10.0
@@ -73,6 +84,7 @@ _CLIENT = b"fuzz"
 
 _CONFIG = {"name": "retention.ms", "value": "100000"}
 _PRODUCER = {"producer_id": 1, "producer_epoch": 0}
+_ANY_OPERATION = {"operation": 1, "permission_type": 1}
 _MEMBER = {"group_id": "g", "member_id": "m", "group_instance_id": "i"}
 GENUINE: Sequence[tuple[Any, Mapping[str, Any]]] = (
     (
@@ -330,6 +342,71 @@ GENUINE: Sequence[tuple[Any, Mapping[str, Any]]] = (
     (
         ListTransactionsRequest,
         {"state_filters": ["Ongoing"], "producer_id_filters": [1], "duration_filter": -1},
+    ),
+    (
+        DescribeAclsRequest,
+        {
+            "resource_type_filter": 1,
+            "resource_name_filter": None,
+            "principal_filter": None,
+            "host_filter": None,
+            **_ANY_OPERATION,
+        },
+    ),
+    (
+        CreateAclsRequest,
+        {
+            "creations": [
+                {
+                    "resource_type": 2,
+                    "resource_name": TOPIC,
+                    "resource_pattern_type": 3,
+                    "principal": "User:a",
+                    "host": "*",
+                    "operation": 3,
+                    "permission_type": 3,
+                }
+            ]
+        },
+    ),
+    (
+        DeleteAclsRequest,
+        {
+            "filters": [
+                {
+                    "resource_type_filter": 2,
+                    "resource_name_filter": TOPIC,
+                    "pattern_type_filter": 3,
+                    "principal_filter": "User:a",
+                    "host_filter": "*",
+                    **_ANY_OPERATION,
+                }
+            ]
+        },
+    ),
+    (SaslHandshakeRequest, {"mechanism": "PLAIN"}),
+    (SaslAuthenticateRequest, {"auth_bytes": b"\0a\0b"}),
+    (
+        CreateDelegationTokenRequest,
+        {
+            "owner_principal_type": "User",
+            "owner_principal_name": "a",
+            "renewers": [{"principal_type": "User", "principal_name": "b"}],
+            "max_lifetime_ms": -1,
+        },
+    ),
+    (RenewDelegationTokenRequest, {"hmac": b"h", "renew_period_ms": -1}),
+    (ExpireDelegationTokenRequest, {"hmac": b"h", "expiry_time_period_ms": -1}),
+    (
+        DescribeDelegationTokenRequest,
+        {"owners": [{"principal_type": "User", "principal_name": "a"}]},
+    ),
+    (
+        UpdateFeaturesRequest,
+        {
+            "timeout_ms": 100,
+            "feature_updates": [{"feature": "f", "max_version_level": 1, "allow_downgrade": False}],
+        },
     ),
 )
 
