@@ -5,12 +5,14 @@ The schemas are those of Kafka 3.9, one field a line.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from unittest.mock import patch
 
-import kafka.protocol.api_data
-from kafka.protocol.api_message import ApiMessage
+with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+    import kafka.protocol.api_data
+    from kafka.protocol.api_message import ApiMessage
 
 SCHEMAS: Final[Mapping[str, tuple[int, int, str]]] = {
     "CreateDelegationTokenRequest": (
