@@ -36,6 +36,7 @@ from regent.api.replies import Replies
 from regent.api.topics import topic_apis
 from regent.api.transactions import TransactionHandlers, transaction_apis
 from regent.api.txn_offset_commit import TxnOffsetCommitHandler
+from regent.api.zookeeper_offsets import ZooKeeperOffsets
 from regent.broker.broker_settings import LISTENER, StartedBroker, described_settings
 from regent.broker.group_service import BrokerGroupService
 from regent.broker.internal_topics import InternalTopics
@@ -58,6 +59,7 @@ from regent.transport.kafka.listener import KafkaListener, listen
 from regent.transport.kafka.metrics import ListenerMetrics
 from regent.zk.client.operations import ZooKeeper
 from regent.zk.stores.config_store import ZkConfigStore
+from regent.zk.stores.consumer_offsets import ZkConsumerOffsets
 from regent.zk.stores.entity_configs import ZkEntityConfigs
 from regent.zk.stores.producer_ids import ZkProducerIds
 
@@ -139,6 +141,10 @@ class KafkaEndpoint:
         """Return the limits of clients; raises ``RegentError`` if they contradict each other."""
         return kafka_limits(with_broker_config(self._settings, broker_config))
 
+    def _zookeeper_offsets(self, zookeeper: ZooKeeper) -> ZooKeeperOffsets:
+        max_metadata = self._settings.groups.offset_metadata_max_bytes
+        return ZooKeeperOffsets(ZkConsumerOffsets(zookeeper), self._calls, max_metadata)
+
     def _apis(self, served: Served) -> Sequence[KafkaApi]:
         replicas, cache, zookeeper = served.replica_manager, served.cache, served.zookeeper
         described = described_settings(self._settings, self._broker_id, served.started)
@@ -181,7 +187,7 @@ class KafkaEndpoint:
                 None if transactions is None else CoordinatorRequests(transactions.coordinator),
             ),
             *group_apis(groups),
-            *group_offset_apis(groups, cache),
+            *group_offset_apis(groups, cache, self._zookeeper_offsets(zookeeper)),
             *describe_producers_apis(replicas, cache, self._queries),
             *log_dir_apis(replicas, served.log_directories, served.log_mover, self._queries),
             *acl_apis(),
