@@ -8,6 +8,7 @@ handle control requests during it.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -395,7 +396,7 @@ class BrokerProcess(ControllerListener):
             self._settings.controller,
             self._controller.tell,
             self._topic_configs,
-            self._kafka_endpoint.configure,
+            self._on_broker_config,
         )
         self._undo.callback(stop_actor, self._configs, _ACTOR_TIMEOUT_S)
 
@@ -420,6 +421,10 @@ class BrokerProcess(ControllerListener):
             self._controller.tell(event)
         elif watch.path == ConfigEntityChangeNotificationZNode.PATH:
             self._look_at_configs()
+
+    def _on_broker_config(self, config: Mapping[str, str]) -> None:
+        self._kafka_endpoint.configure(config)
+        self._storage.configure(config)
 
     def _on_metadata_changed(self) -> None:
         self._is_told.set()

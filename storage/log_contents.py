@@ -237,7 +237,12 @@ class LogContents:
 
         Also add what the transaction indexes of recovered segments lack.
         """
-        known = self.producers.restore(self.log_start_offset, self.log_end_offset, now_ms)
+        known = self.producers.restore(
+            self.log_start_offset,
+            self.log_end_offset,
+            now_ms,
+            self.config.producer_id_expiration_ms,
+        )
         if known >= self.log_end_offset:
             return
         for segment in self.segments_from(known):

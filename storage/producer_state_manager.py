@@ -26,7 +26,6 @@ from regent.storage.partition_transactions import PartitionTransactions
 from regent.storage.record_batch import INT32_MAX, NO_PRODUCER_EPOCH, NO_SEQUENCE, BatchHeader
 
 SNAPSHOT_SUFFIX = ".snapshot"
-PRODUCER_EXPIRATION_MS = 24 * 60 * 60 * 1000
 LATE_TRANSACTION_BUFFER_MS = 5 * 60 * 1000
 BATCHES_TO_RETAIN = 5  # of each producer: it may have this many requests in flight
 
@@ -101,9 +100,8 @@ class _Verification:
 class ProducerStateManager:
     """The producers of one log. Not thread-safe."""
 
-    def __init__(self, directory: Path, expiration_ms: int = PRODUCER_EXPIRATION_MS) -> None:
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._expiration_ms = expiration_ms
         self._producers: dict[int, ProducerStateEntry] = {}
         self._transactions = PartitionTransactions()
         self._verifications: dict[int, _Verification] = {}
@@ -287,22 +285,24 @@ class ProducerStateManager:
         self._producers = other._producers
         self._transactions = other._transactions
 
-    def remove_expired(self, now_ms: int) -> None:
+    def remove_expired(self, now_ms: int, expiration_ms: int) -> None:
         """Remove producers that wrote nothing for ``expiration_ms`` and have no transaction."""
         expired = [
             producer_id
             for producer_id, entry in self._producers.items()
-            if not entry.has_transaction and now_ms - entry.last_timestamp >= self._expiration_ms
+            if not entry.has_transaction and now_ms - entry.last_timestamp >= expiration_ms
         ]
         for producer_id in expired:
             del self._producers[producer_id]
         for producer_id, verification in list(self._verifications.items()):
-            if now_ms - verification.timestamp >= self._expiration_ms:
+            if now_ms - verification.timestamp >= expiration_ms:
                 del self._verifications[producer_id]
 
     # --- snapshots ---
 
-    def restore(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> int:
+    def restore(
+        self, log_start_offset: int, log_end_offset: int, now_ms: int, expiration_ms: int
+    ) -> int:
         """Load the newest snapshot of an offset that is in the log.
 
         Return the offset from which the caller must replay the batches with ``update``. Delete
@@ -310,7 +310,7 @@ class ProducerStateManager:
         """
         self.retain_snapshots(range(log_start_offset, log_end_offset + 1))
         known = self.load_before(log_end_offset)
-        self.remove_expired(now_ms)
+        self.remove_expired(now_ms, expiration_ms)
         return log_start_offset if known is None else known
 
     def load_before(self, offset: int) -> int | None:

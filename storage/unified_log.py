@@ -322,7 +322,7 @@ class UnifiedLog:
     def delete_old_segments(self, now_ms: int) -> int:
         """Apply retention, return how many segments were dropped, and close idle files."""
         with self.exclusively() as contents:
-            contents.producers.remove_expired(now_ms)
+            contents.producers.remove_expired(now_ms, contents.config.producer_id_expiration_ms)
             count = segments_to_delete(
                 [
                     SegmentSpan(end, segment.size, segment.largest_timestamp)

@@ -75,7 +75,7 @@ class CleanSuite(Suite):
                 self._clean(step)
             case "expire_producers":
                 with self.log.exclusively() as contents:
-                    contents.producers.remove_expired(1 << 62)
+                    contents.producers.remove_expired(1 << 62, 1)
             case verb:
                 raise UnknownInCaseError(verb)
 

@@ -8,8 +8,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from regent.core.errors import RecordsRefusedError
+from regent.core.setting import DAY_MS
 from regent.storage.end_transaction_marker import EndTransactionMarker, build_marker
-from regent.storage.producer_state_manager import PRODUCER_EXPIRATION_MS, ProducerStateManager
+from regent.storage.producer_state_manager import ProducerStateManager
 from regent.storage.record_batch import INT32_MAX, BatchHeader, read_header
 from tests.conformance.coordinators.suite import ReadMapping, Step, Suite
 from tests.conformance.fields import UnknownInCaseError, one_of
@@ -22,10 +23,10 @@ class ProducerSuite(Suite):
     def __init__(self, given: ReadMapping) -> None:
         super().__init__()
         self.now_ms = given.get("now", 0)
-        self.expiration_ms = given.get("expiration_ms", PRODUCER_EXPIRATION_MS)
+        self.expiration_ms = given.get("expiration_ms", DAY_MS)
         self.max_timeout_ms = given.get("max_txn_timeout_ms", 900_000)
         self.path = Path(self.undo.enter_context(TemporaryDirectory()))
-        self.state = ProducerStateManager(self.path, self.expiration_ms)
+        self.state = ProducerStateManager(self.path)
         self.high_watermark = self.map_end = self.snapshot_at = 0
         self.completed: list[Any] | None = None
 
@@ -44,7 +45,7 @@ class ProducerSuite(Suite):
                     self.state.take_snapshot(self.map_end)
                     self.snapshot_at = self.map_end
             case "expire":
-                self.state.remove_expired(self.now_ms)
+                self.state.remove_expired(self.now_ms, self.expiration_ms)
             case "tick":
                 self.now_ms += step["ms"]
             case "guard":
@@ -56,7 +57,7 @@ class ProducerSuite(Suite):
     def change_files(self, step: Step) -> None:
         match step["do"]:
             case "restart":
-                self.state = ProducerStateManager(self.path, self.expiration_ms)
+                self.state = ProducerStateManager(self.path)
                 self.map_end = 0
                 self.reload(step)
             case "reload":
@@ -92,7 +93,9 @@ class ProducerSuite(Suite):
         if end == self.map_end:
             self.begin_at(start)
         else:
-            self.map_end = self.snapshot_at = self.state.restore(start, end, now_ms)
+            self.map_end = self.snapshot_at = self.state.restore(
+                start, end, now_ms, self.expiration_ms
+            )
 
     def header(self, sequence: int, count: int, step: Step) -> BatchHeader:
         return read_header(
