@@ -70,7 +70,8 @@ from regent.metrics.broker_metrics import (
     MetricsServer,
     TopicMetrics,
 )
-from regent.metrics.group_metrics import GroupMetrics
+from regent.metrics.coordinator_metrics import GroupMetrics, TransactionMetrics
+from regent.metrics.exposition import MetricSource
 from regent.metrics.listener_metrics import KafkaClientMetrics
 from regent.transport.codec import CONTROL_REQUESTS, max_request_bytes
 from regent.transport.server import ControlServer, IncomingRequest
@@ -196,18 +197,22 @@ class BrokerProcess(ControllerListener):
     def _publish(self, metrics: MetricsServer, server: ControlServer) -> None:
         """Serve the metrics until the broker stops."""
         kafka_endpoint = self._kafka_endpoint
-        for published in (
+        sources: list[MetricSource] = [
             self._metrics(server),
             TopicMetrics(self._topics),
             GuardianMetrics(self._guardian),
-            GroupMetrics(self._groups.groups),
+            GroupMetrics(self._groups.groups, self._groups.loads),
             KafkaClientMetrics(
                 LISTENER,
                 lambda: kafka_endpoint.metrics,
                 self._replica_manager,
                 self._replication.fetch_metrics,
             ),
-        ):
+        ]
+        if self._transactions is not None:
+            service = self._transactions
+            sources.append(TransactionMetrics(service.marker_manager, service.loads))
+        for published in sources:
             metrics.publish(published)
             self._undo.callback(metrics.withdraw, published)
 

@@ -253,6 +253,10 @@ class LogContents:
             if segment is not self.active:
                 segment.seal()
 
+    def expire_producers(self, now_ms: int) -> None:
+        """Forget the producers that wrote nothing for long."""
+        self.producers.remove_expired(now_ms, self.config.producer_id_expiration_ms)
+
     # --- aborted transactions ---
 
     def aborted_transactions(

@@ -17,7 +17,12 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from regent.core.errors import BadDataError, Errors, RecordsRefusedError
-from regent.core.replica_logs import NO_VERIFICATION, ActiveProducer, LastOfProducer
+from regent.core.replica_logs import (
+    NO_VERIFICATION,
+    ActiveProducer,
+    LastOfProducer,
+    ProducerSummary,
+)
 from regent.storage.aborted_transaction import AbortedTransaction
 from regent.storage.atomic_file import write_atomically
 from regent.storage.end_transaction_marker import EndTransactionMarker
@@ -134,12 +139,20 @@ class ProducerStateManager:
         return self._transactions.first_undecided_offset
 
     def has_late_transaction(self, now_ms: int, max_timeout_ms: int) -> bool:
-        """Whether a transaction is open for so long that its coordinator must have lost it."""
+        """Whether a transaction is open for so long that its coordinator must have lost it.
+
+        Another thread may ask, without a lock.
+        """
         producer_id = self._transactions.oldest_producer
-        if producer_id is None:
+        entry = None if producer_id is None else self._producers.get(producer_id)
+        if entry is None:
             return False
-        idle_ms = now_ms - self._producers[producer_id].last_timestamp
+        idle_ms = now_ms - entry.last_timestamp
         return idle_ms > max_timeout_ms + LATE_TRANSACTION_BUFFER_MS
+
+    def summary(self, now_ms: int, max_timeout_ms: int) -> ProducerSummary:
+        """See ``PartitionLog.producer_summary``."""
+        return ProducerSummary(len(self), self.has_late_transaction(now_ms, max_timeout_ms))
 
     def begin_verification(self, header: BatchHeader, now_ms: int) -> int:
         """Return the guard for ``check``; it changes when a batch or marker comes in between.
