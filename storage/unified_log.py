@@ -577,8 +577,7 @@ class UnifiedLog:
     def _flush_topic_id(self) -> None:
         """Flush the topic id of an empty log before the first append.
 
-        After a power failure, records without it would count as those of a new topic with the same
-        name.
+        After a power failure, records without it would count as those of a new topic of that name.
         """
         if self._contents.log_end_offset == 0:
             _flush_files(self.path / PARTITION_METADATA, self.path)
