@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, TypeAlias
+from functools import partial
+from typing import Final, TypeAlias, TypeVar
 
 from regent.core.records import RecordBytes, Records
 from regent.transport.kafka.primitives import Reader, Writer
+
+S = TypeVar("S")
 
 
 class KafkaApiKey(IntEnum):
@@ -161,7 +164,9 @@ class UnansweredRequestError(Exception):
 KafkaAnswer: TypeAlias = Sequence[RecordBytes | Records] | None
 """The body of the response, in pieces; None: no response is sent (acks=0)."""
 
-KafkaHandler: TypeAlias = Callable[[KafkaRequest], Awaitable[KafkaAnswer]]
+Answering: TypeAlias = Awaitable[KafkaAnswer]
+
+KafkaHandler: TypeAlias = Callable[[KafkaRequest], Answering]
 """Runs on the listener's event loop and must not block it.
 
 The handlers of one connection begin and answer in the order of its requests. A handler may begin
@@ -178,3 +183,10 @@ class KafkaApi:
     min_version: int
     max_version: int
     handle: KafkaHandler
+
+
+def apis_of(
+    served: S, rows: Iterable[tuple[KafkaApiKey, int, Callable[[S, KafkaRequest], Answering]]]
+) -> list[KafkaApi]:
+    """Return APIs, each with its last version: the first is 0. Their handlers get ``served``."""
+    return [KafkaApi(key, 0, last, partial(handle, served)) for key, last, handle in rows]
