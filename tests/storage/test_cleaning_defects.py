@@ -68,7 +68,7 @@ DEFECTS: list[tuple[Callable[[], Patch], int]] = [
     (past_high_watermark, 10),
     (tombstones_at_once, 10),
     (horizon_of_now, 20),
-    (no_empty_batches, 28),
+    (no_empty_batches, 32),
     (partial_map_for_all, 18),
 ]
 """Each with the number of steps of histories that find it quickly."""
