@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from pykka import ActorDeadError, ActorRef
 
-from regent.actors.coordinator_log import Appended, CoordinatorLog, Flush, Loaded
+from regent.actors.coordinator_log import Appended, CoordinatorLog, Flush, Load, Loaded
 from regent.actors.inbox import InboxFullError, MessageWithReply, Overflow, Reply
 from regent.actors.runtime import RegentActor
 from regent.actors.scheduler import Scheduler
@@ -63,6 +63,11 @@ class CoordinatorActor(RegentActor):
         self._log = log
         self._alarm = OneShotTimer(scheduler, lambda: self.tell_self(TimersDue()))
         self._alarm_ms: int | None = None
+
+    @property
+    def loads(self) -> Collection[Load]:
+        """The last partitions that were read. Thread-safe."""
+        return self._log.loads
 
     # --- what a coordinator does ---
 

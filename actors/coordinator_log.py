@@ -37,6 +37,7 @@ RespondToAppend = Callable[[Errors, int], None]
 
 _BATCH_BYTES: Final = 64 * 1024  # of several appends together
 _TRANSACTIONS_SEQUENCE: Final = 0
+_NOTED_LOADS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,13 @@ class Loaded:
     partition: int
     term: int
     content: Any
+
+
+class Load(NamedTuple):
+    """A partition was read: when that ended, by the monotonic clock, and how long it took."""
+
+    ended_s: float
+    took_ms: float
 
 
 class PartitionReader(Protocol[L_co]):
@@ -96,7 +104,10 @@ class _StagedBatch:
 
 
 class CoordinatorLog(Generic[L]):
-    """Used on the coordinator's thread; ``tell`` sends a message to its actor, from any thread."""
+    """Used on the coordinator's thread; ``tell`` sends a message to its actor, from any thread.
+
+    ``loads`` are the last partitions that were read; any thread may look.
+    """
 
     def __init__(
         self,
@@ -117,6 +128,7 @@ class CoordinatorLog(Generic[L]):
         self._staged: dict[_Target, list[_StagedBatch]] = {}
         self._waiting: deque[tuple[int, DelayedOperation]] = deque()  # with their deadlines
         self._loader = ThreadPoolExecutor(1, f"{topic}-loader")
+        self.loads: deque[Load] = deque(maxlen=_NOTED_LOADS)
 
     @abstractmethod
     def new_reader(self) -> PartitionReader[L]:
@@ -211,6 +223,8 @@ class CoordinatorLog(Generic[L]):
         if content:
             milliseconds = (time.monotonic() - began) * 1000
             log.info("%s-%d: loaded in %.0f ms", self._topic, partition, milliseconds)
+        if content is not None:
+            self.loads.append(Load(time.monotonic(), (time.monotonic() - began) * 1000))
         self._tell(Loaded(partition, term, content))
 
     def _read(self, partition: int, term: int) -> PartitionReader[L] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Lock
 from time import monotonic, monotonic_ns
 
 from regent.actors.scheduler import Handle, Scheduler
@@ -59,6 +60,7 @@ class RepeatingTimer:
         self._period_ms = period_ms
         self._callback = callback
         self._cancelled = False
+        self._lock = Lock()  # at most one call is pending
         self._schedule(period_ms if first_after_ms is None else min(first_after_ms, period_ms))
 
     def cancel(self) -> None:
@@ -66,10 +68,22 @@ class RepeatingTimer:
         self._cancelled = True
         self._scheduler.cancel_key(self)
 
+    def set_period(self, period_ms: float) -> None:
+        """Call back every ``period_ms`` from now on. Thread-safe."""
+        with self._lock:
+            self._period_ms = period_ms
+            self._reschedule()
+
     def _schedule(self, after_ms: float) -> None:
         self._scheduler.schedule(after_ms, self._fire, key=self)
 
+    def _reschedule(self) -> None:
+        self._scheduler.cancel_key(self)
+        if not self._cancelled:
+            self._schedule(self._period_ms)
+
     def _fire(self) -> None:
         if not self._cancelled:
-            self._schedule(self._period_ms)  # first, because the callback may raise
+            with self._lock:
+                self._reschedule()  # first, because the callback may raise
             self._callback()

@@ -17,7 +17,10 @@ from regent.actors.transaction_coordinator_log import TransactionCoordinatorLog
 from regent.core.admin.topic_validation import TRANSACTION_STATE_TOPIC
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.coordinator.transaction.transaction_coordinator import TransactionCoordinator
-from regent.core.coordinator.transaction.transaction_marker_manager import LeaderOf
+from regent.core.coordinator.transaction.transaction_marker_manager import (
+    LeaderOf,
+    TransactionMarkerManager,
+)
 from regent.core.coordinator.transaction.transaction_state_manager import (
     TransactionConfig,
     TransactionLogSettings,
@@ -127,6 +130,11 @@ class TransactionCoordinatorActor(CoordinatorActor):
                 lambda: self.tell_self(ExpireIds()),
             ),
         ]
+
+    @property
+    def marker_manager(self) -> TransactionMarkerManager:
+        """The markers; other threads may only look at the numbers of those that wait."""
+        return self._coordinator.markers
 
     @staticmethod
     def collapse_key(message: Any) -> Hashable | None:

@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 from regent.core.compression import decompressed
+from regent.core.varints import read_varint, signed
 
 _HEADER: Final = struct.Struct(">qi9xhiqq14xi")
 _HEADER_BYTES, _UNCOUNTED_BYTES = 61, 12
 _COMPRESSION, _APPEND_TIME, _CONTROL = 0x07, 0x08, 0x20
-_VARINT_BITS: Final = range(0, 70, 7)
 
 record_reader: Final = ThreadPoolExecutor(1, "record-reader")
 """Decodes records beside the event loop. One thread limits the memory."""
@@ -62,10 +62,10 @@ class BatchOfRecords(NamedTuple):
         data, at = memoryview(decompressed(self.compression, self.data)), 0
         try:
             for _ in range(self.record_count):
-                size, at = _varint(data, at)
+                size, at = _number(data, at)
                 end = at + size
-                timestamp_delta, at = _varint(data, at + 1)  # after the unused attributes
-                offset_delta, at = _varint(data, at)
+                timestamp_delta, at = _number(data, at + 1)  # after the unused attributes
+                offset_delta, at = _number(data, at)
                 key, at = _sized(data, at)
                 value, at = _sized(data, at)
                 timestamp = self.base_timestamp + timestamp_delta
@@ -102,7 +102,7 @@ def batches_of(data: memoryview) -> Iterator[BatchOfRecords]:
 
 
 def _sized(data: memoryview, at: int) -> tuple[memoryview | None, int]:
-    size, at = _varint(data, at)
+    size, at = _number(data, at)
     if size < 0:
         return None, at
     end = at + size
@@ -111,13 +111,7 @@ def _sized(data: memoryview, at: int) -> tuple[memoryview | None, int]:
     return data[at:end], end
 
 
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
+def _number(data: memoryview, at: int) -> tuple[int, int]:
     """Return a signed number and the position after it."""
-    number = 0
-    for shift in _VARINT_BITS:
-        byte = data[at]
-        at += 1
-        number |= (byte & 127) << shift
-        if byte < 128:
-            return (number >> 1) ^ -(number & 1), at
-    raise ValueError("a number of more than ten bytes")
+    number, at = read_varint(data, at)
+    return signed(number), at

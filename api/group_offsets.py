@@ -1,7 +1,7 @@
 """OffsetCommit, OffsetFetch and OffsetDelete: the positions of groups.
 
-Version 0 of the first two, which stores positions in ZooKeeper, is not supported: only clients of
-Kafka 0.8.1 use it. Mirrors the handlers of ``kafka.server.KafkaApis``.
+Version 0 of the first two is for positions in ZooKeeper. Mirrors the handlers of
+``kafka.server.KafkaApis``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from regent.api.coordinator_requests import CoordinatorRequests
+from regent.api.zookeeper_offsets import ZooKeeperOffsets
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.groups import (
@@ -44,31 +45,39 @@ from regent.transport.kafka.messages.groups import (
     OffsetFetchResponseTopic,
 )
 
+_IN_ZOOKEEPER: Final = 0
 _FIRST_FETCH_WITH_ERROR: Final = 2
 _FIRST_FETCH_OF_GROUPS: Final = 8
 
 
-def group_offset_apis(requests: CoordinatorRequests, cache: MetadataCache) -> Sequence[KafkaApi]:
+def group_offset_apis(
+    requests: CoordinatorRequests, cache: MetadataCache, zookeeper: ZooKeeperOffsets
+) -> Sequence[KafkaApi]:
     """Return the APIs; ``cache`` knows which partitions exist."""
 
     async def commit(request: KafkaRequest) -> KafkaAnswer:
-        return await _commit(requests, cache, request)
+        return await _commit(requests, cache, zookeeper, request)
 
     async def fetch(request: KafkaRequest) -> KafkaAnswer:
+        if request.api_version == _IN_ZOOKEEPER:
+            return await _fetch_from_zookeeper(cache, zookeeper, request)
         return await _fetch(requests, request)
 
     async def delete(request: KafkaRequest) -> KafkaAnswer:
         return await _delete(requests, cache, request)
 
     return [
-        KafkaApi(KafkaApiKey.OFFSET_COMMIT, 1, 9, commit),
-        KafkaApi(KafkaApiKey.OFFSET_FETCH, 1, 9, fetch),
+        KafkaApi(KafkaApiKey.OFFSET_COMMIT, 0, 9, commit),
+        KafkaApi(KafkaApiKey.OFFSET_FETCH, 0, 9, fetch),
         KafkaApi(KafkaApiKey.OFFSET_DELETE, 0, 0, delete),
     ]
 
 
 async def _commit(
-    requests: CoordinatorRequests, cache: MetadataCache, request: KafkaRequest
+    requests: CoordinatorRequests,
+    cache: MetadataCache,
+    zookeeper: ZooKeeperOffsets,
+    request: KafkaRequest,
 ) -> KafkaAnswer:
     asked = decode(OffsetCommitRequest, request)
     now_ms = time.time_ns() // 1_000_000
@@ -82,7 +91,9 @@ async def _commit(
                 offsets[topic_partition] = _position(row, now_ms, asked.retention_time_ms)
             else:
                 errors[topic_partition] = Errors.UNKNOWN_TOPIC_OR_PARTITION
-    if offsets:
+    if offsets and request.api_version == _IN_ZOOKEEPER:
+        errors.update(await zookeeper.commit(asked.group_id, offsets))
+    elif offsets:
         commit = CommitOffsets(
             asked.group_id,
             offsets,
@@ -146,6 +157,17 @@ async def _fetch(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaA
         topics=_fetched_topics(result.offsets), error_code=result.error_code
     )
     return answer(response, request)
+
+
+async def _fetch_from_zookeeper(
+    cache: MetadataCache, zookeeper: ZooKeeperOffsets, request: KafkaRequest
+) -> KafkaAnswer:
+    asked = decode(OffsetFetchRequest, request)
+    wanted, known = _wanted(asked.topics) or (), cache.snapshot.partitions
+    found = await zookeeper.fetch(asked.group_id, [tp for tp in wanted if tp in known])
+    unknown = FetchedOffset(Errors.UNKNOWN_TOPIC_OR_PARTITION)
+    offsets = {topic_partition: found.get(topic_partition, unknown) for topic_partition in wanted}
+    return answer(OffsetFetchResponse(topics=_fetched_topics(offsets)), request)
 
 
 def _wanted(

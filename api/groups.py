@@ -5,7 +5,7 @@ Versions as in Kafka 3.9. Mirrors the handlers of ``kafka.server.KafkaApis`` for
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from regent.api.authorized_operations import GROUP_OPERATIONS, operations_if
@@ -22,7 +22,7 @@ from regent.core.protocol.groups import (
     SupportedProtocol,
     SyncGroup,
 )
-from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest, apis_of
 from regent.transport.kafka.message import answer, decode
 from regent.transport.kafka.messages.groups import (
     DeletableGroupResult,
@@ -58,23 +58,18 @@ _CLASSIC: Final = "classic"
 
 def group_apis(requests: CoordinatorRequests) -> Sequence[KafkaApi]:
     """Return the APIs of members and of tools, which ask ``requests``."""
-
-    def api(
-        key: KafkaApiKey,
-        max_version: int,
-        handle: Callable[[CoordinatorRequests, KafkaRequest], Awaitable[KafkaAnswer]],
-    ) -> KafkaApi:
-        return KafkaApi(key, 0, max_version, lambda request: handle(requests, request))
-
-    return [
-        api(KafkaApiKey.JOIN_GROUP, 9, _join),
-        api(KafkaApiKey.HEARTBEAT, 4, _heartbeat),
-        api(KafkaApiKey.LEAVE_GROUP, 5, _leave),
-        api(KafkaApiKey.SYNC_GROUP, 5, _sync),
-        api(KafkaApiKey.DESCRIBE_GROUPS, 5, _describe),
-        api(KafkaApiKey.LIST_GROUPS, 5, _list),
-        api(KafkaApiKey.DELETE_GROUPS, 2, _delete),
-    ]
+    return apis_of(
+        requests,
+        [
+            (KafkaApiKey.JOIN_GROUP, 9, _join),
+            (KafkaApiKey.HEARTBEAT, 4, _heartbeat),
+            (KafkaApiKey.LEAVE_GROUP, 5, _leave),
+            (KafkaApiKey.SYNC_GROUP, 5, _sync),
+            (KafkaApiKey.DESCRIBE_GROUPS, 5, _describe),
+            (KafkaApiKey.LIST_GROUPS, 5, _list),
+            (KafkaApiKey.DELETE_GROUPS, 2, _delete),
+        ],
+    )
 
 
 async def _join(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:

@@ -21,6 +21,7 @@ from regent.api.batch_records import batches_of
 from regent.api.old_lz4_frames import with_right_checksum
 from regent.core.compression import LZ4, NONE, compressed, decompressed
 from regent.core.errors import Errors, RecordsRefusedError
+from regent.core.varints import varint, zigzag
 
 _ENTRY: Final = struct.Struct(">qiIbb")  # offset, size, CRC, magic, attributes
 _SIZE_END, _CRC_END = 12, 16  # the size counts from the CRC on, the CRC from the magic on
@@ -141,9 +142,9 @@ def _batch(codec: int, messages: list[_Message]) -> bytearray:
     first = messages[0].timestamp
     records = bytearray()
     for index, (_, timestamp, key, value) in enumerate(messages):
-        body = b"\0" + _varint(timestamp - first) + _varint(index)
+        body = b"\0" + varint(zigzag(timestamp - first)) + varint(index << 1)
         body += _with_size(key) + _with_size(value) + b"\0"  # no headers
-        records += _varint(len(body)) + body
+        records += varint(len(body) << 1) + body
     newest = max(message.timestamp for message in messages)
     numbers = (codec, len(messages) - 1, first, newest, *_UNSET, len(messages))
     checked = _CHECKED.pack(*numbers) + compressed(codec, bytes(records))
@@ -152,19 +153,7 @@ def _batch(codec: int, messages: list[_Message]) -> bytearray:
 
 
 def _with_size(data: memoryview | None) -> bytes:
-    return b"\x01" if data is None else _varint(len(data)) + data
-
-
-def _varint(number: int) -> bytes:
-    left = number << 1 if number >= 0 else (-number << 1) - 1
-    if left < 0x80:
-        return left.to_bytes()
-    encoded = bytearray()
-    while left >= 0x80:
-        encoded.append(left & 0x7F | 0x80)
-        left >>= 7
-    encoded.append(left)
-    return bytes(encoded)
+    return b"\x01" if data is None else varint(len(data) << 1) + data
 
 
 # --- to consumers ---------------------------------------------------------------------------------

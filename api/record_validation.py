@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from crc32c import crc32c
 
 from regent.core.compression import decompressed
+from regent.core.varints import read_varint
 
 _HEADER = struct.Struct(">8xi9xhiqq14xi")
 _HEADER_BYTES = 61
@@ -24,6 +25,7 @@ _COMPRESSION, _APPEND_TIME = 0x07, 0x08
 _NO_TIMESTAMP = -1
 _QUICK_RECORDS = 1_000
 _LEAST_RECORD_BYTES = 7
+_INT32_BYTES = 5  # of the longest number of 32 bits
 _MAX_INT64 = 2**63 - 1
 _OLDEST = -_MAX_INT64
 
@@ -103,13 +105,13 @@ def _walk(data: bytes, count: int, keyless: list[int] | None) -> int:  # noqa: C
             at += 1
             size += (more << 7) - 128
             if more > 127:
-                size, at = _varint(data, at - 2)
+                size, at = read_varint(data, at - 2, _INT32_BYTES)
         stop = at + (size >> 1)
         raw = data[at + 1]  # after the unused attributes
         at += 2
         if raw:
             if raw > 127:
-                raw, at = _varint(data, at - 1, 10)
+                raw, at = read_varint(data, at - 1)
             if raw & 1:
                 newest = max(newest, -(raw >> 1) - 1)
             elif raw >> 1 > newest:
@@ -123,13 +125,13 @@ def _walk(data: bytes, count: int, keyless: list[int] | None) -> int:  # noqa: C
             at += 1
             raw += (more << 7) - 128
             if more > 127:
-                raw, at = _varint(data, at - 2)
+                raw, at = read_varint(data, at - 2, _INT32_BYTES)
         if raw != index << 1:
             raise ValueError(f"record {index} has another offset than {index}")
         raw = data[at]
         at += 1
         if raw > 127:
-            raw, at = _varint(data, at - 1)
+            raw, at = read_varint(data, at - 1, _INT32_BYTES)
         if not raw & 1:
             at += raw >> 1
         elif keyless is not None:
@@ -141,7 +143,7 @@ def _walk(data: bytes, count: int, keyless: list[int] | None) -> int:  # noqa: C
             at += 1
             raw += (more << 7) - 128
             if more > 127:
-                raw, at = _varint(data, at - 2)
+                raw, at = read_varint(data, at - 2, _INT32_BYTES)
         if not raw & 1:
             at += raw >> 1
         if data[at]:
@@ -157,27 +159,15 @@ def _walk(data: bytes, count: int, keyless: list[int] | None) -> int:  # noqa: C
 
 def _after_headers(data: bytes, at: int, stop: int) -> int:
     """Return the end of the headers of a record; they begin with their number."""
-    raw, at = _varint(data, at)
+    raw, at = read_varint(data, at, _INT32_BYTES)
     if raw & 1 or raw >> 1 > stop - at:
         raise ValueError("the number of headers of a record is wrong")
     for _ in range(raw >> 1):
-        key_size, at = _varint(data, at)
+        key_size, at = read_varint(data, at, _INT32_BYTES)
         if key_size & 1:
             raise ValueError("a record has a header without a key")
         at += key_size >> 1
-        value_size, at = _varint(data, at)
+        value_size, at = read_varint(data, at, _INT32_BYTES)
         if not value_size & 1:
             at += value_size >> 1
     return at
-
-
-def _varint(data: bytes, at: int, max_bytes: int = 5) -> tuple[int, int]:
-    """Return a varint, without zigzag decoding, and the position after it."""
-    number = 0
-    for shift in range(0, 7 * max_bytes, 7):
-        byte = data[at]
-        at += 1
-        number |= (byte & 127) << shift
-        if byte < 128:
-            return number, at
-    raise ValueError(f"a number of more than {max_bytes} bytes")

@@ -6,7 +6,7 @@ Versions as in Kafka 3.9; TxnOffsetCommit is in ``txn_offset_commit``, and InitP
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,7 +26,7 @@ from regent.core.protocol.transactions import (
     TxnMarker,
     TxnMarkerResult,
 )
-from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest, apis_of
 from regent.transport.kafka.message import answer, decode
 from regent.transport.kafka.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -69,22 +69,17 @@ class TransactionHandlers:
 
 def transaction_apis(handlers: TransactionHandlers) -> Sequence[KafkaApi]:
     """Return the APIs of producers, of coordinators and of tools."""
-
-    def api(
-        key: KafkaApiKey,
-        max_version: int,
-        handle: Callable[[TransactionHandlers, KafkaRequest], Awaitable[KafkaAnswer]],
-    ) -> KafkaApi:
-        return KafkaApi(key, 0, max_version, lambda request: handle(handlers, request))
-
-    return [
-        api(KafkaApiKey.ADD_PARTITIONS_TO_TXN, 5, _add_partitions),
-        api(KafkaApiKey.ADD_OFFSETS_TO_TXN, 4, _add_offsets),
-        api(KafkaApiKey.END_TXN, 4, _end),
-        api(KafkaApiKey.WRITE_TXN_MARKERS, 1, _write_markers),
-        api(KafkaApiKey.DESCRIBE_TRANSACTIONS, 0, _describe),
-        api(KafkaApiKey.LIST_TRANSACTIONS, 1, _list),
-    ]
+    return apis_of(
+        handlers,
+        [
+            (KafkaApiKey.ADD_PARTITIONS_TO_TXN, 5, _add_partitions),
+            (KafkaApiKey.ADD_OFFSETS_TO_TXN, 4, _add_offsets),
+            (KafkaApiKey.END_TXN, 4, _end),
+            (KafkaApiKey.WRITE_TXN_MARKERS, 1, _write_markers),
+            (KafkaApiKey.DESCRIBE_TRANSACTIONS, 0, _describe),
+            (KafkaApiKey.LIST_TRANSACTIONS, 1, _list),
+        ],
+    )
 
 
 async def _add_partitions(handlers: TransactionHandlers, request: KafkaRequest) -> KafkaAnswer:

@@ -33,6 +33,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from regent.core import model
 from regent.core.log_config import LogConfig
 from regent.core.replica_logs import NO_TIMESTAMP
+from regent.core.varints import varint
 from regent.storage.log_manager import LogManager
 from regent.storage.record_batch import BatchHeader, encode
 
@@ -57,21 +58,13 @@ def keys(count: int) -> Iterator[bytes]:
         yield _KEY.pack(dice.randrange(max(1, count // VERSIONS)))
 
 
-def _varint(number: int) -> bytes:
-    left, written = number << 1, bytearray()
-    while left > 127:
-        written.append(left & 127 | 128)
-        left >>= 7
-    written.append(left)
-    return bytes(written)
-
-
 def batch(batch_keys: list[bytes], value: bytes) -> bytearray:
     """Return a batch as a producer sends it."""
     records = bytearray()
     for number, key in enumerate(batch_keys):
-        body = b"\0\0" + _varint(number) + _varint(len(key)) + key + _varint(len(value)) + value
-        records += _varint(len(body) + 1) + body + b"\0"
+        body = b"\0\0" + varint(number << 1) + varint(len(key) << 1) + key
+        body += varint(len(value) << 1) + value + b"\0"
+        records += varint(len(body) << 1) + body
     count = len(batch_keys)
     now_ms = time.time_ns() // 1_000_000
     header = BatchHeader(0, 0, 0, 2, 0, 0, count - 1, now_ms, now_ms, -1, -1, -1, count)

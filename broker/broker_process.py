@@ -8,6 +8,7 @@ handle control requests during it.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -70,7 +71,8 @@ from regent.metrics.broker_metrics import (
     MetricsServer,
     TopicMetrics,
 )
-from regent.metrics.group_metrics import GroupMetrics
+from regent.metrics.coordinator_metrics import GroupMetrics, TransactionMetrics
+from regent.metrics.exposition import MetricSource
 from regent.metrics.listener_metrics import KafkaClientMetrics
 from regent.metrics.quota_metrics import QuotaMetrics
 from regent.transport.codec import CONTROL_REQUESTS, max_request_bytes
@@ -198,19 +200,23 @@ class BrokerProcess(ControllerListener):
     def _publish(self, metrics: MetricsServer, server: ControlServer) -> None:
         """Serve the metrics until the broker stops."""
         kafka_endpoint = self._kafka_endpoint
-        for published in (
+        sources: list[MetricSource] = [
             self._metrics(server),
             TopicMetrics(self._topics),
             GuardianMetrics(self._guardian),
-            GroupMetrics(self._groups.groups),
             QuotaMetrics(self._quotas),
+            GroupMetrics(self._groups.groups, self._groups.loads),
             KafkaClientMetrics(
                 LISTENER,
                 lambda: kafka_endpoint.metrics,
                 self._replica_manager,
                 self._replication.fetch_metrics,
             ),
-        ):
+        ]
+        if self._transactions is not None:
+            service = self._transactions
+            sources.append(TransactionMetrics(service.marker_manager, service.loads))
+        for published in sources:
             metrics.publish(published)
             self._undo.callback(metrics.withdraw, published)
 
@@ -404,7 +410,7 @@ class BrokerProcess(ControllerListener):
             self._settings.controller,
             self._controller.tell,
             self._topic_configs,
-            self._kafka_endpoint.configure,
+            self._on_broker_config,
             self._quotas.configure,
         )
         self._undo.callback(stop_actor, self._configs, _ACTOR_TIMEOUT_S)
@@ -430,6 +436,10 @@ class BrokerProcess(ControllerListener):
             self._controller.tell(event)
         elif watch.path == ConfigEntityChangeNotificationZNode.PATH:
             self._look_at_configs()
+
+    def _on_broker_config(self, config: Mapping[str, str]) -> None:
+        self._kafka_endpoint.configure(config)
+        self._storage.configure(config)
 
     def _on_metadata_changed(self) -> None:
         self._is_told.set()

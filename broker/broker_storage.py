@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from time import monotonic
 from typing import TypeAlias
 
@@ -21,7 +22,12 @@ from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.actors.timer import RepeatingTimer
 from regent.actors.topic_configs import ThrottledReplication, TopicConfigs
-from regent.broker.machine_settings import cleaner_settings, log_defaults, log_directories
+from regent.broker.machine_settings import (
+    cleaner_settings,
+    log_defaults,
+    log_directories,
+    with_broker_config,
+)
 from regent.config.settings import Settings
 from regent.core.errors import DamagedRecordsError, StorageError
 from regent.core.model import BrokerId, TopicPartition
@@ -36,6 +42,7 @@ logger = logging.getLogger(__name__)
 OnRecordsDamaged: TypeAlias = Callable[[TopicPartition, DamagedRecordsError], None]
 
 _ACTOR_TIMEOUT_S = 10.0
+_CLEANER = "log-cleaner"
 _NAMED_STRAYS = 5
 _SETTLE_MS = 5_000  # before the first run of each task; short, for brokers that run briefly
 _PURGE_INTERVAL_MS = 30_000
@@ -48,6 +55,10 @@ class BrokerStorage:
     def __init__(self, broker_id: BrokerId, settings: Settings, data_dir: Path) -> None:
         self._broker_id = broker_id
         self._settings = settings.log
+        self._all_settings = settings
+        self._cleaner = cleaner_settings(settings)
+        self._cleaner_timer: RepeatingTimer | None = None
+        self._cleaner_lock = Lock()
         self._defaults = log_defaults(settings)
         self._directories = log_directories(settings, data_dir)
         self._on_directory_failed: Callable[[], None] = lambda: None
@@ -64,7 +75,7 @@ class BrokerStorage:
                 topic_partition, error
             ),
             recovery_threads=self._settings.num_recovery_threads_per_data_dir,
-            cleaner=cleaner_settings(settings),
+            cleaner=self._cleaner,
         )
 
     def open(self) -> None:
@@ -90,6 +101,23 @@ class BrokerStorage:
         store = ZkConfigStore(zookeeper)
         return TopicConfigs(self.logs, replication, store, self._defaults)
 
+    def configure(self, broker_config: Mapping[str, str]) -> None:
+        """Follow the settings of this broker in ZooKeeper: those of the log cleaner."""
+        changed = cleaner_settings(with_broker_config(self._all_settings, broker_config))
+        with self._cleaner_lock:
+            is_other_backoff = (
+                changed.log_cleaner_backoff_ms != self._cleaner.log_cleaner_backoff_ms
+            )
+            self._cleaner = changed
+            self.logs.cleaner.configure(changed)
+            if self._cleaner_timer is not None and is_other_backoff:
+                self._cleaner_timer.set_period(changed.log_cleaner_backoff_ms)
+
+    def _follow_backoff(self, timer: RepeatingTimer) -> None:
+        with self._cleaner_lock:
+            self._cleaner_timer = timer
+            timer.set_period(self._cleaner.log_cleaner_backoff_ms)
+
     def start_maintenance(
         self,
         replica_manager: ReplicaManager,
@@ -110,7 +138,9 @@ class BrokerStorage:
         for name, (long_task, interval_ms) in self.long_tasks().items():
             own = Scheduler(name)
             self._undo.callback(own.shutdown)
-            RepeatingTimer(own, interval_ms, long_task)
+            timer = RepeatingTimer(own, interval_ms, long_task)
+            if name == _CLEANER:
+                self._follow_backoff(timer)
         self._undo.callback(self.logs.cleaner.stop)
 
     def long_tasks(self) -> Mapping[str, tuple[Callable[[], object], int]]:
@@ -121,7 +151,7 @@ class BrokerStorage:
             a_second = partial(logs.verify, settings.log_verification_bytes_per_s)
             tasks["log-verification"] = a_second, _VERIFICATION_INTERVAL_MS
         if settings.log_cleaner_enable:
-            tasks["log-cleaner"] = logs.cleaner.clean_all, settings.log_cleaner_backoff_ms
+            tasks[_CLEANER] = logs.cleaner.clean_all, self._cleaner.log_cleaner_backoff_ms
         return tasks
 
     def upkeep(self, replica_manager: ReplicaManager) -> Mapping[Callable[[], None], int]:

@@ -51,7 +51,7 @@ class BrokerGroupService:
             self.partitions.of,
             expiry_interval_ms=expiry_interval_ms(self._settings),
         )
-        self.groups = actor.manager
+        self.groups, self.loads = actor.manager, actor.loads
         self._actor = launch(actor)
         replica_manager.observe_leaderships(self._on_leaderships)
 

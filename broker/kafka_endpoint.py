@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from regent.api.acls import acl_apis
+from regent.api.authentication import authentication_apis
 from regent.api.client_quotas import client_quota_apis
 from regent.api.config_changes import config_change_apis
 from regent.api.configs import ConfigView, config_apis
@@ -20,6 +22,7 @@ from regent.api.coordinator_requests import CoordinatorRequests
 from regent.api.delete_records import delete_records_apis
 from regent.api.describe_cluster import describe_cluster_apis
 from regent.api.describe_producers import describe_producers_apis
+from regent.api.features import feature_apis
 from regent.api.fetch import fetch_apis
 from regent.api.find_coordinator import find_coordinator_apis
 from regent.api.group_offsets import group_offset_apis
@@ -35,6 +38,7 @@ from regent.api.scram_credentials import scram_credential_apis
 from regent.api.topics import topic_apis
 from regent.api.transactions import TransactionHandlers, transaction_apis
 from regent.api.txn_offset_commit import TxnOffsetCommitHandler
+from regent.api.zookeeper_offsets import ZooKeeperOffsets
 from regent.broker.broker_settings import LISTENER, StartedBroker, described_settings
 from regent.broker.group_service import BrokerGroupService
 from regent.broker.internal_topics import InternalTopics
@@ -58,6 +62,7 @@ from regent.transport.kafka.listener import KafkaListener, listen
 from regent.transport.kafka.metrics import ListenerMetrics
 from regent.zk.client.operations import ZooKeeper
 from regent.zk.stores.config_store import ZkConfigStore
+from regent.zk.stores.consumer_offsets import ZkConsumerOffsets
 from regent.zk.stores.entity_configs import ZkEntityConfigs
 from regent.zk.stores.producer_ids import ZkProducerIds
 
@@ -141,13 +146,12 @@ class KafkaEndpoint:
         """Return the limits of clients; raises ``RegentError`` if they contradict each other."""
         return kafka_limits(with_broker_config(self._settings, broker_config))
 
+    def _zookeeper_offsets(self, zookeeper: ZooKeeper) -> ZooKeeperOffsets:
+        max_metadata = self._settings.groups.offset_metadata_max_bytes
+        return ZooKeeperOffsets(ZkConsumerOffsets(zookeeper), self._calls, max_metadata)
+
     def _apis(self, served: Served) -> Sequence[KafkaApi]:
         replicas, cache, zookeeper = served.replica_manager, served.cache, served.zookeeper
-        described = described_settings(self._settings, self._broker_id, served.started)
-        entity_configs = ZkEntityConfigs(zookeeper)
-        configs = ZkConfigStore(zookeeper)
-        view = ConfigView(self._broker_id, cache, described, configs.read_configs)
-        brokers = BrokerConfigManager(entity_configs, KAFKA_SETTINGS, described, self._limits)
         may_create = self._settings.broker.auto_create_topics_enable
         create_missing = served.topics.create_missing if may_create else None
         producer_ids = ZkProducerIds(zookeeper, self._broker_id)
@@ -165,14 +169,7 @@ class KafkaEndpoint:
             *fetch_apis(replicas, cache, LISTENER),
             *offset_apis(replicas),
             *delete_records_apis(replicas),
-            *topic_apis(served.topics, lambda: _current_settings(view), self._calls),
-            *partition_apis(served.topics),
-            *config_apis(view, self._calls),
-            *config_change_apis(self._broker_id, served.topics, brokers, self._calls),
-            *client_quota_apis(
-                configs.read_client_quotas, entity_configs.change_config, self._calls
-            ),
-            *scram_credential_apis(configs.read_configs, configs.read_client_quotas, self._calls),
+            *self._apis_of_topics_and_configs(served),
             *find_coordinator_apis(
                 served.groups.partitions,
                 cache,
@@ -186,10 +183,28 @@ class KafkaEndpoint:
                 None if transactions is None else CoordinatorRequests(transactions.coordinator),
             ),
             *group_apis(groups),
-            *group_offset_apis(groups, cache),
+            *group_offset_apis(groups, cache, self._zookeeper_offsets(zookeeper)),
             *describe_producers_apis(replicas, cache, self._queries),
             *log_dir_apis(replicas, served.log_directories, served.log_mover, self._queries),
+            *acl_apis(),
+            *authentication_apis(),
+            *feature_apis(),
             *(() if transactions is None else _apis_of_transactions(transactions, served, groups)),
+        ]
+
+    def _apis_of_topics_and_configs(self, served: Served) -> Sequence[KafkaApi]:
+        described = described_settings(self._settings, self._broker_id, served.started)
+        configs, entities = ZkConfigStore(served.zookeeper), ZkEntityConfigs(served.zookeeper)
+        view = ConfigView(self._broker_id, served.cache, described, configs.read_configs)
+        brokers = BrokerConfigManager(entities, KAFKA_SETTINGS, described, self._limits)
+        quotas = configs.read_client_quotas
+        return [
+            *topic_apis(served.topics, lambda: _current_settings(view), self._calls),
+            *partition_apis(served.topics),
+            *config_apis(view, self._calls),
+            *config_change_apis(self._broker_id, served.topics, brokers, self._calls),
+            *client_quota_apis(quotas, entities.change_config, self._calls),
+            *scram_credential_apis(configs.read_configs, quotas, self._calls),
         ]
 
 

@@ -47,7 +47,7 @@ def controller_settings(settings: Settings) -> ControllerSettings:
 
 def replication_settings(settings: Settings) -> ReplicationSettings:
     """Return the settings of the replica manager."""
-    return _filled(ReplicationSettings, settings.broker)
+    return _filled(ReplicationSettings, settings.broker, settings.transactions)
 
 
 def group_config(settings: Settings) -> GroupConfig:

@@ -113,6 +113,7 @@ class BrokerTransactionService:
             send_markers=self._send_markers,
             take_block=take_block,
         )
+        self.marker_manager, self.loads = actor.marker_manager, actor.loads
         self._actor = launch(actor)
         replica_manager.observe_leaderships(self._on_leaderships)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from regent.core.setting import (
@@ -32,7 +32,8 @@ def _of_topics(default: Any, broker_name: str, meaning: str, **declared: Any) ->
 class LogConfig:
     """Kafka's topic settings of the same names with ``.`` for ``_``, and Kafka's defaults.
 
-    Sizes in bytes, times in milliseconds; ``retention_*`` -1: no limit.
+    Sizes in bytes, times in milliseconds; ``retention_*`` -1: no limit. A topic cannot override
+    ``producer_id_expiration_ms``.
     """
 
     cleanup_policy: str = _of_topics(
@@ -167,6 +168,15 @@ class LogConfig:
         limits=(1, LONG_MAX),
     )
 
+    producer_id_expiration_ms: int = setting(
+        DAY_MS,
+        "How long a producer that writes nothing to a partition is remembered there, unless it has"
+        " an open transaction.",
+        limits=(1, INT_MAX),
+        scope=Scope.CLUSTER_WIDE,
+        broker_name="producer.id.expiration.ms",
+    )
+
     @property
     def stamps_append_time(self) -> bool:
         """Whether records get the time at which they are appended."""
@@ -203,8 +213,9 @@ class LogConfig:
         default holds. A number outside the limits counts as the nearest one inside. Our tools write
         neither.
         """
-        names = [field.name for field in fields(self)]
-        return self._with({name: overrides.get(name.replace("_", ".")) for name in names})
+        return self._with(
+            {name: overrides.get(row.dotted_name) for name, row in TOPIC_LOG_SETTINGS.items()}
+        )
 
     def with_broker_config(self, config: Mapping[str, str]) -> LogConfig:
         """Return these settings with what a broker overrides (``/config/brokers/N``)."""
@@ -238,6 +249,7 @@ class CleanerSettings:
     """How a broker compacts logs. Mirrors ``CleanerConfig``."""
 
     log_cleaner_enable: bool = True
+    log_cleaner_threads: int = 1
     log_cleaner_backoff_ms: int = 15_000
     log_cleaner_dedupe_buffer_size: int = 134_217_728
     log_cleaner_io_buffer_size: int = 524_288
@@ -249,9 +261,14 @@ DEFAULT_CLEANER_SETTINGS = CleanerSettings()
 
 
 LOG_SETTINGS: Mapping[str, Setting] = {row.name: row for row in settings_of(DEFAULT_LOG_CONFIG)}
-"""The settings of a topic's logs by the names of their fields."""
+"""The settings of logs by the names of their fields."""
+
+TOPIC_LOG_SETTINGS: Mapping[str, Setting] = {
+    name: row for name, row in LOG_SETTINGS.items() if row.scope is Scope.TOPIC
+}
+"""Those that a topic may override."""
 
 BROKER_NAMES: Mapping[str, str] = {
     name: row.declared.broker_name or "" for name, row in LOG_SETTINGS.items()
 }
-"""The broker's setting (Kafka's name) that is the default of each topic setting, by its field."""
+"""The broker's setting (Kafka's name) that each of these has its value from, by its field."""

@@ -104,6 +104,16 @@ class ActiveProducer(NamedTuple):
     transaction_start_offset: int
 
 
+class ProducerSummary(NamedTuple):
+    """How many idempotent producers a log knows, and whether one has a late transaction.
+
+    It is open for so long that its coordinator must have lost it.
+    """
+
+    producers: int
+    has_late_transaction: bool
+
+
 class PartitionLog(Protocol):
     """One log. Mirrors ``kafka.log.UnifiedLog``."""
 
@@ -172,6 +182,10 @@ class PartitionLog(Protocol):
 
     def active_producers(self) -> Sequence[ActiveProducer]:
         """Return all idempotent producers that are known. Thread-safe."""
+        ...
+
+    def producer_summary(self, max_timeout_ms: int) -> ProducerSummary:
+        """Count the idempotent producers. Thread-safe, takes no lock."""
         ...
 
     def append_as_leader(

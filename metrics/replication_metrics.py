@@ -14,7 +14,7 @@ from dataclasses import fields
 
 from regent.actors.replica_fetcher_manager import ReplicaFetcherManager
 from regent.core.errors import StorageError
-from regent.core.replica_logs import PartitionLog
+from regent.core.replica_logs import PartitionLog, ProducerSummary
 from regent.core.replication.broker_topic_stats import TopicStats
 from regent.core.replication.partition import Partition, Role
 from regent.core.replication.replica_manager import ReplicaManager
@@ -32,6 +32,7 @@ _REPLICA = {"clientid": "Replica"}
 
 MAX_PARTITIONS = 20_000
 """A broker with more has no metrics for single partitions and topics."""
+_NO_PRODUCERS = ProducerSummary(0, has_late_transaction=False)
 _AT_ONCE = 200  # partitions; then other threads get their turn
 
 _MEANINGS: Mapping[str, str] = {
@@ -44,6 +45,10 @@ _MEANINGS: Mapping[str, str] = {
     ),
     "atminisrpartitioncount": ("led partitions with exactly min.insync.replicas in the ISR"),
     "reassigningpartitions": "led partitions that are being reassigned",
+    "partitionswithlatetransactionscount": (
+        "led partitions with a transaction that is open for longer than any may be"
+    ),
+    "produceridcount": "idempotent producers that hosted replicas know",
 }
 _TOPIC_MEANINGS: Mapping[str, str] = {
     "messages_in": "records that producers have appended",
@@ -60,7 +65,7 @@ def replication_metrics(replicas: ReplicaManager) -> Iterable[Family]:
     """Yield the metrics of hosted partitions, of ISR changes, and of each partition and topic."""
     hosted = list(replicas.partitions.values())
     led = [partition for partition in hosted if partition.role is Role.LEADER]
-    yield from _counts(hosted)
+    yield from _counts(hosted, replicas.max_transaction_timeout_ms)
     counters = replicas.counters
     for name, meaning, count in (
         ("isrexpandspersec", "replicas that joined an ISR again", counters.isr_expands),
@@ -89,9 +94,12 @@ def replication_metrics(replicas: ReplicaManager) -> Iterable[Family]:
         yield from _of_logs(hosted)
 
 
-def _counts(hosted: Collection[Partition]) -> Iterable[Family]:
+def _counts(hosted: Collection[Partition], max_timeout_ms: int) -> Iterable[Family]:
     counts, max_lag = Counter[str](), 0
     for number, partition in enumerate(hosted):
+        log = partition.log  # None: it has just failed
+        seen = _NO_PRODUCERS if log is None else log.producer_summary(max_timeout_ms)
+        counts["produceridcount"] += seen.producers
         if partition.role is Role.LEADER:
             size, least = len(partition.isr), _min_isr(partition)
             counts["leadercount"] += 1
@@ -99,6 +107,7 @@ def _counts(hosted: Collection[Partition]) -> Iterable[Family]:
             counts["underminisrpartitioncount"] += size < least
             counts["atminisrpartitioncount"] += size == least
             counts["reassigningpartitions"] += partition.assignment.is_being_reassigned
+            counts["partitionswithlatetransactionscount"] += seen.has_late_transaction
         else:
             counts["offlinereplicacount"] += partition.role is Role.OFFLINE
             max_lag = max(max_lag, partition.lag)

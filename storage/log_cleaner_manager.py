@@ -68,6 +68,11 @@ class LogCleanerManager:
             settings.log_cleaner_io_max_bytes_per_second, time.monotonic, self._wait
         )
 
+    def configure(self, settings: CleanerSettings) -> None:
+        """Follow changed settings: the rate at once, the others from the next cleaning on."""
+        self._settings = settings
+        self.throttle.bytes_per_s = settings.log_cleaner_io_max_bytes_per_second
+
     # --- the thread of the cleaner ---
 
     def clean_all(self) -> None:

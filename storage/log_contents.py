@@ -237,7 +237,12 @@ class LogContents:
 
         Also add what the transaction indexes of recovered segments lack.
         """
-        known = self.producers.restore(self.log_start_offset, self.log_end_offset, now_ms)
+        known = self.producers.restore(
+            self.log_start_offset,
+            self.log_end_offset,
+            now_ms,
+            self.config.producer_id_expiration_ms,
+        )
         if known >= self.log_end_offset:
             return
         for segment in self.segments_from(known):
@@ -247,6 +252,10 @@ class LogContents:
                     transactions.append(aborted)
             if segment is not self.active:
                 segment.seal()
+
+    def expire_producers(self, now_ms: int) -> None:
+        """Forget the producers that wrote nothing for long."""
+        self.producers.remove_expired(now_ms, self.config.producer_id_expiration_ms)
 
     # --- aborted transactions ---
 

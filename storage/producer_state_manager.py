@@ -17,7 +17,12 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from regent.core.errors import BadDataError, Errors, RecordsRefusedError
-from regent.core.replica_logs import NO_VERIFICATION, ActiveProducer, LastOfProducer
+from regent.core.replica_logs import (
+    NO_VERIFICATION,
+    ActiveProducer,
+    LastOfProducer,
+    ProducerSummary,
+)
 from regent.storage.aborted_transaction import AbortedTransaction
 from regent.storage.atomic_file import write_atomically
 from regent.storage.end_transaction_marker import EndTransactionMarker
@@ -26,7 +31,6 @@ from regent.storage.partition_transactions import PartitionTransactions
 from regent.storage.record_batch import INT32_MAX, NO_PRODUCER_EPOCH, NO_SEQUENCE, BatchHeader
 
 SNAPSHOT_SUFFIX = ".snapshot"
-PRODUCER_EXPIRATION_MS = 24 * 60 * 60 * 1000
 LATE_TRANSACTION_BUFFER_MS = 5 * 60 * 1000
 BATCHES_TO_RETAIN = 5  # of each producer: it may have this many requests in flight
 
@@ -101,9 +105,8 @@ class _Verification:
 class ProducerStateManager:
     """The producers of one log. Not thread-safe."""
 
-    def __init__(self, directory: Path, expiration_ms: int = PRODUCER_EXPIRATION_MS) -> None:
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._expiration_ms = expiration_ms
         self._producers: dict[int, ProducerStateEntry] = {}
         self._transactions = PartitionTransactions()
         self._verifications: dict[int, _Verification] = {}
@@ -136,12 +139,20 @@ class ProducerStateManager:
         return self._transactions.first_undecided_offset
 
     def has_late_transaction(self, now_ms: int, max_timeout_ms: int) -> bool:
-        """Whether a transaction is open for so long that its coordinator must have lost it."""
+        """Whether a transaction is open for so long that its coordinator must have lost it.
+
+        Another thread may ask, without a lock.
+        """
         producer_id = self._transactions.oldest_producer
-        if producer_id is None:
+        entry = None if producer_id is None else self._producers.get(producer_id)
+        if entry is None:
             return False
-        idle_ms = now_ms - self._producers[producer_id].last_timestamp
+        idle_ms = now_ms - entry.last_timestamp
         return idle_ms > max_timeout_ms + LATE_TRANSACTION_BUFFER_MS
+
+    def summary(self, now_ms: int, max_timeout_ms: int) -> ProducerSummary:
+        """See ``PartitionLog.producer_summary``."""
+        return ProducerSummary(len(self), self.has_late_transaction(now_ms, max_timeout_ms))
 
     def begin_verification(self, header: BatchHeader, now_ms: int) -> int:
         """Return the guard for ``check``; it changes when a batch or marker comes in between.
@@ -287,22 +298,24 @@ class ProducerStateManager:
         self._producers = other._producers
         self._transactions = other._transactions
 
-    def remove_expired(self, now_ms: int) -> None:
+    def remove_expired(self, now_ms: int, expiration_ms: int) -> None:
         """Remove producers that wrote nothing for ``expiration_ms`` and have no transaction."""
         expired = [
             producer_id
             for producer_id, entry in self._producers.items()
-            if not entry.has_transaction and now_ms - entry.last_timestamp >= self._expiration_ms
+            if not entry.has_transaction and now_ms - entry.last_timestamp >= expiration_ms
         ]
         for producer_id in expired:
             del self._producers[producer_id]
         for producer_id, verification in list(self._verifications.items()):
-            if now_ms - verification.timestamp >= self._expiration_ms:
+            if now_ms - verification.timestamp >= expiration_ms:
                 del self._verifications[producer_id]
 
     # --- snapshots ---
 
-    def restore(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> int:
+    def restore(
+        self, log_start_offset: int, log_end_offset: int, now_ms: int, expiration_ms: int
+    ) -> int:
         """Load the newest snapshot of an offset that is in the log.
 
         Return the offset from which the caller must replay the batches with ``update``. Delete
@@ -310,7 +323,7 @@ class ProducerStateManager:
         """
         self.retain_snapshots(range(log_start_offset, log_end_offset + 1))
         known = self.load_before(log_end_offset)
-        self.remove_expired(now_ms)
+        self.remove_expired(now_ms, expiration_ms)
         return log_start_offset if known is None else known
 
     def load_before(self, offset: int) -> int | None:

@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 from crc32c import crc32c
 
 from regent.core.compression import NONE, compressed, decompressed
+from regent.core.varints import read_varint, varint
 from regent.storage.record_batch import HEADER_SIZE, MAGIC, BatchHeader
 
 KeyAndValue: TypeAlias = tuple[bytes, bytes | None]
@@ -60,10 +61,10 @@ def build_batch(
 
 def _record(offset_delta: int, record: KeyAndValue) -> bytes:
     key, value = record
-    body = b"\x00\x00" + _varint(offset_delta << 1) + _varint(len(key) << 1) + key
-    body += _NULL if value is None else _varint(len(value) << 1) + value
+    body = b"\x00\x00" + varint(offset_delta << 1) + varint(len(key) << 1) + key
+    body += _NULL if value is None else varint(len(value) << 1) + value
     body += _NO_HEADERS
-    return _varint(len(body) << 1) + body
+    return varint(len(body) << 1) + body
 
 
 def keys_and_values(header: BatchHeader, batch: memoryview) -> Iterator[KeyAndValue]:
@@ -74,44 +75,18 @@ def keys_and_values(header: BatchHeader, batch: memoryview) -> Iterator[KeyAndVa
     data = decompressed(header.compression, batch[HEADER_SIZE:])
     at = 0
     for _ in range(header.record_count):
-        size, at = _read_varint(data, at)
+        size, at = read_varint(data, at)
         end = at + (size >> 1)
-        _, at = _read_varint(data, at + 1)  # after the attributes: the timestamp
-        _, at = _read_varint(data, at)  # the offset
-        length, at = _read_varint(data, at)
+        _, at = read_varint(data, at + 1)  # after the attributes: the timestamp
+        _, at = read_varint(data, at)  # the offset
+        length, at = read_varint(data, at)
         key_end = at + (length >> 1)
         is_keyless = bool(length & 1)
         key = data[at:key_end]
-        length, at = _read_varint(data, at if is_keyless else key_end)
+        length, at = read_varint(data, at if is_keyless else key_end)
         value = None if length & 1 else data[at : at + (length >> 1)]
         if end > len(data) or at + (length >> 1) > end:
             raise ValueError("a record exceeds its size")
         at = end
         if not is_keyless:
             yield key, value
-
-
-def _varint(number: int) -> bytes:
-    written = bytearray()
-    while number > 0x7F:
-        written.append(number & 0x7F | 0x80)
-        number >>= 7
-    written.append(number)
-    return bytes(written)
-
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a varint, and the position after it."""
-    byte = data[at]
-    if byte < 0x80:
-        return byte, at + 1
-    number = shift = 0
-    while True:
-        number |= (byte & 0x7F) << shift
-        at += 1
-        if byte < 0x80:
-            return number, at
-        byte = data[at]
-        shift += 7
-        if shift > 63:
-            raise ValueError("a varint of more than 10 bytes")

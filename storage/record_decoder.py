@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from regent.core.compression import decompressed
+from regent.core.varints import read_varint, varint, zigzag
 from regent.storage.record_batch import HEADER_SIZE, BatchHeader
 
 DecodedRecord: TypeAlias = tuple[int, int, int, int, bytes | None, bool]
@@ -91,27 +92,5 @@ def with_timestamp_delta(data: bytes, start: int, delta: int) -> bytes:
     size, at = read_varint(data, start)
     end = at + (size >> 1)
     _, after = read_varint(data, at + 1)
-    body = data[at : at + 1] + _varint(delta) + data[after:end]
-    return _varint(len(body)) + body
-
-
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a varint, without zigzag decoding, and the position after it."""
-    number = 0
-    for shift in range(0, 70, 7):
-        byte = data[at]
-        at += 1
-        number |= (byte & 127) << shift
-        if byte < 128:
-            return number, at
-    raise ValueError("a number of more than 10 bytes")
-
-
-def _varint(number: int) -> bytes:
-    left = (number << 1) ^ (number >> 63)
-    written = bytearray()
-    while left > 127:
-        written.append(left & 127 | 128)
-        left >>= 7
-    written.append(left)
-    return bytes(written)
+    body = data[at : at + 1] + varint(zigzag(delta)) + data[after:end]
+    return varint(len(body) << 1) + body

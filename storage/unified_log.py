@@ -28,6 +28,7 @@ from regent.core.replica_logs import (
     EpochEndOffset,
     LastOfProducer,
     OffsetOfTimestamp,
+    ProducerSummary,
 )
 from regent.storage.checkpoints import PARTITION_METADATA, write_topic_id
 from regent.storage.file_errors import sync
@@ -199,6 +200,10 @@ class UnifiedLog:
         with self._lock:
             return self._contents.producers.active()
 
+    def producer_summary(self, max_timeout_ms: int) -> ProducerSummary:
+        """Count the idempotent producers."""
+        return self._contents.producers.summary(self._wall_clock_ms(), max_timeout_ms)
+
     def append_as_leader(
         self,
         records: RecordBytes,
@@ -322,7 +327,7 @@ class UnifiedLog:
     def delete_old_segments(self, now_ms: int) -> int:
         """Apply retention, return how many segments were dropped, and close idle files."""
         with self.exclusively() as contents:
-            contents.producers.remove_expired(now_ms)
+            contents.expire_producers(now_ms)
             count = segments_to_delete(
                 [
                     SegmentSpan(end, segment.size, segment.largest_timestamp)
@@ -572,8 +577,7 @@ class UnifiedLog:
     def _flush_topic_id(self) -> None:
         """Flush the topic id of an empty log before the first append.
 
-        After a power failure, records without it would count as those of a new topic with the same
-        name.
+        After a power failure, records without it would count as those of a new topic of that name.
         """
         if self._contents.log_end_offset == 0:
             _flush_files(self.path / PARTITION_METADATA, self.path)

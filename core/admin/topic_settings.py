@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from itertools import chain
 from typing import Any
 
-from regent.core.log_config import DEFAULT_LOG_CONFIG
+from regent.core.log_config import TOPIC_LOG_SETTINGS
 from regent.core.setting import (
     LONG_MAX,
     ConfigType,
@@ -77,7 +77,7 @@ class OtherTopicSettings:
 
 TOPIC_SETTINGS: Mapping[str, Setting] = {
     row.dotted_name: row
-    for row in chain(settings_of(DEFAULT_LOG_CONFIG), settings_of(OtherTopicSettings()))
+    for row in chain(TOPIC_LOG_SETTINGS.values(), settings_of(OtherTopicSettings()))
 }
 """Every setting that a topic may override, by Kafka's names: all of Kafka 3.9."""
 

@@ -94,6 +94,7 @@ class ReplicaManager:
         self.broker_id = broker_id
         self._logs = logs
         self._cache = cache
+        self.max_transaction_timeout_ms = settings.transaction_max_timeout_ms
         self._max_answer_bytes = settings.replica_fetch_response_max_bytes
         self._lock = LockedCall(nullcontext() if lock is None else lock, self._end_call)
         self._delayed = delayed = DelayedOperationPurgatory()

@@ -18,6 +18,7 @@ class ReplicationSettings:
     replica_fetch_min_bytes: int = 1
     replica_fetch_max_bytes: int = 1024 * 1024  # of one partition
     replica_fetch_response_max_bytes: int = 10 * 1024 * 1024
+    transaction_max_timeout_ms: int = 900_000
 
     def fetch_request(self, broker_id: BrokerId) -> FetchRequest:
         """Return the fields that all fetches of a follower share."""

@@ -94,3 +94,13 @@ def test_a_timer_that_cancels_itself_is_not_called_again(scheduler: Scheduler):
     timers.append(RepeatingTimer(scheduler, 20, once))
     assert called.wait(TIMEOUT_S)
     assert scheduler.size == 0
+
+
+def test_a_repeating_timer_has_its_new_period_at_once(scheduler: Scheduler):
+    fired = threading.Event()
+    timer = RepeatingTimer(scheduler, FAR_MS, fired.set)
+    timer.set_period(1)
+    assert fired.wait(TIMEOUT_S)
+    timer.cancel()
+    timer.set_period(1)
+    assert scheduler.size == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -27,13 +28,18 @@ from regent.api.coordinator_requests import CoordinatorRequests
 from regent.api.find_coordinator import find_coordinator_apis
 from regent.api.group_offsets import group_offset_apis
 from regent.api.groups import group_apis
+from regent.api.zookeeper_offsets import ZooKeeperOffsets
 from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
 from regent.core.coordinator.partition_for import CoordinatorPartitions
+from regent.core.errors import SessionExpiredError
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.zk.stores.consumer_offsets import ZkConsumerOffsets
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer
 from tests.support.led_groups import LedGroups
 from tests.transport.kafka.wire import ask
 
 NONE, UNKNOWN_TOPIC, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR = 0, 3, 15, 16
+OFFSET_METADATA_TOO_LARGE, INVALID_GROUP_ID = 12, 24
 UNKNOWN_MEMBER_ID, INVALID_REQUEST, NON_EMPTY_GROUP, MEMBER_ID_REQUIRED = 25, 42, 68, 79
 GROUP_SUBSCRIBED_TO_TOPIC = 86
 ORDERS = b"\0\0\0\0\0\1\0\6orders\xff\xff\xff\xff"  # a subscription to it
@@ -48,10 +54,15 @@ class Group:
         self.created: list[str] = []
         self.apis = [
             *group_apis(requests),
-            *group_offset_apis(requests, led.cache),
+            *group_offset_apis(requests, led.cache, self.zookeeper_offsets(undo)),
             *find_coordinator_apis(led.partitions, led.cache, "PLAINTEXT", self.created.append),
         ]
-        self.member_id = ""
+        self.group_id, self.member_id = "g", ""
+
+    def zookeeper_offsets(self, undo: ExitStack) -> ZooKeeperOffsets:
+        self.zookeeper = FakeZooKeeper(FakeZooKeeperServer())
+        calls = undo.enter_context(ThreadPoolExecutor(2))
+        return ZooKeeperOffsets(ZkConsumerOffsets(self.zookeeper), calls, max_metadata=10)
 
     def join(self, version: int, member_id: str = "", instance_id: str | None = None) -> Any:
         request = JoinGroupRequest(
@@ -84,7 +95,9 @@ class Group:
         self.member_id = self.join(3).member_id
         assert self.sync().error_code == NONE
 
-    def commit(self, version: int, *partitions: int, **of_member: Any) -> dict[int, int]:
+    def commit(
+        self, version: int, *partitions: int, metadata: str = "m", **of_member: Any
+    ) -> dict[int, int]:
         topic = OffsetCommitRequest.OffsetCommitRequestTopic
         row = topic.OffsetCommitRequestPartition
         rows = [
@@ -93,12 +106,12 @@ class Group:
                 committed_offset=7,
                 committed_leader_epoch=3,
                 commit_timestamp=-1,
-                committed_metadata="m",
+                committed_metadata=metadata,
             )
             for number in partitions
         ]
         request = OffsetCommitRequest(
-            group_id="g",
+            group_id=self.group_id,
             retention_time_ms=-1,
             topics=[topic(name="orders", partitions=rows)],
             **{"generation_id_or_member_epoch": -1, "member_id": "", **of_member},
@@ -117,7 +130,7 @@ class Group:
         if partitions is not None:
             groups = [group.OffsetFetchRequestTopics(name="orders", partition_indexes=partitions)]
         request = OffsetFetchRequest(
-            group_id="g",
+            group_id=self.group_id,
             topics=topics,
             groups=[group(group_id="g", member_epoch=-1, topics=groups)],
             require_stable=False,
@@ -220,6 +233,44 @@ def test_positions_are_not_here_when_the_coordinator_is_not(version: int, group:
         assert (error, rows) == (NOT_COORDINATOR, [])
     else:
         assert [row.error_code for row in rows] == [NOT_COORDINATOR]
+
+
+def test_the_positions_of_version_0_are_in_zookeeper(group: Group):
+    assert group.commit(0, 0, 9) == {0: NONE, 9: UNKNOWN_TOPIC}
+    _, rows = group.fetch(0, [0, 1, 9])
+    assert [(row.partition_index, row.error_code, row.committed_offset) for row in rows] == [
+        (0, NONE, 7),
+        (1, UNKNOWN_TOPIC, -1),
+        (9, UNKNOWN_TOPIC, -1),
+    ]
+    node = group.zookeeper.get("/consumers/g/offsets/orders/0")
+    assert node is not None
+    assert node.data == b"7"
+    _, rows = group.fetch(1, [0])
+    assert [row.committed_offset for row in rows] == [-1]
+
+
+def test_too_much_metadata_is_refused_in_version_0_too(group: Group):
+    assert group.commit(0, 0, metadata="x" * 10) == {0: NONE}
+    assert group.commit(0, 0, metadata="\U0001f600" * 6) == {0: OFFSET_METADATA_TOO_LARGE}
+
+
+@pytest.mark.parametrize("group_id", ["", ".", "..", "a/b", "a\0b"])
+def test_a_group_that_cannot_be_a_znode_has_no_positions_in_zookeeper(group_id: str, group: Group):
+    group.group_id = group_id
+    assert group.commit(0, 0, 9) == {0: INVALID_GROUP_ID, 9: UNKNOWN_TOPIC}
+    _, rows = group.fetch(0, [0])
+    assert [row.error_code for row in rows] == [INVALID_GROUP_ID]
+
+
+def test_clients_ask_again_when_zookeeper_has_not_answered(group: Group):
+    def expire(call: Call) -> None:
+        raise SessionExpiredError("expired")
+
+    group.zookeeper.hook = expire
+    assert group.commit(0, 0) == {0: COORDINATOR_NOT_AVAILABLE}
+    _, rows = group.fetch(0, [0])
+    assert [row.error_code for row in rows] == [COORDINATOR_NOT_AVAILABLE]
 
 
 def test_only_positions_in_topics_that_nobody_consumes_are_deleted(group: Group):

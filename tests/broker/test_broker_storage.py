@@ -220,3 +220,41 @@ def test_a_thread_compacts_logs_until_the_broker_stops(stage: Stage, disk: Disk)
     assert values_in(storage.logs) == [b"2"]
     storage.close()
     assert not any("log-cleaner" in thread.name for thread in threading.enumerate())
+
+
+def test_a_running_cleaner_follows_the_settings_in_zookeeper(stage: Stage, disk: Disk) -> None:
+    storage = disk.open(
+        log_cleanup_policy="compact",
+        log_cleaner_threads=2,
+        log_cleaner_backoff_ms=86_400_000,
+        log_cleaner_min_cleanable_ratio=0.0,
+        log_segment_bytes=100,
+    )
+    manager = lead(stage, storage.logs)
+    for value in (b"1", b"2", b"3"):
+        records = {PARTITION: batch(value, key=b"key")}
+        manager.produce(ACKS_LEADER, records, monotonic_ms(), lambda _: None)
+    manager.checkpoint_high_watermarks()
+    storage.start_maintenance(manager, lambda: None)
+    storage.configure({"log.cleaner.backoff.ms": "1", "log.cleaner.threads": "4"})
+    log = storage.logs.get(PARTITION)
+    assert log is not None
+    eventually(lambda: log.first_dirty == 2, "the closed segments are clean", TIMEOUT_S)
+    assert sum("log-cleaner" in thread.name for thread in threading.enumerate()) == 1
+
+
+def test_the_limits_of_a_cleaner_change_while_it_runs(disk: Disk) -> None:
+    storage = disk.open()
+    cleaner, by_default = storage.logs.cleaner, storage.logs.cleaner.new_map().max_keys
+    storage.configure(
+        {
+            "log.cleaner.dedupe.buffer.size": "1600000",
+            "log.cleaner.io.buffer.load.factor": "0.45",
+            "log.cleaner.io.max.bytes.per.second": "1000.5",
+            "log.cleaner.io.buffer.size": "1",
+        }
+    )
+    assert cleaner.new_map().max_keys == 4_500
+    assert cleaner.throttle.bytes_per_s == 1_000.5
+    storage.configure({})
+    assert cleaner.new_map().max_keys == by_default

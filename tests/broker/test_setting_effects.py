@@ -49,7 +49,7 @@ from regent.core.controller.effects import ScheduleEvent
 from regent.core.controller.events import CheckBrokers, RegisterBrokerAndReelect
 from regent.core.controller.states import PartitionState
 from regent.core.errors import Errors, RecordsRefusedError, RegentError
-from regent.core.log_config import DEFAULT_LOG_CONFIG, LOG_SETTINGS
+from regent.core.log_config import DEFAULT_LOG_CONFIG, TOPIC_LOG_SETTINGS
 from regent.core.protocol.control import UpdateMetadataBroker
 from regent.core.protocol.controller import ControlledShutdownRequest, ControlledShutdownResponse
 from regent.core.protocol.topics import (
@@ -184,6 +184,16 @@ def tombstones_left(settings: Settings, place: Place) -> bool:
     clean(logs, HOUR_MS)
     data = log.read(0, 1 << 20, log.log_end_offset, at_least_one=True).read()
     return records_of(data)[0].value is None
+
+
+def is_producer_known(settings: Settings, place: Place) -> bool:
+    """Return whether a producer is known an hour after its record."""
+    logs = machine(settings, place)
+    log = create(logs.logs)
+    send(log, b"record", producer_id=7, producer_epoch=0, base_sequence=0)
+    logs.clock.now_ms = TIMESTAMP_MS + HOUR_MS
+    logs.logs.clean_up()
+    return log.last_of_producer(7) is not None
 
 
 def fill_keyed(log: UnifiedLog, count: int) -> None:
@@ -348,6 +358,7 @@ LOGS: dict[str, Effect] = {
     "log_cleaner_delete_retention_ms": Effect(1, tombstones_left, True, False, COMPACT),
     "min_insync_replicas": Effect(2, acknowledged_by_one, True, False),
     "message_max_bytes": Effect(50, lambda s, _: refused(s), None, Errors.MESSAGE_TOO_LARGE),
+    "producer_id_expiration_ms": Effect(HOUR_MS, is_producer_known, True, False),
     "log_retention_ms": Effect(HOUR_MS - 1, deleted, 0, 2),
     "log_retention_bytes": Effect(100, deleted, 0, 1),
     "log_segment_delete_delay_ms": Effect(180_000, removed_logs_left, 0, 1),
@@ -868,6 +879,7 @@ ELSEWHERE = {
     ("groups", "offsets_topic_compression_codec"): "tests/actors/test_group_coordinator.py",
     ("groups", "offsets_load_buffer_size"): "tests/actors/test_group_coordinator.py",
     ("groups", "offsets_commit_timeout_ms"): "tests/actors/test_group_coordinator.py",
+    ("log", "log_cleaner_threads"): "tests/broker/test_broker_storage.py",
     ("broker", "rack"): "tests/broker/test_broker_process.py",
     ("broker", "isr_change_protocol"): "tests/broker/test_replication.py",
     ("broker", "queued_max_request_bytes"): "tests/broker/test_kafka_endpoint.py",
@@ -908,9 +920,9 @@ def test_a_setting_that_is_checked_elsewhere_is_named_there(table: str, name: st
     assert name in words
 
 
-@pytest.mark.parametrize("name", LOG_SETTINGS)
+@pytest.mark.parametrize("name", TOPIC_LOG_SETTINGS)
 def test_a_topic_overrides_the_setting_of_its_logs(name: str) -> None:
-    row = LOG_SETTINGS[name]
+    row = TOPIC_LOG_SETTINGS[name]
     other: object = row.limits[1] if row.limits and row.default < row.limits[1] else 7
     if row.default is True:
         other = False
@@ -922,6 +934,12 @@ def test_a_topic_overrides_the_setting_of_its_logs(name: str) -> None:
 
 FOLLOWED_ELSEWHERE = {
     "unclean.leader.election.enable": "tests/core/admin/test_config_changes.py",
+    "log.cleaner.threads": "tests/broker/test_broker_storage.py",
+    "log.cleaner.backoff.ms": "tests/broker/test_broker_storage.py",
+    "log.cleaner.dedupe.buffer.size": "tests/broker/test_broker_storage.py",
+    "log.cleaner.io.buffer.load.factor": "tests/broker/test_broker_storage.py",
+    "log.cleaner.io.buffer.size": "tests/broker/test_broker_storage.py",
+    "log.cleaner.io.max.bytes.per.second": "tests/broker/test_broker_storage.py",
     "max.connections": "tests/transport/kafka/test_listener.py",
     "max.connections.per.ip": "tests/broker/test_kafka_endpoint.py",
     "max.connections.per.ip.overrides": "tests/broker/test_kafka_endpoint.py",
@@ -943,7 +961,7 @@ def test_running_logs_follow_the_cluster_wide_settings() -> None:
 
 def test_every_other_topic_setting_with_an_effect_is_known() -> None:
     others = {name for name, row in TOPIC_SETTINGS.items() if has_effect(row)}
-    others -= {row.dotted_name for row in LOG_SETTINGS.values()}
+    others -= {row.dotted_name for row in TOPIC_LOG_SETTINGS.values()}
     assert others == {
         "unclean.leader.election.enable",  # tests/core/controller/test_partition_state_machine.py
         "leader.replication.throttled.replicas",  # tests/core/replication/test_replication_quota.py

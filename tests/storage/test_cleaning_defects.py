@@ -67,7 +67,7 @@ def partial_map_for_all() -> Patch:
 DEFECTS: list[tuple[Callable[[], Patch], int]] = [
     (past_high_watermark, 10),
     (tombstones_at_once, 10),
-    (horizon_of_now, 22),
+    (horizon_of_now, 20),
     (no_empty_batches, 32),
     (partial_map_for_all, 18),
 ]

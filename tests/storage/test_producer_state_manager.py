@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regent.core.errors import Errors, RecordsRefusedError, StorageError
+from regent.core.setting import DAY_MS
 from regent.storage.end_transaction_marker import EndTransactionMarker
 from regent.storage.producer_state_manager import (
     BATCHES_TO_RETAIN,
-    PRODUCER_EXPIRATION_MS,
     ProducerStateManager,
 )
 from regent.storage.record_batch import BatchHeader, read_header
@@ -247,9 +247,9 @@ def test_producers_without_writes_for_a_day_are_removed(state: ProducerStateMana
     state.update(header(0))
     state.update(header(0, producer_id=8, timestamp_ms=NOW_MS + 1))
     state.update(header(0, producer_id=9, attributes=0x10))
-    state.remove_expired(NOW_MS + PRODUCER_EXPIRATION_MS - 1)
+    state.remove_expired(NOW_MS + DAY_MS - 1, DAY_MS)
     assert len(state) == 3
-    state.remove_expired(NOW_MS + PRODUCER_EXPIRATION_MS)
+    state.remove_expired(NOW_MS + DAY_MS, DAY_MS)
     assert state.entry(PRODUCER) is None
     assert state.entry(8) is not None
     assert state.entry(9) is not None  # its transaction is not over
@@ -289,7 +289,7 @@ def test_producers_continue_after_a_snapshot(
         )
     state.take_snapshot(50)
     again = ProducerStateManager(state.directory)
-    assert again.restore(0, 50, NOW_MS) == 50
+    assert again.restore(0, 50, NOW_MS, DAY_MS) == 50
     assert len(again) == len(producers)
     for producer_id in producers:
         assert again.entry(producer_id) == state.entry(producer_id)
@@ -302,7 +302,7 @@ def test_a_repeated_batch_is_recognized_after_a_snapshot_and_later_batches(
         state.update(header(i, offset=i))
     state.take_snapshot(BATCHES_TO_RETAIN + 2)
     again = ProducerStateManager(tmp_path)
-    again.restore(0, BATCHES_TO_RETAIN + 2, NOW_MS)
+    again.restore(0, BATCHES_TO_RETAIN + 2, NOW_MS, DAY_MS)
     for i in range(2, BATCHES_TO_RETAIN + 2):
         known = again.check([header(i)])
         assert known is not None
@@ -318,7 +318,7 @@ def test_a_snapshot_has_no_batches_of_former_producer_epochs(
     state.update(header(0, offset=1, epoch=2))
     state.take_snapshot(2)
     again = ProducerStateManager(tmp_path)
-    again.restore(0, 2, NOW_MS)
+    again.restore(0, 2, NOW_MS, DAY_MS)
     assert again.entry(PRODUCER) == state.entry(PRODUCER)
 
 
@@ -329,12 +329,12 @@ def test_the_newest_snapshot_within_the_log_counts(
         state.update(header(i, offset=offset - 1))
         state.take_snapshot(offset)
     again = ProducerStateManager(tmp_path)
-    assert again.restore(0, 29, NOW_MS) == 20
+    assert again.restore(0, 29, NOW_MS, DAY_MS) == 20
     assert again.check([header(2)]) is None
     assert again.snapshot_offsets() == [10, 20]  # the log does not reach the other one any more
-    assert again.restore(15, 29, NOW_MS) == 20
+    assert again.restore(15, 29, NOW_MS, DAY_MS) == 20
     assert again.snapshot_offsets() == [20]
-    assert again.restore(21, 29, NOW_MS) == 21
+    assert again.restore(21, 29, NOW_MS, DAY_MS) == 21
     assert again.snapshot_offsets() == []
     assert len(again) == 0
 
@@ -353,7 +353,7 @@ def test_a_snapshot_with_any_byte_changed_or_cut_is_ignored(
     for data in damaged:
         snapshot(tmp_path, 20).write_bytes(data)
         again = ProducerStateManager(tmp_path)
-        assert again.restore(0, 25, NOW_MS) == 10
+        assert again.restore(0, 25, NOW_MS, DAY_MS) == 10
         assert again.snapshot_offsets() == [10]
         assert again.check([header(1)]) is None
 
@@ -362,7 +362,7 @@ def test_expired_producers_do_not_return(state: ProducerStateManager, tmp_path: 
     state.update(header(0, offset=9))
     state.take_snapshot(10)
     again = ProducerStateManager(tmp_path)
-    assert again.restore(0, 10, NOW_MS + PRODUCER_EXPIRATION_MS) == 10
+    assert again.restore(0, 10, NOW_MS + DAY_MS, DAY_MS) == 10
     assert len(again) == 0
 
 

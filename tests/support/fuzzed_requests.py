@@ -15,6 +15,12 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from regent.transport.kafka.api import FIRST_FLEXIBLE_VERSION, KafkaApiKey
+from tests.support.delegation_token_messages import (
+    CreateDelegationTokenRequest,
+    DescribeDelegationTokenRequest,
+    ExpireDelegationTokenRequest,
+    RenewDelegationTokenRequest,
+)
 from tests.support.record_batches import batch
 
 with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
@@ -23,11 +29,14 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         AlterConfigsRequest,
         AlterPartitionReassignmentsRequest,
         AlterReplicaLogDirsRequest,
+        CreateAclsRequest,
         CreatePartitionsRequest,
         CreateTopicsRequest,
+        DeleteAclsRequest,
         DeleteGroupsRequest,
         DeleteRecordsRequest,
         DeleteTopicsRequest,
+        DescribeAclsRequest,
         DescribeClientQuotasRequest,
         DescribeClusterRequest,
         DescribeConfigsRequest,
@@ -41,6 +50,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         ListGroupsRequest,
         ListPartitionReassignmentsRequest,
         ListTransactionsRequest,
+        UpdateFeaturesRequest,
     )
     from kafka.protocol.consumer import (
         FetchRequest,
@@ -67,6 +77,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         TxnOffsetCommitRequest,
         WriteTxnMarkersRequest,
     )
+    from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 TOPIC = "t"
 WAIT_S = 10.0
@@ -76,6 +87,7 @@ CLIENT_ID = b"fuzz"
 
 _CONFIG = {"name": "retention.ms", "value": "100000"}
 _PRODUCER = {"producer_id": 1, "producer_epoch": 0}
+_ANY_OPERATION = {"operation": 1, "permission_type": 1}
 _MEMBER = {"group_id": "g", "member_id": "m", "group_instance_id": "i"}
 GENUINE: Sequence[tuple[Any, Mapping[str, Any]]] = (
     (
@@ -354,6 +366,71 @@ GENUINE: Sequence[tuple[Any, Mapping[str, Any]]] = (
         ListTransactionsRequest,
         {"state_filters": ["Ongoing"], "producer_id_filters": [1], "duration_filter": -1},
     ),
+    (
+        DescribeAclsRequest,
+        {
+            "resource_type_filter": 1,
+            "resource_name_filter": None,
+            "principal_filter": None,
+            "host_filter": None,
+            **_ANY_OPERATION,
+        },
+    ),
+    (
+        CreateAclsRequest,
+        {
+            "creations": [
+                {
+                    "resource_type": 2,
+                    "resource_name": TOPIC,
+                    "resource_pattern_type": 3,
+                    "principal": "User:a",
+                    "host": "*",
+                    "operation": 3,
+                    "permission_type": 3,
+                }
+            ]
+        },
+    ),
+    (
+        DeleteAclsRequest,
+        {
+            "filters": [
+                {
+                    "resource_type_filter": 2,
+                    "resource_name_filter": TOPIC,
+                    "pattern_type_filter": 3,
+                    "principal_filter": "User:a",
+                    "host_filter": "*",
+                    **_ANY_OPERATION,
+                }
+            ]
+        },
+    ),
+    (SaslHandshakeRequest, {"mechanism": "PLAIN"}),
+    (SaslAuthenticateRequest, {"auth_bytes": b"\0a\0b"}),
+    (
+        CreateDelegationTokenRequest,
+        {
+            "owner_principal_type": "User",
+            "owner_principal_name": "a",
+            "renewers": [{"principal_type": "User", "principal_name": "b"}],
+            "max_lifetime_ms": -1,
+        },
+    ),
+    (RenewDelegationTokenRequest, {"hmac": b"h", "renew_period_ms": -1}),
+    (ExpireDelegationTokenRequest, {"hmac": b"h", "expiry_time_period_ms": -1}),
+    (
+        DescribeDelegationTokenRequest,
+        {"owners": [{"principal_type": "User", "principal_name": "a"}]},
+    ),
+    (
+        UpdateFeaturesRequest,
+        {
+            "timeout_ms": 100,
+            "feature_updates": [{"feature": "f", "max_version_level": 1, "allow_downgrade": False}],
+        },
+    ),
 )
 
 
@@ -395,8 +472,6 @@ def genuine_requests(advertised: Mapping[int, Advertised]) -> list[bytes]:
     missing = set(advertised)
     for kind, values in GENUINE:
         key = kind.API_KEY
-        if key not in advertised:  # an endpoint alone serves no transactions
-            continue
         missing.discard(key)
         for version in range(advertised[key].min_version, advertised[key].max_version + 1):
             body = bytes(_build(kind, values).encode(version=version))

@@ -27,6 +27,7 @@ from regent.core.replica_logs import (
     EpochEndOffset,
     LastOfProducer,
     OffsetOfTimestamp,
+    ProducerSummary,
 )
 from tests.support.cluster_notes import NotesInMemory
 from tests.support.producer_sequences import ProducerSequences
@@ -172,6 +173,16 @@ class MemoryLog:
     def active_producers(self) -> Sequence[ActiveProducer]:
         """Return all idempotent producers."""
         return self._sequences.active()
+
+    def producer_summary(self, max_timeout_ms: int) -> ProducerSummary:
+        """A late producer has a transaction, and wrote nothing for so long and 5 minutes."""
+        active = self._sequences.active()
+        is_any_late = any(
+            producer.transaction_start_offset >= 0
+            and self._now_ms() - producer.last_timestamp_ms > max_timeout_ms + 300_000
+            for producer in active
+        )
+        return ProducerSummary(len(active), is_any_late)
 
     def append_as_leader(
         self,

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
+from typing import Any
 
+from regent.actors.request_channel import RequestChannel
 from regent.actors.request_router import RequestRouter
 from regent.actors.scheduler import Scheduler
+from regent.actors.transaction_markers import PartitionMarkers
 from regent.broker.broker_settings import LISTENER, StartedBroker
 from regent.broker.group_service import BrokerGroupService
 from regent.broker.kafka_endpoint import KafkaEndpoint, Served
 from regent.broker.topic_service import BrokerTopicService
+from regent.broker.transaction_service import BrokerTransactionService
 from regent.config.settings import Settings
+from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from regent.core.protocol.control import UpdateMetadataBroker, UpdateMetadataEndPoint
 from regent.core.quota.quota_managers import QuotaManagers
 from regent.core.replica_logs import ReplicaLogs
@@ -22,19 +27,19 @@ from regent.storage.log_manager import LogManager
 from regent.transport.kafka.metrics import Closed
 from regent.transport.server import ControlServer
 from regent.transport.sockets import new_context
+from regent.zk.stores.producer_ids import ZkProducerIds
 from tests.support.controller_parts import Tree, topic_id
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.led_partitions import lead
 from tests.support.stage import Stage
 
 BROKER = 0
-TOPIC_ID = topic_id(1)
 
 
 class ServedEndpoint:
     """Broker 0, the only one and the controller; it leads partition 0 of ``topic``.
 
-    ``stack`` closes its resources.
+    It coordinates all groups and transactions. ``stack`` closes its resources.
     """
 
     def __init__(
@@ -53,6 +58,15 @@ class ServedEndpoint:
         groups = BrokerGroupService(settings, cache)
         groups.start(self.replica_manager, scheduler)
         stack.callback(groups.stop)
+        transactions = BrokerTransactionService(BROKER, settings, cache, _no_channel)
+        transactions.start(
+            self.replica_manager,
+            scheduler,
+            target=PartitionMarkers(self.replica_manager, scheduler, timeout_ms=1_000),
+            groups=groups.coordinator,
+            take_block=ZkProducerIds(zookeeper, BROKER).take_block,
+        )
+        stack.callback(transactions.stop)
         topics = BrokerTopicService(context, BROKER, settings, scheduler)
         stack.callback(topics.stop)
         self.topics = topics
@@ -81,6 +95,7 @@ class ServedEndpoint:
                 started,
                 disk,
                 ReplicaAlterLogDirsManager(self.replica_manager, disk.moves),
+                transactions,
             )
         )
 
@@ -91,7 +106,12 @@ class ServedEndpoint:
         return {} if metrics is None else dict(+metrics.closed)
 
     def _lead(self, topic: str, control_endpoint: str) -> None:
-        self.tree.put_topic(topic, {0: (BROKER,)}, TOPIC_ID)
         kafka = UpdateMetadataEndPoint(LISTENER, "127.0.0.1", self.port, LISTENER)
         alive = UpdateMetadataBroker(BROKER, -1, (kafka,), None, control_endpoint, None)
-        lead(self.replica_manager, alive, {topic: 1}, (BROKER,), topic_id=TOPIC_ID)
+        for number, name in enumerate((topic, GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC), 1):
+            self.tree.put_topic(name, {0: (BROKER,)}, topic_id(number))
+            lead(self.replica_manager, alive, {name: 1}, (BROKER,), topic_id=topic_id(number))
+
+
+def _no_channel(endpoint: str) -> RequestChannel[Any]:
+    raise AssertionError(f"a request to {endpoint}")

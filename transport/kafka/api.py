@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, TypeAlias
+from functools import partial
+from typing import Final, TypeAlias, TypeVar
 
 from regent.core.records import RecordBytes, Records
 from regent.transport.kafka.primitives import Reader, Writer
 from regent.transport.kafka.throttle import Throttle
+
+S = TypeVar("S")
 
 
 class KafkaApiKey(IntEnum):
@@ -29,6 +32,7 @@ class KafkaApiKey(IntEnum):
     SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -40,11 +44,19 @@ class KafkaApiKey(IntEnum):
     END_TXN = 26
     WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
+    CREATE_DELEGATION_TOKEN = 38
+    RENEW_DELEGATION_TOKEN = 39
+    EXPIRE_DELEGATION_TOKEN = 40
+    DESCRIBE_DELEGATION_TOKEN = 41
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
@@ -54,6 +66,7 @@ class KafkaApiKey(IntEnum):
     DESCRIBE_CLIENT_QUOTAS = 48
     ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
@@ -76,6 +89,7 @@ FIRST_FLEXIBLE_VERSION: Final[Mapping[KafkaApiKey, int]] = {
     KafkaApiKey.SYNC_GROUP: 4,
     KafkaApiKey.DESCRIBE_GROUPS: 5,
     KafkaApiKey.LIST_GROUPS: 3,
+    KafkaApiKey.SASL_HANDSHAKE: NEVER_FLEXIBLE,
     KafkaApiKey.API_VERSIONS: 3,
     KafkaApiKey.CREATE_TOPICS: 5,
     KafkaApiKey.DELETE_TOPICS: 4,
@@ -87,11 +101,19 @@ FIRST_FLEXIBLE_VERSION: Final[Mapping[KafkaApiKey, int]] = {
     KafkaApiKey.END_TXN: 3,
     KafkaApiKey.WRITE_TXN_MARKERS: 1,
     KafkaApiKey.TXN_OFFSET_COMMIT: 3,
+    KafkaApiKey.DESCRIBE_ACLS: 2,
+    KafkaApiKey.CREATE_ACLS: 2,
+    KafkaApiKey.DELETE_ACLS: 2,
     KafkaApiKey.DESCRIBE_CONFIGS: 4,
     KafkaApiKey.ALTER_CONFIGS: 2,
     KafkaApiKey.ALTER_REPLICA_LOG_DIRS: 2,
     KafkaApiKey.DESCRIBE_LOG_DIRS: 2,
+    KafkaApiKey.SASL_AUTHENTICATE: 2,
     KafkaApiKey.CREATE_PARTITIONS: 2,
+    KafkaApiKey.CREATE_DELEGATION_TOKEN: 2,
+    KafkaApiKey.RENEW_DELEGATION_TOKEN: 2,
+    KafkaApiKey.EXPIRE_DELEGATION_TOKEN: 2,
+    KafkaApiKey.DESCRIBE_DELEGATION_TOKEN: 2,
     KafkaApiKey.DELETE_GROUPS: 2,
     KafkaApiKey.ELECT_LEADERS: 2,
     KafkaApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
@@ -101,6 +123,7 @@ FIRST_FLEXIBLE_VERSION: Final[Mapping[KafkaApiKey, int]] = {
     KafkaApiKey.DESCRIBE_CLIENT_QUOTAS: 1,
     KafkaApiKey.ALTER_CLIENT_QUOTAS: 1,
     KafkaApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: 0,
+    KafkaApiKey.UPDATE_FEATURES: 0,
     KafkaApiKey.DESCRIBE_CLUSTER: 0,
     KafkaApiKey.DESCRIBE_PRODUCERS: 0,
     KafkaApiKey.DESCRIBE_TRANSACTIONS: 0,
@@ -155,7 +178,9 @@ class UnansweredRequestError(Exception):
 KafkaAnswer: TypeAlias = Sequence[RecordBytes | Records] | None
 """The body of the response, in pieces; None: no response is sent (acks=0)."""
 
-KafkaHandler: TypeAlias = Callable[[KafkaRequest], Awaitable[KafkaAnswer]]
+Answering: TypeAlias = Awaitable[KafkaAnswer]
+
+KafkaHandler: TypeAlias = Callable[[KafkaRequest], Answering]
 """Runs on the listener's event loop and must not block it.
 
 The handlers of one connection begin and answer in the order of its requests. A handler may begin
@@ -172,3 +197,10 @@ class KafkaApi:
     min_version: int
     max_version: int
     handle: KafkaHandler
+
+
+def apis_of(
+    served: S, rows: Iterable[tuple[KafkaApiKey, int, Callable[[S, KafkaRequest], Answering]]]
+) -> list[KafkaApi]:
+    """Return APIs, each with its last version: the first is 0. Their handlers get ``served``."""
+    return [KafkaApi(key, 0, last, partial(handle, served)) for key, last, handle in rows]

@@ -406,6 +406,7 @@ class GroupCoordinator:
         """
         complete = {member_id: assignments.get(member_id, b"") for member_id in group.members}
         generation_id = group.assigned_generation_id = group.generation_id
+        self.manager.completed_rebalances += 1
 
         def stored(error: Errors) -> None:
             is_current = group.state is COMPLETING_REBALANCE

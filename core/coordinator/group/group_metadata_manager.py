@@ -142,7 +142,7 @@ class GroupMetadataManager:
         self.groups: dict[str, GroupMetadata] = {}
         self.is_active = False
         """Whether the coordinator was started, and is not stopping."""
-        self.commits = 0
+        self.commits = self.expirations = self.deletions = self.completed_rebalances = 0
         """How many positions were committed since the start."""
         self._config = config
         self._log = log
@@ -390,6 +390,8 @@ class GroupMetadataManager:
 
         def deleted(error: Errors) -> None:
             answers = {**errors, **dict.fromkeys(unused, Errors.NONE)}
+            if error is Errors.NONE:
+                self.deletions += sum(value is not None for value in values.values())
             respond(DeleteOffsetsResult(error, answers if error is Errors.NONE else {}))
 
         values = {tp: group.offsets.committed.get(tp) for tp in unused}
@@ -458,6 +460,7 @@ class GroupMetadataManager:
             count += len(expired)
             if expired or (group.state is EMPTY and group.offsets.has_only(())):
                 self._delete(group, expired, lambda _error: None, acks=ACKS_NONE)
+        self.expirations += count
         return count
 
     def _expired(self, group: GroupMetadata) -> Iterable[tuple[TopicPartition, CommittedOffset]]:

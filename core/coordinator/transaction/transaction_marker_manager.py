@@ -126,6 +126,17 @@ class TransactionMarkerManager:
         """Whether ``retry`` has something to do."""
         return bool(self._waiting or self._appends)
 
+    @property
+    def unknown_destination_count(self) -> int:
+        """How many markers wait for a leader. Thread-safe."""
+        leaders = (self._leader_of(entry.marker.partitions[0]) for entry in list(self._waiting))
+        return sum(leader is None or leader == NO_LEADER for leader in leaders)
+
+    @property
+    def refused_append_count(self) -> int:
+        """How many ends of transactions the log has refused, and must take yet. Thread-safe."""
+        return len(self._appends)
+
     # --- begin and end ---
 
     def add(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from regent.core.errors import Errors
 from tests.conformance.coordinators.suite import Step, Suite
+from tests.conformance.fields import UnknownInCaseError
 
 
 class SimulatedAppends:
@@ -14,22 +16,30 @@ class SimulatedAppends:
     def __init__(self) -> None:
         self._results: list[tuple[Errors, int | None]] = []
         self._holds = False
+        self._refusal: Errors | None = None
         self._held: list[Callable[[Errors], None]] = []
 
     def answer(self, finish: Callable[[Errors], None]) -> None:
         """Call ``finish`` with the outcome, now or when the case lets go."""
-        if self._holds:
+        if self._refusal is not None:
+            finish(self._refusal)
+        elif self._holds:
             self._held.append(finish)
         else:
             finish(self._next_result())
 
     def will_answer(self, error: Errors, times: int | None) -> None:
         """The next appends have this outcome; ``times`` None: all."""
+        if self._results and self._results[-1][1] is None:
+            del self._results[-1]
         self._results.append((error, times))
 
-    def will_answer_next(self, error: Errors) -> None:
-        """The very next append has this outcome."""
-        self._results.insert(0, (error, 1))
+    @contextmanager
+    def refusing(self, error: Errors) -> Iterator[None]:
+        """Let appends fail at once, whatever else the case says."""
+        self._refusal = error
+        yield
+        self._refusal = None
 
     def hold(self) -> None:
         """Leave appends unanswered."""
@@ -58,19 +68,25 @@ class SimulatedAppends:
 
 
 class CoordinatorSuite(Suite):
-    """A coordinator over a simulated ``log``; the method of a step has its name, behind ``_``."""
+    """A coordinator over a simulated ``log``; the method of a step has its name, behind ``do_``."""
 
     log: SimulatedAppends
 
     def do(self, step: Step) -> None:
         self.ask(step)
-        getattr(self, f"_{step['do']}")(step)
+        verb = getattr(self, f"do_{step['do']}", None)
+        if verb is None:
+            raise UnknownInCaseError(step["do"])
+        verb(step)
 
-    def _appends(self, step: Step) -> None:
+    def do_appends(self, step: Step) -> None:
         self.log.will_answer(Errors[step["result"]], step.get("times"))
 
-    def _hold(self, step: Step) -> None:
+    def do_hold(self, step: Step) -> None:
         self.log.hold()
 
-    def _finish(self, step: Step) -> None:
+    def do_finish(self, step: Step) -> None:
         self.log.finish(Errors[step["result"]])
+
+    def do_finish_one(self, step: Step) -> None:
+        self.log.finish_one(step["index"], Errors[step["result"]])

@@ -41,9 +41,11 @@ from regent.core.protocol.groups import (
     SyncGroup,
 )
 from tests.conformance.coordinators.coordinator_suite import CoordinatorSuite, SimulatedAppends
-from tests.conformance.coordinators.suite import Step, named, partition_of
+from tests.conformance.coordinators.suite import ReadMapping, SeenSet, Step, named, partition_of
+from tests.conformance.fields import WholeMap
 
 PARTITION = 0
+FIRST_LEAVE_OF_SEVERAL = 3
 Batch = tuple[int, int | None, Any]  # offset, producer of a transaction, what is in it
 
 
@@ -150,11 +152,11 @@ def log_batch(log: SimulatedLog, row: Mapping[str, Any]) -> None:
 
 def stored_group(row: Mapping[str, Any]) -> StoredGroup:
     return StoredGroup(
-        row["type"] or "",
-        row["generation"],
-        row["protocol"],
-        row["leader"],
-        row["timestamp"],
+        row.get("type") or "",
+        row.get("generation", 0),
+        row.get("protocol"),
+        row.get("leader"),
+        row.get("timestamp", -1),
         tuple(
             StoredMember(
                 member["id"],
@@ -166,7 +168,7 @@ def stored_group(row: Mapping[str, Any]) -> StoredGroup:
                 subscription(member["topics"]) if "topics" in member else b"\xff",
                 bytes.fromhex(member.get("assignment", "")),
             )
-            for member in row["members"]
+            for member in row.get("members", ())
         ),
     )
 
@@ -187,10 +189,9 @@ class GroupSuite(CoordinatorSuite):
 
     log: SimulatedLog
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    def __init__(self, given: ReadMapping) -> None:
         super().__init__()
         self.now = given.get("now", 0)
-        self.given = given
         config = given.get("config", {})
         self.log = SimulatedLog()
         for row in given.get("log", ()):
@@ -232,7 +233,12 @@ class GroupSuite(CoordinatorSuite):
         if isinstance(expected, list):
             return [self.resolved(value) for value in expected]
         if isinstance(expected, Mapping):
-            return {self.member(key): self.resolved(value) for key, value in expected.items()}
+            return {
+                self.member(key): self.generation(value)
+                if key == "generation"
+                else self.resolved(value)
+                for key, value in expected.items()
+            }
         return expected
 
     def member(self, name: str) -> str:
@@ -247,7 +253,7 @@ class GroupSuite(CoordinatorSuite):
 
     # --- steps ---
 
-    def _join(self, step: Step) -> None:
+    def do_join(self, step: Step) -> None:
         protocols = step.get("protocols", [{"name": "range", "raw": ""}])
 
         def respond(result: JoinGroupResult) -> None:
@@ -261,7 +267,7 @@ class GroupSuite(CoordinatorSuite):
                 leader=result.leader_id,
                 protocol="" if protocol is None and version < 7 else protocol,
                 type=result.protocol_type,
-                members=[member.member_id for member in result.members],
+                members=SeenSet(member.member_id for member in result.members),
                 members_count=len(result.members),
                 skip=result.skips_assignment,
                 leader_is_member=result.leader_id == result.member_id,
@@ -290,7 +296,7 @@ class GroupSuite(CoordinatorSuite):
         )
         self.coordinator.join(request, respond)
 
-    def _sync(self, step: Step) -> None:
+    def do_sync(self, step: Step) -> None:
         assignments = {
             self.member(name): bytes.fromhex(data)
             for name, data in step.get("assignment", {}).items()
@@ -316,7 +322,7 @@ class GroupSuite(CoordinatorSuite):
             ),
         )
 
-    def _heartbeat(self, step: Step) -> None:
+    def do_heartbeat(self, step: Step) -> None:
         error = self.coordinator.heartbeat(
             Heartbeat(
                 step.get("group", "g"),
@@ -327,25 +333,33 @@ class GroupSuite(CoordinatorSuite):
         )
         self.answer(step, error=error.name)
 
-    def _leave(self, step: Step) -> None:
+    def do_leave(self, step: Step) -> None:
         members = [
             LeavingMember(self.member(row.get("member", "")), row.get("instance"))
             for row in step["members"]
         ]
         result = self.coordinator.leave(step.get("group", "g"), members)
-        self.answer(
-            step, error=result.error_code.name, errors=[error.name for _, error in result.members]
-        )
+        error, errors = result.error_code, [error for _, error in result.members]
+        if step.get("version", 5) < FIRST_LEAVE_OF_SEVERAL and error is Errors.NONE:
+            (error,), errors = errors, []
+        self.answer(step, error=error.name, errors=[error.name for error in errors])
 
-    def _commit(self, step: Step) -> None:
+    def do_commit(self, step: Step) -> None:
         self._commit_offsets(step, None)
 
-    def _txn_commit(self, step: Step) -> None:
-        if "verify" in step:  # the log answers with the outcome of the verification
-            self.log.will_answer_next(Errors[step["verify"]])
-        self._commit_offsets(step, ProducerIdAndEpoch(step["producer"], 0))
+    def do_txn_commit(self, step: Step) -> None:
+        """Commit, or say why the verification failed, which comes before checks of the member."""
+        error = Errors[step.get("verify", "NONE")]
+        producer = ProducerIdAndEpoch(step["producer"], 0)
+        if error is Errors.NONE:
+            self._commit_offsets(step, producer)
+            return
+        with self.log.refusing(error):
+            self._commit_offsets(step, producer, is_verified=False)
 
-    def _commit_offsets(self, step: Step, producer: ProducerIdAndEpoch | None) -> None:
+    def _commit_offsets(
+        self, step: Step, producer: ProducerIdAndEpoch | None, *, is_verified: bool = True
+    ) -> None:
         retention = step.get("retention", -1)
         offsets = {
             TopicPartition(row["topic"], row["partition"]): OffsetAndMetadata(
@@ -356,12 +370,15 @@ class GroupSuite(CoordinatorSuite):
             )
             for row in step["offsets"]
         }
-        request = CommitOffsets(
-            step.get("group", "g"),
-            offsets,
+        member = (
             self.member(step.get("member", "")),
             self.generation(step.get("generation", -1)),
             step.get("instance"),
+        )
+        request = CommitOffsets(
+            step.get("group", "g"),
+            offsets,
+            *(member if is_verified else ("", -1, None)),
             producer,
             knows_loading=producer is None or step.get("version", 3) >= 2,
         )
@@ -372,13 +389,13 @@ class GroupSuite(CoordinatorSuite):
             ),
         )
 
-    def _marker(self, step: Step) -> None:
+    def do_marker(self, step: Step) -> None:
         self.log.add(step["commit"], step["producer"])
         self.coordinator.manager.complete_transaction(
             PARTITION, step["producer"], is_commit=step["commit"]
         )
 
-    def _fetch(self, step: Step) -> None:
+    def do_fetch(self, step: Step) -> None:
         names = step["partitions"]
         wanted = None if names == "all" else [partition_of(name) for name in names]
         result = self.coordinator.manager.fetch(
@@ -387,20 +404,20 @@ class GroupSuite(CoordinatorSuite):
         offsets = {
             named(tp): [row.offset, row.error_code.name] for tp, row in result.offsets.items()
         }
-        self.answer(step, error=result.error_code.name, offsets=offsets)
+        self.answer(step, error=result.error_code.name, offsets=WholeMap(offsets))
 
-    def _delete_offsets(self, step: Step) -> None:
+    def do_delete_offsets(self, step: Step) -> None:
         self.coordinator.manager.delete_offsets(
             step.get("group", "g"),
             [partition_of(name) for name in step["partitions"]],
             lambda result: self.answer(
                 step,
                 error=result.error_code.name,
-                errors={named(tp): error.name for tp, error in result.partitions.items()},
+                errors=WholeMap({named(tp): error.name for tp, error in result.partitions.items()}),
             ),
         )
 
-    def _describe(self, step: Step) -> None:
+    def do_describe(self, step: Step) -> None:
         result = self.coordinator.describe(step.get("group", "g"))
         self.answer(
             step,
@@ -408,11 +425,11 @@ class GroupSuite(CoordinatorSuite):
             state=result.state,
             type=result.protocol_type,
             protocol=result.protocol_name,
-            members=[member.member_id for member in result.members],
+            members=SeenSet(member.member_id for member in result.members),
             assignments={member.member_id: member.assignment.hex() for member in result.members},
         )
 
-    def _list(self, step: Step) -> None:
+    def do_list(self, step: Step) -> None:
         listed = self.coordinator.manager.list_groups(step.get("states", []), step.get("types", []))
         self.answer(
             step,
@@ -420,7 +437,7 @@ class GroupSuite(CoordinatorSuite):
             groups=sorted(group.group_id for group in listed.groups),
         )
 
-    def _delete(self, step: Step) -> None:
+    def do_delete(self, step: Step) -> None:
         errors: dict[str, str] = {}
 
         def note(group: str, error: Errors) -> None:
@@ -430,24 +447,21 @@ class GroupSuite(CoordinatorSuite):
             self.coordinator.manager.delete_group(group, partial(note, group))
         self.answer(step, errors=errors)
 
-    def _tick(self, step: Step) -> None:
+    def do_tick(self, step: Step) -> None:
         end = self.now + step["ms"]
         while (due := self.coordinator.next_timer_ms) is not None and due <= end:
             self.now = max(self.now, due)
             self.coordinator.run_timers()
         self.now = end
 
-    def _finish_one(self, step: Step) -> None:
-        self.log.finish_one(step["index"], Errors[step["result"]])
-
-    def _expire(self, step: Step) -> None:
+    def do_expire(self, step: Step) -> None:
         manager = self.coordinator.manager
         manager.expire(list(manager.groups.values()))
 
-    def _topic_deleted(self, step: Step) -> None:
+    def do_topic_deleted(self, step: Step) -> None:
         self.coordinator.manager.on_partitions_deleted(list(map(partition_of, step["partitions"])))
 
-    def _elect(self, step: Step) -> None:
+    def do_elect(self, step: Step) -> None:
         self._elect_at(step["epoch"])
 
     def _elect_at(self, epoch: int) -> None:
@@ -459,7 +473,7 @@ class GroupSuite(CoordinatorSuite):
             self.coordinator.on_loaded(partition, term, self.log.read().groups())
         self.log.to_load.clear()
 
-    def _resign(self, step: Step) -> None:
+    def do_resign(self, step: Step) -> None:
         self._resign_at(step["epoch"])
 
     def _resign_at(self, epoch: int) -> None:
@@ -468,7 +482,7 @@ class GroupSuite(CoordinatorSuite):
         self.epoch = max(self.epoch, epoch)
         self.coordinator.on_resigned(PARTITION, epoch)
 
-    def _reload(self, step: Step) -> None:
+    def do_reload(self, step: Step) -> None:
         self._resign_at(self.epoch + 1)
         self._elect_at(self.epoch + 2)
 
@@ -496,9 +510,9 @@ class GroupSuite(CoordinatorSuite):
             "pending": len(group.pending_members),
             "statics": sorted(group.static_members),
             "subscribed": None if topics is None else sorted(topics),
-            "offsets": {
-                named(tp): committed.value.offset
+            "offsets": WholeMap(
+                (named(tp), committed.value.offset)
                 for tp, committed in group.offsets.committed.items()
-            },
+            ),
             "awaiting": group.awaiting_join_count,
         }

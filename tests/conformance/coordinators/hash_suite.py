@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from regent.core.coordinator.partition_for import java_hash, partition_for
-from tests.conformance.coordinators.suite import Step, Suite
+from tests.conformance.coordinators.suite import ReadMapping, Step, Suite
+from tests.conformance.fields import UnknownInCaseError
 
 
 class HashSuite(Suite):
     """Two pure functions."""
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    def __init__(self, given: ReadMapping) -> None:
         super().__init__()
         self.given = given
+        self.seen: dict[str, int] = {}
 
     def do(self, step: Step) -> None:
-        assert step["do"] == "hash"
+        if step["do"] != "hash":
+            raise UnknownInCaseError(step["do"])
+        key, partitions = self.given["key"], self.given["partitions"]
+        self.seen = {"hash": java_hash(key), "partition": partition_for(key, partitions)}
 
     def see(self, key: str, expected: Any) -> Any:
-        if key == "hash":
-            return java_hash(self.given["key"])
-        return partition_for(self.given["key"], self.given["partitions"])
+        return self.seen[key]

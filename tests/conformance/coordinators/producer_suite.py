@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from shutil import rmtree
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
-from weakref import finalize
 
 from regent.core.errors import RecordsRefusedError
+from regent.core.setting import DAY_MS
 from regent.storage.end_transaction_marker import EndTransactionMarker, build_marker
-from regent.storage.producer_state_manager import PRODUCER_EXPIRATION_MS, ProducerStateManager
+from regent.storage.producer_state_manager import ProducerStateManager
 from regent.storage.record_batch import INT32_MAX, BatchHeader, read_header
-from tests.conformance.coordinators.suite import Step, Suite
+from tests.conformance.coordinators.suite import ReadMapping, Step, Suite
+from tests.conformance.fields import UnknownInCaseError, one_of
 from tests.support.record_batches import TRANSACTIONAL_MASK, batch
 
 
 class ProducerSuite(Suite):
     """The state of one partition, whose snapshots are in a directory of their own."""
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    def __init__(self, given: ReadMapping) -> None:
         super().__init__()
         self.now_ms = given.get("now", 0)
-        self.expiration_ms = given.get("expiration_ms", PRODUCER_EXPIRATION_MS)
+        self.expiration_ms = given.get("expiration_ms", DAY_MS)
         self.max_timeout_ms = given.get("max_txn_timeout_ms", 900_000)
-        self.path = Path(mkdtemp())
-        finalize(self, rmtree, self.path)
-        self.state = ProducerStateManager(self.path, self.expiration_ms)
+        self.path = Path(self.undo.enter_context(TemporaryDirectory()))
+        self.state = ProducerStateManager(self.path)
         self.high_watermark = self.map_end = self.snapshot_at = 0
         self.completed: list[Any] | None = None
 
@@ -40,14 +39,13 @@ class ProducerSuite(Suite):
             case "hw":
                 self.high_watermark = step["offset"]
             case "log_start":
-                self.high_watermark = max(self.high_watermark, step["offset"])
-                self.map_end = max(self.map_end, step["offset"])
+                self.begin_at(step["offset"])
             case "snapshot":
-                if self.map_end != self.snapshot_at:
+                if self.map_end > self.snapshot_at:
                     self.state.take_snapshot(self.map_end)
                     self.snapshot_at = self.map_end
             case "expire":
-                self.state.remove_expired(self.now_ms)
+                self.state.remove_expired(self.now_ms, self.expiration_ms)
             case "tick":
                 self.now_ms += step["ms"]
             case "guard":
@@ -59,13 +57,14 @@ class ProducerSuite(Suite):
     def change_files(self, step: Step) -> None:
         match step["do"]:
             case "restart":
-                self.state = ProducerStateManager(self.path, self.expiration_ms)
+                self.state = ProducerStateManager(self.path)
+                self.map_end = 0
                 self.reload(step)
             case "reload":
                 self.reload(step)
             case "truncate_fully":
                 self.state.clear()
-                self.map_end = step["offset"]
+                self.map_end, self.snapshot_at = step["offset"], 0
             case "damage_snapshot":
                 path = self.path / f"{step['offset']:020d}.snapshot"
                 data = path.read_bytes()
@@ -75,11 +74,28 @@ class ProducerSuite(Suite):
             case "stray":
                 self.state.remove_stray_snapshots(step["segments"])
             case verb:
-                raise KeyError(verb)
+                raise UnknownInCaseError(verb)
+
+    def begin_at(self, log_start_offset: int) -> None:
+        """The log begins here: what is before counts as replicated."""
+        self.high_watermark = max(self.high_watermark, log_start_offset)
+        self.map_end = max(self.map_end, log_start_offset)
+        self.snapshot_at = max(self.state.snapshot_offsets(), default=log_start_offset)
 
     def reload(self, step: Step) -> None:
-        now_ms = step.get("time", self.now_ms)
-        self.map_end = self.snapshot_at = self.state.restore(step["start"], step["end"], now_ms)
+        """Read what is below the end, unless nothing else was taken in.
+
+        Kafka also deletes a snapshot at the log start. The product keeps it, because producers need
+        not be forgotten then; so the runner deletes it.
+        """
+        start, end, now_ms = step["start"], step["end"], step.get("time", self.now_ms)
+        self.state.retain_snapshots(range(start + 1, end + 1))
+        if end == self.map_end:
+            self.begin_at(start)
+        else:
+            self.map_end = self.snapshot_at = self.state.restore(
+                start, end, now_ms, self.expiration_ms
+            )
 
     def header(self, sequence: int, count: int, step: Step) -> BatchHeader:
         return read_header(
@@ -97,13 +113,7 @@ class ProducerSuite(Suite):
     def append(self, step: Step) -> None:
         header = self.header(step["first"], step.get("count", 1), step)
         try:
-            match step.get("origin", "client"):
-                case "client":
-                    self.state.check([header])
-                case "coordinator":
-                    self.state.check_of_coordinator(header, None)
-                case origin:
-                    assert origin == "replication", origin
+            _check(self.state, header, None, step.get("origin", "client"))
         except RecordsRefusedError as refused:
             self.answer(step, error=refused.error_code.name)
             return
@@ -118,8 +128,7 @@ class ProducerSuite(Suite):
         header = read_header(data)._replace(base_offset=step["offset"])
         written = None if step.get("empty", False) else marker
         try:
-            if step.get("origin", "coordinator") == "coordinator":
-                self.state.check_of_coordinator(header, written)
+            _check(self.state, header, written, step.get("origin", "coordinator"))
         except RecordsRefusedError as refused:
             self.answer(step, error=refused.error_code.name)
             return
@@ -174,3 +183,22 @@ class ProducerSuite(Suite):
             "coordinator_epoch": entry.coordinator_epoch,
             "txn": entry.first_offset_of_transaction,
         }
+
+
+def _check(
+    state: ProducerStateManager,
+    header: BatchHeader,
+    marker: EndTransactionMarker | None,
+    origin: str,
+) -> None:
+    """Check a batch as that of a client or of a coordinator; followers do not check."""
+    check: Callable[[], None] = one_of(
+        origin,
+        {
+            "client": lambda: state.check([header]),
+            "coordinator": lambda: state.check_of_coordinator(header, marker),
+            "replication": lambda: None,
+        },
+        "the origin",
+    )
+    check()

@@ -33,7 +33,8 @@ from regent.storage.end_transaction_marker import (
     decode_coordinator_epoch,
     decode_marker_type,
 )
-from tests.conformance.coordinators.suite import Step, Suite
+from tests.conformance.coordinators.suite import ReadMapping, Step, Suite
+from tests.conformance.fields import UnknownInCaseError, WholeMap
 
 
 def _key(fields: Mapping[str, Any], version: int) -> bytes:
@@ -208,17 +209,21 @@ DECODERS: Mapping[str, Callable[[bytes, int], Mapping[str, Any]]] = {
 class RecordsSuite(Suite):
     """Encoders and decoders."""
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    def __init__(self, given: ReadMapping) -> None:
         super().__init__()
         self.given = given
         self.seen: dict[str, Any] = {}
 
     def do(self, step: Step) -> None:
         what, version = self.given["what"], self.given["version"]
-        if step["do"] == "encode":
-            self.seen["hex"] = ENCODERS[what](self.given["fields"], version).hex()
-        else:
-            self.seen["fields"] = DECODERS[what](bytes.fromhex(self.given["hex"]), version)
+        match step["do"]:
+            case "encode":
+                self.seen["hex"] = ENCODERS[what](self.given["fields"], version).hex()
+            case "decode":
+                fields = DECODERS[what](bytes.fromhex(self.given["hex"]), version)
+                self.seen["fields"] = WholeMap(fields)
+            case verb:
+                raise UnknownInCaseError(verb)
 
     def see(self, key: str, expected: Any) -> Any:
         return self.seen[key]

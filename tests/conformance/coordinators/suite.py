@@ -1,14 +1,68 @@
-"""What the suites have in common: a machine that does steps, and is compared with expectations."""
+"""What the suites have in common: a machine that does steps, and is compared with expectations.
+
+A key of a case that nothing reads is an error: the runner does not check what it does not read, so
+such a case must not pass.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any, TypeAlias
 
 from regent.core.model import TopicPartition
+from tests.conformance.fields import UnknownInCaseError, WholeMap
 
-Step: TypeAlias = Mapping[str, Any]
+_OUTCOMES = ("error", "result")
+_SUCCESSES = ("NONE", "ok", "yes", "no")
+
+
+class ReadMapping(Mapping[str, Any]):
+    """An object of a case that knows which of its keys were read, and of the objects in it."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = {key: _readable(value) for key, value in values.items()}
+        self._unread = set(self._values)
+
+    def __getitem__(self, key: str) -> Any:
+        value = self._values[key]
+        self._unread.discard(key)
+        return value
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def unread(self) -> list[str]:
+        """Return the keys that were not read; ``a.b`` is the key ``b`` of ``a``."""
+        inner = (f"{key}.{name}" for key in self for name in _unread(self._values[key]))
+        return sorted([*self._unread, *inner])
+
+
+def _readable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return ReadMapping(value)
+    return [_readable(element) for element in value] if isinstance(value, list) else value
+
+
+def _unread(value: Any) -> list[str]:
+    if isinstance(value, ReadMapping):
+        return value.unread()
+    elements = value if isinstance(value, list) else ()
+    return [name for element in elements for name in _unread(element)]
+
+
+Step: TypeAlias = ReadMapping
+
+
+class SeenSet(list[Any]):
+    """Something seen whose order has no meaning."""
 
 
 def partition_of(name: str) -> TopicPartition:
@@ -28,6 +82,11 @@ class Suite(ABC):
     def __init__(self) -> None:
         self.answers: dict[str, Mapping[str, Any]] = {}
         self.asked: list[str] = []
+        self.undo = ExitStack()
+
+    def close(self) -> None:
+        """Release what the machine has taken."""
+        self.undo.close()
 
     @abstractmethod
     def do(self, step: Step) -> None:
@@ -39,7 +98,7 @@ class Suite(ABC):
             return self.answers
         if key == "pending":
             return [label for label in self.asked if label not in self.answers]
-        raise KeyError(key)
+        raise UnknownInCaseError(key)
 
     def resolved(self, expected: Any) -> Any:
         """What is expected, with the names that stand for something replaced by it."""
@@ -54,7 +113,8 @@ class Suite(ABC):
         """Note the answer to a step: at most one, and a success if nobody looks at it."""
         label = step.get("as")
         if label is None:
-            assert fields.get("error", "NONE") == "NONE", (step, fields)
+            for outcome in _OUTCOMES:
+                assert fields.get(outcome, "NONE") in _SUCCESSES, (dict(step), fields)
             return
         assert label not in self.answers, f"{label} is answered twice"
         self.answers[label] = fields
@@ -62,29 +122,25 @@ class Suite(ABC):
 
 def check(suite: Suite, expect: Mapping[str, Any]) -> None:
     """Compare what is expected, and nothing else."""
-    for key, named in expect.items():
-        expected = suite.resolved(named)
-        difference = _difference(expected, suite.see(key, expected), is_whole=key in _WHOLE)
-        assert difference is None, f"{key}{difference}"
+    for key, value in expect.items():
+        expected = suite.resolved(value)
+        compare(key, expected, suite.see(key, expected))
 
 
-_WHOLE = {"fields"}
-_WHOLE_MAPS = {"offsets", "errors", "assignments"}
-_SETS = {"members"}
-
-
-def _difference(expected: Any, actual: Any, *, is_whole: bool = False) -> str | None:
-    if isinstance(expected, Mapping) and isinstance(actual, Mapping):
-        if is_whole and expected.keys() != actual.keys():
-            return f": expected {expected}, is {actual}"
+def compare(where: str, expected: Any, seen: Any) -> None:
+    """Compare the keys that are named; of lists, and of whole maps, everything."""
+    difference = f"{where}: {seen!r} instead of {expected!r}"
+    if isinstance(seen, SeenSet):
+        assert sorted(expected) == sorted(seen), difference
+    elif isinstance(expected, list) and isinstance(seen, list):
+        assert len(expected) == len(seen), difference
+        for index, (one, other) in enumerate(zip(expected, seen, strict=True)):
+            compare(f"{where}[{index}]", one, other)
+    elif not isinstance(expected, Mapping) or isinstance(seen, WholeMap):
+        assert expected == seen, difference
+    else:
+        assert isinstance(seen, Mapping), difference
         for key, value in expected.items():
-            if key not in actual:
-                return f".{key}: expected {value}, is missing in {actual}"
-            inner = actual[key]
-            if key in _SETS and isinstance(value, list):
-                value, inner = sorted(value), sorted(inner)
-            difference = _difference(value, inner, is_whole=is_whole or key in _WHOLE_MAPS)
-            if difference is not None:
-                return f".{key}{difference}"
-        return None
-    return None if expected == actual else f": expected {expected}, is {actual}"
+            if key not in seen:
+                raise UnknownInCaseError(f"{where} has no {key}: {seen!r}")
+            compare(f"{where}.{key}", value, seen[key])

@@ -46,10 +46,12 @@ from regent.transport.kafka.messages.producer_ids import (
     InitProducerIdResponse,
 )
 from tests.conformance.coordinators.coordinator_suite import CoordinatorSuite, SimulatedAppends
-from tests.conformance.coordinators.suite import Step, named, partition_of
+from tests.conformance.coordinators.suite import ReadMapping, Step, named, partition_of
 
 PARTITION = 0
 OTHERS = 1  # a partition that the coordinator does not own, or that it is loading
+
+_ATTEMPTS = 100
 
 
 class SimulatedTransactionLog(SimulatedAppends):
@@ -105,7 +107,7 @@ class TxnSuite(CoordinatorSuite):
 
     log: SimulatedTransactionLog
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    def __init__(self, given: ReadMapping) -> None:
         super().__init__()
         self.now = given.get("now", 0)
         self.epoch = given.get("coordinator_epoch", 1)
@@ -165,7 +167,7 @@ class TxnSuite(CoordinatorSuite):
 
     # --- steps ---
 
-    def _init(self, step: Step) -> None:
+    def do_init(self, step: Step) -> None:
         transactional_id = step.get("id", "x")
 
         def respond(result: InitProducerIdResult) -> None:
@@ -202,7 +204,7 @@ class TxnSuite(CoordinatorSuite):
 
         with ThreadPoolExecutor(1) as executor:
             (api,) = producer_id_apis(take_block, executor)
-            given = asyncio.run(_ask_without_id(api))
+            given = asyncio.run(_ask_without_id(api, step))
         self.answer(
             step,
             error=Errors(given.error_code).name,
@@ -210,10 +212,10 @@ class TxnSuite(CoordinatorSuite):
             epoch=given.producer_epoch,
         )
 
-    def _add(self, step: Step) -> None:
+    def do_add(self, step: Step) -> None:
         self._add_partitions(step, verify_only=False)
 
-    def _verify(self, step: Step) -> None:
+    def do_verify(self, step: Step) -> None:
         self._add_partitions(step, verify_only=True)
 
     def _add_partitions(self, step: Step, *, verify_only: bool) -> None:
@@ -231,7 +233,7 @@ class TxnSuite(CoordinatorSuite):
             ),
         )
 
-    def _end(self, step: Step) -> None:
+    def do_end(self, step: Step) -> None:
         request = EndTxn(
             step.get("id", "x") or "",
             ProducerIdAndEpoch(step["producer"], step["epoch"]),
@@ -240,32 +242,49 @@ class TxnSuite(CoordinatorSuite):
         )
         self.coordinator.end(request, lambda error: self.answer(step, error=error.name))
 
-    def _marker_answer(self, step: Step) -> None:
-        self.coordinator.markers.retry()
+    def do_marker_answer(self, step: Step) -> None:
+        found = self.coordinator.states.get(step.get("id", "x"))
+        assert isinstance(found, EpochAndMetadata)
         for name, error in step["errors"].items():
             topic_partition = partition_of(name)
             leader = self.leaders[topic_partition]
+            producer_id = found.metadata.producer_id
+            self._await_marker(leader, producer_id)
+            outcome = (PartitionOutcome(*topic_partition, Errors[error]),)
             results = [
                 TxnMarkerResult(
-                    marker.producer_id, (PartitionOutcome(*topic_partition, Errors[error]),)
+                    marker.producer_id, outcome if marker.producer_id == producer_id else ()
                 )
                 for marker in self.markers.sent.pop(leader)
             ]
             self.coordinator.markers.on_answered(leader, results)
 
-    def _retry_appends(self, step: Step) -> None:
+    def _await_marker(self, leader: BrokerId, producer_id: int) -> None:
+        """Wait until the marker of a producer is sent; those before it get no answer."""
+        for _ in range(_ATTEMPTS):
+            sent = self.markers.sent.get(leader)
+            if sent is None:
+                self.coordinator.markers.retry()
+            elif any(marker.producer_id == producer_id for marker in sent):
+                return
+            else:
+                del self.markers.sent[leader]
+                self.coordinator.markers.on_answered(leader, None)
+        raise AssertionError(f"no marker of producer {producer_id} is sent to {leader}")
+
+    def do_retry_appends(self, step: Step) -> None:
         self.coordinator.markers.retry()
 
-    def _tick(self, step: Step) -> None:
+    def do_tick(self, step: Step) -> None:
         self.now += step["ms"]
 
-    def _abort_timed_out(self, step: Step) -> None:
+    def do_abort_timed_out(self, step: Step) -> None:
         self.coordinator.abort_timed_out()
 
-    def _expire_ids(self, step: Step) -> None:
+    def do_expire_ids(self, step: Step) -> None:
         self.coordinator.expire_ids()
 
-    def _describe(self, step: Step) -> None:
+    def do_describe(self, step: Step) -> None:
         found = self.coordinator.describe(step.get("id", "x"))
         self.answer(
             step,
@@ -278,7 +297,7 @@ class TxnSuite(CoordinatorSuite):
             partitions=sorted(map(named, found.partitions)),
         )
 
-    def _list(self, step: Step) -> None:
+    def do_list(self, step: Step) -> None:
         found = self.coordinator.states.list_transactions(
             ListTransactions(
                 tuple(step.get("states", ())),
@@ -293,10 +312,10 @@ class TxnSuite(CoordinatorSuite):
             unknown=list(found.unknown_states),
         )
 
-    def _resign(self, step: Step) -> None:
+    def do_resign(self, step: Step) -> None:
         self.coordinator.on_resigned(PARTITION, None)
 
-    def _elect(self, step: Step) -> None:
+    def do_elect(self, step: Step) -> None:
         self.epoch = step["epoch"]
         self.coordinator.on_elected(PARTITION, self.epoch, self.epoch)
         for partition, term in self.log.to_load:
@@ -345,13 +364,21 @@ class TxnSuite(CoordinatorSuite):
         }
 
 
-async def _ask_without_id(api: KafkaApi) -> InitProducerIdResponse:
-    asked = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+async def _ask_without_id(api: KafkaApi, step: Step) -> InitProducerIdResponse:
+    version = step.get("version", 5)
+    asked = InitProducerIdRequest(
+        transactional_id=None,
+        transaction_timeout_ms=step.get("timeout", 60_000),
+        producer_id=step.get("producer", -1),
+        producer_epoch=step.get("epoch", -1),
+    )
 
     def message_of(body: bytes | bytearray) -> KafkaRequest:
-        return KafkaRequest(api.key, 1, 1, "client", "127.0.0.1", memoryview(bytearray(body)))
+        view = memoryview(bytearray(body))
+        return KafkaRequest(api.key, version, 1, "client", "127.0.0.1", view)
 
-    answered = await api.handle(message_of(encoded(asked, 1, is_flexible=False)))
+    is_flexible = message_of(b"").is_flexible
+    answered = await api.handle(message_of(encoded(asked, version, is_flexible=is_flexible)))
     assert answered is not None
     (body,) = answered
     assert isinstance(body, bytearray)

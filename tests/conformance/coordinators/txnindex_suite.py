@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from regent.core.errors import BadDataError
 from regent.storage.aborted_transaction import AbortedTransaction
 from regent.storage.transaction_index import TransactionIndex
-from tests.conformance.coordinators.suite import Step, Suite
+from tests.conformance.coordinators.suite import ReadMapping, Step, Suite
+from tests.conformance.fields import UnknownInCaseError
 
 
 class TransactionIndexSuite(Suite):
     """One index."""
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    def __init__(self, given: ReadMapping) -> None:
         super().__init__()
-        assert not given, given
         self.index = TransactionIndex()
 
     def do(self, step: Step) -> None:
@@ -33,7 +32,7 @@ class TransactionIndexSuite(Suite):
             case "sanity":
                 self.answer(step, sane=self.is_sane(step["base"]))
             case verb:
-                raise KeyError(verb)
+                raise UnknownInCaseError(verb)
 
     def append(self, step: Step) -> None:
         entry = AbortedTransaction(step["producer"], step["first"], step["last"], step["stable"])

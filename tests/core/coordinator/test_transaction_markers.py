@@ -225,3 +225,22 @@ def test_large_transactions_are_sent_in_pieces():
         desk.answer()
     assert sorted(told) == partitions
     assert desk.state() == "CompleteCommit"
+
+
+def test_what_waits_is_counted():
+    desk = Desk(T0, T1)
+    markers = desk.coordinator.markers
+    desk.leaders[T0] = NO_LEADER
+    desk.commit()
+    assert markers.unknown_destination_count == 1
+    desk.answer(Errors.NOT_LEADER_OR_FOLLOWER)
+    assert markers.unknown_destination_count == 1, "the other one has a destination"
+    desk.leaders[T0] = 1
+    markers.retry()
+    assert (markers.unknown_destination_count, markers.refused_append_count) == (0, 0)
+    desk.appends = Errors.NOT_ENOUGH_REPLICAS
+    desk.answer()
+    assert markers.refused_append_count == 1
+    desk.appends = Errors.NONE
+    markers.retry()
+    assert markers.refused_append_count == 0

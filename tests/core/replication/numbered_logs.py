@@ -18,6 +18,7 @@ from regent.core.replica_logs import (
     EpochEndOffset,
     OffsetOfTimestamp,
     PartitionLog,
+    ProducerSummary,
 )
 from tests.support.cluster_notes import NotesInMemory
 
@@ -193,6 +194,11 @@ class NumberedLog:
 
     def last_of_producer(self, producer_id: int) -> None:
         """Return None, because there are no records."""
+
+    def producer_summary(self, max_timeout_ms: int) -> ProducerSummary:
+        """Return nothing, because there are no records."""
+        del max_timeout_ms
+        return ProducerSummary(0, has_late_transaction=False)
 
     def active_producers(self) -> Sequence[ActiveProducer]:
         """Return nothing, because there are no records."""

@@ -128,6 +128,15 @@ def test_tools_see_the_open_transactions_and_the_coordinators(
     }
 
 
+def test_only_an_open_transaction_can_be_late(log: PartitionLog, producers: Producers):
+    ever, never = -300_001, 10**15  # maximum timeouts
+    producers.send(ONE)
+    assert log.producer_summary(ever) == (1, True)
+    assert log.producer_summary(never) == (1, False)
+    producers.end(ONE, COMMIT)
+    assert log.producer_summary(ever) == (1, False)
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ import regent.transport.kafka.messages as declared
 from regent.transport.kafka.api import FIRST_FLEXIBLE_VERSION, KafkaApiKey
 from regent.transport.kafka.message import decode, encoded
 from regent.transport.kafka.primitives import uuid_text
+from tests.support import delegation_token_messages
 from tests.support.kafka_versions import KAFKA_3_9
 from tests.transport.kafka.wire import request_of
 
@@ -46,8 +47,11 @@ def messages() -> Iterator[type]:
 
 def others_type(name: str) -> Any:
     """Return kafka-python's class of a message."""
-    for module_info in pkgutil.walk_packages(kafka.protocol.__path__, "kafka.protocol."):
-        module = importlib.import_module(module_info.name)
+    modules = (
+        importlib.import_module(module_info.name)
+        for module_info in pkgutil.walk_packages(kafka.protocol.__path__, "kafka.protocol.")
+    )
+    for module in (*modules, delegation_token_messages):
         found = getattr(module, name, None)
         if isinstance(found, type) and issubclass(found, ApiMessage):
             return found

@@ -1,4 +1,4 @@
-"""Suite ``clean``: the cleaner over one real log on disk.
+"""The suite ``clean``: the cleaner over one real log on disk.
 
 The log does not keep an index of aborted transactions: the runner keeps the entries.
 """
@@ -6,17 +6,17 @@ The log does not keep an index of aborted transactions: the runner keeps the ent
 from __future__ import annotations
 
 import struct
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from regent.core.log_config import LogConfig
 from regent.storage.log_cleaner import Cleaning, Work
 from regent.storage.log_cleaner_manager import examine
 from regent.storage.offset_map import OffsetMap
-from tests.conformance.fields import Fields, UnknownInCaseError
+from tests.conformance.coordinators.suite import ReadMapping, Step, Suite
+from tests.conformance.fields import UnknownInCaseError
 from tests.support.disk_logs import T0, Machine, create
 from tests.support.record_batches import (
     CONTROL_MASK,
@@ -43,20 +43,27 @@ class SeenBatch(NamedTuple):
     records: list[Record]
 
 
-class CleanedLog:
+class CleanSuite(Suite):
     """A log and its cleanings."""
 
-    def __init__(self, given: Fields, machine: Machine) -> None:
+    def __init__(self, given: ReadMapping) -> None:
+        super().__init__()
+        config = LogConfig(
+            cleanup_policy="compact",
+            delete_retention_ms=given.get("delete_retention_ms", 1_000),
+        )
+        directory = self.undo.enter_context(TemporaryDirectory())
+        machine = Machine(Path(directory) / "one", defaults=config)
+        self.undo.callback(machine.end)
         self.logs, self.clock = machine.start(), machine.clock
         self.clock.now_ms = 0
         self.log = create(self.logs)
-        slots = given.take("map_slots", _UNLIMITED)
+        slots = given.get("map_slots", _UNLIMITED)
         self.max_keys = int(slots * _LOAD_FACTOR)
         self.sequences: dict[tuple[int, int], int] = {}
 
-    def do(self, verb: str, step: Fields) -> Mapping[str, Any]:
-        """Do a step."""
-        match verb:
+    def do(self, step: Step) -> None:
+        match step["do"]:
             case "append":
                 self._append(step)
             case "marker":
@@ -68,15 +75,14 @@ class CleanedLog:
                 self._clean(step)
             case "expire_producers":
                 with self.log.exclusively() as contents:
-                    contents.producers.remove_expired(1 << 62)
-            case _:
+                    contents.producers.remove_expired(1 << 62, 1)
+            case verb:
                 raise UnknownInCaseError(verb)
-        return {}
 
-    def _append(self, step: Fields) -> None:
-        keys, deleted = step.take("keys"), set(step.take("delete", ()))
-        producer, epoch = step.take("producer", -1), step.take("epoch", 0)
-        is_transactional = step.take("txn", False)
+    def _append(self, step: Step) -> None:
+        keys, deleted = step["keys"], set(step.get("delete", ()))
+        producer, epoch = step.get("producer", -1), step.get("epoch", 0)
+        is_transactional = step.get("txn", False)
         sequence = self.sequences.get((producer, epoch), 0) if producer >= 0 else -1
         self.sequences[producer, epoch] = sequence + len(keys)
         self.log.append_as_follower(
@@ -91,9 +97,9 @@ class CleanedLog:
             )
         )
 
-    def _mark(self, step: Fields) -> None:
-        producer, epoch = step.take("producer"), step.take("epoch", 0)
-        is_commit, offset = step.take("commit"), self.log.log_end_offset
+    def _mark(self, step: Step) -> None:
+        producer, epoch = step["producer"], step.get("epoch", 0)
+        is_commit, offset = step["commit"], self.log.log_end_offset
         self.log.append_as_follower(
             keyed_batch(
                 (struct.pack(">hh", 0, is_commit), struct.pack(">hi", 0, 0)),
@@ -105,10 +111,10 @@ class CleanedLog:
             )
         )
 
-    def _clean(self, step: Fields) -> None:
-        now_ms = self.clock.now_ms = step.take("now")
-        first_dirty = step.take("first_dirty", "previous")
-        uncleanable = step.take("uncleanable", "active")
+    def _clean(self, step: Step) -> None:
+        now_ms = self.clock.now_ms = step["now"]
+        first_dirty = step.get("first_dirty", "previous")
+        uncleanable = step.get("uncleanable", "active")
         if first_dirty != "previous":
             assert self.log.note_cleaned(first_dirty, self.log.truncations)
         limit = self.log.log_end_offset if uncleanable == "active" else uncleanable
@@ -121,8 +127,7 @@ class CleanedLog:
         )
         Cleaning(examine(self.log, now_ms), work, now_ms).run()
 
-    def see(self, key: str) -> object:
-        """Return what is in the log."""
+    def see(self, key: str, expected: Any) -> Any:
         batches = list(self._batches())
         records = [one for batch in batches for one in batch.records]
         data = [one for batch in batches if not batch.is_control for one in batch.records]
@@ -150,7 +155,7 @@ class CleanedLog:
             case "first_dirty":
                 return self.log.first_dirty
             case _:
-                raise UnknownInCaseError(key)
+                return super().see(key, expected)
 
     def _batches(self) -> Iterator[SeenBatch]:
         offset, end = 0, self.log.log_end_offset
@@ -174,20 +179,6 @@ class CleanedLog:
                 offset = base + delta + 1
             if not data:
                 return
-
-
-@contextmanager
-def play(given: Fields) -> Iterator[CleanedLog]:
-    """Return the log of a case."""
-    config = LogConfig(
-        cleanup_policy="compact", delete_retention_ms=given.take("delete_retention_ms", 1_000)
-    )
-    with tempfile.TemporaryDirectory() as directory:
-        machine = Machine(Path(directory) / "one", defaults=config)
-        try:
-            yield CleanedLog(given, machine)
-        finally:
-            machine.end()
 
 
 def _key(key: int | None) -> bytes | None:

@@ -1,0 +1,96 @@
+"""Positions of groups in ZooKeeper, where consumers of Kafka 0.8.1 keep them.
+
+Mirrors ``kafka.zk.KafkaZkClient.setOrCreateConsumerOffset`` and ``getConsumerOffset``, in bulk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from regent.core.errors import BadDataError, Errors
+from regent.core.model import TopicPartition
+from regent.zk.client.operations import (
+    ANY_VERSION,
+    MAX_ATTEMPTS,
+    ConnectionLossError,
+    Create,
+    MultiResult,
+    Operation,
+    Refused,
+    SetData,
+    ZkError,
+    ZooKeeper,
+)
+from regent.zk.codecs.consumer_znodes import ConsumerOffsetZNode
+
+
+class ZkConsumerOffsets:
+    """``/consumers/<group>/offsets`` over one ZooKeeper session."""
+
+    def __init__(self, zookeeper: ZooKeeper) -> None:
+        self._zookeeper = zookeeper
+
+    def read(
+        self, group_id: str, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, int | Errors]:
+        """Return the position of each partition; UNKNOWN_TOPIC_OR_PARTITION if it has none."""
+        paths = [ConsumerOffsetZNode.path(group_id, *partition) for partition in partitions]
+        found: dict[TopicPartition, int | Errors] = {}
+        for partition, path, node in zip(
+            partitions, paths, self._zookeeper.get_many(paths), strict=True
+        ):
+            try:
+                found[partition] = (
+                    Errors.UNKNOWN_TOPIC_OR_PARTITION
+                    if node is None
+                    else ConsumerOffsetZNode.decode(node.data, path)
+                )
+            except BadDataError:
+                found[partition] = Errors.UNKNOWN_SERVER_ERROR
+        return found
+
+    def write(
+        self, group_id: str, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Errors]:
+        """Set or create positions; the last write wins."""
+        errors: dict[TopicPartition, Errors] = {}
+        waiting = dict(offsets)
+        for attempt in range(MAX_ATTEMPTS):
+            if not waiting:
+                break
+            refused = self._try(group_id, waiting, creates=attempt % 2 == 1)
+            errors.update(dict.fromkeys(waiting, Errors.NONE))
+            errors.update(dict.fromkeys(refused, Errors.UNKNOWN_SERVER_ERROR))
+            waiting = {
+                partition: waiting[partition]
+                for partition, error in refused.items()
+                if error in (ZkError.NO_NODE, ZkError.NODE_EXISTS)
+            }
+        return errors
+
+    def _try(
+        self, group_id: str, offsets: Mapping[TopicPartition, int], *, creates: bool
+    ) -> dict[TopicPartition, ZkError]:
+        """Set positions, or create them with their parents; return what was refused."""
+        parents: dict[str, None] = {}
+        writes: list[Operation] = []
+        for partition, offset in offsets.items():
+            path, data = ConsumerOffsetZNode.path(group_id, *partition), str(offset).encode()
+            if creates:
+                parents.update(dict.fromkeys(ConsumerOffsetZNode.parents(path)))
+            writes.append(Create(path, data) if creates else SetData(path, data, ANY_VERSION))
+        results = self._write([*map(Create, parents), *writes])[len(parents) :]
+        return {
+            partition: result.error
+            for partition, result in zip(offsets, results, strict=True)
+            if isinstance(result, Refused)
+        }
+
+    def _write(self, operations: Sequence[Operation]) -> list[MultiResult]:
+        """Apply each by itself. A repetition after a lost answer does no harm."""
+        batches = [[operation] for operation in operations]
+        while True:
+            try:
+                return self._zookeeper.multi_many(batches)
+            except ConnectionLossError:
+                self._zookeeper.wait_connected()
