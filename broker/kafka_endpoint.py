@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from regent.api.config_changes import config_change_apis
 from regent.api.configs import ConfigView, config_apis
+from regent.api.consumer_group_heartbeat import consumer_group_heartbeat_apis
 from regent.api.coordinator_requests import CoordinatorRequests
 from regent.api.delete_records import delete_records_apis
 from regent.api.describe_cluster import describe_cluster_apis
@@ -179,6 +180,7 @@ class KafkaEndpoint:
             ),
             *group_apis(groups),
             *group_offset_apis(groups, cache),
+            *consumer_group_heartbeat_apis(),
             *describe_producers_apis(replicas, cache, self._queries),
             *log_dir_apis(replicas, served.log_directories, served.log_mover, self._queries),
             *(() if transactions is None else _apis_of_transactions(transactions, served, groups)),

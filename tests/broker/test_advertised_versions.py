@@ -15,10 +15,12 @@ from tests.support.served_endpoint import ServedEndpoint
 from tests.transport.kafka.raw_client import RawClient, request_bytes
 
 IN_ZOOKEEPER = "version 0 is of positions in ZooKeeper, for clients of Kafka 0.8.1"
+REFUSED = "librdkafka sends version 1 only; it is refused as version 0 is"
 
 EXCEPTIONS: Final[Mapping[int, tuple[tuple[int, int], str]]] = {
     KafkaApiKey.OFFSET_COMMIT: ((1, 9), IN_ZOOKEEPER),
     KafkaApiKey.OFFSET_FETCH: ((1, 9), IN_ZOOKEEPER),
+    KafkaApiKey.CONSUMER_GROUP_HEARTBEAT: ((0, 1), REFUSED),
 }
 """The other ranges that are advertised, and the reasons."""
 
