@@ -8,7 +8,6 @@ handle control requests during it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -396,16 +395,11 @@ class BrokerProcess(ControllerListener):
             self._settings.controller,
             self._controller.tell,
             self._topic_configs,
-            self._on_broker_config,
+            self._kafka_endpoint.configure,
         )
         self._undo.callback(stop_actor, self._configs, _ACTOR_TIMEOUT_S)
 
     # --- callbacks on other threads ---
-
-    def _on_broker_config(self, broker_config: Mapping[str, str]) -> None:
-        """Follow the settings of this broker in ZooKeeper."""
-        self._kafka_endpoint.configure(broker_config)
-        self._storage.configure(broker_config)
 
     def _screen(self, api_key: ApiKey, header: ControlHeader) -> ControlResponse | None:
         return self._replica_manager.refuse_unread(header, CONTROL_REQUESTS[api_key])

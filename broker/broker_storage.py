@@ -6,7 +6,6 @@ Mirrors what ``kafka.server.KafkaServer`` does with its ``LogManager``.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -22,12 +21,7 @@ from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.actors.timer import RepeatingTimer
 from regent.actors.topic_configs import ThrottledReplication, TopicConfigs
-from regent.broker.machine_settings import (
-    cleaner_settings,
-    log_defaults,
-    log_directories,
-    with_broker_config,
-)
+from regent.broker.machine_settings import cleaner_settings, log_defaults, log_directories
 from regent.config.settings import Settings
 from regent.core.errors import DamagedRecordsError, StorageError
 from regent.core.model import BrokerId, TopicPartition
@@ -46,7 +40,6 @@ _NAMED_STRAYS = 5
 _SETTLE_MS = 5_000  # before the first run of each task; short, for brokers that run briefly
 _PURGE_INTERVAL_MS = 30_000
 _VERIFICATION_INTERVAL_MS = 1_000
-_CLEANER = "log-cleaner"
 
 
 class BrokerStorage:
@@ -54,10 +47,7 @@ class BrokerStorage:
 
     def __init__(self, broker_id: BrokerId, settings: Settings, data_dir: Path) -> None:
         self._broker_id = broker_id
-        self._given = settings
-        self._settings = settings.log  # and what ZooKeeper has
-        self._cleaning: tuple[Scheduler, RepeatingTimer] | None = None
-        self._lock = threading.Lock()  # for these two
+        self._settings = settings.log
         self._defaults = log_defaults(settings)
         self._directories = log_directories(settings, data_dir)
         self._on_directory_failed: Callable[[], None] = lambda: None
@@ -100,18 +90,6 @@ class BrokerStorage:
         store = ZkConfigStore(zookeeper)
         return TopicConfigs(self.logs, replication, store, self._defaults)
 
-    def configure(self, broker_config: Mapping[str, str]) -> None:
-        """Follow the settings of this broker in ZooKeeper: those of the log cleaner."""
-        settings = with_broker_config(self._given, broker_config)
-        with self._lock:
-            former, self._settings = self._settings, settings.log
-            self.logs.cleaner.configure(cleaner_settings(settings))
-            is_other = former.log_cleaner_backoff_ms != settings.log.log_cleaner_backoff_ms
-            if self._cleaning is not None and is_other:
-                scheduler, timer = self._cleaning
-                timer.cancel()
-                self._cleaning = scheduler, self._repeat(_CLEANER, scheduler)
-
     def start_maintenance(
         self,
         replica_manager: ReplicaManager,
@@ -129,18 +107,11 @@ class BrokerStorage:
         for task, interval_ms in self.upkeep(replica_manager).items():
             RepeatingTimer(upkeep, interval_ms, task, first_after_ms=_SETTLE_MS)
         self._on_records_damaged = replica_manager.on_records_damaged
-        with self._lock:
-            for name in self.long_tasks():
-                own = Scheduler(name)
-                self._undo.callback(own.shutdown)
-                timer = self._repeat(name, own)
-                if name == _CLEANER:
-                    self._cleaning = own, timer
+        for name, (long_task, interval_ms) in self.long_tasks().items():
+            own = Scheduler(name)
+            self._undo.callback(own.shutdown)
+            RepeatingTimer(own, interval_ms, long_task)
         self._undo.callback(self.logs.cleaner.stop)
-
-    def _repeat(self, name: str, scheduler: Scheduler) -> RepeatingTimer:
-        task, interval_ms = self.long_tasks()[name]
-        return RepeatingTimer(scheduler, interval_ms, task)
 
     def long_tasks(self) -> Mapping[str, tuple[Callable[[], object], int]]:
         """Return the tasks with a thread of their own: its name, the task, its period in ms."""
@@ -150,7 +121,7 @@ class BrokerStorage:
             a_second = partial(logs.verify, settings.log_verification_bytes_per_s)
             tasks["log-verification"] = a_second, _VERIFICATION_INTERVAL_MS
         if settings.log_cleaner_enable:
-            tasks[_CLEANER] = logs.cleaner.clean_all, settings.log_cleaner_backoff_ms
+            tasks["log-cleaner"] = logs.cleaner.clean_all, settings.log_cleaner_backoff_ms
         return tasks
 
     def upkeep(self, replica_manager: ReplicaManager) -> Mapping[Callable[[], None], int]:

@@ -320,32 +320,27 @@ class LogsConfig:
         CleanerSettings.log_cleaner_backoff_ms,
         "How often the broker looks for logs to compact, when there was none.",
         limits=_INTERVAL,
-        scope=Scope.CLUSTER_WIDE,
     )
     log_cleaner_dedupe_buffer_size: int = setting(
         CleanerSettings.log_cleaner_dedupe_buffer_size,
         "How much memory the keys of one cleaning take. A key takes about 160 bytes (in Kafka 24)."
         " A log with more keys since its last cleaning is compacted in several cleanings.",
         limits=(1_048_576, LONG_MAX),
-        scope=Scope.CLUSTER_WIDE,
     )
     log_cleaner_io_buffer_size: int = setting(
         CleanerSettings.log_cleaner_io_buffer_size,
         "How much the log cleaner reads or writes at once: half for each.",
         limits=(1_024, INT_MAX),
-        scope=Scope.CLUSTER_WIDE,
     )
     log_cleaner_io_buffer_load_factor: float = setting(
         CleanerSettings.log_cleaner_io_buffer_load_factor,
         "Which part of log.cleaner.dedupe.buffer.size is used.",
         limits=(0.01, 1),
-        scope=Scope.CLUSTER_WIDE,
     )
     log_cleaner_io_max_bytes_per_second: float = setting(
         CleanerSettings.log_cleaner_io_max_bytes_per_second,
         "How many bytes a second the log cleaner reads and writes on average.",
         limits=(1, DOUBLE_MAX),
-        scope=Scope.CLUSTER_WIDE,
     )
     log_cleaner_min_cleanable_ratio: float = _default_of_topics("min_cleanable_dirty_ratio")
     log_cleaner_min_compaction_lag_ms: int = _default_of_topics("min_compaction_lag_ms")

@@ -56,7 +56,7 @@ class LogCleanerManager:
         self.last_stats = CleanerStats()
         self.work_s = 0.002  # between two pauses
         self._logs = logs
-        self.settings = settings
+        self._settings = settings
         self._wall_clock_ms = wall_clock_ms
         self._checkpoint = checkpoint
         self._on_damaged = on_damaged
@@ -89,18 +89,13 @@ class LogCleanerManager:
             self._in_hand = None
             self.states.end(topic_partition)
 
-    def configure(self, settings: CleanerSettings) -> None:
-        """Take other settings, from the next cleaning on; the rate applies at once."""
-        self.settings = settings
-        self.throttle.bytes_per_s = settings.log_cleaner_io_max_bytes_per_second
-
     def stop(self) -> None:
         """End the cleaning that is under way, soon, and begin no other."""
         self._stopped.set()
 
     def new_map(self) -> OffsetMap:
         """Return an empty map for the keys of one cleaning."""
-        settings = self.settings
+        settings = self._settings
         return OffsetMap.of_memory(
             settings.log_cleaner_dedupe_buffer_size, settings.log_cleaner_io_buffer_load_factor
         )
@@ -206,7 +201,7 @@ class LogCleanerManager:
             time.sleep(_BREATH_S)
             worked, begun = 0, time.monotonic()
 
-        buffer_bytes = self.settings.log_cleaner_io_buffer_size // 2
+        buffer_bytes = self._settings.log_cleaner_io_buffer_size // 2
         return Work(self.new_map, buffer_bytes, on_bytes, self._checkpoint)
 
     def _wait(self, seconds: float) -> None:

@@ -17,13 +17,11 @@ from regent.actors.timer import monotonic_ms
 from regent.broker.broker_storage import BrokerStorage
 from regent.config.settings_file import load_settings
 from regent.core.errors import StorageError
-from regent.core.log_config import CleanerSettings
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ACKS_LEADER
 from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.replication_quota import ReplicationQuotas
-from regent.core.setting import DOUBLE_MAX
 from regent.testing.waits import eventually
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.disk_logs import flip_byte
@@ -222,35 +220,3 @@ def test_a_thread_compacts_logs_until_the_broker_stops(stage: Stage, disk: Disk)
     assert values_in(storage.logs) == [b"2"]
     storage.close()
     assert not any("log-cleaner" in thread.name for thread in threading.enumerate())
-
-
-def test_the_log_cleaner_follows_the_settings_in_zookeeper(stage: Stage, disk: Disk) -> None:
-    storage = disk.open(
-        log_cleanup_policy="compact",
-        log_cleaner_backoff_ms=86_400_000,
-        log_cleaner_min_cleanable_ratio=0.0,
-        log_segment_bytes=100,
-    )
-    manager = lead(stage, storage.logs)
-    for value in (b"1", b"2", b"3"):
-        records = {PARTITION: batch(value, key=b"key")}
-        manager.produce(ACKS_LEADER, records, monotonic_ms(), lambda _: None)
-    manager.checkpoint_high_watermarks()
-    storage.start_maintenance(manager, lambda: None)
-    cleaner = storage.logs.cleaner
-    storage.configure(
-        {
-            "log.cleaner.backoff.ms": "1",
-            "log.cleaner.dedupe.buffer.size": "1600000",
-            "log.cleaner.io.buffer.load.factor": "0.5",
-            "log.cleaner.io.buffer.size": "20000",
-            "log.cleaner.io.max.bytes.per.second": "1000000",
-        }
-    )
-    log = storage.logs.get(PARTITION)
-    assert log is not None
-    eventually(lambda: log.first_dirty == 2, "the closed segments are clean", TIMEOUT_S)
-    assert cleaner.settings == CleanerSettings(True, 1, 1_600_000, 20_000, 0.5, 1e6)
-    assert cleaner.throttle.bytes_per_s == 1e6
-    storage.configure({})
-    assert cleaner.throttle.bytes_per_s == DOUBLE_MAX

@@ -893,11 +893,6 @@ def test_a_topic_overrides_the_setting_of_its_logs(name: str) -> None:
 
 FOLLOWED_ELSEWHERE = {
     "unclean.leader.election.enable": "tests/core/admin/test_config_changes.py",
-    "log.cleaner.backoff.ms": "tests/broker/test_broker_storage.py",
-    "log.cleaner.dedupe.buffer.size": "tests/broker/test_broker_storage.py",
-    "log.cleaner.io.buffer.load.factor": "tests/broker/test_broker_storage.py",
-    "log.cleaner.io.buffer.size": "tests/broker/test_broker_storage.py",
-    "log.cleaner.io.max.bytes.per.second": "tests/broker/test_broker_storage.py",
     "max.connections": "tests/transport/kafka/test_listener.py",
     "max.connections.per.ip": "tests/broker/test_kafka_endpoint.py",
     "max.connections.per.ip.overrides": "tests/broker/test_kafka_endpoint.py",
