@@ -18,6 +18,7 @@ from regent.api.authentication import authentication_apis
 from regent.api.client_quotas import client_quota_apis
 from regent.api.config_changes import config_change_apis
 from regent.api.configs import ConfigView, config_apis
+from regent.api.consumer_group_heartbeat import consumer_group_heartbeat_apis
 from regent.api.coordinator_requests import CoordinatorRequests
 from regent.api.delete_records import delete_records_apis
 from regent.api.describe_cluster import describe_cluster_apis
@@ -184,6 +185,7 @@ class KafkaEndpoint:
             ),
             *group_apis(groups),
             *group_offset_apis(groups, cache, self._zookeeper_offsets(zookeeper)),
+            *consumer_group_heartbeat_apis(),
             *describe_producers_apis(replicas, cache, self._queries),
             *log_dir_apis(replicas, served.log_directories, served.log_mover, self._queries),
             *acl_apis(),

@@ -258,6 +258,17 @@ class ClusterSupervisor(SupervisionListener):
         """Return the ports for a broker: at a restart those it had, because clients know them."""
         return self._former_ports.get(broker_id) or self._plan.broker_ports(broker_id)
 
+    def _ports_it_listens_on(self, broker_id: BrokerId, entry: BrokerEntry) -> BrokerPorts:
+        """Return the ports of a broker that is ready; an advertised port may be another's."""
+        ports = self._plan.broker_ports(broker_id)
+        advertised = self._plan.broker_settings.get(broker_id, {})
+        told = {
+            name: getattr(entry, name)
+            for name in ports._fields
+            if f"advertised_{name}" not in advertised
+        }
+        return ports._replace(**told)
+
     def _placement_service(self) -> ChildProcess:
         return ChildProcess(
             "placement service",
@@ -336,8 +347,7 @@ class ClusterSupervisor(SupervisionListener):
                 child.send_signal(signal.SIGKILL)
                 return
             self._warn_of_metrics_port(child.name, broker_id)
-            ports = BrokerPorts(*(getattr(entry, name) for name in BrokerPorts._fields))
-            self._former_ports[broker_id] = ports
+            self._former_ports[broker_id] = self._ports_it_listens_on(broker_id, entry)
         self._save()
         if self._serving and not self._stopping:
             self._say(f"{child.name} is ready again as process {child.pid}")

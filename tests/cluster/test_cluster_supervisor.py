@@ -247,6 +247,22 @@ def test_a_broker_that_dies_comes_back_on_its_ports_when_asked_for(a_run: Run) -
     assert before == after
 
 
+def test_a_broker_does_not_come_back_on_the_port_that_only_clients_are_told(a_run: Run) -> None:
+    own = {1: {"advertised_port": "1"}}
+    a_run.plan = replace(a_run.plan, restart=True, restart_backoff_s=0.01, broker_settings=own)
+    commands: list[str] = []
+
+    def note_command() -> None:
+        pid = a_run.file()["brokers"][1]["pid"]
+        commands.append(Path(f"/proc/{pid}/cmdline").read_text())
+
+    a_run.when_ready = [note_command, lambda: a_run.kill(1)]
+    a_run.when_said["is ready again"] = [note_command, a_run.interrupt]
+    assert a_run.run() == 0
+    first, second = (command.split("\0") for command in commands)
+    assert first[first.index("--port") + 1] == second[second.index("--port") + 1] == "0"
+
+
 def asked_to_start(a_run: Run, *broker_ids: int | None, broken: int | None = None) -> list[Any]:
     """Run the cluster; kill broker 1, end broker 2, ask for brokers one by one; return answers."""
     answers: list[Any] = []

@@ -434,6 +434,11 @@ GENUINE: Sequence[tuple[Any, Mapping[str, Any]]] = (
 )
 
 
+_NEW_MEMBER = b"\x02g\x01\0\0\0\0\0\0\0\0\0\x64\x02\x02t"  # in group g, with an interest in topic t
+CONSUMER_GROUP_HEARTBEATS: Sequence[bytes] = (_NEW_MEMBER + bytes(3), _NEW_MEMBER + bytes(4))
+"""The bodies of both versions; kafka-python has no such request."""
+
+
 class Advertised(NamedTuple):
     """The versions of a kind of request that a broker advertises."""
 
@@ -469,7 +474,9 @@ def request(api_key: int, version: int, body: bytes, correlation_id: int = 1) ->
 def genuine_requests(advertised: Mapping[int, Advertised]) -> list[bytes]:
     """One of every kind and version, without sizes; fails if a kind is missing."""
     found = []
-    missing = set(advertised)
+    missing = set(advertised) - {KafkaApiKey.CONSUMER_GROUP_HEARTBEAT}
+    for version, body in enumerate(CONSUMER_GROUP_HEARTBEATS):
+        found.append(request(KafkaApiKey.CONSUMER_GROUP_HEARTBEAT, version, body))
     for kind, values in GENUINE:
         key = kind.API_KEY
         missing.discard(key)

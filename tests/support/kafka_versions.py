@@ -59,4 +59,5 @@ KAFKA_3_9: Final[Mapping[int, tuple[int, int]]] = {
     61: (0, 0),
     65: (0, 0),
     66: (0, 1),
+    68: (0, 0),
 }

@@ -71,6 +71,7 @@ class KafkaApiKey(IntEnum):
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
+    CONSUMER_GROUP_HEARTBEAT = 68
 
 
 NEVER_FLEXIBLE: Final = 2**15
@@ -128,6 +129,7 @@ FIRST_FLEXIBLE_VERSION: Final[Mapping[KafkaApiKey, int]] = {
     KafkaApiKey.DESCRIBE_PRODUCERS: 0,
     KafkaApiKey.DESCRIBE_TRANSACTIONS: 0,
     KafkaApiKey.LIST_TRANSACTIONS: 0,
+    KafkaApiKey.CONSUMER_GROUP_HEARTBEAT: 0,
 }
 """The first version of each API whose messages are flexible (KIP-482)."""
 
