@@ -60,7 +60,7 @@ def group_world(seed: int) -> GroupWorld | None:
         group_min_session_timeout_ms=100,
         group_initial_rebalance_delay_ms=dice.choice((0, 500)),
     )
-    return GroupWorld(config, dice.choice((1, 1, 2)), dice)
+    return GroupWorld(config=config, partitions=dice.choice((1, 1, 2)), dice=dice)
 
 
 class Groups:
