@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
 
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, LeaderAndIsr, ReplicaAssignment, TopicPartition
@@ -21,6 +22,10 @@ from tests.simulation.situations import Situation, Situations
 from tests.support.memory_logs import StoredBatch
 from tests.support.record_batches import records_of, values_of
 from tests.support.record_checks import headers_of
+
+OnRead: TypeAlias = Callable[
+    [SimulatedBroker, ConsumeRequest, TopicPartition, ConsumedPartition, SimulatedLog | None], None
+]
 
 
 class RecordHistory(RecordObserver):
@@ -43,6 +48,12 @@ class RecordHistory(RecordObserver):
         # flight may bring them into the ISR before their broker starts again.
         self._lossy_outside: set[tuple[BrokerId, TopicPartition]] = set()
         self._doomed: set[str] = set()
+        # Are told of each batch, by the checks of transactions.
+        self.on_led_batch: Callable[[BrokerId, CommittedRecords, StoredBatch], None]
+        self.on_led_batch = lambda broker_id, known, batch: None
+        self.on_committed_batch: Callable[[CommittedRecords, StoredBatch], None]
+        self.on_committed_batch = lambda known, batch: None
+        self.on_read: OnRead = lambda broker, request, name, outcome, log: None
         # State before the request that is being handled.
         self._full_at: int | None = None
         self._proposals: dict[tuple[SimulatedBroker, TopicPartition], object] = {}
@@ -187,6 +198,7 @@ class RecordHistory(RecordObserver):
         known = self.of(log)
         if known is not None:
             known.on_led(broker_id, log, batch)
+            self.on_led_batch(broker_id, known, batch)
 
     def on_followed(self, broker_id: BrokerId, log: SimulatedLog, first: int) -> None:
         """A broker appended as follower."""
@@ -277,6 +289,7 @@ class RecordHistory(RecordObserver):
             if is_committed and not known.has(batch):
                 holders = self._holders(name, log.topic_id, batch)
                 known.on_committed(broker.broker_id, batch, epoch, len(holders))
+                self.on_committed_batch(known, batch)
         if before and not known.is_tainted:
             self._check_isr_has(broker, partition, log, known)
 
@@ -446,6 +459,7 @@ class RecordHistory(RecordObserver):
         """Read batches are undamaged, committed, and begin at the requested offset."""
         self.on_acted(broker)
         for name, outcome in partitions.items():
+            self.on_read(broker, request, name, outcome, logs.get(name))
             data, log = outcome.records.read(), logs.get(name)
             if not data:
                 continue
