@@ -39,6 +39,7 @@ BEGIN_PROBABILITY = 0.6
 PAUSE_PROBABILITY = 0.3  # after an answer, until the next tick
 COMMIT_PROBABILITY = 0.75
 GIVE_UP_PROBABILITY = 0.15  # of a batch, after an attempt that failed
+IMPATIENCE_PROBABILITY = 0.1  # after a batch that is not acknowledged at once
 
 FATAL = frozenset(
     {
@@ -294,7 +295,11 @@ class TransactionalProducer:
                 self._on_refused_batch()
 
         request = ProduceRequest(step.name, ACKS_ALL, data, self.transactional_id)
-        self._await(cluster.network.ask(self, leader.client_endpoint, request, on_answer))
+        exchange = cluster.network.ask(self, leader.client_endpoint, request, on_answer)
+        self._await(exchange)
+        if not exchange.is_over and self.coordinators.dice.random() < IMPATIENCE_PROBABILITY:
+            exchange.give_up()
+            self._give_up()
 
     def _on_refused_batch(self) -> None:
         """A batch was not acknowledged: it is sent again, or given up."""

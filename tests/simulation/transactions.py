@@ -46,6 +46,7 @@ IDS = ("pay", "bill")
 ROUNDS = 40
 ROUND_MS = 1_000
 GRACE_MS = 6_000
+LEFT_PROBABILITY = 0.4
 
 
 def transaction_world(seed: int) -> TransactionWorld | None:
@@ -212,7 +213,13 @@ class Transactions:
         has_clocks = any(disk.wall_clock_ahead_ms for disk in self._cluster.disks.values())
         for name in self._ids:
             # Without a producer, an open transaction is aborted at its timeout.
-            if not self._living(name) and (has_clocks or self._random.random() < 0.5):
+            is_left = not has_clocks and self._random.random() < LEFT_PROBABILITY
+            for producer in self._living(name) if is_left else ():
+                if producer.phase is Phase.IDLE:
+                    producer.begin()
+                self._note("producer %d dies", producer.number)
+                producer.is_dead = True
+            if not self._living(name) and not is_left:
                 self._start(name)
         self._await_settled()
         for producer in self._living():
