@@ -233,7 +233,7 @@ class TransactionMarkerManager:
 
     def _enqueue(self, pending: PendingCompleteTxn, partitions: Iterable[TopicPartition]) -> None:
         by_leader: dict[BrokerId, list[TopicPartition]] = {}
-        for topic_partition in set(partitions) & pending.metadata.topic_partitions:
+        for topic_partition in sorted(pending.metadata.topic_partitions.intersection(partitions)):
             leader = self._leader_of(topic_partition)
             if leader is not None:
                 pending.missing_since_ms.pop(topic_partition, None)
