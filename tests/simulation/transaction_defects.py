@@ -177,7 +177,7 @@ SEARCH_FROM: dict[Callable[[], Any], int] = {
     decisions_lost_with_their_coordinator: 5,
     refused_markers_dropped: 89,
     complete_with_the_first_marker: 5,
-    transactions_not_verified: 1_550,
+    transactions_not_verified: 5,
     markers_count_before_they_are_replicated: 29,
     aborted_transactions_not_told: 5,
 }
