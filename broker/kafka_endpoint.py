@@ -201,6 +201,7 @@ def _apis_of_transactions(
         *TxnOffsetCommitHandler(
             groups,
             group_partitions,
+            served.replica_manager,
             service if service.verifies else None,
             served.cache,
             Replies(),

@@ -17,7 +17,7 @@ from regent.core.coordinator.group.group_metadata_manager import (
 )
 from regent.core.coordinator.group.group_records import Record, encode_key, encode_value
 from regent.core.model import TopicPartition
-from regent.core.protocol.groups import GroupRequest, ProducerIdAndEpoch
+from regent.core.protocol.groups import GroupRequest, VerifiedProducer
 from regent.storage.record_batch import BatchHeader
 from regent.storage.record_batch_builder import KeyAndValue
 from tests.simulation.client_requests import GroupAnswer, GroupCall
@@ -139,7 +139,7 @@ class GroupServer(CoordinatorServer):
         respond: RespondToAppend,
         *,
         acks: int = ACKS_ALL,
-        producer: ProducerIdAndEpoch | None = None,
+        producer: VerifiedProducer | None = None,
     ) -> None:
         """See ``GroupLog.append``."""
         assert producer is None, "no positions are part of transactions"

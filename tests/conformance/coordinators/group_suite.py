@@ -36,9 +36,9 @@ from regent.core.protocol.groups import (
     JoinGroupResult,
     LeavingMember,
     OffsetAndMetadata,
-    ProducerIdAndEpoch,
     SupportedProtocol,
     SyncGroup,
+    VerifiedProducer,
 )
 from tests.conformance.coordinators.coordinator_suite import CoordinatorSuite, SimulatedAppends
 from tests.conformance.coordinators.suite import Step, named, partition_of
@@ -78,7 +78,7 @@ class SimulatedLog(SimulatedAppends):
         respond: RespondToAppend,
         *,
         acks: int = ACKS_ALL,
-        producer: ProducerIdAndEpoch | None = None,
+        producer: VerifiedProducer | None = None,
     ) -> None:
         producer_id = None if producer is None else producer.producer_id
         encoded = [(encode_key(key), encode_value(value)) for key, value in records]
@@ -343,9 +343,9 @@ class GroupSuite(CoordinatorSuite):
     def _txn_commit(self, step: Step) -> None:
         if "verify" in step:  # the log answers with the outcome of the verification
             self.log.will_answer_next(Errors[step["verify"]])
-        self._commit_offsets(step, ProducerIdAndEpoch(step["producer"], 0))
+        self._commit_offsets(step, VerifiedProducer(step["producer"], 0))
 
-    def _commit_offsets(self, step: Step, producer: ProducerIdAndEpoch | None) -> None:
+    def _commit_offsets(self, step: Step, producer: VerifiedProducer | None) -> None:
         retention = step.get("retention", -1)
         offsets = {
             TopicPartition(row["topic"], row["partition"]): OffsetAndMetadata(
