@@ -103,6 +103,7 @@ class TransactionServer(CoordinatorServer):
             partition_of=world.partition_of,
             leader_of=self._leader_of,
             next_producer_id=world.next_producer_id,
+            knows_all=lambda: broker.cache.snapshot.is_complete,
         )
         self._seen = broker.cache.snapshot
         self._ticks = 0
