@@ -7,9 +7,9 @@ Mirrors ``kafka.server.KafkaApis.handleTxnOffsetCommitRequest`` and
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from regent.api.coordinator_requests import CoordinatorRequests
 from regent.api.replies import AwaitedReply, Replies
@@ -23,10 +23,8 @@ from regent.core.protocol.groups import (
     VerifiedProducer,
 )
 from regent.core.protocol.transactions import TransactionToVerify, TransactionVerifier
-from regent.core.records import RecordBytes
 from regent.core.replica_logs import NO_VERIFICATION
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.storage.record_batch_builder import build_batch
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.message import answer, decode
 from regent.transport.kafka.messages.transactions import (
@@ -41,14 +39,8 @@ _FIRST_WITH_ABORTABLE: Final = 4  # KIP-890
 _NOT_LED: Final = -1  # no log gives this guard: nothing is appended if a leadership begins now
 
 
-class Verifications(Protocol):
-    """Implemented by ``core.replication.replica_manager.ReplicaManager``."""
-
-    def begin_verifications(
-        self, batches: Mapping[TopicPartition, RecordBytes]
-    ) -> Mapping[TopicPartition, int]:
-        """Return the guards of batches for partitions that this broker leads."""
-        ...
+BeginVerification: TypeAlias = Callable[[TopicPartition, VerifiedProducer], int | None]
+"""Returns the guard of the verification of a partition; None: this broker does not lead it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +49,7 @@ class TxnOffsetCommitHandler:
 
     groups: CoordinatorRequests
     group_partitions: CoordinatorPartitions
-    verifications: Verifications
+    begin_verification: BeginVerification
     verifier: TransactionVerifier | None
     """None: what the client says is believed (transaction.partition.verification.enable)."""
     cache: MetadataCache
@@ -119,11 +111,8 @@ class TxnOffsetCommitHandler:
         """Return the guard of the verification; None: nothing is verified."""
         if self.verifier is None or not group_id:
             return None
-        of_group = self._partition_of(group_id)
-        batch = build_batch(
-            (), 0, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch
-        )
-        return self.verifications.begin_verifications({of_group: batch}).get(of_group, _NOT_LED)
+        guard = self.begin_verification(self._partition_of(group_id), producer)
+        return _NOT_LED if guard is None else guard
 
     def _partition_of(self, group_id: str) -> TopicPartition:
         return TopicPartition(self.group_partitions.topic, self.group_partitions.of(group_id))

@@ -12,7 +12,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
+from regent.actors.coordinator_log import begin_verification
 from regent.api.config_changes import config_change_apis
 from regent.api.configs import ConfigView, config_apis
 from regent.api.coordinator_requests import CoordinatorRequests
@@ -201,7 +203,7 @@ def _apis_of_transactions(
         *TxnOffsetCommitHandler(
             groups,
             group_partitions,
-            served.replica_manager,
+            partial(begin_verification, served.replica_manager),
             service if service.verifies else None,
             served.cache,
             Replies(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from kafka.protocol.producer.transaction import (
     WriteTxnMarkersRequest,
 )
 
+from regent.actors.coordinator_log import begin_verification
 from regent.api.coordinator_requests import CoordinatorRequests
 from regent.api.find_coordinator import find_coordinator_apis
 from regent.api.producer_ids import producer_id_apis
@@ -48,7 +50,7 @@ class Producer:
         self.offsets = TxnOffsetCommitHandler(
             CoordinatorRequests(led.groups.service),
             groups,
-            led.manager,
+            partial(begin_verification, led.manager),
             led.service,
             led.cache,
             Replies(),
