@@ -137,8 +137,11 @@ class RecordHistory(RecordObserver):
             is_member = broker_id in now.isr
             if not is_member and left_in is None:
                 self._lossy[broker_id, name] = now.leader_epoch
-            elif is_member and left_in is not None and self._has_started_again(broker_id):
-                del self._lossy[broker_id, name]  # it has caught up again
+            elif is_member and left_in is not None:
+                if self._has_started_again(broker_id):
+                    del self._lossy[broker_id, name]  # it has caught up again
+                else:  # elected as an eligible leader, before its loss is known
+                    self._lossy[broker_id, name] = None
         for member, log in self._replicas(name, self._leaderships.topic_id(name.topic)):
             known = self.of(log)
             if member in now.isr and known is not None and (member, name) not in self._lossy:
