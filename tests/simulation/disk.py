@@ -131,7 +131,7 @@ class Disk(MemoryLogs):
     def start_broken(self) -> Disk:
         """Start with an unreadable directory: the logs in it are unknown."""
         for name in self.fragile():
-            if not self.is_offline(name):
+            if not self.log(name).is_offline:  # a damaged one may be out of service already
                 self.observer.on_lost(self.broker_id, self.log(name))
             self._out_of_sight[name] = self._logs.pop(name)
         self._removed.clear()
