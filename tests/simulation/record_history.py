@@ -131,6 +131,13 @@ class RecordHistory(RecordObserver):
                 self._lossy_outside.discard((member, name))
                 if not self._has_started_again(member):
                     self._lossy[member, name] = None
+        self._note_lossy_members(name, now)
+        for member, log in self._replicas(name, self._leaderships.topic_id(name.topic)):
+            known = self.of(log)
+            if member in now.isr and known is not None and (member, name) not in self._lossy:
+                known.check_member(member, log, now.leader_epoch)
+
+    def _note_lossy_members(self, name: TopicPartition, now: LeaderAndIsr) -> None:
         for (broker_id, lossy), left_in in list(self._lossy.items()):
             if lossy != name:
                 continue
@@ -142,10 +149,6 @@ class RecordHistory(RecordObserver):
                     del self._lossy[broker_id, name]  # it has caught up again
                 else:  # elected as an eligible leader, before its loss is known
                     self._lossy[broker_id, name] = None
-        for member, log in self._replicas(name, self._leaderships.topic_id(name.topic)):
-            known = self.of(log)
-            if member in now.isr and known is not None and (member, name) not in self._lossy:
-                known.check_member(member, log, now.leader_epoch)
 
     def _has_started_again(self, broker_id: BrokerId) -> bool:
         """Whether it has registered since its loss; before, an older fetch may have added it."""
