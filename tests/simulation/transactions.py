@@ -51,7 +51,7 @@ LEFT_PROBABILITY = 0.4
 
 def transaction_world(seed: int) -> TransactionWorld | None:
     """Return what coordinators share; None: there are no transactions in this history."""
-    if random.Random(f"{seed}, transactional ids").random() >= TRANSACTIONS_PROBABILITY:
+    if random.Random(f"{seed}, open transactions").random() >= TRANSACTIONS_PROBABILITY:
         return None
     dice = random.Random(f"{seed}, transaction coordinators")
     config = TransactionConfig(missing_partition_grace_ms=GRACE_MS)
