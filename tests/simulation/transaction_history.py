@@ -195,7 +195,8 @@ class TransactionHistory(TransactionObserver, ProducerObserver):
             for number in sorted(partition.open.pop(header.producer_id, ())):
                 self._on_end(self._found[number], name, is_commit=marker[0])
             return
-        self._check_not_late(known, batch)
+        if not any(self._is_doubtful(self._found[n], name) for n in _numbers_of(batch.data)):
+            self._check_not_late(known, batch)
         values = values_of(batch.data)
         for number in _numbers_of(batch.data):
             found = self._found[number]
