@@ -21,7 +21,7 @@ from regent.actors.timer import monotonic_ms
 from regent.core.errors import Errors, RegentError
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ACKS_ALL, ProducedPartition
-from regent.core.protocol.groups import ProducerIdAndEpoch
+from regent.core.protocol.groups import VerifiedProducer
 from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.storage.record_batch import BatchHeader, batches
@@ -86,7 +86,7 @@ class _Target(NamedTuple):
     partition: int
     term: int
     acks: int
-    producer: ProducerIdAndEpoch | None
+    producer: VerifiedProducer | None
 
 
 class _StagedBatch:
@@ -101,6 +101,19 @@ class _StagedBatch:
         self.responds.append((len(self.records), respond))
         self.records += records
         self.size += size
+
+
+def begin_verification(
+    replica_manager: ReplicaManager, topic_partition: TopicPartition, producer: VerifiedProducer
+) -> int | None:
+    """Begin to verify that a partition is part of a producer's transaction; return the guard.
+
+    None: this broker does not lead the partition.
+    """
+    batch = build_batch(
+        (), 0, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch
+    )
+    return replica_manager.begin_verifications({topic_partition: batch}).get(topic_partition)
 
 
 class CoordinatorLog(Generic[L]):
@@ -148,7 +161,7 @@ class CoordinatorLog(Generic[L]):
         respond: RespondToAppend,
         *,
         acks: int = ACKS_ALL,
-        producer: ProducerIdAndEpoch | None = None,
+        producer: VerifiedProducer | None = None,
     ) -> None:
         """Append records, all or none, in the leadership of ``term``.
 
@@ -171,7 +184,7 @@ class CoordinatorLog(Generic[L]):
 
     def _append(self, target: _Target, batch: _StagedBatch) -> None:
         topic_partition = TopicPartition(self._topic, target.partition)
-        producer = target.producer or ProducerIdAndEpoch(-1, -1)
+        producer = target.producer or VerifiedProducer(-1, -1)
         data = build_batch(
             batch.records,
             time.time_ns() // 1_000_000,
@@ -186,7 +199,13 @@ class CoordinatorLog(Generic[L]):
             self._tell(Appended(outcome.error_code, outcome.base_offset, batch.responds))
 
         operation = self._replica_manager.append_in_term(
-            topic_partition, target.term, target.acks, data, monotonic_ms(), respond
+            topic_partition,
+            target.term,
+            target.acks,
+            data,
+            monotonic_ms(),
+            respond,
+            producer.guard,
         )
         if operation is not None:
             self._waiting.append((monotonic_ms() + self._append_timeout_ms, operation))

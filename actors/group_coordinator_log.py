@@ -16,7 +16,7 @@ from regent.core.coordinator.group.group_metadata_manager import (
     RespondToAppend,
 )
 from regent.core.coordinator.group.group_records import Record, encode_key, encode_value
-from regent.core.protocol.groups import ProducerIdAndEpoch
+from regent.core.protocol.groups import VerifiedProducer
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.storage.end_transaction_marker import decode_marker_type
 from regent.storage.record_batch import BatchHeader
@@ -49,7 +49,7 @@ class GroupCoordinatorLog(CoordinatorLog[Mapping[str, LoadedGroup]]):
         respond: RespondToAppend,
         *,
         acks: int = ACKS_ALL,
-        producer: ProducerIdAndEpoch | None = None,
+        producer: VerifiedProducer | None = None,
     ) -> None:
         """See ``GroupLog.append``."""
         encoded = [(encode_key(key), encode_value(value)) for key, value in records]

@@ -18,7 +18,7 @@ from regent.core.admin.topic_validation import TRANSACTION_STATE_TOPIC
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from regent.core.coordinator.transaction.transaction_marker_manager import (
-    LeaderOf,
+    PartitionLeaders,
     TransactionMarkerManager,
 )
 from regent.core.coordinator.transaction.transaction_state_manager import (
@@ -95,7 +95,7 @@ class TransactionCoordinatorActor(CoordinatorActor):
         intervals: TransactionIntervals,
         *,
         partitions: CoordinatorPartitions,
-        leader_of: LeaderOf,
+        leaders: PartitionLeaders,
         send_markers: SendMarkers,
         take_block: Callable[[], range],
     ) -> None:
@@ -114,8 +114,9 @@ class TransactionCoordinatorActor(CoordinatorActor):
             self,
             time_ms=lambda: time.time_ns() // 1_000_000,
             partition_of=partitions.of,
-            leader_of=leader_of,
+            leader_of=leaders.leader_of,
             next_producer_id=self._producer_ids.next_id,
+            knows_all=leaders.knows_all,
         )
         self._retry_ms: int | None = None
         self._timers = [

@@ -7,9 +7,9 @@ Mirrors ``kafka.server.KafkaApis.handleTxnOffsetCommitRequest`` and
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
 from regent.api.coordinator_requests import CoordinatorRequests
 from regent.api.replies import AwaitedReply, Replies
@@ -20,9 +20,10 @@ from regent.core.protocol.groups import (
     CommitOffsets,
     FetchOffsets,
     OffsetAndMetadata,
-    ProducerIdAndEpoch,
+    VerifiedProducer,
 )
 from regent.core.protocol.transactions import TransactionToVerify, TransactionVerifier
+from regent.core.replica_logs import NO_VERIFICATION
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.message import answer, decode
@@ -35,6 +36,11 @@ from regent.transport.kafka.messages.transactions import (
 
 _FIRST_WITH_LOADING: Final = 2  # KAFKA-7296
 _FIRST_WITH_ABORTABLE: Final = 4  # KIP-890
+_NOT_LED: Final = -1  # no log gives this guard: nothing is appended if a leadership begins now
+
+
+BeginVerification: TypeAlias = Callable[[TopicPartition, VerifiedProducer], int | None]
+"""Returns the guard of the verification of a partition; None: this broker does not lead it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,7 @@ class TxnOffsetCommitHandler:
 
     groups: CoordinatorRequests
     group_partitions: CoordinatorPartitions
+    begin_verification: BeginVerification
     verifier: TransactionVerifier | None
     """None: what the client says is believed (transaction.partition.verification.enable)."""
     cache: MetadataCache
@@ -76,7 +83,7 @@ class TxnOffsetCommitHandler:
                 asked.member_id,
                 asked.generation_id,
                 asked.group_instance_id,
-                ProducerIdAndEpoch(asked.producer_id, asked.producer_epoch),
+                VerifiedProducer(asked.producer_id, asked.producer_epoch),
                 knows_loading=version >= _FIRST_WITH_LOADING,
             )
             errors.update(await self._commit(commit, asked.transactional_id, version))
@@ -85,7 +92,13 @@ class TxnOffsetCommitHandler:
     async def _commit(
         self, commit: CommitOffsets, transactional_id: str, version: int
     ) -> Mapping[TopicPartition, Errors]:
-        refusal = await self._refusal(commit, transactional_id)
+        producer = commit.producer
+        guard = None if producer is None else self._begin_verification(commit.group_id, producer)
+        if guard is not None and producer is not None:
+            commit = replace(commit, producer=producer._replace(guard=guard))
+        refusal = Errors.NONE
+        if guard != NO_VERIFICATION:
+            refusal = await self._refusal(commit, transactional_id)
         if refusal is Errors.NONE:
             return await self.groups.ask(commit)
         if refusal is Errors.TRANSACTION_ABORTABLE and version < _FIRST_WITH_ABORTABLE:
@@ -94,15 +107,25 @@ class TxnOffsetCommitHandler:
             refusal = Errors.COORDINATOR_NOT_AVAILABLE
         return commit.refused(refusal)
 
+    def _begin_verification(self, group_id: str, producer: VerifiedProducer) -> int | None:
+        """Return the guard of the verification; None: nothing is verified."""
+        if self.verifier is None or not group_id:
+            return None
+        guard = self.begin_verification(self._partition_of(group_id), producer)
+        return _NOT_LED if guard is None else guard
+
+    def _partition_of(self, group_id: str) -> TopicPartition:
+        return TopicPartition(self.group_partitions.topic, self.group_partitions.of(group_id))
+
     async def _refusal(self, commit: CommitOffsets, transactional_id: str) -> Errors:
         """Return why the partition of the group is not part of the transaction; NONE: it is."""
-        producer, partitions = commit.producer, self.group_partitions
+        producer = commit.producer
         if self.verifier is None or producer is None or not commit.group_id:
             return Errors.NONE  # the group coordinator refuses a group without an id
-        of_group = TopicPartition(partitions.topic, partitions.of(commit.group_id))
+        of_group = self._partition_of(commit.group_id)
         reply: AwaitedReply[Mapping[TopicPartition, Errors]] = self.replies.new()
         self.verifier.verify(
-            TransactionToVerify(transactional_id, *producer, (of_group,)), reply.give
+            TransactionToVerify(transactional_id, *producer[:2], (of_group,)), reply.give
         )
         error = (await reply.wait())[of_group]
         if error is Errors.NONE:

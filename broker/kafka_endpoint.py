@@ -12,7 +12,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
+from regent.actors.coordinator_log import begin_verification
 from regent.api.acls import acl_apis
 from regent.api.authentication import authentication_apis
 from regent.api.client_quotas import client_quota_apis
@@ -226,6 +228,7 @@ def _apis_of_transactions(
         *TxnOffsetCommitHandler(
             groups,
             group_partitions,
+            partial(begin_verification, served.replica_manager),
             service if service.verifies else None,
             served.cache,
             Replies(),

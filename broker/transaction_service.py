@@ -35,6 +35,7 @@ from regent.config.settings import Settings
 from regent.core.admin.topic_validation import TRANSACTION_STATE_TOPIC
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.coordinator.transaction.marker_receiver import MarkerReceiver
+from regent.core.coordinator.transaction.transaction_marker_manager import PartitionLeaders
 from regent.core.errors import Errors
 from regent.core.model import NO_LEADER, BrokerId, TopicPartition
 from regent.core.protocol.coordinator import CoordinatorService
@@ -109,7 +110,7 @@ class BrokerTransactionService:
             transaction_log_settings(self._settings),
             transaction_intervals(self._settings),
             partitions=self.partitions,
-            leader_of=self._leader_of,
+            leaders=PartitionLeaders(self._leader_of, lambda: self._cache.snapshot.is_complete),
             send_markers=self._send_markers,
             take_block=take_block,
         )

@@ -104,7 +104,7 @@ class LogContents:
             return self.producers.check([header for _, header in batches], guard)
         markers = _markers_in(records, batches)
         for position, header in batches:
-            self.producers.check_of_coordinator(header, markers.get(position))
+            self.producers.check_of_coordinator(header, markers.get(position), guard)
         return None
 
     def append(self, records: RecordBytes, batches: Sequence[PlacedBatch], now_ms: int) -> None:

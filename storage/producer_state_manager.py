@@ -214,11 +214,7 @@ class ProducerStateManager:
                 for batch in known.batches:
                     if batch.is_repeated_by(header):
                         return batch
-            is_open = known is not None and known.has_transaction
-            verification = self._verifications.get(producer_id)
-            verified = None if verification is None else verification.guard
-            if guard not in (None, verified) and header.is_transactional and not is_open:
-                raise _invalid_state(header, "the transaction has ended since it was verified")
+            verification = self._check_verified(header, known, guard)
             epoch, last_sequence = ahead.get(producer_id) or (
                 (known.epoch, known.last_sequence) if known else (NO_PRODUCER_EPOCH, NO_SEQUENCE)
             )
@@ -228,15 +224,31 @@ class ProducerStateManager:
             ahead[producer_id] = header.producer_epoch, header.last_sequence
         return None
 
+    def _check_verified(
+        self, header: BatchHeader, known: ProducerStateEntry | None, guard: int | None
+    ) -> _Verification | None:
+        """Check the first batch of a transaction here; return the verification in progress."""
+        verification = self._verifications.get(header.producer_id)
+        verified = None if verification is None else verification.guard
+        is_open = known is not None and known.has_transaction
+        if guard not in (None, verified) and header.is_transactional and not is_open:
+            raise _invalid_state(header, "the transaction has ended since it was verified")
+        return verification
+
     def check_of_coordinator(
-        self, header: BatchHeader, marker: EndTransactionMarker | None
+        self,
+        header: BatchHeader,
+        marker: EndTransactionMarker | None,
+        guard: int | None = None,
     ) -> None:
         """Check a batch or a marker from a coordinator, whose batches need no sequence.
 
-        Raises ``RecordsRefusedError``: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED or
-        INVALID_TXN_STATE.
+        ``guard`` is as in ``check``. Raises ``RecordsRefusedError``: INVALID_PRODUCER_EPOCH,
+        TRANSACTION_COORDINATOR_FENCED or INVALID_TXN_STATE.
         """
         known = self._producers.get(header.producer_id)
+        if not header.is_control:
+            self._check_verified(header, known, guard)
         if known is None or header.producer_id < 0:
             return
         _check_epoch(header, known.epoch)

@@ -6,7 +6,7 @@ Mirrors ``KafkaController.processTopicChange``, ``processPartitionModifications`
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from regent.core.controller.election import OfflineElection
@@ -67,6 +67,7 @@ class TopicChanges:
 
     def on_partition_modifications(self, topic: str) -> None:
         """Find added partitions, and a topic that was deleted and created again meanwhile."""
+        was_bad = topic in self._context.bad_topics
         topics, absent = self._read_topics([topic])
         if topic in absent and topic in self._context.all_topics:
             # Not left to TopicChange: by then there may be a new topic of that name.
@@ -78,7 +79,7 @@ class TopicChanges:
             was_queued = self._context.is_topic_queued_for_deletion(topic)
             self._purge([topic] if topic in self._context.all_topics else [])
             if self._learn(topic, assignment):
-                self._on_new_partition_creation(self._context.partitions_of(topic))
+                self._on_topic_creation([topic], [topic] if was_bad else [])
             if was_queued:
                 self._deletions.on_topic_deletion()  # a request to delete this topic may exist
             return
@@ -283,12 +284,25 @@ class TopicChanges:
         self._log.failures("the states of %d partitions cannot be read", unreadable)
 
     def _create(self, topics: list[str]) -> None:
-        created: list[TopicPartition] = []
+        bad = self._context.bad_topics.keys() & set(topics)
+        created: list[str] = []
         for topic, assignment in self._read_topics(topics)[0].items():
             if self._learn(topic, assignment):
-                created += self._context.partitions_of(topic)
+                created.append(topic)
                 self._services.outbox.record("%s: new topic", topic)
-        self._on_new_partition_creation(created)
+        self._on_topic_creation(created, bad.intersection(created))
+
+    def _on_topic_creation(self, topics: list[str], repaired: Collection[str]) -> None:
+        """Lead the partitions of topics, except those that are to be deleted.
+
+        While the znode of a topic was bad, its deletion may have been requested, and begun: then
+        the states of its partitions are gone. Their leader epochs must not begin again.
+        """
+        requested = self._deletions.queue_requested() if repaired else []
+        partitions = [p for topic in topics for p in self._context.partitions_of(topic)]
+        self._on_new_partition_creation(partitions)
+        if requested:
+            self._deletions.resume(requested)
 
     def _on_new_partition_creation(self, partitions: list[TopicPartition]) -> None:
         if not partitions:
@@ -299,7 +313,7 @@ class TopicChanges:
         # If the topic's znode was unreadable until now, its partitions have states: a broker that
         # starts must be told of its replicas even when no replica can lead.
         self._learn_leaderships(partitions)
-        self._bring_up(partitions)
+        self._bring_up([p for p in partitions if self._context.is_to_be_led(p)])
 
     def _bring_up(self, partitions: list[TopicPartition]) -> None:
         replicas = self._context.replicas_of(partitions)

@@ -84,16 +84,22 @@ class TopicDeletions:
         """Compare ``/admin/delete_topics`` with what we know; try again what failed."""
         failed = self._failed.copy()
         self._failed.clear()
-        requested = self._read_requests()
+        new = self.queue_requested()
+        self.resume(failed)
+        self._advance(new)
+
+    def queue_requested(self) -> list[str]:
+        """Queue the topics whose deletion is requested, and return them; nothing is sent yet."""
         new = [
-            topic for topic in requested if not self._context.is_topic_queued_for_deletion(topic)
+            topic
+            for topic in self._read_requests()
+            if not self._context.is_topic_queued_for_deletion(topic)
         ]
         self._context.queue_topic_deletion(new)
         for topic in new:
             self._services.outbox.record("%s: to be deleted", topic)
         self.mark_ineligible(self._being_reassigned(new), "partitions are being reassigned")
-        self.resume(failed)
-        self._advance(new)
+        return new
 
     def _read_requests(self) -> list[str]:
         """Return the known topics that are to be deleted; handle the other requests."""

@@ -167,6 +167,18 @@ class ProducerIdAndEpoch(NamedTuple):
     producer_epoch: int
 
 
+class VerifiedProducer(NamedTuple):
+    """A producer that commits positions in its transaction.
+
+    ``guard``: under which the partition of the group was verified to be part of the transaction
+    (KIP-890); None: it was not.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    guard: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class CommitOffsets(GroupRequest[Mapping[TopicPartition, Errors]]):
     """A group commits positions. ``producer``: as part of its transaction.
@@ -179,7 +191,7 @@ class CommitOffsets(GroupRequest[Mapping[TopicPartition, Errors]]):
     member_id: str = NO_MEMBER_ID
     generation_id: int = NO_GENERATION
     group_instance_id: str | None = None
-    producer: ProducerIdAndEpoch | None = None
+    producer: VerifiedProducer | None = None
     knows_loading: bool = True
 
     def refused(self, error: Errors) -> Mapping[TopicPartition, Errors]:

@@ -25,13 +25,17 @@ from regent.core.replication.request_parts import RequestParts
 
 @dataclass(frozen=True, slots=True)
 class MetadataSnapshot:
-    """The cluster as of one UpdateMetadata request."""
+    """The cluster as of one UpdateMetadata request.
+
+    ``is_complete``: all partitions were listed once, so that a missing one was deleted, or is new.
+    """
 
     controller_id: BrokerId = NO_CONTROLLER
     controller_epoch: int = 0
     brokers: Mapping[BrokerId, UpdateMetadataBroker] = field(default_factory=dict)
     partitions: Mapping[TopicPartition, UpdateMetadataPartition] = field(default_factory=dict)
     topic_ids: Mapping[str, TopicId | None] = field(default_factory=dict)
+    is_complete: bool = False
 
     @property
     def controller(self) -> UpdateMetadataBroker | None:
@@ -64,7 +68,8 @@ class MetadataCache:
         if request.topic_states:
             partitions, topic_ids = _merge(before, request)
         named = self._full.add(header, request) if request.is_full else None
-        if named is not None and named.is_everything:
+        is_everything = named is not None and named.is_everything
+        if named is not None and is_everything:
             partitions, topic_ids = _only_named(partitions, topic_ids, named.partitions)
         self.snapshot = MetadataSnapshot(
             controller_id=max(header.controller_id, NO_CONTROLLER),
@@ -72,6 +77,7 @@ class MetadataCache:
             brokers=MappingProxyType({b.broker_id: b for b in request.live_brokers}),
             partitions=partitions,
             topic_ids=topic_ids,
+            is_complete=before.is_complete or is_everything,
         )
 
 

@@ -331,13 +331,15 @@ class ReplicaManager:
         batch: RecordBytes,
         now_ms: int,
         respond: RespondToProduce,
+        guard: int | None = None,
     ) -> DelayedOperation | None:
         """As ``produce``, of this broker's own records, in one leadership of the partition.
 
         NOT_LEADER_OR_FOLLOWER if the leadership that began with leader epoch ``term`` has ended,
         also if another began since: the records were decided on what was known before.
         """
-        rules = AppendRules(term, AppendOrigin.COORDINATOR)
+        guards = {} if guard is None else {topic_partition: guard}
+        rules = AppendRules(term, AppendOrigin.COORDINATOR, guards)
         return self._append(acks, {topic_partition: batch}, now_ms, respond, rules)
 
     def read_in_term(

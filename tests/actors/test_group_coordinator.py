@@ -21,9 +21,9 @@ from regent.core.protocol.groups import (
     JoinGroup,
     JoinGroupResult,
     OffsetAndMetadata,
-    ProducerIdAndEpoch,
     SupportedProtocol,
     SyncGroup,
+    VerifiedProducer,
 )
 from regent.core.replication.log_reads import LogRead
 from regent.core.replication.metadata_cache import MetadataCache
@@ -147,7 +147,7 @@ class LogDesk:
             assert error is Errors.NONE, error.name
             offsets.append(offset)
 
-        producer = None if producer_id is None else ProducerIdAndEpoch(producer_id, 0)
+        producer = None if producer_id is None else VerifiedProducer(producer_id, 0)
         for value in values:
             record = Record(OffsetKey(f"g{value}", ORDERS_0), OffsetAndMetadata(value))
             self.log.append(0, term, [record], respond, producer=producer)

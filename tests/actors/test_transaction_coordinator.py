@@ -10,7 +10,12 @@ import pytest
 
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.model import TopicPartition
-from regent.core.protocol.groups import CommitOffsets, FetchOffsets, OffsetAndMetadata
+from regent.core.protocol.groups import (
+    CommitOffsets,
+    FetchOffsets,
+    OffsetAndMetadata,
+    VerifiedProducer,
+)
 from regent.core.protocol.transactions import InitProducerId, TransactionToVerify, TxnMarker
 from regent.testing.waits import eventually
 from tests.support.led_groups import ORDERS_0, LedGroups
@@ -97,7 +102,9 @@ def test_positions_take_effect_when_the_transaction_is_complete(undo: ExitStack)
     led = LedTransactions(undo)
     producer = led.init()
     led.begin(producer, (OFFSETS_0,))
-    commit = CommitOffsets("g", {ORDERS_0: OffsetAndMetadata(7)}, producer=producer)
+    commit = CommitOffsets(
+        "g", {ORDERS_0: OffsetAndMetadata(7)}, producer=VerifiedProducer(*producer)
+    )
     assert led.groups.ask(commit) == {ORDERS_0: Errors.NONE}
     assert _stable(led.groups) is Errors.UNSTABLE_OFFSET_COMMIT
     led.end(producer, is_commit=True)
@@ -110,7 +117,9 @@ def test_positions_of_an_aborted_transaction_are_dropped(undo: ExitStack):
     led = LedTransactions(undo)
     producer = led.init()
     led.begin(producer, (OFFSETS_0,))
-    led.groups.ask(CommitOffsets("g", {ORDERS_0: OffsetAndMetadata(7)}, producer=producer))
+    led.groups.ask(
+        CommitOffsets("g", {ORDERS_0: OffsetAndMetadata(7)}, producer=VerifiedProducer(*producer))
+    )
     led.end(producer, is_commit=False)
     led.wait_for("CompleteAbort")
     assert ORDERS_0 not in led.groups.positions("g").offsets

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from kafka.protocol.producer.transaction import (
     WriteTxnMarkersRequest,
 )
 
+from regent.actors.coordinator_log import begin_verification
 from regent.api.coordinator_requests import CoordinatorRequests
 from regent.api.find_coordinator import find_coordinator_apis
 from regent.api.producer_ids import producer_id_apis
@@ -30,6 +32,7 @@ from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.errors import Errors
 from regent.core.protocol.transactions import TransactionToVerify, TxnMarker
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.storage.end_transaction_marker import EndTransactionMarker, build_marker
 from tests.support.led_groups import BROKER, ORDERS_0
 from tests.support.led_transactions import OFFSETS_0, LedTransactions
 from tests.support.stage import TIMEOUT_S
@@ -45,7 +48,12 @@ class Producer:
         transactions = CoordinatorRequests(led.service.coordinator)
         groups = led.groups.partitions
         self.offsets = TxnOffsetCommitHandler(
-            CoordinatorRequests(led.groups.service), groups, led.service, led.cache, Replies()
+            CoordinatorRequests(led.groups.service),
+            groups,
+            partial(begin_verification, led.manager),
+            led.service,
+            led.cache,
+            Replies(),
         )
         self.created: list[str] = []
         self.apis = [
@@ -236,6 +244,27 @@ def test_positions_are_committed_later_if_the_coordinator_does_not_answer(versio
         is_old = version < 2
         error = Errors.COORDINATOR_NOT_AVAILABLE if is_old else Errors.COORDINATOR_LOAD_IN_PROGRESS
         assert producer.commit_offset(version) == error
+
+
+class VerifiesTooLate:
+    """Answers that a partition is part of a transaction, which ends before the answer arrives."""
+
+    def __init__(self, producer: Producer) -> None:
+        self.producer = producer
+
+    def verify(self, transaction: TransactionToVerify, respond: Any) -> None:
+        data = build_marker(EndTransactionMarker(False, 0), *self.producer.who, 0)
+        self.producer.led.manager.append_markers({OFFSETS_0: data}, 0, lambda outcomes: None)
+        respond(dict.fromkeys(transaction.partitions, Errors.NONE))
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_positions_of_a_transaction_that_ended_during_the_verification_are_refused(version: int):
+    with ExitStack() as undo:
+        producer = Producer(undo)
+        object.__setattr__(producer.offsets, "verifier", VerifiesTooLate(producer))
+        assert producer.commit_offset(version) == Errors.INVALID_TXN_STATE
+        assert not producer.led.groups.positions("g").offsets
 
 
 @pytest.mark.parametrize("version", range(2))

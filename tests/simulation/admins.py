@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection
 
 from regent.core.admin.config_changes import DEFAULT_BROKER
 from regent.core.admin.topic_settings import UNCLEAN_LEADER_ELECTION
-from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
 from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
 from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
@@ -23,6 +22,7 @@ from regent.zk.codecs.admin_znodes import (
     ReassignPartitionsZNode,
 )
 from regent.zk.codecs.znodes import ControllerZNode, TopicZNode, TopicZNodeData
+from tests.simulation.application_topics import APPLICATION_TOPICS
 from tests.simulation.cluster import Cluster
 from tests.simulation.configurations import set_config
 from tests.simulation.leadership_history import LeadershipHistory
@@ -98,7 +98,7 @@ class Admins:
         return topics
 
     def _a_topic(self) -> str | None:
-        topics = sorted(self._topics().keys() - {GROUP_METADATA_TOPIC})
+        topics = sorted(self._topics().keys() - APPLICATION_TOPICS)
         return self._random.choice(topics) if topics else None
 
     def _some_partitions(self) -> list[TopicPartition]:
@@ -160,7 +160,7 @@ class Admins:
 
     def delete_topic(self, out_of_reach: Collection[str] = ()) -> None:
         """Request the deletion of a topic, if possible one with replicas on these brokers."""
-        disturbed = sorted((self._topics().keys() & out_of_reach) - {GROUP_METADATA_TOPIC})
+        disturbed = sorted((self._topics().keys() & out_of_reach) - APPLICATION_TOPICS)
         topic = self._random.choice(disturbed) if disturbed else self._a_topic()
         if topic is not None:
             self._note("delete %s", topic)
@@ -204,7 +204,7 @@ class Admins:
         """
         topics = [
             topic
-            for topic in sorted(self._topics().keys() - {GROUP_METADATA_TOPIC})
+            for topic in sorted(self._topics().keys() - APPLICATION_TOPICS)
             if TopicZNode.path(topic) in paths
         ]
         if topics:

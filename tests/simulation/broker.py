@@ -31,6 +31,7 @@ from regent.core.protocol.controller import (
     ControlledShutdownResponse,
     ControllerRequest,
 )
+from regent.core.protocol.transactions import VerifyPartitionsRequest, WriteMarkersRequest
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.replication_settings import ReplicationSettings
@@ -46,6 +47,7 @@ from tests.simulation.client_requests import (
     DeleteRecordsRequest,
     GroupCall,
     ProduceRequest,
+    TransactionCall,
 )
 from tests.simulation.config_listener import ConfigListener
 from tests.simulation.fetchers import Fetchers
@@ -56,6 +58,7 @@ from tests.simulation.network import AnswerBody, Exchange, Network
 from tests.simulation.record_server import RecordServer
 from tests.simulation.records import RecordObserver
 from tests.simulation.simulated_logs import SimulatedDisk
+from tests.simulation.transaction_server import TransactionServer, TransactionWorld
 from tests.simulation.virtual_time import VirtualTime
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 
@@ -91,6 +94,7 @@ class World:
     channel_limit: int = FEW_REQUESTS  # of queued requests for one broker
     control_requests_received: int = 0  # by all brokers, accepted or not
     groups: GroupWorld | None = None  # None: no broker coordinates groups
+    transactions: TransactionWorld | None = None  # None: no broker coordinates transactions
 
 
 class CountedTopicIds:
@@ -181,6 +185,9 @@ class SimulatedBroker:
         self.configs = ConfigListener(self)
         self._log_care = LogCare(self)
         self.groups = None if world.groups is None else GroupServer(self, world.groups)
+        self.transactions: TransactionServer | None = None
+        if world.transactions is not None:
+            self.transactions = TransactionServer(self, world.transactions)
 
     def start(self) -> None:
         """Listen, register, and start the periodic tasks."""
@@ -385,6 +392,12 @@ class SimulatedBroker:
             case GroupCall():
                 assert self.groups is not None
                 self.groups.serve(exchange)
+            case TransactionCall():
+                assert self.transactions is not None
+                self.transactions.serve(exchange)
+            case WriteMarkersRequest() | VerifyPartitionsRequest():
+                assert self.transactions is not None
+                self.transactions.take(exchange)
             case LeaderAndIsrRequest() | StopReplicaRequest() | UpdateMetadataRequest():
                 if isinstance(request, LeaderAndIsrRequest) and not self.configs.prepare(request):
                     return  # the controller sends it again

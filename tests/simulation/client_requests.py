@@ -14,15 +14,17 @@ from regent.core.protocol.client import (
     ProducedPartition,
 )
 from regent.core.protocol.groups import GroupRequest
+from regent.core.protocol.transactions import TransactionRequest
 
 
 @dataclass(frozen=True, slots=True)
 class ProduceRequest:
-    """One batch for one partition."""
+    """One batch for one partition; ``transactional_id``: it is part of a transaction."""
 
     name: TopicPartition
     acks: int
     batch: bytes
+    transactional_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,5 +78,22 @@ class GroupAnswer:
     result: Any
 
 
-ClientRequest: TypeAlias = ProduceRequest | ConsumeRequest | DeleteRecordsRequest | GroupCall
-ClientResponse: TypeAlias = ProduceResponse | ConsumeResponse | DeleteRecordsResponse | GroupAnswer
+@dataclass(frozen=True, slots=True)
+class TransactionCall:
+    """A request to a transaction coordinator."""
+
+    request: TransactionRequest[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionAnswer:
+    """What the coordinator answers."""
+
+    result: Any
+
+
+CoordinatorCall: TypeAlias = GroupCall | TransactionCall
+ClientRequest: TypeAlias = ProduceRequest | ConsumeRequest | DeleteRecordsRequest | CoordinatorCall
+ClientResponse: TypeAlias = (
+    ProduceResponse | ConsumeResponse | DeleteRecordsResponse | GroupAnswer | TransactionAnswer
+)

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.client import ACKS_ALL, ACKS_LEADER, ConsumerFetch, ConsumerPosition
 from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
+from tests.simulation.application_topics import APPLICATION_TOPICS
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.client_requests import (
     ConsumeRequest,
@@ -261,7 +261,7 @@ class Clients:
         led = [
             (name, row.leader)
             for name, row in sorted(snapshot.partitions.items())
-            if row.leader in self._cluster.brokers and name.topic != GROUP_METADATA_TOPIC
+            if row.leader in self._cluster.brokers and name.topic not in APPLICATION_TOPICS
         ]
         if not led:
             return None

@@ -34,6 +34,7 @@ from tests.simulation.group_server import GroupWorld
 from tests.simulation.network import Exchange, Network
 from tests.simulation.records import RecordObserver
 from tests.simulation.simulated_logs import LostBatches, SimulatedDisk
+from tests.simulation.transaction_server import TransactionWorld
 from tests.simulation.virtual_time import VirtualTime
 from tests.support.fake_zookeeper import FakeZooKeeperServer, Hook
 
@@ -77,7 +78,8 @@ class Cluster:
     """Brokers, their disks, ZooKeeper, time, and the messages in flight.
 
     ``brokers``: how many to start, or their ids. ``settings`` is called for each process.
-    ``disk_for`` makes the disk of each broker, once. ``groups``: brokers coordinate groups.
+    ``disk_for`` makes the disk of each broker, once. ``groups``, ``transactions``: brokers
+    coordinate them.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Cluster:
         replication: ReplicationSettings = REPLICATION,
         disk_for: DiskFor = Disk,
         groups: GroupWorld | None = None,
+        transactions: TransactionWorld | None = None,
     ) -> None:
         self.time = VirtualTime()
         self._last_step_ms = 0
@@ -124,6 +127,7 @@ class Cluster:
             observer=RecordObserver(),
             on_control_request=lambda broker, order: self.on_control_request(broker, order),
             groups=groups,
+            transactions=transactions,
         )
         self._ports = itertools.count(20_000)
         for broker_id in range(brokers) if isinstance(brokers, int) else brokers:

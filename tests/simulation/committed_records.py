@@ -14,7 +14,7 @@ from typing import NamedTuple
 from regent.core.model import BrokerId, TopicPartition
 from tests.simulation.simulated_logs import SimulatedLog
 from tests.support.memory_logs import StoredBatch
-from tests.support.record_batches import values_of
+from tests.support.record_batches import CONTROL_MASK, values_of
 from tests.support.record_checks import headers_of
 
 
@@ -119,7 +119,8 @@ class CommittedRecords:
     def _check_sequence(self, batch: StoredBatch) -> None:
         """The records of an idempotent producer are there exactly once and in order."""
         ((_, header),) = headers_of(batch.data)
-        if header.producer_id < 0 or self.unclean_epochs or self.is_tainted:
+        is_of_producer = header.producer_id >= 0 and not header.attributes & CONTROL_MASK
+        if not is_of_producer or self.unclean_epochs or self.is_tainted:
             return
         where = f"{self.key.name}: producer {header.producer_id}: {_shown(batch)}"
         producer = header.producer_id, header.producer_epoch

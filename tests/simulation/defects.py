@@ -21,6 +21,7 @@ from tests.simulation import (
     power_loss_defects,
     record_defects,
     tampering_defects,
+    transaction_defects,
 )
 
 Defect: TypeAlias = Callable[[], Any]
@@ -40,6 +41,7 @@ _MODULES = (
     control_request_defects,
     denial_defects,
     group_defects,
+    transaction_defects,
 )
 
 DEFECTS: tuple[Defect, ...] = tuple(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
 from regent.core.errors import DamagedRecordsError
 from regent.core.log_config import LogConfig
 from regent.core.model import BrokerId, TopicPartition
@@ -12,11 +11,12 @@ from regent.core.protocol.control import TopicId
 from regent.core.records import RecordBytes
 from regent.core.replica_logs import AppendedRecords, AppendOrigin
 from regent.core.replication.replica_manager import ReplicaManager
+from tests.simulation.application_topics import APPLICATION_TOPICS
 from tests.simulation.records import RecordObserver, past_all_guards
 from tests.simulation.simulated_logs import IsElsewhere, LostBatches
 from tests.support.memory_logs import MemoryLog, MemoryLogs
 
-CAREFUL_TOPICS = ("topic-1", "topic-3", "topic-5", GROUP_METADATA_TOPIC)
+CAREFUL_TOPICS = ("topic-1", "topic-3", "topic-5", *sorted(APPLICATION_TOPICS))
 TOPIC_CONFIGS = {topic: LogConfig(min_insync_replicas=2) for topic in CAREFUL_TOPICS}
 
 
@@ -131,7 +131,7 @@ class Disk(MemoryLogs):
     def start_broken(self) -> Disk:
         """Start with an unreadable directory: the logs in it are unknown."""
         for name in self.fragile():
-            if not self.is_offline(name):
+            if not self.log(name).is_offline:  # a damaged one may be out of service already
                 self.observer.on_lost(self.broker_id, self.log(name))
             self._out_of_sight[name] = self._logs.pop(name)
         self._removed.clear()

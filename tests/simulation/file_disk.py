@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
-from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
 from regent.core.errors import DamagedRecordsError
 from regent.core.log_config import UNLIMITED, LogConfig
 from regent.core.model import BrokerId, TopicPartition
@@ -30,6 +29,7 @@ from regent.core.replication.replica_manager import ReplicaManager
 from regent.storage import log_moves
 from regent.storage.log_manager import LogManager
 from regent.storage.unified_log import UnifiedLog
+from tests.simulation.application_topics import APPLICATION_TOPICS
 from tests.simulation.disk import CLOCK_APART_MS, TOPIC_CONFIGS
 from tests.simulation.file_damage import draw_change
 from tests.simulation.file_log import ObservedFileLog
@@ -39,7 +39,7 @@ from tests.simulation.simulated_logs import IsElsewhere, LostBatches
 from tests.support.durable_files import DurableFiles
 
 SEGMENT_BYTES = (100, 200, 400)  # one batch, or a few
-SEGMENTS_OF_GROUPS = 20
+SEGMENTS_OF_APPLICATIONS = 20
 FLUSH_MS = 400_000  # by a clock that runs fast
 CARE_PROBABILITY = 0.5
 CHANGE_PROBABILITY = 0.4
@@ -79,8 +79,8 @@ class FileDisk(LogManager):
         )
         for topic, config in TOPIC_CONFIGS.items():
             most = machine.defaults.segment_bytes
-            if topic == GROUP_METADATA_TOPIC:  # the record of a group must fit into a segment
-                most *= SEGMENTS_OF_GROUPS
+            if topic in APPLICATION_TOPICS:  # the record of a group must fit into a segment
+                most *= SEGMENTS_OF_APPLICATIONS
             least = config.min_insync_replicas
             own = replace(machine.defaults, min_insync_replicas=least, segment_bytes=most)
             self.configure({topic: own})

@@ -5,14 +5,11 @@ They do as the Java client does. A consumer may stall as a whole, die, or come b
 
 from __future__ import annotations
 
-import random
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
-from regent.core.coordinator.partition_for import partition_for
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.groups import (
@@ -32,9 +29,8 @@ from regent.core.protocol.groups import (
     SyncGroup,
     SyncGroupResult,
 )
-from tests.simulation.client_requests import GroupAnswer, GroupCall
-from tests.simulation.cluster import Cluster
-from tests.simulation.network import AnswerBody, Exchange
+from tests.simulation.coordinators import Coordinators
+from tests.simulation.network import Exchange
 
 TOPIC = "consumed"
 TICK_MS = 250
@@ -65,44 +61,6 @@ class ConsumedTopic:
         """Return a position that no other commit has."""
         self.commits += 1
         return OffsetAndMetadata(self.commits, metadata=f"<{self.group_id} {self.commits}>")
-
-
-class Coordinators:
-    """Where groups are asked for: in some broker's metadata."""
-
-    def __init__(self, cluster: Cluster, partitions: int, dice: random.Random) -> None:
-        self.cluster = cluster
-        self.dice = dice
-        self._partitions = partitions
-
-    def partition_of(self, group_id: str) -> TopicPartition:
-        """Return the partition that has the records of a group."""
-        return TopicPartition(GROUP_METADATA_TOPIC, partition_for(group_id, self._partitions))
-
-    def find(self, group_id: str) -> BrokerId | None:
-        """Return the coordinator of a group, as some broker knows it."""
-        brokers = [b for _, b in sorted(self.cluster.brokers.items())]
-        if not brokers:
-            return None
-        snapshot = self.dice.choice(brokers).cache.snapshot
-        row = snapshot.partitions.get(self.partition_of(group_id))
-        return row.leader if row is not None and row.leader in self.cluster.brokers else None
-
-    def ask(
-        self,
-        sender: Consumer | None,
-        broker_id: BrokerId,
-        request: GroupRequest[Any],
-        on_answer: Callable[[Any], None],
-    ) -> Exchange:
-        """Send a request."""
-
-        def unpack(answer: AnswerBody) -> None:
-            assert isinstance(answer, GroupAnswer)
-            on_answer(answer.result)
-
-        endpoint = self.cluster.brokers[broker_id].client_endpoint
-        return self.cluster.network.ask(sender, endpoint, GroupCall(request), unpack)
 
 
 @dataclass(slots=True, eq=False)

@@ -26,8 +26,9 @@ from regent.core.protocol.groups import (
 )
 from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
 from regent.zk.codecs.znodes import TopicZNode
-from tests.simulation.broker import SimulatedBroker
+from tests.simulation.client_requests import GroupCall
 from tests.simulation.cluster import Cluster
+from tests.simulation.coordinators import Coordinators
 from tests.simulation.group_history import GroupHistory
 from tests.simulation.group_members import (
     REBALANCE_TIMEOUTS_MS,
@@ -35,7 +36,6 @@ from tests.simulation.group_members import (
     TOPIC,
     ConsumedTopic,
     Consumer,
-    Coordinators,
     consumed,
     subscription,
 )
@@ -60,7 +60,7 @@ def group_world(seed: int) -> GroupWorld | None:
         group_min_session_timeout_ms=100,
         group_initial_rebalance_delay_ms=dice.choice((0, 500)),
     )
-    return GroupWorld(config, dice.choice((1, 1, 2)), dice)
+    return GroupWorld(config=config, partitions=dice.choice((1, 1, 2)), dice=dice)
 
 
 class Groups:
@@ -79,7 +79,9 @@ class Groups:
         self._random = random.Random(f"{seed}, consumers")
         self._note = note
         self.history = world.observer = GroupHistory(cluster, world, invariants)
-        self._coordinators = Coordinators(cluster, world.partitions, self._random)
+        self._coordinators = Coordinators(
+            cluster, GROUP_METADATA_TOPIC, world.partitions, self._random, GroupCall
+        )
         self._consumers: list[Consumer] = []
         self._topics = [ConsumedTopic(name) for name in ("orders", "bills")[: world.partitions]]
         self._menu = Menu(self._random)
@@ -97,18 +99,6 @@ class Groups:
             self._menu.add(self._delete_topic, 0.5)
             self._menu.add(self._create_topic, 2, is_remedy=True)
         cluster.rest_step_ms = REST_STEP_MS
-
-    @classmethod
-    def of(
-        cls,
-        cluster: Cluster,
-        world: GroupWorld | None,
-        seed: int,
-        invariants: Invariants,
-        note: Callable[..., None],
-    ) -> Groups | None:
-        """Return the groups of a history; None: there are none."""
-        return None if world is None else cls(cluster, world, seed, invariants, note)
 
     def begin(self) -> None:
         """Create the topic of the coordinators, and the first consumers."""
@@ -302,7 +292,7 @@ class Groups:
             assert broker.groups is not None
             broker.groups.assert_owes_nothing()
         for number in range(self._world.partitions):
-            leader = self._able_leader(TopicPartition(GROUP_METADATA_TOPIC, number))
+            leader = self._coordinators.able_leader(TopicPartition(GROUP_METADATA_TOPIC, number))
             if leader is not None and leader.groups is not None:
                 self.history.check_memory(leader.groups, number)
 
@@ -318,7 +308,7 @@ class Groups:
     def _problems(self, *, are_all_assigned: bool) -> Iterator[str]:
         for topic in self._topics:
             name = self._coordinators.partition_of(topic.group_id)
-            leader = self._able_leader(name)
+            leader = self._coordinators.able_leader(name)
             if leader is None or leader.groups is None:
                 continue
             group = leader.groups.machine.manager.groups.get(topic.group_id)
@@ -337,17 +327,6 @@ class Groups:
             is_right = held == list(range(topic.partitions)) or not are_all_assigned
             if len(held) != len(set(held)) or not is_right:
                 yield f"{where}: assigned are {held}"
-
-    def _able_leader(self, name: TopicPartition) -> SimulatedBroker | None:
-        """Return the leader of a partition, if enough of its replicas are in sync."""
-        if self._cluster.zookeeper.node(DeleteTopicsTopicZNode.path(name.topic)):
-            return None  # the deletion waits for a broker
-        state = self._cluster.leadership(name)
-        leader = None if state is None else self._cluster.brokers.get(state.leader_and_isr.leader)
-        if leader is None:
-            return None
-        led = leader.replica_manager.partitions.get(name)
-        return leader if led is not None and len(led.isr) >= led.min_isr else None
 
 
 class _Awake:

@@ -16,10 +16,18 @@ from typing import NamedTuple, Protocol, TypeAlias
 from regent.core.protocol.broker import FetchRequest, FetchResponse
 from regent.core.protocol.control import ControlHeader, ControlRequest, ControlResponse
 from regent.core.protocol.controller import ControllerRequest, ControllerResponse
+from regent.core.protocol.transactions import (
+    VerifyPartitionsRequest,
+    VerifyPartitionsResponse,
+    WriteMarkersRequest,
+    WriteMarkersResponse,
+)
 from tests.simulation.client_requests import ClientRequest, ClientResponse
 
-RequestBody: TypeAlias = ControlRequest | FetchRequest | ControllerRequest | ClientRequest
-AnswerBody: TypeAlias = ControlResponse | FetchResponse | ControllerResponse | ClientResponse
+BrokerRequest: TypeAlias = FetchRequest | WriteMarkersRequest | VerifyPartitionsRequest
+BrokerResponse: TypeAlias = FetchResponse | WriteMarkersResponse | VerifyPartitionsResponse
+RequestBody: TypeAlias = ControlRequest | BrokerRequest | ControllerRequest | ClientRequest
+AnswerBody: TypeAlias = ControlResponse | BrokerResponse | ControllerResponse | ClientResponse
 
 
 class Fate(Enum):

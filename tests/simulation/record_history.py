@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
 
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, LeaderAndIsr, ReplicaAssignment, TopicPartition
@@ -21,6 +22,10 @@ from tests.simulation.situations import Situation, Situations
 from tests.support.memory_logs import StoredBatch
 from tests.support.record_batches import records_of, values_of
 from tests.support.record_checks import headers_of
+
+OnRead: TypeAlias = Callable[
+    [SimulatedBroker, ConsumeRequest, TopicPartition, ConsumedPartition, SimulatedLog | None], None
+]
 
 
 class RecordHistory(RecordObserver):
@@ -43,6 +48,12 @@ class RecordHistory(RecordObserver):
         # flight may bring them into the ISR before their broker starts again.
         self._lossy_outside: set[tuple[BrokerId, TopicPartition]] = set()
         self._doomed: set[str] = set()
+        # Are told of each batch, by the checks of transactions.
+        self.on_led_batch: Callable[[BrokerId, CommittedRecords, StoredBatch], None]
+        self.on_led_batch = lambda broker_id, known, batch: None
+        self.on_committed_batch: Callable[[CommittedRecords, StoredBatch], None]
+        self.on_committed_batch = lambda known, batch: None
+        self.on_read: OnRead = lambda broker, request, name, outcome, log: None
         # State before the request that is being handled.
         self._full_at: int | None = None
         self._proposals: dict[tuple[SimulatedBroker, TopicPartition], object] = {}
@@ -120,18 +131,24 @@ class RecordHistory(RecordObserver):
                 self._lossy_outside.discard((member, name))
                 if not self._has_started_again(member):
                     self._lossy[member, name] = None
+        self._note_lossy_members(name, now)
+        for member, log in self._replicas(name, self._leaderships.topic_id(name.topic)):
+            known = self.of(log)
+            if member in now.isr and known is not None and (member, name) not in self._lossy:
+                known.check_member(member, log, now.leader_epoch)
+
+    def _note_lossy_members(self, name: TopicPartition, now: LeaderAndIsr) -> None:
         for (broker_id, lossy), left_in in list(self._lossy.items()):
             if lossy != name:
                 continue
             is_member = broker_id in now.isr
             if not is_member and left_in is None:
                 self._lossy[broker_id, name] = now.leader_epoch
-            elif is_member and left_in is not None and self._has_started_again(broker_id):
-                del self._lossy[broker_id, name]  # it has caught up again
-        for member, log in self._replicas(name, self._leaderships.topic_id(name.topic)):
-            known = self.of(log)
-            if member in now.isr and known is not None and (member, name) not in self._lossy:
-                known.check_member(member, log, now.leader_epoch)
+            elif is_member and left_in is not None:
+                if self._has_started_again(broker_id):
+                    del self._lossy[broker_id, name]  # it has caught up again
+                else:  # elected as an eligible leader, before its loss is known
+                    self._lossy[broker_id, name] = None
 
     def _has_started_again(self, broker_id: BrokerId) -> bool:
         """Whether it has registered since its loss; before, an older fetch may have added it."""
@@ -187,6 +204,7 @@ class RecordHistory(RecordObserver):
         known = self.of(log)
         if known is not None:
             known.on_led(broker_id, log, batch)
+            self.on_led_batch(broker_id, known, batch)
 
     def on_followed(self, broker_id: BrokerId, log: SimulatedLog, first: int) -> None:
         """A broker appended as follower."""
@@ -277,6 +295,7 @@ class RecordHistory(RecordObserver):
             if is_committed and not known.has(batch):
                 holders = self._holders(name, log.topic_id, batch)
                 known.on_committed(broker.broker_id, batch, epoch, len(holders))
+                self.on_committed_batch(known, batch)
         if before and not known.is_tainted:
             self._check_isr_has(broker, partition, log, known)
 
@@ -446,6 +465,7 @@ class RecordHistory(RecordObserver):
         """Read batches are undamaged, committed, and begin at the requested offset."""
         self.on_acted(broker)
         for name, outcome in partitions.items():
+            self.on_read(broker, request, name, outcome, logs.get(name))
             data, log = outcome.records.read(), logs.get(name)
             if not data:
                 continue

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.broker import FetchRequest, FetchResponse
 from regent.core.protocol.client import ConsumedPartition, DeletedRecords, ProducedPartition
+from regent.core.protocol.transactions import TransactionToVerify
 from regent.core.records import MemoryRecords
 from regent.core.replication.delayed_operation import DelayedOperation
 from tests.simulation.client_requests import (
@@ -20,6 +22,7 @@ from tests.simulation.client_requests import (
 )
 from tests.simulation.network import AnswerBody, Exchange
 from tests.simulation.simulated_logs import SimulatedLog
+from tests.support.record_checks import headers_of
 
 if TYPE_CHECKING:
     from tests.simulation.broker import SimulatedBroker
@@ -72,11 +75,46 @@ class RecordServer:
             self._world.observer.on_produced(self._broker, request, log, outcomes[name])
             answer(ProduceResponse(outcomes[name]))
 
-        records = {name: bytearray(request.batch)}
-        self._world.observer.on_produce(self._broker, request)
-        operation = self._manager.produce(request.acks, records, self._broker.now_ms, respond)
-        self._world.observer.on_produce_taken(self._broker, request)
-        self._wait(operation, CLIENT_WAIT_MS)
+        def append(guards: Mapping[TopicPartition, int]) -> None:
+            records = {name: bytearray(request.batch)}
+            self._world.observer.on_produce(self._broker, request)
+            operation = self._manager.produce(
+                request.acks, records, self._broker.now_ms, respond, guards
+            )
+            self._world.observer.on_produce_taken(self._broker, request)
+            self._wait(operation, CLIENT_WAIT_MS)
+
+        if request.transactional_id is None:
+            append({})
+        else:
+            self._verify(request, request.transactional_id, append, answer)
+
+    def _verify(
+        self,
+        request: ProduceRequest,
+        transactional_id: str,
+        append: Callable[[Mapping[TopicPartition, int]], None],
+        answer: Callable[[AnswerBody], None],
+    ) -> None:
+        """Ask whether the partition is part of the transaction, as ``api.produce`` does."""
+        name, transactions = request.name, self._broker.transactions
+        assert transactions is not None
+        guards = self._manager.begin_verifications({name: request.batch})
+        if not any(guards.values()):
+            append(guards)
+            return
+
+        def verified(errors: Mapping[TopicPartition, Errors]) -> None:
+            error = errors[name]
+            if error is Errors.NONE:
+                append(guards)
+                self._broker.acted()
+            else:
+                answer(ProduceResponse(ProducedPartition(error)))
+
+        ((_, header),) = headers_of(request.batch)
+        producer = header.producer_id, header.producer_epoch
+        transactions.verify(TransactionToVerify(transactional_id, *producer, (name,)), verified)
 
     def _consume(self, exchange: Exchange, request: ConsumeRequest) -> None:
         logs = {name: self._log(name) for name in request.fetch.positions}

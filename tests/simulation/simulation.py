@@ -18,17 +18,19 @@ from regent.core.model import BrokerId
 from regent.core.protocol.broker import FetchRequest
 from regent.core.protocol.control import StopReplicaRequest
 from regent.core.protocol.controller import AlterPartitionRequest, ControlledShutdownRequest
+from regent.core.protocol.transactions import VerifyPartitionsRequest, WriteMarkersRequest
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode, DeleteTopicsZNode
 from regent.zk.codecs.znodes import TopicsZNode
 from regent.zk.stores.failure_store import ControllerFailuresZNode
 from tests.simulation.addresses import Addresses
 from tests.simulation.admins import Admins
+from tests.simulation.application_topics import TRANSACTION_TOPICS
 from tests.simulation.bounds import Bounds
 from tests.simulation.broker import PlantedError, SimulatedBroker
-from tests.simulation.client_requests import ClientRequest, GroupCall
+from tests.simulation.client_requests import ClientRequest, CoordinatorCall
 from tests.simulation.clients import Clients
-from tests.simulation.cluster import Cluster, SimulatedCrashError, short_settings
+from tests.simulation.cluster import REPLICATION, Cluster, SimulatedCrashError, short_settings
 from tests.simulation.configurations import Configurations
 from tests.simulation.convergence import assert_converged
 from tests.simulation.damage import Damage
@@ -37,6 +39,7 @@ from tests.simulation.disk import Disk
 from tests.simulation.ensemble import Ensemble
 from tests.simulation.file_disk import FileDisks
 from tests.simulation.forgeries import Forgeries
+from tests.simulation.group_server import GroupWorld
 from tests.simulation.groups import Groups, group_world
 from tests.simulation.invariants import Invariants
 from tests.simulation.log_convergence import assert_logs_converged
@@ -78,6 +81,8 @@ from tests.simulation.poison import Poison
 from tests.simulation.records import past_all_guards
 from tests.simulation.situations import Situation
 from tests.simulation.tampering import Tampering
+from tests.simulation.transaction_server import TransactionWorld
+from tests.simulation.transactions import Transactions, transaction_world
 from tests.support.fake_zookeeper import Call, Hook, Moment
 
 READS = ("get", "get_many", "children", "children_many")
@@ -100,8 +105,8 @@ class Simulation:
         self._is_calm = draw < CALM_PROBABILITY  # no broker ends at all
         self._keeps_controllers = draw < KEPT_CONTROLLERS_PROBABILITY
         disk_for = self._files.make if self._files is not None else Disk
-        groups = group_world(seed)
-        self.cluster = Cluster(0, settings=self._settings, disk_for=disk_for, groups=groups)
+        groups, transactions = group_world(seed), transaction_world(seed)
+        self.cluster = Cluster(0, self._settings, REPLICATION, disk_for, groups, transactions)
         self._ensemble = Ensemble(self.cluster.zookeeper, seed)
         self.cluster.hook_for = self._hook_for
         self.cluster.network.fate = self._fate
@@ -128,7 +133,7 @@ class Simulation:
         self.cluster.before_rest = self._before_rest
         self._configurations = Configurations(self.cluster, BROKERS, seed, self._note)
         self._damage = Damage(self.cluster, self.random, self._note)
-        self._groups = Groups.of(self.cluster, groups, seed, self.invariants, self._note)
+        self._applications = self._begin_applications(seed, groups, transactions)
         self._add_removals_and_forgeries()
         self._faults = Menu(self.random)
         self._add_faults_of_the_world()
@@ -151,6 +156,17 @@ class Simulation:
             self._faults.add(self._depose_with_requests_in_flight)
             self._admins.menu.add_all(self._admins.mistakes)
         self._cut_off: set[str] = set()  # endpoints that no packet reaches
+
+    def _begin_applications(
+        self, seed: int, groups: GroupWorld | None, transactions: TransactionWorld | None
+    ) -> list[Groups | Transactions]:
+        rest = seed, self.invariants, self._note
+        found: list[Groups | Transactions] = []
+        if groups is not None:
+            found.append(Groups(self.cluster, groups, *rest))
+        if transactions is not None:
+            found.append(Transactions(self.cluster, transactions, *rest))
+        return found
 
     def _add_removals_and_forgeries(self) -> None:
         if not self._leaders_write_isrs:  # their version conditions do not tell topics apart
@@ -209,7 +225,7 @@ class Simulation:
             self._run(steps)
 
     def _run(self, steps: int) -> None:
-        if self.random.random() < SETTLED_PROBABILITY or self.has_files or self._groups:
+        if self.random.random() < SETTLED_PROBABILITY or self.has_files or self._applications:
             self._settle()
         for _ in range(steps):
             self._advance()
@@ -235,8 +251,8 @@ class Simulation:
         self.cluster.network.fate = usual_fate
         for _ in range(self.random.randint(1, MAX_FIRST_TOPICS)):
             self._admins.create_topic()
-        if self._groups is not None:
-            self._groups.begin()
+        for application in self._applications:
+            application.begin()
         self.cluster.run_for(SETTLED_MS)
         for _ in range(self.random.randint(0, MAX_FIRST_RECORDS)):
             self.clients.act()
@@ -262,8 +278,8 @@ class Simulation:
             self._restart(restored)
             self._rest()
         self.clients.finish()
-        if self._groups is not None:
-            self._groups.finish()
+        for application in self._applications:
+            application.finish()
         assert_converged(self.cluster)
         assert_logs_converged(self.cluster, self.invariants.records)
 
@@ -294,8 +310,8 @@ class Simulation:
         if self._faults_are_on and not self._tampering.is_replaced:
             self._denials.act()
         self._ensemble.act()
-        if self._faults_are_on and self._groups is not None:
-            self._groups.act_at_times()
+        for application in self._applications if self._faults_are_on else ():
+            application.act_at_times()
         if self._faults_are_on:
             self._hide_logs_to_be_deleted()
             self._configurations.act()
@@ -337,8 +353,8 @@ class Simulation:
         victim = self._pick_a_victim() if is_anyone_missing else None
         self._missing = None if victim is None else victim.broker_id
         self._note("heal, but for %s", self._missing)
-        if self._groups is not None:
-            self._groups.rest()
+        for application in self._applications:
+            application.rest()
         self.cluster.network.fate = self._fate_without_faults
         for number in self.cluster.network.packets:
             self.cluster.network.hold(number, 0)
@@ -409,6 +425,8 @@ class Simulation:
             return Fate.LATER
         if isinstance(packet.exchange.request, FetchRequest | ClientRequest):
             return Fate.LATER if dice < self._odds.fetch_delay else Fate.AT_ONCE
+        if isinstance(packet.exchange.request, WriteMarkersRequest | VerifyPartitionsRequest):
+            return Fate.LATER  # no second copy: it could end the next transaction (KIP-890)
         is_proposal = isinstance(packet.exchange.request, AlterPartitionRequest)
         doubled = self._odds.proposal_duplicate if is_proposal else self._odds.packet_duplicate
         return Fate.TWICE if dice < self._odds.packet_loss + doubled else Fate.LATER
@@ -440,7 +458,7 @@ class Simulation:
 
     def _fate_without_faults(self, packet: Packet) -> Fate:
         """Lose no packet; duplicates and delays must have no effect."""
-        if isinstance(packet.exchange.request, GroupCall):
+        if isinstance(packet.exchange.request, CoordinatorCall):
             return Fate.AT_ONCE
         fate = self._fate(packet)
         return usual_fate(packet) if fate is Fate.LOST else fate
@@ -578,6 +596,7 @@ class Simulation:
         active = self.cluster.active_controllers
         names = set(self.cluster.zookeeper.children_of(TopicsZNode.PATH))
         names -= set(self.cluster.zookeeper.children_of(DeleteTopicsZNode.PATH))
+        names -= TRANSACTION_TOPICS
         victims = [
             (broker, topic)
             for _, broker in sorted(self.cluster.brokers.items())

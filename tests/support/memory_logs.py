@@ -203,7 +203,7 @@ class MemoryLog:
         else:
             for position, header in headers:
                 data = bytes(records[position : position + header.size])
-                self._sequences.check_of_coordinator(header, data)
+                self._sequences.check_of_coordinator(header, data, guard)
         if duplicate is not None:
             time_ms = duplicate.timestamp_ms if config.stamps_append_time else NO_TIMESTAMP
             return AppendedRecords(duplicate.first_offset, duplicate.last_offset, time_ms, True)

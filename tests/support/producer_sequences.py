@@ -48,11 +48,14 @@ class ProducerSequences:
             self._guards[producer_id] = self._guard_count
         return self._guards[producer_id]
 
-    def check_of_coordinator(self, header: Header, batch: bytes) -> None:
+    def check_of_coordinator(self, header: Header, batch: bytes, guard: int | None = None) -> None:
         """Raise ``RecordsRefusedError`` if a newer producer or coordinator has written."""
         producer_id = header.producer_id
         if header.producer_epoch < self._epochs.get(producer_id, -1):
             raise RecordsRefusedError(Errors.INVALID_PRODUCER_EPOCH, f"{header}")
+        is_batch = not header.attributes & CONTROL_MASK and producer_id >= 0
+        if is_batch and guard is not None:
+            self._check_transaction(producer_id, is_transactional=True, guard=guard)
         marker = marker_of(batch) if header.attributes & CONTROL_MASK else None
         if marker is not None and marker[1] < self._coordinator_epochs.get(producer_id, -1):
             raise RecordsRefusedError(Errors.TRANSACTION_COORDINATOR_FENCED, f"{header}")

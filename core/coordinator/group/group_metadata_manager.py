@@ -42,8 +42,8 @@ from regent.core.protocol.groups import (
     GroupList,
     GroupListing,
     OffsetAndMetadata,
-    ProducerIdAndEpoch,
     SupportedProtocol,
+    VerifiedProducer,
 )
 from regent.core.setting import INT_MAX
 
@@ -117,7 +117,7 @@ class GroupLog(Protocol):
         respond: RespondToAppend,
         *,
         acks: int = ACKS_ALL,
-        producer: ProducerIdAndEpoch | None = None,
+        producer: VerifiedProducer | None = None,
     ) -> None:
         """Append a batch; ``respond`` with the offset of its first record when ``acks`` is met.
 
@@ -279,7 +279,7 @@ class GroupMetadataManager:
         respond: RespondToAppend,
         *,
         acks: int = ACKS_ALL,
-        producer: ProducerIdAndEpoch | None = None,
+        producer: VerifiedProducer | None = None,
     ) -> None:
         term = self._owned.term(group.partition)
         if term is None:

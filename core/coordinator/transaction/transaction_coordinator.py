@@ -75,14 +75,19 @@ class TransactionCoordinator:
         partition_of: Callable[[str], int],
         leader_of: LeaderOf,
         next_producer_id: NextProducerId,
+        knows_all: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``partition_of`` returns the partition of a transactional id."""
+        """``partition_of`` returns the partition of a transactional id.
+
+        ``knows_all``: whether ``leader_of`` has had all partitions.
+        """
         self.states = TransactionStateManager(config, log, time_ms, partition_of)
         self.markers = TransactionMarkerManager(
             self.states,
             sender,
             leader_of,
             time_ms,
+            knows_all=knows_all,
             missing_partition_grace_ms=config.missing_partition_grace_ms,
         )
         self._time_ms = time_ms

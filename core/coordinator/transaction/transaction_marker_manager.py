@@ -60,6 +60,13 @@ LeaderOf = Callable[[TopicPartition], BrokerId | None]
 is no such partition in the metadata cache."""
 
 
+class PartitionLeaders(NamedTuple):
+    """What a broker knows of leaders; ``knows_all``: whether it was told of all partitions."""
+
+    leader_of: LeaderOf
+    knows_all: Callable[[], bool]
+
+
 class MarkerSender(Protocol):
     """Sends markers to other brokers, and to this one."""
 
@@ -103,12 +110,15 @@ class TransactionMarkerManager:
         leader_of: LeaderOf,
         time_ms: Callable[[], int],
         *,
+        knows_all: Callable[[], bool],
         missing_partition_grace_ms: int,
     ) -> None:
+        """``knows_all``: whether the metadata cache has had all partitions."""
         self._states = states
         self._sender = sender
         self._leader_of = leader_of
         self._time_ms = time_ms
+        self._knows_all = knows_all
         self._grace_ms = missing_partition_grace_ms
         self._pending: dict[str, PendingCompleteTxn] = {}
         self._queues: dict[BrokerId, deque[_Entry]] = {}
@@ -244,7 +254,7 @@ class TransactionMarkerManager:
 
     def _enqueue(self, pending: PendingCompleteTxn, partitions: Iterable[TopicPartition]) -> None:
         by_leader: dict[BrokerId, list[TopicPartition]] = {}
-        for topic_partition in set(partitions) & pending.metadata.topic_partitions:
+        for topic_partition in sorted(pending.metadata.topic_partitions.intersection(partitions)):
             leader = self._leader_of(topic_partition)
             if leader is not None:
                 pending.missing_since_ms.pop(topic_partition, None)
@@ -263,7 +273,14 @@ class TransactionMarkerManager:
                     self._queues.setdefault(leader, deque()).append(_Entry(pending, marker))
 
     def _is_gone(self, pending: PendingCompleteTxn, topic_partition: TopicPartition) -> bool:
-        """Whether a partition is deleted. The metadata of a new one may still be on their way."""
+        """Whether a partition is deleted. The metadata of a new one may still be on their way.
+
+        A broker that has just started may wait long for the metadata of all. A partition without
+        its marker would keep the transaction open for ever.
+        """
+        if not self._knows_all():
+            pending.missing_since_ms.clear()
+            return False
         now_ms = self._time_ms()
         since_ms = pending.missing_since_ms.setdefault(topic_partition, now_ms)
         if now_ms - since_ms < self._grace_ms:

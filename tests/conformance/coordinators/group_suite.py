@@ -36,9 +36,9 @@ from regent.core.protocol.groups import (
     JoinGroupResult,
     LeavingMember,
     OffsetAndMetadata,
-    ProducerIdAndEpoch,
     SupportedProtocol,
     SyncGroup,
+    VerifiedProducer,
 )
 from tests.conformance.coordinators.coordinator_suite import CoordinatorSuite, SimulatedAppends
 from tests.conformance.coordinators.suite import ReadMapping, SeenSet, Step, named, partition_of
@@ -80,7 +80,7 @@ class SimulatedLog(SimulatedAppends):
         respond: RespondToAppend,
         *,
         acks: int = ACKS_ALL,
-        producer: ProducerIdAndEpoch | None = None,
+        producer: VerifiedProducer | None = None,
     ) -> None:
         producer_id = None if producer is None else producer.producer_id
         encoded = [(encode_key(key), encode_value(value)) for key, value in records]
@@ -350,7 +350,7 @@ class GroupSuite(CoordinatorSuite):
     def do_txn_commit(self, step: Step) -> None:
         """Commit, or say why the verification failed, which comes before checks of the member."""
         error = Errors[step.get("verify", "NONE")]
-        producer = ProducerIdAndEpoch(step["producer"], 0)
+        producer = VerifiedProducer(step["producer"], 0)
         if error is Errors.NONE:
             self._commit_offsets(step, producer)
             return
@@ -358,7 +358,7 @@ class GroupSuite(CoordinatorSuite):
             self._commit_offsets(step, producer, is_verified=False)
 
     def _commit_offsets(
-        self, step: Step, producer: ProducerIdAndEpoch | None, *, is_verified: bool = True
+        self, step: Step, producer: VerifiedProducer | None, *, is_verified: bool = True
     ) -> None:
         retention = step.get("retention", -1)
         offsets = {

@@ -316,6 +316,25 @@ def test_a_topic_repaired_after_its_last_read_is_read_before_it_is_deleted(
     assert parts.context.is_topic_queued_for_deletion("bad")
 
 
+@pytest.mark.parametrize("is_found_in_list", [True, False])
+def test_a_topic_repaired_in_the_middle_of_its_deletion_is_not_led_again(
+    parts: ControllerParts, *, is_found_in_list: bool
+) -> None:
+    """The states of its partitions are gone, but an ACL kept its znode: epochs begin at 0 again."""
+    parts.server.put("/brokers/topics/bad", b"not JSON")
+    parts.topics.on_topic_change()
+    parts.server.put("/admin/delete_topics/bad")
+    parts.put_topic("bad", {0: (1, 2)}, topic_id(7))
+    if is_found_in_list:
+        parts.topics.on_topic_change()
+    else:
+        parts.topics.on_partition_modifications("bad")
+    bad = TopicPartition("bad", 0)
+    assert parts.state(bad) is None
+    answer(parts, [bad], 1, 2)
+    assert left_of(parts, "bad") == []
+
+
 @pytest.mark.parametrize("method", ["children_many", "multi_many"])
 def test_a_topic_repaired_while_its_znodes_are_being_deleted_keeps_them_until_brokers_are_asked(
     parts: ControllerParts, method: str

@@ -22,10 +22,10 @@ from regent.core.protocol.groups import (
     JoinGroup,
     JoinGroupResult,
     OffsetAndMetadata,
-    ProducerIdAndEpoch,
     SupportedProtocol,
     SyncGroup,
     SyncGroupResult,
+    VerifiedProducer,
 )
 
 NAME = TopicPartition("orders", 0)
@@ -46,7 +46,7 @@ class Log:
         respond: RespondToAppend,
         *,
         acks: int = ACKS_ALL,
-        producer: ProducerIdAndEpoch | None = None,
+        producer: VerifiedProducer | None = None,
     ) -> None:
         self.appends.append((records, respond))
 

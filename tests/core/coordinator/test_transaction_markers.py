@@ -26,6 +26,7 @@ class Desk:
     def __init__(self, *partitions: TopicPartition) -> None:
         self.now_ms = 0
         self.leaders: dict[TopicPartition, BrokerId] = dict.fromkeys(partitions, 1)
+        self.knows_all = True
         self.sent: list[tuple[BrokerId, Sequence[TxnMarker]]] = []
         self.appends = Errors.NONE
         self.coordinator = TransactionCoordinator(
@@ -36,6 +37,7 @@ class Desk:
             partition_of=lambda _: 0,
             leader_of=lambda topic_partition: self.leaders.get(topic_partition),
             next_producer_id=lambda: 1,
+            knows_all=lambda: self.knows_all,
         )
         self.coordinator.on_elected(0, 0, 0)
         self.coordinator.on_loaded(0, 0, [])
@@ -166,6 +168,22 @@ def test_a_partition_that_stays_missing_was_deleted():
     del desk.leaders[T0]
     desk.commit()
     desk.now_ms = GRACE_MS
+    desk.coordinator.markers.retry()
+    assert desk.state() == "CompleteCommit"
+
+
+def test_a_broker_that_does_not_know_all_partitions_does_not_count_one_as_deleted():
+    desk = Desk(T0)
+    del desk.leaders[T0]
+    desk.knows_all = False
+    desk.commit()
+    desk.now_ms = 10 * GRACE_MS
+    desk.coordinator.markers.retry()
+    assert desk.state() == "PrepareCommit"
+    desk.knows_all = True
+    desk.coordinator.markers.retry()
+    assert desk.state() == "PrepareCommit", "what it has heard since may lack new partitions"
+    desk.now_ms += GRACE_MS
     desk.coordinator.markers.retry()
     assert desk.state() == "CompleteCommit"
 

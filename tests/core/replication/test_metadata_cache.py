@@ -188,7 +188,9 @@ def test_a_full_update_removes_everything_it_does_not_list(
 ) -> None:
     update(cache, row(0), topic="gone", topic_id=NEW)
     update(cache, row(0), row(1))
+    assert not cache.snapshot.is_complete
     snapshot = update(cache, row(1), is_full=True)
+    assert snapshot.is_complete
     assert set(snapshot.partitions) == {T1}
     assert set(snapshot.topic_ids) == {"t"}
 

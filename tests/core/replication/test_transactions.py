@@ -215,6 +215,25 @@ def test_a_batch_is_refused_if_its_transaction_ended_during_the_verification(
     assert leader.manager.begin_verifications({T0: data}) == {T0: 0}
 
 
+def test_a_batch_of_a_coordinator_is_refused_if_its_transaction_ended_during_the_verification(
+    leader: RecordBroker,
+) -> None:
+    data = in_transaction(b"offsets", producer_id=ONE, sequence=-1)
+
+    def append(guard: int) -> Errors:
+        written: Pending[Mapping[TopicPartition, ProducedPartition]] = Pending(
+            leader.manager,
+            lambda r: leader.manager.append_in_term(T0, EPOCH, 1, data, leader.now_ms, r, guard),
+        )
+        return written.answer[T0].error_code
+
+    guard = leader.manager.begin_verifications({T0: data})[T0]
+    end(leader, ONE, ABORT)
+    assert append(guard) is Errors.INVALID_TXN_STATE
+    assert append(leader.manager.begin_verifications({T0: data})[T0]) is Errors.NONE
+    assert append(leader.manager.begin_verifications({T0: data})[T0]) is Errors.NONE
+
+
 def test_partitions_that_are_led_elsewhere_are_not_verified(follower: RecordBroker) -> None:
     data = in_transaction(b"a", producer_id=ONE, sequence=0)
     assert follower.manager.begin_verifications({T0: data}) == {}
