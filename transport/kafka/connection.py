@@ -453,23 +453,25 @@ class KafkaConnection:
                 self.close(Closed.FAILED, error)
 
     # --- the selector ---
+    # It gets the number of the socket: it would look for the socket itself, fail, and write both
+    # addresses into an error that nobody reads. That takes two system calls, about 15 µs.
 
     def _read(self, wanted: bool) -> None:
         if wanted is not self._is_reading:
             self._is_reading = wanted
             if wanted:
-                self._parts.loop.add_reader(self._socket, self._on_readable)
+                self._parts.loop.add_reader(self._socket.fileno(), self._on_readable)
             else:
-                self._parts.loop.remove_reader(self._socket)
+                self._parts.loop.remove_reader(self._socket.fileno())
 
     def _write(self, wanted: bool) -> None:
         if wanted is not self._is_writing:
             self._is_writing = wanted
             self._parts.metrics.unread += 1 if wanted else -1
             if wanted:
-                self._parts.loop.add_writer(self._socket, self._on_ready)
+                self._parts.loop.add_writer(self._socket.fileno(), self._on_ready)
             else:
-                self._parts.loop.remove_writer(self._socket)
+                self._parts.loop.remove_writer(self._socket.fileno())
 
 
 def _header_end(request: KafkaRequest) -> bytes:
