@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Self
 from regent.core.errors import Errors
 from regent.transport.kafka.api import FIRST_FLEXIBLE_VERSION, KafkaApiKey
 from regent.transport.kafka.message import decoded, encoded
-from regent.transport.kafka.messages import groups, partitions
+from regent.transport.kafka.messages import groups, log_dirs, partitions
 
 CLIENT_ID: Final = b"bench"
 RETRY_S: Final = 0.1
@@ -53,6 +53,9 @@ APIS: Final[Mapping[Any, Api]] = {
     groups.LeaveGroupRequest: Api(KafkaApiKey.LEAVE_GROUP, 5, groups.LeaveGroupResponse),
     groups.OffsetCommitRequest: Api(KafkaApiKey.OFFSET_COMMIT, 8, groups.OffsetCommitResponse),
     groups.OffsetFetchRequest: Api(KafkaApiKey.OFFSET_FETCH, 8, groups.OffsetFetchResponse),
+    log_dirs.DescribeLogDirsRequest: Api(
+        KafkaApiKey.DESCRIBE_LOG_DIRS, 4, log_dirs.DescribeLogDirsResponse
+    ),
     partitions.AlterPartitionReassignmentsRequest: Api(
         KafkaApiKey.ALTER_PARTITION_REASSIGNMENTS,
         0,
