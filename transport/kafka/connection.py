@@ -385,7 +385,7 @@ class KafkaConnection:
 
     def _on_done(self, exchange: _Exchange, task: asyncio.Task[KafkaAnswer]) -> None:
         error = None if task.cancelled() else task.exception()
-        if task.cancelled() or self._is_closed:
+        if task.cancelled() or self._is_closed or exchange.is_done:
             return
         if error is not None:
             self._fail(error)
@@ -418,7 +418,7 @@ class KafkaConnection:
 
     def _collect_answers(self) -> None:
         """Collect the responses in sequence, up to the first that is missing."""
-        while self._under_way and self._under_way[0].is_done:
+        while self._under_way and self._is_answered(self._under_way[0]):
             exchange = self._under_way.popleft()
             exchange.in_turn_at = self._now
             if exchange.answer is not None:
@@ -436,6 +436,16 @@ class KafkaConnection:
             exchange.answer = None  # it may be large
             exchange.end = self._queued
             self._unsent.append(exchange)
+
+    def _is_answered(self, exchange: _Exchange) -> bool:
+        """Whether a request is answered, also if ``_on_done`` is yet to be called.
+
+        So answers that come at the same time are sent together, with one system call.
+        """
+        task = exchange.task
+        if task is not None and task.done() and not task.cancelled() and not task.exception():
+            self._finish(exchange, task.result())
+        return exchange.is_done
 
     def _fail(self, error: BaseException) -> None:
         match error:
