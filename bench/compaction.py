@@ -5,14 +5,17 @@ each key ten times, and cleaned once. ``mb_per_s`` is 10^6 bytes of the log befo
 second; the cleaner reads them twice. It has this process for itself: in a broker it makes way for
 other threads.
 
-With ``--bootstrap`` the same records go to a compacted topic of any cluster, with one replica. The
-time counts until a consumer finds no more than one record a key outside of the active segment. It
-includes the pauses between two looks for logs to clean (``log.cleaner.backoff.ms``) and between two
-checkpoints of high watermarks: set both to a second, and compare long logs.
+With ``--bootstrap`` the same records go to a compacted topic of any cluster, with one replica. They
+are not compacted before all are written (``min.compaction.lag.ms``). The time counts from then
+until the log on the disk is small and shrinks no more. It includes the pause between two looks for
+logs to clean: set ``log.cleaner.backoff.ms`` to a second, and compare long logs. Only full segments
+are cleaned, and counted. ``cpu_s`` is the processor time of the broker, if it is on this machine.
+Single-record batches take a request each.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import shutil
@@ -22,32 +25,47 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
+from bench.kafka_connection import Address, KafkaConnection
+from bench.processes import cpu_seconds, listening_on
 from regent.core import model
 from regent.core.log_config import LogConfig
 from regent.core.replica_logs import NO_TIMESTAMP
 from regent.core.varints import varint
 from regent.storage.log_manager import LogManager
 from regent.storage.record_batch import BatchHeader, encode
+from regent.transport.kafka.messages.log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 
 Result: TypeAlias = dict[str, Any]
 
 SHAPES = ((1_000, 16), (1_000, 1), (100, 100), (100, 1))  # bytes of a value, records in a batch
 VERSIONS = 10
 SEGMENT_BYTES = 64 * 1024 * 1024
+CLUSTER_SEGMENT_BYTES = 16 * 1024 * 1024
 TIMEOUT_S = 600.0
+POLL_S = 0.1
+SETTLED_S = 5.0  # a cleaner works for so long at a segment at most
+LEFT = 0.15  # of a clean log, more or less: a tenth of the records, and headers of batches
 _KEY = struct.Struct(">q")
+_LAG = "min.compaction.lag.ms"
 _CONFIG = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.01",
-    "segment.bytes": str(SEGMENT_BYTES),
+    "segment.bytes": str(CLUSTER_SEGMENT_BYTES),
+    _LAG: "3600000",
 }
 
 
@@ -109,45 +127,73 @@ def of_a_cluster(bootstrap: str, megabytes: int, size: int, per_batch: int) -> R
     topic = f"bench-{uuid.uuid4().hex[:8]}"
     admin.create_topics([NewTopic(topic, 1, 1, config=_CONFIG)])[topic].result(TIMEOUT_S)
     try:
-        producer = Producer(
-            {"bootstrap.servers": bootstrap, "linger.ms": 50, "batch.num.messages": per_batch}
-        )
-        count, value = megabytes * 1_000_000 // (size + _KEY.size), random.Random(2).randbytes(size)
-        for key in keys(count):
-            while True:
-                try:
-                    producer.produce(topic, key=key, value=value)
-                    break
-                except BufferError:
-                    producer.poll(0.1)
-        producer.flush(TIMEOUT_S)
+        count = megabytes * 1_000_000 // (size + _KEY.size)
+        _produce(bootstrap, topic, count, size, per_batch)
+        metadata = admin.list_topics(topic, timeout=TIMEOUT_S)
+        leader = metadata.brokers[metadata.topics[topic].partitions[0].leader]
+        address = Address.of(f"{leader.host}:{leader.port}")
+        pid = listening_on(address.port)
+        before, used = asyncio.run(_size_of(address, topic)), cpu_seconds(pid)
         begun = time.perf_counter()
-        in_active = SEGMENT_BYTES // (size + _KEY.size)
-        while _records_left(bootstrap, topic) > count // VERSIONS + in_active:
-            if time.perf_counter() - begun > TIMEOUT_S:
-                raise click.ClickException("it was not compacted in time")
-            time.sleep(0.2)
-        seconds = time.perf_counter() - begun
-        return _result(size, per_batch, count * (size + _KEY.size), count, seconds)
+        _set_no_lag(admin, topic)
+        left, ended = asyncio.run(_cleaned(address, topic, before))
+        closed = before - before % CLUSTER_SEGMENT_BYTES
+        records = count * closed // before
+        return _result(size, per_batch, closed, records, ended - begun) | {
+            "left_mb": round(left / 1e6, 1),
+            "cpu_s": round(cpu_seconds(pid) - used, 2),
+        }
     finally:
         admin.delete_topics([topic])[topic].result(TIMEOUT_S)
 
 
-def _records_left(bootstrap: str, topic: str) -> int:
-    """Return how many records a consumer reads."""
-    settings = {"bootstrap.servers": bootstrap, "group.id": "bench", "enable.partition.eof": True}
-    with closing(Consumer(settings)) as consumer:
-        consumer.assign([TopicPartition(topic, 0, 0)])
-        count = 0
+def _produce(bootstrap: str, topic: str, count: int, size: int, per_batch: int) -> None:
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "linger.ms": 50, "batch.num.messages": per_batch}
+    )
+    value = random.Random(2).randbytes(size)
+    for key in keys(count):
         while True:
-            for message in consumer.consume(10_000, TIMEOUT_S):
-                error = message.error()
-                if error is None:
-                    count += 1
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    return count
-                else:
-                    raise click.ClickException(str(error))
+            try:
+                producer.produce(topic, key=key, value=value)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    if producer.flush(TIMEOUT_S):
+        raise click.ClickException("not everything was acknowledged")
+
+
+def _set_no_lag(admin: AdminClient, topic: str) -> None:
+    entry = ConfigEntry(_LAG, "0", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
+
+
+async def _size_of(address: Address, topic: str) -> int:
+    """Return the size of a log, in bytes."""
+    wanted = DescribableLogDirTopic(topic=topic, partitions=(0,))
+    async with await KafkaConnection.to(address) as connection:
+        answer = await connection.ask(DescribeLogDirsRequest(topics=(wanted,)))
+    return sum(
+        partition.partition_size
+        for folder in answer.results
+        for found in folder.topics
+        for partition in found.partitions
+    )
+
+
+async def _cleaned(address: Address, topic: str, before: int) -> tuple[int, float]:
+    """Wait until a log is clean; return its size, and when it got it."""
+    begun = changed = time.perf_counter()
+    size, most = before, LEFT * before + CLUSTER_SEGMENT_BYTES
+    while size > most or time.perf_counter() - changed < SETTLED_S:
+        if time.perf_counter() - begun > TIMEOUT_S:
+            raise click.ClickException("it was not compacted in time")
+        await asyncio.sleep(POLL_S)
+        former, size = size, await _size_of(address, topic)
+        if size != former:
+            changed = time.perf_counter()
+    return size, changed
 
 
 def _result(size: int, per_batch: int, log_bytes: int, records: int, seconds: float) -> Result:

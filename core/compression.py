@@ -41,9 +41,9 @@ def decompressed(codec: int, data: memoryview) -> bytes:
 
     Raises ``OSError`` when there is no memory for them.
     """
-    limit = min(max(LEAST_LIMIT, MAX_RATIO * len(data)), MOST_LIMIT)
     if codec == NONE:
         return bytes(data)
+    limit = min(max(LEAST_LIMIT, MAX_RATIO * len(data)), MOST_LIMIT)
     if codec == GZIP:
         return _gunzip(data, limit)
     if codec == SNAPPY:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from regent.core.errors import StorageError
 from regent.core.log_config import LogConfig
@@ -30,6 +30,8 @@ from regent.storage.record_decoder import marker_of, records_of, uncompressed
 from regent.storage.segment_groups import group_segments
 from regent.storage.transaction_index import TransactionIndex
 from regent.storage.unified_log import UnifiedLog
+
+_BYTES_AT_ONCE: Final = 4 * 1024  # the cleaner works for less than a millisecond at them
 
 
 class CleaningAbortedError(Exception):
@@ -55,8 +57,8 @@ class CleanerStats:
 class Work(NamedTuple):
     """What a cleaning needs of its surroundings.
 
-    ``on_bytes`` is called after each batch with the number of bytes that were read or written. It
-    may wait, and raises ``CleaningAbortedError`` to end the cleaning. ``checkpoint`` writes up to
+    ``on_bytes`` is called every few KB with the number of bytes that were read or written. It may
+    wait, and raises ``CleaningAbortedError`` to end the cleaning. ``checkpoint`` writes up to
     where a log was cleaned.
     """
 
@@ -246,9 +248,14 @@ class Cleaning:
             self._modified_ns = file.modified_ns()
             lowest = segment.base_offset
             batches = file.whole_batches(position, segment.size, self._work.buffer_bytes)
+            read = 0
             for placed in check_order(batches, segment.path, lowest, source.end_offset):
                 yield placed
-                self._work.on_bytes(len(placed[2]))
+                read += len(placed[2])
+                if read >= _BYTES_AT_ONCE:
+                    self._work.on_bytes(read)
+                    read = 0
+            self._work.on_bytes(read)
         except CorruptSegmentError as error:
             self._check_in_use(segment)
             raise DamagedSegmentError(str(error)) from None

@@ -16,6 +16,7 @@ from regent.storage.record_decoder import DecodedRecord
 BYTES_A_KEY = 160
 GOES, TOMBSTONE = 1, 2
 _MOST_MARKS = 16 * 1024 * 1024  # a byte each; later batches are decoded again
+_MARKS_AT_ONCE = 4096
 _DIGEST_BYTES = 48  # no shorter key can be taken for the digest of a longer one
 
 
@@ -59,9 +60,11 @@ class OffsetMap:
         Return False before the first record for which there is no room.
         """
         offsets, max_keys, marks, start = self._offsets, self.max_keys, self._marks, self._start
-        limit = min(header.next_offset - start, _MOST_MARKS)
-        marks.extend(bytes(max(0, limit - len(marks))))
-        limit, base_offset = len(marks), header.base_offset - start
+        base_offset = header.base_offset - start
+        if base_offset + header.last_offset_delta >= len(marks) < _MOST_MARKS:
+            wanted = base_offset + header.last_offset_delta + _MARKS_AT_ONCE
+            marks.extend(bytes(min(wanted, _MOST_MARKS) - len(marks)))
+        limit = len(marks)
         for _, _, _, delta, key, is_tombstone in records:
             position = base_offset + delta  # relative to ``start``
             if position < 0:

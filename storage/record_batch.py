@@ -8,7 +8,8 @@ without computing the CRC again.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from crc32c import crc32c
@@ -128,6 +129,9 @@ class BatchHeader(NamedTuple):
         )
 
 
+_new_header: Callable[[Iterable[int]], BatchHeader] = partial(tuple.__new__, BatchHeader)
+"""``BatchHeader._make``, in half the time."""
+
 PlacedBatch: TypeAlias = tuple[int, BatchHeader]
 """The position of a batch in a buffer or file, and its header."""
 
@@ -137,7 +141,7 @@ def read_header(buffer: RecordBytes, position: int = 0) -> BatchHeader:
 
     Raises ``struct.error`` if there are fewer than 61 bytes.
     """
-    return BatchHeader._make(_HEADER.unpack_from(buffer, position))
+    return _new_header(_HEADER.unpack_from(buffer, position))
 
 
 def batches(buffer: RecordBytes, position: int = 0) -> Iterator[PlacedBatch]:
@@ -176,7 +180,8 @@ def next_header(buffer: RecordBytes, position: int, room: int) -> BatchHeader:
 
 def check_crc(buffer: RecordBytes, position: int, header: BatchHeader) -> None:
     """Raise ``RecordsRefusedError`` (CORRUPT_MESSAGE) if the CRC of a batch does not match."""
-    if _checksum(buffer, position, header) != header.crc:
+    end = position + _LENGTH_END + header.batch_length
+    if crc32c(memoryview(buffer)[position + _CHECKED_FROM : end]) != header.crc:
         raise _corrupt("its CRC does not match")
 
 

@@ -184,10 +184,10 @@ class KafkaConnection:
     @property
     def is_idle(self) -> bool:
         """Whether the client could send a request, and does not."""
-        return self._is_answered and self._unmuting is None
+        return self._has_sent_all and self._unmuting is None
 
     @property
-    def _is_answered(self) -> bool:
+    def _has_sent_all(self) -> bool:
         return not self._under_way and not self._outgoing.size
 
     def end(self) -> None:
@@ -291,7 +291,7 @@ class KafkaConnection:
         except Exception as error:  # noqa: BLE001  this connection ends, the others go on
             self._fail(error)
             return
-        if self._is_ending and self._is_answered:
+        if self._is_ending and self._has_sent_all:
             self.close()
             return
         if self._is_reading and self._is_at_limit:
@@ -433,7 +433,7 @@ class KafkaConnection:
 
     def _on_done(self, exchange: _Exchange, task: asyncio.Task[KafkaAnswer]) -> None:
         error = None if task.cancelled() else task.exception()
-        if task.cancelled() or self._is_closed:
+        if task.cancelled() or self._is_closed or exchange.is_done:
             return
         if error is not None:
             self._fail(error)
@@ -469,7 +469,7 @@ class KafkaConnection:
 
     def _collect_answers(self) -> None:
         """Collect the responses in sequence, up to the first that is missing."""
-        while self._under_way and self._under_way[0].is_done:
+        while self._under_way and self._is_answered(self._under_way[0]):
             exchange = self._under_way.popleft()
             exchange.in_turn_at = self._now
             if exchange.answer is not None:
@@ -488,6 +488,16 @@ class KafkaConnection:
             exchange.end = self._queued
             self._unsent.append(exchange)
 
+    def _is_answered(self, exchange: _Exchange) -> bool:
+        """Whether a request is answered, also if ``_on_done`` is yet to be called.
+
+        So answers that come at the same time are sent together, with one system call.
+        """
+        task = exchange.task
+        if task is not None and task.done() and not task.cancelled() and not task.exception():
+            self._finish(exchange, task.result())
+        return exchange.is_done
+
     def _fail(self, error: BaseException) -> None:
         match error:
             case MalformedRequestError():
@@ -504,23 +514,25 @@ class KafkaConnection:
                 self.close(Closed.FAILED, error)
 
     # --- the selector ---
+    # It gets the number of the socket: it would look for the socket itself, fail, and write both
+    # addresses into an error that nobody reads. That takes two system calls, about 15 µs.
 
     def _read(self, wanted: bool) -> None:
         if wanted is not self._is_reading:
             self._is_reading = wanted
             if wanted:
-                self._parts.loop.add_reader(self._socket, self._on_readable)
+                self._parts.loop.add_reader(self._socket.fileno(), self._on_readable)
             else:
-                self._parts.loop.remove_reader(self._socket)
+                self._parts.loop.remove_reader(self._socket.fileno())
 
     def _write(self, wanted: bool) -> None:
         if wanted is not self._is_writing:
             self._is_writing = wanted
             self._parts.metrics.unread += 1 if wanted else -1
             if wanted:
-                self._parts.loop.add_writer(self._socket, self._on_ready)
+                self._parts.loop.add_writer(self._socket.fileno(), self._on_ready)
             else:
-                self._parts.loop.remove_writer(self._socket)
+                self._parts.loop.remove_writer(self._socket.fileno())
 
 
 def _header_end(request: KafkaRequest) -> bytes:

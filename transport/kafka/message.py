@@ -181,19 +181,39 @@ def _fields(message_type: Any, version: int) -> list[_Field]:
 
 @cache
 def _struct_reader(message_type: Any, version: int) -> _Read:
-    fields = [field for field in _fields(message_type, version) if field.is_present]
-    places = [(f.name, _reader(f.kind, version)) for f in fields if f.tag is None]
-    tagged = {f.tag: (f.name, _reader(f.kind, version)) for f in fields if f.tag is not None}
+    every = _fields(message_type, version)
+    fields = [field for field in every if field.is_present]
+    places = [(_setter(message_type, f), _reader(f.kind, version)) for f in fields if f.tag is None]
+    tagged = {
+        f.tag: (_setter(message_type, f), _reader(f.kind, version))
+        for f in fields
+        if f.tag is not None
+    }
+    defaults = [
+        (_setter(message_type, f), f.default)
+        for f in every
+        if not f.is_present or f.tag is not None
+    ]
 
     def read(reader: Reader) -> Any:
-        values = {name: read_value(reader) for name, read_value in places}
+        value = object.__new__(message_type)
+        for set_field, read_value in places:
+            set_field(value, read_value(reader))
+        for set_field, default in defaults:
+            set_field(value, default)
         for tag, data in reader.end_struct().items():
             if tag in tagged:
-                name, read_value = tagged[tag]
-                values[name] = read_value(Reader(data, is_flexible=True))
-        return message_type(**values)
+                set_field, read_value = tagged[tag]
+                set_field(value, read_value(Reader(data, is_flexible=True)))
+        return value
 
     return read
+
+
+def _setter(message_type: Any, field: _Field) -> Callable[[Any, Any], None]:
+    """Return what sets a field of a new message, in a fraction of the time of its ``__init__``."""
+    setter: Callable[[Any, Any], None] = getattr(message_type, field.name).__set__
+    return setter
 
 
 @cache

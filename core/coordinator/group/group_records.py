@@ -9,6 +9,7 @@ writes positions in version 3 (1 if they have an expire timestamp) and groups in
 from __future__ import annotations
 
 from dataclasses import dataclass
+from sys import intern
 from typing import Final, NamedTuple, TypeAlias
 
 from regent.core.coordinator.record_fields import (
@@ -138,7 +139,8 @@ def decode_key(data: bytes) -> Key | None:
     reader = RecordReader(data)
     kind = reader.int16()
     if kind in _OFFSET_KINDS:
-        return OffsetKey(reader.string(), TopicPartition(reader.string(), reader.int32()))
+        group_id, topic = reader.string(), intern(reader.string())  # one text for many positions
+        return OffsetKey(group_id, TopicPartition(topic, reader.int32()))
     return GroupKey(reader.string()) if kind == _GROUP_KIND else None
 
 
