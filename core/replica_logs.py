@@ -252,6 +252,13 @@ class PartitionLog(Protocol):
         """
         ...
 
+    def end_of_segment(self, offset: int) -> int:
+        """Return the offset at which the segment ends that ``read`` reads from.
+
+        The log end offset for the active segment.
+        """
+        ...
+
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """Return the first offset of a transaction that may still end either way; None: none.
 

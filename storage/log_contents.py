@@ -83,6 +83,17 @@ class LogContents:
         for segment, after in zip_longest(segments, segments[1:]):
             yield segment, self.log_end_offset if after is None else after.base_offset
 
+    def offsets_before(self, timestamp_ms: int, count: int, now_ms: int) -> list[int]:
+        """Return up to ``count`` offsets at which segments begin or the log ends, newest first."""
+        segments = self.segments_from(self.log_start_offset)
+        is_past = timestamp_ms < now_ms
+        while segments and is_past and segments[-1].modified_ms > timestamp_ms:
+            segments = segments[:-1]
+        offsets = [max(segment.base_offset, self.log_start_offset) for segment in segments]
+        if not is_past and self.active.size:
+            offsets.append(self.log_end_offset)
+        return offsets[::-1][:count]
+
     def configure(self, config: LogConfig) -> None:
         """Change the settings."""
         self.config = config

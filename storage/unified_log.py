@@ -286,6 +286,11 @@ class UnifiedLog:
                     return records
         return NO_RECORDS
 
+    def end_of_segment(self, offset: int) -> int:
+        """Return the offset at which the segment that ``read`` reads from ends."""
+        with self._reading() as contents:
+            return next(end for _, end in contents.spans_from(offset))
+
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """Return the first offset of a transaction that may still end either way; None: none."""
         with self._lock:
@@ -312,15 +317,7 @@ class UnifiedLog:
     def offsets_before(self, timestamp_ms: int, count: int) -> list[int]:
         """Return up to ``count`` offsets at which segments begin or the log ends, newest first."""
         with self._reading() as contents:
-            start, now_ms = contents.log_start_offset, self._wall_clock_ms()
-            segments = contents.segments_from(start)
-            is_past = timestamp_ms < now_ms
-            while segments and is_past and segments[-1].modified_ms > timestamp_ms:
-                segments = segments[:-1]
-            offsets = [max(segment.base_offset, start) for segment in segments]
-            if not is_past and contents.active.size:
-                offsets.append(contents.log_end_offset)
-            return offsets[::-1][:count]
+            return contents.offsets_before(timestamp_ms, count, self._wall_clock_ms())
 
     # --- in the background ---
 

@@ -103,6 +103,9 @@ class DelayedConsumerFetch(DelayedOperation):
             is_first = self._size == 0
             if room > 0 or is_first:
                 records = log.read(position.fetch_offset, room, limit, at_least_one=is_first)
+                # A read ends with its segment. The bytes in later ones never come to this fetch.
+                if self._size + records.size < self._min_bytes:
+                    self._is_urgent |= log.end_of_segment(position.fetch_offset) < limit
         return ConsumedPartition(
             Errors.NONE,
             partition.high_watermark,

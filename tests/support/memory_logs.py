@@ -307,6 +307,10 @@ class MemoryLog:
             left -= len(batch.data)
         return MemoryRecords(b"".join(found)) if found else NO_RECORDS
 
+    def end_of_segment(self, offset: int) -> int:
+        """Return the end of the log: it has one segment."""
+        return self.log_end_offset
+
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """Look through all batches."""
         if not self._has_transactions:

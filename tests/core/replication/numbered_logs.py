@@ -243,6 +243,10 @@ class NumberedLog:
         """Return nothing."""
         return NO_RECORDS
 
+    def end_of_segment(self, offset: int) -> int:
+        """Return the end of the log: it has one segment."""
+        return self.log_end_offset
+
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """Return None."""
         return None

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
 import pytest
 
 from regent.core.errors import Errors
 from regent.core.model import NO_LEADER, TopicPartition
-from regent.core.protocol.client import ConsumedPartition, ConsumerPosition
+from regent.core.protocol.client import ConsumedPartition, ConsumerFetch, ConsumerPosition
+from regent.core.protocol.control import UpdateMetadataBroker
+from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Role
-from tests.core.replication.record_stage import RecordBroker, consumed
+from regent.core.replication.replica_manager import ReplicaManager
+from tests.core.replication.record_stage import Pending, RecordBroker, consumed
 from tests.core.replication.stage import T0, T1, T2, A, B
+from tests.support.disk_logs import BROKER, Machine, create, send
+from tests.support.led_partitions import lead
 from tests.support.record_batches import batch
 
 EPOCH = 5
@@ -277,3 +285,32 @@ def test_a_log_without_a_file_descriptor_gets_a_retriable_error(leader: RecordBr
     assert asked[T0].error_code is Errors.NOT_LEADER_OR_FOLLOWER
     leader.log(T0).is_short = False
     assert leader.consume({T0: 0}).answer[T0].error_code is Errors.NONE
+
+
+# --- logs with several segments -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fetch_offset", "waits"),
+    [(2, False), (5, False), (6, True), (7, True)],
+    ids=["in the first", "at its end", "in the active one", "at the high watermark"],
+)
+def test_a_fetch_waits_in_the_active_segment_only(
+    tmp_path: Path, fetch_offset: int, waits: bool
+) -> None:
+    machine = Machine(tmp_path / "log")
+    try:
+        logs = machine.start()
+        log = create(logs)
+        for _ in range(7):
+            send(log, b"0000")
+        manager = ReplicaManager(BROKER, logs, MetadataCache())
+        alive = UpdateMetadataBroker(BROKER, -1, (), None, None, None)
+        lead(manager, alive, {"t": 1}, (BROKER,))
+        fetch = ConsumerFetch({T0: ConsumerPosition(fetch_offset, 10_000)}, 10_000, 10_000)
+        asked: Pending[Mapping[TopicPartition, ConsumedPartition]] = Pending(
+            manager, lambda respond: manager.fetch_for_consumer(fetch, 0, respond)
+        )
+        assert asked.is_waiting is waits
+    finally:
+        machine.end()
