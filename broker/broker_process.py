@@ -411,7 +411,7 @@ class BrokerProcess(ControllerListener):
             self._controller.tell,
             self._topic_configs,
             self._on_broker_config,
-            self._quotas.configure,
+            self._kafka_endpoint.set_quotas,
         )
         self._undo.callback(stop_actor, self._configs, _ACTOR_TIMEOUT_S)
 

@@ -119,6 +119,13 @@ class KafkaEndpoint:
             if self._listener is not None:
                 self._limit_connections(self._listener)
 
+    def set_quotas(self, configs: Mapping[str, Mapping[str, str]]) -> None:
+        """Set the quotas of clients. Clients that wait may have waited for a wrong quota."""
+        self._quotas.configure(configs)
+        with self._lock:
+            if self._listener is not None:
+                self._listener.end_waits()
+
     def serve(self, served: Served) -> None:
         """Answer clients from now on."""
         host, limits = self._settings.broker.host, kafka_limits(self._settings)

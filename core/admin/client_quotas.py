@@ -13,7 +13,13 @@ from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from regent.core.errors import Errors
-from regent.core.quota.quota_entities import QuotaEntity, entity_of, quota_text, quota_value
+from regent.core.quota.quota_entities import (
+    MAX_NAME,
+    QuotaEntity,
+    entity_of,
+    quota_text,
+    quota_value,
+)
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 _FIELDS: Final = {USER: "user", CLIENT_ID: "client_id", IP: "ip"}
@@ -84,6 +90,8 @@ def entity_named(names: EntityNames) -> QuotaEntity:
             raise _invalid(f"an entity of a quota has one {type_}, not several")
         if name == "":
             raise _invalid(f"the {type_} of a quota must not be empty")
+        if name is not None and len(name) > MAX_NAME:
+            raise _invalid(f"the {type_} of a quota is longer than {MAX_NAME} characters")
         parts[_FIELDS[type_]] = name or ""
     entity = QuotaEntity(**parts)
     if entity.ip is not None:

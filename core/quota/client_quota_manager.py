@@ -28,7 +28,7 @@ M = TypeVar("M", Rate, TokenBucket)
 
 
 class QuotaClient(NamedTuple):
-    """Whose quotas apply: the name of the user, and the client id."""
+    """Whose quotas apply: the name of the user, and the client id, of ``MAX_NAME`` at most."""
 
     user: str
     client_id: str

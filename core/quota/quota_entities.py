@@ -36,6 +36,8 @@ _GREATEST: Final[Mapping[str, int | None]] = {
 
 _ROUNDING: Final = 1e-6  # clients send whole numbers as floating point numbers
 _MAX_TEXT: Final = 400  # no number is longer
+MAX_NAME: Final = 1_000
+"""The greatest length of the name of a user or client id that a quota may have of its own."""
 
 
 class QuotaEntity(NamedTuple):

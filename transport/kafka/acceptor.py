@@ -84,6 +84,11 @@ class Acceptor:
         self._addresses.change(limits.max_connections_per_ip, of_addresses)
         self._resume()
 
+    def end_waits(self) -> None:
+        """Let no client wait any longer because of its quota."""
+        for connection in list(self._connections):
+            connection.end_wait()
+
     def end(self, last_answers_s: float) -> None:
         """Stop listening; requests in progress have ``last_answers_s`` to be answered."""
         if self._is_ending:

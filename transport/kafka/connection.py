@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 from regent.config.settings import BrokerConfig
 from regent.core.errors import StorageError
 from regent.core.quota.client_quota_manager import QuotaClient
-from regent.core.quota.quota_entities import ANONYMOUS
+from regent.core.quota.quota_entities import ANONYMOUS, MAX_NAME
 from regent.core.quota.quota_managers import QuotaManagers
 from regent.transport.kafka.api import (
     FIRST_FLEXIBLE_VERSION,
@@ -209,6 +209,12 @@ class KafkaConnection:
             size = self._frames.next_size
             detail = f"{self._received - before} bytes in a second of a request of {size}"
             self.close(Closed.SLOW, detail)
+
+    def end_wait(self) -> None:
+        """Read again from a client that waits: its quota may have changed."""
+        if self._unmuting is not None:
+            self._unmuting.cancel()
+            self._unmute()
 
     def shrink(self) -> None:
         """Release memory that is kept for future requests."""
@@ -420,7 +426,7 @@ class KafkaConnection:
         )
 
     def _throttle(self, client_id: str | None, size: int) -> Throttle:
-        client = QuotaClient(ANONYMOUS, client_id or "")
+        client = QuotaClient(ANONYMOUS, (client_id or "")[:MAX_NAME])
         return Throttle(self._parts.quotas, client, _SIZE_BYTES + size)
 
     def _note_software(self, request: KafkaRequest) -> None:

@@ -107,6 +107,13 @@ class KafkaListener:
             with suppress(RuntimeError):  # the loop is closed already
                 loop.call_soon_threadsafe(acceptor.limit_connections, limits, of_addresses)
 
+    def end_waits(self) -> None:
+        """Let no client wait any longer because of its quota. Thread-safe."""
+        if self._running is not None:
+            loop, acceptor, _ = self._running
+            with suppress(RuntimeError):  # the loop is closed already
+                loop.call_soon_threadsafe(acceptor.end_waits)
+
     def _on_loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.metrics.count_error(self._name, context["message"], context.get("exception"))
 

@@ -143,6 +143,7 @@ def test_an_entity_is_named_by_its_parts(names: EntityNames, entity: QuotaEntity
         ),
         ([("user", "a"), ("user", "b")], "an entity of a quota has one user, not several"),
         ([("client-id", "")], "the client-id of a quota must not be empty"),
+        ([("user", "u" * 1_001)], "the user of a quota is longer than 1000 characters"),
         (
             [("ip", "1.2.3.4"), ("user", "a")],
             "the quota of an ip has no user and no client-id",

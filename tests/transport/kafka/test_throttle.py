@@ -66,6 +66,15 @@ def test_the_response_is_sent_before_the_wait(listen: Listen):
         assert client.ask(b"answered %d" % LONG_MS) == b"answered %d" % LONG_MS
 
 
+def test_a_client_does_not_wait_when_quotas_have_changed(listen: Listen):
+    listener = listen(Waiter().apis, quotas=quotas_of(producer_byte_rate=NO_BOUND))
+    with RawClient(listener) as client:
+        client.ask(b"answered %d" % LONG_MS)
+        client.send(request_bytes(b"next"))
+        listener.end_waits()
+        assert client.answer()[1] == b"next"
+
+
 def test_other_connections_do_not_wait(listen: Listen):
     listener = listen(Waiter().apis, quotas=quotas_of(producer_byte_rate=NO_BOUND))
     with RawClient(listener) as client, RawClient(listener) as other:
