@@ -41,6 +41,7 @@ from regent.broker.broker_storage import BrokerStorage
 from regent.broker.controlled_shutdown import hand_over
 from regent.broker.group_service import BrokerGroupService
 from regent.broker.kafka_endpoint import KafkaEndpoint, Served
+from regent.broker.late_transactions import late_transaction_warnings
 from regent.broker.machine_settings import (
     controller_settings,
     log_directories,
@@ -301,6 +302,7 @@ class BrokerProcess(ControllerListener):
             take_block=lambda: ZkProducerIds(self._keeper, broker_id).take_block(),
         )
         self._undo.callback(self._transactions.stop)
+        self._status.add_warner(lambda: late_transaction_warnings(self._replica_manager))
 
     def _start_control_server(self) -> ControlServer:
         config = self._settings.broker
