@@ -38,12 +38,17 @@ def write_assignments(
         proposals = _merge(services, remaining, refused)
         outcomes = services.store.write_topics(proposals, services.context.epoch_zk_version)
         remaining = {t: wanted[t] for t, o in outcomes.items() if o is WriteError.BAD_VERSION}
-        services.context.must_read_again |= WriteError.NOT_ALLOWED in outcomes.values()
+        denied = {t: wanted[t] for t, o in outcomes.items() if o is WriteError.NOT_ALLOWED}
+        services.context.must_read_again |= bool(denied)
+        # A first attempt, whose answer was lost, may have succeeded before the ACL was changed.
+        unwritten = _merge(services, denied, refused) if denied else {}
         refused.update(
             {
                 topic: f"its topic cannot be written: {outcome.value}"
                 for topic, outcome in outcomes.items()
-                if isinstance(outcome, WriteError) and topic not in remaining
+                if isinstance(outcome, WriteError)
+                and topic not in remaining
+                and (topic in unwritten or topic not in denied)
             }
         )
     for topic in remaining:

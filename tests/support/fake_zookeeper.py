@@ -592,7 +592,9 @@ class FakeZooKeeper:
                 )
             except ConnectionLossError:
                 self.wait_connected()
-        raise SessionExpiredError(f"session {self._session_id} cannot finish a read")
+        # The client repeats a read until its session ends, and then an event follows.
+        self.server.expire(self._session_id)
+        raise SessionExpiredError(f"session {self._session_id} ended before a read was finished")
 
     def _write(self, method: str, batches: Sequence[Sequence[Operation]]) -> list[MultiResult]:
         for batch in batches:

@@ -421,8 +421,10 @@ class GroupMetadataManager:
     ) -> None:
         """Append tombstones, then forget what they delete: Kafka forgets it before.
 
-        A group without members goes too, with ``is_whole`` or if it has no other positions.
+        A group without members goes too, with ``is_whole`` or if it has no other positions; but not
+        if it was used meanwhile: a later generation is in the log, without a tombstone.
         """
+        generation_id = group.generation_id
         removed = [tp for tp, value in values.items() if value is not None]
         goes = group.state is EMPTY and (is_whole or group.offsets.has_only(removed))
         records = [Record(OffsetKey(group.group_id, tp), None) for tp in removed]
@@ -432,7 +434,8 @@ class GroupMetadataManager:
         def appended(error: Errors, _offset: int) -> None:
             if error is Errors.NONE:
                 group.offsets.remove(values)
-                if goes and group.state is EMPTY and group.offsets.has_only(()):
+                is_as_before = group.state is EMPTY and group.generation_id == generation_id
+                if goes and is_as_before and group.offsets.has_only(()):
                     group.transition_to(DEAD, self._clock.time_ms())
                     self.groups.pop(group.group_id, None)
             respond(_COMMIT_ERRORS.get(error, error))

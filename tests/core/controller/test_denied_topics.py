@@ -25,6 +25,7 @@ from regent.core.protocol.controller import (
     AlterPartitionRow,
     ReassignablePartition,
 )
+from regent.zk.client.operations import ConnectionLossError
 from regent.zk.codecs.admin_znodes import (
     DeleteTopicsTopicZNode,
     IsrChangeNotificationSequenceZNode,
@@ -42,7 +43,7 @@ from tests.support.controller_parts import (
     requests,
     topic_id,
 )
-from tests.support.fake_zookeeper import Call, FakeZooKeeperServer
+from tests.support.fake_zookeeper import Call, FakeZooKeeperServer, Moment
 
 ISR_CHANGE = IsrChangeNotificationSequenceZNode.encode([T0])
 STATE = TopicPartitionStateZNode.path(T0)
@@ -164,6 +165,24 @@ def test_a_reassignment_is_finished_when_the_topic_can_be_written(
     tree.server.allow(TOPIC)
     candidate.handle(ReadAgain(1))
     assert tree.topic("t").partitions == {0: ReplicaAssignment((2,))}
+
+
+def test_a_reassignment_written_before_its_topic_was_denied_starts_although_the_answer_was_lost(
+    tree: Tree, candidate: Candidate
+) -> None:
+    tree.put_topic("t", {0: (1,)}, topic_id(7))
+    candidate.start()
+
+    def lose_the_answer(call: Call) -> None:
+        if call.moment is Moment.AFTER and TOPIC in call.paths and call.method == "multi_many":
+            candidate.session.hook = None
+            tree.server.deny_writing(TOPIC)
+            raise ConnectionLossError
+
+    candidate.session.hook = lose_the_answer
+    effects = candidate.handle(move(T0, 1, 2))
+    assert tree.topic("t").partitions == {0: ReplicaAssignment((1, 2), (2,))}
+    assert 2 in leader_and_isr_rows(effects)
 
 
 def test_a_reassignment_is_not_finished_while_a_removed_replica_cannot_leave_the_isr(

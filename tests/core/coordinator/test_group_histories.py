@@ -17,10 +17,13 @@ from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.groups import (
     CommitOffsets,
+    DeleteGroup,
     FetchedOffset,
     FetchOffsets,
     JoinGroup,
     JoinGroupResult,
+    LeaveGroup,
+    LeavingMember,
     OffsetAndMetadata,
     SupportedProtocol,
     SyncGroup,
@@ -103,6 +106,11 @@ class Broker:
         self.coordinator.run_timers()
         return answers[0]
 
+    def join_and_leave(self) -> None:
+        member = LeavingMember(self.join().member_id)
+        self.coordinator.handle(LeaveGroup("g", (member,)), lambda result: None)
+        self.coordinator.run_timers()
+
 
 def test_a_commit_that_is_appended_counts_although_a_later_one_was_refused():
     broker = Broker()
@@ -169,3 +177,19 @@ def test_a_coordinator_leads_a_topic_that_was_created_again_with_lower_epochs():
     broker.coordinator.on_resigned(0, 6)
     broker.lead(epoch=0)
     assert broker.coordinator.manager.problem("g") is Errors.NONE
+
+
+def test_a_group_that_was_used_while_it_was_deleted_keeps_its_later_generation():
+    """With the defect, seed 3244: generation 1 followed generation 9 in the log."""
+    broker = Broker()
+    broker.lead()
+    broker.join_and_leave()
+    answers: list[Errors] = []
+    broker.coordinator.handle(DeleteGroup("g"), answers.append)
+    _, deleted = broker.log.appends[-1]
+    broker.join_and_leave()
+    value = broker.log.appends[-1][0][0].value
+    assert isinstance(value, StoredGroup)
+    deleted(Errors.NONE, 1)
+    assert answers == [Errors.NONE]
+    assert broker.coordinator.manager.groups["g"].generation_id == value.generation_id
