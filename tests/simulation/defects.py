@@ -64,6 +64,7 @@ RARE_DEFECTS: frozenset[Defect] = frozenset(
         control_request_defects.lost_deletions_repeated_last,
         denial_defects.refused_proposals_final,
         denial_defects.replaced_logs_forgotten,
+        file_defects.segments_need_not_meet,
     }
 )
 """Defects that the first 200 histories do not catch; ``--rare-defects`` searches for minutes."""
