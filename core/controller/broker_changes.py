@@ -7,6 +7,7 @@ Mirrors ``KafkaController.processBrokerChange``, ``onBrokerStartup``, ``onBroker
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from regent.core.controller.effects import AddBroker, RemoveBroker
 from regent.core.controller.partition_state_machine import PartitionStateMachine
@@ -64,14 +65,34 @@ class BrokerChanges:
         failed = sorted((*bounced, *dead))
         for broker_id in failed:
             self._disconnect(broker_id)
+        remaining = {
+            b: known
+            for b, known in self._context.registrations.items()
+            if known.broker_epoch == current[b].broker_epoch
+        }
+        self._learn_suspects(remaining, current)
         self._start(new, current)
         if failed:
             self._on_broker_failure(failed)
         self._start(bounced, current)
-        for broker_id, before in list(self._context.registrations.items()):
-            after = current[broker_id]
-            if before != after and before.broker_epoch == after.broker_epoch:
-                self._take_over(before, after)  # no event reported it, or the event was quarantined
+        for broker_id, before in remaining.items():
+            if before != current[broker_id]:  # no event reported it, or the event was quarantined
+                self._take_over(before, current[broker_id])
+
+    def _learn_suspects(
+        self,
+        known: Mapping[BrokerId, BrokerRegistration],
+        current: Mapping[BrokerId, BrokerRegistration],
+    ) -> None:
+        """Learn which logs may have lost records, before leaders are elected.
+
+        Otherwise a log that is sound by now would count as suspect, and one that has lost committed
+        records could be elected.
+        """
+        for broker_id, before in known.items():
+            suspects = current[broker_id].suspects
+            if before.suspects != suspects:
+                self._context.add_live_broker(replace(before, suspects=suspects))
 
     def on_broker_modifications(self, broker_id: BrokerId) -> None:
         """Take over a changed registration: new addresses, or other suspect replicas."""

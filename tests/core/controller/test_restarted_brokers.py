@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from regent.core.controller.events import ReadAgain
-from regent.core.model import LogEnd, SuspectReplicas, TopicPartition
+from regent.core.controller.events import BrokerChange, ReadAgain
+from regent.core.model import (
+    NO_LEADER,
+    LeaderRecoveryState,
+    LogEnd,
+    SuspectReplicas,
+    TopicPartition,
+)
 from regent.core.protocol.control import LeaderAndIsrRequest, UpdateMetadataRequest
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode
 from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicZNode
@@ -172,3 +178,21 @@ def test_a_replica_that_is_no_longer_suspect_is_elected(tree: Tree) -> None:
     store.publish_suspects(broker_info(1, 2), SuspectReplicas())
     candidate.catch_up()
     assert tree.leads(T0)[:2] == (1, (1,))
+
+
+def test_a_log_that_is_sound_by_now_is_elected_when_a_broker_with_a_longer_suspect_log_starts(
+    tree: Tree,
+) -> None:
+    tree.restart(1, SuspectReplicas(LOST))
+    tree.unregister(2)
+    candidate = Candidate(tree, 3)
+    candidate.start()
+    assert tree.leads(T0)[0] == NO_LEADER
+    sound = ZkControllerStore(tree.sessions[1])
+    sound.publish_suspects(broker_info(1, 2), SuspectReplicas())
+    tree.register(2, suspects=SuspectReplicas({T0: LogEnd(4, 9)}))
+    candidate.handle(BrokerChange())
+    assert tree.leads(T0)[:2] == (1, (1,))
+    state = tree.state(T0)
+    assert state is not None
+    assert state.leader_and_isr.leader_recovery_state is LeaderRecoveryState.RECOVERED
