@@ -65,6 +65,7 @@ RARE_DEFECTS: frozenset[Defect] = frozenset(
         denial_defects.refused_proposals_final,
         denial_defects.replaced_logs_forgotten,
         file_defects.segments_need_not_meet,
+        tampering_defects.registrations_made_again_without_suspects,
     }
 )
 """Defects that the first 200 histories do not catch; ``--rare-defects`` searches for minutes."""
