@@ -14,7 +14,9 @@ from regent.core.errors import (
 from regent.core.model import (
     BrokerRegistration,
     LeaderIsrAndControllerEpoch,
+    LogEnd,
     ReplicaAssignment,
+    SuspectReplicas,
     TopicPartition,
 )
 from regent.core.ports import ControllerEpoch, ControllerRegistration, ControllerStore, WriteError
@@ -257,6 +259,23 @@ def test_registering_again_in_one_session_changes_nothing(
     before = len(server.transactions)
     assert store.register_broker(broker_info(3)) == first
     assert len(server.transactions) == before
+
+
+def test_a_registration_that_is_removed_while_it_is_made_again_lists_the_suspects(
+    server: FakeZooKeeperServer, broker: Broker
+) -> None:
+    info, suspects = broker_info(3), SuspectReplicas({T0: LogEnd(1, 5)})
+    broker.store.register_broker(info, suspects)
+    path = BrokerIdZNode.path(3)
+
+    def remove(call: Call) -> None:
+        if call == (Moment.AFTER, "get", (path,)):
+            broker.zookeeper.hook = None
+            server.remove(path)
+
+    broker.zookeeper.hook = remove
+    epoch = broker.store.register_broker(info, suspects)
+    assert broker.store.read_broker(3) == BrokerRegistration(info, epoch, suspects)
 
 
 @pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
