@@ -1,4 +1,4 @@
-"""Positions of groups in ZooKeeper: written in bulk, whoever else writes, and read again."""
+"""Positions of groups in ZooKeeper: written in bulk while others write, and read again."""
 
 from __future__ import annotations
 
