@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -84,15 +83,15 @@ class DirectoryLogs:
         self.directory = directory
         self.logs: dict[TopicPartition, UnifiedLog] = {}
         self.refused: dict[TopicPartition, str] = {}
-        self.high_watermarks: dict[TopicPartition, int] = {}
         self.strays = StrayLogs(directory.path)
         self.futures = FutureLogs(directory, settings.wall_clock_ms, self._create, self._add)
         self.found: set[TopicPartition] = set()
         self._settings = settings
-        self._checkpoints = DirectoryCheckpoints(directory)
+        self.checkpoints = DirectoryCheckpoints(
+            directory, self.logs, self.futures.logs, self.refused
+        )
         self.suspects = SuspectLogs(directory.path)
         self.ends = LogEndOffsetFile(directory.path)
-        self._cleaned_lock = threading.Lock()  # taken before that of checkpoints only
 
     @property
     def is_offline(self) -> bool:
@@ -148,6 +147,7 @@ class DirectoryLogs:
                 was_clean = self.directory.was_closed_cleanly() and not self.suspects.lost_power
                 self._load(was_closed_cleanly=was_clean)
                 self.suspects.begin()
+                self.checkpoints.write_lowered()  # only then: a log that ends below it is suspect
                 self.ends.begin(
                     {
                         topic_partition: log.log_end_offset
@@ -162,7 +162,7 @@ class DirectoryLogs:
 
     def _load(self, *, was_closed_cleanly: bool) -> None:
         recovery_points, starts, high_watermarks, cleaned = map(
-            self._checkpoints.read,
+            self.checkpoints.read,
             (RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS, CLEANED_OFFSETS),
         )
         self.strays.load()
@@ -202,8 +202,10 @@ class DirectoryLogs:
                 if cut_bytes:
                     cut[topic_partition] = cut_bytes
                 log = self.logs[topic_partition] = self._add(topic_partition, contents, topic_id)
-                watermark = min(high_watermarks.get(topic_partition, 0), log.log_end_offset)
-                self.high_watermarks[topic_partition] = log.retention_limit = watermark
+                noted = high_watermarks.get(topic_partition, 0)
+                log.checkpointed_high_watermark = min(noted, log.log_end_offset)
+                if log.checkpointed_high_watermark < noted:
+                    self.checkpoints.note_lowered()
         self._examine(high_watermarks, was_closed_cleanly=was_closed_cleanly)
         self._report(cut, high_watermarks, was_closed_cleanly=was_closed_cleanly)
 
@@ -308,7 +310,7 @@ class DirectoryLogs:
     ) -> LogContents:
         path = self.directory.path / name
         config = self._settings.config_of(topic_partition.topic)
-        self._forget_former(topic_partition)
+        self.checkpoints.forget_former(topic_partition)
         now_ms = self._settings.wall_clock_ms()
         with self.directory:
             path.mkdir()
@@ -331,7 +333,7 @@ class DirectoryLogs:
         if stray is None:
             return None
         path = self._path(topic_partition)
-        self._forget_former(topic_partition)
+        self.checkpoints.forget_former(topic_partition)
         with self.directory:
             self.ends.add(topic_partition)
             stray.rename(path)
@@ -350,11 +352,9 @@ class DirectoryLogs:
         log = self.logs[topic_partition] = self._add(topic_partition, contents, topic_id)
         with self.directory:
             self.ends.note(topic_partition, contents.log_end_offset)
-        self.checkpoint_cleaned_offsets()
+        self.checkpoints.write_cleaned_offsets()
         committed = min(progress.high_watermark, contents.log_end_offset)
-        log.stray_high_watermark = log.retention_limit = self.high_watermarks[topic_partition] = (
-            committed
-        )
+        log.stray_high_watermark = log.checkpointed_high_watermark = committed
         text = "%s: the stray log is in use again, offsets %d to %d"
         _log.warning(text, topic_partition, log.log_start_offset, log.log_end_offset)
         return log
@@ -383,22 +383,6 @@ class DirectoryLogs:
             with self.directory, suppress(FileNotFoundError):
                 path.rename(self.directory.path / out_of_use(topic_partition, TO_DELETE))
 
-    def _forget_former(self, topic_partition: TopicPartition) -> None:
-        """Remove the entries of an earlier log of that name from all checkpoints.
-
-        Otherwise, after a crash, the new log would get the log start offset of the earlier one, and
-        its records before that offset would be dropped. One write covers all removed logs.
-        """
-        for checkpoint, write in (
-            (RECOVERY_POINTS, self.checkpoint_recovery_points),
-            (LOG_START_OFFSETS, self.checkpoint_log_start_offsets),
-            (HIGH_WATERMARKS, self.checkpoint_high_watermarks),
-        ):
-            if self._checkpoints.written(checkpoint).get(topic_partition, 0) > 0:
-                write()
-        if topic_partition in self._checkpoints.written(CLEANED_OFFSETS):
-            self.checkpoint_cleaned_offsets()
-
     def remove(self, topic_partition: TopicPartition, suffix: str) -> None:
         """Close a log and rename its directory. Raises ``StorageError``."""
         with self.directory:
@@ -414,14 +398,15 @@ class DirectoryLogs:
                 self.strays.add(moved, topic_id)
         self.logs.pop(topic_partition, None)
         self.refused.pop(topic_partition, None)
-        self.high_watermarks.pop(topic_partition, None)
 
     def _note_progress(self, log: UnifiedLog) -> None:
-        watermark = self.high_watermarks.get(log.topic_partition, 0)
         try:
             is_compacted = int(log.first_dirty != NEVER_CLEANED)
             progress = StrayLogCheckpoint(
-                log.log_start_offset, log.recovery_point, watermark, is_compacted
+                log.log_start_offset,
+                log.recovery_point,
+                log.checkpointed_high_watermark,
+                is_compacted,
             )
             write_checkpoint(log.path, progress)
         except ShortageError:
@@ -440,60 +425,13 @@ class DirectoryLogs:
             wall_clock_ms=self._settings.wall_clock_ms,
             on_damaged=self._settings.on_damaged,
             on_unverified_read=self._settings.on_unverified_read,
-            on_truncated=self._on_truncated,
+            checkpoints=self.checkpoints,
             note_end=partial(self._note_end, topic_partition),
         )
 
     def _note_end(self, topic_partition: TopicPartition, log_end_offset: int) -> None:
         if topic_partition in self.logs:  # not for a future log
             self.ends.note(topic_partition, log_end_offset)
-
-    def _on_truncated(self, _: UnifiedLog) -> None:
-        self.checkpoint_recovery_points()
-        self.checkpoint_log_start_offsets()
-        self.checkpoint_cleaned_offsets()
-
-    # --- checkpoints ---
-
-    def checkpoint_high_watermarks(self) -> None:
-        """Write ``high_watermarks`` as they are. Raises ``StorageError``."""
-        self._checkpoints.write(HIGH_WATERMARKS, dict(self.high_watermarks))
-
-    def checkpoint_recovery_points(self) -> None:
-        """Write the recovery points of the logs. Raises ``StorageError``."""
-        logs = self.all_logs()
-        self._checkpoints.write(
-            RECOVERY_POINTS, {log.topic_partition: log.recovery_point for log in logs}
-        )
-
-    def checkpoint_log_start_offsets(self) -> None:
-        """Write the log start offsets. Raises ``StorageError``."""
-        logs = self.all_logs()
-        self._checkpoints.write(
-            LOG_START_OFFSETS, {log.topic_partition: log.log_start_offset for log in logs}
-        )
-
-    def checkpoint_cleaned_offsets(self) -> None:
-        """Write up to where the logs were cleaned. Raises ``StorageError``.
-
-        Logs that could not be opened keep their entry, which explains gaps in them.
-        """
-        with self._cleaned_lock:  # the offsets of a truncation must not be followed by older ones
-            former = self._checkpoints.written(CLEANED_OFFSETS)
-            offsets = {name: former[name] for name in list(self.refused) if name in former}
-            for log in self.all_logs():
-                if log.first_dirty != NEVER_CLEANED:
-                    offsets[log.topic_partition] = log.first_dirty
-            self._checkpoints.write(CLEANED_OFFSETS, offsets)
-
-    def all_logs(self) -> list[UnifiedLog]:
-        """Return all logs: of a partition there is a current or a future log here, not both."""
-        return [*list(self.logs.values()), *list(self.futures.logs.values())]
-
-    def has_noted_start(self, log: UnifiedLog) -> bool:
-        """Whether the log start offset of a log is in the checkpoint."""
-        noted = self._checkpoints.written(LOG_START_OFFSETS).get(log.topic_partition, 0)
-        return noted == log.log_start_offset
 
     def save_suspects(self) -> None:
         """Save which logs are suspect. Raises ``StorageError``."""
@@ -550,11 +488,11 @@ class DirectoryLogs:
         log. It is not marked if a log could not be closed, or is not flushed up to its end.
         """
         try:
-            usable = [log for log in self.all_logs() if log.is_usable]
+            usable = [log for log in self.checkpoints.all_logs() if log.is_usable]
             outcomes = _each(usable, _has_closed, threads=_FLUSHING_THREADS)
-            self.checkpoint_recovery_points()
-            self.checkpoint_log_start_offsets()
-            self.checkpoint_high_watermarks()
+            self.checkpoints.write_recovery_points()
+            self.checkpoints.write_log_start_offsets()
+            self.checkpoints.write_high_watermarks()
             with self.directory:
                 self.suspects.save()
                 if is_clean and all(outcomes) and self._is_flushed():
@@ -566,7 +504,7 @@ class DirectoryLogs:
 
     def _is_flushed(self) -> bool:
         """Whether every log is flushed up to its end."""
-        return all(log.recovery_point >= log.log_end_offset for log in self.all_logs())
+        return all(log.recovery_point >= log.log_end_offset for log in self.checkpoints.all_logs())
 
     def usable(self) -> Iterator[UnifiedLog]:
         """Yield the logs that can be used."""

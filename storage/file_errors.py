@@ -36,3 +36,19 @@ def sync(file: int, path: Path) -> None:
         os.fsync(file)
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror or error}") from None
+
+
+def sync_files(*paths: Path) -> None:
+    """Wait until the bytes of those of these files that exist are on the disk.
+
+    Raises ``OSError``, ``StorageError``.
+    """
+    for path in paths:
+        try:
+            file = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        try:
+            sync(file, path)
+        finally:
+            os.close(file)

@@ -244,7 +244,7 @@ class LogManager:
         """Change the settings of topics, for their present and future logs."""
         with self._lock:
             self._configs.update(configs)
-            logs = [log for d in self._directories for log in d.all_logs()]
+            logs = [log for d in self._directories for log in d.checkpoints.all_logs()]
         for log in logs:
             config = configs.get(log.topic_partition.topic)
             if config is not None:
@@ -336,21 +336,21 @@ class LogManager:
     def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
         """Return the checkpointed high watermark of a log; 0 if there is none."""
         home = self._homes.get(topic_partition)
-        return 0 if home is None else home.high_watermarks.get(topic_partition, 0)
+        log = None if home is None else home.logs.get(topic_partition)
+        return 0 if log is None else log.checkpointed_high_watermark
 
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Write the high watermark checkpoint of each directory in which one has changed.
 
-        Retention keeps records beyond the high watermark. Logs not given keep their entry.
+        Logs not given keep their entry.
         """
         with self._lock:
             for topic_partition, high_watermark in high_watermarks.items():
                 home = self._homes.get(topic_partition)
                 log = None if home is None else home.logs.get(topic_partition)
-                if home is not None and log is not None:
-                    home.high_watermarks[topic_partition] = high_watermark
-                    log.retention_limit = high_watermark
-        self._for_each_live(DirectoryLogs.checkpoint_high_watermarks)
+                if log is not None:  # the log may have been truncated in the meantime
+                    log.checkpointed_high_watermark = min(high_watermark, log.log_end_offset)
+        self._for_each_live(lambda logs: logs.checkpoints.write_high_watermarks())
 
     # --- replicas that may have lost committed records ---
 
@@ -458,19 +458,19 @@ class LogManager:
         """Write up to where the logs in the directory of a log were cleaned."""
         home = self._homes.get(log.topic_partition)
         if home is not None and home.directory is log.directory:
-            home.checkpoint_cleaned_offsets()
+            home.checkpoints.write_cleaned_offsets()
 
     def checkpoint_recovery_points(self) -> None:
         """Write the recovery points of the logs."""
-        self._for_each_live(DirectoryLogs.checkpoint_recovery_points)
+        self._for_each_live(lambda logs: logs.checkpoints.write_recovery_points())
 
     def checkpoint_cleaned_offsets(self) -> None:
         """Write up to where the logs were cleaned."""
-        self._for_each_live(DirectoryLogs.checkpoint_cleaned_offsets)
+        self._for_each_live(lambda logs: logs.checkpoints.write_cleaned_offsets())
 
     def checkpoint_log_start_offsets(self) -> None:
         """Write the log start offsets."""
-        self._for_each_live(DirectoryLogs.checkpoint_log_start_offsets)
+        self._for_each_live(lambda logs: logs.checkpoints.write_log_start_offsets())
 
     # --- inside ---
 

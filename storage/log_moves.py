@@ -147,7 +147,7 @@ class MovesOfLogs:
             topic_id = source.topic_id(topic_partition)
             target.futures.create(topic_partition, topic_id, has_gaps=has_gaps)
             if has_gaps:
-                target.checkpoint_cleaned_offsets()  # before the copy has gaps
+                target.checkpoints.write_cleaned_offsets()  # before the copy has gaps
             text = "%s: moving the log from %s to %s"
             _log.info(text, topic_partition, source.directory.path, target.directory.path)
 
@@ -213,9 +213,9 @@ class MovesOfLogs:
             future.assign_topic_id(current.topic_id)
         if future.recovery_point < current.recovery_point or future.has_new_files:
             future.flush()
-            target.checkpoint_recovery_points()
-        if not target.has_noted_start(future):
-            target.checkpoint_log_start_offsets()
+            target.checkpoints.write_recovery_points()
+        if not target.checkpoints.has_noted_start(future):
+            target.checkpoints.write_log_start_offsets()
 
     # --- the exchange ---
 
@@ -240,12 +240,10 @@ class MovesOfLogs:
                     new.take_over(old)
                 _exchange(topic_partition, source, target)
                 current.retire()
-                future.retention_limit = current.retention_limit
+                future.checkpointed_high_watermark = current.checkpointed_high_watermark
                 future.stray_high_watermark = current.stray_high_watermark
             del source.logs[topic_partition]
             self._homes[topic_partition] = target
-            watermark = source.high_watermarks.pop(topic_partition, 0)
-            target.high_watermarks[topic_partition] = watermark
         text = "%s: moved the log from %s to %s, offsets %d to %d"
         where = source.directory.path, target.directory.path
         _log.info(text, topic_partition, *where, future.log_start_offset, future.log_end_offset)

@@ -6,7 +6,6 @@ appending. Slow work, which is waiting for the disk and deleting files, is done 
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,7 +30,8 @@ from regent.core.replica_logs import (
     ProducerSummary,
 )
 from regent.storage.checkpoints import PARTITION_METADATA, write_topic_id
-from regent.storage.file_errors import sync
+from regent.storage.directory_checkpoints import DirectoryCheckpoints
+from regent.storage.file_errors import sync_files
 from regent.storage.log_contents import LogContents
 from regent.storage.log_directory import LogDirectory
 from regent.storage.log_file import CorruptSegmentError, FileRecords
@@ -49,14 +49,15 @@ NEVER_STRAY = -1
 class UnifiedLog:
     """Implements ``core.replica_logs.PartitionLog``.
 
-    ``retention_limit`` is the checkpointed high watermark: retention keeps records beyond it.
+    ``checkpointed_high_watermark`` is what the next checkpoint of the directory will have.
+    Retention keeps records beyond it.
     ``stray_high_watermark``: of a stray log that this process uses again, when it was renamed.
     ``on_damaged`` is called once, when the log becomes unusable because of damaged records.
     ``on_unverified_read`` is called, under the lock, for each read of a closed segment that is not
-    verified. ``on_truncated`` is called after a truncation that dropped flushed segments or cleaned
-    records, or lowered the log start offset, before new records are appended: the directory's
-    checkpoints are wrong then. ``note_end`` is called with the log end offset after an append,
-    before any other part sees it.
+    verified. ``checkpoints``: those of the directory, which are wrong after a truncation that
+    dropped flushed segments or cleaned records, or lowered the log start offset or the high
+    watermark; they are written before new records are appended. ``note_end`` is called with the
+    log end offset after an append, before any other part sees it.
     """
 
     def __init__(
@@ -69,19 +70,20 @@ class UnifiedLog:
         wall_clock_ms: Callable[[], int],
         on_damaged: Callable[[UnifiedLog], None],
         on_unverified_read: Callable[[UnifiedLog, LogSegment], None],
-        on_truncated: Callable[[UnifiedLog], None],
+        checkpoints: DirectoryCheckpoints,
         note_end: Callable[[int], None],
     ) -> None:
         self.topic_partition = topic_partition
         self.directory = directory
-        self.retention_limit = 0
+        self.checkpointed_high_watermark = 0
         self.stray_high_watermark = NEVER_STRAY
         self._contents = contents
         self._topic_id = topic_id
         self._wall_clock_ms = wall_clock_ms
         self._on_damaged = on_damaged
         self._on_unverified_read = on_unverified_read
-        self._on_truncated = on_truncated
+        self._checkpoints = checkpoints
+        self._is_lowered = False  # its checkpointed high watermark, and that is not written yet
         self._note_end = note_end
         self._lock = threading.RLock()
         self._unusable = ""  # the reason; empty: it is usable
@@ -223,7 +225,7 @@ class UnifiedLog:
                     duplicate.first_offset, duplicate.last_offset, time_ms, is_duplicate=True
                 )
             first_offset = contents.log_end_offset
-            self._flush_topic_id()
+            self._prepare_append()
             buffer = writable(records)
             time_ms = now_ms if config.stamps_append_time else NO_TIMESTAMP
             placed = place(buffer, batches, first_offset, leader_epoch, time_ms)
@@ -245,7 +247,7 @@ class UnifiedLog:
             if batches[0][1].base_offset < end:
                 # The leader's log starts inside a batch: Kafka's UnexpectedAppendOffsetException.
                 self._drop(lambda: contents.restart_at(batches[0][1].base_offset, now_ms))
-            self._flush_topic_id()
+            self._prepare_append()
             contents.append(records, batches, now_ms)
             self._note_end(contents.log_end_offset)
         self._flush_if_many()
@@ -332,7 +334,7 @@ class UnifiedLog:
                 ],
                 contents.config,
                 log_start_offset=contents.log_start_offset,
-                limit=self.retention_limit,
+                limit=self.checkpointed_high_watermark,
                 now_ms=now_ms,
             )
             if count:
@@ -356,7 +358,7 @@ class UnifiedLog:
         It may be lower than the real one: the high watermark is that of the checkpoint.
         """
         with self._lock:
-            limit = self.retention_limit
+            limit = self.checkpointed_high_watermark
             first_unstable = self._contents.producers.first_unstable_offset(limit)
             return limit if first_unstable is None else min(limit, first_unstable)
 
@@ -553,9 +555,12 @@ class UnifiedLog:
         log_end_offset = self._contents.log_end_offset
         self._note_end(log_end_offset)
         self._truncations += 1
-        self.retention_limit = min(self.retention_limit, log_end_offset)
+        if log_end_offset < self.checkpointed_high_watermark:
+            self.checkpointed_high_watermark = log_end_offset
+            self._is_lowered = True
+            self._checkpoints.note_lowered()
         if is_noted:
-            self._on_truncated(self)
+            self._checkpoints.write_after_truncation()
         self._is_half_cut = False
 
     def _flush_segment(self, segment: LogSegment) -> None:
@@ -571,27 +576,21 @@ class UnifiedLog:
                 self.directory.judge(error)
             raise
 
+    def _prepare_append(self) -> None:
+        self._flush_topic_id()
+        if self._is_lowered:
+            self._checkpoints.write_lowered()
+            self._is_lowered = False
+
     def _flush_topic_id(self) -> None:
-        """Flush the topic id of an empty log before the first append.
+        """Flush the topic id, if there is one, of an empty log before the first append.
 
         After a power failure, records without it would count as those of a new topic of that name.
         """
         if self._contents.log_end_offset == 0:
-            _flush_files(self.path / PARTITION_METADATA, self.path)
+            sync_files(self.path / PARTITION_METADATA, self.path)
 
     def _flush_names(self) -> None:
         """Flush the directory entries of new files and of the log, and its topic id."""
         with self.directory:
-            _flush_files(self.path / PARTITION_METADATA, self.path, self.path.parent)
-
-
-def _flush_files(*paths: Path) -> None:
-    for path in paths:
-        try:
-            file = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            continue  # there is no topic id, or the log was deleted
-        try:
-            sync(file, path)
-        finally:
-            os.close(file)
+            sync_files(self.path / PARTITION_METADATA, self.path, self.path.parent)

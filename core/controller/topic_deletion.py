@@ -313,7 +313,13 @@ class TopicDeletions:
             reason = f"{failed[0]} answered {errors[failed[0].topic_partition].name}"
             self.mark_ineligible(_topics(failed), reason)
             offline = self._context.replicas_on_offline_dirs.get(broker_id, ())
-            again = [replica for replica in failed if replica.topic_partition not in offline]
+            # A failed directory is not ready again before its broker says so.
+            again = [
+                replica
+                for replica in failed
+                if replica.topic_partition not in offline
+                or errors[replica.topic_partition] is not Errors.KAFKA_STORAGE_ERROR
+            ]
             if again:
                 self._try_again_later(_topics(again))
         self._advance(_topics([*deleted, *failed]))

@@ -209,7 +209,7 @@ def test_each_directory_has_kafkas_checkpoints(two: Machine):
         for directory in two.directories
     )
     assert one == {
-        "replication-offset": ["0", "1", "t 0 3"],
+        "replication-offset": ["0", "2", "t 0 3", "u 0 0"],
         "recovery-point-offset": ["0", "2", "t 0 5", "u 0 5"],
         "log-start-offset": ["0", "2", "t 0 2", "u 0 0"],
     }
@@ -230,7 +230,7 @@ def test_high_watermarks_of_other_logs_are_kept(machine: Machine, logs: LogManag
 
 
 def test_an_unchanged_checkpoint_is_not_written(machine: Machine, logs: LogManager):
-    create(logs)
+    fill(create(logs), 1)
     path = machine.directories[0] / "replication-offset-checkpoint"
     logs.checkpoint_high_watermarks({T0: 0})
     before = path.stat().st_ino

@@ -211,7 +211,7 @@ def test_the_checkpoints_name_the_log_in_its_new_directory(two: Machine, host: H
     assert read_offsets(target / RECOVERY_POINTS) == {T0: 10}
     assert read_offsets(target / LOG_START_OFFSETS) == {T0: 2}
     assert host.logs.checkpointed_high_watermark(T0) == 8
-    assert host.log.retention_limit == 8
+    assert host.log.checkpointed_high_watermark == 8
     host.logs.checkpoint_high_watermarks({T0: 9})
     host.logs.checkpoint_recovery_points()
     host.logs.checkpoint_log_start_offsets()

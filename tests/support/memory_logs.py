@@ -92,6 +92,7 @@ class MemoryLog:
         self.is_out_of_service = False
         self.damaged: set[int] = set()  # base offsets of batches that have changed on disk
         self.stray_high_watermark = -1
+        self.checkpointed_high_watermark = 0
         self.batches: list[StoredBatch] = []
         self.epochs: list[tuple[int, int]] = []  # epoch, start offset
         self._config = config
@@ -256,6 +257,7 @@ class MemoryLog:
         del self.batches[kept:]
         self.damaged = {base_offset for base_offset in self.damaged if base_offset < end}
         self._end = end
+        self.checkpointed_high_watermark = min(self.checkpointed_high_watermark, end)
         self._start = min(self._start, end)
         self.epochs = [(epoch, start) for epoch, start in self.epochs if start < end]
         self._sequences.truncate_to(end)
@@ -272,6 +274,7 @@ class MemoryLog:
         self.damaged = set()
         self.epochs = []
         self._start = self._end = offset
+        self.checkpointed_high_watermark = min(self.checkpointed_high_watermark, offset)
         self._sequences = ProducerSequences()
 
     def advance_log_start_offset(self, offset: int) -> None:
@@ -395,7 +398,6 @@ class MemoryLogs(NotesInMemory):
         self.suspect: set[TopicPartition] = set()
         self.suspect_changes = 0
         self.is_new = False  # some directory: its former content is unknown
-        self.high_watermarks: dict[TopicPartition, int] = {}  # as checkpointed
         self._logs: dict[TopicPartition, MemoryLog] = {}
         self._removed: set[TopicPartition] = set()  # while a directory had failed
         self._defaults = defaults
@@ -509,15 +511,15 @@ class MemoryLogs(NotesInMemory):
 
     def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
         """Return the checkpointed high watermark; 0 by default."""
-        return self.high_watermarks.get(topic_partition, 0)
+        log = self._logs.get(topic_partition)
+        return 0 if log is None else log.checkpointed_high_watermark
 
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Checkpoint high watermarks, except for those in failed directories."""
-        self.high_watermarks = {
-            name: high_watermark
-            for name, high_watermark in high_watermarks.items()
-            if self.get(name) is not None
-        }
+        for name, high_watermark in high_watermarks.items():
+            log = self.get(name)
+            if log is not None:
+                log.checkpointed_high_watermark = min(high_watermark, log.log_end_offset)
 
     # --- replicas that may have lost committed records ---
 
@@ -573,7 +575,6 @@ class MemoryLogs(NotesInMemory):
         self.suspect.discard(name)
         if self._logs.pop(name, None) is not None and self.has_failed:
             self._removed.add(name)
-        self.high_watermarks.pop(name, None)
 
 
 def _writable(records: RecordBytes) -> bytearray | memoryview:

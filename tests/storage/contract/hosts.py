@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
@@ -88,12 +89,14 @@ class DiskHost:
 
     def restart(self) -> None:
         """Close everything and open it."""
-        self._close(is_clean=True)
+        self.logs.close(is_clean=True)
         self._open()
 
     def crash(self) -> None:
-        """Drop everything in memory, and open the files."""
-        self._close(is_clean=False)
+        """Open copies of the files; the former process keeps its own."""
+        for i, directory in enumerate(self._directories):
+            self._directories[i] = directory.with_name(directory.name + "+")
+            shutil.copytree(directory, self._directories[i])
         self._open()
 
     def damage(self, name: TopicPartition, base_offset: int) -> None:
@@ -108,7 +111,8 @@ class DiskHost:
 
     def end(self) -> None:
         """Close everything."""
-        self._close(is_clean=True)
+        for manager in self._managers:
+            manager.close(is_clean=True)
 
     def _open(self) -> None:
         manager = LogManager(
@@ -117,9 +121,6 @@ class DiskHost:
         manager.open()
         manager.configure(self._configs)
         self._managers.append(manager)
-
-    def _close(self, *, is_clean: bool) -> None:
-        self.logs.close(is_clean=is_clean)
 
 
 def create(host: Host, name: TopicPartition = T0, topic_id: str | None = A) -> PartitionLog:

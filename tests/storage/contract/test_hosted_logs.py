@@ -78,6 +78,25 @@ def test_high_watermarks_survive_a_restart(host: Host, log: PartitionLog):
         end_process()
 
 
+@pytest.mark.parametrize("end", [0, 2])
+def test_a_truncated_log_that_grows_again_has_no_higher_high_watermark_after_a_crash(
+    host: Host, log: PartitionLog, end: int
+):
+    other = create(host, T1)
+    for value in (b"a", b"b", b"c"):
+        append(log, value)
+        append(other, value)
+    host.logs.checkpoint_high_watermarks({T0: 3, T1: 3})
+    if end:
+        log.truncate_to(end)
+    else:
+        log.truncate_fully_and_start_at(end)
+    append(log, b"d")
+    host.crash()
+    high_watermarks = [host.logs.checkpointed_high_watermark(name) for name in (T0, T1)]
+    assert high_watermarks == [end, 3]
+
+
 def test_a_log_has_the_configuration_of_its_topic(host: Host, log: PartitionLog):
     assert log.config == DEFAULTS
     host.configure({"t": LogConfig(min_insync_replicas=2)})

@@ -92,10 +92,10 @@ def test_a_transaction_stays_open_when_a_process_ends(
     host: Host, log: PartitionLog, producers: Producers, end: str
 ):
     for _ in range(20):
-        append(log, b"a")
+        append(log, b"a", epoch=1)
     producers.send(ONE)
     for _ in range(20):
-        append(log, b"a")
+        append(log, b"a", epoch=1)
     getattr(host, end)()
     log = log_of(host)
     assert log.first_unstable_offset(41) == 20
