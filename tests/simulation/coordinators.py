@@ -9,6 +9,7 @@ from typing import Any
 from regent.core.coordinator.partition_for import partition_for
 from regent.core.model import BrokerId, TopicPartition
 from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
+from regent.zk.codecs.znodes import TopicZNode
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.client_requests import (
     CoordinatorCall,
@@ -19,6 +20,7 @@ from tests.simulation.client_requests import (
 )
 from tests.simulation.cluster import Cluster
 from tests.simulation.network import AnswerBody, Exchange, Peer
+from tests.simulation.odds import BROKERS
 
 
 class Coordinators:
@@ -85,3 +87,14 @@ class Coordinators:
         endpoint = self.cluster.brokers[broker_id].client_endpoint
         call: CoordinatorCall = self._call(request)
         return self.cluster.network.ask(sender, endpoint, call, unpack)
+
+
+def create_topic(
+    cluster: Cluster, dice: random.Random, note: Callable[..., None], topic: str, partitions: int
+) -> None:
+    """Create a topic with three replicas, unless it exists."""
+    if cluster.zookeeper.node(TopicZNode.path(topic)):
+        return
+    replicas = {number: tuple(dice.sample(range(BROKERS), 3)) for number in range(partitions)}
+    note("create %s %s", topic, replicas)
+    cluster.put_topic(topic, replicas)

@@ -25,10 +25,10 @@ from regent.core.protocol.groups import (
     SupportedProtocol,
 )
 from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
-from regent.zk.codecs.znodes import TopicZNode
+from tests.simulation.client_processes import ClientProcesses
 from tests.simulation.client_requests import GroupCall
 from tests.simulation.cluster import Cluster
-from tests.simulation.coordinators import Coordinators
+from tests.simulation.coordinators import Coordinators, create_topic
 from tests.simulation.group_history import GroupHistory
 from tests.simulation.group_members import (
     REBALANCE_TIMEOUTS_MS,
@@ -41,7 +41,7 @@ from tests.simulation.group_members import (
 )
 from tests.simulation.group_server import GroupWorld
 from tests.simulation.invariants import Invariants
-from tests.simulation.odds import BROKERS, GROUPS_ACT_PROBABILITY, GROUPS_PROBABILITY, Menu
+from tests.simulation.odds import GROUPS_ACT_PROBABILITY, GROUPS_PROBABILITY, Menu
 
 MAX_CONSUMERS = 4
 DELETION_HISTORIES = 0.15
@@ -82,18 +82,20 @@ class Groups:
         self._coordinators = Coordinators(
             cluster, GROUP_METADATA_TOPIC, world.partitions, self._random, GroupCall
         )
-        self._consumers: list[Consumer] = []
+        self._processes: ClientProcesses[Consumer] = ClientProcesses(
+            "consumer", cluster, self._random, note
+        )
         self._topics = [ConsumedTopic(name) for name in ("orders", "bills")[: world.partitions]]
         self._menu = Menu(self._random)
         self._menu.add(self._begin, 3, is_remedy=True)
-        self._menu.add(self._stall, 3)
-        self._menu.add(self._die, 2)
+        self._menu.add(self._processes.stall, 3)
+        self._menu.add(self._processes.kill, 2)
         self._menu.add(self._leave)
         self._menu.add(self._come_back, 2, is_remedy=True)
         self._menu.add(self._rejoin)
         self._menu.add(self._resubscribe)
         self._menu.add(self._expand, 0.5)
-        self._menu.add(self._repeat, 2)
+        self._menu.add(self._processes.repeat, 2)
         self._menu.add(self._use_a_tool, 3)
         if self._random.random() < DELETION_HISTORIES:
             self._menu.add(self._delete_topic, 0.5)
@@ -107,14 +109,8 @@ class Groups:
             self._begin()
 
     def _create_topic(self) -> None:
-        if self._cluster.zookeeper.node(TopicZNode.path(GROUP_METADATA_TOPIC)):
-            return
-        replicas = {
-            number: tuple(self._random.sample(range(BROKERS), 3))
-            for number in range(self._world.partitions)
-        }
-        self._note("create %s %s", GROUP_METADATA_TOPIC, replicas)
-        self._cluster.put_topic(GROUP_METADATA_TOPIC, replicas)
+        partitions = self._world.partitions
+        create_topic(self._cluster, self._random, self._note, GROUP_METADATA_TOPIC, partitions)
 
     def _delete_topic(self) -> None:
         self._note("delete %s", GROUP_METADATA_TOPIC)
@@ -128,16 +124,12 @@ class Groups:
     # --- consumers ---
 
     def _living(self, topic: ConsumedTopic | None = None) -> list[Consumer]:
-        return [
-            consumer
-            for consumer in self._consumers
-            if not consumer.is_dead and topic in (None, consumer.topic)
-        ]
+        return [c for c in self._processes.living if topic in (None, c.topic)]
 
     def _begin(self) -> None:
         if len(self._living()) >= MAX_CONSUMERS:
             return
-        number = len(self._consumers)
+        number = len(self._processes.all)
         is_static = self._random.random() < 0.4
         self._start(self._random.choice(self._topics), f"static{number}" if is_static else None)
 
@@ -146,7 +138,7 @@ class Groups:
         both = ("range", "roundrobin")
         names = dice.choice((both, both[::-1]))  # a loaded group knows only the one in use
         consumer = Consumer(
-            len(self._consumers),
+            len(self._processes.all),
             topic,
             self._coordinators,
             self._note,
@@ -157,54 +149,31 @@ class Groups:
             dice.random() < 0.7,
             dice.random() < 0.7,
         )
-        self._consumers.append(consumer)
+        self._processes.all.append(consumer)
         self._note("consumer %d of %s begins, %s", consumer.number, topic.group_id, instance_id)
         consumer.tick()
 
-    def _one(self) -> Consumer | None:
-        living = [consumer for consumer in self._living() if not consumer.is_paused]
-        return self._random.choice(living) if living else None
-
-    def _stall(self) -> None:
-        consumer = self._one()
-        if consumer is not None:
-            self._note("consumer %d stalls", consumer.number)
-            consumer.is_paused = True
-            self._schedule(self._random.randrange(300, 5_000), lambda: self._go_on(consumer))
-
-    def _go_on(self, consumer: Consumer) -> None:
-        consumer.is_paused = False
-
-    def _schedule(self, after_ms: int, action: Callable[[], None]) -> None:
-        self._cluster.time.schedule(_Awake(), after_ms, action)
-
-    def _die(self) -> None:
-        consumer = self._one()
-        if consumer is not None:
-            self._note("consumer %d dies", consumer.number)
-            consumer.is_dead = True
-
     def _leave(self) -> None:
-        consumer = self._one()
+        consumer = self._processes.one()
         if consumer is not None:
             self._note("consumer %d leaves", consumer.number)
             consumer.leave()
 
     def _come_back(self) -> None:
         """Start a process with the instance id of another one, which may live."""
-        static = [c for c in self._consumers if c.instance_id is not None]
+        static = [c for c in self._processes.all if c.instance_id is not None]
         if static:
             former = self._random.choice(static)
             self._start(former.topic, former.instance_id)
 
     def _rejoin(self) -> None:
-        consumer = self._one()
+        consumer = self._processes.one()
         if consumer is not None and consumer.is_stable:
             self._note("consumer %d joins again", consumer.number)
             consumer.rejoin()
 
     def _resubscribe(self) -> None:
-        consumer = self._one()
+        consumer = self._processes.one()
         if consumer is not None:
             self._change_subscription(consumer)
 
@@ -219,12 +188,6 @@ class Groups:
     def _expand(self) -> None:
         topic = self._random.choice(self._topics)
         topic.partitions = min(topic.partitions + 1, 6)
-
-    def _repeat(self) -> None:
-        consumer = self._one()
-        if consumer is not None:
-            self._note("consumer %d repeats its request", consumer.number)
-            consumer.repeat()
 
     # --- tools ---
 
@@ -268,8 +231,7 @@ class Groups:
         self._world.is_at_rest = True
         for topic in self._topics:
             topic.is_busy = False
-        for consumer in self._consumers:
-            consumer.is_paused = False
+        self._processes.wake_all()
 
     def finish(self) -> None:
         """Check that groups whose coordinator can write become stable, twice; positions last."""
@@ -327,9 +289,3 @@ class Groups:
             is_right = held == list(range(topic.partitions)) or not are_all_assigned
             if len(held) != len(set(held)) or not is_right:
                 yield f"{where}: assigned are {held}"
-
-
-class _Awake:
-    """The owner of timers of the simulation."""
-
-    is_paused = False

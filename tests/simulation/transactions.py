@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from functools import partial
 
 from regent.core.admin.topic_validation import TRANSACTION_STATE_TOPIC
 from regent.core.coordinator.transaction.transaction_metadata import EXPIRABLE
@@ -15,16 +14,15 @@ from regent.core.coordinator.transaction.transaction_state_manager import Transa
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ConsumerFetch, ConsumerPosition
-from regent.zk.codecs.znodes import TopicZNode
 from tests.simulation.application_topics import LEDGER
 from tests.simulation.broker import SimulatedBroker
+from tests.simulation.client_processes import ClientProcesses
 from tests.simulation.client_requests import ConsumeRequest, TransactionCall
 from tests.simulation.cluster import Cluster
-from tests.simulation.coordinators import Coordinators
+from tests.simulation.coordinators import Coordinators, create_topic
 from tests.simulation.groups import REST_STEP_MS
 from tests.simulation.invariants import Invariants
 from tests.simulation.odds import (
-    BROKERS,
     TRANSACTIONS_ACT_PROBABILITY,
     TRANSACTIONS_PROBABILITY,
     Menu,
@@ -78,15 +76,17 @@ class Transactions:
         self._coordinators = Coordinators(
             cluster, TRANSACTION_STATE_TOPIC, world.partitions, self._random, TransactionCall
         )
-        self._producers: list[TransactionalProducer] = []
+        self._processes: ClientProcesses[TransactionalProducer] = ClientProcesses(
+            "producer", cluster, self._random, note
+        )
         self._positions: dict[TopicPartition, int] = {}
         self._ids = IDS[: self._random.randint(1, 2)]
         self._menu = Menu(self._random)
         self._menu.add(self._begin, 3, is_remedy=True)
-        self._menu.add(self._stall, 3)
-        self._menu.add(self._die, 2)
+        self._menu.add(self._processes.stall, 3)
+        self._menu.add(self._processes.kill, 2)
         self._menu.add(self._come_back, 2, is_remedy=True)
-        self._menu.add(self._repeat, 2)
+        self._menu.add(self._processes.repeat, 2)
         self._menu.add(self._read, 4)
         cluster.rest_step_ms = REST_STEP_MS
 
@@ -98,13 +98,7 @@ class Transactions:
             self._begin()
 
     def _create_topic(self, topic: str, partitions: int) -> None:
-        if self._cluster.zookeeper.node(TopicZNode.path(topic)):
-            return
-        replicas = {
-            number: tuple(self._random.sample(range(BROKERS), 3)) for number in range(partitions)
-        }
-        self._note("create %s %s", topic, replicas)
-        self._cluster.put_topic(topic, replicas)
+        create_topic(self._cluster, self._random, self._note, topic, partitions)
 
     def act_at_times(self) -> None:
         """Let something happen to producers and readers, now and then."""
@@ -130,8 +124,8 @@ class Transactions:
     def _living(self, transactional_id: str | None = None) -> list[TransactionalProducer]:
         return [
             producer
-            for producer in self._producers
-            if not producer.is_dead and transactional_id in (None, producer.transactional_id)
+            for producer in self._processes.living
+            if transactional_id in (None, producer.transactional_id)
         ]
 
     def _begin(self) -> None:
@@ -142,48 +136,21 @@ class Transactions:
 
     def _start(self, transactional_id: str) -> None:
         producer = TransactionalProducer(
-            len(self._producers),
+            len(self._processes.all),
             transactional_id,
             self._coordinators,
             self._note,
             self.history,
             self._random.choice(TIMEOUTS_MS),
         )
-        self._producers.append(producer)
+        self._processes.all.append(producer)
         self._note("producer %d of %s begins", producer.number, transactional_id)
         producer.tick()
-
-    def _one(self) -> TransactionalProducer | None:
-        living = [producer for producer in self._living() if not producer.is_paused]
-        return self._random.choice(living) if living else None
-
-    def _stall(self) -> None:
-        producer = self._one()
-        if producer is not None:
-            self._note("producer %d stalls", producer.number)
-            producer.is_paused = True
-            after_ms = self._random.randrange(300, 5_000)
-            self._cluster.time.schedule(_Awake(), after_ms, partial(self._go_on, producer))
-
-    def _go_on(self, producer: TransactionalProducer) -> None:
-        producer.is_paused = False
-
-    def _die(self) -> None:
-        producer = self._one()
-        if producer is not None:
-            self._note("producer %d dies", producer.number)
-            producer.is_dead = True
 
     def _come_back(self) -> None:
         """Start a process with the transactional id of another one, which may live."""
         if len(self._living()) < MAX_PRODUCERS:
             self._start(self._random.choice(self._ids))
-
-    def _repeat(self) -> None:
-        producer = self._one()
-        if producer is not None:
-            self._note("producer %d repeats its request", producer.number)
-            producer.repeat()
 
     # --- readers ---
 
@@ -205,8 +172,7 @@ class Transactions:
     def rest(self) -> None:
         """Begin nothing more: a cluster in which records are written is never at rest."""
         self._world.is_at_rest = True
-        for producer in self._producers:
-            producer.is_paused = False
+        self._processes.wake_all()
 
     def finish(self) -> None:
         """Check that transactions end, that another one works, and what readers see then."""
@@ -217,8 +183,7 @@ class Transactions:
             for producer in self._living(name) if is_left else ():
                 if producer.phase is Phase.IDLE:
                     producer.begin()
-                self._note("producer %d dies", producer.number)
-                producer.is_dead = True
+                self._processes.kill(producer)
             if not self._living(name) and not is_left:
                 self._start(name)
         self._await_settled()
@@ -273,9 +238,3 @@ class Transactions:
             led = self._able(ledger(number)).replica_manager.partitions[ledger(number)]
             if led.last_stable_offset < led.high_watermark:
                 yield f"{led.topic_partition} is stable up to {led.last_stable_offset}: {led}"
-
-
-class _Awake:
-    """The owner of timers of the simulation."""
-
-    is_paused = False

@@ -35,7 +35,7 @@ class _Awake:
     is_paused = False
 
 
-_AWAKE = _Awake()
+AWAKE = _Awake()
 
 
 class VirtualTime:
@@ -97,7 +97,7 @@ class VirtualTime:
             timer.action()
 
     def _look_again(self, owner: Owner) -> None:
-        self._push(VirtualTimer(_AWAKE, partial(self._catch_up, owner)), PAUSE_CHECK_MS)
+        self._push(VirtualTimer(AWAKE, partial(self._catch_up, owner)), PAUSE_CHECK_MS)
 
     def _catch_up(self, owner: Owner) -> None:
         """Run the overdue actions of a process, unless it is still paused."""
