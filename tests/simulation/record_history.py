@@ -145,7 +145,7 @@ class RecordHistory(RecordObserver):
             if not is_member and left_in is None:
                 self._lossy[broker_id, name] = now.leader_epoch
             elif is_member and left_in is not None:
-                if self._has_started_again(broker_id):
+                if self._is_known_to_have_started_again(broker_id):
                     del self._lossy[broker_id, name]  # it has caught up again
                 else:  # elected as an eligible leader, before its loss is known
                     self._lossy[broker_id, name] = None
@@ -154,6 +154,16 @@ class RecordHistory(RecordObserver):
         """Whether it has registered since its loss; before, an older fetch may have added it."""
         broker = self._cluster.brokers.get(broker_id)
         return broker is not None and broker.broker_epoch >= 0
+
+    def _is_known_to_have_started_again(self, broker_id: BrokerId) -> bool:
+        """Whether every controller has its new registration, which lists what it may have lost."""
+        broker = self._cluster.brokers.get(broker_id)
+        contexts = [r.controller.context for r in self._cluster.active_controllers]
+        return (
+            broker is not None
+            and self._has_started_again(broker_id)
+            and all(c.live_broker_epochs.get(broker_id) == broker.broker_epoch for c in contexts)
+        )
 
     def on_lost(self, broker_id: BrokerId, log: NamedLog) -> None:
         """A disk lost some or all records of a log."""
