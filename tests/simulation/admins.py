@@ -32,6 +32,7 @@ NAMES = tuple(f"topic-{number}" for number in range(6))
 NAMES_OF_A_HISTORY = (2, 3, 6)
 FEWEST_REPLICAS = (1, 1, 2, 3)
 GARBAGE = b'{"version":3,"partitions":'
+MAX_PARTITIONS = 10  # of a topic; more make reads that never end without a fault
 
 
 class Admins:
@@ -57,7 +58,6 @@ class Admins:
         # An admin creates a topic with the name of one that was removed by hand only when no
         # controller still knows the former one: a controller cannot tell the two apart when the
         # new topic is written twice and has no id.
-        # written twice and has no id.
         self._removed: set[str] = set()
         self.menu = Menu(dice)
         self.menu.add(self.create_topic, 4, is_remedy=True)
@@ -137,6 +137,8 @@ class Admins:
     def _expand(self, topic: str) -> None:
         stored = self._topics()[topic]
         grown = dict(stored.partitions)
+        if len(grown) >= MAX_PARTITIONS:
+            return
         grown[len(grown)] = ReplicaAssignment(self._replicas())
         self._note("expand %s to %s", topic, grown[len(grown) - 1])
         self._put_topic(topic, stored.topic_id, grown)
