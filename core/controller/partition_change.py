@@ -199,7 +199,7 @@ def may_need_unclean_election(now: LeaderAndIsr, replicas: PartitionReplicas, ca
     match cause:
         case OfflineElection(allow_unclean=False):
             pass
-        case ReplicasRestarted() if not replicas.can_stay(now.leader):
+        case ReplicasRestarted() if not _leader_can_stay(now, replicas):
             pass
         case _:
             return False
@@ -225,13 +225,21 @@ def with_eligible_replicas(before: LeaderAndIsr, now: LeaderAndIsr, min_isr: int
 
 
 def _without_restarted(now: LeaderAndIsr, replicas: PartitionReplicas) -> PartitionChange:
-    if replicas.can_stay(now.leader):
+    if _leader_can_stay(now, replicas):
         isr = tuple(r for r in now.isr if replicas.can_stay(r))
         return PartitionChange(now.new_leader_and_isr(now.leader, isr))
     elected = elect(OfflineElection(), now, replicas)
     if isinstance(elected, PartitionChange):
         return elected
     return PartitionChange(now.new_leader_and_isr(NO_LEADER, now.isr))
+
+
+def _leader_can_stay(now: LeaderAndIsr, replicas: PartitionReplicas) -> bool:
+    """Whether the leader is in sync, and still has its log: then the ISR keeps at least the leader.
+
+    Another controller or a tool may have written a state without a leader since it was loaded.
+    """
+    return now.leader in now.isr and replicas.can_stay(now.leader)
 
 
 def _without_replica(

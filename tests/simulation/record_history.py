@@ -129,7 +129,7 @@ class RecordHistory(RecordObserver):
         for member in now.isr:
             if (member, name) in self._lossy_outside:
                 self._lossy_outside.discard((member, name))
-                if not self._has_started_again(member):
+                if not self._is_loss_known(member):
                     self._lossy[member, name] = None
         self._note_lossy_members(name, now)
         for member, log in self._replicas(name, self._leaderships.topic_id(name.topic)):
@@ -145,24 +145,24 @@ class RecordHistory(RecordObserver):
             if not is_member and left_in is None:
                 self._lossy[broker_id, name] = now.leader_epoch
             elif is_member and left_in is not None:
-                if self._is_known_to_have_started_again(broker_id):
+                if self._is_loss_known(broker_id):
                     del self._lossy[broker_id, name]  # it has caught up again
                 else:  # elected as an eligible leader, before its loss is known
                     self._lossy[broker_id, name] = None
 
-    def _has_started_again(self, broker_id: BrokerId) -> bool:
-        """Whether it has registered since its loss; before, an older fetch may have added it."""
-        broker = self._cluster.brokers.get(broker_id)
-        return broker is not None and broker.broker_epoch >= 0
+    def _is_loss_known(self, broker_id: BrokerId) -> bool:
+        """Whether the controller has read the registration that a broker made after its loss.
 
-    def _is_known_to_have_started_again(self, broker_id: BrokerId) -> bool:
-        """Whether every controller has its new registration, which lists what it may have lost."""
-        broker = self._cluster.brokers.get(broker_id)
-        contexts = [r.controller.context for r in self._cluster.active_controllers]
-        return (
-            broker is not None
-            and self._has_started_again(broker_id)
-            and all(c.live_broker_epochs.get(broker_id) == broker.broker_epoch for c in contexts)
+        Until then an older fetch may add it to an ISR, and the controller may elect it as an
+        eligible leader: no write is conditional on a registration. It does not lead: requests with
+        its former broker epoch are refused.
+        """
+        brokers = self._cluster.brokers
+        broker = brokers.get(broker_id)
+        return (broker is not None and broker.broker_epoch >= 0) and all(
+            controller.controller.context.broker_epoch(broker_id) == broker.broker_epoch
+            for controller in brokers.values()
+            if self._leaderships.is_active_controller(controller)
         )
 
     def on_lost(self, broker_id: BrokerId, log: NamedLog) -> None:

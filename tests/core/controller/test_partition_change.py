@@ -93,6 +93,9 @@ CHANGES: list[tuple[Cause, tuple[int, Ids], Brokers, tuple[int, Ids]]] = [
     (ReplicasRestarted(), (1, (1, 2, 3)), Brokers(suspect=(1,), down=(2,)), (3, (3,))),
     (ReplicasRestarted(), (1, (1, 2)), Brokers(suspect=(1,), down=(2,)), (NO_LEADER, (1, 2))),
     (ReplicasRestarted(), (1, (1,)), Brokers(restarted=(1,)), (1, (1,))),
+    (ReplicasRestarted(), (NO_LEADER, (1, 2)), Brokers(restarted=(1, 2)), (1, (1, 2))),
+    (ReplicasRestarted(), (NO_LEADER, (1, 2)), Brokers(restarted=(1,), down=(2,)), (1, (1,))),
+    (ReplicasRestarted(), (3, (1, 2)), Brokers(suspect=(1,), down=(2,)), (NO_LEADER, (1, 2))),
     # RemoveReplica: the last ISR member stays (KAFKA-708)
     (RemoveReplica(2), (1, (1, 2, 3)), Brokers(down=(2,)), (1, (1, 3))),
     (RemoveReplica(1), (1, (1, 2, 3)), Brokers(down=(1,)), (NO_LEADER, (2, 3))),
@@ -284,6 +287,12 @@ def test_the_unclean_election_setting_is_needed_only_without_a_clean_candidate(
     replicas = brokers.replicas(ReplicaAssignment((1, 2, 3)))
     now = LeaderAndIsr(1, (1, 2), EPOCH, VERSION)
     assert may_need_unclean_election(now, replicas, cause) is is_needed
+
+
+def test_the_unclean_election_setting_is_needed_where_a_restart_finds_no_leader() -> None:
+    replicas = Brokers(down=(1, 2)).replicas(ReplicaAssignment((1, 2, 3)))
+    now = LeaderAndIsr(NO_LEADER, (1, 2), EPOCH, VERSION)
+    assert may_need_unclean_election(now, replicas, ReplicasRestarted())
 
 
 def test_an_unreadable_unclean_election_setting_is_the_reason_of_the_refusal() -> None:
