@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from regent.core.coordinator.group.group_coordinator import LOAD_RETRY_MS, GroupCoordinator
 from regent.core.coordinator.group.group_metadata import STABLE
 from regent.core.coordinator.group.group_metadata_manager import (
@@ -18,6 +20,8 @@ from regent.core.model import TopicPartition
 from regent.core.protocol.groups import (
     CommitOffsets,
     DeleteGroup,
+    DeleteOffsets,
+    DeleteOffsetsResult,
     FetchedOffset,
     FetchOffsets,
     JoinGroup,
@@ -81,6 +85,11 @@ class Broker:
         self.coordinator.handle(request, lambda errors: answers.extend(errors.values()))
         return answers
 
+    def delete_offsets(self) -> list[DeleteOffsetsResult]:
+        answers: list[DeleteOffsetsResult] = []
+        self.coordinator.handle(DeleteOffsets("g", (NAME,)), answers.append)
+        return answers
+
     def fetch(self) -> FetchedOffset:
         answers: list[FetchedOffset] = []
         request = FetchOffsets("g", (NAME,))
@@ -123,6 +132,52 @@ def test_a_commit_that_is_appended_counts_although_a_later_one_was_refused():
     assert answers == [Errors.NONE]
     assert refused == [Errors.INVALID_COMMIT_OFFSET_SIZE]
     assert broker.fetch().offset == 1
+
+
+@pytest.mark.parametrize("is_deletion_told_first", [False, True])
+def test_a_position_is_deleted_together_with_a_commit_before_the_deletion(
+    is_deletion_told_first: bool,
+):
+    """With the defect, seed 51009078: the position was gone only after a failover."""
+    broker = Broker()
+    broker.lead()
+    broker.commit(1)
+    broker.log.appends[-1][1](Errors.NONE, 0)
+    committed = broker.commit(2)
+    deleted = broker.delete_offsets()
+    outcomes = [(respond, 1 + place) for place, (_, respond) in enumerate(broker.log.appends[1:])]
+    for respond, offset in reversed(outcomes) if is_deletion_told_first else outcomes:
+        respond(Errors.NONE, offset)
+    assert committed == [Errors.NONE]
+    assert deleted == [DeleteOffsetsResult(Errors.NONE, {NAME: Errors.NONE})]
+    assert broker.fetch() == FetchedOffset(Errors.NONE)
+    assert broker.coordinator.manager.deletions == 1
+
+
+def test_a_position_that_is_committed_after_its_deletion_stays():
+    broker = Broker()
+    broker.lead()
+    broker.commit(1)
+    broker.log.appends[-1][1](Errors.NONE, 0)
+    broker.delete_offsets()
+    broker.commit(2)
+    for offset, (_, respond) in enumerate(broker.log.appends[1:], 1):
+        respond(Errors.NONE, offset)
+    assert broker.fetch().offset == 2
+
+
+def test_a_commit_before_a_deletion_that_failed_stays():
+    broker = Broker()
+    broker.lead()
+    broker.commit(1)
+    broker.log.appends[-1][1](Errors.NONE, 0)
+    broker.commit(2)
+    deleted = broker.delete_offsets()
+    (_, committed), (_, refused) = broker.log.appends[1:]
+    refused(Errors.NOT_ENOUGH_REPLICAS, -1)
+    committed(Errors.NONE, 1)
+    assert deleted == [DeleteOffsetsResult(Errors.COORDINATOR_NOT_AVAILABLE)]
+    assert broker.fetch().offset == 2
 
 
 def test_a_leader_that_sends_another_assignment_does_not_replace_the_one_that_is_stored():
