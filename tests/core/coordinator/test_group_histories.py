@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -36,6 +37,7 @@ from regent.core.protocol.groups import (
 )
 
 NAME = TopicPartition("orders", 0)
+SESSION_MS = 10_000
 
 
 class Log:
@@ -66,12 +68,13 @@ class Broker:
 
     def __init__(self) -> None:
         self.log, self.now_ms = Log(), 0
+        numbers = itertools.count()
         self.coordinator = GroupCoordinator(
             GroupConfig(group_initial_rebalance_delay_ms=0),
             self.log,
             Clock(lambda: self.now_ms, lambda: self.now_ms),
             partition_of=lambda group_id: 0,
-            new_member_id=lambda prefix: f"{prefix}-id",
+            new_member_id=lambda prefix: f"{prefix}-{next(numbers)}",
         )
         self.coordinator.start()
 
@@ -96,24 +99,27 @@ class Broker:
         self.coordinator.handle(request, lambda result: answers.extend(result.offsets.values()))
         return answers[0]
 
-    def join(self) -> JoinGroupResult:
+    def ask_to_join(self, instance_id: str | None = None) -> list[JoinGroupResult]:
         answers: list[JoinGroupResult] = []
         protocols = (SupportedProtocol("range", b""),)
         request = JoinGroup(
             "g",
             "",
-            None,
+            instance_id,
             "c",
             "/h",
-            10_000,
-            10_000,
+            SESSION_MS,
+            SESSION_MS,
             "consumer",
             protocols,
             requires_member_id=False,
         )
         self.coordinator.handle(request, answers.append)
         self.coordinator.run_timers()
-        return answers[0]
+        return answers
+
+    def join(self, instance_id: str | None = None) -> JoinGroupResult:
+        return self.ask_to_join(instance_id)[0]
 
     def join_and_leave(self) -> None:
         member = LeavingMember(self.join().member_id)
@@ -199,6 +205,27 @@ def test_a_leader_that_sends_another_assignment_does_not_replace_the_one_that_is
     assert [answer.error_code for answer in answers] == [Errors.REBALANCE_IN_PROGRESS, Errors.NONE]
     assert answers[-1].assignment == b"first"
     assert broker.coordinator.manager.groups["g"].state is STABLE
+
+
+def test_a_static_member_that_waited_longer_than_its_session_is_removed_if_it_is_silent_again():
+    """With the defect it stayed for ever, with its partitions: no session had begun again."""
+    broker = Broker()
+    broker.lead()
+    former = broker.join("static")
+    assignments = {former.member_id: b"all"}
+    request = SyncGroup("g", 1, former.member_id, "static", assignments=assignments)
+    broker.coordinator.handle(request, lambda result: None)
+    broker.log.appends[-1][1](Errors.NONE, 0)
+    answers = broker.ask_to_join("static")
+    broker.now_ms += SESSION_MS
+    broker.coordinator.run_timers()
+    assert answers == []
+    broker.log.appends[-1][1](Errors.NONE, 1)
+    group = broker.coordinator.manager.groups["g"]
+    assert list(group.members) == [answer.member_id for answer in answers] != [former.member_id]
+    broker.now_ms += SESSION_MS
+    broker.coordinator.run_timers()
+    assert not group.members
 
 
 def test_a_partition_that_could_not_be_read_is_read_again():
