@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from regent.core.errors import DamagedRecordsError
 from regent.core.log_config import LogConfig
@@ -98,10 +98,10 @@ class Disk(MemoryLogs):
         """Return an existing log, usable or not."""
         return self._logs.get(topic_partition)
 
-    @property
-    def batch_count(self) -> int:
-        """The number of batches in all logs."""
-        return sum(len(log.batches) for log in self._logs.values())
+    def batch_count(self, topics_left_out: Collection[str]) -> int:
+        """Return the number of batches in all logs but those of some topics."""
+        counted = (log for name, log in self._logs.items() if name.topic not in topics_left_out)
+        return sum(len(log.batches) for log in counted)
 
     def join_cluster(self, cluster_id: str) -> None:
         """Store the cluster id."""

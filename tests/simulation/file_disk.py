@@ -12,7 +12,7 @@ import random
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -101,10 +101,11 @@ class FileDisk(LogManager):
         """Return an existing log, usable or not."""
         return self._all_logs().get(topic_partition)
 
-    @property
-    def batch_count(self) -> int:
-        """The number of batches in all logs."""
-        return sum(len(log.batches) for log in self._all_logs().values() if log.is_usable)
+    def batch_count(self, topics_left_out: Collection[str]) -> int:
+        """Return the number of batches in all logs but those of some topics."""
+        logs = self._all_logs().items()
+        counted = (log for name, log in logs if name.topic not in topics_left_out)
+        return sum(len(log.batches) for log in counted if log.is_usable)
 
     def log(self, topic_partition: TopicPartition) -> ObservedFileLog:
         """Return a log that must exist, usable or not."""

@@ -357,7 +357,7 @@ class GroupHistory(GroupObserver):
 
     def _on_joined(self, server: GroupServer, request: JoinGroup, result: JoinGroupResult) -> None:
         seen = self._seen[server]
-        seen.heard[request.group_id, request.member_id] = server.broker.now_ms
+        seen.heard[request.group_id, result.member_id] = server.broker.now_ms
         if result.error_code is not Errors.NONE:
             return
         group = server.machine.manager.groups[request.group_id]

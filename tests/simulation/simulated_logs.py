@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Protocol, TypeAlias
 
@@ -101,9 +101,8 @@ class SimulatedDisk(ReplicaLogs, Protocol):
         """Return an existing log, usable or not."""
         ...
 
-    @property
-    def batch_count(self) -> int:
-        """The number of batches in all logs."""
+    def batch_count(self, topics_left_out: Collection[str]) -> int:
+        """Return the number of batches in all logs but those of some topics."""
         ...
 
     def configure(self, configs: Mapping[str, LogConfig]) -> None:

@@ -28,6 +28,7 @@ from tests.simulation.invariants import Invariants
 from tests.simulation.odds import MAX_LEADER_EPOCHS
 from tests.simulation.records import BrokenInvariantError, RecordObserver
 from tests.simulation.simulated_logs import NamedLog
+from tests.support.record_batches import batch
 
 P0 = TopicPartition("payments", 0)
 P4 = TopicPartition("payments", 4)
@@ -217,6 +218,27 @@ def test_a_topic_is_not_deleted_while_a_directory_with_a_replica_is_unreadable(
         is_there = TopicZNode.path("payments") in cluster.zookeeper.snapshot()
         assert is_there is is_broken
     assert_converged(cluster)
+
+
+def test_a_cluster_is_at_rest_although_a_topic_whose_deletion_waits_is_written_to(
+    cluster: Cluster,
+):
+    """Such a write is never committed, and a client that writes it again has no end, either."""
+    session = cluster.brokers[2].session.session_id
+    cluster.kill(2)
+    cluster.expire(session)
+    cluster.run_until_quiet()
+
+    def write() -> None:
+        led = cluster.brokers[1].replica_manager.partitions[TopicPartition("payments", 1)]
+        led.local_log.append_as_leader(bytearray(batch(b"again")), led.leader_epoch)
+
+    cluster.before_rest = write
+    with pytest.raises(AssertionError, match="still busy"):
+        cluster.run_until_quiet(max_steps=1_000)
+    cluster.zookeeper.put(DeleteTopicsTopicZNode.path("payments"))
+    cluster.expire(cluster.active_controllers[0].session.session_id)  # the next one knows both
+    cluster.run_until_quiet(max_steps=1_000)
 
 
 def test_the_logs_of_a_topic_whose_znode_is_removed_by_hand_are_set_aside(cluster: Cluster):

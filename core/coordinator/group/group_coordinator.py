@@ -343,9 +343,10 @@ class GroupCoordinator:
             else:
                 group.replace(new_id, old_id)
                 group.update(member, *before)
-                self._rebalances.restart_session(group, member)
                 told = self._rebalances.joined(group, member, leader_id=old_leader_id)
                 result = replace(told, error_code=error, member_id=NO_MEMBER_ID, members=())
+            # Its session may have ended while it waited: in Kafka it does not begin again.
+            self._rebalances.restart_session(group, member)
             group.answer_join(member, result)
 
         assignments = {m.member_id: m.assignment for m in group.members.values()}

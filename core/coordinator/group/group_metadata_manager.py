@@ -22,7 +22,6 @@ from regent.core.coordinator.group.group_metadata import (
     GroupMetadata,
     MemberMetadata,
 )
-from regent.core.coordinator.group.group_offsets import CommittedOffset
 from regent.core.coordinator.group.group_records import (
     GroupKey,
     OffsetKey,
@@ -391,11 +390,11 @@ class GroupMetadataManager:
         def deleted(error: Errors) -> None:
             answers = {**errors, **dict.fromkeys(unused, Errors.NONE)}
             if error is Errors.NONE:
-                self.deletions += sum(value is not None for value in values.values())
+                self.deletions += count
             respond(DeleteOffsetsResult(error, answers if error is Errors.NONE else {}))
 
-        values = {tp: group.offsets.committed.get(tp) for tp in unused}
-        self._delete(group, values, deleted)
+        count = len(group.offsets.committed.keys() & set(unused))
+        self._delete(group, unused, deleted)
 
     def delete_group(self, group_id: str, respond: Respond) -> None:
         """Delete a group without members, and its positions."""
@@ -408,12 +407,12 @@ class GroupMetadataManager:
         if error is not Errors.NONE or group is None:
             respond(error)
         else:
-            self._delete(group, dict(group.offsets.committed), respond, is_whole=True)
+            self._delete(group, group.offsets.committed, respond, is_whole=True)
 
     def _delete(
         self,
         group: GroupMetadata,
-        values: Mapping[TopicPartition, CommittedOffset | None],
+        partitions: Iterable[TopicPartition],
         respond: Respond,
         *,
         acks: int = ACKS_ALL,
@@ -421,11 +420,14 @@ class GroupMetadataManager:
     ) -> None:
         """Append tombstones, then forget what they delete: Kafka forgets it before.
 
+        They delete also commits that are not replicated yet. A position that does not count has no
+        tombstone: a commit that is under way comes after the deletion, then.
+
         A group without members goes too, with ``is_whole`` or if it has no other positions; but not
         if it was used meanwhile: a later generation is in the log, without a tombstone.
         """
         generation_id = group.generation_id
-        removed = [tp for tp, value in values.items() if value is not None]
+        removed = group.offsets.known(partitions)
         goes = group.state is EMPTY and (is_whole or group.offsets.has_only(removed))
         records = [Record(OffsetKey(group.group_id, tp), None) for tp in removed]
         if goes and group.generation_id > 0:
@@ -433,7 +435,7 @@ class GroupMetadataManager:
 
         def appended(error: Errors, _offset: int) -> None:
             if error is Errors.NONE:
-                group.offsets.remove(values)
+                group.offsets.remove(removed)
                 is_as_before = group.state is EMPTY and group.generation_id == generation_id
                 if goes and is_as_before and group.offsets.has_only(()):
                     group.transition_to(DEAD, self._clock.time_ms())
@@ -459,14 +461,14 @@ class GroupMetadataManager:
         """Delete the positions of groups that have expired; return how many."""
         count = 0
         for group in groups:
-            expired = dict(self._expired(group))
+            expired = list(self._expired(group))
             count += len(expired)
             if expired or (group.state is EMPTY and group.offsets.has_only(())):
                 self._delete(group, expired, lambda _error: None, acks=ACKS_NONE)
         self.expirations += count
         return count
 
-    def _expired(self, group: GroupMetadata) -> Iterable[tuple[TopicPartition, CommittedOffset]]:
+    def _expired(self, group: GroupMetadata) -> Iterable[TopicPartition]:
         now_ms, retention_ms = self._clock.time_ms(), self._config.offsets_retention_ms
         offsets, topics = group.offsets, group.subscribed_topics
         if group.protocol_type is None:

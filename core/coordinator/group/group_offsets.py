@@ -57,7 +57,7 @@ class GroupOffsets:
     ) -> None:
         """Count staged positions, whose records are replicated, unless later ones count already.
 
-        A position that is not staged any more is left out: its topic was deleted.
+        A position that is not staged any more is left out: it, or its topic, was deleted.
         """
         for topic_partition, value in offsets.items():
             if self._unstage(topic_partition, value):
@@ -125,10 +125,26 @@ class GroupOffsets:
             topic_partition in offsets for offsets in self.transactional.values()
         )
 
-    def remove(self, values: Mapping[TopicPartition, CommittedOffset | None]) -> None:
-        """Forget positions, whose tombstones are appended, unless others count since."""
-        for topic_partition, value in values.items():
-            if value is not None and self.committed.get(topic_partition) is value:
+    def known(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, list[OffsetAndMetadata]]:
+        """Return the positions that count of ``partitions``, each with those that are staged."""
+        return {
+            topic_partition: [committed.value, *self._pending.get(topic_partition, ())]
+            for topic_partition in partitions
+            if (committed := self.committed.get(topic_partition)) is not None
+        }
+
+    def remove(self, values: Mapping[TopicPartition, Collection[OffsetAndMetadata]]) -> None:
+        """Forget positions, whose tombstones are appended, unless others count since.
+
+        Those that were staged when the tombstones were appended have earlier records, too.
+        """
+        for topic_partition, removed in values.items():
+            for value in removed:
+                self._unstage(topic_partition, value)
+            committed = self.committed.get(topic_partition)
+            if committed is not None and any(committed.value is value for value in removed):
                 del self.committed[topic_partition]
 
     def forget(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
@@ -144,8 +160,8 @@ class GroupOffsets:
 
     def expired(
         self, now_ms: int, retention_ms: int, since_ms: int | None, topics_kept: Collection[str]
-    ) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
-        """Yield the positions that have expired.
+    ) -> Iterator[TopicPartition]:
+        """Yield the partitions whose positions have expired.
 
         ``since_ms``: when the retention began, for all; None: with the commit of each. Positions of
         ``topics_kept``, and those about to be committed, do not expire.
@@ -159,4 +175,4 @@ class GroupOffsets:
             if expire_ms == NO_TIMESTAMP:
                 expire_ms = began_ms + retention_ms
             if now_ms >= expire_ms:
-                yield topic_partition, committed
+                yield topic_partition

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+
+import pytest
 
 from regent.core.coordinator.group.group_coordinator import LOAD_RETRY_MS, GroupCoordinator
 from regent.core.coordinator.group.group_metadata import STABLE
@@ -18,6 +21,8 @@ from regent.core.model import TopicPartition
 from regent.core.protocol.groups import (
     CommitOffsets,
     DeleteGroup,
+    DeleteOffsets,
+    DeleteOffsetsResult,
     FetchedOffset,
     FetchOffsets,
     JoinGroup,
@@ -32,6 +37,7 @@ from regent.core.protocol.groups import (
 )
 
 NAME = TopicPartition("orders", 0)
+SESSION_MS = 10_000
 
 
 class Log:
@@ -62,12 +68,13 @@ class Broker:
 
     def __init__(self) -> None:
         self.log, self.now_ms = Log(), 0
+        numbers = itertools.count()
         self.coordinator = GroupCoordinator(
             GroupConfig(group_initial_rebalance_delay_ms=0),
             self.log,
             Clock(lambda: self.now_ms, lambda: self.now_ms),
             partition_of=lambda group_id: 0,
-            new_member_id=lambda prefix: f"{prefix}-id",
+            new_member_id=lambda prefix: f"{prefix}-{next(numbers)}",
         )
         self.coordinator.start()
 
@@ -81,30 +88,38 @@ class Broker:
         self.coordinator.handle(request, lambda errors: answers.extend(errors.values()))
         return answers
 
+    def delete_offsets(self) -> list[DeleteOffsetsResult]:
+        answers: list[DeleteOffsetsResult] = []
+        self.coordinator.handle(DeleteOffsets("g", (NAME,)), answers.append)
+        return answers
+
     def fetch(self) -> FetchedOffset:
         answers: list[FetchedOffset] = []
         request = FetchOffsets("g", (NAME,))
         self.coordinator.handle(request, lambda result: answers.extend(result.offsets.values()))
         return answers[0]
 
-    def join(self) -> JoinGroupResult:
+    def ask_to_join(self, instance_id: str | None = None) -> list[JoinGroupResult]:
         answers: list[JoinGroupResult] = []
         protocols = (SupportedProtocol("range", b""),)
         request = JoinGroup(
             "g",
             "",
-            None,
+            instance_id,
             "c",
             "/h",
-            10_000,
-            10_000,
+            SESSION_MS,
+            SESSION_MS,
             "consumer",
             protocols,
             requires_member_id=False,
         )
         self.coordinator.handle(request, answers.append)
         self.coordinator.run_timers()
-        return answers[0]
+        return answers
+
+    def join(self, instance_id: str | None = None) -> JoinGroupResult:
+        return self.ask_to_join(instance_id)[0]
 
     def join_and_leave(self) -> None:
         member = LeavingMember(self.join().member_id)
@@ -123,6 +138,52 @@ def test_a_commit_that_is_appended_counts_although_a_later_one_was_refused():
     assert answers == [Errors.NONE]
     assert refused == [Errors.INVALID_COMMIT_OFFSET_SIZE]
     assert broker.fetch().offset == 1
+
+
+@pytest.mark.parametrize("is_deletion_told_first", [False, True])
+def test_a_position_is_deleted_together_with_a_commit_before_the_deletion(
+    is_deletion_told_first: bool,
+):
+    """With the defect, seed 51009078: the position was gone only after a failover."""
+    broker = Broker()
+    broker.lead()
+    broker.commit(1)
+    broker.log.appends[-1][1](Errors.NONE, 0)
+    committed = broker.commit(2)
+    deleted = broker.delete_offsets()
+    outcomes = [(respond, 1 + place) for place, (_, respond) in enumerate(broker.log.appends[1:])]
+    for respond, offset in reversed(outcomes) if is_deletion_told_first else outcomes:
+        respond(Errors.NONE, offset)
+    assert committed == [Errors.NONE]
+    assert deleted == [DeleteOffsetsResult(Errors.NONE, {NAME: Errors.NONE})]
+    assert broker.fetch() == FetchedOffset(Errors.NONE)
+    assert broker.coordinator.manager.deletions == 1
+
+
+def test_a_position_that_is_committed_after_its_deletion_stays():
+    broker = Broker()
+    broker.lead()
+    broker.commit(1)
+    broker.log.appends[-1][1](Errors.NONE, 0)
+    broker.delete_offsets()
+    broker.commit(2)
+    for offset, (_, respond) in enumerate(broker.log.appends[1:], 1):
+        respond(Errors.NONE, offset)
+    assert broker.fetch().offset == 2
+
+
+def test_a_commit_before_a_deletion_that_failed_stays():
+    broker = Broker()
+    broker.lead()
+    broker.commit(1)
+    broker.log.appends[-1][1](Errors.NONE, 0)
+    broker.commit(2)
+    deleted = broker.delete_offsets()
+    (_, committed), (_, refused) = broker.log.appends[1:]
+    refused(Errors.NOT_ENOUGH_REPLICAS, -1)
+    committed(Errors.NONE, 1)
+    assert deleted == [DeleteOffsetsResult(Errors.COORDINATOR_NOT_AVAILABLE)]
+    assert broker.fetch().offset == 2
 
 
 def test_a_leader_that_sends_another_assignment_does_not_replace_the_one_that_is_stored():
@@ -144,6 +205,27 @@ def test_a_leader_that_sends_another_assignment_does_not_replace_the_one_that_is
     assert [answer.error_code for answer in answers] == [Errors.REBALANCE_IN_PROGRESS, Errors.NONE]
     assert answers[-1].assignment == b"first"
     assert broker.coordinator.manager.groups["g"].state is STABLE
+
+
+def test_a_static_member_that_waited_longer_than_its_session_is_removed_if_it_is_silent_again():
+    """With the defect it stayed for ever, with its partitions: no session had begun again."""
+    broker = Broker()
+    broker.lead()
+    former = broker.join("static")
+    assignments = {former.member_id: b"all"}
+    request = SyncGroup("g", 1, former.member_id, "static", assignments=assignments)
+    broker.coordinator.handle(request, lambda result: None)
+    broker.log.appends[-1][1](Errors.NONE, 0)
+    answers = broker.ask_to_join("static")
+    broker.now_ms += SESSION_MS
+    broker.coordinator.run_timers()
+    assert answers == []
+    broker.log.appends[-1][1](Errors.NONE, 1)
+    group = broker.coordinator.manager.groups["g"]
+    assert list(group.members) == [answer.member_id for answer in answers] != [former.member_id]
+    broker.now_ms += SESSION_MS
+    broker.coordinator.run_timers()
+    assert not group.members
 
 
 def test_a_partition_that_could_not_be_read_is_read_again():
