@@ -92,7 +92,8 @@ class _Target(NamedTuple):
 class _StagedBatch:
     """Records of one or several appends."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: _Target) -> None:
+        self.target = target
         self.records: list[KeyAndValue] = []
         self.responds: list[tuple[int, RespondToAppend]] = []
         self.size = 0
@@ -138,7 +139,7 @@ class CoordinatorLog(Generic[L]):
         self._append_timeout_ms = append_timeout_ms
         self._load_buffer_size = load_buffer_size
         self._codec = codec
-        self._staged: dict[_Target, list[_StagedBatch]] = {}
+        self._staged: dict[int, list[_StagedBatch]] = {}  # by partition, in the order of the log
         self._waiting: deque[tuple[int, DelayedOperation]] = deque()  # with their deadlines
         self._loader = ThreadPoolExecutor(1, f"{topic}-loader")
         self.loads: deque[Load] = deque(maxlen=_NOTED_LOADS)
@@ -170,19 +171,22 @@ class CoordinatorLog(Generic[L]):
         if not self._staged:
             self._tell(Flush())
         size = sum(len(key) + len(value or b"") for key, value in records)
-        staged = self._staged.setdefault(_Target(partition, term, acks, producer), [])
-        if not staged or producer is not None or staged[-1].size + size > _BATCH_BYTES:
-            staged.append(_StagedBatch())
+        target = _Target(partition, term, acks, producer)
+        staged = self._staged.setdefault(partition, [])
+        joins = bool(staged) and producer is None and staged[-1].target == target
+        if not joins or staged[-1].size + size > _BATCH_BYTES:
+            staged.append(_StagedBatch(target))
         staged[-1].add(records, size, respond)
 
     def flush(self) -> None:
         """Append what was staged."""
         staged, self._staged = self._staged, {}
-        for target, targets in staged.items():
-            for batch in targets:
-                self._append(target, batch)
+        for of_partition in staged.values():
+            for batch in of_partition:
+                self._append(batch)
 
-    def _append(self, target: _Target, batch: _StagedBatch) -> None:
+    def _append(self, batch: _StagedBatch) -> None:
+        target = batch.target
         topic_partition = TopicPartition(self._topic, target.partition)
         producer = target.producer or VerifiedProducer(-1, -1)
         data = build_batch(

@@ -186,6 +186,16 @@ def test_appends_that_wait_together_share_a_batch(undo: ExitStack):
     assert desk.load() == {"g1": 1, "g2": 2, "g3": 3}
 
 
+def test_a_commit_after_a_tombstone_comes_after_it_in_the_log(undo: ExitStack):
+    desk, key = LogDesk(LedGroups(undo)), OffsetKey("g1", ORDERS_0)
+    first, last = Record(key, OffsetAndMetadata(1)), Record(key, OffsetAndMetadata(2))
+    desk.log.append(0, 0, [first], lambda *_: None)
+    desk.log.append(0, 0, [Record(key, None)], lambda *_: None, acks=0)  # an expiration does so
+    desk.log.append(0, 0, [last], lambda *_: None)
+    desk.log.flush()
+    assert desk.load() == {"g1": 2}
+
+
 def test_an_append_that_was_decided_in_an_earlier_leadership_is_refused(undo: ExitStack):
     groups = LedGroups(undo)
     groups.lead(1, leader=2)
