@@ -45,6 +45,15 @@ class Bounds:
         self._moves = self._moves_asked_for()
         all_back_off = self._cluster.is_backing_off
         self._may_take_ms = MAX_RESIGNATION_BACKOFF_MS if all_back_off else MAX_ELECTION_MS
+        # A controller reads again what it was denied; nothing tells it that it may now.
+        self._may_take_ms += max(
+            (
+                active.settings.tell_again_ms
+                for active in self._cluster.active_controllers
+                if active.controller.context.must_read_again
+            ),
+            default=0,
+        )
         self._max_controllers = max(MAX_CONTROLLERS, 1 + self._refusals())
 
     def look(self) -> None:
