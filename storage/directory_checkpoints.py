@@ -47,7 +47,8 @@ class DirectoryCheckpoints:
         self._refused = refused
         self._written: dict[str, Mapping[TopicPartition, int]] = {}
         self._has_lowered = False  # a high watermark, and it is not written yet
-        self._lowering_lock = threading.Lock()  # this and the next are taken before the last
+        # These two are held while a file is written: older offsets must not follow newer ones.
+        self._high_watermarks_lock = threading.Lock()
         self._cleaned_lock = threading.Lock()
         self._lock = threading.Lock()  # no other lock is taken while holding it
 
@@ -84,10 +85,8 @@ class DirectoryCheckpoints:
 
     def write_high_watermarks(self) -> None:
         """Write the high watermarks that the logs have for the checkpoint."""
-        logs = list(self._logs.values())
-        self._write(
-            HIGH_WATERMARKS, {log.topic_partition: log.checkpointed_high_watermark for log in logs}
-        )
+        with self._high_watermarks_lock:
+            self._write_high_watermarks()
 
     def note_lowered(self) -> None:
         """A log has a lower high watermark for the checkpoint than before."""
@@ -99,10 +98,16 @@ class DirectoryCheckpoints:
         Call before records are appended to a log whose high watermark was lowered. After a crash
         the former one would count the new records as committed.
         """
-        with self._lowering_lock:
+        with self._high_watermarks_lock:
             if self._has_lowered:
-                self._has_lowered = False
-                self.write_high_watermarks()
+                self._write_high_watermarks()
+
+    def _write_high_watermarks(self) -> None:
+        self._has_lowered = False  # first: a log may lower its own before the end
+        logs = list(self._logs.values())
+        self._write(
+            HIGH_WATERMARKS, {log.topic_partition: log.checkpointed_high_watermark for log in logs}
+        )
 
     def write_recovery_points(self) -> None:
         """Write the recovery points."""
@@ -122,7 +127,7 @@ class DirectoryCheckpoints:
 
         Logs that could not be opened keep their entry, which explains gaps in them.
         """
-        with self._cleaned_lock:  # the offsets of a truncation must not be followed by older ones
+        with self._cleaned_lock:
             former = self._written.get(CLEANED_OFFSETS, {})
             offsets = {name: former[name] for name in list(self._refused) if name in former}
             for log in self.all_logs():

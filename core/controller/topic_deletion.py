@@ -313,7 +313,7 @@ class TopicDeletions:
             reason = f"{failed[0]} answered {errors[failed[0].topic_partition].name}"
             self.mark_ineligible(_topics(failed), reason)
             offline = self._context.replicas_on_offline_dirs.get(broker_id, ())
-            # A failed directory is not ready again before its broker says so.
+            # Its broker tells when a failed directory works again. It is not asked before.
             again = [
                 replica
                 for replica in failed
