@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from regent.core.errors import ShortageError, StorageError
@@ -17,13 +18,16 @@ def storage_error(path: Path | str, error: OSError) -> StorageError:
     return kind(f"{path}: {error.strerror or error}")
 
 
-def sync_directory(path: Path) -> None:
-    """Wait until the names in a directory are on the disk. Raises ``OSError``, ``StorageError``."""
-    directory = os.open(path, os.O_RDONLY)
+def sync_path(path: Path) -> None:
+    """Wait until a file, or the names in a directory, are on the disk.
+
+    Raises ``OSError``, ``StorageError``.
+    """
+    file = os.open(path, os.O_RDONLY)
     try:
-        sync(directory, path)
+        sync(file, path)
     finally:
-        os.close(directory)
+        os.close(file)
 
 
 def sync(file: int, path: Path) -> None:
@@ -44,11 +48,5 @@ def sync_files(*paths: Path) -> None:
     Raises ``OSError``, ``StorageError``.
     """
     for path in paths:
-        try:
-            file = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            continue
-        try:
-            sync(file, path)
-        finally:
-            os.close(file)
+        with suppress(FileNotFoundError):
+            sync_path(path)

@@ -41,7 +41,7 @@ from regent.core.log_dirs import MovedLog
 from regent.core.model import TopicPartition
 from regent.storage.cleanable_logs import NEVER_CLEANED
 from regent.storage.directory_logs import DirectoryLogs
-from regent.storage.file_errors import sync_directory
+from regent.storage.file_errors import sync_path
 from regent.storage.log_deletion import rename_log
 from regent.storage.log_names import TO_DELETE
 from regent.storage.unified_log import UnifiedLog
@@ -300,7 +300,7 @@ def _put_away(topic_partition: TopicPartition, source: DirectoryLogs) -> Path | 
     with source.directory:
         source.ends.remove(topic_partition)
         moved = rename_log(path, topic_partition, TO_DELETE, source.now_ms())
-        sync_directory(source.directory.path)
+        sync_path(source.directory.path)
     return moved
 
 

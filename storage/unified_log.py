@@ -83,7 +83,7 @@ class UnifiedLog:
         self._on_damaged = on_damaged
         self._on_unverified_read = on_unverified_read
         self._checkpoints = checkpoints
-        self._is_lowered = False  # its checkpointed high watermark, and that is not written yet
+        self._is_lowered = False  # the lower high watermark is not in the checkpoint yet
         self._note_end = note_end
         self._lock = threading.RLock()
         self._unusable = ""  # the reason; empty: it is usable

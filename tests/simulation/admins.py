@@ -32,7 +32,7 @@ NAMES = tuple(f"topic-{number}" for number in range(6))
 NAMES_OF_A_HISTORY = (2, 3, 6)
 FEWEST_REPLICAS = (1, 1, 2, 3)
 GARBAGE = b'{"version":3,"partitions":'
-MAX_PARTITIONS = 10  # of a topic; more make reads that never end without a fault
+MAX_PARTITIONS = 10  # of a topic; reads of many more never end without a fault
 
 
 class Admins:

@@ -610,7 +610,7 @@ EXCHANGE_STEPS: list[tuple[Any, str]] = [
     (LogEndOffsetFile, "note"),
     (LogEndOffsetFile, "remove"),
     (log_moves, "rename_log"),
-    (log_moves, "sync_directory"),
+    (log_moves, "sync_path"),
     (UnifiedLog, "move_to"),
     (UnifiedLog, "retire"),
 ]
@@ -681,7 +681,7 @@ def test_a_log_that_was_killed_between_two_names_is_not_suspect(
     host.logs.save_suspects()
     host.move()
     with monkeypatch.context() as patch:
-        patch.setattr(log_moves, "sync_directory", Died.now)
+        patch.setattr(log_moves, "sync_path", Died.now)
         with pytest.raises(Died):
             host.finish()
     assert names(two) == [["t-0-delete"], ["t-0-future"]]
