@@ -350,6 +350,11 @@ class ControllerContext:
 
     # --- leadership ---
 
+    def read_state_again(self, topic_partition: TopicPartition) -> None:
+        """Remember a state that an ACL hides or protects: no watch fires when the ACL changes."""
+        self.refused_states.add(topic_partition)
+        self.must_read_again = True
+
     def is_of_newer_controller(self, leadership: LeaderIsrAndControllerEpoch) -> bool:
         """Whether a controller that was elected after this one wrote the state.
 

@@ -236,7 +236,7 @@ def _usable(
             reason = "its state znode does not exist"
         elif isinstance(state, BadDataError):
             if isinstance(state, UnreadableError):
-                _look_again(services.context, topic_partition)
+                services.context.read_state_again(topic_partition)
             reason = str(state)
         elif services.context.is_of_newer_controller(state):
             reason = f"written by a newer controller, epoch {state.controller_epoch}"
@@ -245,12 +245,6 @@ def _usable(
             continue
         failures[topic_partition] = StateChangeFailedError(f"{topic_partition}: {reason}")
     return current
-
-
-def _look_again(context: ControllerContext, topic_partition: TopicPartition) -> None:
-    """Remember a state that an ACL hides or protects: no watch fires when the ACL changes."""
-    context.refused_states.add(topic_partition)
-    context.must_read_again = True
 
 
 def _write(
@@ -283,7 +277,7 @@ def _write(
             conflicts.append(topic_partition)
         elif isinstance(outcome, WriteError):
             if outcome is WriteError.NOT_ALLOWED:
-                _look_again(context, topic_partition)
+                context.read_state_again(topic_partition)
             failures[topic_partition] = StateChangeFailedError(
                 f"{topic_partition}: {outcome.value}"
             )

@@ -20,6 +20,7 @@ from regent.core.controller.partition_change_writer import (
 from regent.core.controller.partition_state_machine import PartitionStateMachine
 from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import PartitionState
+from regent.core.errors import UnreadableError
 from regent.core.model import (
     NO_LEADER,
     LeaderIsrAndControllerEpoch,
@@ -39,6 +40,9 @@ class ReassignmentElections:
     def complete(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """Return the partitions whose target replicas are in sync in ZooKeeper now."""
         states = self._services.store.read_partition_states(partitions)
+        for topic_partition, state in states.items():
+            if isinstance(state, UnreadableError):
+                self._context.read_state_again(topic_partition)
         return [p for p in partitions if self._is_complete(p, states.get(p))]
 
     def begin_epoch(self, partitions: Iterable[TopicPartition]) -> Failures:

@@ -378,3 +378,20 @@ def test_an_unneeded_replica_is_stopped_although_reassignments_are_quarantined(
     assert not stopped(candidate.catch_up())
     tree.server.allow(STATE)
     assert 3 in stopped(candidate.handle(ReadAgain(1)))
+
+
+def test_a_reassignment_whose_replicas_came_in_sync_unseen_completes_when_possible(
+    tree: Tree, candidate: Candidate
+) -> None:
+    """The leader's proposal is written without a read, but whether it completes is read."""
+    tree.put_topic("t", {0: ReplicaAssignment((2, 1), (2,), (1,))})
+    tree.put_state(T0, 1, (1,), leader_epoch=5)
+    candidate.start()
+    tree.server.deny(STATE)
+    effects = candidate.handle(proposal(candidate, 1, 2))
+    assert tree.leads(T0)[:2] == (1, (1, 2))
+    assert ScheduleEvent(10_000, ReadAgain(1)) in effects
+    tree.server.allow(STATE)
+    candidate.handle(ReadAgain(1))
+    assert tree.leads(T0)[:2] == (2, (2,))
+    assert tree.topic("t").partitions == {0: ReplicaAssignment((2,))}
