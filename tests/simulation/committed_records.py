@@ -44,6 +44,8 @@ class CommittedRecords:
     committed_in: dict[int, int] = field(default_factory=dict)  # the leader epoch of the commit
     holders: dict[int, int] = field(default_factory=dict)  # how many replicas had it at the commit
     _newest_led: int = -1  # the highest leader epoch with a leader
+    # Committed batches that leaders lacked, and their leader epochs.
+    _lost: list[tuple[int, StoredBatch]] = field(default_factory=list)
     _appenders: dict[int, BrokerId] = field(default_factory=dict)
     _written: dict[Position, tuple[StoredBatch, Position | None]] = field(default_factory=dict)
     # The last sequence number of a producer in each of its epochs, and its offset.
@@ -142,6 +144,18 @@ class CommittedRecords:
         self._newest_led = leader_epoch
         for batch in lacking:
             del self.committed[batch.base_offset]
+            self._lost.append((leader_epoch, batch))
+
+    def committed_at(self, base_offset: int, leader_epoch: int) -> StoredBatch | None:
+        """Return what is committed at an offset for a leader of an epoch.
+
+        A leader from before an unclean election, which does not know of it yet, may acknowledge
+        again a batch that is lost since.
+        """
+        for lost_in, batch in self._lost:
+            if leader_epoch < lost_in and batch.base_offset == base_offset:
+                return batch
+        return self.committed.get(base_offset)
 
     def check_member(
         self, broker_id: BrokerId, log: SimulatedLog, leader_epoch: int

@@ -390,7 +390,8 @@ class RecordHistory(RecordObserver):
         known = self.of(log)
         if known is None or known.is_tainted:
             return
-        batch = known.committed.get(outcome.base_offset)
+        leader_epoch = broker.replica_manager.partitions[request.name].leader_epoch
+        batch = known.committed_at(outcome.base_offset, leader_epoch)
         assert batch is not None, f"AckedIsCommitted: {where}"
         assert values_of(batch.data) == values_of(request.batch), f"AckedIsCommitted: {where}"
         holders = len(self._holders(request.name, log.topic_id, batch))
