@@ -442,9 +442,10 @@ class ControlRequestHandler:
         if stop.delete_partition and self._logs.may_be_offline(topic_partition):
             return Errors.KAFKA_STORAGE_ERROR
         partition = self._partitions.get(topic_partition)
-        log_id = self._logs.topic_id(topic_partition) if partition is None else partition.topic_id
-        if differ(log_id, topic_id):
-            return Errors.INCONSISTENT_TOPIC_ID  # meant for an earlier topic of that name
+        # An offline partition does not know its topic id, but its damaged log may.
+        known_ids = self._logs.topic_id(topic_partition), partition and partition.topic_id
+        if any(differ(known, topic_id) for known in known_ids):
+            return Errors.INCONSISTENT_TOPIC_ID  # the request or the log is of an earlier topic
         # An equal epoch is accepted (KAFKA-13972): a controlled shutdown that leaves the ISR
         # unchanged does not raise it.
         if partition is not None and 0 <= stop.leader_epoch < partition.leader_epoch:

@@ -257,12 +257,12 @@ class _Expected:
         before = self._before.get(name)
         where = f"broker {self._broker.broker_id}: {name}: {error} for {stop}, was {before}"
         assert error is not None, f"NotAnswered: {where}"
-        known_id = self._logs.get(name) if before is None else before.topic_id
-        if _are_different(known_id, topic_id):
+        known_ids = self._logs.get(name), before and before.topic_id
+        if any(_are_different(known, topic_id) for known in known_ids):
             situations.meet(Situation.OTHER_TOPIC_ID)
             assert error is not Errors.NONE, f"another topic's replica was stopped: {where}"
             return
-        if before is None and error is Errors.INCONSISTENT_TOPIC_ID:
+        if error is Errors.INCONSISTENT_TOPIC_ID:
             has = self._broker.disk.hosted().get(name)
             assert _are_different(has, topic_id), f"NotStopped: {where}, has {has}"
             return

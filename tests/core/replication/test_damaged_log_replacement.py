@@ -7,13 +7,14 @@ import pytest
 from regent.core.errors import DamagedRecordsError, Errors
 from regent.core.model import EPOCH_DURING_DELETE, UNKNOWN_BROKER_EPOCH
 from regent.core.protocol.control import (
+    StopReplicaResponse,
     UpdateMetadataPartition,
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
 from regent.core.replication.partition import Role
 from tests.core.replication.record_stage import RecordBroker, consumed, rows
-from tests.core.replication.stage import HEADER, T0, A, live, stop_replica
+from tests.core.replication.stage import HEADER, T0, A, B, live, stop_replica
 
 DAMAGE = DamagedRecordsError("t-0: at 1")
 
@@ -37,6 +38,15 @@ def learn(
     topic = UpdateMetadataTopic("t", A, (row,))
     brokers = tuple(live(b, 100) for b in (1, 2, 3))
     broker.manager.handle(HEADER, UpdateMetadataRequest((topic,), brokers), broker.now_ms)
+
+
+def delete(broker: RecordBroker, leader_epoch: int, topic_id: str = A) -> Errors:
+    """Send a broker StopReplica with deletion of t-0; return the error."""
+    request = stop_replica(T0, leader_epoch, delete=True, id=topic_id)
+    response = broker.manager.handle(HEADER, request, broker.now_ms)
+    assert isinstance(response, StopReplicaResponse)
+    (row,) = response.partition_errors
+    return row.error_code
 
 
 # --- reads of damaged records ---------------------------------------------------------------------
@@ -230,12 +240,22 @@ def test_a_log_of_a_later_topic_of_the_same_name_is_notified_again() -> None:
     broker = damaged()
     learn(broker, 2, 2, 2, 3)
     assert broker.manager.replaceable_logs() == [T0]
-    request = stop_replica(T0, EPOCH_DURING_DELETE, delete=True)
-    broker.manager.handle(HEADER, request, broker.now_ms)
+    assert delete(broker, EPOCH_DURING_DELETE) is Errors.NONE
     assert T0 not in broker.manager.partitions
     broker.apply(2, 2, isr=(1, 2, 3), replicas=(1, 2, 3))
     broker.manager.on_records_damaged(T0, DAMAGE)
     assert broker.manager.replaceable_logs() == [T0]
+
+
+def test_a_damaged_log_is_not_deleted_for_a_later_topic_of_the_same_name() -> None:
+    """The topic was removed by hand: its log is kept, and only set aside."""
+    later = restarted()
+    assert later.apply(2, 1, isr=(2,), replicas=(1, 2, 3)) == {T0: Errors.CORRUPT_MESSAGE}
+    assert later.hosted().role is Role.OFFLINE
+    assert delete(later, 1, B) is Errors.INCONSISTENT_TOPIC_ID
+    assert later.logs.topic_id(T0) == A
+    assert delete(later, 1, A) is Errors.NONE
+    assert later.logs.topic_id(T0) is None
 
 
 def test_a_replica_in_a_failed_directory_is_not_replaceable() -> None:
