@@ -443,8 +443,10 @@ class ControlRequestHandler:
             return Errors.KAFKA_STORAGE_ERROR
         partition = self._partitions.get(topic_partition)
         # An offline partition does not know its topic id, but its damaged log may.
-        known_ids = self._logs.topic_id(topic_partition), partition and partition.topic_id
-        if any(differ(known, topic_id) for known in known_ids):
+        log_id = self._logs.topic_id(topic_partition)
+        if differ(log_id, topic_id) or (
+            partition is not None and differ(partition.topic_id, topic_id)
+        ):
             return Errors.INCONSISTENT_TOPIC_ID  # the request or the log is of an earlier topic
         # An equal epoch is accepted (KAFKA-13972): a controlled shutdown that leaves the ISR
         # unchanged does not raise it.
