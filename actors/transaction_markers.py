@@ -103,8 +103,9 @@ class _Results:
         self, number: int, marker: TxnMarker, produced: Mapping[TopicPartition, ProducedPartition]
     ) -> None:
         outcomes = (
-            PartitionOutcome(*topic_partition, produced[topic_partition].error_code)
+            PartitionOutcome(*topic_partition, outcome.error_code, outcome.base_offset)
             for topic_partition in marker.partitions
+            for outcome in (produced[topic_partition],)
         )
         self._results[number] = TxnMarkerResult(marker.producer_id, tuple(outcomes))
         with self._lock:

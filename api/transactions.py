@@ -196,9 +196,12 @@ def _marker_results(results: Iterable[TxnMarkerResult]) -> tuple[WritableTxnMark
     rows: dict[int, dict[str, list[WritableTxnMarkerPartitionResult]]] = {}
     for result in results:
         topics = rows.setdefault(result.producer_id, {})
-        for topic, partition, error in result.partitions:
-            row = WritableTxnMarkerPartitionResult(partition_index=partition, error_code=error)
-            topics.setdefault(topic, []).append(row)
+        for row in result.partitions:
+            topics.setdefault(row.topic, []).append(
+                WritableTxnMarkerPartitionResult(
+                    partition_index=row.partition, error_code=row.error_code
+                )
+            )
     return tuple(
         WritableTxnMarkerResult(
             producer_id=producer_id,

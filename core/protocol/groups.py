@@ -204,6 +204,7 @@ class CompletedTransaction(NamedTuple):
 
     partition: int
     producer_id: int
+    marker_offset: int
     is_commit: bool
 
 

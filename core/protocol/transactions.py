@@ -160,11 +160,15 @@ class TxnMarker(NamedTuple):
 
 
 class PartitionOutcome(NamedTuple):
-    """Whether a marker was written to a partition, or the partition is part of a transaction."""
+    """Whether a marker was written to a partition, or the partition is part of a transaction.
+
+    ``marker_offset``: where this broker wrote the marker.
+    """
 
     topic: str
     partition: int
     error_code: Errors
+    marker_offset: int = -1
 
     @property
     def topic_partition(self) -> TopicPartition:

@@ -52,8 +52,8 @@ def broker() -> RecordBroker:
     return broker
 
 
-def outcomes(*errors: tuple[TopicPartition, Errors]) -> tuple[PartitionOutcome, ...]:
-    return tuple(PartitionOutcome(*topic_partition, error) for topic_partition, error in errors)
+def outcomes(*rows: tuple[TopicPartition, Errors, int]) -> tuple[PartitionOutcome, ...]:
+    return tuple(PartitionOutcome(*name, error, offset) for name, error, offset in rows)
 
 
 def test_all_markers_are_written_and_answered_in_order(broker: RecordBroker, scheduler: Scheduler):
@@ -69,9 +69,10 @@ def test_all_markers_are_written_and_answered_in_order(broker: RecordBroker, sch
     follower.apply(1, 5)
     follower.follow(broker, times=2)
     assert answer.results == [
-        TxnMarkerResult(ONE, outcomes((T0, Errors.NONE), (T1, Errors.NONE))),
+        TxnMarkerResult(ONE, outcomes((T0, Errors.NONE, 2), (T1, Errors.NONE, 2))),
         TxnMarkerResult(
-            TWO, outcomes((T1, Errors.NONE), (ELSEWHERE, Errors.UNKNOWN_TOPIC_OR_PARTITION))
+            TWO,
+            outcomes((T1, Errors.NONE, 3), (ELSEWHERE, Errors.UNKNOWN_TOPIC_OR_PARTITION, -1)),
         ),
     ]
     assert broker.hosted(T0).last_stable_offset == 1  # the other producer's is open
@@ -87,7 +88,7 @@ def test_replicas_that_are_slow_time_out(broker: RecordBroker, scheduler: Schedu
         marker = TxnMarker(ONE, 0, is_commit=True, coordinator_epoch=3, partitions=(T0,))
         markers.write_markers([marker], answer)
         assert answer.is_given.wait(30)
-        expected = TxnMarkerResult(ONE, outcomes((T0, Errors.REQUEST_TIMED_OUT)))
+        expected = TxnMarkerResult(ONE, outcomes((T0, Errors.REQUEST_TIMED_OUT, -1)))
         assert answer.results == [expected]
 
 

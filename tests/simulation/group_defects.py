@@ -135,7 +135,7 @@ def commits_counted_before_they_are_stored() -> Any:
     def and_count(self: GroupOffsets, offsets: Any) -> None:
         stage(self, offsets)
         for name, value in offsets.items():
-            self.committed[name] = CommittedOffset(-1, value)
+            self.committed[name] = CommittedOffset(-1, value, -1)
 
     def is_stable(self: GroupOffsets, topic_partition: Any) -> bool:
         return False

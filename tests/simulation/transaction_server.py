@@ -268,8 +268,11 @@ class TransactionServer(CoordinatorServer):
 
         def written(number: int, outcomes: Mapping[TopicPartition, ProducedPartition]) -> None:
             marker = markers[number]
-            rows = tuple(PartitionOutcome(*tp, outcomes[tp].error_code) for tp in marker.partitions)
-            results[number] = TxnMarkerResult(marker.producer_id, rows)
+            rows = (
+                PartitionOutcome(*tp, outcomes[tp].error_code, outcomes[tp].base_offset)
+                for tp in marker.partitions
+            )
+            results[number] = TxnMarkerResult(marker.producer_id, tuple(rows))
             if len(results) == len(markers):
                 respond(tuple(results[known] for known in range(len(markers))))
 

@@ -174,8 +174,10 @@ class GroupCoordinator:
             case CompleteTransactions(transactions):
                 respond(
                     tuple(
-                        manager.complete_transaction(partition, producer_id, is_commit=is_commit)
-                        for partition, producer_id, is_commit in transactions
+                        manager.complete_transaction(
+                            partition, producer_id, marker_offset, is_commit=is_commit
+                        )
+                        for partition, producer_id, marker_offset, is_commit in transactions
                     )
                 )
             case _:

@@ -94,7 +94,7 @@ def _put(
     if isinstance(key, GroupKey):
         group.stored = decode_group(value)
         return
-    committed = CommittedOffset(base_offset, decode_offset(value))
+    committed = CommittedOffset(base_offset, decode_offset(value), base_offset)
     if producer_id is None:
         group.committed[key.topic_partition] = committed
     else:

@@ -331,7 +331,9 @@ class GroupMetadataManager:
         ]
         self._append(group, records, answered, producer=producer)
 
-    def complete_transaction(self, partition: int, producer_id: int, *, is_commit: bool) -> Errors:
+    def complete_transaction(
+        self, partition: int, producer_id: int, marker_offset: int, *, is_commit: bool
+    ) -> Errors:
         """A marker is in the log of a partition: the positions of the transaction take effect.
 
         COORDINATOR_LOAD_IN_PROGRESS: the log is being read, perhaps without the marker.
@@ -340,7 +342,7 @@ class GroupMetadataManager:
             return Errors.COORDINATOR_LOAD_IN_PROGRESS
         for group in self.groups.values():
             if group.partition == partition and producer_id in group.offsets.transactional:
-                group.offsets.complete_transaction(producer_id, is_commit=is_commit)
+                group.offsets.complete_transaction(producer_id, marker_offset, is_commit=is_commit)
         return Errors.NONE
 
     def fetch(
@@ -433,9 +435,9 @@ class GroupMetadataManager:
         if goes and group.generation_id > 0:
             records.append(Record(GroupKey(group.group_id), None))
 
-        def appended(error: Errors, _offset: int) -> None:
+        def appended(error: Errors, tombstone_offset: int) -> None:
             if error is Errors.NONE:
-                group.offsets.remove(removed)
+                group.offsets.remove(removed, tombstone_offset)
                 is_as_before = group.state is EMPTY and group.generation_id == generation_id
                 if goes and is_as_before and group.offsets.has_only(()):
                     group.transition_to(DEAD, self._clock.time_ms())

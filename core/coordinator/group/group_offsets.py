@@ -15,10 +15,14 @@ from regent.core.protocol.groups import NO_TIMESTAMP, OffsetAndMetadata
 
 
 class CommittedOffset(NamedTuple):
-    """A position; ``record_offset``: of its record in ``__consumer_offsets``."""
+    """A position. ``record_offset``: of its record in ``__consumer_offsets``.
+
+    ``counts_from``: the same offset, or that of the marker of its transaction.
+    """
 
     record_offset: int
     value: OffsetAndMetadata
+    counts_from: int
 
     def is_later_than(self, other: CommittedOffset | None) -> bool:
         """Whether its record follows that of another."""
@@ -32,13 +36,16 @@ TransactionalOffsets: TypeAlias = dict[TopicPartition, CommittedOffset | None]
 class GroupOffsets:
     """The positions of one group."""
 
-    __slots__ = ("_pending", "committed", "transactional")
+    __slots__ = ("_deleted_at", "_pending", "committed", "transactional")
 
     def __init__(self) -> None:
         self.committed: dict[TopicPartition, CommittedOffset] = {}
         self.transactional: dict[int, TransactionalOffsets] = {}
         """By producer id."""
         self._pending: dict[TopicPartition, list[OffsetAndMetadata]] = {}
+        # The offsets of tombstones, which may follow the marker of a transaction that is not
+        # known to be complete.
+        self._deleted_at: dict[TopicPartition, int] = {}
 
     def has_only(self, partitions: Collection[TopicPartition]) -> bool:
         """Whether there are no positions but those that count of ``partitions``."""
@@ -61,7 +68,7 @@ class GroupOffsets:
         """
         for topic_partition, value in offsets.items():
             if self._unstage(topic_partition, value):
-                self.put(topic_partition, CommittedOffset(record_offset, value))
+                self.put(topic_partition, CommittedOffset(record_offset, value, record_offset))
 
     def fail(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Forget that positions are staged. Others of the same partitions may still succeed."""
@@ -100,7 +107,7 @@ class GroupOffsets:
         pending = self.transactional.get(producer_id, {})
         for topic_partition, value in offsets.items():
             if topic_partition in pending:
-                pending[topic_partition] = CommittedOffset(record_offset, value)
+                pending[topic_partition] = CommittedOffset(record_offset, value, record_offset)
 
     def fail_transactional(self, producer_id: int, partitions: Iterable[TopicPartition]) -> None:
         """Forget positions of a transaction whose record was not appended."""
@@ -111,11 +118,16 @@ class GroupOffsets:
         if not pending:
             self.transactional.pop(producer_id, None)
 
-    def complete_transaction(self, producer_id: int, *, is_commit: bool) -> None:
-        """Count the positions of a transaction, or forget them."""
+    def complete_transaction(
+        self, producer_id: int, marker_offset: int, *, is_commit: bool
+    ) -> None:
+        """Count the positions of a transaction that are not deleted since, or forget them."""
         for topic_partition, committed in self.transactional.pop(producer_id, {}).items():
-            if is_commit and committed is not None:
-                self.put(topic_partition, committed)
+            is_deleted = self._deleted_at.get(topic_partition, -1) > marker_offset
+            if is_commit and committed is not None and not is_deleted:
+                self.put(topic_partition, committed._replace(counts_from=marker_offset))
+        if not self.transactional:
+            self._deleted_at.clear()
 
     # --- reading and removing ---
 
@@ -135,7 +147,11 @@ class GroupOffsets:
             if (committed := self.committed.get(topic_partition)) is not None
         }
 
-    def remove(self, values: Mapping[TopicPartition, Collection[OffsetAndMetadata]]) -> None:
+    def remove(
+        self,
+        values: Mapping[TopicPartition, Collection[OffsetAndMetadata]],
+        tombstone_offset: int,
+    ) -> None:
         """Forget positions, whose tombstones are appended, unless others count since.
 
         Those that were staged when the tombstones were appended have earlier records, too.
@@ -144,8 +160,10 @@ class GroupOffsets:
             for value in removed:
                 self._unstage(topic_partition, value)
             committed = self.committed.get(topic_partition)
-            if committed is not None and any(committed.value is value for value in removed):
+            if committed is not None and committed.counts_from < tombstone_offset:
                 del self.committed[topic_partition]
+            if any(topic_partition in offsets for offsets in self.transactional.values()):
+                self._deleted_at[topic_partition] = tombstone_offset
 
     def forget(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """Forget everything about partitions that were deleted; return those that counted."""

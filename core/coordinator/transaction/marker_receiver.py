@@ -37,7 +37,9 @@ class MarkerReceiver:
 
         def written(results: Sequence[TxnMarkerResult]) -> None:
             completed = tuple(
-                CompletedTransaction(row.partition, marker.producer_id, marker.is_commit)
+                CompletedTransaction(
+                    row.partition, marker.producer_id, row.marker_offset, marker.is_commit
+                )
                 for marker, result in zip(markers, results, strict=True)
                 for row in result.partitions
                 if _is_of_groups(row)

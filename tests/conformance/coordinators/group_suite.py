@@ -390,9 +390,9 @@ class GroupSuite(CoordinatorSuite):
         )
 
     def do_marker(self, step: Step) -> None:
-        self.log.add(step["commit"], step["producer"])
+        marker_offset = self.log.add(step["commit"], step["producer"])
         self.coordinator.manager.complete_transaction(
-            PARTITION, step["producer"], is_commit=step["commit"]
+            PARTITION, step["producer"], marker_offset, is_commit=step["commit"]
         )
 
     def do_fetch(self, step: Step) -> None:

@@ -20,6 +20,8 @@ from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.groups import (
     CommitOffsets,
+    CompletedTransaction,
+    CompleteTransactions,
     DeleteGroup,
     DeleteOffsets,
     DeleteOffsetsResult,
@@ -82,9 +84,9 @@ class Broker:
         self.coordinator.manager.on_elected(0, epoch, epoch)
         self.coordinator.on_loaded(0, epoch, {})
 
-    def commit(self, offset: int) -> list[Errors]:
+    def commit(self, offset: int, producer: VerifiedProducer | None = None) -> list[Errors]:
         answers: list[Errors] = []
-        request = CommitOffsets("g", {NAME: OffsetAndMetadata(offset)})
+        request = CommitOffsets("g", {NAME: OffsetAndMetadata(offset)}, producer=producer)
         self.coordinator.handle(request, lambda errors: answers.extend(errors.values()))
         return answers
 
@@ -184,6 +186,34 @@ def test_a_commit_before_a_deletion_that_failed_stays():
     committed(Errors.NONE, 1)
     assert deleted == [DeleteOffsetsResult(Errors.COORDINATOR_NOT_AVAILABLE)]
     assert broker.fetch().offset == 2
+
+
+@pytest.mark.parametrize("is_marker_first", [False, True])
+@pytest.mark.parametrize("is_deletion_told_first", [False, True])
+def test_a_deletion_and_the_marker_of_a_transaction_take_effect_in_the_order_of_the_log(
+    is_deletion_told_first: bool, is_marker_first: bool
+):
+    """With the defect, a position deleted after its marker was gone only after a failover."""
+    broker = Broker()
+    broker.lead()
+    broker.commit(1)
+    broker.log.appends[-1][1](Errors.NONE, 0)
+    broker.commit(2, VerifiedProducer(7, 0))
+    broker.log.appends[-1][1](Errors.NONE, 1)
+    marker_offset, tombstone_offset = (2, 3) if is_marker_first else (3, 2)
+    deleted = broker.delete_offsets()
+    (*_, (_, respond)) = broker.log.appends
+    ended = CompleteTransactions((CompletedTransaction(0, 7, marker_offset, is_commit=True),))
+    completed: list[Errors] = []
+
+    if is_deletion_told_first:
+        respond(Errors.NONE, tombstone_offset)
+    broker.coordinator.handle(ended, completed.extend)
+    if not is_deletion_told_first:
+        respond(Errors.NONE, tombstone_offset)
+    assert completed == [Errors.NONE]
+    assert deleted == [DeleteOffsetsResult(Errors.NONE, {NAME: Errors.NONE})]
+    assert broker.fetch().offset == (-1 if is_marker_first else 2)
 
 
 def test_a_leader_that_sends_another_assignment_does_not_replace_the_one_that_is_stored():
