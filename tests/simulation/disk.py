@@ -181,9 +181,11 @@ class Disk(MemoryLogs):
 
     @past_all_guards
     def set_aside(self, topic_partition: TopicPartition) -> None:
-        """Set a log aside; notify the observer if it was damaged."""
+        """Notify the observer and set a log aside."""
         if self.is_damaged(topic_partition):
             self.observer.on_replaced(self.broker_id, self.log(topic_partition))
+        elif topic_partition in self._logs:
+            self.observer.on_set_aside(self.broker_id, self.log(topic_partition))
         super().set_aside(topic_partition)
 
     def check_damaged_logs(self, is_refused: Callable[[], bool]) -> None:

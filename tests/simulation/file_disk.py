@@ -158,9 +158,11 @@ class FileDisk(LogManager):
 
     @past_all_guards
     def set_aside(self, topic_partition: TopicPartition) -> None:
-        """Set a log aside; notify the observer if it was damaged."""
+        """Notify the observer and set a log aside."""
         if self.is_damaged(topic_partition):
             self.observer.on_replaced(self.broker_id, self._named(topic_partition))
+        elif topic_partition in self._homes:
+            self.observer.on_set_aside(self.broker_id, self._named(topic_partition))
         super().set_aside(topic_partition)
 
     # --- the process and the machine ---

@@ -112,11 +112,15 @@ class RecordHistory(RecordObserver):
             self._seen.get(broker, {}).pop(log.topic_partition, None)
         self._note_dropped(broker_id, log)
 
+    def on_set_aside(self, broker_id: BrokerId, log: NamedLog) -> None:
+        """A stray log is kept under another name."""
+        self._note_dropped(broker_id, log)
+
     def _note_dropped(self, broker_id: BrokerId, log: NamedLog) -> None:
-        """Store the batches of a deleted log: an acknowledgement that needs them may come later."""
+        """Store the batches of a log that is gone: an acknowledgement may need them later."""
         found = self._cluster.disks[broker_id].find(log.topic_partition)
-        dropped = [] if found is None else list(found.batches)
-        self._dropped[log.topic_partition, log.topic_id, broker_id] = dropped
+        dropped = self._dropped.setdefault((log.topic_partition, log.topic_id, broker_id), [])
+        dropped += [] if found is None else found.batches
 
     def on_given_up(self, topic: str) -> None:
         """A topic is gone, or has another id: do not check its records any more."""

@@ -59,6 +59,9 @@ class RecordObserver:
     def on_replaced(self, broker_id: BrokerId, log: NamedLog) -> None:
         """A broker is about to drop a damaged log, to fetch it again."""
 
+    def on_set_aside(self, broker_id: BrokerId, log: NamedLog) -> None:
+        """A broker is about to keep a log under another name: it is stray."""
+
     def on_deleted(self, broker_id: BrokerId, log: NamedLog) -> None:
         """A broker deletes a log as requested."""
 
