@@ -27,7 +27,6 @@ from regent.core.protocol.controller import ControllerRequest, ControllerRespons
 from regent.core.replication.replication_settings import ReplicationSettings
 from regent.zk.codecs.admin_znodes import DeleteTopicsZNode
 from regent.zk.codecs.znodes import ClusterIdZNode, TopicPartitionStateZNode, TopicZNode
-from tests.simulation.application_topics import APPLICATION_TOPICS
 from tests.simulation.broker import MAX_EVENTS, SimulatedBroker, World
 from tests.simulation.channel import MANY_REQUESTS
 from tests.simulation.disk import Disk
@@ -269,10 +268,10 @@ class Cluster:
         request, no record has been copied, and not all brokers are backing off from elections. The
         default is longer than any relevant timer. Fetches and failing retries go on for ever.
 
-        Records of a coordinator whose topic's deletion waits for a broker do not count. Its leaders
-        are not told that the ISR lost that broker (Kafka does not tell them either), so that
-        nothing they write is committed any more: members of groups join again for ever, each time
-        with a record. Records of other topics do: a deletion waits for the end of a reassignment.
+        Of a topic whose deletion waits for a broker, only committed records count. Its leaders are
+        not told that the ISR lost that broker (Kafka does not tell them either), so that nothing
+        they write is committed any more: members of groups join again for ever, each time with a
+        record.
         """
         progress, since_ms = self._progress(), self.now_ms
         for _ in range(max_steps):
@@ -290,11 +289,15 @@ class Cluster:
         raise AssertionError(f"still busy after {max_steps} steps: {self._pending_steps()}")
 
     def _progress(self) -> tuple[int, int, int]:
-        going = APPLICATION_TOPICS.intersection(
-            self.zookeeper.children_of(DeleteTopicsZNode.PATH)
-        )
+        going = set(self.zookeeper.children_of(DeleteTopicsZNode.PATH))
         batches = sum(disk.batch_count(going) for disk in self.disks.values())
-        return self.zookeeper.zxid, self._world.control_requests_received, batches
+        committed = sum(
+            partition.high_watermark
+            for broker in self.brokers.values()
+            for name, partition in broker.replica_manager.partitions.items()
+            if name.topic in going
+        )
+        return self.zookeeper.zxid, self._world.control_requests_received, batches + committed
 
     @property
     def is_backing_off(self) -> bool:
