@@ -57,10 +57,10 @@ class GroupCoordinatorLog(CoordinatorLog[Mapping[str, LoadedGroup]]):
 
     def new_reader(self) -> PartitionReader[Mapping[str, LoadedGroup]]:
         """See ``CoordinatorLog.new_reader``."""
-        return _GroupReader()
+        return GroupReader()
 
 
-class _GroupReader:
+class GroupReader:
     """Passes batches to a ``GroupLoader``, those of transactions and their markers, too."""
 
     def __init__(self) -> None:

@@ -66,9 +66,10 @@ class DeleteRecordsResponse:
 
 @dataclass(frozen=True, slots=True)
 class GroupCall:
-    """A request to a group coordinator."""
+    """A request to a group coordinator; ``transactional_id``: it is part of a transaction."""
 
     request: GroupRequest[Any]
+    transactional_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from regent.core.coordinator.partition_for import partition_for
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ACKS_ALL, ProducedPartition
+from regent.core.protocol.groups import VerifiedProducer
 from regent.core.replication.leader_partitions import Leadership
 from regent.storage.record_batch import BatchHeader, batches
 from regent.storage.record_batch_builder import KeyAndValue, build_batch, keys_and_values
@@ -87,6 +88,12 @@ class _Target(NamedTuple):
     partition: int
     term: int
     acks: int
+    producer: VerifiedProducer | None
+
+
+class _StagedBatch(NamedTuple):
+    target: _Target
+    appends: list[tuple[list[KeyAndValue], RespondToAppend]]
 
 
 class CoordinatorServer:
@@ -102,7 +109,7 @@ class CoordinatorServer:
         self._time = broker.world.time
         self._inbox: deque[Message] = deque()
         self._is_scheduled = False
-        self._staged: dict[_Target, list[tuple[list[KeyAndValue], RespondToAppend]]] = {}
+        self._staged: list[_StagedBatch] = []
         self.owed: dict[Exchange, int] = {}
 
     def begin(self) -> None:
@@ -187,24 +194,39 @@ class CoordinatorServer:
         records: Sequence[KeyAndValue],
         respond: RespondToAppend,
         acks: int = ACKS_ALL,
+        producer: VerifiedProducer | None = None,
     ) -> None:
-        """Append records after the messages that are queued, together with others."""
+        """Append records after the messages that are queued, together with others.
+
+        ``producer``: they are a batch of its transaction.
+        """
         if not self._staged:
             self.tell(self._flush)
-        staged = self._staged.setdefault(_Target(partition, term, acks), [])
-        staged.append((list(records), respond))
+        target = _Target(partition, term, acks, producer)
+        of_partition = [b for b in self._staged if b.target.partition == partition]
+        if not of_partition or of_partition[-1].target != target or producer is not None:
+            of_partition.append(_StagedBatch(target, []))
+            self._staged.append(of_partition[-1])
+        of_partition[-1].appends.append((list(records), respond))
 
     def _flush(self) -> None:
-        staged, self._staged = self._staged, {}
-        for target, appends in staged.items():
-            self._append(target, appends)
+        staged, self._staged = self._staged, []
+        for batch in staged:
+            self._append(*batch)
 
     def _append(
         self, target: _Target, appends: Sequence[tuple[list[KeyAndValue], RespondToAppend]]
     ) -> None:
         name = TopicPartition(self._topic, target.partition)
         records = [record for encoded, _ in appends for record in encoded]
-        data = build_batch(records, self.wall_clock_ms())
+        producer = target.producer or VerifiedProducer(-1, -1)
+        data = build_batch(
+            records,
+            self.wall_clock_ms(),
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            base_sequence=-1 if target.producer is None else 0,
+        )
         produced = ProduceRequest(name, target.acks, bytes(data))
         log = self.broker.disk.get(name)
         end = -1 if log is None else log.log_end_offset
@@ -215,7 +237,7 @@ class CoordinatorServer:
             self.tell(lambda: _tell_all(appends, outcome))
 
         operation = self._manager.append_in_term(
-            name, target.term, target.acks, data, self.broker.now_ms, respond
+            name, target.term, target.acks, data, self.broker.now_ms, respond, producer.guard
         )
         if log is not None and self.broker.disk.get(name) is log and log.log_end_offset > end:
             self.on_appended(name, target.term)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
 from regent.core.coordinator.group.group_metadata import (
@@ -56,10 +56,15 @@ from tests.simulation.cluster import Cluster
 from tests.simulation.group_members import partitions_of
 from tests.simulation.group_server import GroupObserver, GroupServer, GroupWorld
 from tests.simulation.invariants import Invariants
-from tests.support.record_batches import records_of
+from tests.simulation.transactional_producers import APPLICATION
+from tests.support.record_batches import CONTROL_MASK, TRANSACTIONAL_MASK, records_of
+from tests.support.record_checks import headers_of
+from tests.support.transactions_in_memory import marker_of
 
 UNKNOWN_OUTCOMES = {Errors.REQUEST_TIMED_OUT, Errors.COORDINATOR_NOT_AVAILABLE}
 """The errors of writes that may be in the log nevertheless."""
+
+_Newest: TypeAlias = dict[Key, StoredGroup | OffsetAndMetadata]
 
 
 class Position(NamedTuple):
@@ -146,9 +151,10 @@ class GroupHistory(GroupObserver):
     def _parse(self, data: bytes) -> list[Position]:
         found = self._parsed.get(data)
         if found is None:
+            ((_, header),) = headers_of(data)
             found = self._parsed[data] = [
                 Position(r.offset, key, _decode(key, r.value))
-                for r in records_of(data)
+                for r in (() if header.attributes & CONTROL_MASK else records_of(data))
                 if r.key is not None and (key := decode_key(r.key)) is not None
             ]
         return found
@@ -312,7 +318,9 @@ class GroupHistory(GroupObserver):
         if isinstance(request, CommitOffsets):
             for value in request.offsets.values():
                 self._commits[value.metadata] = request
-        if isinstance(request, FetchOffsets) and self._is_leader(server, name):
+        # The order of the application's positions is that of their records, or of markers.
+        is_ordered = group_id != APPLICATION
+        if isinstance(request, FetchOffsets) and is_ordered and self._is_leader(server, name):
             wanted = request.partitions
             if wanted is None:
                 wanted = tuple(tp for known, tp in self._floors if known == group_id)
@@ -436,6 +444,8 @@ class GroupHistory(GroupObserver):
                 if known == key and _metadata(stored) == value.metadata
             ]
             assert found, f"CommitsAreStored: broker {server.broker.broker_id}: {request}"
+            if request.group_id == APPLICATION:
+                continue
             floor = self._floors.get((request.group_id, tp), -1)
             self._floors[request.group_id, tp] = max(floor, found[-1])
 
@@ -539,7 +549,7 @@ class GroupHistory(GroupObserver):
         name = TopicPartition(GROUP_METADATA_TOPIC, partition)
         led = server.broker.replica_manager.partitions.get(name)
         if led is not None and led.role is Role.LEADER and led.leading_since == term:
-            self.check_memory(server, partition)
+            self.check_memory(server, partition, end)
         seen.loaded_to[partition] = end
         seen.doubtful = {g for g in seen.doubtful if self._world.partition_of(g) != partition}
         for group in server.machine.manager.groups.values():
@@ -549,15 +559,36 @@ class GroupHistory(GroupObserver):
                     seen.heard[group.group_id, member_id] = server.broker.now_ms
                     seen.renewed[group.group_id, member_id] = server.broker.now_ms
 
-    def check_memory(self, server: GroupServer, partition: int) -> None:
-        """Check that a coordinator, at rest or after it read a log, knows what the log says."""
+    def _newest(self, server: GroupServer, name: TopicPartition, end: int | None) -> _Newest:
+        """Return what counts in a log of a broker: of transactions, what is committed."""
+        log = server.broker.disk.get(name)
+        newest: dict[Key, Position] = {}
+        open_: dict[int, dict[Key, Position]] = {}  # by producer id
+        for batch in log.batches if log is not None else ():
+            if end is not None and batch.base_offset >= end:
+                break
+            ((_, header),) = headers_of(batch.data)
+            marker = marker_of(batch.data) if header.attributes & CONTROL_MASK else None
+            if marker is not None:
+                for key, position in open_.pop(header.producer_id, {}).items():
+                    is_later = key not in newest or newest[key].offset < position.offset
+                    if marker[0] and is_later:
+                        newest[key] = position
+            is_open = header.attributes & TRANSACTIONAL_MASK
+            target = open_.setdefault(header.producer_id, {}) if is_open else newest
+            for position in self._parse(batch.data):
+                target.pop(position.key, None)
+                if position.value is not None:
+                    target[position.key] = position
+        return {key: p.value for key, p in newest.items() if p.value is not None}
+
+    def check_memory(self, server: GroupServer, partition: int, end: int | None = None) -> None:
+        """Check that a coordinator, at rest or after it read a log, knows what the log says.
+
+        ``end``: where it ended to read; None: all.
+        """
         name = TopicPartition(GROUP_METADATA_TOPIC, partition)
-        newest: dict[Key, StoredGroup | OffsetAndMetadata] = {}
-        for _, key, value in self._positions(server, name):
-            if value is None:
-                newest.pop(key, None)
-            else:
-                newest[key] = value
+        newest = self._newest(server, name, end)
         known: dict[Key, tuple[object, ...]] = {}
         for group in server.machine.manager.groups.values():
             if group.partition != partition:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
 
+from regent.actors.coordinator_log import begin_verification
+from regent.actors.group_coordinator_log import GroupReader
 from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
 from regent.core.coordinator.group.group_coordinator import GroupCoordinator
-from regent.core.coordinator.group.group_loading import GroupLoader
 from regent.core.coordinator.group.group_metadata_manager import (
     ACKS_ALL,
     Clock,
@@ -16,16 +17,20 @@ from regent.core.coordinator.group.group_metadata_manager import (
     RespondToAppend,
 )
 from regent.core.coordinator.group.group_records import Record, encode_key, encode_value
+from regent.core.errors import Errors
 from regent.core.model import TopicPartition
-from regent.core.protocol.groups import GroupRequest, VerifiedProducer
-from regent.storage.record_batch import BatchHeader
-from regent.storage.record_batch_builder import KeyAndValue
+from regent.core.protocol.coordinator import A, CoordinatorRequest
+from regent.core.protocol.groups import CommitOffsets, GroupRequest, VerifiedProducer
+from regent.core.protocol.transactions import TransactionToVerify
+from regent.core.replica_logs import NO_VERIFICATION
 from tests.simulation.client_requests import GroupAnswer, GroupCall
 from tests.simulation.coordinator_server import CoordinatorServer, CoordinatorWorld
 from tests.simulation.network import Exchange
 
 if TYPE_CHECKING:
     from tests.simulation.broker import SimulatedBroker
+
+_NOT_LED: Final = -1  # no log gives this guard
 
 
 class GroupObserver:
@@ -115,10 +120,44 @@ class GroupServer(CoordinatorServer):
 
     # --- requests ---
 
+    def serve(self, exchange: Exchange) -> None:
+        """Verify commits of transactions first, as ``api.txn_offset_commit`` does."""
+        call = exchange.request
+        assert isinstance(call, GroupCall)
+        if call.transactional_id is None:
+            super().serve(exchange)
+            return
+        commit, transactions = call.request, self.broker.transactions
+        assert isinstance(commit, CommitOffsets)
+        assert commit.producer is not None
+        assert transactions is not None
+        self.owed[exchange] = 0
+        name = TopicPartition(GROUP_METADATA_TOPIC, self.world.partition_of(commit.group_id))
+        guard = begin_verification(self._manager, name, commit.producer)
+        verified = replace(
+            commit, producer=commit.producer._replace(guard=_NOT_LED if guard is None else guard)
+        )
+
+        def on_verified(errors: Mapping[TopicPartition, Errors]) -> None:
+            if errors[name] is Errors.NONE:
+                self.tell(lambda: self._handle_request(exchange, verified))
+            else:
+                del self.owed[exchange]
+                refused = GroupAnswer(commit.refused(errors[name]))
+                self.broker.world.network.answer(exchange, refused)
+
+        if guard == NO_VERIFICATION:
+            on_verified({name: Errors.NONE})
+        else:
+            asked = TransactionToVerify(call.transactional_id, *commit.producer[:2], (name,))
+            transactions.verify(asked, on_verified)
+
     def answer(self, exchange: Exchange) -> None:
         """See ``CoordinatorServer.answer``."""
         assert isinstance(exchange.request, GroupCall)
-        request = exchange.request.request
+        self._handle_request(exchange, exchange.request.request)
+
+    def _handle_request(self, exchange: Exchange, request: GroupRequest[Any]) -> None:
         context = self.world.observer.on_request(self, request)
 
         def respond(result: Any) -> None:
@@ -128,6 +167,10 @@ class GroupServer(CoordinatorServer):
             self.broker.world.network.answer(exchange, GroupAnswer(result))
 
         self.machine.handle(request, respond)
+
+    def ask(self, request: CoordinatorRequest[A], respond: Callable[[A], None]) -> None:
+        """See ``CoordinatorService.ask``: the broker itself asks."""
+        self.tell(lambda: self.machine.handle(request, respond))
 
     # --- GroupLog ---
 
@@ -142,17 +185,16 @@ class GroupServer(CoordinatorServer):
         producer: VerifiedProducer | None = None,
     ) -> None:
         """See ``GroupLog.append``."""
-        assert producer is None, "no positions are part of transactions"
         encoded = [(encode_key(key), encode_value(value)) for key, value in records]
-        self.append_encoded(partition, term, encoded, respond, acks)
+        self.append_encoded(partition, term, encoded, respond, acks, producer)
 
     def on_appended(self, name: TopicPartition, term: int) -> None:
         """See ``CoordinatorServer.on_appended``."""
         self.world.observer.on_appended(self, name, term)
 
-    def new_loader(self) -> _Loader:
+    def new_loader(self) -> GroupReader:
         """See ``CoordinatorServer.new_loader``."""
-        return _Loader()
+        return GroupReader()
 
     def on_loaded(self, partition: int, term: int, content: Any, end: int) -> None:
         """See ``CoordinatorServer.on_loaded``."""
@@ -160,16 +202,3 @@ class GroupServer(CoordinatorServer):
         self.machine.on_loaded(partition, term, content)
         if is_awaited and content is not None:
             self.world.observer.on_loaded(self, partition, term, end)
-
-
-class _Loader:
-    """Passes batches to a ``GroupLoader``."""
-
-    def __init__(self) -> None:
-        self._loader = GroupLoader()
-
-    def add(self, header: BatchHeader, records: Iterable[KeyAndValue]) -> None:
-        self._loader.add_batch(header.base_offset, records)
-
-    def content(self) -> Any:
-        return self._loader.groups()

@@ -10,6 +10,7 @@ import random
 from collections.abc import Collection
 from contextlib import nullcontext
 from functools import partial
+from typing import NamedTuple
 
 from regent.core.controller import events
 from regent.core.controller.request_batch import MAX_REQUEST_BYTES
@@ -25,7 +26,7 @@ from regent.zk.codecs.znodes import TopicsZNode
 from regent.zk.stores.failure_store import ControllerFailuresZNode
 from tests.simulation.addresses import Addresses
 from tests.simulation.admins import Admins
-from tests.simulation.application_topics import TRANSACTION_TOPICS
+from tests.simulation.application_topics import APPLICATION_TOPICS, TRANSACTION_TOPICS
 from tests.simulation.bounds import Bounds
 from tests.simulation.broker import PlantedError, SimulatedBroker
 from tests.simulation.client_requests import ClientRequest, CoordinatorCall
@@ -82,10 +83,28 @@ from tests.simulation.records import past_all_guards
 from tests.simulation.situations import Situation
 from tests.simulation.tampering import Tampering
 from tests.simulation.transaction_server import TransactionWorld
-from tests.simulation.transactions import Transactions, transaction_world
+from tests.simulation.transactions import Transactions, positions_world, transaction_world
 from tests.support.fake_zookeeper import Call, Hook, Moment
 
 READS = ("get", "get_many", "children", "children_many")
+
+
+class _Worlds(NamedTuple):
+    """What the coordinators of all brokers share; None: there are none of these.
+
+    ``positions``: of group coordinators without consumers, for transactions.
+    """
+
+    groups: GroupWorld | None
+    transactions: TransactionWorld | None
+    positions: GroupWorld | None
+
+    @classmethod
+    def draw(cls, seed: int) -> _Worlds:
+        """Return those of one history."""
+        groups, transactions = group_world(seed), transaction_world(seed)
+        has_positions = transactions is not None and groups is None
+        return cls(groups, transactions, positions_world(seed) if has_positions else None)
 
 
 class Simulation:
@@ -105,8 +124,15 @@ class Simulation:
         self._is_calm = draw < CALM_PROBABILITY  # no broker ends at all
         self._keeps_controllers = draw < KEPT_CONTROLLERS_PROBABILITY
         disk_for = self._files.make if self._files is not None else Disk
-        groups, transactions = group_world(seed), transaction_world(seed)
-        self.cluster = Cluster(0, self._settings, REPLICATION, disk_for, groups, transactions)
+        worlds = self._worlds = _Worlds.draw(seed)
+        self.cluster = Cluster(
+            0,
+            self._settings,
+            REPLICATION,
+            disk_for,
+            worlds.groups or worlds.positions,
+            worlds.transactions,
+        )
         self._ensemble = Ensemble(self.cluster.zookeeper, seed)
         self.cluster.hook_for = self._hook_for
         self.cluster.network.fate = self._fate
@@ -133,7 +159,7 @@ class Simulation:
         self.cluster.before_rest = self._before_rest
         self._configurations = Configurations(self.cluster, BROKERS, seed, self._note)
         self._damage = Damage(self.cluster, self.random, self._note)
-        self._applications = self._begin_applications(seed, groups, transactions)
+        self._applications = self._begin_applications(seed)
         self._add_removals_and_forgeries()
         self._faults = Menu(self.random)
         self._add_faults_of_the_world()
@@ -157,15 +183,14 @@ class Simulation:
             self._admins.menu.add_all(self._admins.mistakes)
         self._cut_off: set[str] = set()  # endpoints that no packet reaches
 
-    def _begin_applications(
-        self, seed: int, groups: GroupWorld | None, transactions: TransactionWorld | None
-    ) -> list[Groups | Transactions]:
+    def _begin_applications(self, seed: int) -> list[Groups | Transactions]:
+        groups, transactions, positions = self._worlds
         rest = seed, self.invariants, self._note
         found: list[Groups | Transactions] = []
         if groups is not None:
             found.append(Groups(self.cluster, groups, *rest))
         if transactions is not None:
-            found.append(Transactions(self.cluster, transactions, *rest))
+            found.append(Transactions(self.cluster, transactions, *rest, positions))
         return found
 
     def _add_removals_and_forgeries(self) -> None:
@@ -596,7 +621,7 @@ class Simulation:
         active = self.cluster.active_controllers
         names = set(self.cluster.zookeeper.children_of(TopicsZNode.PATH))
         names -= set(self.cluster.zookeeper.children_of(DeleteTopicsZNode.PATH))
-        names -= TRANSACTION_TOPICS
+        names -= TRANSACTION_TOPICS if self._worlds.positions is None else APPLICATION_TOPICS
         victims = [
             (broker, topic)
             for _, broker in sorted(self.cluster.brokers.items())

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
+from regent.core.coordinator.group.group_metadata_manager import GroupMetadataManager
+from regent.core.coordinator.group.group_offsets import CommittedOffset, GroupOffsets
 from regent.core.coordinator.transaction import transaction_marker_manager
 from regent.core.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from regent.core.coordinator.transaction.transaction_marker_manager import TransactionMarkerManager
@@ -161,16 +163,66 @@ def aborted_transactions_not_told() -> Any:
     return patch.object(DelayedConsumerFetch, "_read_log", of_all)
 
 
+# --- positions ------------------------------------------------------------------------------------
+
+
+def positions_counted_before_the_marker() -> Any:
+    """A position counts as soon as its record is replicated."""
+    put_transactional = GroupOffsets.put_transactional
+
+    def and_count(self: GroupOffsets, producer_id: int, offsets: Any, record_offset: int) -> None:
+        put_transactional(self, producer_id, offsets, record_offset)
+        for name, value in offsets.items():
+            self.put(name, CommittedOffset(record_offset, value, record_offset))
+
+    return patch.object(GroupOffsets, "put_transactional", and_count)
+
+
+def positions_of_aborted_transactions_counted() -> Any:
+    """The marker of an abort has the effect of a commit."""
+    complete = GroupOffsets.complete_transaction
+
+    def always(self: GroupOffsets, producer_id: int, offset: int, *, is_commit: bool) -> None:
+        complete(self, producer_id, offset, is_commit=True)
+
+    return patch.object(GroupOffsets, "complete_transaction", always)
+
+
+def open_positions_lost_with_their_coordinator() -> Any:
+    """A new coordinator does not know the positions of open transactions."""
+    load = GroupMetadataManager._load
+
+    def without_open(self: GroupMetadataManager, group_id: str, partition: int, group: Any) -> Any:
+        group.transactional.clear()
+        return load(self, group_id, partition, group)
+
+    return patch.object(GroupMetadataManager, "_load", without_open)
+
+
+def deletions_before_late_markers_forgotten() -> Any:
+    """A position counts that was deleted between the marker and what the marker does."""
+    complete = GroupOffsets.complete_transaction
+
+    def at_the_end(self: GroupOffsets, producer_id: int, _: int, *, is_commit: bool) -> None:
+        complete(self, producer_id, 2**62, is_commit=is_commit)
+
+    return patch.object(GroupOffsets, "complete_transaction", at_the_end)
+
+
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     fenced_producers_accepted: 298,
     epochs_given_before_the_abort: 16,
-    timed_out_producers_not_fenced: 2_131,
-    transactions_never_time_out: 298,
-    ends_told_before_they_are_decided: 1_188,
-    failed_decisions_carried_out: 241,
+    timed_out_producers_not_fenced: 1_394,
+    transactions_never_time_out: 86,
+    ends_told_before_they_are_decided: 1_560,
+    failed_decisions_carried_out: 104,
     decisions_lost_with_their_coordinator: 298,
-    refused_markers_dropped: 353,
-    complete_with_the_first_marker: 353,
+    refused_markers_dropped: 331,
+    complete_with_the_first_marker: 401,
     markers_count_before_they_are_replicated: 365,
-    aborted_transactions_not_told: 104,
+    aborted_transactions_not_told: 86,
+    positions_counted_before_the_marker: 1_394,
+    positions_of_aborted_transactions_counted: 1_287,
+    open_positions_lost_with_their_coordinator: 12_211,
+    deletions_before_late_markers_forgotten: 3_886,
 }

@@ -1,10 +1,10 @@
 """Check the transactions: all or nothing, as it was told, and only by the present producer. T1–T8.
 
-T1: a transaction is committed in all of its partitions, or in none. T2: readers of committed
-records see nothing else. T3: they do not pass an open transaction. T4: what is told stays, and only
-what was asked for is committed. T5: epochs of a producer never go back, none is given twice, and a
-fenced producer writes nothing. T6: nothing is written after the end. T7: nothing stays open.
-T8: readers can tell what was aborted.
+T1: a transaction, with its positions, is committed in all of its partitions, or in none. T2:
+readers of committed records see nothing else. T3: they do not pass an open transaction. T4: what is
+told stays, and only what was asked for is committed. T5: epochs of a producer never go back, none
+is given twice, and a fenced producer writes nothing. T6: nothing is written after the end. T7:
+nothing stays open. T8: readers can tell what was aborted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from regent.core.admin.topic_validation import TRANSACTION_STATE_TOPIC
+from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from regent.core.coordinator.group.group_records import OffsetKey, decode_key, decode_offset
 from regent.core.coordinator.transaction.transaction_records import (
     decode_transaction,
     decode_transaction_key,
@@ -38,10 +39,12 @@ from tests.simulation.transaction_server import (
 )
 from tests.simulation.transactional_producers import ProducerObserver, Transaction
 from tests.support.memory_logs import StoredBatch
-from tests.support.record_batches import CONTROL_MASK, records_of, values_of
+from tests.support.record_batches import CONTROL_MASK, TRANSACTIONAL_MASK, Record, records_of
 from tests.support.record_checks import headers_of
 from tests.support.transactions_in_memory import marker_of, transactions_of
 
+_WRITTEN = (LEDGER, GROUP_METADATA_TOPIC)
+"""The topics to which transactions write."""
 EVERYTHING = 2**31 - 1
 MAX_TRANSACTIONS = 40  # of a history, to bound its duration
 
@@ -154,7 +157,7 @@ class TransactionHistory(TransactionObserver, ProducerObserver):
         written: Iterable[tuple[str, ProducerIdAndEpoch]] = ()
         if topic == TRANSACTION_STATE_TOPIC:
             written = _states_of(batch.data)
-        elif topic == LEDGER:
+        elif topic in _WRITTEN:
             ((_, header),) = headers_of(batch.data)
             producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
             found = [self._found[number] for number in _numbers_of(batch.data)]
@@ -166,7 +169,7 @@ class TransactionHistory(TransactionObserver, ProducerObserver):
         topic = known.key.name.topic
         if topic == TRANSACTION_STATE_TOPIC and not self.is_excused(known.key.name):
             self._check_not_late(known, batch)
-        elif topic == LEDGER:
+        elif topic in _WRITTEN:
             partition = self._partitions.setdefault(known.key, LedgerPartition())
             partition.is_lost |= batch.base_offset <= partition.end
             if not partition.is_lost and not self.is_excused(known.key.name):
@@ -185,6 +188,8 @@ class TransactionHistory(TransactionObserver, ProducerObserver):
     ) -> None:
         name = known.key.name
         ((_, header),) = headers_of(batch.data)
+        if header.producer_id < 0:
+            return  # it is of a group, and of no transaction
         where = f"{name}, {batch.base_offset}: {header.producer_id, header.producer_epoch}"
         before = partition.epochs.get(header.producer_id, -1)
         assert header.producer_epoch >= before, f"EpochsGrow: {where}, after {before}"
@@ -197,12 +202,12 @@ class TransactionHistory(TransactionObserver, ProducerObserver):
             return
         if not any(self._is_doubtful(self._found[n], name) for n in _numbers_of(batch.data)):
             self._check_not_late(known, batch)
-        values = values_of(batch.data)
+        values = set(_values_of(batch.data))
         for number in _numbers_of(batch.data):
             found = self._found[number]
             assert name not in found.closed, f"NothingAfterTheEnd: {where}: {values}: {found}"
             partition.open.setdefault(header.producer_id, set()).add(number)
-            found.values.setdefault(name, set()).update(v for v in values if v is not None)
+            found.values.setdefault(name, set()).update(values)
 
     def _on_end(self, found: Found, name: TopicPartition, *, is_commit: bool) -> None:
         transaction = found.transaction
@@ -255,7 +260,7 @@ class TransactionHistory(TransactionObserver, ProducerObserver):
             for offset in range(t.first_offset, t.marker_offset)
         }
         wanted = [
-            record.value
+            record
             for _, header, batch in _batches_of(data)
             if not header.attributes & CONTROL_MASK
             for record in records_of(batch)
@@ -269,11 +274,11 @@ class TransactionHistory(TransactionObserver, ProducerObserver):
         """Check a partition of a cluster at rest: what readers see is what was committed."""
         if self.is_excused(name):
             return
-        seen: list[bytes | None] = []
+        seen: list[bytes] = []
         offset = leader.disk.log(name).log_start_offset
         while (outcome := _read(leader, name, offset)).records.size:
             data = bytes(outcome.records.read())
-            seen += visible(data, outcome.aborted)
+            seen += filter(None, map(_value_of, visible(data, outcome.aborted)))
             offset = records_of(data)[-1].offset + 1
         where = f"{name}, led by {leader.broker_id}"
         assert outcome.last_stable_offset == outcome.high_watermark, f"NothingHangs: {where}"
@@ -291,10 +296,21 @@ class TransactionHistory(TransactionObserver, ProducerObserver):
 
 def _numbers_of(data: bytes) -> Iterable[int]:
     """Return the transactions that the records of a batch belong to."""
+    return {int(value.partition(b".")[0]) for value in _values_of(data)}
+
+
+def _values_of(data: bytes) -> Iterator[bytes]:
+    """Yield what transactions wrote in a batch: the values of records, or of positions."""
     ((_, header),) = headers_of(data)
-    if header.attributes & CONTROL_MASK:
-        return ()
-    return {int(value.partition(b".")[0]) for value in values_of(data) if value is not None}
+    if header.attributes & TRANSACTIONAL_MASK and not header.attributes & CONTROL_MASK:
+        yield from filter(None, map(_value_of, records_of(data)))
+
+
+def _value_of(record: Record) -> bytes | None:
+    if record.key is None or record.value is None:
+        return record.value
+    key = decode_key(record.key)
+    return decode_offset(record.value).metadata.encode() if isinstance(key, OffsetKey) else None
 
 
 def _states_of(data: bytes) -> Iterator[tuple[str, ProducerIdAndEpoch]]:
@@ -312,8 +328,8 @@ def _batches_of(data: bytes) -> Iterator[tuple[int, Any, bytes]]:
         yield position, header, data[position : position + header.size]
 
 
-def visible(data: bytes, aborted: Sequence[AbortedTransactionStart]) -> Iterator[bytes | None]:
-    """Yield the values that a reader of committed records sees, as the Java client does."""
+def visible(data: bytes, aborted: Sequence[AbortedTransactionStart]) -> Iterator[Record]:
+    """Yield the records that a reader of committed records sees, as the Java client does."""
     waiting = deque(sorted(aborted, key=lambda start: start.first_offset))
     skipped: set[int] = set()
     for _, header, batch in _batches_of(data):
@@ -324,7 +340,7 @@ def visible(data: bytes, aborted: Sequence[AbortedTransactionStart]) -> Iterator
             if marker is not None and not marker[0]:
                 skipped.discard(header.producer_id)
         elif header.producer_id not in skipped:
-            yield from values_of(batch)
+            yield from records_of(batch)
 
 
 def _read(leader: SimulatedBroker, name: TopicPartition, offset: int) -> ConsumedPartition:

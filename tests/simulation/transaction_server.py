@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from regent.broker.internal_topics import deleted_partitions
 from regent.core.admin.topic_validation import TRANSACTION_STATE_TOPIC
+from regent.core.coordinator.transaction.marker_receiver import MarkerReceiver
 from regent.core.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from regent.core.coordinator.transaction.transaction_records import (
     EncodedRecord,
@@ -214,7 +215,7 @@ class TransactionServer(CoordinatorServer):
             answered(answer.results if isinstance(answer, WriteMarkersResponse) else None)
 
         if broker_id == self.broker.broker_id:
-            self._write_markers(markers, answered)
+            self._receive_markers(markers, answered)
         else:
             self._ask(broker_id, WriteMarkersRequest(tuple(markers)), received)
 
@@ -246,8 +247,9 @@ class TransactionServer(CoordinatorServer):
         answer = partial(self.broker.world.network.answer, exchange)
         match exchange.request:
             case WriteMarkersRequest(markers):
-                self._write_markers(
-                    markers, lambda results: answer(WriteMarkersResponse(Errors.NONE, results))
+                self._receive_markers(
+                    markers,
+                    lambda results: answer(WriteMarkersResponse(Errors.NONE, tuple(results))),
                 )
             case VerifyPartitionsRequest(transaction):
                 self.tell(
@@ -258,10 +260,15 @@ class TransactionServer(CoordinatorServer):
             case _:
                 raise AssertionError(f"not of another coordinator: {exchange.request}")
 
-    def _write_markers(
-        self,
-        markers: Sequence[TxnMarker],
-        respond: Callable[[tuple[TxnMarkerResult, ...]], None],
+    def _receive_markers(
+        self, markers: Sequence[TxnMarker], respond: Callable[[Sequence[TxnMarkerResult]], None]
+    ) -> None:
+        groups = self.broker.groups
+        target = self if groups is None else MarkerReceiver(self, groups)
+        target.write_markers(markers, respond)
+
+    def write_markers(
+        self, markers: Sequence[TxnMarker], respond: Callable[[Sequence[TxnMarkerResult]], None]
     ) -> None:
         """Append markers as ``actors.transaction_markers`` does; respond when all are committed."""
         results: dict[int, TxnMarkerResult] = {}

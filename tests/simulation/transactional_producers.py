@@ -10,7 +10,7 @@ may stall as a whole, die, or come back.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
@@ -18,7 +18,12 @@ from typing import Any, NamedTuple
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.client import ACKS_ALL
-from regent.core.protocol.groups import ProducerIdAndEpoch
+from regent.core.protocol.groups import (
+    CommitOffsets,
+    OffsetAndMetadata,
+    ProducerIdAndEpoch,
+    VerifiedProducer,
+)
 from regent.core.protocol.transactions import (
     AddPartitionsToTxn,
     EndTxn,
@@ -27,7 +32,12 @@ from regent.core.protocol.transactions import (
     TransactionRequest,
 )
 from tests.simulation.application_topics import LEDGER
-from tests.simulation.client_requests import ProduceRequest, ProduceResponse, TransactionCall
+from tests.simulation.client_requests import (
+    GroupAnswer,
+    GroupCall,
+    ProduceRequest,
+    ProduceResponse,
+)
 from tests.simulation.coordinators import Coordinators
 from tests.simulation.network import AnswerBody, Exchange
 from tests.support.transactional_batches import in_transaction
@@ -55,6 +65,9 @@ ABORTABLE = FATAL | {
     Errors.UNKNOWN_PRODUCER_ID,
 }
 
+APPLICATION = "application"
+"""The group whose positions are committed in transactions."""
+
 
 class Add(NamedTuple):
     """Make partitions part of the transaction."""
@@ -69,6 +82,14 @@ class Send(NamedTuple):
     values: tuple[bytes, ...]
 
 
+class Commit(NamedTuple):
+    """Commit a position of the application, whose group is in a partition."""
+
+    name: TopicPartition
+    topic_partition: TopicPartition
+    value: bytes  # in its metadata
+
+
 @dataclass(slots=True, eq=False)
 class Transaction:
     """What its producer knows. ``answered``: whether it is committed; None: it was not told.
@@ -79,7 +100,7 @@ class Transaction:
     number: int
     transactional_id: str
     producer: ProducerIdAndEpoch
-    steps: deque[Add | Send]
+    steps: deque[Add | Send | Commit]
     is_commit: bool = True
     asks_commit: bool = False
     has_partitions: bool = False
@@ -92,7 +113,7 @@ class Phase(Enum):
 
     INIT = "gets an epoch"
     IDLE = "may begin a transaction"
-    OPEN = "adds partitions and sends records"
+    OPEN = "adds partitions, sends records and commits positions"
     ENDING = "commits or aborts"
 
 
@@ -152,11 +173,11 @@ class TransactionalProducer:
             self._go_on()
         elif self._has_no_answer(waiting):
             waiting.give_up()
-            if isinstance(waiting.request, TransactionCall):
+            if isinstance(waiting.request, ProduceRequest):
+                self._on_refused_batch()
+            else:
                 self.coordinators.cluster.network.drop_request(waiting)
                 self._coordinator = None
-            else:
-                self._on_refused_batch()
             self._go_on()
 
     def _has_no_answer(self, waiting: Exchange) -> bool:
@@ -247,8 +268,10 @@ class TransactionalProducer:
             self._end()
         elif isinstance(step, Add):
             self._add(step, self.transaction)
-        else:
+        elif isinstance(step, Send):
             self._send(step, self.transaction)
+        else:
+            self._commit(step, self.transaction)
 
     def _add(self, step: Add, transaction: Transaction) -> None:
         def on_answer(errors: Mapping[TopicPartition, Errors]) -> None:
@@ -284,15 +307,9 @@ class TransactionalProducer:
             error = answer.outcome.error_code
             if error is Errors.NONE:
                 self._sequences[step.name] = sequence + len(step.values)
-                transaction.acknowledged.setdefault(step.name, set()).update(step.values)
-                transaction.steps.popleft()
-                self._go_on_soon()
-                return
-            self.note("  producer %d at %s: %s", self.number, step.name, error.name)
-            if error in ABORTABLE:
-                self._give_up()
+                self._on_written(step.name, step.values, transaction)
             else:
-                self._on_refused_batch()
+                self._on_refused(step.name, error)
 
         request = ProduceRequest(step.name, ACKS_ALL, data, self.transactional_id)
         exchange = cluster.network.ask(self, leader.client_endpoint, request, on_answer)
@@ -300,6 +317,44 @@ class TransactionalProducer:
         if not exchange.is_over and self.coordinators.dice.random() < IMPATIENCE_PROBABILITY:
             exchange.give_up()
             self._give_up()
+
+    def _commit(self, step: Commit, transaction: Transaction) -> None:
+        cluster = self.coordinators.cluster
+        found = self.coordinators.leader(step.name)
+        if found is None:
+            return
+        position = OffsetAndMetadata(transaction.number, metadata=step.value.decode())
+        commit = CommitOffsets(
+            APPLICATION,
+            {step.topic_partition: position},
+            producer=VerifiedProducer(*transaction.producer),
+        )
+
+        def on_answer(answer: AnswerBody) -> None:
+            assert isinstance(answer, GroupAnswer)
+            error = answer.result[step.topic_partition]
+            if error is Errors.NONE:
+                self._on_written(step.name, (step.value,), transaction)
+            else:
+                self._on_refused(step.name, error)
+
+        call = GroupCall(commit, self.transactional_id)
+        endpoint = cluster.brokers[found].client_endpoint
+        self._await(cluster.network.ask(self, endpoint, call, on_answer))
+
+    def _on_written(
+        self, name: TopicPartition, values: Iterable[bytes], transaction: Transaction
+    ) -> None:
+        transaction.acknowledged.setdefault(name, set()).update(values)
+        transaction.steps.popleft()
+        self._go_on_soon()
+
+    def _on_refused(self, name: TopicPartition, error: Errors) -> None:
+        self.note("  producer %d at %s: %s", self.number, name, error.name)
+        if error in ABORTABLE:
+            self._give_up()
+        else:
+            self._on_refused_batch()
 
     def _on_refused_batch(self) -> None:
         """A batch was not acknowledged: it is sent again, or given up."""

@@ -216,6 +216,18 @@ def test_a_deletion_and_the_marker_of_a_transaction_take_effect_in_the_order_of_
     assert broker.fetch().offset == (-1 if is_marker_first else 2)
 
 
+def test_a_marker_is_sent_again_while_the_log_is_read():
+    """The log may have been read up to the marker, and the coordinator not know it yet."""
+    broker = Broker()
+    broker.coordinator.manager.on_elected(0, 0, 0)
+    ended = CompleteTransactions((CompletedTransaction(0, 7, 3, is_commit=True),))
+    answers: list[Errors] = []
+    broker.coordinator.handle(ended, answers.extend)
+    broker.coordinator.on_loaded(0, 0, {})
+    broker.coordinator.handle(ended, answers.extend)
+    assert answers == [Errors.COORDINATOR_LOAD_IN_PROGRESS, Errors.NONE]
+
+
 def test_a_leader_that_sends_another_assignment_does_not_replace_the_one_that_is_stored():
     """With the defect, seed 495: after a failover members had other partitions."""
     broker = Broker()
