@@ -109,6 +109,15 @@ class CommittedRecords:
     ) -> None:
         """The high watermark of a leader passed a batch."""
         known = self.committed.get(batch.base_offset)
+        replaced_in = self.committed_in.get(batch.base_offset, -1)
+        if known is not None and leader_epoch < replaced_in:
+            # A leader from before an unclean election does not know of it yet.
+            assert self.is_covered(leader_epoch, replaced_in), (
+                f"CommittedStays: {self.key.name}: {_shown(known)} was committed in epoch"
+                f" {replaced_in}, and broker {broker_id} commits {_shown(batch)} in {leader_epoch}"
+            )
+            self._lost.append((replaced_in, batch))
+            return
         if known is not None:
             assert self.is_covered(known.leader_epoch, leader_epoch), (
                 f"CommittedStays: {self.key.name}: {_shown(known)} was committed, and broker"
