@@ -116,6 +116,8 @@ class ReassignmentElections:
             # A superseded reassignment may have deleted some: they are created again first.
             exists = self._context.replica_exists
             return all(exists(r, topic_partition) for r in assignment.replicas)
+        if self._context.partition_leadership_info(topic_partition) is None:
+            return False  # the state could not be read before: the ISR could not be changed
         return isinstance(state, LeaderIsrAndControllerEpoch) and is_reassignment_complete(
             state.leader_and_isr, partition_replicas(self._context, topic_partition)
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from regent.core.controller.reassignment.reassignment_elections import ReassignmentElections
-from regent.core.controller.states import ReplicaState
+from regent.core.controller.states import PartitionState, ReplicaState
+from regent.core.model import ReplicaAssignment
 from tests.support.controller_parts import T0, Candidate, ControllerParts, Tree
 
 
@@ -30,3 +31,18 @@ def test_a_new_leader_epoch_keeps_the_leader_in_the_isr_although_its_replica_was
     parts.put_replica_state(T0, 1, ReplicaState.NON_EXISTENT)
     ReassignmentElections(parts.services, parts.partitions).begin_epoch([T0])
     assert parts.leads(T0) == (1, (1, 2), 1)
+
+
+def test_a_reassignment_is_not_complete_while_the_controller_does_not_know_the_leader() -> None:
+    """Its state became readable just now: no leader epoch could begin (seed 56018700)."""
+    parts = ControllerParts((1, 2))
+    parts.assign(T0, ReplicaAssignment((1, 2), (), (2,)), PartitionState.ONLINE)
+    parts.put_state(T0, 1, (1, 2))
+    for replica in (1, 2):
+        parts.put_replica_state(T0, replica, ReplicaState.ONLINE)
+    elections = ReassignmentElections(parts.services, parts.partitions)
+    assert elections.complete([T0]) == []
+    state = parts.state(T0)
+    assert state is not None
+    parts.context.put_partition_leadership_info(T0, state)
+    assert elections.complete([T0]) == [T0]
