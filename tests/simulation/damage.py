@@ -66,15 +66,19 @@ class Damage:
     def restore_lost_records(self) -> set[BrokerId] | None:
         """Restore the damaged logs of partitions without a complete in-sync replica.
 
-        A suspect replica may have lost anything, so a partition without a leader may wait for a
-        damaged log. Return the brokers that must restart because their logs are out of service.
-        None: there was nothing to restore.
+        Also those with damage in a segment that a truncation has made active again: no verification
+        finds it before the next segment begins, only a reader. A suspect replica may have lost
+        anything, so a partition without a leader may wait for a damaged log.
+
+        Return the brokers that must restart because their logs are out of service. None: there was
+        nothing to restore.
         """
         damaged = [
             (broker_id, name)
             for broker_id, broker in sorted(self._cluster.brokers.items())
             for name in sorted(broker.disk.damaged_logs())
-            if all(other.damaged for other in self._copies_in_sync(name, are_sound=True))
+            if _has_hidden_damage(broker.disk.get(name))
+            or all(other.damaged for other in self._copies_in_sync(name, are_sound=True))
         ]
         restarted: set[BrokerId] = set()
         for broker_id, name in damaged:
@@ -94,3 +98,13 @@ class Damage:
             disks = [disk for disk in disks if disk.suspects().end_of(name) is None]
         logs = (disk.get(name) for disk in disks)
         return [log for log in logs if log is not None]
+
+
+def _has_hidden_damage(log: SimulatedLog | None) -> bool:
+    """Whether a batch that can be read is damaged where damage is not looked for."""
+    if log is None or not log.damaged:
+        return False
+    verified = {batch.base_offset for batch in log.damageable}
+    start = log.log_start_offset
+    readable = {batch.base_offset for batch in log.batches if batch.last_offset >= start}
+    return bool((log.damaged & readable) - verified)
