@@ -359,6 +359,10 @@ class LeaderPartitions:
         elif error in _REJECTED:
             partition.proposal = None  # a follower that was not added is no longer awaited
             self.advance_high_watermarks((partition.topic_partition,), now_ms)
+            if len(row.new_isr) > len(partition.isr):
+                # A member that is out of sync may be the reason. Its removal must not wait for the
+                # next check, before which the follower may be proposed again.
+                self._shrink_isr(partition, now_ms)
         elif error not in _SUPERSEDED:
             self._proposals.submit(row)
 

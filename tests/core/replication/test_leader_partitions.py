@@ -254,6 +254,21 @@ def test_a_rejected_change_is_withdrawn_and_may_be_proposed_again(
     assert leader.proposals() == list(request.partitions)
 
 
+def test_a_member_that_is_out_of_sync_is_removed_when_a_follower_could_not_be_added(
+    leader: Broker,
+) -> None:
+    """With the defect, seed 57003806: the follower was proposed again before each check."""
+    leader.apply({T0: state(leader_epoch=2, isr=(1, 2), replicas=(1, 2, 3))})
+    leader.now_ms = LAG_MS + 1
+    leader.fetched_by(3, leader_epoch=2)
+    request = leader.send()
+    assert [row.new_isr for row in request.partitions] == [(1, 2, 3)]
+    leader.manager.shrink_isrs(leader.now_ms)
+    leader.answer(request, refused(request.partitions[0], Errors.INELIGIBLE_REPLICA))
+    leader.fetched_by(3, leader_epoch=2)
+    assert [row.new_isr for row in leader.proposals()] == [(1,)]
+
+
 def test_an_outdated_partition_epoch_is_replaced_by_the_controllers_state(
     leader: Broker,
 ) -> None:
