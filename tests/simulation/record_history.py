@@ -69,7 +69,9 @@ class RecordHistory(RecordObserver):
         """Return the records of a log; None for a topic without an id."""
         if log.topic_id is None:
             return None
-        key = LogKey(log.topic_partition, log.topic_id)
+        return self._records_of(LogKey(log.topic_partition, log.topic_id))
+
+    def _records_of(self, key: LogKey) -> CommittedRecords:
         known = self._known.get(key)
         if known is None:
             is_doomed = key.name.topic in self._doomed
@@ -84,8 +86,7 @@ class RecordHistory(RecordObserver):
 
     def on_unclean_election(self, name: TopicPartition, topic_id: str, leader_epoch: int) -> None:
         """A leader was elected that was not in the ISR."""
-        key = LogKey(name, topic_id)
-        self._known.setdefault(key, CommittedRecords(key)).unclean_epochs.append(leader_epoch)
+        self._records_of(LogKey(name, topic_id)).unclean_epochs.append(leader_epoch)
 
     def on_deletion_requested(self, topic: str) -> None:
         """A topic is queued for deletion: brokers may delete its logs now."""
