@@ -51,6 +51,9 @@ class CommittedRecords:
     _written: dict[Position, tuple[StoredBatch, Position | None]] = field(default_factory=dict)
     # The last sequence number of a producer in each of its epochs, and its offset.
     _last_sequences: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    # Producers that wrote to an earlier topic of this name before. They do not know which of their
+    # batches are in which topic, and write them again in a new epoch.
+    _came_from_earlier_topics: set[int] = field(default_factory=set)
     _places: dict[bytes | None, int] = field(
         default_factory=dict
     )  # of records of idempotent producers
@@ -140,6 +143,10 @@ class CommittedRecords:
         last = self._last_sequences.get(producer, (-1, -1))
         assert header.base_sequence > last[0], f"OnceAndInOrder: {where}, {last[0]} is at {last[1]}"
         self._last_sequences[producer] = header.base_sequence, batch.base_offset
+        if last[0] < 0 < header.base_sequence:
+            self._came_from_earlier_topics.add(header.producer_id)
+        if header.producer_id in self._came_from_earlier_topics:
+            return
         for value in values_of(batch.data):  # in all producer epochs: a value is written once
             place = self._places.setdefault(value, batch.base_offset)
             assert place == batch.base_offset, f"OnceAndInOrder: {where}: {value!r} is at {place}"
