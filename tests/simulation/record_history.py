@@ -54,6 +54,8 @@ class RecordHistory(RecordObserver):
         self.on_committed_batch: Callable[[CommittedRecords, StoredBatch], None]
         self.on_committed_batch = lambda known, batch: None
         self.on_read: OnRead = lambda broker, request, name, outcome, log: None
+        # Given to two producers, because the log of their coordinator has lost records.
+        self.producers_given_again: set[tuple[int, int]] = set()
         # State before the request that is being handled.
         self._full_at: int | None = None
         self._proposals: dict[tuple[SimulatedBroker, TopicPartition], object] = {}
@@ -393,7 +395,7 @@ class RecordHistory(RecordObserver):
         where = f"broker {broker.broker_id} acknowledges {request.name} {outcome}"
         assert log is not None, where
         known = self.of(log)
-        if known is None or known.is_tainted:
+        if known is None or known.is_tainted or self._is_given_again(request.batch):
             return
         leader_epoch = broker.replica_manager.partitions[request.name].leader_epoch
         batch = known.committed_at(outcome.base_offset, leader_epoch)
@@ -403,6 +405,13 @@ class RecordHistory(RecordObserver):
         holders = max(holders, known.holders[outcome.base_offset])  # some may have left since
         enough = log.config.min_insync_replicas
         assert holders >= enough, f"AckedByMinIsr: {where}, and {holders} have or had it"
+
+    def _is_given_again(self, batch: bytes) -> bool:
+        """Whether another producer with the same id and epoch may have written this sequence."""
+        return any(
+            (header.producer_id, header.producer_epoch) in self.producers_given_again
+            for _, header in headers_of(batch)
+        )
 
     def _holders(
         self, name: TopicPartition, topic_id: str | None, batch: StoredBatch

@@ -144,6 +144,8 @@ class TransactionHistory(TransactionObserver, ProducerObserver):
         is_excused = self.is_excused(self._state_partition(name))
         assert is_new or is_excused, f"EpochsAreGivenOnce: {name}: {producer}, after {given}"
         given.append(producer)
+        if not is_new:
+            self._records.producers_given_again.add((result.producer_id, result.producer_epoch))
 
     def _is_fenced(self, transactional_id: str, producer: ProducerIdAndEpoch) -> bool:
         given = self._given.get(transactional_id, [])
