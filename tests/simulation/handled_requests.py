@@ -52,6 +52,12 @@ class HandledRequests:
         self._leader_epochs: dict[tuple[SimulatedBroker, TopicPartition, str | None], int] = {}
         self._snapshots: dict[SimulatedBroker, object] = {}
 
+    def on_directory_lost(self, broker_id: BrokerId) -> None:
+        """A broker starts without a directory that may have noted the highest controller epoch."""
+        if broker_id in self._controller_epochs:
+            noted = self._cluster.disks[broker_id].seen.controller_epoch
+            self._controller_epochs[broker_id] = min(self._controller_epochs[broker_id], noted)
+
     def handle_control_request(
         self, broker: SimulatedBroker, exchange: Exchange
     ) -> ControlResponse:

@@ -24,7 +24,7 @@ class Invariants:
         self.history = LeadershipHistory(cluster, self.situations)
         self._terms = Terms(cluster, self.history)
         self._registrations = Registrations(cluster)
-        handled_requests = HandledRequests(cluster, self.history, self.situations)
+        self.handled_requests = HandledRequests(cluster, self.history, self.situations)
         self.records = RecordHistory(cluster, self.history, self.situations)
         self.history.on_deletion_requested = self.records.on_deletion_requested
         self.history.on_topic_lost = self.records.on_topic_lost
@@ -34,7 +34,7 @@ class Invariants:
         cluster.observe(self.records)
         cluster.network.on_sent = self.history.note_sent
         cluster.network.on_answered = Answers(cluster, self.history).check
-        cluster.handle_control_request = handled_requests.handle_control_request
+        cluster.handle_control_request = self.handled_requests.handle_control_request
         cluster.handle = Acceptance(cluster, self.history, self.situations).handle
         cluster.on_control_request = SentRequests(self.history).on_control_request
         cluster.after_step = self.check

@@ -414,6 +414,7 @@ class Simulation:
     def _boot(self, broker_id: BrokerId, *, port: int | None = None) -> SimulatedBroker:
         """Start a broker, which may find damaged logs when it opens them."""
         disk = self.cluster.disks[broker_id]
+        had_failed = disk.has_failed
         dice = self._boot_dice.random()
         being_deleted = set(self.cluster.zookeeper.children_of("/admin/delete_topics"))
         is_bad_moment = any(name.topic in being_deleted for name in disk.fragile())
@@ -429,6 +430,8 @@ class Simulation:
         self.cluster.disks[broker_id] = disk
         if self._faults_are_on:
             disk = self.cluster.disks[broker_id] = self._damage.change_files(disk)
+        if had_failed or disk.has_failed:
+            self.invariants.handled_requests.on_directory_lost(broker_id)
         disk.check_damaged_logs(lambda: self.random.random() < self._odds.refusal)
         return self.cluster.start(broker_id, port=port)
 
