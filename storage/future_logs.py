@@ -12,6 +12,7 @@ from pathlib import Path
 
 from regent.core.model import TopicPartition
 from regent.core.protocol.control import TopicId
+from regent.storage.file_errors import sync_path
 from regent.storage.log_contents import LogContents
 from regent.storage.log_deletion import rename_log
 from regent.storage.log_directory import LogDirectory
@@ -51,6 +52,7 @@ class FutureLogs:
         """
         with self._directory:
             self.found[topic_partition].rename(self._directory.path / str(topic_partition))
+            sync_path(self._directory.path)
         del self.found[topic_partition]
         self.completed.add(topic_partition)
 

@@ -314,10 +314,20 @@ def _take_back(topic_partition: TopicPartition, source: DirectoryLogs, moved: Pa
 
 
 def _promote(topic_partition: TopicPartition, target: DirectoryLogs) -> None:
-    """Give a future log the name of a current one."""
+    """Give a future log the name of a current one, and wait until that is on the disk.
+
+    Otherwise the log may have its former name after a loss of power. Then it is used only if the
+    other directory can be read: a current log might be there.
+    """
     future: UnifiedLog = target.futures.logs[topic_partition]
     path = target.directory.path / str(topic_partition)
     with target.directory:
         future.path.rename(path)
+        try:
+            sync_path(target.directory.path)
+        except StorageError:
+            with suppress(OSError):
+                path.rename(future.path)
+            raise
     future.move_to(path)
     target.logs[topic_partition] = target.futures.logs.pop(topic_partition)

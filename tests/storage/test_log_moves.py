@@ -674,6 +674,28 @@ def test_a_power_failure_in_the_exchange_keeps_what_was_flushed(
     assert values(log_of(logs)) == numbered(4, 10)
 
 
+def test_a_moved_log_is_in_use_after_a_power_failure_although_its_former_directory_is_lost(
+    two: Machine,
+):
+    """With the defect, seed 58015146: it had its former name again, and was not used."""
+    disk = DurableFiles()
+    with disk.watched():
+        host = Host(two, two.start())
+        fill(host.log, 10)
+        host.log.flush()
+        host.logs.checkpoint_recovery_points()
+        host.move()
+        host.finish()
+    first, second = two.directories
+    shutil.rmtree(first)
+    first.touch()
+    two.directories[1] = second.with_name(second.name + "+")
+    disk.restore(second, two.directories[1])
+    logs = two.start()
+    assert list(logs.hosted()) == [T0]
+    assert values(log_of(logs)) == numbered(0, 10)
+
+
 def test_a_log_that_was_killed_between_two_names_is_not_suspect(
     two: Machine, host: Host, monkeypatch: pytest.MonkeyPatch
 ):
