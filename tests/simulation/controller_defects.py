@@ -369,7 +369,9 @@ def dropped_events_without_a_new_term() -> Any:
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     waiting_shutdowns_not_answered: 355,
-    watches_armed_after_the_read: 140,
+    watches_armed_after_the_read: 281,
+    epoch_read_after_waking: 70,
+    dropped_events_without_a_new_term: 72,
     shutdowns_answered_at_once: 95,
     stale_answers_accepted: 50,
 }

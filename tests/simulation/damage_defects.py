@@ -170,5 +170,6 @@ def logs_of_lost_topics_deleted() -> Any:
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     unreadable_logs_taken_for_deleted: 180,
-    damaged_replicas_not_deleted: 2525,
+    damaged_replicas_not_deleted: 2835,
+    last_copies_go_out_of_service: 86,
 }

@@ -317,5 +317,5 @@ def late_copies_applied() -> Any:
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     state_that_exists_is_a_failure: 215,
-    deposed_controllers_stop_replicas: 112,
+    deposed_controllers_stop_replicas: 200,
 }

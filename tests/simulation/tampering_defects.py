@@ -148,7 +148,7 @@ def registrations_made_again_without_suspects() -> Any:
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     terms_unchecked: 830,
-    contested_topics_left_out: 6_009_810,
+    contested_topics_left_out: 6_009_910,
     undecodable_registrations_stay: 670,
     registrations_made_again_without_suspects: 2310,
     older_data_are_accepted: 452,
