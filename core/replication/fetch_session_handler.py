@@ -21,6 +21,7 @@ from regent.core.protocol.broker import (
     FetchTopic,
     ForgottenTopic,
 )
+from regent.core.protocol.control import TopicId
 from regent.core.replication.partition import Partition
 
 FIRST_BACKOFF_MS = 20
@@ -178,15 +179,13 @@ class FetchSessionHandler:
             self.on_change(topic_partition)
 
     def _topics(self, partitions: Iterable[Partition]) -> tuple[FetchTopic, ...]:
-        topics: dict[str, list[Partition]] = {}
+        """Group partitions by topic. Some may be of an earlier topic of the same name."""
+        topics: dict[tuple[str, TopicId | None], list[FetchPartition]] = {}
         for partition in partitions:
-            topics.setdefault(partition.topic_partition.topic, []).append(partition)
-        return tuple(
-            FetchTopic(
-                topic, rows[0].topic_id, tuple(self._held[p.topic_partition].row for p in rows)
-            )
-            for topic, rows in topics.items()
-        )
+            topic = partition.topic_partition.topic, partition.topic_id
+            row = self._held[partition.topic_partition].row
+            topics.setdefault(topic, []).append(row)
+        return tuple(FetchTopic(*topic, tuple(rows)) for topic, rows in topics.items())
 
 
 def _forgotten_topics(topic_partitions: Iterable[TopicPartition]) -> tuple[ForgottenTopic, ...]:

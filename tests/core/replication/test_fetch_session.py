@@ -9,7 +9,18 @@ from regent.core.model import TopicPartition
 from regent.core.protocol.broker import FetchRequest, FetchResponse
 from regent.core.replication import fetch_session_handler
 from regent.core.replication.partition import Role
-from tests.core.replication.stage import LAG_MS, SETTINGS, T0, T1, T2, Broker, accepted, state
+from tests.core.replication.stage import (
+    LAG_MS,
+    SETTINGS,
+    T0,
+    T1,
+    T2,
+    A,
+    B,
+    Broker,
+    accepted,
+    state,
+)
 
 EVERYBODY = {1: 100, 2: 100, 3: 100}
 BACKOFF_MS = SETTINGS.replica_fetch_backoff_ms
@@ -91,6 +102,17 @@ def test_the_first_fetch_lists_all_partitions_and_the_next_none() -> None:
         request, response = pair.fetch()
         assert (request.session_id, request.session_epoch) == (response.session_id, epoch)
         assert listed(request) == listed(response) == []
+
+
+def test_partitions_of_an_earlier_topic_of_the_same_name_are_listed_with_its_id() -> None:
+    """With the defect, seed 59010343: a replica copied the records of the earlier topic."""
+    pair = Pair()
+    pair.leader.apply({T0: state(1, 1, isr=(1, 2)), T1: state(1, 1, isr=(1, 2))}, id=A)
+    pair.follower.apply({T0: state(1, 1, isr=(1, 2))}, id=A)
+    pair.follower.apply({T1: state(1, 1, isr=(1, 2))}, id=B)
+    request, response = pair.fetch()
+    assert [(topic.topic_id, len(topic.partitions)) for topic in request.topics] == [(A, 1), (B, 1)]
+    assert errors(response) == {T0: Errors.NONE, T1: Errors.INCONSISTENT_TOPIC_ID}
 
 
 def test_a_fetch_lists_at_most_as_many_partitions_as_the_leader_accepts(
