@@ -178,7 +178,7 @@ class ControlResponses:
 
         After an error of the whole request the broker has deleted nothing. A response about an
         earlier topic of the same name, or about a replica that a reassignment removed, does not
-        count.
+        count. Neither does one about a replica that was asked again later.
         """
         if self._context.is_stale(event.broker_id, event.header):
             return
@@ -193,6 +193,9 @@ class ControlResponses:
                 for stop in topic.partition_states
                 if _deletes_for_ever(stop)
                 for topic_partition in (TopicPartition(topic.topic_name, stop.partition_index),)
+                if self._deletions.is_answer(
+                    PartitionAndReplica(topic_partition, event.broker_id), event.header.event_id
+                )
             },
         )
 

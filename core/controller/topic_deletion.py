@@ -41,11 +41,12 @@ MAX_ROUNDS = 5
 class _Deletion:
     """The progress of a started deletion. It repeats the states of the topic's replicas.
 
-    Invariant: ``asked`` are those of ``undeleted`` in DELETION_STARTED.
+    Invariant: ``asked`` are those of ``undeleted`` in DELETION_STARTED, with the id of the event in
+    which each was asked last.
     """
 
     undeleted: set[PartitionAndReplica]
-    asked: set[PartitionAndReplica] = field(default_factory=set)
+    asked: dict[PartitionAndReplica, int] = field(default_factory=dict)
 
 
 class TopicDeletions:
@@ -292,6 +293,15 @@ class TopicDeletions:
         self._lead_what_moves(topics)
         self._advance(topics)
 
+    def is_answer(self, replica: PartitionAndReplica, event_id: int) -> bool:
+        """Whether the answer to a request of an event tells that a replica is deleted now.
+
+        Since an earlier request its broker may have been told of the partition again, and have
+        created a log.
+        """
+        deletion = self._started(replica.topic_partition.topic)
+        return deletion is None or deletion.asked.get(replica, 0) <= event_id
+
     def on_stop_replica_response(
         self, broker_id: BrokerId, errors: Mapping[TopicPartition, Errors]
     ) -> None:
@@ -306,7 +316,7 @@ class TopicDeletions:
         self._replicas.handle_state_changes(deleted, ReplicaState.DELETION_SUCCESSFUL)
         for replica in deleted:
             deletion = self._deletions[replica.topic_partition.topic]
-            deletion.asked.discard(replica)
+            deletion.asked.pop(replica, None)
             deletion.undeleted.discard(replica)
         self._give_up(failed)
         if failed:
@@ -330,7 +340,7 @@ class TopicDeletions:
         for replica in replicas:
             deletion = self._started(replica.topic_partition.topic)
             if deletion is not None and replica in deletion.asked:
-                deletion.asked.discard(replica)
+                deletion.asked.pop(replica, None)
                 asked.append(replica)
         self._replicas.handle_state_changes(asked, ReplicaState.DELETION_INELIGIBLE)
 
@@ -381,7 +391,8 @@ class TopicDeletions:
         self._replicas.handle_state_changes(alive, ReplicaState.DELETION_STARTED)
         for replica in alive:
             if self._context.replica_state(replica) is ReplicaState.DELETION_STARTED:
-                self._deletions[replica.topic_partition.topic].asked.add(replica)
+                deletion = self._deletions[replica.topic_partition.topic]
+                deletion.asked[replica] = self._context.event_id
         self.mark_ineligible(_topics(dead), "replicas offline")
 
     def _stop(self, replicas: Iterable[PartitionAndReplica]) -> None:

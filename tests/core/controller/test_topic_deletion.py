@@ -508,6 +508,34 @@ def test_an_answer_may_contain_errors_of_some_partitions(parts: ControllerParts)
     assert left_of(parts, "foo") == []
 
 
+def test_an_answer_from_before_a_replica_was_asked_again_does_not_count(
+    parts: ControllerParts,
+) -> None:
+    """With the defect, seed 59011753: since it answered, its broker had created the log again."""
+    received: list[list[TopicDeletionStopReplicaResponseReceived]] = []
+    for event_id in (1, 2):
+        parts.context.event_id = event_id
+        request_deletion(parts, "foo")
+        received.append(
+            [
+                TopicDeletionStopReplicaResponseReceived(
+                    sent.broker_id, sent.header, sent.request, StopReplicaResponse(Errors.NONE)
+                )
+                for sent in parts.sent()
+                if isinstance(sent.request, StopReplicaRequest)
+            ]
+        )
+        if event_id == 1:
+            answer(parts, FOO, 1, 3)
+            answer(parts, FOO, 2, error=Errors.KAFKA_STORAGE_ERROR)
+    for event in received[0]:
+        parts.responses.on_stop_replica(event)
+    assert states(parts, FOO)[2] is STARTED
+    for event in received[1]:
+        parts.responses.on_stop_replica(event)
+    assert left_of(parts, "foo") == []
+
+
 def test_unexpected_answers_change_nothing(parts: ControllerParts) -> None:
     answer(parts, FOO, 1)
     answer(parts, [TopicPartition("absent", 0)], 1)
