@@ -103,9 +103,8 @@ class _Results:
         self, number: int, marker: TxnMarker, produced: Mapping[TopicPartition, ProducedPartition]
     ) -> None:
         outcomes = (
-            PartitionOutcome(*topic_partition, outcome.error_code, outcome.base_offset)
-            for topic_partition in marker.partitions
-            for outcome in (produced[topic_partition],)
+            PartitionOutcome(*name, produced[name].error_code, produced[name].base_offset)
+            for name in marker.partitions
         )
         self._results[number] = TxnMarkerResult(marker.producer_id, tuple(outcomes))
         with self._lock:
