@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from regent.actors.timer import monotonic_ms
@@ -17,27 +17,30 @@ MAX_CLIENTS: Final = 100
 
 
 class QuotaMetrics:
-    """The rates of clients that have a quota, and their quotas."""
+    """The rates of clients that have a quota, and their quotas.
 
-    def __init__(self, quotas: QuotaManagers) -> None:
+    ``now_ms`` is the clock that the rates are recorded with.
+    """
+
+    def __init__(self, quotas: QuotaManagers, now_ms: Callable[[], int] = monotonic_ms) -> None:
         self._quotas = quotas
+        self._now_ms = now_ms
 
     def collect(self) -> Iterable[Family]:
         """Yield every metric with its present value."""
-        quotas = self._quotas
-        yield from _metrics(
-            quotas.produce, "produce_byte_rate", "bytes of produce requests in a second"
-        )
-        yield from _metrics(quotas.fetch, "fetch_byte_rate", "bytes of fetched records in a second")
-        yield from _metrics(
-            quotas.request, "request_request_time", "percentage of the listener's thread"
-        )
+        quotas, now_ms = self._quotas, self._now_ms()
+        for manager, name, meaning in (
+            (quotas.produce, "produce_byte_rate", "bytes of produce requests in a second"),
+            (quotas.fetch, "fetch_byte_rate", "bytes of fetched records in a second"),
+            (quotas.request, "request_request_time", "percentage of the listener's thread"),
+        ):
+            yield from _metrics(manager, name, meaning, now_ms)
 
 
-def _metrics(manager: ClientQuotaManager, name: str, meaning: str) -> Iterable[Family]:
+def _metrics(manager: ClientQuotaManager, name: str, meaning: str, now_ms: int) -> Iterable[Family]:
     rate = gauge(f"kafka_server_{name}", f"{meaning}, of clients with a quota")
     limit = gauge(f"regent_{name}_limit", "the quota of the same")
-    share = {use: use.rate / use.limit for use in manager.uses(monotonic_ms())}
+    share = {use: use.rate / use.limit for use in manager.uses(now_ms)}
     for use in heapq.nlargest(MAX_CLIENTS, share, key=share.__getitem__):
         entity = entity_of(use.path)
         assert entity is not None

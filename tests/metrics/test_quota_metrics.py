@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from regent.actors.timer import monotonic_ms
 from regent.core.quota.client_quota_manager import QuotaClient
 from regent.core.quota.quota_config import QuotaConfig
 from regent.core.quota.quota_managers import QuotaManagers
 from regent.metrics.quota_metrics import MAX_CLIENTS, QuotaMetrics
 
+NOW_MS = 1_000_000
+
 
 def values(quotas: QuotaManagers) -> dict[str, float]:
     found: dict[str, float] = {}
-    for family in QuotaMetrics(quotas).collect():
+    for family in QuotaMetrics(quotas, lambda: NOW_MS).collect():
         found |= family.values()
     return found
 
@@ -24,9 +25,9 @@ def test_a_client_with_a_quota_has_its_rate_and_its_limit():
             "users/<default>": {"request_percentage": "50"},
         }
     )
-    client, now_ms = QuotaClient("ANONYMOUS", 'app "1"'), monotonic_ms()
-    quotas.produce.record(client, 5_000, now_ms)
-    quotas.request.record(client, 0, now_ms)
+    client = QuotaClient("ANONYMOUS", 'app "1"')
+    quotas.produce.record(client, 5_000, NOW_MS)
+    quotas.request.record(client, 0, NOW_MS)
     of_client = r'{user="",client_id="app \"1\""}'
     assert values(quotas) == {
         f"kafka_server_produce_byte_rate{of_client}": 500.0,
@@ -40,7 +41,7 @@ def test_only_those_who_use_most_of_their_quotas_are_shown():
     quotas = QuotaManagers(QuotaConfig())
     quotas.configure({"clients/<default>": {"consumer_byte_rate": "100"}})
     for number in range(MAX_CLIENTS + 10):
-        quotas.fetch.record(QuotaClient("u", f"c{number}"), number + 1, monotonic_ms())
+        quotas.fetch.record(QuotaClient("u", f"c{number}"), number + 1, NOW_MS)
     shown = values(quotas)
     assert len(shown) == 2 * MAX_CLIENTS
     assert 'kafka_server_fetch_byte_rate{user="",client_id="c9"}' not in shown
