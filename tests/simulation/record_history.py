@@ -399,6 +399,8 @@ class RecordHistory(RecordObserver):
             return
         leader_epoch = broker.replica_manager.partitions[request.name].leader_epoch
         batch = known.committed_at(outcome.base_offset, leader_epoch)
+        if batch is None and outcome.base_offset < log.log_start_offset:
+            return  # committed, deleted and acknowledged in one step
         assert batch is not None, f"AckedIsCommitted: {where}"
         assert values_of(batch.data) == values_of(request.batch), f"AckedIsCommitted: {where}"
         holders = len(self._holders(request.name, log.topic_id, batch))
