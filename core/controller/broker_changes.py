@@ -203,6 +203,8 @@ class BrokerChanges:
             self._context.replicas_on_offline_dirs.pop(broker_id, None)
             self._note_undeposed(broker_id)
         self._services.outbox.record("brokers %s: started", broker_ids)
+        if self._services.settings.isr_changes_through_zookeeper:
+            self._read_states_of(broker_ids)
         batch = self._services.new_batch()
         batch.add_update_metadata((), already_there)
         self._services.announce(batch)
@@ -214,6 +216,24 @@ class BrokerChanges:
         waiting = topics & self._context.topics_to_be_deleted
         if waiting:
             self._deletions.resume(waiting)
+
+    def _read_states_of(self, broker_ids: list[BrokerId]) -> None:
+        """Read again the states of what these brokers host: leaders write ISRs themselves.
+
+        The known ISR may lack members that a leader added and has not announced yet. A leader that
+        starts with it would commit records without them, and a suspect replica would be told that
+        it is outside the ISR. A state that an ACL hides is forgotten: nobody is told of it until it
+        can be read.
+        """
+        hosted = {r.topic_partition for r in self._context.replicas_on_brokers(broker_ids)}
+        known = [p for p in sorted(hosted) if self._context.partition_leadership_info(p)]
+        for topic_partition, state in self._services.store.read_partition_states(known).items():
+            if isinstance(state, UnreadableError):
+                self._context.forget_hidden_leadership(topic_partition)
+            elif not isinstance(state, BadDataError) and not self._context.is_of_newer_controller(
+                state
+            ):
+                self._context.put_partition_leadership_info(topic_partition, state)
 
     def _tell_newcomers(self, broker_ids: list[BrokerId]) -> None:
         """Send only these brokers the complete metadata and all that they host (KAFKA-7537)."""

@@ -355,6 +355,13 @@ class ControllerContext:
         self.refused_states.add(topic_partition)
         self.must_read_again = True
 
+    def forget_hidden_leadership(self, topic_partition: TopicPartition) -> None:
+        """Forget a state that an ACL hides and that may have changed since, as if a term began."""
+        self._lead(self._record(topic_partition), None)
+        self.put_partition_state(topic_partition, PartitionState.NEW)
+        self.unreadable_partitions.add(topic_partition)
+        self.must_read_again = True
+
     def is_of_newer_controller(self, leadership: LeaderIsrAndControllerEpoch) -> bool:
         """Whether a controller that was elected after this one wrote the state.
 

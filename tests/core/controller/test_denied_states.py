@@ -17,6 +17,7 @@ from regent.core.controller.events import (
     LeaderAndIsrResponseReceived,
     ReadAgain,
 )
+from regent.core.controller.services import ControllerSettings
 from regent.core.controller.states import PartitionState, ReplicaState
 from regent.core.errors import Errors
 from regent.core.model import (
@@ -49,6 +50,7 @@ from tests.support.controller_parts import (
 from tests.support.fake_zookeeper import FakeZooKeeperServer
 
 PATH = TopicPartitionStateZNode.path(T0)
+LEADERS_WRITE = ControllerSettings(isr_changes_through_zookeeper=True)
 SHORT = SuspectReplicas({T0: LogEnd(4, 7)})
 EMPTY = SuspectReplicas({T0: NO_LOG_END})
 suspects = pytest.mark.parametrize("found", [SHORT, EMPTY], ids=["short", "empty"])
@@ -125,6 +127,35 @@ def test_a_leader_that_failed_and_returns_suspect_is_not_sent_its_old_leadership
     assert leaders_sent(candidate.catch_up(), 1) == {NO_LEADER}
     allow(tree, candidate)
     assert tree.leads(T0) == (2, (2,), 6)
+
+
+def test_a_leader_that_restarts_is_not_sent_an_isr_that_it_may_have_changed(tree: Tree) -> None:
+    candidate = Candidate(tree, 3, LEADERS_WRITE)
+    tree.put_state(T0, 1, (1,), leader_epoch=5)
+    candidate.start()
+    tree.put_state(T0, 1, (1, 2), leader_epoch=5)
+    tree.server.deny(PATH)
+    tree.restart(1)
+    assert leaders_sent(candidate.catch_up(), 1) == set()
+    rows = leader_and_isr_rows(allow(tree, candidate))
+    assert tree.leads(T0) == (2, (2,), 6)
+    assert {rows[replica][T0].isr for replica in (1, 2)} == {(2,)}
+
+
+def test_a_suspect_replica_is_not_sent_an_isr_from_before_its_leader_added_it(tree: Tree) -> None:
+    candidate = Candidate(tree, 3, LEADERS_WRITE)
+    tree.put_state(T0, 1, (1,), leader_epoch=5)
+    candidate.start()
+    tree.put_state(T0, 1, (1, 2), leader_epoch=5)
+    tree.server.deny(PATH)
+    tree.unregister(2)
+    candidate.catch_up()
+    candidate.handle(ReadAgain(1))
+    tree.register(2, incarnation=2, suspects=SHORT)
+    assert leaders_sent(candidate.catch_up(), 2) == set(), "it would take itself for replaced"
+    rows = leader_and_isr_rows(allow(tree, candidate))
+    assert tree.leads(T0) == (1, (1,), 6)
+    assert rows[2][T0].isr == (1,)
 
 
 @suspects
