@@ -17,12 +17,12 @@ from regent.core.protocol.controller import (
 )
 from regent.core.replication.partition import Role
 from tests.simulation.broker import SimulatedBroker
-from tests.simulation.cluster import Cluster
+from tests.simulation.cluster import Cluster, short_settings
 from tests.simulation.leadership_history import Belief, LeadershipHistory
 from tests.simulation.network import AnswerBody, Exchange
 
 # The controller unmarks a broker that does not stop for some time after its first request.
-MARKED_FOR_MS = 6_000
+MARKED_FOR_MS = short_settings().controlled_shutdown_abandoned_ms
 
 
 class Answers:
