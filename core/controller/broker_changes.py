@@ -230,6 +230,8 @@ class BrokerChanges:
         for topic_partition, state in self._services.store.read_partition_states(known).items():
             if isinstance(state, UnreadableError):
                 self._context.forget_hidden_leadership(topic_partition)
+                # Brokers that know the partition are not told of its deletion otherwise.
+                self._context.full_withheld_from.update(self._context.registrations)
             elif not isinstance(state, BadDataError) and not self._context.is_of_newer_controller(
                 state
             ):

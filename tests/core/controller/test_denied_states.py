@@ -33,6 +33,7 @@ from regent.core.protocol.control import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     PartitionError,
+    UpdateMetadataRequest,
 )
 from regent.zk.codecs.admin_znodes import IsrChangeNotificationSequenceZNode
 from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicPartitionsZNode
@@ -45,6 +46,7 @@ from tests.support.controller_parts import (
     leader_and_isr_requests,
     leader_and_isr_rows,
     of_type,
+    requests,
     topic_id,
 )
 from tests.support.fake_zookeeper import FakeZooKeeperServer
@@ -137,9 +139,16 @@ def test_a_leader_that_restarts_is_not_sent_an_isr_that_it_may_have_changed(tree
     tree.server.deny(PATH)
     tree.restart(1)
     assert leaders_sent(candidate.catch_up(), 1) == set()
-    rows = leader_and_isr_rows(allow(tree, candidate))
+    effects = allow(tree, candidate)
+    rows = leader_and_isr_rows(effects)
     assert tree.leads(T0) == (2, (2,), 6)
     assert {rows[replica][T0].isr for replica in (1, 2)} == {(2,)}
+    told_all = [
+        (sent.broker_id, sent.request.is_full)
+        for sent in requests(effects)
+        if isinstance(sent.request, UpdateMetadataRequest)
+    ]
+    assert {(1, True), (2, True)} <= set(told_all), "a deleted partition would stay known"
 
 
 def test_a_suspect_replica_is_not_sent_an_isr_from_before_its_leader_added_it(tree: Tree) -> None:
