@@ -222,9 +222,10 @@ class FileDisk(LogManager):
             path.unlink()
             if has_its_data:
                 for name in self._homes:  # two logs of one partition would be unusable
-                    shutil.rmtree(hidden / str(name), ignore_errors=True)
+                    if (hidden / str(name)).exists():
+                        shutil.rmtree(hidden / str(name))
+                        machine.superseded.discard(name)
                 hidden.rename(path)
-                machine.superseded -= self._homes.keys()
             else:
                 shutil.rmtree(hidden)
                 machine.superseded.clear()

@@ -10,6 +10,7 @@ from pathlib import Path
 from regent.core.log_config import LogConfig
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.control import TopicId
+from regent.storage.log_names import log_of_directory
 from regent.storage.suspect_logs import SUSPECT_LOGS, boot_id
 from tests.support.durable_files import DurableFiles
 from tests.support.record_batches import TIMESTAMP_MS
@@ -21,9 +22,9 @@ class Machine:
     """State beyond the processes of one broker: its files, which data are flushed, its clocks.
 
     ``hidden`` are the unreadable directories and their present paths, ``hidden_ids`` the topic ids
-    of their logs. ``superseded`` are logs whose replica was created anew while they were hidden,
-    also after they return, until they are used. ``let_go`` closes what the present process has
-    open.
+    of their logs. ``superseded`` are stray logs, until they are used: their replica was created
+    anew while they were hidden, or a loss of power brought them back after their deletion.
+    ``let_go`` closes what the present process has open.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Machine:
     def lose_power(self) -> None:
         """Keep the flushed data, and perhaps more."""
         kind = self.dice.randrange(3)
+        known = self._logs()
         for directory, path in enumerate(self.directories):
             before = self.hidden.get(directory, path)
             after = before.with_name(f"{before.name}-after")
@@ -73,6 +75,11 @@ class Machine:
             after.rename(before)
             _forget_this_boot(before / SUSPECT_LOGS)
             self._durable.note_all(before)
+        self.superseded |= self._logs() - known  # as in Kafka, their new names were not flushed
+
+    def _logs(self) -> set[TopicPartition]:
+        paths = [self.hidden.get(directory, p) for directory, p in enumerate(self.directories)]
+        return {log for path in paths for p in path.iterdir() if (log := log_of_directory(p.name))}
 
 
 def _forget_this_boot(path: Path) -> None:
