@@ -186,7 +186,7 @@ class FakeZooKeeperServer:
                 session.connected = True
                 before, server = session.server, self.connect_to()
                 since = session.zxid_at_disconnect
-                while server.zxid < since:
+                while server.zxid < since and session.alive:  # else of data that are gone, perhaps
                     self._follow_one(server)
                 before.watches.move(session_id, server.watches)
                 session.server = server

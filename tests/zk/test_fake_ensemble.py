@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from regent.core.errors import SessionExpiredError
 from regent.zk.client.operations import Create, Delete, Refused, SetData, WatchEvent, ZkError
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from tests.support.zookeeper_replica import Replica
@@ -130,3 +131,15 @@ def test_watches_of_a_session_on_a_newer_server_fire_for_missed_changes(
     server.disconnect(watching.session_id)
     server.reconnect(watching.session_id)
     assert events == [changed("/node")]
+
+
+def test_a_session_that_expired_connects_again_although_the_data_are_gone(
+    server: FakeZooKeeperServer, zk: FakeZooKeeper
+) -> None:
+    write(server, b"1", b"2")
+    server.disconnect(zk.session_id)
+    server.expire(zk.session_id)
+    server.replace(None)
+    server.reconnect(zk.session_id)
+    with pytest.raises(SessionExpiredError):
+        zk.get("/node")
