@@ -134,12 +134,20 @@ class TopicDeletions:
         gone = self._services.store.delete_topics(
             requests, self._context.epoch_zk_version, self._will_be_known
         )
+        self._forget_bad(gone)
         for topic in sorted(gone):
-            if topic not in self._context.all_topics:
-                self._context.bad_topics.pop(topic, None)
             self._services.outbox.record("%s: nothing left to delete", topic)
         if len(gone) < len(requests):
             self._try_again_later(requests.keys() - gone)
+
+    def _forget_bad(self, topics: Collection[str]) -> None:
+        """Forget unusable topics that are gone. Others stay: the request was for an earlier one."""
+        bad = [topic for topic in topics if topic in self._context.bad_topics]
+        bad = sorted(topic for topic in bad if topic not in self._context.all_topics)
+        left = self._services.store.read_topics(bad) if bad else {}
+        for topic in bad:
+            if topic not in left:
+                del self._context.bad_topics[topic]
 
     def _will_be_known(self, topic: str, topic_id: TopicId | None) -> bool:
         """Whether a topic that could not be used can be now: its znode was repaired."""

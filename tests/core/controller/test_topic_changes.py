@@ -14,7 +14,7 @@ from regent.core.model import (
 )
 from regent.core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrType, StopReplicaRequest
 from regent.zk.client.operations import Committed, Create, WatchKind
-from regent.zk.codecs.admin_znodes import ReassignPartitionsZNode
+from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode, ReassignPartitionsZNode
 from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicZNode
 from regent.zk.stores.fenced_writes import BYTES_OF_FENCE
 from tests.support.controller_parts import (
@@ -384,6 +384,21 @@ def test_an_unreadable_topic_is_quarantined_and_the_others_are_not(
     assert list(parts.context.bad_topics) == ["bad"]
     assert parts.leads(T0) == (1, (1,), 0)
     assert parts.server.snapshot()["/brokers/topics/bad"].data == data
+
+
+def test_a_topic_without_an_id_gets_one_although_an_earlier_topic_was_to_be_deleted(
+    parts: ControllerParts,
+) -> None:
+    parts.server.put(DeleteTopicsTopicZNode.path("t"))
+    parts.put_topic("t", {0: (1, 2)})
+    parts.server.deny_writing(T)
+    parts.topics.on_topic_change()
+    parts.deletions.on_topic_deletion()
+    assert list(parts.context.bad_topics) == ["t"]
+    parts.server.allow(T)
+    parts.topics.read_again()
+    assert parts.context.bad_topics == {}
+    assert parts.topic("t").topic_id is not None
 
 
 def test_a_topic_too_large_to_get_an_id_has_none(parts: ControllerParts) -> None:
