@@ -225,16 +225,16 @@ class BrokerChanges:
         it is outside the ISR. A state that an ACL hides is forgotten: nobody is told of it until it
         can be read.
         """
-        hosted = {r.topic_partition for r in self._context.replicas_on_brokers(broker_ids)}
-        known = [p for p in sorted(hosted) if self._context.partition_leadership_info(p)]
+        hosted = {p for b in broker_ids for p in self._context.partitions_on_broker(b)}
+        known = sorted(p for p in hosted if self._context.partition_leadership_info(p))
         for topic_partition, state in self._services.store.read_partition_states(known).items():
             if isinstance(state, UnreadableError):
                 self._context.forget_hidden_leadership(topic_partition)
                 # Brokers that know the partition are not told of its deletion otherwise.
                 self._context.full_withheld_from.update(self._context.registrations)
-            elif not isinstance(state, BadDataError) and not self._context.is_of_newer_controller(
-                state
-            ):
+            elif isinstance(state, BadDataError) or self._context.is_of_newer_controller(state):
+                continue  # the known state stays
+            else:
                 self._context.put_partition_leadership_info(topic_partition, state)
 
     def _tell_newcomers(self, broker_ids: list[BrokerId]) -> None:

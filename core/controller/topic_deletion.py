@@ -18,7 +18,7 @@ once, and its logs on brokers become stray. A topic that an ACL hides waits unti
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from regent.core.controller.election import OfflineElection
@@ -140,10 +140,9 @@ class TopicDeletions:
         if len(gone) < len(requests):
             self._try_again_later(requests.keys() - gone)
 
-    def _forget_bad(self, topics: Collection[str]) -> None:
+    def _forget_bad(self, topics: Set[str]) -> None:
         """Forget unusable topics that are gone. Others stay: the request was for an earlier one."""
-        bad = [topic for topic in topics if topic in self._context.bad_topics]
-        bad = sorted(topic for topic in bad if topic not in self._context.all_topics)
+        bad = sorted(topics & self._context.bad_topics.keys() - self._context.all_topics)
         left = self._services.store.read_topics(bad) if bad else {}
         for topic in bad:
             if topic not in left:

@@ -186,7 +186,8 @@ class FakeZooKeeperServer:
                 session.connected = True
                 before, server = session.server, self.connect_to()
                 since = session.zxid_at_disconnect
-                while server.zxid < since and session.alive:  # else of data that are gone, perhaps
+                # An expired session may have seen transactions of data that are gone.
+                while server.zxid < since and session.alive:
                     self._follow_one(server)
                 before.watches.move(session_id, server.watches)
                 session.server = server

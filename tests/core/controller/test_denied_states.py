@@ -93,6 +93,16 @@ def answer(
     return candidate.handle(LeaderAndIsrResponseReceived(broker_id, *request, response))
 
 
+def with_a_hidden_isr(tree: Tree) -> Candidate:
+    """Return a controller that does not know that broker 1 added broker 2 to the ISR."""
+    candidate = Candidate(tree, 3, LEADERS_WRITE)
+    tree.put_state(T0, 1, (1,), leader_epoch=5)
+    candidate.start()
+    tree.put_state(T0, 1, (1, 2), leader_epoch=5)
+    tree.server.deny(PATH)
+    return candidate
+
+
 def leaders_sent(effects: list[Effect], broker_id: int) -> set[int]:
     """Return the leaders of t-0 that were sent to a broker."""
     sent = leader_and_isr_requests(effects, broker_id)
@@ -132,11 +142,7 @@ def test_a_leader_that_failed_and_returns_suspect_is_not_sent_its_old_leadership
 
 
 def test_a_leader_that_restarts_is_not_sent_an_isr_that_it_may_have_changed(tree: Tree) -> None:
-    candidate = Candidate(tree, 3, LEADERS_WRITE)
-    tree.put_state(T0, 1, (1,), leader_epoch=5)
-    candidate.start()
-    tree.put_state(T0, 1, (1, 2), leader_epoch=5)
-    tree.server.deny(PATH)
+    candidate = with_a_hidden_isr(tree)
     tree.restart(1)
     assert leaders_sent(candidate.catch_up(), 1) == set()
     effects = allow(tree, candidate)
@@ -152,11 +158,7 @@ def test_a_leader_that_restarts_is_not_sent_an_isr_that_it_may_have_changed(tree
 
 
 def test_a_suspect_replica_is_not_sent_an_isr_from_before_its_leader_added_it(tree: Tree) -> None:
-    candidate = Candidate(tree, 3, LEADERS_WRITE)
-    tree.put_state(T0, 1, (1,), leader_epoch=5)
-    candidate.start()
-    tree.put_state(T0, 1, (1, 2), leader_epoch=5)
-    tree.server.deny(PATH)
+    candidate = with_a_hidden_isr(tree)
     tree.unregister(2)
     candidate.catch_up()
     candidate.handle(ReadAgain(1))
