@@ -28,9 +28,10 @@ MAY_IMPORT = {
     "admin": {"core", "config", "zk", "transport", "cluster"},
     "jobs": {"core", "config", "zk", "transport", "storage", "admin"},
     "testing": {"core", "config", "zk", "transport", "cluster"},
+    "designs": {"core", "config", "zk", "transport", "cluster", "actors", "testing", "jobs"},
     "cli": {
         *("core", "config", "storage", "zk", "transport"),
-        *("api", "cluster", "actors", "broker", "admin", "jobs", ""),
+        *("api", "cluster", "actors", "broker", "admin", "jobs", "designs", ""),
     },
 }
 """The packages inside ``regent``, and which each may import beside itself; "" is the top level."""
@@ -44,7 +45,7 @@ HOMES = {
     "msgpack": {"transport"},
     "pyspark": {"jobs"},
     "py4j": {"jobs"},
-    "pykka": {"actors", "broker", "metrics", "jobs/service.py"},
+    "pykka": {"actors", "broker", "metrics", "jobs/service.py", "designs"},
     "click": {"cli", "jobs", "admin/cluster_connection.py"},
     "rich": {"cli"},
     "cramjam": {"core/compression.py"},
