@@ -82,7 +82,8 @@ def test_an_actor_that_was_stopped_is_dead_and_has_cleaned_up(pool: ThreadPoolEx
 
 
 def history_of(seed: int) -> list[tuple[str, int]]:
-    time, history = VirtualTime(seed), []
+    time = VirtualTime(seed)
+    history: list[tuple[str, int]] = []
     actors = [Listing.start(time, name, history) for name in "abc"]
     for actor in actors:
         for number in range(5):
