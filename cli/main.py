@@ -52,6 +52,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "jobs": LazyCommand("regent.cli.jobs", "jobs", "Run Spark jobs."),
     "guardian": LazyCommand("regent.cli.broker", "guardian", None),
     "placement-service": LazyCommand("regent.cli.placement_service", "placement_service", None),
+    "design-broker": LazyCommand("regent.cli.design_broker", "design_broker", None),
 }
 
 

@@ -110,7 +110,7 @@ class CommitThread(PooledActor):
         self._write_isr = write_isr
         self._clock = clock
         self._queue: deque[RecordsAppended] = deque()
-        self._began_ms = clock.now_ms()
+        self._waits_since_ms = 0  # the commit of the first append in the queue
         self._positions: dict[BrokerId, _Position] = {}  # of the followers that have fetched
         self._looks_later = False
 
@@ -118,6 +118,8 @@ class CommitThread(PooledActor):
         """Note an append or a position, then commit what can be committed."""
         match message:
             case RecordsAppended():
+                if not self._queue:
+                    self._waits_since_ms = self._clock.now_ms()
                 self._queue.append(message)
             case FollowerAt(broker_id, offset):
                 known = self._positions.get(broker_id)
@@ -143,6 +145,7 @@ class CommitThread(PooledActor):
             if not self._expand(append.log_end_offset):
                 return
             self._queue.popleft()
+            self._waits_since_ms = self._clock.now_ms()
             self._high_watermark = append.log_end_offset
             self._owner.tell(HighWatermarkAt(self._high_watermark))
             append.acknowledge(True)
@@ -188,9 +191,11 @@ class CommitThread(PooledActor):
         return True
 
     def _is_stuck(self, replica: BrokerId) -> bool:
+        """Whether a replica has made no progress for too long while records waited for it."""
         position = self._positions.get(replica)
-        since_ms = self._began_ms if position is None else position.since_ms
-        return self._clock.now_ms() - since_ms >= self._limits.keep_in_sync_ms
+        moved_ms = self._waits_since_ms if position is None else position.since_ms
+        waited_ms = self._clock.now_ms() - max(moved_ms, self._waits_since_ms)
+        return waited_ms >= self._limits.keep_in_sync_ms
 
     def _is_slow(self, replica: BrokerId) -> bool:
         """Whether more than ``max_bytes_lag`` bytes wait that a replica does not have."""

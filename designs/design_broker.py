@@ -182,9 +182,14 @@ class BrokerV2(DesignBroker):
     def _on_children(self, path: str, names: frozenset[str]) -> None:
         if path == self._queue.path:
             self._queue.handle_new(names, self._apply)
-        else:
-            for name in sorted(names):
+        elif path == PARTITIONS_ADD:
+            new, self._seen = names - self._seen, names
+            for name in sorted(new):
                 self._add_partition(name)
+        else:  # another broker may be the first live one now
+            self._seen = frozenset()
+            listed = self._zookeeper.listen_to_children(PARTITIONS_ADD, self.actor_ref)
+            self._on_children(PARTITIONS_ADD, listed)
 
     def _apply(self, change: StateChange) -> None:
         """Start a replica for the present leader only; stop one for anybody, as Kafka had it.

@@ -31,6 +31,11 @@ class LeaderLock(Protocol):
         """Whether this replica has a place in a queue, so that it need not let others go first."""
         ...
 
+    @property
+    def tells_everybody(self) -> bool:
+        """Whether every replica hears of every change; if not, it must ask who leads."""
+        ...
+
     def watch(self) -> BrokerId | None:
         """Listen for the moment to call ``take``; return who leads, None when nobody does."""
         ...
@@ -56,6 +61,7 @@ class NameLock:
     """``path`` is the lock: ephemeral, with the id of the leader."""
 
     is_queued = False
+    tells_everybody = True
 
     def __init__(
         self,
@@ -94,6 +100,8 @@ class NameLock:
 
 class SequentialLock:
     """The children of ``path`` are the queue of candidates: ephemeral, numbered, with their ids."""
+
+    tells_everybody = False
 
     def __init__(
         self,

@@ -221,7 +221,7 @@ class Replica(PooledActor):
         self._replicas = self._ids_in(replicas_path(self._topic_partition))
         if isr and me not in isr:
             self._lock.release()
-            self._ask_again()
+            self._await_leader()
         elif self._lock.is_queued or self._replicas[:1] == (me,):
             self._take_lock()
         else:
@@ -312,7 +312,7 @@ class Replica(PooledActor):
 
     def _follow(self, leader: BrokerId | None) -> None:
         if leader is None or leader == self._around.broker_id:
-            self._ask_again()
+            self._await_leader()
         elif not (self._role is ReplicaRole.FOLLOWER and self._leader == leader):
             self._become(ReplicaRole.FOLLOWER, leader)
             self._log.truncate_to_high_watermark()
@@ -340,6 +340,13 @@ class Replica(PooledActor):
         self._fetch()
 
     # --- the role ---
+
+    def _await_leader(self) -> None:
+        """Nobody leads: hear of the next leader, or ask a little later."""
+        if self._lock.tells_everybody:
+            self._become(ReplicaRole.NONE, None)
+        else:
+            self._ask_again()
 
     def _ask_again(self) -> None:
         """Ask a little later who leads."""
