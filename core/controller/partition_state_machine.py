@@ -142,18 +142,17 @@ class PartitionStateMachine:
 
     def _put(self, partitions: Collection[TopicPartition], state: PartitionState) -> None:
         """Remember the state of partitions whose leadership, if any, is known already."""
-        self._log.each(
-            "Changed partition %s from %s to %s, leadership %s",
-            (
-                (
-                    topic_partition,
-                    self._context.partition_state(topic_partition).value,
-                    state.value,
-                    self._context.partition_leadership_info(topic_partition),
-                )
-                for topic_partition in partitions
-            ),
-        )
+        before, known = self._context.partition_state, self._context.partition_leadership_info
+        if state is PartitionState.ONLINE:
+            self._log.each(
+                "Changed partition %s from %s to %s with state %s",
+                ((p, before(p).value, state.value, known(p)) for p in partitions),
+            )
+        else:
+            self._log.each(
+                "Changed partition %s state from %s to %s",
+                ((p, before(p).value, state.value) for p in partitions),
+            )
         for topic_partition in partitions:
             self._context.put_partition_state(topic_partition, state)
 

@@ -57,25 +57,31 @@ def test_above_debug_there_is_a_line_for_each_request(
     ]
 
 
+def test_above_debug_no_line_of_a_partition_is_computed(parts: ControllerParts) -> None:
+    rows = iter([(T0,)])
+    parts.services.log("state.change").each("%s", rows)
+    assert list(rows) == [(T0,)]
+
+
 def test_at_debug_one_partition_can_be_followed(
     parts: ControllerParts, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG", logger="state.change")
     create(parts)
     assert [line for line in lines(caplog) if "t-0" in line] == [
-        "Changed partition t-0 from NonExistentPartition to NewPartition, leadership None",
+        "Changed partition t-0 state from NonExistentPartition to NewPartition",
         "Changed state of replica 1 for partition t-0 from NonExistentReplica to NewReplica",
         "Changed state of replica 2 for partition t-0 from NonExistentReplica to NewReplica",
-        "Changed partition t-0 from NewPartition to OnlinePartition, leadership",
+        "Changed partition t-0 from NewPartition to OnlinePartition with state",
         f"{OF_A_REQUEST} become-leader LeaderAndIsr request to broker 1 for partition t-0",
         f"{OF_A_REQUEST} become-follower LeaderAndIsr request to broker 2 for partition t-0",
         f"{OF_A_REQUEST} UpdateMetadata request to brokers [1, 2] for partition t-0",
     ]
     elect_another_leader(parts)
     assert [line for line in lines(caplog) if "t-0" in line] == [
-        "Changed partition t-0 from OnlinePartition to OfflinePartition, leadership",
+        "Changed partition t-0 state from OnlinePartition to OfflinePartition",
         "Partition t-0 state changed to",
-        "Changed partition t-0 from OfflinePartition to OnlinePartition, leadership",
+        "Changed partition t-0 from OfflinePartition to OnlinePartition with state",
         f"{OF_A_REQUEST} become-leader LeaderAndIsr request to broker 2 for partition t-0",
         f"{OF_A_REQUEST} UpdateMetadata request to brokers [1, 2] for partition t-0",
     ]
