@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from regent.config.addresses import tcp_endpoint
-from regent.config.settings import BrokerConfig
+from regent.config.tables.broker import BrokerConfig
 from regent.core.errors import BrokerIdInUseError, SessionExpiredError
 from regent.core.model import BrokerId, BrokerInfo, EndPoint, SuspectReplicas
 from regent.zk.client.operations import ZooKeeper

@@ -25,8 +25,9 @@ from regent.cluster.guardian import watch_over
 from regent.cluster.supervisor_socket import start_command
 from regent.config.cluster_location import CLUSTER_FILE
 from regent.config.command_line import EXIT_INTERRUPTED, SAME_SIGNAL_S
-from regent.config.settings import SETTING_OPTIONS, LoggingConfig, Settings
+from regent.config.settings import SETTING_OPTIONS, Settings
 from regent.config.settings_file import load_settings
+from regent.config.tables.logging import LoggingConfig
 from regent.core.errors import RegentError
 from regent.core.model import MAX_BROKER_ID
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from regent.broker.broker_registration import AdvertisedListeners, register
-from regent.config.settings import BrokerConfig
+from regent.config.tables.broker import BrokerConfig
 from regent.core.errors import BrokerIdInUseError
 from regent.core.model import NO_SUSPECTS, BrokerInfo, EndPoint
 from regent.zk.stores.controller_store import ZkControllerStore
