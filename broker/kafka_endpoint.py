@@ -103,6 +103,9 @@ class KafkaEndpoint:
         self.port: int = self._listening.getsockname()[1]
         self._calls = ThreadPoolExecutor(_ZOOKEEPER_CALLS, thread_name_prefix="zookeeper-calls")
         self._queries = ThreadPoolExecutor(1, thread_name_prefix="long-queries")
+        # For records beside the event loop. One thread each limits the memory.
+        self._record_checker = ThreadPoolExecutor(1, "record-validation")
+        self._record_reader = ThreadPoolExecutor(1, "record-reader")
         self._listener: KafkaListener | None = None
         self._broker_config: Mapping[str, str] = {}
         self._lock = threading.Lock()  # older limits never replace newer ones
@@ -143,8 +146,8 @@ class KafkaEndpoint:
             self._listening.close()
         else:
             self._listener.close()
-        self._calls.shutdown(wait=False, cancel_futures=True)
-        self._queries.shutdown(wait=False, cancel_futures=True)
+        for executor in (self._calls, self._queries, self._record_checker, self._record_reader):
+            executor.shutdown(wait=False, cancel_futures=True)
 
     def _limit_connections(self, listener: KafkaListener) -> None:
         try:
@@ -174,10 +177,11 @@ class KafkaEndpoint:
                 replicas,
                 cache,
                 LISTENER,
+                self._record_checker,
                 transactions if transactions is not None and transactions.verifies else None,
             ),
-            *fetch_apis(replicas, cache, LISTENER),
-            *offset_apis(replicas),
+            *fetch_apis(replicas, cache, LISTENER, self._record_reader),
+            *offset_apis(replicas, self._record_reader),
             *delete_records_apis(replicas),
             *self._apis_of_topics_and_configs(served),
             *find_coordinator_apis(
