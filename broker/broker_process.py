@@ -56,6 +56,7 @@ from regent.cluster.guardian import Guardian
 from regent.config.addresses import port_of, tcp_endpoint
 from regent.config.command_line import COMMAND
 from regent.config.settings import Settings
+from regent.config.threads import thread_names_begin_with
 from regent.core.controller.controller import Controller
 from regent.core.controller.events import RegisterBrokerAndReelect, Startup, SuspectReplicasChanged
 from regent.core.errors import Errors, RegentError, SessionExpiredError, StorageError
@@ -147,7 +148,8 @@ class BrokerProcess(ControllerListener):
         If it cannot, raises a one-line ``RegentError`` and leaves nothing running.
         """
         try:
-            return self._start()
+            with thread_names_begin_with(self._settings.broker.thread_name_prefix):
+                return self._start()
         except BaseException:
             self._at_once.set()
             self._undo.close()

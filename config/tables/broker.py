@@ -72,6 +72,14 @@ class BrokerConfig:
         " replicas of a partition over racks.",
         prefix="broker.",
     )
+    thread_name_prefix: str = setting(
+        "",
+        "The beginning of the names of this broker's threads: with b1, the thread that fetches from"
+        " broker 2 is b1:ReplicaFetcherThread-0-2. `ps -L` and `top -H` show the first 15 bytes.",
+        pattern="[A-Za-z0-9._-]{0,32}",
+        form="up to 32 letters, digits, dots, dashes and underscores",
+        ours=True,
+    )
     controlled_shutdown_max_retries: int = setting(
         3, "How often a broker that stops asks the controller to move its leaderships."
     )
