@@ -66,6 +66,17 @@ class BrokerConfig:
     advertised_replication_port: int = setting(
         0, "The replication port that followers are told. 0: the real one.", limits=_PORT, ours=True
     )
+    control_plane_listener_name: str = setting(
+        "",
+        "The name of the control port among the endpoints of the registration (KIP-291): with"
+        " CONTROLLER these have CONTROLLER://HOST:PORT too; empty: they do not have the port. The"
+        " controller uses the control port in any case. Clients are not told of it, and it does not"
+        " speak Kafka's protocol. Consumers of Kafka 0.9 to 0.10.1 that use ZooKeeper cannot read a"
+        " registration with such a name.",
+        pattern="(?!(?i:PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)$)[A-Za-z0-9._-]{0,100}",
+        form="a name other than PLAINTEXT, SSL, SASL_PLAINTEXT and SASL_SSL, of letters, digits,"
+        " dots, dashes and underscores",
+    )
     rack: str = setting(
         "",
         "The rack of this broker; empty: none. The placement strategy rack-aware spreads the"

@@ -506,7 +506,11 @@ def listening_at(settings: Settings, place: Place) -> tuple[str, bool]:
 
 
 def advertised(settings: Settings, _: Place) -> tuple[object, ...]:
-    return tuple(AdvertisedListeners.of(settings.broker, 1, 2, 3))
+    return tuple(AdvertisedListeners.of(settings.broker, 1, 2, 3))[:4]
+
+
+def registered_listeners(settings: Settings, _: Place) -> list[str]:
+    return [e.listener for e in AdvertisedListeners.of(settings.broker, 1, 2, 3).endpoints]
 
 
 class SilentZooKeeper:
@@ -753,6 +757,9 @@ BROKER: dict[str, Effect] = {
     ),
     "advertised_replication_port": Effect(
         9, advertised, ("127.0.0.1", 1, 2, 3), ("127.0.0.1", 1, 2, 9)
+    ),
+    "control_plane_listener_name": Effect(
+        "Controller", registered_listeners, ["PLAINTEXT"], ["PLAINTEXT", "CONTROLLER"]
     ),
     "thread_name_prefix": Effect("b7", threads_with_prefix, (False, False), (True, True)),
     "controlled_shutdown_max_retries": Effect(
