@@ -16,7 +16,7 @@ from typing import Protocol, TypeAlias
 
 from regent.actors.inbox import Reply
 from regent.actors.runtime import RegentActor, Supervisor
-from regent.config.settings import ControllerConfig
+from regent.config.tables.controller import ControllerConfig
 from regent.core.errors import Errors
 from regent.core.model import BrokerRegistration
 from regent.core.protocol.control import ControlHeader, ControlRequest, ControlResponse
