@@ -10,7 +10,7 @@ from regent.designs.votes.model_cluster import ModelCluster
 from regent.designs.votes.replication_model import ModelTimes, ReplicationScheme
 
 _APART_MS: Final = 500.0  # records so far apart do not delay each other
-_LONG_FOR_A_COMMIT_MS: Final = 50.0
+_LONG_FOR_A_COMMIT_MS: Final = 30.0
 _RECORDS_OF_A_LIFE: Final = 10
 
 
