@@ -32,7 +32,7 @@ class LatencyTrial:
 
 @dataclass(frozen=True)
 class DeathTrial:
-    """Replicas die one by one, each in the moment of an acknowledgement; then they come back.
+    """Replicas die, each in the moment of an acknowledgement; then they come back.
 
     Losses are acknowledged records that cannot be read; None: nothing can be read. ``writes`` says
     whether records were acknowledged then.
@@ -88,13 +88,17 @@ def measure_death(
 
 
 def let_replicas_die(
-    scheme: ReplicationScheme, times: ModelTimes, seed: int, failures: int
+    scheme: ReplicationScheme, times: ModelTimes, seed: int, failures: int, *, at_once: bool = False
 ) -> DeathTrial:
-    """Kill ``failures`` replicas while records are written, then one more; start all again."""
+    """Kill ``failures`` replicas while records are written, then one more; start all again.
+
+    They die one by one, or ``at_once``; the one more is always by itself.
+    """
     with ModelCluster(scheme, times, seed) as cluster:
-        dead = []
+        dead: list[int] = []
         for _ in range(failures):
-            _live(cluster)
+            if not (dead and at_once):
+                _live(cluster)
             dead.append(cluster.kill_one())
         writes, lost = _live(cluster), cluster.lost()
         dead.append(cluster.kill_one())

@@ -57,6 +57,13 @@ def test_the_deaths_that_are_survived_lose_nothing_acknowledged_and_one_more_blo
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
+@pytest.mark.parametrize("scheme", [s for s in schemes_for(3) if s.name != "all replicas"])
+def test_deaths_at_once_lose_nothing_either(scheme: ReplicationScheme):
+    for seed in SEEDS:
+        trial = let_replicas_die(scheme, TIMES, seed, 3, at_once=True)
+        assert (trial.lost, trial.writes) == (0, True)
+
+
 @pytest.mark.parametrize("name", ["majority vote", "ISR"])
 @pytest.mark.parametrize("failures", [1, 2])
 def test_an_acknowledgement_one_replica_too_early_is_found(name: str, failures: int):
