@@ -10,10 +10,10 @@ from typing import Any, Final
 from pykka import ActorRef
 
 from regent.core.model import TopicPartition
+from regent.designs.design_replica import LockOf, PeerRestarted, Surroundings
 from regent.designs.leader_lock import NameLock
+from regent.designs.memory_log import MemoryLog
 from regent.designs.pooled_actor import PooledActor
-from regent.designs.replica import LockOf, PeerRestarted, Surroundings
-from regent.designs.replica_log import ReplicaLog
 from regent.designs.state_change_queue import (
     ADMIN_EPOCH,
     StateChange,
@@ -28,7 +28,7 @@ from regent.designs.znodes import (
     PARTITIONS_ADD,
     PERSISTENT_PATHS,
     TOPICS,
-    Leadership,
+    StoredLeadership,
     broker_path,
     decode_ids,
     encode_ids,
@@ -54,7 +54,7 @@ class DesignBroker(PooledActor):
         self._address = address
 
     @abstractmethod
-    def _new_replica(self, topic_partition: TopicPartition, log: ReplicaLog) -> ActorRef[Any]:
+    def _new_replica(self, topic_partition: TopicPartition, log: MemoryLog) -> ActorRef[Any]:
         """Start the actor of a replica."""
 
     @abstractmethod
@@ -106,7 +106,7 @@ class DesignBroker(PooledActor):
     def _start_replica(self, topic_partition: TopicPartition) -> None:
         replica = self._around.replicas.get(topic_partition)
         if replica is None or not replica.is_alive():
-            log = self._around.logs.setdefault(topic_partition, ReplicaLog())
+            log = self._around.logs.setdefault(topic_partition, MemoryLog())
             self._around.replicas[topic_partition] = self._new_replica(topic_partition, log)
 
     def _stop_replica(self, topic_partition: TopicPartition) -> None:
@@ -138,7 +138,7 @@ class BrokerV1(DesignBroker):
         super().on_start()
         self._on_children(TOPICS, self._zookeeper.listen_to_children(TOPICS, self.actor_ref))
 
-    def _new_replica(self, topic_partition: TopicPartition, log: ReplicaLog) -> ActorRef[Any]:
+    def _new_replica(self, topic_partition: TopicPartition, log: MemoryLog) -> ActorRef[Any]:
         return ReplicaV1.start(self._around, topic_partition, log, self._lock_of)
 
     def _on_children(self, path: str, names: frozenset[str]) -> None:
@@ -176,7 +176,7 @@ class BrokerV2(DesignBroker):
         for path in (self._queue.path, PARTITIONS_ADD, BROKER_IDS):
             self._on_children(path, self._zookeeper.listen_to_children(path, self.actor_ref))
 
-    def _new_replica(self, topic_partition: TopicPartition, log: ReplicaLog) -> ActorRef[Any]:
+    def _new_replica(self, topic_partition: TopicPartition, log: MemoryLog) -> ActorRef[Any]:
         return ReplicaV2.start(self._around, topic_partition, log, NameLock)
 
     def _on_children(self, path: str, names: frozenset[str]) -> None:
@@ -202,7 +202,7 @@ class BrokerV2(DesignBroker):
             self._stop_replica(topic_partition)
             return
         znode = self._zookeeper.get(leader_and_isr_path(topic_partition))
-        epoch = ADMIN_EPOCH if znode is None else Leadership.decode(znode.data).epoch
+        epoch = ADMIN_EPOCH if znode is None else StoredLeadership.decode(znode.data).epoch
         if change.epoch in (epoch, ADMIN_EPOCH):
             self._start_replica(topic_partition)
 
@@ -217,7 +217,7 @@ class BrokerV2(DesignBroker):
         topic_partition = partition_of(name)
         self._zookeeper.create(topic_path(topic_partition.topic))
         self._zookeeper.create(partition_path(topic_partition))
-        self._zookeeper.create(leader_and_isr_path(topic_partition), Leadership().encode())
+        self._zookeeper.create(leader_and_isr_path(topic_partition), StoredLeadership().encode())
         self._zookeeper.create(replicas_path(topic_partition), encode_ids(replicas))
         change = StateChange(StateChangeCommand.START_REPLICA, topic_partition, ADMIN_EPOCH)
         for broker_id in replicas:

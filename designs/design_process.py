@@ -32,9 +32,9 @@ from regent.core.protocol.designs import (
 )
 from regent.designs.commit_thread import InSyncLimits
 from regent.designs.design_broker import BrokerV1, BrokerV2
+from regent.designs.design_replica import PeerRestarted, ProduceRecords, Surroundings
 from regent.designs.leader_lock import NameLock, SequentialLock
 from regent.designs.mail import PostOffice
-from regent.designs.replica import PeerRestarted, Produce, Surroundings
 from regent.designs.watched_zookeeper import WatchedZooKeeper
 from regent.designs.znodes import broker_path
 from regent.transport.server import ControlServer, IncomingRequest
@@ -213,7 +213,7 @@ class DesignProcess:
         replica = self._around.replicas.get(topic_partition)
         try:
             if replica is not None:
-                replica.tell(Produce(records, acknowledge))
+                replica.tell(ProduceRecords(records, acknowledge))
                 return
         except ActorDeadError:
             pass

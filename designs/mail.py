@@ -35,7 +35,7 @@ _KNOCK_S: Final = 5.0
 
 
 class PostOffice:
-    """The ``Peers`` of a broker process.
+    """The ``OtherBrokers`` of a broker process.
 
     ``address_of`` finds where a broker listens now, None when it is not registered.
     ``deliver`` gets the fetches that could not be delivered back, as refused ones. ``on_restarted``
@@ -60,7 +60,7 @@ class PostOffice:
         self._postmen: dict[BrokerId, _Postman] = {}
 
     def send(self, broker_id: BrokerId, message: ReplicaMail, /) -> None:
-        """See ``Peers.send``."""
+        """See ``OtherBrokers.send``."""
         with self._lock:
             postman = self._postmen.get(broker_id)
             if postman is None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from regent.core.model import BrokerId
 from regent.core.protocol.designs import ReplicaRole
-from regent.designs.replica import Replica
+from regent.designs.design_replica import DesignReplica
 from regent.designs.watched_zookeeper import ChildrenChanged, DataChanged
 from regent.designs.znodes import (
     BROKER_IDS,
@@ -26,7 +26,7 @@ from regent.designs.znodes import (
 from regent.zk.client.operations import Znode
 
 
-class ReplicaV1(Replica):
+class ReplicaV1(DesignReplica):
     """A replica of a partition, with its own listeners."""
 
     def on_start(self) -> None:

@@ -13,13 +13,13 @@ from typing import Any, Final
 from regent.core.model import BrokerId
 from regent.core.protocol.designs import ReplicaRole
 from regent.designs.commit_thread import ReplicasChanged
-from regent.designs.replica import Replica
+from regent.designs.design_replica import DesignReplica
 from regent.designs.state_change_queue import StateChange, StateChangeCommand, StateChangeQueue
 from regent.designs.watched_zookeeper import ChildrenChanged
 from regent.designs.znodes import (
     PARTITIONS_REASSIGNED,
     PARTITIONS_REMOVE,
-    Leadership,
+    StoredLeadership,
     encode_ids,
     leader_and_isr_path,
     leader_path,
@@ -33,7 +33,7 @@ _QUEUE_FULL_WAIT_MS: Final = 100
 _LEADER_LISTENS_TO: Final = (PARTITIONS_REASSIGNED, PARTITIONS_REMOVE)
 
 
-class ReplicaV2(Replica):
+class ReplicaV2(DesignReplica):
     """A replica of a partition; while it leads, it alone decides about the partition."""
 
     _epoch = 0
@@ -45,7 +45,7 @@ class ReplicaV2(Replica):
 
     def _read_isr(self) -> tuple[BrokerId, ...]:
         znode = self._zookeeper.get(leader_and_isr_path(self._topic_partition))
-        leadership = Leadership() if znode is None else Leadership.decode(znode.data)
+        leadership = StoredLeadership() if znode is None else StoredLeadership.decode(znode.data)
         self._epoch = leadership.epoch
         self._version = ANY_VERSION if znode is None else znode.stat.version
         return leadership.isr
@@ -58,7 +58,7 @@ class ReplicaV2(Replica):
 
     def _write_isr(self, isr: tuple[BrokerId, ...]) -> bool:
         """Write the in-sync replicas, unless another leader wrote since."""
-        leadership = Leadership(self._around.broker_id, isr, self._epoch)
+        leadership = StoredLeadership(self._around.broker_id, isr, self._epoch)
         path = leader_and_isr_path(self._topic_partition)
         is_written = self._zookeeper.set(path, leadership.encode(), self._version)
         self._version += is_written

@@ -93,7 +93,7 @@ def decode_ids(data: bytes) -> tuple[BrokerId, ...]:
         raise BadDataError(f"not a list of broker ids: {data[:80]!r}") from None
 
 
-class Leadership(NamedTuple):
+class StoredLeadership(NamedTuple):
     """What ``leaderAndISR`` holds (v2)."""
 
     leader: BrokerId = NO_LEADER
@@ -105,7 +105,7 @@ class Leadership(NamedTuple):
         return b"%d;%b;%d" % (self.leader, encode_ids(self.isr), self.epoch)
 
     @classmethod
-    def decode(cls, data: bytes) -> Leadership:
+    def decode(cls, data: bytes) -> StoredLeadership:
         """Decode. Raises ``BadDataError``."""
         try:
             leader, isr, epoch = data.split(b";")

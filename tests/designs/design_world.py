@@ -14,14 +14,14 @@ from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.designs import FetchRecords, RecordsFetched, ReplicaMail, ReplicaRole
 from regent.designs.commit_thread import InSyncLimits
 from regent.designs.design_broker import BrokerV1, BrokerV2
+from regent.designs.design_replica import PeerRestarted, ProduceRecords, Surroundings
 from regent.designs.leader_lock import NameLock, SequentialLock
-from regent.designs.replica import PeerRestarted, Produce, Surroundings
 from regent.designs.virtual_time import VirtualTime
 from regent.designs.watched_zookeeper import WatchedZooKeeper
 from regent.designs.znodes import (
     PARTITIONS_ADD,
     PERSISTENT_PATHS,
-    Leadership,
+    StoredLeadership,
     broker_path,
     decode_ids,
     encode_ids,
@@ -205,7 +205,7 @@ class DesignWorld:
         """Send records to a broker; the list gets True when they are committed, else False."""
         outcome: list[bool] = []
         replica = self._around[broker_id].replicas[topic_partition]
-        replica.tell(Produce(records, outcome.append))
+        replica.tell(ProduceRecords(records, outcome.append))
         return outcome
 
     def believers(self, topic_partition: TopicPartition) -> list[BrokerId]:
@@ -237,7 +237,7 @@ class DesignWorld:
         """Return the in-sync replicas, as ZooKeeper has them."""
         node = self.server.node(leader_and_isr_path(topic_partition))
         if node is not None:
-            return Leadership.decode(node.data).isr
+            return StoredLeadership.decode(node.data).isr
         node = self.server.node(isr_path(topic_partition))
         return () if node is None else decode_ids(node.data)
 

@@ -31,8 +31,8 @@ from regent.designs.commit_thread import (
     RecordsAppended,
 )
 from regent.designs.leader_lock import LeaderLock
+from regent.designs.memory_log import MemoryLog
 from regent.designs.pooled_actor import ActorClock, Dispatcher, PooledActor
-from regent.designs.replica_log import ReplicaLog
 from regent.designs.watched_zookeeper import DataChanged, SessionBegan, WatchedZooKeeper
 from regent.designs.znodes import decode_ids, leader_path, replicas_path
 from regent.zk.client.operations import Znode
@@ -53,7 +53,7 @@ class PeerRestarted(NamedTuple):
     broker_id: BrokerId
 
 
-class Peers(Protocol):
+class OtherBrokers(Protocol):
     """The other brokers, as a replica sees them."""
 
     def send(self, broker_id: BrokerId, message: ReplicaMail, /) -> None:
@@ -70,11 +70,11 @@ class Surroundings:
 
     broker_id: BrokerId
     zookeeper: WatchedZooKeeper
-    peers: Peers
+    peers: OtherBrokers
     clock: ActorClock
     dispatcher: Dispatcher
     limits: InSyncLimits = field(default_factory=InSyncLimits)
-    logs: dict[TopicPartition, ReplicaLog] = field(default_factory=dict)
+    logs: dict[TopicPartition, MemoryLog] = field(default_factory=dict)
     """The logs on this broker; they stay when a replica starts again."""
     replicas: dict[TopicPartition, ActorRef[Any]] = field(default_factory=dict)
     """The replicas on this broker; only its own actor writes it, anybody reads it."""
@@ -92,7 +92,7 @@ class Surroundings:
             self.peers.send(message.follower, RecordsFetched(*_reply_to(message), is_leader=False))
 
 
-class Produce(NamedTuple):
+class ProduceRecords(NamedTuple):
     """Records of a producer; ``acknowledge`` is called with whether they are committed."""
 
     records: Sequence[str]
@@ -109,14 +109,14 @@ class _Later(NamedTuple):
             self.act()
 
 
-class Replica(PooledActor):
+class DesignReplica(PooledActor):
     """A replica; ``turn`` counts the changes of its role, and outdates messages of earlier ones."""
 
     def __init__(
         self,
         around: Surroundings,
         topic_partition: TopicPartition,
-        log: ReplicaLog,
+        log: MemoryLog,
         lock_of: LockOf,
     ) -> None:
         super().__init__(around.dispatcher)
@@ -172,7 +172,7 @@ class Replica(PooledActor):
                 self._on_fetch(message)
             case RecordsFetched():
                 self._on_fetched(message)
-            case Produce():
+            case ProduceRecords():
                 self._append(message)
             case HighWatermarkAt() | IsrStored() | IsrRefused():
                 self._on_commit(message)
@@ -257,7 +257,7 @@ class Replica(PooledActor):
         if self._log.log_end_offset > self._log.high_watermark:
             self._commit_from(self._log.high_watermark, lambda _: None)
 
-    def _append(self, message: Produce) -> None:
+    def _append(self, message: ProduceRecords) -> None:
         if self._role is not ReplicaRole.LEADER:
             message.acknowledge(False)
             return

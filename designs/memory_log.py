@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-class ReplicaLog:
+class MemoryLog:
     """Records by offset, from 0; the high watermark is the first offset that is not committed."""
 
     def __init__(self) -> None:
