@@ -12,7 +12,9 @@ from regent.core.errors import BadDataError, RegentError
 from regent.zk.embedded.embedded_zookeeper import LOOPBACK
 
 _TIMEOUT_S: Final = 30.0  # a loaded machine
-_CONNECTION: Final = re.compile(r"sid=0x([0-9a-f]+),.*?(?:,lcxid=0x([0-9a-f]+)|\))")
+_CONNECTION: Final = re.compile(
+    r"recved=(\d+),sent=(\d+),sid=0x([0-9a-f]+),.*?(?:,lcxid=0x([0-9a-f]+)|\))"
+)
 _SUMMARY: Final = re.compile(r"(\d+) connections watching (\d+) paths\s+Total watches:(\d+)")
 
 
@@ -24,33 +26,40 @@ class WatchSummary(NamedTuple):
     watches: int
 
 
+class SessionCounts(NamedTuple):
+    """What a connected session has sent and received on its present connection.
+
+    ``last_request`` is the number of its last request: clients count from 1 on, without pings.
+    ``packets`` are those received and sent: requests, answers, watch events, and pings.
+    """
+
+    last_request: int
+    packets: int
+
+
 class FourLetterWords:
     """Asks a server on this machine.
 
-    ``asked``: how many words were sent; the server counts each as a packet that it received.
+    A question is a packet of the server, and its answer several: ``mntr`` counts them with those of
+    clients, ``cons`` does not.
     """
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self.asked = 0
 
     def mntr(self) -> Mapping[str, float]:
         """Return the counts of the server, by name."""
         return monitored(self._ask("mntr"))
 
-    def cons(self) -> Mapping[int, int]:
-        """Return the connected sessions, each with the number of its last request.
-
-        Clients number their requests from 1 on, without pings.
-        """
-        return last_requests(self._ask("cons"))
+    def cons(self) -> Mapping[int, SessionCounts]:
+        """Return the connected sessions."""
+        return connected_sessions(self._ask("cons"))
 
     def wchs(self) -> WatchSummary:
         """Return how many connections watch how many paths."""
         return watch_summary(self._ask("wchs"))
 
     def _ask(self, word: str) -> str:
-        self.asked += 1
         try:
             with closing(socket.create_connection((LOOPBACK, self._port), _TIMEOUT_S)) as sock:
                 sock.sendall(word.encode())
@@ -74,9 +83,12 @@ def monitored(answer: str) -> dict[str, float]:
     return found
 
 
-def last_requests(answer: str) -> dict[int, int]:
+def connected_sessions(answer: str) -> dict[int, SessionCounts]:
     """Return the sessions in an answer to ``cons``; other connections have none."""
-    return {int(session, 16): int(last or "0", 16) for session, last in _CONNECTION.findall(answer)}
+    return {
+        int(session, 16): SessionCounts(int(last or "0", 16), int(received) + int(sent))
+        for received, sent, session, last in _CONNECTION.findall(answer)
+    }
 
 
 def watch_summary(answer: str) -> WatchSummary:

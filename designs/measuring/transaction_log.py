@@ -19,6 +19,7 @@ _RECORD_HEADER: Final = struct.Struct(">qi")  # checksum, length
 _END_OF_RECORD: Final = b"B"
 
 # org.apache.zookeeper.ZooDefs.OpCode
+_ERROR: Final = -1
 _CREATE: Final = (1, 15, 19, 21)  # plain, with stat, container, with a time to live
 _DELETE: Final = (2, 20)  # by hand, of an empty container
 _SET_DATA: Final = 5
@@ -28,7 +29,7 @@ _CLOSE_SESSION: Final = -11
 
 
 class TransactionKind(StrEnum):
-    """What a transaction did: a refused one has a zxid, too, but no writes."""
+    """What a transaction did. A refused one has a zxid, too; a change may only check versions."""
 
     CHANGE = "change"
     REFUSED = "refused"
@@ -117,13 +118,18 @@ def _next_record(file: BinaryIO) -> bytes | None:
 
 def _transaction(reader: _Reader) -> Transaction:
     session, _cxid, zxid, time_ms, code = reader.numbers(">qiqqi")
-    writes = tuple(_writes(code, reader))
-    unless_of_session = TransactionKind.CHANGE if writes else TransactionKind.REFUSED
-    kind = _SESSION_KINDS.get(code, unless_of_session)
+    try:
+        writes = tuple(_writes(code, reader))
+    except _RefusedError:
+        return Transaction(zxid, session, time_ms, TransactionKind.REFUSED, ())
+    kind = _SESSION_KINDS.get(code, TransactionKind.CHANGE)
     return Transaction(zxid, session, time_ms, kind, writes)
 
 
 def _writes(code: int, reader: _Reader) -> list[Write]:
+    """Return the writes of a transaction; raises _RefusedError."""
+    if code == _ERROR:
+        raise _RefusedError
     if code in _CREATE:
         return [Write("create", reader.text(), reader.buffer())]
     if code in _DELETE:
@@ -137,6 +143,10 @@ def _writes(code: int, reader: _Reader) -> list[Write]:
         parts = [(reader.numbers(">i")[0], reader.buffer()) for _ in range(count)]
         return [write for part, data in parts for write in _writes(part, _Reader(data))]
     return []
+
+
+class _RefusedError(Exception):
+    """The transaction is an error; a refused multi has only errors."""
 
 
 class _Reader:

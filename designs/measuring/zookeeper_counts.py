@@ -1,9 +1,9 @@
 """What a ZooKeeper server did in an interval, by its own counts.
 
 ``mntr`` has counts of reads, of writes, of znodes read and written and of watches that fired;
-``cons`` has the number of the last request of each session; the transaction log has each write with
-its author. Together they tell apart what one of them mixes: the server counts a ping as a read, and
-a multi as one write.
+``cons`` has the packets of each session and the number of its last request; the transaction log has
+each write with its author. Together they tell apart what one of them mixes: the server counts a
+ping as a read, and a multi as one write.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from regent.designs.measuring.four_letter_words import FourLetterWords
+from regent.designs.measuring.four_letter_words import FourLetterWords, SessionCounts
 from regent.designs.measuring.transaction_log import Transaction, TransactionKind
 
 _FIRED: Final = tuple(
@@ -36,12 +36,10 @@ class ZooKeeperCounts:
     """Znodes created, set and deleted, also in multis and at the end of a session."""
     fired: int
     """Watches that fired; a watch on data and one on children of a znode are two."""
-    packets: int
-    """Packets received from and sent to clients: pings and watch events too, not our questions."""
     watches: int
     """Watches that are set now, on data and on children."""
-    last_requests: Mapping[int, int]
-    """The connected sessions, each with the number of its last request."""
+    sessions: Mapping[int, SessionCounts]
+    """The connected sessions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,25 +64,23 @@ class ZooKeeperActivity:
     watches_fired: int
     """Watches that fired, see ``ZooKeeperCounts.fired``."""
     packets: int
-    """Packets received and sent; also those of sessions that were opened or closed."""
+    """Packets between the server and sessions that are connected at the end, watch events too."""
     pings: int
     """Pings, which are in none of the other counts."""
 
 
 def read_counts(words: FourLetterWords) -> ZooKeeperCounts:
     """Return the present counts of a server."""
-    last_requests = words.cons()
+    sessions = words.cons()
     told = words.mntr()
-    packets = told["packets_received"] + told["packets_sent"] - words.asked
     return ZooKeeperCounts(
         reads=int(told["cnt_readlatency"]),
         updates=int(told["cnt_updatelatency"]),
         znodes_read=_of_all_namespaces(told, "read"),
         znodes_written=_of_all_namespaces(told, "write"),
         fired=int(sum(told[name] for name in _FIRED)),
-        packets=int(packets),
         watches=int(told["watch_count"]),
-        last_requests=last_requests,
+        sessions=sessions,
     )
 
 
@@ -102,8 +98,8 @@ def activity(
     logged = list(transactions)
     of_clients = [t for t in logged if t.kind in _OF_CLIENTS]
     written_by = Counter(t.session for t in of_clients)
-    requests = _requests(before.last_requests, after.last_requests)
-    read_requests = sum(count - written_by[session] for session, count in requests.items())
+    counted = _since(before.sessions, after.sessions)
+    read_requests = sum(c.last_request - written_by[session] for session, c in counted.items())
     pings = after.reads - before.reads - read_requests
     fired = after.fired - before.fired
     return ZooKeeperActivity(
@@ -114,17 +110,23 @@ def activity(
         ephemerals_deleted=sum(len(t.writes) for t in logged if t.closes_session),
         watches_set=after.watches - before.watches + fired + watches_lost,
         watches_fired=fired,
-        packets=after.packets - before.packets - 2 * pings,
+        packets=sum(c.packets for c in counted.values()) - 2 * pings,
         pings=pings,
     )
 
 
-def _requests(before: Mapping[int, int], after: Mapping[int, int]) -> dict[int, int]:
-    """Return how many requests each connected session sent; a new connection begins at 1."""
-    found: dict[int, int] = {}
+def _since(
+    before: Mapping[int, SessionCounts], after: Mapping[int, SessionCounts]
+) -> dict[int, SessionCounts]:
+    """Return what each connected session did; a new connection counts from 0 on."""
+    found: dict[int, SessionCounts] = {}
     for session, last in after.items():
-        earlier = before.get(session, 0)
-        found[session] = last - earlier if last >= earlier else last
+        first = before.get(session, SessionCounts(0, 0))
+        if last.packets < first.packets:
+            first = SessionCounts(0, 0)
+        found[session] = SessionCounts(
+            last.last_request - first.last_request, last.packets - first.packets
+        )
     return found
 
 
