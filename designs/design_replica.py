@@ -129,6 +129,7 @@ class DesignReplica(PooledActor):
         )
         self._replicas: tuple[BrokerId, ...] = ()  # those assigned; the first is preferred
         self._turn = 0
+        self._since_ms = 0
         self._role = ReplicaRole.NONE
         self._leader: BrokerId | None = None
         self._commit_thread: ActorRef[CommitThread] | None = None
@@ -263,6 +264,7 @@ class DesignReplica(PooledActor):
             return
         offset = self._log.log_end_offset
         self._log.append(message.records)
+        self._tell_belief()
         self._commit_from(offset, message.acknowledge)
         self._answer_waiting()
 
@@ -336,6 +338,7 @@ class DesignReplica(PooledActor):
             self._ask_again()
             return
         self._log.append(fetched.records)
+        self._tell_belief()
         self._log.commit(fetched.high_watermark)
         self._fetch()
 
@@ -360,15 +363,23 @@ class DesignReplica(PooledActor):
     def _become(self, role: ReplicaRole, leader: BrokerId | None) -> None:
         self._turn += 1
         self._role, self._leader = role, leader
-        self._around.beliefs[self._topic_partition] = Belief(
-            self._topic_partition, role, leader, self._around.clock.now_ms()
-        )
+        self._since_ms = self._around.clock.now_ms()
+        self._tell_belief()
         if self._commit_thread is not None:
             self._commit_thread.stop(block=False)
             self._commit_thread = None
         waiting, self._waiting = self._waiting, []
         for fetch in waiting:
             self._refuse(fetch)
+
+    def _tell_belief(self) -> None:
+        self._around.beliefs[self._topic_partition] = Belief(
+            self._topic_partition,
+            self._role,
+            self._leader,
+            self._since_ms,
+            self._log.log_end_offset,
+        )
 
     def _ids_in(self, path: str) -> tuple[BrokerId, ...]:
         """Read a node with a list of brokers; an absent one has none."""

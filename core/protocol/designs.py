@@ -65,12 +65,13 @@ class ReplicaRole(IntEnum):
 
 
 class Belief(NamedTuple):
-    """What a replica believes about its partition, and since when (monotonic milliseconds)."""
+    """What a replica believes about its partition, since when (monotonic milliseconds), its log."""
 
     topic_partition: TopicPartition
     role: ReplicaRole
     leader: BrokerId | None
     since_ms: int
+    log_end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,6 @@ class DescribeReplicasResponse:
     watches_fired: int = 0
     listeners_called: int = 0
     mail_sent: int = 0  # requests to other brokers
-    state_changes: int = 0  # commands that came through a queue in ZooKeeper (v2)
 
 
 @dataclass(frozen=True, slots=True)

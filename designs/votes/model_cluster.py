@@ -74,7 +74,7 @@ class ModelCluster:
         return victim
 
     def write(self, wait_ms: float) -> int:
-        """WriteRecord the next record, let time pass, and return the record's number."""
+        """Write the next record, let time pass, and return the record's number."""
         record = len(self.journal.written_ms)
         self._producer.tell(WriteRecord(record))
         self.network.run_for(wait_ms)

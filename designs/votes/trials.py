@@ -52,7 +52,7 @@ class DeathTrial:
 def measure_latency(
     scheme: ReplicationScheme, times: ModelTimes, seed: int, records: int, condition: Condition
 ) -> LatencyTrial | None:
-    """WriteRecord records one after the other; None if they are not acknowledged."""
+    """Write records one after the other; None if they are not acknowledged."""
     with ModelCluster(scheme, times, seed) as cluster:
         if condition is Condition.ONE_SLOW:
             cluster.network.slow.add(scheme.replicas - 1)
@@ -132,7 +132,7 @@ def _let_one_stall(cluster: ModelCluster) -> int:
 
 
 def _live(cluster: ModelCluster) -> bool:
-    """WriteRecord records, in a time in which the dead are noticed.
+    """Write records, in a time in which the dead are noticed.
 
     End in the moment in which the last record is acknowledged, and return whether it was.
     """
