@@ -76,7 +76,14 @@ class Belief(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeReplicasRequest:
-    """Asks a broker what its replicas believe."""
+    """Asks a broker what its replicas believe.
+
+    ``dead``: brokers that cannot lead. Without ``with_beliefs`` the answer has only counts: to
+    list ten thousand replicas takes a broker as long as many of their elections.
+    """
+
+    dead: tuple[BrokerId, ...] = ()
+    with_beliefs: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,8 @@ class DescribeReplicasResponse:
     """What the replicas believe, and what the broker counted since it started."""
 
     error_code: Errors
+    replicas: int = 0
+    without_leader: int = 0  # replicas that know no live leader
     beliefs: tuple[Belief, ...] = ()
     zookeeper_reads: int = 0
     zookeeper_writes: int = 0

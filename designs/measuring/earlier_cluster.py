@@ -196,7 +196,8 @@ class EarlierCluster:
         return StateChangeCost(round(operations / _COMMANDS), 0)
 
     def _has_written(self, broker_id: BrokerId, count: int) -> bool:
-        return self._describe(broker_id).zookeeper_writes >= count
+        question = DescribeReplicasRequest(with_beliefs=False)
+        return self._ask(broker_id, question).zookeeper_writes >= count
 
     def close(self) -> None:
         """See ``MeasuredCluster``."""
@@ -317,20 +318,13 @@ class EarlierCluster:
         )
 
     def _are_led(self, dead: Collection[BrokerId]) -> bool:
-        """Whether every live replica knows a live leader, where there can be one."""
-        expected = [
-            (number, broker_id)
-            for number, replicas in enumerate(self._replicas)
-            for broker_id in replicas
-            if broker_id not in dead
-        ]
-        leaders: dict[int, set[BrokerId | None]] = {}
-        known = 0
-        for belief in self._beliefs():
-            if belief.role is not ReplicaRole.NONE and belief.leader not in dead:
-                leaders.setdefault(belief.topic_partition.partition, set()).add(belief.leader)
-                known += 1
-        return known == len(expected) and all(len(found) == 1 for found in leaders.values())
+        """Whether every live replica knows a live leader."""
+        question = DescribeReplicasRequest(tuple(dead), with_beliefs=False)
+        answers = [self._ask(broker_id, question) for broker_id in self._actors]
+        expected = sum(b in self._actors for replicas in self._replicas for b in replicas)
+        return sum(answer.replicas for answer in answers) == expected and not any(
+            answer.without_leader for answer in answers
+        )
 
     def _append(self, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
         """Send a record to a broker; whether it is acknowledged."""
@@ -340,13 +334,14 @@ class EarlierCluster:
         return answer.error_code is Errors.NONE
 
     def _describe(self, broker_id: BrokerId) -> DescribeReplicasResponse:
+        return self._ask(broker_id, DescribeReplicasRequest())
+
+    def _ask(
+        self, broker_id: BrokerId, question: DescribeReplicasRequest
+    ) -> DescribeReplicasResponse:
+        actor = self._actors[broker_id]
         try:
-            return ask(
-                self._actors[broker_id],
-                DescribeReplicasRequest(),
-                DescribeReplicasResponse,
-                timeout_s=_ASK_TIMEOUT_S,
-            )
+            return ask(actor, question, DescribeReplicasResponse, timeout_s=_ASK_TIMEOUT_S)
         except RequestError as error:
             raise MeasuringError(f"broker {broker_id} does not answer: {error}") from None
 
