@@ -82,8 +82,7 @@ class FailureMeter:
         progress(f"creates {case.partitions:,} partitions")
         cluster.create_partitions(case.partitions)
         progress("waits for rest")
-        self.await_stillness()
-        load = self.await_quiet()
+        load = self.await_rest()
         victims = self._victims(case)
         survivors = [broker_id for broker_id in cluster.brokers if broker_id not in victims]
         progress(f"kills {'broker' if len(victims) == 1 else 'brokers'} {_listed(victims)}")
@@ -92,13 +91,13 @@ class FailureMeter:
         before = read_counts(self._words)
         since, watches_lost = self._kill(victims)
         times = cluster.await_leaders(victims, since)
-        self.await_stillness()
+        self._await_stillness()
         after = read_counts(self._words)
         counted = activity(before, after, self._log.read_new(), watches_lost)
         requests = cluster.requests_received(survivors) - received
         return FailureResult(case, load, times, counted, requests)
 
-    def await_stillness(self) -> None:
+    def _await_stillness(self) -> None:
         """Wait until ZooKeeper has had nothing but pings to do for a second."""
         deadline = time.monotonic() + _STILL_TIMEOUT_S
         last, changed_at = self._work(), time.monotonic()
@@ -110,8 +109,9 @@ class FailureMeter:
             if time.monotonic() > deadline:
                 raise MeasuringError(f"ZooKeeper did not come to rest in {_STILL_TIMEOUT_S:g} s")
 
-    def await_quiet(self) -> RestLoad:
-        """Measure the load of one period at rest; return when its longest quiet time begins."""
+    def await_rest(self) -> RestLoad:
+        """Measure the load of one period at rest; return in its longest quiet time."""
+        self._await_stillness()
         self._log.read_new()
         before, began = read_counts(self._words), time.monotonic()
         last, changed_at = self._work(), began
@@ -125,11 +125,12 @@ class FailureMeter:
         after, ended = read_counts(self._words), time.monotonic()
         counted = activity(before, after, self._log.read_new())
         # The last quiet time continues with the first one of the next period.
-        quiet.append((ended - changed_at + (quiet[0][0] if quiet else 0.0), changed_at))
-        summary, seconds = self._words.wchs(), ended - began
-        quiet_at = max(quiet)[1]
-        if quiet_at != changed_at:
+        remaining_s = quiet[0][0] if quiet else self._cluster.period_s
+        quiet.append((ended - changed_at + remaining_s, changed_at))
+        longest_s, quiet_at = max(quiet)
+        if quiet_at != changed_at or remaining_s < longest_s / 2:
             time.sleep(max(0.0, quiet_at + self._cluster.period_s - time.monotonic()))
+        summary, seconds = self._words.wchs(), ended - began
         return RestLoad(
             watches=after.watches,
             watched_paths=summary.paths,

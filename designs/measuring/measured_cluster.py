@@ -23,8 +23,8 @@ class LeaderTimes(NamedTuple):
     excepted.
     """
 
-    led_ms: float
-    known_ms: float
+    led_ms: int
+    known_ms: int
 
 
 class Believers(NamedTuple):
@@ -55,10 +55,20 @@ class MeasuredCluster(Protocol):
     No other client than its brokers has a session there once ``create_partitions`` has returned.
     """
 
-    zookeeper: EmbeddedZooKeeper
-    brokers: Sequence[BrokerId]
-    period_s: float
-    """What brokers do regularly, without a reason, repeats after so many seconds."""
+    @property
+    def zookeeper(self) -> EmbeddedZooKeeper:
+        """The server, which is running."""
+        ...
+
+    @property
+    def brokers(self) -> Sequence[BrokerId]:
+        """All brokers, in ascending order; dead ones, too."""
+        ...
+
+    @property
+    def period_s(self) -> float:
+        """What brokers do regularly, without a reason, repeats after so many seconds."""
+        ...
 
     def create_partitions(self, count: int) -> None:
         """Create one topic, placed in a ring, with min(3, brokers) replicas of each partition.
