@@ -46,10 +46,9 @@ def _checked(check: _Check, results: Mapping[str, DesignResult]) -> Claim:
         number = check.number(result)
         if number is not None:
             numbers[design] = number
-    text = ", ".join(f"{design} {_shown(number)}" for design, number in numbers.items())
-    is_measured = set(check.needs) <= numbers.keys()
-    holds = check.holds(numbers) if is_measured else None
-    return Claim(check.claim, f"{check.unit}: {text}" if text else check.unit, holds)
+    shown = ", ".join(f"{design} {_shown(number)}" for design, number in numbers.items())
+    holds = check.holds(numbers) if set(check.needs) <= numbers.keys() else None
+    return Claim(check.claim, f"{check.unit}: {shown or 'not measured'}", holds)
 
 
 def _shown(number: Number) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from regent.core.errors import RegentError
 from regent.core.model import BrokerId
@@ -15,7 +16,8 @@ class MeasuringError(RegentError):
     """A cluster did not do what was to be measured; the message names it."""
 
 
-class LeaderTimes(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LeaderTimes:
     """How long partitions were without a leader, in milliseconds since ``kill -9``.
 
     ``led_ms``: until the new leader of the last partition was written to ZooKeeper. ``known_ms``:
@@ -27,7 +29,8 @@ class LeaderTimes(NamedTuple):
     known_ms: int
 
 
-class Believers(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Believers:
     """What a leader that was stopped, and lost its session, does when it continues.
 
     ``leaders``: the replicas of one partition that said "I lead" at that moment.
@@ -38,7 +41,8 @@ class Believers(NamedTuple):
     has_acknowledged: bool
 
 
-class StateChangeCost(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StateChangeCost:
     """What it takes to tell one broker one change of a replica's state.
 
     ``zookeeper_operations``: reads, writes and watch events. ``requests``: requests between

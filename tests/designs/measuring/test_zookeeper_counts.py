@@ -11,7 +11,7 @@ from regent.designs.measuring.four_letter_words import FourLetterWords
 from regent.designs.measuring.transaction_log import ZooKeeperLog
 from regent.designs.measuring.zookeeper_counts import ZooKeeperActivity, activity, read_counts
 from regent.testing.waits import eventually
-from regent.zk.client.operations import Check, Create, Delete, SetData
+from regent.zk.client.operations import Check, Create, Delete, Operation, SetData
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
@@ -51,7 +51,7 @@ def test_reads_are_counted_as_requests_and_as_znodes(client: ZooKeeperClient, co
 
 
 def test_a_multi_is_one_request_with_many_writes(client: ZooKeeperClient, counted: Counted):
-    operations = [SetData("/a", b"2", 0), Create("/a/c"), Delete("/b", 0)]
+    operations: list[Operation] = [SetData("/a", b"2", 0), Create("/a/c"), Delete("/b", 0)]
     found = counted(lambda: client.multi(operations))
     assert (found.write_requests, found.znodes_written, found.read_requests) == (1, 3, 0)
 
