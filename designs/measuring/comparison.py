@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from regent.designs.measuring.failure import FailureCase, FailureMeter, FailureResult, Progress
 from regent.designs.measuring.measured_cluster import (
     Believers,
+    DisturbedError,
     MeasuredCluster,
     MeasuringError,
     StateChangeCost,
@@ -22,6 +23,7 @@ from regent.testing.janitor import Janitor
 
 T = TypeVar("T")
 
+_ATTEMPTS: Final = 3
 _MEMORY: Final = Path("/dev/shm")
 
 
@@ -102,6 +104,12 @@ class _DesignMeasuring:
         )
 
     def _failure(self, case: FailureCase) -> FailureResult:
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(DisturbedError):
+                return self._failure_of_one(case)
+        return self._failure_of_one(case)
+
+    def _failure_of_one(self, case: FailureCase) -> FailureResult:
         with self._cluster() as cluster:
             return FailureMeter(cluster).measure(case, self._say)
 

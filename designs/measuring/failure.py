@@ -12,9 +12,19 @@ from typing import Final, TypeAlias
 
 from regent.core.model import BrokerId
 from regent.designs.measuring.four_letter_words import FourLetterWords
-from regent.designs.measuring.measured_cluster import LeaderTimes, MeasuredCluster, MeasuringError
+from regent.designs.measuring.measured_cluster import (
+    DisturbedError,
+    LeaderTimes,
+    MeasuredCluster,
+    MeasuringError,
+)
 from regent.designs.measuring.transaction_log import ZooKeeperLog
-from regent.designs.measuring.zookeeper_counts import ZooKeeperActivity, activity, read_counts
+from regent.designs.measuring.zookeeper_counts import (
+    ZooKeeperActivity,
+    ZooKeeperCounts,
+    activity,
+    read_counts,
+)
 from regent.testing.janitor import processes_with
 
 _STILL_S: Final = 1.0
@@ -75,6 +85,7 @@ class FailureMeter:
     def measure(self, case: FailureCase, progress: Progress) -> FailureResult:
         """Create the partitions, wait for rest, kill, and wait for rest again.
 
+        Raises ``MeasuringError``; with ``DisturbedError`` another cluster may do better.
         The kill comes when the brokers have just done what they do regularly, so that it is not
         counted if the failure is over before the next time.
         """
@@ -93,6 +104,7 @@ class FailureMeter:
         times = cluster.await_leaders(victims, since)
         self._await_stillness()
         after = read_counts(self._words)
+        _check_sessions(before, after, len(victims))
         counted = activity(before, after, self._log.read_new(), watches_lost)
         requests = cluster.requests_received(survivors) - received
         return FailureResult(case, load, times, counted, requests)
@@ -177,6 +189,15 @@ class FailureMeter:
                     raise MeasuringError(f"brokers {_listed(broker_ids)} are still connected")
                 time.sleep(_DEATH_POLL_S)
             return since, before.watches - read_counts(self._words).watches
+
+
+def _check_sessions(before: ZooKeeperCounts, after: ZooKeeperCounts, died: int) -> None:
+    """Raise ``DisturbedError`` if others than the dead brokers lost a session."""
+    lost = len(before.sessions.keys() - after.sessions.keys()) - died
+    if lost or after.sessions.keys() - before.sessions.keys():
+        raise DisturbedError(
+            f"{lost} brokers lost their sessions when others died: the machine is too busy"
+        )
 
 
 def _guardians(pids: Sequence[int]) -> list[int]:

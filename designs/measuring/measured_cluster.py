@@ -16,6 +16,10 @@ class MeasuringError(RegentError):
     """A cluster did not do what was to be measured; the message names it."""
 
 
+class DisturbedError(MeasuringError):
+    """Something else happened meanwhile, such as a pause of the machine: measure again."""
+
+
 @dataclass(frozen=True, slots=True)
 class LeaderTimes:
     """How long partitions were without a leader, in milliseconds since ``kill -9``.
@@ -86,7 +90,7 @@ class MeasuredCluster(Protocol):
         ...
 
     def leader_of(self, partition: int) -> BrokerId:
-        """Return the leader of a partition."""
+        """Return the leader of a partition; the harness asks before it kills."""
         ...
 
     def pid(self, broker_id: BrokerId) -> int:

@@ -41,6 +41,7 @@ from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 _TOPIC: Final = "measured"
 _REPLICATION_FACTOR: Final = 3
 _TIMEOUT_S: Final = 600.0
+_SESSION_TIMEOUT_MS: Final = 6_000  # a guardian ends sessions at once; pauses must not
 _LOG_POLL_S: Final = 0.005
 _METRIC: Final = "regent_control_requests_total"
 
@@ -63,6 +64,7 @@ class V3Cluster:
         self._regent = RegentCluster(
             folder / "data",
             *("--brokers", str(brokers), "--no-placement-service"),
+            *("--session-timeout-ms", str(_SESSION_TIMEOUT_MS)),
             *(option for setting in settings for option in ("--broker-setting", setting)),
             zookeeper=self.zookeeper,
         )
@@ -80,6 +82,7 @@ class V3Cluster:
         self._sessions: dict[BrokerId, int] = {}
         self._log = ZooKeeperLog(self.zookeeper.transaction_log)
         self._replicas: list[tuple[BrokerId, ...]] = []
+        self._leaders: dict[int, BrokerId] = {}
 
     def create_partitions(self, count: int) -> None:
         """See ``MeasuredCluster``. The controller does not lead partition 0 if there are others."""
@@ -108,15 +111,17 @@ class V3Cluster:
         return self._ask(self.brokers[0], ()).controller_id
 
     def leader_of(self, partition: int) -> BrokerId:
-        """See ``MeasuredCluster``; only the first leader is known."""
-        return self._replicas[partition][0]
+        """See ``MeasuredCluster``."""
+        rows = self._ask(self.brokers[0], (_TOPIC,)).partitions
+        self._leaders = {row.partition: row.leader for row in rows}
+        return self._leaders[partition]
 
     def pid(self, broker_id: BrokerId) -> int:
         """See ``MeasuredCluster``."""
         return self._regent.pid(broker_id)
 
     def await_leaders(self, dead: Collection[BrokerId], since: float) -> LeaderTimes:
-        """See ``MeasuredCluster``.
+        """See ``MeasuredCluster``; call ``leader_of`` before the kill.
 
         The brokers are asked when the last leader has been elected, not before: to describe
         thousands of partitions takes them a part of a second.
@@ -190,7 +195,7 @@ class V3Cluster:
         leaderless = {
             number
             for number, replicas in enumerate(self._replicas)
-            if replicas[0] in dead and not set(replicas) <= set(dead)
+            if self._leaders[number] in dead and not set(replicas) <= set(dead)
         }
         led_ms = 0.0
         while leaderless:
