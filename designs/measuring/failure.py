@@ -107,7 +107,8 @@ class FailureMeter:
         _check_sessions(before, after, len(victims))
         counted = activity(before, after, self._log.read_new(), watches_lost)
         requests = cluster.requests_received(survivors) - received
-        return FailureResult(case, load, times, counted, requests)
+        rounded = LeaderTimes(round(times.led_ms, 1), round(times.known_ms, 1))
+        return FailureResult(case, load, rounded, counted, requests)
 
     def _await_stillness(self) -> None:
         """Wait until ZooKeeper has had nothing but pings to do for a second."""

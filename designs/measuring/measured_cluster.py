@@ -29,8 +29,8 @@ class LeaderTimes:
     excepted.
     """
 
-    led_ms: int
-    known_ms: int
+    led_ms: float
+    known_ms: float
 
 
 @dataclass(frozen=True, slots=True)

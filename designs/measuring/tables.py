@@ -21,8 +21,8 @@ class MeasureTable(NamedTuple):
 
 
 _FAILURE: Final[dict[str, Callable[[FailureResult], object]]] = {
-    "led after, ms": lambda result: result.times.led_ms,
-    "known to all after, ms": lambda result: result.times.known_ms,
+    "led after, ms": lambda result: round(result.times.led_ms),
+    "known to all after, ms": lambda result: round(result.times.known_ms),
     "requests between brokers": lambda result: result.broker_requests,
     "ZooKeeper: read requests": lambda result: result.zookeeper.read_requests,
     "ZooKeeper: znodes read": lambda result: result.zookeeper.znodes_read,
@@ -34,8 +34,8 @@ _FAILURE: Final[dict[str, Callable[[FailureResult], object]]] = {
     "ZooKeeper: packets": lambda result: result.zookeeper.packets,
 }
 GROWING: Final[Mapping[str, Callable[[FailureResult], float]]] = {
-    "led after, ms": lambda result: result.times.led_ms,
-    "known to all after, ms": lambda result: result.times.known_ms,
+    "led after, ms": lambda result: round(result.times.led_ms),
+    "known to all after, ms": lambda result: round(result.times.known_ms),
     "requests to ZooKeeper": lambda result: (
         result.zookeeper.read_requests + result.zookeeper.write_requests
     ),

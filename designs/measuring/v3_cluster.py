@@ -128,7 +128,7 @@ class V3Cluster:
         """
         led_ms = self._await_elections(dead, since)
         self._await_metadata(self._survivors(dead), lambda rows: self._are_led(rows, dead))
-        return LeaderTimes(round(led_ms), round((time.monotonic() - since) * 1000))
+        return LeaderTimes(led_ms, (time.monotonic() - since) * 1000)
 
     def requests_received(self, broker_ids: Collection[BrokerId]) -> int:
         """See ``MeasuredCluster``."""
