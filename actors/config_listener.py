@@ -14,7 +14,8 @@ from pykka import ActorRef
 from regent.actors.inbox import Reply
 from regent.actors.runtime import RegentActor, Supervisor, start_actor
 from regent.actors.topic_configs import TopicConfigs
-from regent.config.settings import KAFKA_SETTINGS, ControllerConfig
+from regent.config.settings import KAFKA_SETTINGS
+from regent.config.tables.controller import ControllerConfig
 from regent.core.admin.config_changes import ConfigChanges
 from regent.core.controller.events import ControllerEvent
 from regent.core.errors import SessionExpiredError

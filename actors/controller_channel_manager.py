@@ -19,6 +19,7 @@ from regent.actors.request_send_thread import (
     OpenChannel,
     QueuedRequest,
     RequestSendThread,
+    SendStats,
 )
 from regent.actors.runtime import Supervisor, start_actor, stop_actor
 from regent.core.controller.effects import SendControlRequest
@@ -28,7 +29,6 @@ from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, BrokerRegistration
 from regent.core.protocol.control import ControlHeader, ControlRequest, ControlResponse
 from regent.core.protocol.controller import UnansweredRequest
-from regent.core.timers import Timer
 from regent.transport.codec import EncodedBody, encode_request
 
 logger = logging.getLogger(__name__)
@@ -37,15 +37,20 @@ _STOP_TIMEOUT_S = 5.0
 
 
 class BrokerChannel(NamedTuple):
-    """The thread that sends to one broker, and how long requests waited for it."""
+    """The thread that sends to one broker, and what it has done."""
 
     thread: ActorRef[RequestSendThread]
-    queue_time: Timer
+    stats: SendStats
 
     @property
     def queue_size(self) -> int:
         """How many requests are queued."""
         return inbox_of(self.thread).size
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a request is being sent, or waits for its answer."""
+        return isinstance(inbox_of(self.thread).activity.message, QueuedRequest)
 
 
 class ControllerChannelManager:
@@ -69,12 +74,13 @@ class ControllerChannelManager:
         self._supervisor = supervisor
         self._channels: dict[BrokerId, BrokerChannel] = {}
         self._overflowed: set[BrokerId] = set()
+        self._offline: set[BrokerId] = set()  # brokers without a channel that were warned of
 
     def add_broker(self, registration: BrokerRegistration) -> None:
         """Start sending to this incarnation of a broker."""
         broker_id = registration.info.broker_id
         self.remove_broker(broker_id)
-        queue_time = Timer()
+        stats = SendStats()
         thread = start_actor(
             RequestSendThread,
             f"Controller-{self._controller_id}-to-broker-{broker_id}-send-thread",
@@ -83,14 +89,15 @@ class ControllerChannelManager:
             partial(self._on_response, broker_id),
             may_announce=self._may_announce,
             settings=self._settings,
-            queue_time=queue_time,
+            stats=stats,
             supervisor=self._supervisor,
         )
-        self._channels[broker_id] = BrokerChannel(thread, queue_time)
+        self._channels[broker_id] = BrokerChannel(thread, stats)
 
     def remove_broker(self, broker_id: BrokerId) -> None:
         """Stop sending and drop queued requests, so that no later incarnation receives them."""
         self._overflowed.discard(broker_id)
+        self._offline.discard(broker_id)
         channel = self._channels.pop(broker_id, None)
         if channel is not None:
             stop_actor(channel.thread, _STOP_TIMEOUT_S)
@@ -129,8 +136,11 @@ class ControllerChannelManager:
 
     def _put(self, broker_id: BrokerId, delivery: QueuedRequest) -> None:
         channel = self._channels.get(broker_id)
-        if channel is None or broker_id in self._overflowed:
-            return  # the broker is gone, or will get the complete state
+        if channel is None:
+            self._report_offline(broker_id, delivery)
+            return
+        if broker_id in self._overflowed:
+            return  # the broker will get the complete state
         try:
             channel.thread.tell(delivery)
         except ActorDeadError:
@@ -139,6 +149,18 @@ class ControllerChannelManager:
         except InboxFullError as full:
             logger.warning("%s; broker %d will get the complete state again", full, broker_id)
             self._overflow(broker_id, delivery.header)
+
+    def _report_offline(self, broker_id: BrokerId, dropped: QueuedRequest) -> None:
+        """Warn of a request that is not sent; of later ones only after the broker came or went."""
+        logger.log(
+            logging.DEBUG if broker_id in self._offline else logging.WARNING,
+            "event %s: Not sending %s request with %d partitions to broker %d, since it is offline",
+            dropped.header.cause,
+            type(dropped.request).__name__.removesuffix("Request"),
+            sum(len(topic.partition_states) for topic in dropped.request.topic_states),
+            broker_id,
+        )
+        self._offline.add(broker_id)
 
     def _overflow(self, broker_id: BrokerId, header: ControlHeader) -> None:
         self._overflowed.add(broker_id)

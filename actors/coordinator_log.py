@@ -12,12 +12,12 @@ import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from regent.actors.timer import monotonic_ms
+from regent.config.threads import named_executor
 from regent.core.errors import Errors, RegentError
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ACKS_ALL, ProducedPartition
@@ -141,7 +141,7 @@ class CoordinatorLog(Generic[L]):
         self._codec = codec
         self._staged: dict[int, list[_StagedBatch]] = {}  # by partition, in the order of the log
         self._waiting: deque[tuple[int, DelayedOperation]] = deque()  # with their deadlines
-        self._loader = ThreadPoolExecutor(1, f"{topic}-loader")
+        self._loader = named_executor(1, f"{topic}-loader")
         self.loads: deque[Load] = deque(maxlen=_NOTED_LOADS)
 
     @abstractmethod

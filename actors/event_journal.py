@@ -4,7 +4,8 @@ A line has ``ts_ms`` (wall clock), ``broker_id``, ``controller_epoch``, ``event_
 within one run of the process), ``event``, ``cause``, ``queue_ms``, ``handling_ms`` and ``changes``
 (a list of sentences; if there are many, the first few and the number of the others). Control
 requests carry the event id, and brokers log it: ``<controller epoch>-<event id>``. The answer of a
-broker also has ``answered_ms``: the time since the first attempt to send the request.
+broker also has ``answered_ms``: the time since the first attempt to send the request. An election
+of leaders also has ``trigger``: who asked for it, by the names of ``ElectionTrigger``.
 """
 
 from __future__ import annotations
@@ -92,6 +93,7 @@ class EventJournalFile:
             "cause": cause_of(handled.event),
             "queue_ms": round(handled.queue_ms, 3),
             "handling_ms": round(handled.handling_ms, 3),
+            **_trigger(handled.event),
             **_answer_time(handled.event),
             "changes": _sentences(handled.changes),
         }
@@ -160,6 +162,10 @@ def _message(event: ControllerEvent) -> str:
             return f"error of broker {broker_id}"
         case _:
             return "request"
+
+
+def _trigger(event: ControllerEvent) -> dict[str, str]:
+    return {"trigger": event.trigger.value} if isinstance(event, events.ElectionEvent) else {}
 
 
 def _answer_time(event: ControllerEvent) -> dict[str, float]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from regent.config.threads import named_executor
 from regent.core.errors import Errors, RegentError
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class ProducerIdManager:
         self._on_taken = on_taken
         self._ids: deque[int] = deque()
         self._is_taking = False
-        self._executor = ThreadPoolExecutor(1, "producer-ids")
+        self._executor = named_executor(1, "producer-ids")
 
     def next_id(self) -> int | Errors:
         """Return an id that no producer had before; COORDINATOR_LOAD_IN_PROGRESS: not yet."""

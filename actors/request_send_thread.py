@@ -10,19 +10,24 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Protocol, TypeAlias
 
 from regent.actors.inbox import Reply
 from regent.actors.runtime import RegentActor, Supervisor
-from regent.config.settings import ControllerConfig
+from regent.config.tables.controller import ControllerConfig
 from regent.core.errors import Errors
 from regent.core.model import BrokerRegistration
 from regent.core.protocol.control import ControlHeader, ControlRequest, ControlResponse
 from regent.core.replication.control_request_handler import refusal
 from regent.core.timers import Timer
-from regent.transport.client import RequestAbandonedError, RequestError, RequestFailedError
+from regent.transport.client import (
+    PeerUnreachableError,
+    RequestAbandonedError,
+    RequestError,
+    RequestFailedError,
+)
 from regent.transport.codec import EncodedBody, Response
 
 logger = logging.getLogger(__name__)
@@ -72,6 +77,27 @@ class DeliverySettings:
     retry_backoff_ms: int = ControllerConfig.retry_backoff_ms
 
 
+@dataclass(slots=True)
+class SendStats:
+    """What one RequestSendThread has done. Only its thread writes; any thread reads."""
+
+    queue_time: Timer = field(default_factory=Timer)
+    latency: Timer = field(default_factory=Timer)
+    """From the first attempt to send a request to its answer."""
+    requests: int = 0
+    """Requests sent, each repetition counted."""
+    failures: int = 0
+    """Attempts without an answer, or with an error for an answer."""
+    is_connected: bool = False
+
+    def end_attempt(self, error: RequestError | None) -> None:
+        """Count one attempt to send a request."""
+        self.requests += not isinstance(error, PeerUnreachableError)
+        self.failures += error is not None
+        # After other errors the client has closed the connection.
+        self.is_connected = error is None or isinstance(error, RequestFailedError)
+
+
 class RequestSendThread(RegentActor):
     """Sends to one incarnation of one broker. Its inbox holds ``QueuedRequest`` messages.
 
@@ -90,7 +116,7 @@ class RequestSendThread(RegentActor):
         *,
         may_announce: Callable[[], bool],
         settings: DeliverySettings,
-        queue_time: Timer,
+        stats: SendStats,
         supervisor: Supervisor | None = None,
     ) -> None:
         super().__init__(name, supervisor=supervisor)
@@ -100,18 +126,19 @@ class RequestSendThread(RegentActor):
         self._may_announce = may_announce
         self._settings = settings
         self._channel: ControlChannel | None = None
-        self._queue_time = queue_time
+        self._stats = stats
 
     def handle(self, message: QueuedRequest, reply: Reply | None) -> None:
         """Send one request until it is answered, unless this actor must stop."""
         del reply
-        self._queue_time.record(self.queue_ms)
+        self._stats.queue_time.record(self.queue_ms)
         warned = False
         started = monotonic()
         while not self.closing.is_set():
             response = self._attempt_delivery(message)
             if response is not None:
                 answered_ms = (monotonic() - started) * 1000
+                self._stats.latency.record(answered_ms)
                 self._on_response(message.header, message.request, response, answered_ms)
                 return
             if not warned and monotonic() - started > UNANSWERED_WARNING_S:
@@ -145,14 +172,24 @@ class RequestSendThread(RegentActor):
                 timeout_ms=self._settings.request_timeout_ms,
                 closing=self.closing,
             )
-        except RequestAbandonedError:
-            return None
-        except RequestFailedError as failed:
-            if failed.error_code is Errors.BROKER_NOT_AVAILABLE:
-                return None  # the broker is overloaded
-            logger.error("%s: %s", self.name, failed)
-            return refusal(message.request, failed.error_code)
         except RequestError as error:
-            logger.debug("%s: %s; trying again", self.name, error)
-            return None
+            self._stats.end_attempt(error)
+            return self._answer_instead(message.request, error)
+        self._stats.end_attempt(None)
         return response  # type: ignore[return-value]  # the codec matched it to the request
+
+    def _answer_instead(
+        self, request: ControlRequest, error: RequestError
+    ) -> ControlResponse | None:
+        """Return the answer that an error amounts to; None: send the request again."""
+        match error:
+            case RequestAbandonedError():
+                return None
+            case RequestFailedError(error_code=Errors.BROKER_NOT_AVAILABLE):
+                return None  # the broker is overloaded
+            case RequestFailedError(error_code=error_code):
+                logger.error("%s: %s", self.name, error)
+                return refusal(request, error_code)
+            case _:
+                logger.debug("%s: %s; trying again", self.name, error)
+                return None

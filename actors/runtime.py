@@ -24,6 +24,7 @@ from pykka.messages import _ActorStop
 
 from regent.actors.activity import Activity
 from regent.actors.inbox import Delivery, Inbox, Overflow, Reply, inbox_of
+from regent.config.threads import NamedThread
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +40,10 @@ Supervisor: TypeAlias = Callable[[str, object, Exception], None]
 class RegentActor(ThreadingActor):
     """An actor that handles one message at a time and survives all exceptions of its handlers.
 
-    ``name`` is also the name of the thread. ``queue_ms`` is how long the current message was
-    queued. The hooks run on the actor's thread; other threads read ``activity``.
+    ``name`` is also the name of the thread, after the broker's prefix. ``queue_ms`` is how long the
+    current message was queued. The hooks run on the actor's thread; others read ``activity``.
     """
 
-    use_daemon_thread: ClassVar[bool] = True
     inbox_limit: ClassVar[int] = 100_000
     overflow: ClassVar[Overflow] = Overflow()
 
@@ -51,9 +51,7 @@ class RegentActor(ThreadingActor):
 
     def __init__(self, name: str, *, supervisor: Supervisor | None = None) -> None:
         self.name = name
-        self.thread = threading.Thread(
-            target=self._actor_loop, name=name, daemon=self.use_daemon_thread
-        )
+        self.thread = NamedThread(self._actor_loop, name)
         self.activity = Activity(self.thread)
         super().__init__()
         self.supervisor = supervisor

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 from time import monotonic
 
+from regent.config.threads import NamedThread
 from regent.core.errors import RegentError
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class Scheduler:
         self._heap: list[tuple[float, int, Handle]] = []  # may hold cancelled entries
         self._order = count()
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = NamedThread(self._run, name)
         self._thread.start()
 
     @property

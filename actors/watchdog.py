@@ -11,6 +11,7 @@ from time import monotonic
 from pykka import ActorRegistry
 
 from regent.actors.inbox import inbox_of
+from regent.config.threads import NamedThread
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ class Watchdog:
         self._interval_s = interval_s
         self._reported: dict[str, float] = {}  # actor urn -> busy_since
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="actor-watchdog", daemon=True)
+        self._thread = NamedThread(self._run, "actor-watchdog")
 
     def start(self) -> None:
         """Check every ``interval_s`` from now on."""

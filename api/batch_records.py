@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 from regent.core.compression import decompressed
@@ -17,9 +16,6 @@ from regent.core.varints import read_varint, signed
 _HEADER: Final = struct.Struct(">qi9xhiqq14xi")
 _HEADER_BYTES, _UNCOUNTED_BYTES = 61, 12
 _COMPRESSION, _APPEND_TIME, _CONTROL = 0x07, 0x08, 0x20
-
-record_reader: Final = ThreadPoolExecutor(1, "record-reader")
-"""Decodes records beside the event loop. One thread limits the memory."""
 
 
 class BatchRecord(NamedTuple):

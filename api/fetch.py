@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Executor
 from functools import cache
 from itertools import filterfalse
 from typing import Final, NamedTuple, Protocol
 
-from regent.api.batch_records import record_reader
 from regent.api.current_leaders import CurrentLeaders, NamedLeaders
 from regent.api.old_message_formats import down_converted
 from regent.api.replies import Replies, monotonic_ms
@@ -121,9 +121,13 @@ def fetch_apis(
     source: FetchSource,
     cache: MetadataCache,
     listener: str,
+    reader: Executor,
     max_response_bytes: int = MAX_RESPONSE_BYTES,
 ) -> Sequence[KafkaApi]:
-    """Return the API Fetch, which calls ``source``, for clients of ``listener``."""
+    """Return the API Fetch, which calls ``source``, for clients of ``listener``.
+
+    ``reader`` converts records for old clients beside the event loop.
+    """
     replies, names = Replies(), TopicNamesById(cache)
     leaders = CurrentLeaders(source.current_leader, cache, listener)
 
@@ -144,7 +148,7 @@ def fetch_apis(
             magic = int(request.api_version >= _FIRST_OF_MAGIC_1)
             loop = asyncio.get_running_loop()
             consumed = await loop.run_in_executor(
-                record_reader, _converted, asked.request, consumed, kept, magic
+                reader, _converted, asked.request, consumed, kept, magic
             )
         if throttle is not None:
             size = sum(partition.records.size for partition in consumed.values())

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from typing import Final, Protocol, TypeAlias
 
-from regent.api.batch_records import batches_of, record_reader
+from regent.api.batch_records import batches_of
 from regent.core.errors import Errors, StorageError
 from regent.core.model import NO_EPOCH, TopicPartition
 from regent.core.protocol.client import (
@@ -61,12 +62,15 @@ class OffsetSource(Protocol):
         ...
 
 
-def offset_apis(source: OffsetSource) -> Sequence[KafkaApi]:
-    """Return the APIs ListOffsets and OffsetForLeaderEpoch, which call ``source``."""
+def offset_apis(source: OffsetSource, reader: Executor) -> Sequence[KafkaApi]:
+    """Return the APIs ListOffsets and OffsetForLeaderEpoch, which call ``source``.
+
+    ``reader`` decodes records beside the event loop.
+    """
 
     async def list_offsets(request: KafkaRequest) -> KafkaAnswer:
         topics, queries, refused = _decode_list(request)
-        listed = await _records_found(source, queries, source.list_offsets(queries))
+        listed = await _records_found(source, reader, queries, source.list_offsets(queries))
         return _encode_list(request, topics, {**listed, **refused})
 
     async def offsets_for_leader_epoch(request: KafkaRequest) -> KafkaAnswer:
@@ -117,6 +121,7 @@ def _decode_list(
 
 async def _records_found(
     source: OffsetSource,
+    reader: Executor,
     queries: Mapping[TopicPartition, OffsetQuery],
     listed: Mapping[TopicPartition, ListedOffset],
 ) -> Mapping[TopicPartition, ListedOffset]:
@@ -129,7 +134,7 @@ async def _records_found(
     while searched:
         asked = {topic_partition: queries[topic_partition] for topic_partition in searched}
         loop = asyncio.get_running_loop()
-        results = await loop.run_in_executor(record_reader, _search_all, asked, searched)
+        results = await loop.run_in_executor(reader, _search_all, asked, searched)
         further: dict[TopicPartition, OffsetQuery] = {}
         for topic_partition, (answer, next_offset) in results.items():
             earlier = found.get(topic_partition)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -62,7 +62,6 @@ _NO_REASONS_OR_TAGS: Final = b"\x01\0\0"  # the same in the flexible form
 _ENDINGS: Final = (*[b""] * 8, _NO_REASONS, *[_NO_REASONS_OR_TAGS] * 3)
 """How each version ends a partition without an error. Nearly all have none, so this is quicker."""
 _MOST_BYTES_LEFT: Final = 32 * 1024 * 1024
-_checker: Final = ThreadPoolExecutor(1, "record-validation")  # one thread limits the memory
 _ADMIN_CLIENT: Final = "__admin_client"  # of Kafka's own tools
 _INTERNAL_TOPIC: Final = ProducedPartition(
     Errors.INVALID_TOPIC_EXCEPTION, message="only brokers write to an internal topic"
@@ -136,14 +135,18 @@ def produce_apis(
     target: ProduceTarget,
     cache: MetadataCache,
     listener: str,
+    checker: Executor,
     verifier: TransactionVerifier | None = None,
 ) -> Sequence[KafkaApi]:
     """Return the API Produce, which calls ``target``, for clients of ``listener``.
 
-    Without a ``verifier`` transactions are not verified.
+    ``checker`` checks and converts records beside the event loop. Without a ``verifier``
+    transactions are not verified.
     """
     leaders = CurrentLeaders(target.current_leader, cache, listener)
-    return [KafkaApi(KafkaApiKey.PRODUCE, 0, 11, _Produce(target, leaders, verifier).handle)]
+    return [
+        KafkaApi(KafkaApiKey.PRODUCE, 0, 11, _Produce(target, leaders, checker, verifier).handle)
+    ]
 
 
 class _RequestSequence:
@@ -187,10 +190,12 @@ class _Produce:
         self,
         target: ProduceTarget,
         leaders: CurrentLeaders,
+        checker: Executor,
         verifier: TransactionVerifier | None,
     ) -> None:
         self._target = target
         self._leaders = leaders
+        self._checker = checker
         self._verifier = verifier
         self._replies = Replies()
         self._order = _RequestSequence()
@@ -230,7 +235,7 @@ class _Produce:
             loop = asyncio.get_running_loop()
             if compacted is not None:
                 check = _invalid if asked.version >= _FIRST_OF_MAGIC_2 else _convert
-                checking = loop.run_in_executor(_checker, check, records, compacted)
+                checking = loop.run_in_executor(self._checker, check, records, compacted)
                 invalid = await self._wait(checking, size)
                 refused.update(invalid)
             if earlier:

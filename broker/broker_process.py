@@ -56,6 +56,7 @@ from regent.cluster.guardian import Guardian
 from regent.config.addresses import port_of, tcp_endpoint
 from regent.config.command_line import COMMAND
 from regent.config.settings import Settings
+from regent.config.threads import thread_names_begin_with
 from regent.core.controller.controller import Controller
 from regent.core.controller.events import RegisterBrokerAndReelect, Startup, SuspectReplicasChanged
 from regent.core.errors import Errors, RegentError, SessionExpiredError, StorageError
@@ -147,7 +148,8 @@ class BrokerProcess(ControllerListener):
         If it cannot, raises a one-line ``RegentError`` and leaves nothing running.
         """
         try:
-            return self._start()
+            with thread_names_begin_with(self._settings.broker.thread_name_prefix):
+                return self._start()
         except BaseException:
             self._at_once.set()
             self._undo.close()
@@ -182,7 +184,7 @@ class BrokerProcess(ControllerListener):
                 self._groups,
                 self._keeper,
                 lambda: self._cluster_id,
-                self._started(advertised, kafka_endpoint.port),
+                self._started(advertised, port_of(server.endpoint)),
                 self._storage.logs,
                 self._storage.move_logs(self._replica_manager),
                 self._transactions,
@@ -221,10 +223,15 @@ class BrokerProcess(ControllerListener):
             metrics.publish(published)
             self._undo.callback(metrics.withdraw, published)
 
-    def _started(self, advertised: AdvertisedListeners, port: int) -> StartedBroker:
+    def _started(self, advertised: AdvertisedListeners, control_port: int) -> StartedBroker:
         directories = log_directories(self._settings, self._options.data_dir.absolute())
+        listening = advertised._replace(
+            host=self._settings.broker.host,
+            port=self._kafka_endpoint.port,
+            control_port=control_port,
+        )
         return StartedBroker(
-            self._options.zookeeper, tuple(directories), port, advertised.host, advertised.port
+            self._options.zookeeper, tuple(directories), listening.endpoints, advertised.endpoints
         )
 
     def _metrics(self, server: ControlServer) -> BrokerMetrics:

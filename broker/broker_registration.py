@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from regent.broker.broker_settings import LISTENER
 from regent.config.addresses import tcp_endpoint
-from regent.config.settings import BrokerConfig
+from regent.config.tables.broker import BrokerConfig
 from regent.core.errors import BrokerIdInUseError, SessionExpiredError
 from regent.core.model import BrokerId, BrokerInfo, EndPoint, SuspectReplicas
 from regent.zk.client.operations import ZooKeeper
@@ -27,6 +28,7 @@ class AdvertisedListeners(NamedTuple):
     port: int
     control_port: int
     replication_port: int
+    control_plane_listener_name: str = ""
 
     @classmethod
     def of(
@@ -38,13 +40,23 @@ class AdvertisedListeners(NamedTuple):
             config.advertised_port or port,
             config.advertised_control_port or control_port,
             config.advertised_replication_port or replication_port,
+            config.control_plane_listener_name,
         )
+
+    @property
+    def endpoints(self) -> tuple[EndPoint, ...]:
+        """The clients' listener, first, and the control port if it has a name (KIP-291)."""
+        clients = EndPoint(LISTENER, self.host, self.port)
+        if not self.control_plane_listener_name:
+            return (clients,)
+        name = self.control_plane_listener_name.upper()  # Kafka's readers know no other form
+        return clients, EndPoint(name, self.host, self.control_port)
 
     def broker_info(self, broker_id: BrokerId, rack: str) -> BrokerInfo:
         """Return the content of the registration, with the current time."""
         return BrokerInfo(
             broker_id=broker_id,
-            endpoints=(EndPoint("PLAINTEXT", self.host, self.port),),
+            endpoints=self.endpoints,
             rack=rack or None,
             control_endpoint=tcp_endpoint(self.host, self.control_port),
             replication_endpoint=tcp_endpoint(self.host, self.replication_port),

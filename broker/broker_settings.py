@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from regent.config.addresses import bracketed
 from regent.config.settings import Settings, rows
 from regent.core.admin.config_descriptions import BrokerSetting
-from regent.core.model import BrokerId
+from regent.core.model import BrokerId, EndPoint
 from regent.core.setting import INT_MAX, Declaration, Setting, text_of
 
 LISTENER: Final = "PLAINTEXT"
-"""The name and the security protocol of the only listener."""
+"""The name and the security protocol of the only listener for clients."""
 
 INTER_BROKER_PROTOCOL_VERSION: Final = "3.9-IV0"
 
 _OF_LISTENERS: Final = ("host", "port", "advertised_host", "advertised_port")
+_NULL_BY_DEFAULT: Final = ("rack", "control_plane_listener_name")  # in Kafka
 _BROKER_ID = Setting("broker_id", -1, Declaration("The id of this broker.", (-1, INT_MAX)))
 
 
@@ -27,9 +27,8 @@ class StartedBroker(NamedTuple):
 
     zookeeper: str
     log_dirs: tuple[Path, ...]
-    port: int
-    advertised_host: str
-    advertised_port: int
+    listeners: tuple[EndPoint, ...]
+    advertised_listeners: tuple[EndPoint, ...]
 
 
 def broker_settings(settings: Settings, broker_id: BrokerId) -> Mapping[str, BrokerSetting]:
@@ -44,7 +43,7 @@ def broker_settings(settings: Settings, broker_id: BrokerId) -> Mapping[str, Bro
             continue
         value: str | None = text_of(getattr(getattr(settings, table), row.name))
         is_given = f"{table}.{row.name}" in settings.given
-        if (table, row.name) == ("broker", "rack"):  # Kafka's default is null
+        if table == "broker" and row.name in _NULL_BY_DEFAULT:
             row, value = replace(row, default=None), value or None
         name = row.kafka_name or f"regent.{row.dotted_name}"
         described[name] = BrokerSetting(row, value, is_given)
@@ -56,28 +55,25 @@ def described_settings(
 ) -> Mapping[str, BrokerSetting]:
     """Return ``broker_settings``, and those of Kafka's whose values are known after the start."""
     given = {name.partition(".")[2] for name in settings.given if name.startswith("broker.")}
-    listener = f"{LISTENER}://{bracketed(settings.broker.host)}:{started.port}"
-    host = bracketed(started.advertised_host)
-    advertised = f"{LISTENER}://{host}:{started.advertised_port}"
     log_dirs = ",".join(map(str, started.log_dirs))
     are_logs_given = "log.log_dirs" in settings.given
     return {
         **broker_settings(settings, broker_id),
         "listeners": _read_only(
             "listeners",
-            listener,
-            "Where this broker listens for clients.",
-            is_given=not given.isdisjoint({"host", "port"}),
+            _text_of(started.listeners),
+            "Where this broker listens for clients, and its control port if that has a name.",
+            is_given=not given.isdisjoint({"host", "port", "control_plane_listener_name"}),
         ),
         "advertised.listeners": _read_only(
             "advertised_listeners",
-            advertised,
+            _text_of(started.advertised_listeners),
             "Where clients find this broker.",
             is_given=not given.isdisjoint({"advertised_host", "advertised_port"}),
         ),
         "listener.security.protocol.map": _read_only(
             "listener_security_protocol_map",
-            f"{LISTENER}:{LISTENER}",
+            ",".join(f"{e.listener}:{e.security_protocol}" for e in started.listeners),
             "The security protocol of each listener.",
         ),
         "inter.broker.protocol.version": _read_only(
@@ -92,6 +88,10 @@ def described_settings(
             "zookeeper_connect", started.zookeeper, "The address of ZooKeeper.", is_given=True
         ),
     }
+
+
+def _text_of(listeners: Iterable[EndPoint]) -> str:
+    return ",".join(endpoint.connection_string for endpoint in listeners)
 
 
 def _read_only(name: str, value: str, meaning: str, *, is_given: bool = False) -> BrokerSetting:

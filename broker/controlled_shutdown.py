@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from pykka import ActorDeadError
 from pykka import Timeout as AskTimeout
 
-from regent.config.settings import BrokerConfig
+from regent.config.tables.broker import BrokerConfig
 from regent.core.errors import Errors, RegentError
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.controller import ControlledShutdownRequest, ControlledShutdownResponse

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
@@ -49,6 +48,7 @@ from regent.broker.machine_settings import kafka_limits, with_broker_config
 from regent.broker.topic_service import BrokerTopicService
 from regent.broker.transaction_service import BrokerTransactionService
 from regent.config.settings import KAFKA_SETTINGS, Settings
+from regent.config.threads import named_executor
 from regent.core.admin.broker_config_manager import BrokerConfigManager
 from regent.core.admin.config_changes import DEFAULT_BROKER
 from regent.core.admin.config_descriptions import BrokerSettings
@@ -101,8 +101,11 @@ class KafkaEndpoint:
         self._quotas = quotas
         self._listening = listen(settings.broker.host, settings.broker.port)
         self.port: int = self._listening.getsockname()[1]
-        self._calls = ThreadPoolExecutor(_ZOOKEEPER_CALLS, thread_name_prefix="zookeeper-calls")
-        self._queries = ThreadPoolExecutor(1, thread_name_prefix="long-queries")
+        self._calls = named_executor(_ZOOKEEPER_CALLS, "zookeeper-calls")
+        self._queries = named_executor(1, "long-queries")
+        # For records beside the event loop. One thread each limits the memory.
+        self._record_checker = named_executor(1, "record-validation")
+        self._record_reader = named_executor(1, "record-reader")
         self._listener: KafkaListener | None = None
         self._broker_config: Mapping[str, str] = {}
         self._lock = threading.Lock()  # older limits never replace newer ones
@@ -143,8 +146,8 @@ class KafkaEndpoint:
             self._listening.close()
         else:
             self._listener.close()
-        self._calls.shutdown(wait=False, cancel_futures=True)
-        self._queries.shutdown(wait=False, cancel_futures=True)
+        for executor in (self._calls, self._queries, self._record_checker, self._record_reader):
+            executor.shutdown(wait=False, cancel_futures=True)
 
     def _limit_connections(self, listener: KafkaListener) -> None:
         try:
@@ -174,10 +177,11 @@ class KafkaEndpoint:
                 replicas,
                 cache,
                 LISTENER,
+                self._record_checker,
                 transactions if transactions is not None and transactions.verifies else None,
             ),
-            *fetch_apis(replicas, cache, LISTENER),
-            *offset_apis(replicas),
+            *fetch_apis(replicas, cache, LISTENER, self._record_reader),
+            *offset_apis(replicas, self._record_reader),
             *delete_records_apis(replicas),
             *self._apis_of_topics_and_configs(served),
             *find_coordinator_apis(

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from regent.actors.transaction_coordinator import TransactionIntervals
-from regent.config.settings import ISR_CHANGES_THROUGH_ZOOKEEPER, Settings, rows
+from regent.config.settings import Settings, rows
 from regent.config.settings_file import connections_per_ip_overrides
+from regent.config.tables.broker import ISR_CHANGES_THROUGH_ZOOKEEPER
 from regent.core.controller.services import ControllerSettings
 from regent.core.coordinator.group.group_metadata_manager import GroupConfig, GroupLogSettings
 from regent.core.coordinator.transaction.transaction_state_manager import (

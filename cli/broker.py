@@ -10,7 +10,6 @@ import os
 import resource
 import signal
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,8 +24,10 @@ from regent.cluster.guardian import watch_over
 from regent.cluster.supervisor_socket import start_command
 from regent.config.cluster_location import CLUSTER_FILE
 from regent.config.command_line import EXIT_INTERRUPTED, SAME_SIGNAL_S
-from regent.config.settings import SETTING_OPTIONS, LoggingConfig, Settings
+from regent.config.settings import SETTING_OPTIONS, Settings
 from regent.config.settings_file import load_settings
+from regent.config.tables.logging import LoggingConfig
+from regent.config.threads import NamedThread, thread_names_begin_with
 from regent.core.errors import RegentError
 from regent.core.model import MAX_BROKER_ID
 
@@ -115,7 +116,8 @@ def broker(
         return
     settings = load_settings(config, given)
     _log_to(data_dir, settings.logging)
-    sys.exit(_run(BrokerOptions(broker_id, zookeeper, data_dir), settings, death_pipe_fd))
+    with thread_names_begin_with(settings.broker.thread_name_prefix):
+        sys.exit(_run(BrokerOptions(broker_id, zookeeper, data_dir), settings, death_pipe_fd))
 
 
 @click.command(hidden=True)
@@ -146,11 +148,9 @@ def _run(options: BrokerOptions, settings: Settings, death_pipe_fd: int | None) 
     # Signals are blocked in every thread, and one thread waits for them. A handler would run on the
     # main thread at any point, even while that thread holds a lock that the handler needs.
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-    threading.Thread(target=_await_signals, args=(process,), name="signals", daemon=True).start()
+    NamedThread(_await_signals, "signals", (process,)).start()
     if death_pipe_fd is not None:
-        threading.Thread(
-            target=_await_death, args=(death_pipe_fd, process), name="death-pipe", daemon=True
-        ).start()
+        NamedThread(_await_death, "death-pipe", (death_pipe_fd, process)).start()
     try:
         address = process.start()
         logger.info("broker %d serves on %s:%d", address["id"], address["host"], address["port"])

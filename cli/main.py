@@ -55,6 +55,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "guardian": LazyCommand("regent.cli.broker", "guardian", None),
     "placement-service": LazyCommand("regent.cli.placement_service", "placement_service", None),
+    "design-broker": LazyCommand("regent.cli.design_broker", "design_broker", None),
 }
 
 

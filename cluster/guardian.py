@@ -18,6 +18,7 @@ import time
 from contextlib import suppress
 from typing import BinaryIO
 
+from regent.config.threads import NamedThread
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.session import close_session
 from regent.zk.client.zookeeper_client import SessionCredentials
@@ -54,7 +55,7 @@ class Guardian:
         self._process: subprocess.Popen[bytes] | None = None
         self._credentials: SessionCredentials | None = None
         self._dismissed = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="guardian", daemon=True)
+        self._thread = NamedThread(self._keep, "guardian")
         self.replacements = 0
 
     def start(self) -> None:

@@ -16,14 +16,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from regent.config.addresses import is_every_address
-from regent.config.settings import (
-    TABLES,
-    BrokerConfig,
-    LoggingConfig,
-    LogsConfig,
-    Settings,
-    rows,
-)
+from regent.config.settings import TABLES, Settings, rows
+from regent.config.tables.broker import BrokerConfig
+from regent.config.tables.log import LogsConfig
+from regent.config.tables.logging import LoggingConfig
 from regent.core.errors import RegentError
 from regent.core.setting import INT_MAX, Setting, settings_of
 

@@ -160,6 +160,12 @@ class EndPoint:
     port: int
     security_protocol: str = "PLAINTEXT"
 
+    @property
+    def connection_string(self) -> str:
+        """The endpoint as a registration has it: ``LISTENER://host:port``."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.listener}://{host}:{self.port}"
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:

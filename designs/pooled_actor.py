@@ -12,6 +12,7 @@ import threading
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 import pykka
@@ -79,6 +80,15 @@ class PooledActor(pykka.Actor):
     @abstractmethod
     def handle(self, message: Any) -> object:
         """Handle a message and return the answer to it."""
+
+    def _tell_later(self, clock: ActorClock, after_ms: int, message: object) -> None:
+        """Tell this actor something after a while, unless it has stopped by then."""
+
+        def tell() -> None:
+            with suppress(pykka.ActorDeadError):
+                self.actor_ref.tell(message)
+
+        clock.later(after_ms, tell)
 
     def on_receive(self, message: Any) -> object:
         """Pass a message on to ``handle``."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import errno
 import logging
+import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from threading import Thread
+from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final, Protocol
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import (
     GC_COLLECTOR,
@@ -20,13 +21,14 @@ from prometheus_client import (
     PROCESS_COLLECTOR,
     CollectorRegistry,
     generate_latest,
-    start_http_server,
 )
 
 from regent.actors.broker import BrokerState, BrokerStatus, BrokerView
 from regent.actors.controller_event_manager import ControllerView
 from regent.actors.inbox import inbox_of
 from regent.actors.watchdog import Watchdog
+from regent.config.addresses import resolve
+from regent.config.threads import NamedThread
 from regent.core.errors import RegentError
 from regent.metrics.controller_metrics import controller_metrics
 from regent.metrics.exposition import (
@@ -175,6 +177,17 @@ class _RequestHandler(WSGIRequestHandler):
         """Log no requests."""
 
 
+class _Server(ThreadingMixIn, WSGIServer):
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Handle a request on a thread of its own."""
+        arguments = (request, client_address)
+        NamedThread(self.process_request_thread, "metrics-request", arguments).start()
+
+
+class _Ipv6Server(_Server):
+    address_family = socket.AF_INET6
+
+
 class MetricsServer:
     """Serves ``/metrics`` on ``host:port``, 0 for any free port.
 
@@ -188,26 +201,28 @@ class MetricsServer:
         self._process = CollectorRegistry()
         for collector in (PROCESS_COLLECTOR, GC_COLLECTOR, PLATFORM_COLLECTOR):
             self._process.register(collector)
+        handler = type("RequestHandler", (_RequestHandler,), {"timeout": timeout_s})
         try:
-            self._server, self._thread = self._listen(host, port)
+            self._server = self._listen(host, port, handler)
         except OSError as error:
             raise RegentError(f"cannot listen on {host}:{port}: {error}") from None
-        handler = type("RequestHandler", (_RequestHandler,), {"timeout": timeout_s})
-        self._server.RequestHandlerClass = handler
-        self._server.set_app(self._answer)
         self.port: int = self._server.server_port
+        self._thread = NamedThread(self._server.serve_forever, "metrics-server")
+        self._thread.start()
 
-    def _listen(self, host: str, port: int) -> tuple[WSGIServer, Thread]:
+    def _listen(self, host: str, port: int, handler: type[_RequestHandler]) -> _Server:
+        address = resolve(host)
+        kind = _Ipv6Server if address.is_ipv6 else _Server
         try:
-            return start_http_server(port, host, self._process)
+            return make_server(address.number, port, self._answer, kind, handler)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
-        server, thread = start_http_server(0, host, self._process)
+        server = make_server(address.number, 0, self._answer, kind, handler)
         logger.warning(
             "%s:%d is in use: metrics are served on port %d instead", host, port, server.server_port
         )
-        return server, thread
+        return server
 
     def _answer(
         self, environ: dict[str, Any], start_response: Callable[..., object]

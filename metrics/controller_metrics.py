@@ -7,12 +7,13 @@ milliseconds of the same name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from regent.actors.controller_channel_manager import ControllerChannelManager
+from regent.actors.controller_channel_manager import BrokerChannel, ControllerChannelManager
 from regent.actors.controller_event_manager import ControllerView
 from regent.actors.event_manager_stats import EventManagerStats
 from regent.actors.inbox import inbox_of
+from regent.core.model import BrokerId
 from regent.metrics.exposition import Family, counter, gauge, summary
 from regent.metrics.recent import Recent
 
@@ -20,6 +21,7 @@ _CONTROLLER = "kafka_controller_kafkacontroller_"
 _STATS = "kafka_controller_controllerstats_"
 _EVENTS = "kafka_controller_controllereventmanager_"
 _CHANNELS = "kafka_controller_controllerchannelmanager_"
+_CHANNEL = "kafka_server_controller_channel_metrics_"
 
 _GAUGES = {
     "activecontrollercount": (
@@ -62,7 +64,7 @@ def controller_metrics(controller: ControllerView, recent: Recent) -> Iterable[F
     yield from _gauges(controller.stats)
     yield from _stats(controller.stats, recent)
     yield gauge(_EVENTS + "eventqueuesize", "events that wait", inbox_of(controller.ref).size)
-    yield from _channels(controller.channels, recent)
+    yield from channel_metrics(controller.channels, recent)
 
 
 def _gauges(stats: EventManagerStats) -> Iterable[Family]:
@@ -89,7 +91,8 @@ def _stats(stats: EventManagerStats, recent: Recent) -> Iterable[Family]:
     yield queue_time
 
 
-def _channels(channels: ControllerChannelManager, recent: Recent) -> Iterable[Family]:
+def channel_metrics(channels: ControllerChannelManager, recent: Recent) -> Iterable[Family]:
+    """Yield the metrics of the channels to brokers; a removed channel has none."""
     by_broker = channels.channels
     sizes = {broker_id: channel.queue_size for broker_id, channel in by_broker.items()}
     yield gauge(_CHANNELS + "totalqueuesize", "requests that wait for brokers", sum(sizes.values()))
@@ -100,9 +103,10 @@ def _channels(channels: ControllerChannelManager, recent: Recent) -> Iterable[Fa
     for broker_id, channel in sorted(by_broker.items()):
         labels = {"broker_id": str(broker_id)}
         size.add(sizes[broker_id], labels)
-        recent.add_summary(queue_time, channel.queue_time, labels)
+        recent.add_summary(queue_time, channel.stats.queue_time, labels)
     yield size
     yield queue_time
+    yield from _send_threads(by_broker, recent)
     unanswered = gauge(
         "regent_unanswered_request_ms",
         "age of a control request that a broker has not answered within 5 s",
@@ -111,3 +115,29 @@ def _channels(channels: ControllerChannelManager, recent: Recent) -> Iterable[Fa
         labels = {"broker_id": str(request.broker_id), "request": request.request}
         unanswered.add(request.unanswered_ms, labels)
     yield unanswered
+
+
+def _send_threads(channels: Mapping[BrokerId, BrokerChannel], recent: Recent) -> Iterable[Family]:
+    connections = gauge(_CHANNEL + "connection_count", "open connections to a broker")
+    total = counter(_CHANNEL + "request_total", "control requests sent, and sent again")
+    rate = gauge(_CHANNEL + "request_rate", "the same in a second, in the last minute")
+    in_flight = gauge(
+        "regent_control_requests_in_flight", "control requests being sent, or not answered yet"
+    )
+    failed = counter(
+        "regent_failed_control_requests_total",
+        "attempts to send a control request that had no answer, or an error for an answer",
+    )
+    latency = summary(
+        "regent_control_request_latency_ms",
+        "from the first attempt to send a control request to its answer, in milliseconds",
+    )
+    for broker_id, channel in sorted(channels.items()):
+        stats, labels = channel.stats, {"broker_id": str(broker_id)}
+        connections.add(int(stats.is_connected), labels)
+        total.add(stats.requests, labels)
+        rate.add(recent.rate(f"requests to broker {broker_id}", stats.requests), labels)
+        in_flight.add(int(channel.in_flight), labels)
+        failed.add(stats.failures, labels)
+        recent.add_summary(latency, stats.latency, labels)
+    yield from (connections, total, rate, in_flight, failed, latency)

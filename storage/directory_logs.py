@@ -6,12 +6,12 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from regent.config.threads import named_executor
 from regent.core.errors import BadDataError, ShortageError, StorageError
 from regent.core.log_config import LogConfig
 from regent.core.log_dirs import UNKNOWN_BYTES, LogDirectoryState, LogInDirectory
@@ -534,5 +534,5 @@ def _each(items: Collection[_T], act: Callable[[_T], _R], *, threads: int) -> li
     """Return the results of ``act`` for each item, in order; raises what ``act`` raises."""
     if threads == 1:
         return [act(item) for item in items]
-    with ThreadPoolExecutor(threads, "logs") as executor:
+    with named_executor(threads, "logs") as executor:
         return list(executor.map(act, items))

@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "api": {"core", "transport"},
     "cluster": {"core", "config", "storage", "zk", "transport"},
     "actors": {"core", "config", "storage", "zk", "transport"},
-    "metrics": {"core", "storage", "zk", "transport", "cluster", "actors"},
+    "metrics": {"core", "config", "storage", "zk", "transport", "cluster", "actors"},
     "broker": {
         *("core", "config", "storage", "zk", "transport"),
         *("api", "cluster", "actors", "metrics"),
@@ -183,6 +183,22 @@ def test_a_class_has_a_name_of_its_own():
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def starts_of_threads(tree: ast.Module) -> set[str]:
+    """Return which of the ways to start a thread, other than ours, a module uses."""
+    called = {ast.unparse(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
+    return called & {
+        *("Thread", "threading.Thread", "threading.Timer", "asyncio.to_thread"),
+        *("ThreadPoolExecutor", "futures.ThreadPoolExecutor", "start_http_server"),
+    }
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_threads_of_a_broker_have_its_prefix(name: str):
+    of_brokers = MAY_IMPORT["broker"] | {"broker"}
+    if name.partition("/")[0] in of_brokers and name != "config/threads.py":
+        assert starts_of_threads(SOURCES[name]) == set(), "use config/threads.py"
 
 
 @pytest.mark.parametrize("name", SOURCES)

@@ -24,7 +24,15 @@ import msgpack
 
 from regent.core.errors import BadDataError, Errors
 from regent.core.model import MAX_CONTROLLER_EPOCH, BrokerId
-from regent.core.protocol import broker, control, controller, placement, topics, transactions
+from regent.core.protocol import (
+    broker,
+    control,
+    controller,
+    designs,
+    placement,
+    topics,
+    transactions,
+)
 from regent.core.protocol.api import ActorRequest, ActorResponse, ApiKey
 from regent.core.protocol.control import ControlHeader, ControlRequest, ControlResponse
 from regent.core.records import RecordBytes
@@ -129,6 +137,11 @@ _APIS: Final[Mapping[ApiKey, _Api]] = {
     ApiKey.PLACEMENT_STATUS: _Api(
         placement.PlacementStatusRequest, placement.PlacementStatusResponse, _SMALL
     ),
+    ApiKey.DELIVER_MAIL: _Api(designs.DeliverMailRequest, designs.DeliverMailResponse),
+    ApiKey.DESCRIBE_REPLICAS: _Api(
+        designs.DescribeReplicasRequest, designs.DescribeReplicasResponse, _SMALL
+    ),
+    ApiKey.APPEND_RECORDS: _Api(designs.AppendRecordsRequest, designs.AppendRecordsResponse),
 }
 _API_KEYS: Final[Mapping[type, ApiKey]] = {api.request: key for key, api in _APIS.items()}
 _REQUEST_DECODERS: Final = {key: decoder(api.request) for key, api in _APIS.items()}

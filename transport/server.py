@@ -20,6 +20,7 @@ from typing import Final, TypeAlias
 
 import zmq
 
+from regent.config.threads import NamedThread
 from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.protocol.api import ApiKey
 from regent.core.protocol.control import ControlHeader, ControlResponse
@@ -239,9 +240,7 @@ class ControlServer:
             self._wakeup.close()
             raise _cannot_listen(self.endpoint, error) from error
         self.endpoint = peers.endpoint
-        self._thread = threading.Thread(
-            target=self._run, args=(peers,), name=self._name, daemon=True
-        )
+        self._thread = NamedThread(self._run, self._name, (peers,))
         self._thread.start()
 
     def stop(self) -> None:

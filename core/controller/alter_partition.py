@@ -160,6 +160,10 @@ class AlterPartitions:
             else:
                 self._apply(topic_partition, _stored(state, outcome))
                 outcomes[topic_partition] = Errors.NONE
+        self._services.log("state.change").each(
+            "Partition %s state changed to %s, as its leader proposed",
+            ((p, self._current(p)) for p, error in outcomes.items() if error is Errors.NONE),
+        )
         return outcomes
 
     def _reconcile(

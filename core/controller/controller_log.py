@@ -1,9 +1,12 @@
-"""The log of a controller: Kafka's prefix on every line, and one line for many failures."""
+"""The log of a controller: Kafka's prefix on every line, and one line for many partitions.
+
+Only at DEBUG there is a line for each partition and replica, where Kafka has them at TRACE.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any
 
 from regent.core.controller.context import ControllerContext
@@ -25,6 +28,12 @@ class ControllerLog(logging.LoggerAdapter[logging.Logger]):
         """Return the line with its prefix."""
         epoch = f" epoch={self._context.epoch}" if self._context.epoch else ""
         return f"[Controller id={self._broker_id}{epoch}] {msg}", kwargs
+
+    def each(self, template: str, rows: Iterable[tuple[object, ...]]) -> None:
+        """Write a line for each row at DEBUG; at a higher level ``rows`` are not even computed."""
+        if self.isEnabledFor(logging.DEBUG):
+            for row in rows:
+                self.debug(template, *row)
 
     def failures(self, template: str, failures: Mapping[Any, object], *args: object) -> None:
         """Warn how many failed, as the first argument of ``template``, and show the first failure.

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TypeAlias, get_args
+from enum import StrEnum
+from typing import ClassVar, TypeAlias, get_args
 
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.control import (
@@ -30,6 +31,14 @@ from regent.core.protocol.controller import (
 )
 
 RequestId: TypeAlias = int
+
+
+class ElectionTrigger(StrEnum):
+    """Who asked for an election of leaders. The values are Kafka's names, as Kafka logs them."""
+
+    AUTO_TRIGGERED = "AutoTriggered"
+    ZK_TRIGGERED = "ZkTriggered"
+    ADMIN_CLIENT_TRIGGERED = "AdminClientTriggered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +138,8 @@ class PartitionReassignmentIsrChange:
 class PreferredReplicaElection:
     """``/admin/preferred_replica_election`` was written."""
 
+    trigger: ClassVar = ElectionTrigger.ZK_TRIGGERED
+
 
 @dataclass(frozen=True, slots=True)
 class IsrChangeNotification:
@@ -143,6 +154,8 @@ class LogDirEventNotification:
 @dataclass(frozen=True, slots=True)
 class AutoPreferredReplicaLeaderElection:
     """It is time to check whether leaderships are balanced; scheduled in the term of this epoch."""
+
+    trigger: ClassVar = ElectionTrigger.AUTO_TRIGGERED
 
     controller_epoch: int
 
@@ -198,6 +211,8 @@ class AlterPartitionReceived:
 @dataclass(frozen=True, slots=True)
 class ReplicaLeaderElection:
     """A request for leader elections."""
+
+    trigger: ClassVar = ElectionTrigger.ADMIN_CLIENT_TRIGGERED
 
     request_id: RequestId
     request: ElectLeadersRequest
@@ -346,6 +361,12 @@ ControllerEvent: TypeAlias = (
     | CheckBrokers
     | LookAgain
 )
+
+ElectionEvent: TypeAlias = (
+    PreferredReplicaElection | AutoPreferredReplicaLeaderElection | ReplicaLeaderElection
+)
+"""The events that elect leaders on request; ``trigger`` says who asked. (In Kafka the first and the
+last are one event with a trigger. Here they differ also in how they are queued and quarantined.)"""
 
 _EVENTS: tuple[type[ControllerEvent], ...] = get_args(ControllerEvent)
 

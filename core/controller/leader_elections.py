@@ -1,20 +1,21 @@
 """Elections on request, and the periodic rebalance of leaders.
 
-Mirrors ``KafkaController.processReplicaLeaderElection`` and
-``checkAndTriggerAutoLeaderRebalance``.
+Mirrors ``KafkaController.processReplicaLeaderElection``, ``onReplicaElection`` and
+``checkAndTriggerAutoLeaderRebalance``. Only a request gets an answer, so only its failures are not
+logged here; only a request may ask for unclean elections.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from regent.core.controller.election import (
     ElectionStrategy,
     OfflineElection,
     PreferredElection,
 )
-from regent.core.controller.events import AutoPreferredReplicaLeaderElection
+from regent.core.controller.events import AutoPreferredReplicaLeaderElection, ElectionTrigger
 from regent.core.controller.partition_change import change_partition
 from regent.core.controller.partition_change_writer import partition_replicas
 from regent.core.controller.partition_replicas import PartitionChange
@@ -66,12 +67,15 @@ class LeaderElections:
         Without ``request.partitions`` all partitions are meant, and the answer leaves out those
         that need no election.
         """
-        if request.partitions is not None:
-            answers = self._elect(dict.fromkeys(request.partitions), request.election_type)
-            return ElectLeadersResponse(Errors.NONE, tuple(answers))
-        answers = self._elect(sorted(self._context.all_partitions()), request.election_type)
-        news = (a for a in answers if a.error_code is not Errors.ELECTION_NOT_NEEDED)
-        return ElectLeadersResponse(Errors.NONE, tuple(news))
+        partitions = request.partitions
+        if partitions is None:
+            partitions = tuple(sorted(self._context.all_partitions()))
+        answers = self._elect(
+            partitions, request.election_type, ElectionTrigger.ADMIN_CLIENT_TRIGGERED
+        )
+        if request.partitions is None:
+            answers = [a for a in answers if a.error_code is not Errors.ELECTION_NOT_NEEDED]
+        return ElectLeadersResponse(Errors.NONE, tuple(answers))
 
     def on_preferred_replica_election(self) -> None:
         """Hold the elections that the znode requests, once, and delete it in any case.
@@ -87,8 +91,7 @@ class LeaderElections:
                 "preferred elections requested through ZooKeeper are dropped: %s", requested
             )
         else:
-            self._services.outbox.record("%d preferred elections requested", len(requested))
-            self._elect_for_znode(requested)
+            self._elect(requested, ElectionType.PREFERRED, ElectionTrigger.ZK_TRIGGERED)
         self._services.store.delete_preferred_elections(self._context.epoch_zk_version)
 
     def rebalance(self) -> None:
@@ -103,34 +106,31 @@ class LeaderElections:
             for topic_partition in partitions
             if self._can_be_given_back(topic_partition)
         ]
-        self._partitions.handle_state_changes(movable, PartitionState.ONLINE, PreferredElection())
+        self._elect(movable, ElectionType.PREFERRED, ElectionTrigger.AUTO_TRIGGERED)
 
-    # --- requested elections ---
-
-    def _elect_for_znode(self, requested: Iterable[TopicPartition]) -> None:
-        answers = self._elect(requested, ElectionType.PREFERRED)
-        failed = [
-            answer
-            for answer in answers
-            if answer.error_code not in (Errors.NONE, Errors.ELECTION_NOT_NEEDED)
-        ]
-        if failed:
-            self._log.warning(
-                "%d of %d preferred elections requested through ZooKeeper failed, the first: %s",
-                len(failed),
-                len(answers),
-                failed[0].message,
-            )
+    # --- elections ---
 
     def _elect(
-        self, partitions: Iterable[TopicPartition], election_type: ElectionType
+        self,
+        partitions: Iterable[TopicPartition],
+        election_type: ElectionType,
+        trigger: ElectionTrigger,
     ) -> list[ElectedPartition]:
         """Elect where possible and needed; return an answer for each partition, in their order."""
         refusals = {p: self._refusal(p, election_type) for p in partitions}
+        electable = [p for p, refusal in refusals.items() if refusal is None]
+        if refusals:
+            started = (
+                "replica leader election (%s) for %d of %d partitions triggered by %s",
+                election_type.name,
+                len(electable),
+                len(refusals),
+                trigger,
+            )
+            self._log.info(*started)
+            self._services.outbox.record(*started)
         failures = self._partitions.handle_state_changes(
-            [topic_partition for topic_partition, refusal in refusals.items() if refusal is None],
-            PartitionState.ONLINE,
-            _STRATEGIES[election_type],
+            electable, PartitionState.ONLINE, _STRATEGIES[election_type]
         )
         answers: list[ElectedPartition] = []
         for topic_partition, refusal in refusals.items():
@@ -145,7 +145,27 @@ class LeaderElections:
             else:
                 leader = self._leader(topic_partition)
                 answers.append(ElectedPartition(*topic_partition, Errors.NONE, leader=leader))
+        if trigger is not ElectionTrigger.ADMIN_CLIENT_TRIGGERED:
+            self._log_failures(answers, election_type, trigger)
         return answers
+
+    def _log_failures(
+        self,
+        answers: Sequence[ElectedPartition],
+        election_type: ElectionType,
+        trigger: ElectionTrigger,
+    ) -> None:
+        done = (Errors.NONE, Errors.ELECTION_NOT_NEEDED)
+        failed = [answer for answer in answers if answer.error_code not in done]
+        if failed:
+            self._log.warning(
+                "%d of %d replica leader elections (%s) triggered by %s failed, the first: %s",
+                len(failed),
+                len(answers),
+                election_type.name,
+                trigger,
+                failed[0].message,
+            )
 
     def _other_leader(
         self, topic_partition: TopicPartition, election_type: ElectionType

@@ -70,6 +70,10 @@ def change_partitions(
         failures[topic_partition] = StateChangeFailedError(
             f"{topic_partition}: its state kept changing while {MAX_ROUNDS} attempts were made"
         )
+    services.log("state.change").each(
+        "Partition %s state changed to %s",
+        ((topic_partition, change.leader_and_isr) for topic_partition, change in accepted.items()),
+    )
     return accepted, failures
 
 

@@ -13,7 +13,7 @@ A transition that is not in the table is logged and skipped, and nothing changes
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from regent.core.controller.election import ElectionStrategy, OfflineElection
 from regent.core.controller.partition_change import ReplicasRestarted, first_leadership
@@ -58,10 +58,12 @@ class PartitionStateMachine:
     def settle_late(self, partitions: Iterable[TopicPartition]) -> None:
         """Settle partitions whose replicas were told a leadership that could not change then."""
         batch = self._services.new_batch()
-        for topic_partition, change in self.settle(partitions).items():
-            is_led = change.leader_and_isr.leader != NO_LEADER
-            state = PartitionState.ONLINE if is_led else PartitionState.OFFLINE
-            self._context.put_partition_state(topic_partition, state)
+        changes = self.settle(partitions)
+        led = [p for p, change in changes.items() if change.leader_and_isr.leader != NO_LEADER]
+        self._put(led, PartitionState.ONLINE)
+        unled = [p for p, change in changes.items() if change.leader_and_isr.leader == NO_LEADER]
+        self._put(unled, PartitionState.OFFLINE)
+        for topic_partition in changes:
             for broker_id in self._context.partition_replica_assignment(topic_partition):
                 replica_state = self._context.replica_state(
                     PartitionAndReplica(topic_partition, broker_id)
@@ -134,10 +136,25 @@ class PartitionStateMachine:
             assert strategy is not None, "a partition goes online by an election strategy"
             failures.update(self._bring_online(valid, strategy))
         else:
-            for topic_partition in valid:
-                self._context.put_partition_state(topic_partition, target)
+            self._put(valid, target)
         self._log.failures("%d partitions did not become %s", failures, target.value)
         return failures
+
+    def _put(self, partitions: Collection[TopicPartition], state: PartitionState) -> None:
+        """Remember the state of partitions whose leadership, if any, is known already."""
+        before, known = self._context.partition_state, self._context.partition_leadership_info
+        if state is PartitionState.ONLINE:
+            self._log.each(
+                "Changed partition %s from %s to %s with state %s",
+                ((p, before(p).value, state.value, known(p)) for p in partitions),
+            )
+        else:
+            self._log.each(
+                "Changed partition %s state from %s to %s",
+                ((p, before(p).value, state.value) for p in partitions),
+            )
+        for topic_partition in partitions:
+            self._context.put_partition_state(topic_partition, state)
 
     # --- validity ---
 
@@ -207,21 +224,24 @@ class PartitionStateMachine:
         )
         exist = [p for p in proposals if outcomes[p] is WriteError.NODE_EXISTS]
         stored = self._services.store.read_partition_states(exist) if exist else {}
+        created: list[TopicPartition] = []
         found: list[TopicPartition] = []
         for topic_partition, proposal in proposals.items():
             outcome = outcomes[topic_partition]
             if isinstance(outcome, int) or stored.get(topic_partition) == proposal:
                 # created, now or by an attempt whose answer was lost
-                self._go_online_first(topic_partition, proposal, batch)
+                self._lead_first(topic_partition, proposal, batch)
+                created.append(topic_partition)
             elif outcome is WriteError.NODE_EXISTS:
                 found.append(topic_partition)
             else:
                 self._context.must_read_again |= outcome is WriteError.NOT_ALLOWED
                 reason = "its topic is gone" if outcome is WriteError.NO_NODE else outcome.value
                 failures[topic_partition] = StateChangeFailedError(f"{topic_partition}: {reason}")
+        self._put(created, PartitionState.ONLINE)
         return failures, found
 
-    def _go_online_first(
+    def _lead_first(
         self,
         topic_partition: TopicPartition,
         leadership: LeaderIsrAndControllerEpoch,
@@ -229,7 +249,6 @@ class PartitionStateMachine:
     ) -> None:
         first = leadership.leader_and_isr
         self._context.put_partition_leadership_info(topic_partition, leadership)
-        self._context.put_partition_state(topic_partition, PartitionState.ONLINE)
         for member in first.isr:
             # A broker with a new log directory may list this new replica as suspect.
             self._context.note_rejoined(member, topic_partition)
@@ -246,7 +265,6 @@ class PartitionStateMachine:
     ) -> Failures:
         accepted, failures = change_partitions(self._services, partitions, strategy)
         self._context.note_elected(accepted)
-        for topic_partition in accepted:
-            self._context.put_partition_state(topic_partition, PartitionState.ONLINE)
+        self._put(accepted, PartitionState.ONLINE)
         batch.add_changes(accepted)
         return failures

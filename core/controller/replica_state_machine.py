@@ -101,13 +101,13 @@ class ReplicaStateMachine:
         led = sorted({r.topic_partition for r in kept if self._was_led(r.topic_partition)})
         accepted, _ = change_partitions(self._services, led, NewLeaderEpoch())
         batch = self._services.new_batch()
+        restarted: list[PartitionAndReplica] = []
         for replica in self._valid(kept, ReplicaState.ONLINE):
-            topic_partition = replica.topic_partition
-            if topic_partition in accepted:
-                if self._context.replica_state(replica) is not ReplicaState.NEW:
-                    self._context.put_replica_state(replica, ReplicaState.ONLINE)
-            else:
+            if replica.topic_partition not in accepted:
                 self._context.waiting_to_restart.add(replica)
+            elif self._context.replica_state(replica) is not ReplicaState.NEW:
+                restarted.append(replica)
+        self._put(restarted, ReplicaState.ONLINE)
         batch.add_changes(accepted)
         self._services.announce(batch)
 
@@ -170,8 +170,23 @@ class ReplicaStateMachine:
                 self._forget(broker_id, partitions)
             case ReplicaState.DELETION_INELIGIBLE | ReplicaState.DELETION_SUCCESSFUL:
                 pass
-        for topic_partition in partitions:
-            self._context.put_replica_state(PartitionAndReplica(topic_partition, broker_id), target)
+        self._put([PartitionAndReplica(p, broker_id) for p in partitions], target)
+
+    def _put(self, replicas: Collection[PartitionAndReplica], state: ReplicaState) -> None:
+        self._log.each(
+            "Changed state of replica %d for partition %s from %s to %s",
+            (
+                (
+                    replica.replica,
+                    replica.topic_partition,
+                    self._context.replica_state(replica).value,
+                    state.value,
+                )
+                for replica in replicas
+            ),
+        )
+        for replica in replicas:
+            self._context.put_replica_state(replica, state)
 
     # --- the transitions ---
 

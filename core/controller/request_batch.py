@@ -12,7 +12,6 @@ A leader that must be replaced, and cannot be yet, is not named: the requests sa
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby
 from operator import itemgetter
@@ -273,9 +272,13 @@ class ControlRequestBatch:
                 broker_id,
                 len(rows),
             )
-            if self._log.isEnabledFor(logging.DEBUG):
-                for topic_partition, row in rows.items():
-                    self._log.debug("  to broker %d: %s %s", broker_id, topic_partition, row)
+            self._each(
+                f"become-%s LeaderAndIsr request %s to broker {broker_id} for partition %s",
+                (
+                    ("leader" if row.leader == broker_id else "follower", row, topic_partition)
+                    for topic_partition, row in rows.items()
+                ),
+            )
         return requests
 
     def _update_metadata_requests(
@@ -310,6 +313,10 @@ class ControlRequestBatch:
             targets,
             len(rows),
         )
+        self._each(
+            f"UpdateMetadata request %s to brokers {targets} for partition %s",
+            ((row, topic_partition) for topic_partition, row in rows.items()),
+        )
         return [(broker_id, request) for broker_id in targets for request in requests]
 
     def _stop_replica_requests(
@@ -336,7 +343,15 @@ class ControlRequestBatch:
                 broker_id,
                 len(rows),
             )
+            self._each(
+                f"StopReplica request %s to broker {broker_id} for partition %s",
+                ((row, topic_partition) for topic_partition, row in rows.items()),
+            )
         return requests
+
+    def _each(self, template: str, rows: Iterable[tuple[object, ...]]) -> None:
+        event = f"{self._context.epoch}-{self._context.event_id}"
+        self._log.each(f"event {event}: Sending {template}", rows)
 
 
 def _leader_and_isr_row(

@@ -14,6 +14,7 @@ from regent.core.protocol.broker import (
     ShutdownBrokerResponse,
 )
 from regent.core.protocol.controller import ControllerRequest, ControllerResponse
+from regent.core.protocol.designs import DesignsRequest, DesignsResponse
 from regent.core.protocol.placement import (
     PlacementStatusRequest,
     PlacementStatusResponse,
@@ -52,6 +53,9 @@ class ApiKey(IntEnum):
     DESCRIBE_CONTROLLER = 1003
     PLACE_TOPICS = 1010
     PLACEMENT_STATUS = 1011
+    DELIVER_MAIL = 1020
+    DESCRIBE_REPLICAS = 1021
+    APPEND_RECORDS = 1022
 
 
 ActorRequest: TypeAlias = (
@@ -64,6 +68,7 @@ ActorRequest: TypeAlias = (
     | PlacementStatusRequest
     | VerifyPartitionsRequest
     | WriteMarkersRequest
+    | DesignsRequest
 )
 ActorResponse: TypeAlias = (
     ControllerResponse
@@ -75,4 +80,5 @@ ActorResponse: TypeAlias = (
     | PlacementStatusResponse
     | VerifyPartitionsResponse
     | WriteMarkersResponse
+    | DesignsResponse
 )

@@ -53,6 +53,7 @@ from regent.core.protocol.control import (
 )
 from regent.core.replica_logs import PartitionLog, ReplicaLogs
 from regent.core.replication.all_partitions import FOR_NOW, AllPartitions
+from regent.core.replication.control_request_log import ControlRequestLog
 from regent.core.replication.damaged_log_replacement import DamagedLogReplacement
 from regent.core.replication.leader_partitions import LeaderPartitions
 from regent.core.replication.lock_slices import Slices, run_in_slices, slices_of_replicas
@@ -100,7 +101,6 @@ class ControlRequestHandler:
         self._fetcher = fetcher
         self._replacement = replacement
         self._suspects = suspects
-        self._cause = ""  # event id of the current request, for the log
 
     def handle(
         self, header: ControlHeader, request: ControlRequest, now_ms: int
@@ -109,30 +109,29 @@ class ControlRequestHandler:
 
         The caller finishes one request before it begins the next.
         """
+        request_log = ControlRequestLog(self._broker_id, self.broker_epoch, header)
+        request_log.received(request)
         refused = self._check_epochs(header)
         if refused is not Errors.NONE:
-            log.warning(
-                "[Broker id=%d epoch=%d] event %s: Ignoring %s of controller %d: %s",
-                self._broker_id,
-                self.broker_epoch,
-                header.cause,
-                type(request).__name__,
-                header.controller_id,
-                refused.name,
-            )
+            request_log.ignored(request, refused)
             is_deposed = self._is_deposed(header)
             return refusal(request, refused, self.controller_epoch if is_deposed else 0)
         self._note_controller(header)
         self._sequence = header.sequence or self._sequence
         self._requested_in = (header.controller_epoch, header.broker_epoch)
-        self._cause = header.cause
         match request:
             case LeaderAndIsrRequest():
-                return (yield from self._become_leader_or_follower(header, request, now_ms))
+                changed = yield from self._become_leader_or_follower(header, request, now_ms)
+                request_log.completed(request, changed.partition_errors, self._partitions.get)
+                return changed
             case StopReplicaRequest():
-                return (yield from self._stop_replicas(request))
+                stopped = yield from self._stop_replicas(request)
+                request_log.completed(request, stopped.partition_errors, self._partitions.get)
+                return stopped
             case UpdateMetadataRequest():
+                before = self._cache.snapshot.partitions
                 self._cache.update(header, request)
+                request_log.cached(request, before, self._cache.snapshot.partitions)
                 if self._logs.has_suspects:
                     for topic_partition, row in request.partitions():
                         self._learn(
@@ -269,7 +268,6 @@ class ControlRequestHandler:
             (topic, state) for topic in request.topic_states for state in topic.partition_states
         )
         yield from run_in_slices(slices_of_replicas(rows), apply_portion)
-        self._report(f"LeaderAndIsr {request.type.name}: made leader or follower of", errors)
         is_short = any(error.error_code is FOR_NOW for error in errors)
         # After this error the controller sends the whole request again.
         outcome = Errors.UNKNOWN_SERVER_ERROR if is_short else Errors.NONE
@@ -429,7 +427,6 @@ class ControlRequestHandler:
             (topic, state) for topic in request.topic_states for state in topic.partition_states
         )
         yield from run_in_slices(slices_of_replicas(rows), stop)
-        self._report("StopReplica: stopped", errors)
         return StopReplicaResponse(Errors.NONE, tuple(errors))
 
     def _stop(
@@ -476,21 +473,6 @@ class ControlRequestHandler:
         self._partitions.forget(topic_partition)
         self._suspects.forget(topic_partition)
         self._replacement.forget(topic_partition)
-
-    def _report(self, done: str, errors: Sequence[PartitionError]) -> None:
-        """Log the outcome of a request in one line."""
-        refused = [error for error in errors if error.error_code is not Errors.NONE]
-        first = refused[0] if refused else None
-        log.info(
-            "[Broker id=%d epoch=%d] event %s: %s %d of %d partitions%s",
-            self._broker_id,
-            self.broker_epoch,
-            self._cause,
-            done,
-            len(errors) - len(refused),
-            len(errors),
-            f", not {first.topic_partition}: {first.error_code.name}" if first else "",
-        )
 
 
 def _why_not(replica_log: PartitionLog, topic_id: TopicId | None, leader_epoch: int) -> Errors:

@@ -16,7 +16,7 @@ from regent.actors.config_listener import (
 )
 from regent.actors.runtime import stop_actor
 from regent.actors.topic_configs import TopicConfigs
-from regent.config.settings import ControllerConfig
+from regent.config.tables.controller import ControllerConfig
 from regent.core.controller.events import ControllerEvent, TopicUncleanLeaderElectionEnable
 from regent.core.errors import SessionExpiredError
 from regent.core.log_config import DEFAULT_LOG_CONFIG, LogConfig

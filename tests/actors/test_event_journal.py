@@ -24,7 +24,12 @@ from regent.core.protocol.control import (
     LeaderAndIsrType,
     UpdateMetadataResponse,
 )
-from regent.core.protocol.controller import AlterPartitionRequest, ListPartitionReassignmentsRequest
+from regent.core.protocol.controller import (
+    AlterPartitionRequest,
+    ElectionType,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+)
 
 HEADER = ControlHeader(0, 1, 1)
 
@@ -79,6 +84,24 @@ def test_a_response_has_its_duration(journal: EventJournalFile, path: Path) -> N
     done = UpdateMetadataResponse(Errors.NONE)
     record(journal, events.UpdateMetadataResponseReceived(4, HEADER, done, answered_ms=12.34567))
     assert lines(path)[0]["answered_ms"] == 12.346
+
+
+@pytest.mark.parametrize(
+    ("event", "trigger"),
+    [
+        (events.AutoPreferredReplicaLeaderElection(7), "AutoTriggered"),
+        (events.PreferredReplicaElection(), "ZkTriggered"),
+        (
+            events.ReplicaLeaderElection(1, ElectLeadersRequest(ElectionType.PREFERRED)),
+            "AdminClientTriggered",
+        ),
+    ],
+)
+def test_an_election_has_its_trigger(
+    journal: EventJournalFile, path: Path, event: ControllerEvent, trigger: str
+) -> None:
+    record(journal, event)
+    assert lines(path)[0]["trigger"] == trigger
 
 
 def test_events_are_numbered_and_readable_at_once(journal: EventJournalFile, path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
+from typing import Final
 
 from regent.core.errors import Errors, StorageError
 from regent.core.model import BrokerId, TopicPartition
@@ -20,6 +22,9 @@ from regent.core.protocol.control import TopicId, UpdateMetadataBroker, UpdateMe
 from regent.core.records import RecordBytes
 from regent.core.replication.delayed_operation import Answer, DelayedOperation
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
+
+EXECUTOR: Final = ThreadPoolExecutor(1)
+"""For the work beside the event loop."""
 
 
 def cached(topic_ids: Mapping[str, TopicId | None] = MappingProxyType({})) -> MetadataCache:

@@ -41,9 +41,9 @@ class OneBroker:
             0,
             [
                 *metadata_apis(cache, "PLAINTEXT", lambda: "one-broker-cluster"),
-                *produce_apis(self.replica_manager, cache, "PLAINTEXT"),
-                *fetch_apis(self.replica_manager, cache, "PLAINTEXT"),
-                *offset_apis(self.replica_manager),
+                *produce_apis(self.replica_manager, cache, "PLAINTEXT", self._executor),
+                *fetch_apis(self.replica_manager, cache, "PLAINTEXT", self._executor),
+                *offset_apis(self.replica_manager, self._executor),
                 *producer_id_apis(lambda: range(1000), self._executor),
             ],
         )

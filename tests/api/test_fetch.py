@@ -18,7 +18,7 @@ from regent.core.records import MemoryRecords
 from regent.core.replica_logs import AbortedTransactionStart
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.primitives import uuid_bytes, uuid_text
-from tests.api.canned_replicas import CannedReplicas, FailingRecords, cached
+from tests.api.canned_replicas import EXECUTOR, CannedReplicas, FailingRecords, cached
 from tests.support.record_batches import batch
 from tests.transport.kafka.wire import ask
 
@@ -35,7 +35,7 @@ BY_ID = range(13, 18)
 
 
 def apis(replicas: FetchSource, **more: Any) -> Sequence[KafkaApi]:
-    return fetch_apis(replicas, cached(IDS), "PLAINTEXT", **more)
+    return fetch_apis(replicas, cached(IDS), "PLAINTEXT", EXECUTOR, **more)
 
 
 def uuid_of(topic_id: TopicId) -> UUID:
@@ -174,7 +174,7 @@ def test_an_unknown_topic_id_is_refused_and_other_topics_are_read(version: int, 
 def test_topic_ids_follow_the_metadata():
     replicas, cache = CannedReplicas(), cached(IDS)
     replicas.consumed = {TEA_0: ConsumedPartition(Errors.NONE, 12, 3, RECORDS)}
-    serving = fetch_apis(replicas, cache, "PLAINTEXT")
+    serving = fetch_apis(replicas, cache, "PLAINTEXT", EXECUTOR)
     request = fetch({TEA_0: ConsumerPosition(0, 1)})
 
     def error_code() -> int:

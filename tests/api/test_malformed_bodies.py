@@ -21,7 +21,7 @@ from regent.core.protocol.client import ConsumerPosition, OffsetQuery
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.primitives import MalformedRequestError
-from tests.api.canned_replicas import CannedReplicas, cached
+from tests.api.canned_replicas import EXECUTOR, CannedReplicas, cached
 from tests.api.test_fetch import IDS, fetch
 from tests.api.test_offsets import list_offsets
 from tests.api.test_produce import produce
@@ -32,9 +32,9 @@ repeatable = settings(derandomize=True, deadline=None, database=None, max_exampl
 ORDERS_0 = TopicPartition("orders", 0)
 REPLICAS = CannedReplicas()
 APIS = [
-    *produce_apis(REPLICAS, MetadataCache(), "PLAINTEXT"),
-    *fetch_apis(REPLICAS, cached(IDS), "PLAINTEXT"),
-    *offset_apis(REPLICAS),
+    *produce_apis(REPLICAS, MetadataCache(), "PLAINTEXT", EXECUTOR),
+    *fetch_apis(REPLICAS, cached(IDS), "PLAINTEXT", EXECUTOR),
+    *offset_apis(REPLICAS, EXECUTOR),
     *metadata_apis(MetadataCache(), "PLAINTEXT", lambda: "a-cluster"),
 ]
 TYPES = {

@@ -12,7 +12,7 @@ from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import EpochEnd, EpochQuery, ListedOffset, OffsetQuery
 from regent.core.records import MemoryRecords
-from tests.api.canned_replicas import CannedReplicas, FailingRecords
+from tests.api.canned_replicas import EXECUTOR, CannedReplicas, FailingRecords
 from tests.core.replication.record_stage import RecordBroker
 from tests.core.replication.stage import T0
 from tests.support.record_batches import stamped
@@ -54,7 +54,7 @@ def test_versions_from_1_on_return_one_offset(version: int, isolation_level: int
     request = list_offsets(queries)
     request.isolation_level = isolation_level
 
-    known, refused = partitions(ask(offset_apis(replicas), request, version))
+    known, refused = partitions(ask(offset_apis(replicas, EXECUTOR), request, version))
 
     is_read_committed = version >= 2 and isolation_level == 1
     assert replicas.offset_queries == {
@@ -79,7 +79,9 @@ def test_version_0_returns_a_list_of_offsets(listed: ListedOffset):
     replicas.listed = {ORDERS_0: listed}
     queries = {ORDERS_0: OffsetQuery(-1)}
 
-    (partition,) = partitions(ask(offset_apis(replicas), list_offsets(queries, wanted=3), 0))
+    (partition,) = partitions(
+        ask(offset_apis(replicas, EXECUTOR), list_offsets(queries, wanted=3), 0)
+    )
 
     assert replicas.offset_queries == {ORDERS_0: OffsetQuery(-1, max_num_offsets=3)}
     assert partition.error_code == listed.error_code
@@ -96,7 +98,7 @@ def test_a_timestamp_with_a_meaning_of_its_own_needs_its_version(
     replicas = CannedReplicas()
     replicas.listed = {ORDERS_0: ListedOffset(Errors.NONE)}
     queries = {ORDERS_0: OffsetQuery(timestamp_ms)}
-    (row,) = partitions(ask(offset_apis(replicas), list_offsets(queries), version))
+    (row,) = partitions(ask(offset_apis(replicas, EXECUTOR), list_offsets(queries), version))
     assert row.error_code == (Errors.NONE if version >= first else Errors.UNSUPPORTED_VERSION)
     assert len(replicas.offset_queries) == (version >= first)
 
@@ -106,7 +108,7 @@ def test_a_partition_listed_twice_is_refused_and_others_are_answered():
     replicas.listed = dict.fromkeys((ORDERS_0, ORDERS_1), ListedOffset(Errors.NONE))
     request = list_offsets({ORDERS_0: OffsetQuery(-1), ORDERS_1: OffsetQuery(-1)})
     request.topics = [*request.topics, *list_offsets({ORDERS_0: OffsetQuery(-2)}).topics]
-    answer = ask(offset_apis(replicas), request, 9)
+    answer = ask(offset_apis(replicas, EXECUTOR), request, 9)
     errors = [[row.error_code for row in topic.partitions] for topic in answer.topics]
     assert errors == [[Errors.INVALID_REQUEST, Errors.NONE], [Errors.INVALID_REQUEST]]
 
@@ -129,7 +131,7 @@ def found(listed: ListedOffset, timestamp_ms: int) -> tuple[int, int, int, int]:
     replicas = CannedReplicas()
     replicas.listed = {ORDERS_0: listed}
     request = list_offsets({ORDERS_0: OffsetQuery(timestamp_ms)})
-    (row,) = partitions(ask(offset_apis(replicas), request, 7))
+    (row,) = partitions(ask(offset_apis(replicas, EXECUTOR), request, 7))
     return row.error_code, row.timestamp, row.offset, row.leader_epoch
 
 
@@ -190,7 +192,7 @@ def test_records_before_the_start_of_a_log_are_not_found(
     request = ListOffsetsRequest(
         replica_id=-1, isolation_level=0, topics=[topic_type(name=T0.topic, partitions=[row])]
     )
-    (answer,) = partitions(ask(offset_apis(leader.manager), request, 9))
+    (answer,) = partitions(ask(offset_apis(leader.manager, EXECUTOR), request, 9))
     assert (answer.error_code, answer.timestamp, answer.offset) == (0, time_ms, offset)
 
 
@@ -213,7 +215,7 @@ def test_every_version_returns_the_end_of_an_epoch(version: int):
         replica_id=-1, topics=[topic_type(topic="orders", partitions=rows)]
     )
 
-    known, refused = partitions(ask(offset_apis(replicas), request, version))
+    known, refused = partitions(ask(offset_apis(replicas, EXECUTOR), request, version))
 
     query = EpochQuery(5, 6 if version >= 2 else -1)
     assert replicas.epoch_queries == {ORDERS_0: query, ORDERS_1: query}
@@ -234,5 +236,5 @@ def test_an_unknown_latest_offset_gets_the_error_of_the_version(version: int, er
     replicas = CannedReplicas()
     replicas.listed = {ORDERS_0: ListedOffset(Errors.OFFSET_NOT_AVAILABLE)}
     queries = {ORDERS_0: OffsetQuery(-1, -1)}
-    (row,) = partitions(ask(offset_apis(replicas), list_offsets(queries), version))
+    (row,) = partitions(ask(offset_apis(replicas, EXECUTOR), list_offsets(queries), version))
     assert row.error_code == error

@@ -12,7 +12,7 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from kafka.protocol.producer import ProduceRequest
 
-from regent.api.produce import ProduceTarget, _checker, produce_apis
+from regent.api.produce import ProduceTarget, produce_apis
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ProducedPartition
@@ -24,7 +24,7 @@ from regent.transport.kafka.api import (
     UnansweredRequestError,
 )
 from regent.transport.kafka.primitives import MalformedRequestError
-from tests.api.canned_replicas import CannedReplicas, cached
+from tests.api.canned_replicas import EXECUTOR, CannedReplicas, cached
 from tests.support.record_batches import TRANSACTIONAL_MASK, batch, resealed
 from tests.transport.kafka.wire import ask, call
 
@@ -101,7 +101,7 @@ class CannedVerifier:
 def apis(
     replicas: ProduceTarget, verifier: TransactionVerifier | None = None
 ) -> Sequence[KafkaApi]:
-    return produce_apis(replicas, cached(), "PLAINTEXT", verifier)
+    return produce_apis(replicas, cached(), "PLAINTEXT", EXECUTOR, verifier)
 
 
 def outcomes(answer: Any) -> dict[TopicPartition, Any]:
@@ -199,7 +199,7 @@ def test_a_waiting_request_keeps_no_records_in_memory(count: int):
         handling = asyncio.ensure_future(handle())
         while not replicas.held:
             await asyncio.sleep(0)
-        await asyncio.get_running_loop().run_in_executor(_checker, len, "earlier work")
+        await asyncio.get_running_loop().run_in_executor(EXECUTOR, len, "earlier work")
         replicas.records = {}
         received.extend(b"no view of it is left, or this is an error")
         replicas.held[0].answer()()
@@ -480,7 +480,7 @@ def test_records_of_a_client_that_has_left_are_appended_if_it_waits_for_no_answe
         return asyncio.ensure_future(handle())
 
     async def main() -> None:
-        _checker.submit(may_check.wait)
+        EXECUTOR.submit(may_check.wait)
         others = [sending(1, 1)] if has_earlier else []
         left = sending(acks, 1)
         await asyncio.sleep(0)

@@ -55,7 +55,9 @@ def test_control_requests_before_the_registration_are_refused(
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     settings = Settings()
-    broker_config = dataclasses.replace(settings.broker, control_port=port, rack="r1")
+    broker_config = dataclasses.replace(
+        settings.broker, control_port=port, rack="r1", thread_name_prefix="b1"
+    )
     process = BrokerProcess(
         BrokerOptions(BROKER, zookeeper_address, tmp_path),
         dataclasses.replace(settings, broker=broker_config),
@@ -68,8 +70,9 @@ def test_control_requests_before_the_registration_are_refused(
         process.wait()
         process.shut_down()
 
-    with new_context() as context, ThreadPoolExecutor(1) as executor:
+    with new_context() as context, ThreadPoolExecutor(1, "main") as executor:
         client = RequestClient(context, f"tcp://127.0.0.1:{port}", client_id="test")
+        others = threading.enumerate()
         running = executor.submit(run)
         try:
             eventually(lambda: "registered by another process" in caplog.text, "it waits")
@@ -86,6 +89,9 @@ def test_control_requests_before_the_registration_are_refused(
             assert json.loads(registered.data)["rack"] == "r1"
             answer = client.request(REQUESTS[1], control_header=HEADER, timeout_ms=5000)
             assert isinstance(answer, UpdateMetadataResponse)
+            names = {thread.name for thread in threading.enumerate() if thread not in others}
+            assert {"b1:broker-1", "b1:zookeeper-io", "b1:metrics-server"} <= names
+            assert [name for name in names if not name.startswith("b1:")] == ["main_0"]
         finally:
             process.request_stop(at_once=True)
             client.close()

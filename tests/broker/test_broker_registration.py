@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 
 import pytest
 
 from regent.broker.broker_registration import AdvertisedListeners, register
-from regent.config.settings import BrokerConfig
+from regent.config.tables.broker import BrokerConfig
 from regent.core.errors import BrokerIdInUseError
 from regent.core.model import NO_SUSPECTS, BrokerInfo, EndPoint
+from regent.zk.codecs.znodes import BrokerIdZNode
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 
@@ -92,3 +94,20 @@ def test_the_advertised_addresses_are_the_listening_ones_unless_configured():
     assert info.endpoints == (EndPoint("PLAINTEXT", "b7.example", 10),)
     assert info.control_endpoint == "tcp://b7.example:2"
     assert info.replication_endpoint == "tcp://b7.example:30"
+
+
+def test_a_control_port_with_a_name_is_the_last_endpoint_of_the_registration():
+    config = BrokerConfig(advertised_control_port=20, control_plane_listener_name="Controller")
+    info = AdvertisedListeners.of(config, 1, 2, 3).broker_info(7, rack="")
+    registration = json.loads(BrokerIdZNode.encode(info))
+    assert registration["endpoints"] == ["PLAINTEXT://127.0.0.1:1", "CONTROLLER://127.0.0.1:20"]
+    protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
+    assert registration["listener_security_protocol_map"] == protocols
+    assert (registration["host"], registration["port"]) == ("127.0.0.1", 1)
+    assert registration["control_endpoint"] == "tcp://127.0.0.1:20"
+    assert BrokerIdZNode.decode(BrokerIdZNode.encode(info), 7) == info
+
+
+def test_a_control_port_without_a_name_is_not_among_the_endpoints():
+    info = AdvertisedListeners.of(BrokerConfig(), 1, 2, 3).broker_info(7, rack="")
+    assert info.endpoints == (EndPoint("PLAINTEXT", "127.0.0.1", 1),)

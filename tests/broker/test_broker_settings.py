@@ -2,9 +2,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from regent.broker.broker_settings import StartedBroker, broker_settings, described_settings
 from regent.config.settings import Settings, rows
 from regent.config.settings_file import load_settings
+from regent.core.model import EndPoint
 from regent.core.setting import ConfigType
 
 
@@ -39,12 +42,18 @@ def test_settings_that_kafka_does_not_have_are_named_as_ours():
     }
 
 
-def test_a_broker_without_a_rack_has_none():
-    described = broker_settings(Settings(), 0)["broker.rack"]
+@pytest.mark.parametrize("name", ["broker.rack", "control.plane.listener.name"])
+def test_a_broker_without_a_rack_and_a_name_of_its_control_port_has_none(name: str):
+    described = broker_settings(Settings(), 0)[name]
     assert (described.value, described.default) == (None, None)
 
 
-STARTED = StartedBroker("zk:2181/chroot", (Path("/d/one"), Path("/d/two")), 9092, "fd00::1", 9093)
+STARTED = StartedBroker(
+    "zk:2181/chroot",
+    (Path("/d/one"), Path("/d/two")),
+    listeners=(EndPoint("PLAINTEXT", "0.0.0.0", 9092),),
+    advertised_listeners=(EndPoint("PLAINTEXT", "fd00::1", 9093),),
+)
 
 
 def test_a_started_broker_has_kafkas_settings_of_its_addresses_and_directories():
@@ -65,4 +74,15 @@ def test_addresses_that_are_not_given_are_defaults():
     described = described_settings(Settings(), 0, STARTED)
     assert not described["listeners"].is_given
     assert not described["advertised.listeners"].is_given
-    assert described["listeners"].default == "PLAINTEXT://127.0.0.1:9092"
+    assert described["listeners"].default == "PLAINTEXT://0.0.0.0:9092"
+
+
+def test_a_control_port_with_a_name_is_described_as_kafka_describes_its_listener():
+    settings = load_settings(None, {"broker": {"control_plane_listener_name": "Controller"}})
+    endpoints = (*STARTED.listeners, EndPoint("CONTROLLER", "0.0.0.0", 9094))
+    described = described_settings(settings, 0, STARTED._replace(listeners=endpoints))
+    facts = {name: (row.value, row.is_given) for name, row in described.items()}
+    assert facts["control.plane.listener.name"] == ("Controller", True)
+    assert facts["listeners"] == ("PLAINTEXT://0.0.0.0:9092,CONTROLLER://0.0.0.0:9094", True)
+    protocols = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
+    assert facts["listener.security.protocol.map"] == (protocols, False)

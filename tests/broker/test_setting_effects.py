@@ -506,26 +506,34 @@ def listening_at(settings: Settings, place: Place) -> tuple[str, bool]:
 
 
 def advertised(settings: Settings, _: Place) -> tuple[object, ...]:
-    return tuple(AdvertisedListeners.of(settings.broker, 1, 2, 3))
+    return tuple(AdvertisedListeners.of(settings.broker, 1, 2, 3))[:4]
+
+
+def registered_listeners(settings: Settings, _: Place) -> list[str]:
+    return [e.listener for e in AdvertisedListeners.of(settings.broker, 1, 2, 3).endpoints]
 
 
 class SilentZooKeeper:
     """A server that accepts a connection, keeps what the client says first, and answers nothing.
 
-    When the broker connects to it, its own ports are open: ``open_ports`` has those of ``ports``.
+    When the broker connects to it, its own ports are open: ``open_ports`` has those of ``ports``,
+    and ``names_of_threads`` those of its threads.
     """
 
     def __init__(self, ports: tuple[int, ...]) -> None:
         self.session_timeout_ms = 0
         self.open_ports: list[int] = []
+        self.names_of_threads: set[str] = set()
         self._ports = ports
         self._server = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
+        self._others = {*threading.enumerate()}
 
     def _serve(self) -> None:
         connection, _ = self._server.accept()
+        self.names_of_threads = {t.name for t in {*threading.enumerate()} - self._others}
         with connection:
             request = connection.recv(20, socket.MSG_WAITALL)
             self.session_timeout_ms = struct.unpack(">iiqi", request)[3]
@@ -554,6 +562,14 @@ def without_zookeeper(settings: Settings, place: Place) -> tuple[SilentZooKeeper
 def is_open(settings: Settings, place: Place) -> int:
     """Return how many of the configured ports are open."""
     return len(without_zookeeper(settings, place)[0].open_ports)
+
+
+def threads_with_prefix(settings: Settings, place: Place) -> tuple[bool, bool]:
+    """Return whether all threads of a broker have the prefix b7, and whether any has."""
+    names = without_zookeeper(settings, place)[0].names_of_threads
+    assert len(names) > 10
+    have_prefix = [name.startswith("b7:") for name in names]
+    return all(have_prefix), any(have_prefix)
 
 
 def asked_session_timeout_ms(settings: Settings, place: Place) -> int:
@@ -742,6 +758,10 @@ BROKER: dict[str, Effect] = {
     "advertised_replication_port": Effect(
         9, advertised, ("127.0.0.1", 1, 2, 3), ("127.0.0.1", 1, 2, 9)
     ),
+    "control_plane_listener_name": Effect(
+        "Controller", registered_listeners, ["PLAINTEXT"], ["PLAINTEXT", "CONTROLLER"]
+    ),
+    "thread_name_prefix": Effect("b7", threads_with_prefix, (False, False), (True, True)),
     "controlled_shutdown_max_retries": Effect(
         2, shutdown_requests, ([30.0] * 3, [5.0] * 2), ([30.0] * 2, [5.0])
     ),
@@ -896,7 +916,7 @@ def test_every_setting_has_a_check() -> None:
 def test_a_changed_setting_has_an_effect(table: str, name: str, tmp_path: Path) -> None:
     value, look, by_default, changed, others = EFFECTS[table, name]
     tables = {table: dict(others)}
-    if look is is_open:
+    if look in (is_open, threads_with_prefix):
         tables["zookeeper"] = {"connection_timeout_ms": 300}
     if by_default is not _NOT_LOOKED_AT:
         assert seen(look, load_settings(None, tables), tmp_path / "default") == by_default

@@ -11,7 +11,8 @@ import pytest
 from regent.actors.request_router import RequestRouter
 from regent.actors.scheduler import Scheduler
 from regent.broker.topic_service import BrokerTopicService
-from regent.config.settings import BrokerConfig, Settings
+from regent.config.settings import Settings
+from regent.config.tables.broker import BrokerConfig
 from regent.core.errors import Errors
 from regent.core.model import BrokerId
 from regent.core.protocol.control import (

@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from regent.cli.broker import _given, _log_to, broker
-from regent.config.settings import LoggingConfig, Settings, rows
+from regent.config.settings import Settings, rows
 from regent.config.settings_file import load_settings
+from regent.config.tables.logging import LoggingConfig
 
 LOGGERS = ("", "state.change", "pykka")
 

@@ -193,6 +193,19 @@ def test_every_setting_can_be_set_to_its_default(write: Write) -> None:
             '[log]\nlog_cleanup_policy = "purge"\n',
             "compact, delete, compact,delete, not 'purge'",
         ),
+        (
+            '[broker]\ncontrol_plane_listener_name = "Plaintext"\n',
+            "broker.control_plane_listener_name must be a name other than PLAINTEXT, SSL,"
+            " SASL_PLAINTEXT and SASL_SSL, of letters, digits, dots, dashes and underscores, not"
+            " 'Plaintext': correct it, or remove it for the default, ''",
+        ),
+        ('[broker]\ncontrol_plane_listener_name = "sasl_ssl"\n', "not 'sasl_ssl': correct it"),
+        ('[broker]\ncontrol_plane_listener_name = "A:B"\n', "underscores, not 'A:B': correct it"),
+        (
+            '[broker]\nthread_name_prefix = "b 1"\n',
+            "broker.thread_name_prefix must be up to 32 letters, digits, dots, dashes and"
+            " underscores, not 'b 1': correct it, or remove it for the default, ''",
+        ),
         ('[log]\nlog_dirs = "a,,b"\n', "log.log_dirs names an empty directory: 'a,,b'"),
         ('[log]\nlog_dirs = "a,b, a"\n', "log.log_dirs names a directory twice: 'a,b, a'"),
         ('[log]\nlog_dirs = "a,./a/"\n', "log.log_dirs names a directory twice: 'a,./a/'"),

@@ -17,6 +17,7 @@ from regent.broker.topic_service import BrokerTopicService
 from regent.broker.transaction_service import BrokerTransactionService
 from regent.config.settings import Settings
 from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from regent.core.model import EndPoint
 from regent.core.protocol.control import UpdateMetadataBroker, UpdateMetadataEndPoint
 from regent.core.quota.quota_managers import QuotaManagers
 from regent.core.replica_logs import ReplicaLogs
@@ -82,7 +83,8 @@ class ServedEndpoint:
         stack.callback(self.endpoint.close)
         self.port: int = self.endpoint.port
         self._lead(topic, control.endpoint)
-        started = StartedBroker("localhost:2181", (), self.port, "127.0.0.1", self.port)
+        listeners = (EndPoint(LISTENER, "127.0.0.1", self.port),)
+        started = StartedBroker("localhost:2181", (), listeners, listeners)
         disk = LogManager([], BROKER)
         self.endpoint.serve(
             Served(

@@ -23,7 +23,12 @@ from regent.actors.broker import Broker, BrokerCallbacks, BrokerStatus
 from regent.actors.controller_event_manager import ControllerEventManager, ControllerListener
 from regent.actors.event_journal import HandledEvent
 from regent.actors.inbox import Reply
-from regent.actors.request_send_thread import DeliverySettings, OnResponse, RequestSendThread
+from regent.actors.request_send_thread import (
+    DeliverySettings,
+    OnResponse,
+    RequestSendThread,
+    SendStats,
+)
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.broker.replication_server import ReplicationServer
@@ -45,7 +50,6 @@ from regent.core.replication.replication_settings import (
     DEFAULT_REPLICATION_SETTINGS,
     ReplicationSettings,
 )
-from regent.core.timers import Timer
 from regent.transport.client import RequestError
 from regent.transport.codec import (
     EncodedBody,
@@ -314,7 +318,7 @@ class Stage:
             on_response,
             may_announce=may_announce,
             settings=DeliverySettings(retry_backoff_ms=1),
-            queue_time=Timer(),
+            stats=SendStats(),
         )
         self._undo.callback(stop_actor, ref, TIMEOUT_S)
         return ref

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from regent.config.settings import BrokerConfig
+from regent.config.tables.broker import BrokerConfig
 from regent.core.errors import StorageError
 from regent.core.quota.client_quota_manager import QuotaClient
 from regent.core.quota.quota_entities import ANONYMOUS, MAX_NAME

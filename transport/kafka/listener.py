@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from regent.config.addresses import bracketed, listening_socket
+from regent.config.threads import NamedThread
 from regent.core.errors import RegentError
 from regent.core.quota.quota_config import QuotaConfig
 from regent.core.quota.quota_managers import QuotaManagers
@@ -92,7 +93,7 @@ class KafkaListener:
             self._quotas,
             self._descriptors,
         )
-        thread = threading.Thread(target=_run, args=(loop, acceptor), name=self._name, daemon=True)
+        thread = NamedThread(_run, self._name, (loop, acceptor))
         self._running = loop, acceptor, thread
         thread.start()
 

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from enum import Enum
+from functools import partial
 
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient
@@ -25,6 +26,7 @@ from kazoo.hosts import collect_hosts
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
+from regent.config.threads import NamedTimer
 from regent.core.errors import SessionExpiredError
 from regent.zk.client.bulk import UnimplementedByServerError, set_watches_requests
 from regent.zk.client.connection import (
@@ -109,7 +111,7 @@ class SessionChannel:
         self._release = threading.Lock()
         self._outstanding: set[ZkReply] = set()
         self._window = threading.BoundedSemaphore(MAX_IN_FLIGHT)
-        self._suspension: threading.Timer | None = None
+        self._suspension: NamedTimer | None = None
         # The newest zxid when the connection dropped. Kept until all watches are armed again.
         self._rearm_zxid: int | None = None
         timeout_s = session_timeout_ms / 1000
@@ -357,9 +359,9 @@ class SessionChannel:
             # No server can be reached that would report the end of the session.
             timeout_s = self.timeout_ms / 1000
             reason = f"no connection for {timeout_s:g} s, the session timeout"
-            self._suspension = threading.Timer(timeout_s, self._lose, [reason])
-            self._suspension.name = "zookeeper-suspension"
-            self._suspension.daemon = True
+            self._suspension = NamedTimer(
+                timeout_s, partial(self._lose, reason), "zookeeper-suspension"
+            )
             self._suspension.start()
             self._changed.notify_all()
         logger.warning("lost the connection to ZooKeeper at %s", self._hosts)

@@ -21,6 +21,7 @@ from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Connect, Watch
 from kazoo.retry import KazooRetry
 
+from regent.config.threads import NamedThread
 from regent.zk.client.operations import ZkError
 from regent.zk.client.requests import Answer, Exists, ZkRequest, decode_stat
 
@@ -133,9 +134,7 @@ class PollHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is
 
     def spawn(self, func: Callable[..., None], *args: Any, **kwargs: Any) -> threading.Thread:
         """Start the I/O thread."""
-        thread = threading.Thread(
-            target=func, args=args, kwargs=kwargs, name="zookeeper-io", daemon=True
-        )
+        thread = NamedThread(func, "zookeeper-io", args, kwargs)
         thread.start()
         return thread
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 
+from regent.config.threads import NamedThread
 from regent.core.errors import RegentError, SessionExpiredError
 from regent.core.timers import Timer
 from regent.zk.client.channel import check_address
@@ -104,7 +105,7 @@ class SessionKeeper:
         self._failure: RegentError | None = None  # of the latest attempt to connect
         self._refusal: RegentError | None = None  # of a session that the owner rejected
         self.statistics = SessionStatistics()
-        self._thread = threading.Thread(target=self._run, name="zookeeper-session", daemon=True)
+        self._thread = NamedThread(self._run, "zookeeper-session")
 
     def start(self, timeout_s: float) -> None:
         """Open the first session; return when ``on_established`` has returned.

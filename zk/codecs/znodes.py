@@ -165,7 +165,7 @@ class BrokerIdZNode:
             "listener_security_protocol_map": {
                 endpoint.listener: endpoint.security_protocol for endpoint in info.endpoints
             },
-            "endpoints": [_format_endpoint(endpoint) for endpoint in info.endpoints],
+            "endpoints": [endpoint.connection_string for endpoint in info.endpoints],
             "jmx_port": info.jmx_port,
             "features": {
                 name: {"min_version": minimum, "max_version": maximum}
@@ -206,11 +206,6 @@ class BrokerIdZNode:
     def suspects(data: bytes) -> SuspectZnodes:
         """Return which znodes list the suspect replicas of this broker."""
         return SuspectZnodes.decode(data, BrokerIdZNode._NODE)
-
-
-def _format_endpoint(endpoint: EndPoint) -> str:
-    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-    return f"{endpoint.listener}://{host}:{endpoint.port}"
 
 
 def _decode_endpoints(json: JsonObject) -> tuple[EndPoint, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+from regent.config.addresses import tcp_endpoint
 from regent.core.errors import RegentError
 from regent.core.model import BrokerInfo
 from regent.core.replica_logs import ClusterNotes
@@ -60,7 +61,8 @@ def check_end_points(zookeeper: ZooKeeper, info: BrokerInfo) -> None:
             continue
         for endpoint in registration.info.endpoints:
             if (endpoint.host, endpoint.port) in ours:
+                is_control = tcp_endpoint(endpoint.host, endpoint.port) == info.control_endpoint
                 raise EndPointInUseError(
                     f"{endpoint.host}:{endpoint.port} is advertised by broker {broker_id} already;"
-                    " give this broker another --port"
+                    f" give this broker another {'--control-port' if is_control else '--port'}"
                 )

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from regent.core.controller.effects import SendResponse
-from regent.core.controller.events import (
-    ReplicaLeaderElection,
-)
+from regent.core.controller.effects import RecordChanges, SendResponse
+from regent.core.controller.events import ElectionTrigger, ReplicaLeaderElection
 from regent.core.controller.states import PartitionState
 from regent.core.errors import ControllerMovedError, Errors
 from regent.core.model import LeaderRecoveryState, TopicPartition
@@ -221,8 +219,42 @@ def test_failed_elections_are_one_log_line(
     write_znode(parts, T0, T1)
     parts.elections.on_preferred_replica_election()
     (line,) = caplog.messages
-    assert "2 of 2 preferred elections" in line
+    assert "2 of 2 replica leader elections (PREFERRED) triggered by ZkTriggered failed" in line
     assert "t-0: there is no such partition" in line
+
+
+def test_failures_of_a_request_are_answered_and_not_logged_again(
+    parts: ControllerParts, caplog: pytest.LogCaptureFixture
+) -> None:
+    elect(parts, T0, T1)
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    ("trigger", "of"),
+    [
+        (ElectionTrigger.AUTO_TRIGGERED, 1),
+        (ElectionTrigger.ZK_TRIGGERED, 2),
+        (ElectionTrigger.ADMIN_CLIENT_TRIGGERED, 2),
+    ],
+)
+def test_the_log_and_the_journal_say_who_asked_for_an_election(
+    parts: ControllerParts, caplog: pytest.LogCaptureFixture, trigger: ElectionTrigger, of: int
+) -> None:
+    caplog.set_level("INFO", logger="regent.core.controller.leader_elections")
+    parts.lead(T0, (1, 2), leader=2, isr=(1, 2))
+    match trigger:
+        case ElectionTrigger.AUTO_TRIGGERED:
+            parts.elections.rebalance()
+        case ElectionTrigger.ZK_TRIGGERED:
+            write_znode(parts, T0, T1)
+            parts.elections.on_preferred_replica_election()
+        case ElectionTrigger.ADMIN_CLIENT_TRIGGERED:
+            elect(parts, T0, T1)
+    assert parts.leads(T0)[0] == 1
+    told = f"replica leader election (PREFERRED) for 1 of {of} partitions triggered by {trigger}"
+    assert caplog.messages[0] == f"[Controller id=0 epoch=1] {told}"
+    assert of_type(parts.effects(), RecordChanges)[0].changes[0] == told
 
 
 def test_an_unreadable_znode_is_logged_and_deleted(

@@ -11,7 +11,7 @@ from regent.core.protocol.control import (
     UpdateMetadataTopic,
 )
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
-from regent.core.replication.metadata_view import PartitionView, topic_metadata
+from regent.core.replication.metadata_view import PartitionView, alive_endpoints, topic_metadata
 
 PLAIN, SSL = "PLAINTEXT", "SSL"
 
@@ -72,6 +72,16 @@ def test_met_10_a_leader_without_the_listener_is_not_available():
     assert first(snapshot, SSL).error_code is Errors.LEADER_NOT_AVAILABLE
     view = first(snapshot, SSL, error_unavailable_listeners=True)
     assert (view.error_code, view.leader) == (Errors.LISTENER_NOT_FOUND, -1)
+
+
+def test_clients_get_the_endpoint_of_their_own_listener_only():
+    endpoints = (
+        UpdateMetadataEndPoint(PLAIN, "h", 9092, PLAIN),
+        UpdateMetadataEndPoint("CONTROLLER", "h", 9093, PLAIN),
+    )
+    broker = UpdateMetadataBroker(1, 1, endpoints, None, None, None)
+    snapshot = MetadataSnapshot(brokers={1: broker})
+    assert alive_endpoints(snapshot, PLAIN) == [(broker, endpoints[0])]
 
 
 def test_met_12_a_snapshot_does_not_change_with_the_next_update():

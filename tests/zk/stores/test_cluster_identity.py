@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -210,6 +211,15 @@ def test_an_address_of_another_broker_is_refused(
     register(server, info(1, 9091, 9092))
     with pytest.raises(EndPointInUseError, match=r"h:9092 is advertised by broker 1 .* --port"):
         check_end_points(zookeeper, info(2, 9092))
+
+
+def test_a_control_port_with_a_name_that_is_another_brokers_is_refused(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+) -> None:
+    register(server, info(1, 9091))
+    ours = replace(info(2, 9092, 9091), control_endpoint="tcp://h:9091")
+    with pytest.raises(EndPointInUseError, match=r"h:9091 is .* another --control-port"):
+        check_end_points(zookeeper, ours)
 
 
 def test_an_unreadable_registration_blocks_no_address(

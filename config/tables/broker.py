@@ -1,0 +1,207 @@
+"""The table ``[broker]``: addresses, replication, and the limits of clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from regent.config.tables.ranges import INTERVAL_MS, NOT_NEGATIVE, TIMEOUT_MS
+from regent.core.admin.admin_manager import AdminSettings
+from regent.core.replication.replication_settings import ReplicationSettings
+from regent.core.setting import INT_MAX, Scope, setting
+
+ISR_CHANGES_THROUGH_ZOOKEEPER = "zookeeper"
+_PORT = (0, 65_535)
+# An answer to a follower must fit into a message of 64 MiB: what it asked for, and one more batch.
+_FETCH_BYTES = (1, 32 * 1024 * 1024)
+
+
+@dataclass(frozen=True)
+class BrokerConfig:
+    """The table ``[broker]``."""
+
+    host: str = setting(
+        "127.0.0.1",
+        'The address to listen on: a name, IPv4, or IPv6 without brackets. "0.0.0.0" and "::"'
+        " (which takes IPv4 too) listen on all addresses of the machine.",
+        ours=True,
+    )
+    port: int = setting(
+        0,
+        "The port for Kafka clients. 0 takes any free port; clients need one that they know,"
+        " usually 9092.",
+        limits=_PORT,
+        ours=True,
+    )
+    control_port: int = setting(
+        0,
+        "The port for control requests of the controller and for requests of the command line. 0:"
+        " any free port, which others learn from ZooKeeper.",
+        limits=_PORT,
+        ours=True,
+    )
+    replication_port: int = setting(
+        0, "The port that followers fetch from. 0: any free port.", limits=_PORT, ours=True
+    )
+    metrics_port: int = setting(
+        0,
+        "The port for Prometheus. 0: any free port. If the port is taken, a free one is used, with"
+        " a warning.",
+        limits=_PORT,
+        ours=True,
+    )
+    advertised_host: str = setting(
+        "",
+        "The address at which clients and other brokers find this broker, if that is not host:"
+        " behind a published port or an address translation (Kafka's advertised.listeners)."
+        " Required when"
+        ' host is "0.0.0.0" or "::".',
+        ours=True,
+    )
+    advertised_port: int = setting(
+        0, "The Kafka port that clients are told. 0: the real one.", limits=_PORT, ours=True
+    )
+    advertised_control_port: int = setting(
+        0, "The control port that brokers are told. 0: the real one.", limits=_PORT, ours=True
+    )
+    advertised_replication_port: int = setting(
+        0, "The replication port that followers are told. 0: the real one.", limits=_PORT, ours=True
+    )
+    control_plane_listener_name: str = setting(
+        "",
+        "The name of the control port among the endpoints of the registration (KIP-291): with"
+        " CONTROLLER these have CONTROLLER://HOST:PORT too; empty: they do not have the port. The"
+        " controller uses the control port in any case. Clients are not told of it, and it does not"
+        " speak Kafka's protocol. Consumers of Kafka 0.9 to 0.10.1 that use ZooKeeper cannot read a"
+        " registration with such a name.",
+        pattern="(?!(?i:PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)$)[A-Za-z0-9._-]{0,100}",
+        form="a name other than PLAINTEXT, SSL, SASL_PLAINTEXT and SASL_SSL, of letters, digits,"
+        " dots, dashes and underscores",
+    )
+    rack: str = setting(
+        "",
+        "The rack of this broker; empty: none. The placement strategy rack-aware spreads the"
+        " replicas of a partition over racks.",
+        prefix="broker.",
+    )
+    thread_name_prefix: str = setting(
+        "",
+        "The beginning of the names of this broker's threads: with b1, the thread that fetches from"
+        " broker 2 is b1:ReplicaFetcherThread-0-2. `ps -L` and `top -H` show the first 15 bytes.",
+        pattern="[A-Za-z0-9._-]{0,32}",
+        form="up to 32 letters, digits, dots, dashes and underscores",
+        ours=True,
+    )
+    controlled_shutdown_max_retries: int = setting(
+        3, "How often a broker that stops asks the controller to move its leaderships."
+    )
+    controlled_shutdown_retry_backoff_ms: int = setting(
+        5_000,
+        "The pause between these requests. `regent cluster` uses 200 unless its configuration file"
+        " has this setting.",
+    )
+    controlled_shutdown_timeout_ms: int = setting(
+        30_000,
+        "How long a broker that stops waits for the answer of one request.",
+        limits=TIMEOUT_MS,
+        ours=True,
+    )
+    replica_lag_time_max_ms: int = setting(
+        ReplicationSettings.replica_lag_time_max_ms,
+        "A follower that has not caught up with its leader for this time leaves the ISR. Checked"
+        " twice in this time.",
+        limits=TIMEOUT_MS,
+    )
+    replica_fetch_wait_max_ms: int = setting(
+        ReplicationSettings.replica_fetch_wait_max_ms,
+        "How long a leader holds the fetch of a follower that has all records. At most"
+        " replica_lag_time_max_ms, and never longer than 3000.",
+    )
+    replica_fetch_backoff_ms: int = setting(
+        ReplicationSettings.replica_fetch_backoff_ms,
+        "The pause of a follower after a fetch without an answer, and the longest one after an"
+        " error of a partition: there the first is 20 ms, and each further one is twice as long.",
+    )
+    replica_fetch_min_bytes: int = setting(
+        ReplicationSettings.replica_fetch_min_bytes,
+        "How many bytes a follower's fetch waits for.",
+        limits=NOT_NEGATIVE,
+    )
+    replica_fetch_max_bytes: int = setting(
+        ReplicationSettings.replica_fetch_max_bytes,
+        "How many bytes of one partition a follower's fetch gets. A larger batch is fetched alone.",
+        limits=_FETCH_BYTES,
+    )
+    replica_fetch_response_max_bytes: int = setting(
+        ReplicationSettings.replica_fetch_response_max_bytes,
+        "How many bytes of all partitions a follower's fetch gets.",
+        limits=_FETCH_BYTES,
+    )
+    isr_change_protocol: str = setting(
+        "controller",
+        'How leaders change an ISR: with "controller" they send AlterPartition to the controller;'
+        ' with "zookeeper" they write the ISR and notify the controller, as before Kafka 2.7. Use'
+        " the same for all brokers.",
+        choices=("controller", ISR_CHANGES_THROUGH_ZOOKEEPER),
+        ours=True,
+    )
+    auto_create_topics_enable: bool = setting(
+        True, "Whether a topic is created when a client asks for its metadata."
+    )
+    num_partitions: int = setting(
+        AdminSettings.num_partitions,
+        "The number of partitions of a topic that is created without a number.",
+        limits=(1, 1_000_000),
+    )
+    default_replication_factor: int = setting(
+        AdminSettings.default_replication_factor,
+        "The replication factor of a topic that is created without one.",
+        limits=(1, 32_767),
+    )
+    placement_service: str = setting(
+        "",
+        'The service that places the topics of clients: "tcp://HOST:PORT", or the path of a'
+        ' cluster.json. While it does not answer, or with "", the broker places them itself, by the'
+        " same algorithm. `regent cluster` sets this for its brokers.",
+        ours=True,
+    )
+    socket_request_max_bytes: int = setting(
+        104_857_600, "The largest request of a client.", limits=NOT_NEGATIVE
+    )
+    queued_requests_per_connection: int = setting(
+        64,
+        "How many requests of one connection are handled at a time; more wait.",
+        limits=(1, 100_000),
+        ours=True,
+    )
+    queued_max_request_bytes: int = setting(
+        268_435_456,
+        "How many bytes the requests of all clients may take, counted as they arrive. A client that"
+        " needs more waits. While one waits, a request of which less than 256 KiB arrive in a"
+        " second is given up and its connection closed.",
+        limits=NOT_NEGATIVE,
+    )
+    connections_max_idle_ms: int = setting(
+        600_000,
+        "How long a client's connection may be silent before it is closed.",
+        limits=INTERVAL_MS,
+    )
+    max_connections: int = setting(
+        INT_MAX,
+        "How many connections clients may have. Further ones wait until one ends. 128 file"
+        " descriptors are always kept for logs and other brokers.",
+        limits=(1, INT_MAX),
+        scope=Scope.CLUSTER_WIDE,
+    )
+    max_connections_per_ip: int = setting(
+        INT_MAX,
+        "How many connections clients at one address may have. Further ones are closed.",
+        limits=NOT_NEGATIVE,
+        scope=Scope.CLUSTER_WIDE,
+    )
+    max_connections_per_ip_overrides: str = setting(
+        "",
+        'The limit of some hosts: "HOST:COUNT,HOST:COUNT".',
+        pattern=r"|\s*[^,]+:[0-9]{1,10}\s*(,\s*[^,]+:[0-9]{1,10}\s*)*",
+        form="HOST:COUNT,HOST:COUNT,…",
+        scope=Scope.CLUSTER_WIDE,
+    )

@@ -1,0 +1,27 @@
+"""The table ``[zookeeper]``: the session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from regent.config.tables.ranges import TIMEOUT_MS
+from regent.core.setting import setting
+
+
+@dataclass(frozen=True)
+class ZooKeeperConfig:
+    """The table ``[zookeeper]``."""
+
+    session_timeout_ms: int = setting(
+        6_000,
+        "A broker that sends nothing to ZooKeeper for this time counts as dead. A crash is noticed"
+        " at once by the guardian process; this timeout is for failures of machines and networks.",
+        limits=TIMEOUT_MS,
+        prefix="zookeeper.",
+    )
+    connection_timeout_ms: int = setting(
+        18_000,
+        "How long a broker that starts tries to reach ZooKeeper.",
+        limits=TIMEOUT_MS,
+        prefix="zookeeper.",
+    )

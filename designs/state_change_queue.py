@@ -1,0 +1,82 @@
+"""v2: the queue of commands for a broker, in ZooKeeper (``ZkQueue``, ``StateChangeCommand``).
+
+A command takes six operations: the sender lists the queue, to see whether it is full, and creates a
+node; the watch of the receiver fires; the receiver lists the queue, reads the node, handles the
+command and deletes the node. So a command is handled again when the receiver dies in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from regent.core.errors import BadDataError
+from regent.core.model import BrokerId, TopicPartition
+from regent.designs.watched_zookeeper import WatchedZooKeeper
+from regent.designs.znodes import state_path
+
+MAX_QUEUED: Final = 1_000
+"""How many commands may wait for a broker (``state.change.queue.size``)."""
+
+ADMIN_EPOCH: Final = -1
+"""The epoch of a command that no leader sent."""
+
+
+class StateChangeCommand(StrEnum):
+    """What a broker is to do with a replica."""
+
+    START_REPLICA = "start-replica"
+    STOP_REPLICA = "stop-replica"
+
+
+class StateChange(NamedTuple):
+    """A command, and the epoch of the leader that sent it."""
+
+    command: StateChangeCommand
+    topic_partition: TopicPartition
+    epoch: int
+
+    def encode(self) -> bytes:
+        """Encode."""
+        topic, partition = self.topic_partition
+        return f"{self.command};{topic};{partition};{self.epoch}".encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> StateChange:
+        """Decode. Raises ``BadDataError``."""
+        try:
+            command, topic, partition, epoch = data.decode().split(";")
+            topic_partition = TopicPartition(topic, int(partition))
+            return cls(StateChangeCommand(command), topic_partition, int(epoch))
+        except ValueError:
+            raise BadDataError(f"not a state change: {data[:80]!r}") from None
+
+
+class StateChangeQueue:
+    """The queue of one broker: any broker may ``put``, its own broker handles the commands."""
+
+    def __init__(self, zookeeper: WatchedZooKeeper, broker_id: BrokerId) -> None:
+        self.path = state_path(broker_id)
+        self.handled = 0
+        self._zookeeper = zookeeper
+        self._latest = ""
+
+    def put(self, change: StateChange) -> bool:
+        """Queue a command; False when the queue is full."""
+        if len(self._zookeeper.children(self.path)) >= MAX_QUEUED:
+            return False
+        while self._zookeeper.create_sequential(f"{self.path}/command-", change.encode()) is None:
+            self._zookeeper.create(self.path)  # the broker has never run
+        return True
+
+    def handle_new(self, names: Iterable[str], apply: Callable[[StateChange], None]) -> None:
+        """Handle the commands among these nodes that are new, in their sequence."""
+        for name in sorted(name for name in names if name > self._latest):
+            self._latest = name
+            path = f"{self.path}/{name}"
+            znode = self._zookeeper.get(path)
+            if znode is not None:
+                apply(StateChange.decode(znode.data))
+                self._zookeeper.delete(path)
+                self.handled += 1

@@ -1,0 +1,74 @@
+"""v1: every replica watches ZooKeeper and decides for itself.
+
+A partition has the nodes ``replicas``, ``leader`` (a lock) and ``ISR``. Every replica has its own
+listeners: brokers, topics, partitions, its replica list, its lock. When the lock is free, each
+in-sync replica tries to take it; who has it leads. Nobody else decides, and nothing carries an
+epoch: a leader that lost its session writes ``ISR`` like the one that replaced it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from regent.core.model import BrokerId
+from regent.core.protocol.designs import ReplicaRole
+from regent.designs.design_replica import DesignReplica
+from regent.designs.watched_zookeeper import ChildrenChanged, DataChanged
+from regent.designs.znodes import (
+    BROKER_IDS,
+    TOPICS,
+    decode_ids,
+    encode_ids,
+    isr_path,
+    replicas_path,
+    topic_path,
+)
+from regent.zk.client.operations import Znode
+
+
+class ReplicaV1(DesignReplica):
+    """A replica of a partition, with its own listeners."""
+
+    def on_start(self) -> None:
+        """Listen to everything, recover the log, and follow or stand for election."""
+        zookeeper, listener = self._zookeeper, self.actor_ref
+        for path in (BROKER_IDS, TOPICS, topic_path(self._topic_partition.topic)):
+            zookeeper.listen_to_children(path, listener)
+        self._on_replicas(zookeeper.listen_to_data(replicas_path(self._topic_partition), listener))
+        if self._around.broker_id in self._replicas:
+            super().on_start()
+
+    def _on_change(self, message: Any) -> None:
+        match message:
+            case ChildrenChanged(path, names) if path == BROKER_IDS:
+                if self._role is ReplicaRole.FOLLOWER and str(self._leader) not in names:
+                    self._ask_again()
+            case ChildrenChanged(path, names):
+                topic, partition = self._topic_partition
+                if (topic if path == TOPICS else str(partition)) not in names:
+                    self._leave()
+            case DataChanged(path, znode) if path == replicas_path(self._topic_partition):
+                self._on_replicas(znode)
+
+    def _on_replicas(self, znode: Znode | None) -> None:
+        self._replicas = () if znode is None else decode_ids(znode.data)
+        if self._around.broker_id not in self._replicas:
+            self._leave()
+
+    def _leave(self) -> None:
+        """The partition, or this replica of it, is gone."""
+        self._lock.release()
+        self.stop()
+
+    def _read_isr(self) -> tuple[BrokerId, ...]:
+        return self._ids_in(isr_path(self._topic_partition))
+
+    def _begin_leadership(self) -> tuple[BrokerId, ...]:
+        isr = self._read_isr() or (self._around.broker_id,)
+        self._write_isr(isr)
+        return isr
+
+    def _write_isr(self, isr: tuple[BrokerId, ...]) -> bool:
+        """Write the in-sync replicas, whoever leads by now: there is nothing to compare with."""
+        self._zookeeper.set(isr_path(self._topic_partition), encode_ids(isr))
+        return True

@@ -1,0 +1,271 @@
+"""Brokers of v1 or v2 in virtual time, on the fake ZooKeeper, with a network of their own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+from pykka import ActorRef
+
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.designs import FetchRecords, RecordsFetched, ReplicaMail, ReplicaRole
+from regent.designs.commit_thread import InSyncLimits
+from regent.designs.design_broker import BrokerV1, BrokerV2
+from regent.designs.design_replica import PeerRestarted, ProduceRecords, Surroundings
+from regent.designs.leader_lock import NameLock, SequentialLock
+from regent.designs.virtual_time import VirtualTime
+from regent.designs.watched_zookeeper import WatchedZooKeeper
+from regent.designs.znodes import (
+    PARTITIONS_ADD,
+    PERSISTENT_PATHS,
+    StoredLeadership,
+    broker_path,
+    decode_ids,
+    encode_ids,
+    isr_path,
+    leader_and_isr_path,
+    leader_path,
+    partition_name,
+    partition_path,
+    replicas_path,
+    topic_path,
+)
+from regent.zk.client.operations import Create, WatchEvent
+from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer, Hook
+
+MAX_NETWORK_DELAY_MS = 3
+
+
+class Design(Protocol):
+    """Starts a broker, and creates a partition."""
+
+    def broker(self, around: Surroundings) -> ActorRef[Any]: ...
+
+    def create(self, zookeeper: FakeZooKeeper, partition: TopicPartition, ids: bytes) -> None: ...
+
+
+class V1(Design):
+    """v1, with one of the two locks."""
+
+    def __init__(self, lock: type[NameLock] | type[SequentialLock]) -> None:
+        self._lock = lock
+
+    def broker(self, around: Surroundings) -> ActorRef[Any]:
+        return BrokerV1.start(around, b"", self._lock)
+
+    def create(self, zookeeper: FakeZooKeeper, partition: TopicPartition, ids: bytes) -> None:
+        zookeeper.multi([Create(topic_path(partition.topic))])
+        operations = [
+            Create(partition_path(partition)),
+            Create(replicas_path(partition), ids),
+            Create(isr_path(partition)),
+        ]
+        if self._lock is SequentialLock:
+            operations.append(Create(leader_path(partition)))
+        zookeeper.multi(operations)
+
+
+class V2(Design):
+    """v2."""
+
+    def broker(self, around: Surroundings) -> ActorRef[Any]:
+        return BrokerV2.start(around, b"")
+
+    def create(self, zookeeper: FakeZooKeeper, partition: TopicPartition, ids: bytes) -> None:
+        zookeeper.multi([Create(f"{PARTITIONS_ADD}/{partition_name(partition)}", ids)])
+
+
+DESIGNS: dict[str, Design] = {
+    "v1-name": V1(NameLock),
+    "v1-sequential": V1(SequentialLock),
+    "v2": V2(),
+}
+
+
+class BrokerProcess:
+    """The threads and timers of one broker: it can stand still, or end."""
+
+    def __init__(self, time: VirtualTime) -> None:
+        self._time = time
+        self._held: list[Callable[[], None]] = []
+        self._is_paused = False
+        self.is_dead = False
+
+    def now_ms(self) -> int:
+        return self._time.now_ms()
+
+    def submit(self, step: Callable[[], None]) -> None:
+        self._time.submit(partial(self._run, step))
+
+    def later(self, after_ms: int, callback: Callable[[], None]) -> None:
+        self._time.later(after_ms, partial(self._run, callback))
+
+    def pause(self) -> None:
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._is_paused = False
+        held, self._held = self._held, []
+        for step in held:
+            self._time.submit(step)
+
+    def _run(self, step: Callable[[], None]) -> None:
+        if self._is_paused:
+            self._held.append(partial(self._run, step))
+        elif not self.is_dead:
+            step()
+
+
+class DesignWorld:
+    """Brokers 0 to ``count - 1`` of one design."""
+
+    def __init__(
+        self, design: str, seed: int, count: int = 3, limits: InSyncLimits | None = None
+    ) -> None:
+        self.time = VirtualTime(seed)
+        self.server = FakeZooKeeperServer(self.time.now_ms)
+        self.admin = FakeZooKeeper(self.server)
+        self._design = DESIGNS[design]
+        self._dice = random.Random(seed)
+        self._limits = limits or InSyncLimits()
+        self._processes: dict[BrokerId, BrokerProcess] = {}
+        self._around: dict[BrokerId, Surroundings] = {}
+        self._sessions: dict[BrokerId, FakeZooKeeper] = {}
+        self._brokers: dict[BrokerId, ActorRef[Any]] = {}
+        for path in PERSISTENT_PATHS:
+            self.admin.multi([Create(path)])
+        for broker_id in range(count):
+            self.start(broker_id)
+
+    # --- brokers ---
+
+    def start(self, broker_id: BrokerId) -> None:
+        """Start a broker, on the logs of its former process if there was one."""
+        process = BrokerProcess(self.time)
+        former = self._around.get(broker_id)
+        zookeeper = WatchedZooKeeper(process, partial(self._connect, broker_id))
+        self._processes[broker_id] = process
+        around = Surroundings(
+            broker_id, zookeeper, Network(self, broker_id), process, process, self._limits
+        )
+        if former is not None:
+            around = replace(around, logs=former.logs)
+        self._around[broker_id] = around
+        self._brokers[broker_id] = self._design.broker(around)
+        for other, broker in self._brokers.items():
+            if other != broker_id and not self._processes[other].is_dead:
+                broker.tell(PeerRestarted(broker_id))
+
+    def _connect(
+        self,
+        broker_id: BrokerId,
+        on_watch: Callable[[WatchEvent], None],
+        on_expired: Callable[[], None],
+    ) -> FakeZooKeeper:
+        del on_expired  # the next call notices it
+        session = FakeZooKeeper(self.server, on_watch)
+        self._sessions[broker_id] = session
+        return session
+
+    def crash(self, broker_id: BrokerId) -> None:
+        """``kill -9``; the session ends at once."""
+        self._processes[broker_id].is_dead = True
+        self.end_session(broker_id)
+
+    def pause(self, broker_id: BrokerId) -> None:
+        """SIGSTOP."""
+        self._processes[broker_id].pause()
+
+    def resume(self, broker_id: BrokerId) -> None:
+        """SIGCONT."""
+        self._processes[broker_id].resume()
+
+    def end_session(self, broker_id: BrokerId) -> None:
+        """Let ZooKeeper end the session of a broker."""
+        self.server.expire(self._sessions[broker_id].session_id)
+
+    def interrupt(self, broker_id: BrokerId, hook: Hook) -> None:
+        """Let ``hook`` interrupt the calls of a broker's session."""
+        self._sessions[broker_id].hook = hook
+
+    # --- partitions ---
+
+    def create(self, topic_partition: TopicPartition, replicas: tuple[BrokerId, ...]) -> None:
+        """Create a partition; run until it is led and everybody is in sync."""
+        self._design.create(self.admin, topic_partition, encode_ids(replicas))
+        self.time.run_for(2_000)
+        assert set(self.isr(topic_partition)) == set(replicas)
+
+    def produce(
+        self, broker_id: BrokerId, topic_partition: TopicPartition, *records: str
+    ) -> list[bool]:
+        """Send records to a broker; the list gets True when they are committed, else False."""
+        outcome: list[bool] = []
+        replica = self._around[broker_id].replicas[topic_partition]
+        replica.tell(ProduceRecords(records, outcome.append))
+        return outcome
+
+    def believers(self, topic_partition: TopicPartition) -> list[BrokerId]:
+        """Return the live brokers whose replica believes that it leads."""
+        return [
+            broker_id
+            for broker_id, around in self._around.items()
+            if not self._processes[broker_id].is_dead
+            and topic_partition in around.beliefs
+            and around.beliefs[topic_partition].role is ReplicaRole.LEADER
+        ]
+
+    def leader(self, topic_partition: TopicPartition) -> BrokerId:
+        """Return the only leader."""
+        (leader,) = self.believers(topic_partition)
+        return leader
+
+    def records(self, broker_id: BrokerId, topic_partition: TopicPartition) -> list[str]:
+        """Return the log of a replica; it is empty when there is none."""
+        log = self._around[broker_id].logs.get(topic_partition)
+        return [] if log is None else list(log.records)
+
+    def committed(self, broker_id: BrokerId, topic_partition: TopicPartition) -> list[str]:
+        """Return what a replica knows to be committed."""
+        log = self._around[broker_id].logs[topic_partition]
+        return log.records[: log.high_watermark]
+
+    def isr(self, topic_partition: TopicPartition) -> tuple[BrokerId, ...]:
+        """Return the in-sync replicas, as ZooKeeper has them."""
+        node = self.server.node(leader_and_isr_path(topic_partition))
+        if node is not None:
+            return StoredLeadership.decode(node.data).isr
+        node = self.server.node(isr_path(topic_partition))
+        return () if node is None else decode_ids(node.data)
+
+    def is_registered(self, broker_id: BrokerId) -> bool:
+        """Whether a broker is registered."""
+        return self.server.node(broker_path(broker_id)) is not None
+
+    # --- the network ---
+
+    def carry(self, sender: BrokerId, receiver: BrokerId, message: ReplicaMail) -> None:
+        """Deliver a message a little later."""
+        delay_ms = self._dice.randint(1, MAX_NETWORK_DELAY_MS)
+        self.time.later(delay_ms, partial(self._arrive, sender, receiver, message))
+
+    def _arrive(self, sender: BrokerId, receiver: BrokerId, message: ReplicaMail) -> None:
+        if not self._processes[receiver].is_dead:
+            self._around[receiver].deliver(message)
+        elif isinstance(message, FetchRecords):
+            refusal = RecordsFetched(message.topic_partition, message.turn, is_leader=False)
+            self._around[sender].deliver(refusal)
+
+
+class Network:
+    """The other brokers, as one broker sees them."""
+
+    def __init__(self, world: DesignWorld, broker_id: BrokerId) -> None:
+        self._world = world
+        self._broker_id = broker_id
+
+    def send(self, broker_id: BrokerId, message: ReplicaMail) -> None:
+        self._world.carry(self._broker_id, broker_id, message)
