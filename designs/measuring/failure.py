@@ -12,9 +12,19 @@ from typing import Final, TypeAlias
 
 from regent.core.model import BrokerId
 from regent.designs.measuring.four_letter_words import FourLetterWords
-from regent.designs.measuring.measured_cluster import LeaderTimes, MeasuredCluster, MeasuringError
+from regent.designs.measuring.measured_cluster import (
+    DisturbedError,
+    LeaderTimes,
+    MeasuredCluster,
+    MeasuringError,
+)
 from regent.designs.measuring.transaction_log import ZooKeeperLog
-from regent.designs.measuring.zookeeper_counts import ZooKeeperActivity, activity, read_counts
+from regent.designs.measuring.zookeeper_counts import (
+    ZooKeeperActivity,
+    ZooKeeperCounts,
+    activity,
+    read_counts,
+)
 from regent.testing.janitor import processes_with
 
 _STILL_S: Final = 1.0
@@ -75,6 +85,7 @@ class FailureMeter:
     def measure(self, case: FailureCase, progress: Progress) -> FailureResult:
         """Create the partitions, wait for rest, kill, and wait for rest again.
 
+        Raises ``MeasuringError``; with ``DisturbedError`` another cluster may do better.
         The kill comes when the brokers have just done what they do regularly, so that it is not
         counted if the failure is over before the next time.
         """
@@ -82,8 +93,7 @@ class FailureMeter:
         progress(f"creates {case.partitions:,} partitions")
         cluster.create_partitions(case.partitions)
         progress("waits for rest")
-        self.await_stillness()
-        load = self.await_quiet()
+        load = self.await_rest()
         victims = self._victims(case)
         survivors = [broker_id for broker_id in cluster.brokers if broker_id not in victims]
         progress(f"kills {'broker' if len(victims) == 1 else 'brokers'} {_listed(victims)}")
@@ -92,13 +102,15 @@ class FailureMeter:
         before = read_counts(self._words)
         since, watches_lost = self._kill(victims)
         times = cluster.await_leaders(victims, since)
-        self.await_stillness()
+        self._await_stillness()
         after = read_counts(self._words)
+        _check_sessions(before, after, len(victims))
         counted = activity(before, after, self._log.read_new(), watches_lost)
         requests = cluster.requests_received(survivors) - received
-        return FailureResult(case, load, times, counted, requests)
+        rounded = LeaderTimes(round(times.led_ms, 1), round(times.known_ms, 1))
+        return FailureResult(case, load, rounded, counted, requests)
 
-    def await_stillness(self) -> None:
+    def _await_stillness(self) -> None:
         """Wait until ZooKeeper has had nothing but pings to do for a second."""
         deadline = time.monotonic() + _STILL_TIMEOUT_S
         last, changed_at = self._work(), time.monotonic()
@@ -110,8 +122,9 @@ class FailureMeter:
             if time.monotonic() > deadline:
                 raise MeasuringError(f"ZooKeeper did not come to rest in {_STILL_TIMEOUT_S:g} s")
 
-    def await_quiet(self) -> RestLoad:
-        """Measure the load of one period at rest; return when its longest quiet time begins."""
+    def await_rest(self) -> RestLoad:
+        """Measure the load of one period at rest; return in its longest quiet time."""
+        self._await_stillness()
         self._log.read_new()
         before, began = read_counts(self._words), time.monotonic()
         last, changed_at = self._work(), began
@@ -125,11 +138,12 @@ class FailureMeter:
         after, ended = read_counts(self._words), time.monotonic()
         counted = activity(before, after, self._log.read_new())
         # The last quiet time continues with the first one of the next period.
-        quiet.append((ended - changed_at + (quiet[0][0] if quiet else 0.0), changed_at))
-        summary, seconds = self._words.wchs(), ended - began
-        quiet_at = max(quiet)[1]
-        if quiet_at != changed_at:
+        remaining_s = quiet[0][0] if quiet else self._cluster.period_s
+        quiet.append((ended - changed_at + remaining_s, changed_at))
+        longest_s, quiet_at = max(quiet)
+        if quiet_at != changed_at or remaining_s < longest_s / 2:
             time.sleep(max(0.0, quiet_at + self._cluster.period_s - time.monotonic()))
+        summary, seconds = self._words.wchs(), ended - began
         return RestLoad(
             watches=after.watches,
             watched_paths=summary.paths,
@@ -176,6 +190,15 @@ class FailureMeter:
                     raise MeasuringError(f"brokers {_listed(broker_ids)} are still connected")
                 time.sleep(_DEATH_POLL_S)
             return since, before.watches - read_counts(self._words).watches
+
+
+def _check_sessions(before: ZooKeeperCounts, after: ZooKeeperCounts, died: int) -> None:
+    """Raise ``DisturbedError`` if others than the dead brokers lost a session."""
+    lost = len(before.sessions.keys() - after.sessions.keys()) - died
+    if lost or after.sessions.keys() - before.sessions.keys():
+        raise DisturbedError(
+            f"{lost} brokers lost their sessions when others died: the machine is too busy"
+        )
 
 
 def _guardians(pids: Sequence[int]) -> list[int]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from regent.core.errors import RegentError
 from regent.core.model import BrokerId
@@ -15,7 +16,12 @@ class MeasuringError(RegentError):
     """A cluster did not do what was to be measured; the message names it."""
 
 
-class LeaderTimes(NamedTuple):
+class DisturbedError(MeasuringError):
+    """Something else happened meanwhile, such as a pause of the machine: measure again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderTimes:
     """How long partitions were without a leader, in milliseconds since ``kill -9``.
 
     ``led_ms``: until the new leader of the last partition was written to ZooKeeper. ``known_ms``:
@@ -27,7 +33,8 @@ class LeaderTimes(NamedTuple):
     known_ms: float
 
 
-class Believers(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Believers:
     """What a leader that was stopped, and lost its session, does when it continues.
 
     ``leaders``: the replicas of one partition that said "I lead" at that moment.
@@ -38,7 +45,8 @@ class Believers(NamedTuple):
     has_acknowledged: bool
 
 
-class StateChangeCost(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StateChangeCost:
     """What it takes to tell one broker one change of a replica's state.
 
     ``zookeeper_operations``: reads, writes and watch events. ``requests``: requests between
@@ -55,10 +63,20 @@ class MeasuredCluster(Protocol):
     No other client than its brokers has a session there once ``create_partitions`` has returned.
     """
 
-    zookeeper: EmbeddedZooKeeper
-    brokers: Sequence[BrokerId]
-    period_s: float
-    """What brokers do regularly, without a reason, repeats after so many seconds."""
+    @property
+    def zookeeper(self) -> EmbeddedZooKeeper:
+        """The server, which is running."""
+        ...
+
+    @property
+    def brokers(self) -> Sequence[BrokerId]:
+        """All brokers, in ascending order; dead ones, too."""
+        ...
+
+    @property
+    def period_s(self) -> float:
+        """What brokers do regularly, without a reason, repeats after so many seconds."""
+        ...
 
     def create_partitions(self, count: int) -> None:
         """Create one topic, placed in a ring, with min(3, brokers) replicas of each partition.
@@ -72,7 +90,7 @@ class MeasuredCluster(Protocol):
         ...
 
     def leader_of(self, partition: int) -> BrokerId:
-        """Return the leader of a partition."""
+        """Return the leader of a partition; the harness asks before it kills."""
         ...
 
     def pid(self, broker_id: BrokerId) -> int:

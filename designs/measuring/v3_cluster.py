@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Collection, Iterable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +17,8 @@ from regent.core.protocol.broker import (
     DescribeMetadataResponse,
     MetadataPartition,
 )
+from regent.designs.measuring.four_letter_words import FourLetterWords
+from regent.designs.measuring.kafka_questions import KafkaQuestions
 from regent.designs.measuring.measured_cluster import (
     Believers,
     LeaderTimes,
@@ -26,16 +30,20 @@ from regent.testing.regent_cluster import RegentCluster
 from regent.transport.client import RequestError
 from regent.transport.remote_ref import RemoteActorRef, ask
 from regent.zk.client.operations import Create
-from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicZNode, encode_topic_id
+from regent.zk.codecs.znodes import (
+    BrokerIdZNode,
+    TopicPartitionStateZNode,
+    TopicZNode,
+    encode_topic_id,
+)
 from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 _TOPIC: Final = "measured"
 _REPLICATION_FACTOR: Final = 3
-_ASK_TIMEOUT_S: Final = 60.0
 _TIMEOUT_S: Final = 600.0
+_SESSION_TIMEOUT_MS: Final = 6_000  # a guardian ends sessions at once; pauses must not
 _LOG_POLL_S: Final = 0.005
 _METRIC: Final = "regent_control_requests_total"
-_QUESTIONS: Final = ("DescribeMetadata", "DescribeController")  # of commands and of this module
 
 
 class V3Cluster:
@@ -56,19 +64,25 @@ class V3Cluster:
         self._regent = RegentCluster(
             folder / "data",
             *("--brokers", str(brokers), "--no-placement-service"),
+            *("--session-timeout-ms", str(_SESSION_TIMEOUT_MS)),
             *(option for setting in settings for option in ("--broker-setting", setting)),
             zookeeper=self.zookeeper,
         )
         self.brokers = self._regent.brokers
+        entries = self._regent.description["brokers"]
         self._actors = {
             entry["id"]: RemoteActorRef(
                 self._regent.context,
                 tcp_endpoint(entry["host"], entry["control_port"]),
                 client_id="designs",
             )
-            for entry in self._regent.description["brokers"]
+            for entry in entries
         }
+        self._addresses = {entry["id"]: (entry["host"], entry["port"]) for entry in entries}
+        self._sessions: dict[BrokerId, int] = {}
+        self._log = ZooKeeperLog(self.zookeeper.transaction_log)
         self._replicas: list[tuple[BrokerId, ...]] = []
+        self._leaders: dict[int, BrokerId] = {}
 
     def create_partitions(self, count: int) -> None:
         """See ``MeasuredCluster``. The controller does not lead partition 0 if there are others."""
@@ -85,53 +99,95 @@ class V3Cluster:
         data = TopicZNode.encode(encode_topic_id(os.urandom(16)), assignments)
         self._regent.zookeeper.multi([Create(TopicZNode.path(_TOPIC), data)])
         self._await_metadata(self.brokers, lambda rows: self._are_led(rows, ()))
+        for broker_id in self.brokers:
+            registration = self._regent.zookeeper.get(BrokerIdZNode.path(broker_id))
+            assert registration is not None
+            self._sessions[broker_id] = registration.stat.ephemeral_owner
         self._regent.zookeeper.close()  # its pings would be counted
+        self._log.read_new()
 
     def controller(self) -> BrokerId | None:
         """See ``MeasuredCluster``."""
-        return self._ask(self.brokers[0], DescribeMetadataRequest(topics=())).controller_id
+        return self._ask(self.brokers[0], ()).controller_id
 
     def leader_of(self, partition: int) -> BrokerId:
-        """See ``MeasuredCluster``; only the first leader is known."""
-        return self._replicas[partition][0]
+        """See ``MeasuredCluster``."""
+        rows = self._ask(self.brokers[0], (_TOPIC,)).partitions
+        self._leaders = {row.partition: row.leader for row in rows}
+        return self._leaders[partition]
 
     def pid(self, broker_id: BrokerId) -> int:
         """See ``MeasuredCluster``."""
         return self._regent.pid(broker_id)
 
     def await_leaders(self, dead: Collection[BrokerId], since: float) -> LeaderTimes:
-        """See ``MeasuredCluster``.
+        """See ``MeasuredCluster``; call ``leader_of`` before the kill.
 
         The brokers are asked when the last leader has been elected, not before: to describe
         thousands of partitions takes them a part of a second.
         """
         led_ms = self._await_elections(dead, since)
-        survivors = [broker_id for broker_id in self.brokers if broker_id not in dead]
-        self._await_metadata(survivors, lambda rows: self._are_led(rows, dead))
+        self._await_metadata(self._survivors(dead), lambda rows: self._are_led(rows, dead))
         return LeaderTimes(led_ms, (time.monotonic() - since) * 1000)
 
     def requests_received(self, broker_ids: Collection[BrokerId]) -> int:
         """See ``MeasuredCluster``."""
         return sum(
-            int(count)
+            self._requests(broker_id) - self._requests(broker_id, "DescribeMetadata")
             for broker_id in broker_ids
-            for name, count in self._regent.metrics(broker_id).items()
-            if name.startswith(_METRIC) and not any(question in name for question in _QUESTIONS)
         )
 
     def believers(self) -> Believers | None:
-        """See ``MeasuredCluster``."""
-        return None
+        """See ``MeasuredCluster``; the replicas say so to a Kafka client."""
+        former = self.leader_of(0)
+        with closing(self._questions(former)) as questions:
+            os.kill(self.pid(former), signal.SIGSTOP)  # its guardian sees that it has not ended
+            self.await_leaders([former], time.monotonic())
+            questions.ask_whether_it_leads()
+            questions.produce()
+            leaders = sum(map(self._leads, self._survivors([former])))
+            os.kill(self.pid(former), signal.SIGCONT)
+            leaders += questions.is_answered_without_error()
+            return Believers(leaders, has_acknowledged=questions.is_answered_without_error())
 
     def state_change_cost(self) -> StateChangeCost | None:
-        """See ``MeasuredCluster``."""
-        return None
+        """See ``MeasuredCluster``: what a follower hears when its leader dies."""
+        dead, controller = self.leader_of(0), self.controller()
+        told = [broker_id for broker_id in self._survivors([dead]) if broker_id != controller]
+        if not told:
+            return None
+        words, session = FourLetterWords(self.zookeeper.port), self._sessions[told[0]]
+        before = words.cons()[session].last_request, self._requests(told[0], "LeaderAndIsr")
+        since = time.monotonic()
+        os.kill(self.pid(dead), signal.SIGKILL)
+        self.await_leaders([dead], since)
+        after = words.cons()[session].last_request, self._requests(told[0], "LeaderAndIsr")
+        return StateChangeCost(after[0] - before[0], after[1] - before[1])
 
     def close(self) -> None:
-        """See ``MeasuredCluster``."""
+        """See ``MeasuredCluster``; brokers need not hand over thousands of partitions."""
         for actor in self._actors.values():
             actor.close()
+        for broker_id in self.brokers:
+            with suppress(ProcessLookupError, ValueError):
+                os.kill(self._regent.pid(broker_id), signal.SIGKILL)
         self._regent.close()
+
+    def _requests(self, broker_id: BrokerId, request: str = "") -> int:
+        """Return how many requests of a kind came to the control port of a broker."""
+        found = self._regent.metrics(broker_id).items()
+        return sum(int(n) for name, n in found if name.startswith(_METRIC) and request in name)
+
+    def _questions(self, broker_id: BrokerId) -> KafkaQuestions:
+        return KafkaQuestions(*self._addresses[broker_id], _TOPIC)
+
+    def _leads(self, broker_id: BrokerId) -> bool:
+        with closing(self._questions(broker_id)) as questions:
+            questions.ask_whether_it_leads()
+            return questions.is_answered_without_error()
+
+    def _survivors(self, dead: Collection[BrokerId]) -> list[BrokerId]:
+        return [broker_id for broker_id in self.brokers if broker_id not in dead]
 
     def _await_elections(self, dead: Collection[BrokerId], since: float) -> float:
         """Return when the last leader was written, in milliseconds after ``since``."""
@@ -139,25 +195,19 @@ class V3Cluster:
         leaderless = {
             number
             for number, replicas in enumerate(self._replicas)
-            if replicas[0] in dead and not set(replicas) <= set(dead)
+            if self._leaders[number] in dead and not set(replicas) <= set(dead)
         }
-        log, led_ms, deadline = (
-            ZooKeeperLog(self.zookeeper.transaction_log),
-            0.0,
-            since + _TIMEOUT_S,
-        )
+        led_ms = 0.0
         while leaderless:
-            for transaction in log.read_new():
-                elected = (
-                    _elected(transaction, dead) if transaction.time_ms >= since_ms - 1 else set()
-                )
-                if leaderless & elected:
+            for transaction in self._log.read_new():
+                elected = leaderless & _elected(transaction, dead)
+                if elected:
                     leaderless -= elected
                     led_ms = transaction.time_ms - since_ms
-            if time.monotonic() > deadline:
+            if time.monotonic() > since + _TIMEOUT_S:
                 raise MeasuringError(f"{len(leaderless)} partitions have no leader")
             time.sleep(_LOG_POLL_S)
-        return max(led_ms, 0.0)
+        return led_ms
 
     def _are_led(self, rows: Iterable[MetadataPartition], dead: Collection[BrokerId]) -> bool:
         """Whether these are all partitions, each led by a survivor if it has one."""
@@ -179,21 +229,18 @@ class V3Cluster:
         """
         deadline = time.monotonic() + _TIMEOUT_S
         for broker_id in broker_ids:
-            while True:
-                asked = time.monotonic()
-                answer = self._ask(broker_id, DescribeMetadataRequest(topics=(_TOPIC,)))
-                if is_reached(answer.partitions):
-                    break
-                if asked > deadline:
+            asked = time.monotonic()
+            while not is_reached(self._ask(broker_id, (_TOPIC,)).partitions):
+                if time.monotonic() > deadline:
                     raise MeasuringError(f"broker {broker_id} does not know every leader")
                 time.sleep(max(_LOG_POLL_S, time.monotonic() - asked))
+                asked = time.monotonic()
 
-    def _ask(
-        self, broker_id: BrokerId, question: DescribeMetadataRequest
-    ) -> DescribeMetadataResponse:
-        actor = self._actors[broker_id]
+    def _ask(self, broker_id: BrokerId, topics: tuple[str, ...]) -> DescribeMetadataResponse:
+        """Return the metadata of a broker, which answers when it has handled earlier requests."""
+        actor, question = self._actors[broker_id], DescribeMetadataRequest(topics)
         try:
-            return ask(actor, question, DescribeMetadataResponse, timeout_s=_ASK_TIMEOUT_S)
+            return ask(actor, question, DescribeMetadataResponse, timeout_s=_TIMEOUT_S)
         except RequestError as error:
             raise MeasuringError(f"broker {broker_id} does not answer: {error}") from None
 

@@ -19,6 +19,7 @@ from regent.designs.measuring.transaction_log import Transaction, TransactionKin
 _FIRED: Final = tuple(
     f"sum_node_{event}_watch_count" for event in ("created", "deleted", "changed", "children")
 )
+_ATTEMPTS: Final = 10
 _OF_CLIENTS: Final = (TransactionKind.CHANGE, TransactionKind.REFUSED)
 
 
@@ -31,7 +32,7 @@ class ZooKeeperCounts:
     updates: int
     """Answers to writes, and to the opening and closing of sessions by connected clients."""
     znodes_read: int
-    """Znodes whose data, children or stat were read, also several of them in one request."""
+    """Znodes whose data, children or stat were read, also several in one request; not the root."""
     znodes_written: int
     """Znodes created, set and deleted, also in multis and at the end of a session."""
     fired: int
@@ -70,9 +71,16 @@ class ZooKeeperActivity:
 
 
 def read_counts(words: FourLetterWords) -> ZooKeeperCounts:
-    """Return the present counts of a server."""
+    """Return the present counts of a server.
+
+    The answers to two words are of the same moment if no packet came between them. So they are
+    asked again if one came, but not for ever: a busy server has no such moment.
+    """
     sessions = words.cons()
-    told = words.mntr()
+    for _ in range(_ATTEMPTS):
+        told, earlier, sessions = words.mntr(), sessions, words.cons()
+        if sessions == earlier:
+            break
     return ZooKeeperCounts(
         reads=int(told["cnt_readlatency"]),
         updates=int(told["cnt_updatelatency"]),
