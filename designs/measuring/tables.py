@@ -52,7 +52,9 @@ _REST: Final[dict[str, Callable[[RestLoad], object]]] = {
 }
 _OTHERS: Final[dict[str, Callable[[DesignResult], object]]] = {
     "replicas that say they lead": lambda r: r.believers and r.believers.leaders,
-    "the former leader acknowledged": lambda r: r.believers and r.believers.has_acknowledged,
+    "acknowledged by the former leader alone": lambda r: (
+        r.believers and r.believers.has_acknowledged
+    ),
     "a state change: ZooKeeper operations": lambda r: (
         None if r.state_change is None else r.state_change.zookeeper_operations
     ),

@@ -22,7 +22,7 @@ def test_each_measure_is_a_row_and_each_design_a_column():
     assert ("ZooKeeper: znodes read", None, 100) in with_controller.rows
     assert ("watches", 300, 20) in rest.rows
     assert ("replicas that say they lead", 2, 2) in others.rows
-    assert ("the former leader acknowledged", True, False) in others.rows
+    assert ("acknowledged by the former leader alone", True, False) in others.rows
     assert ("a state change: ZooKeeper operations", None, 0) in others.rows
 
 
