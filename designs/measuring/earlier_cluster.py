@@ -26,6 +26,7 @@ from regent.core.protocol.designs import (
     ReplicaRole,
 )
 from regent.designs.measuring.measured_cluster import (
+    SESSION_TIMEOUT_MS,
     Believers,
     LeaderTimes,
     MeasuringError,
@@ -56,7 +57,6 @@ from regent.zk.client.operations import Create, Operation
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
-SESSION_TIMEOUT_MS: Final = 2_000
 KEEP_IN_SYNC_MS: Final = 2_000
 """Shorter than the pause of a leader in ``believers``; Kafka's 30 s need a longer one."""
 

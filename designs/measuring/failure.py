@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from regent.core.model import BrokerId
 from regent.designs.measuring.four_letter_words import FourLetterWords
+from regent.designs.measuring.held_processes import held
 from regent.designs.measuring.measured_cluster import (
     DisturbedError,
     LeaderTimes,
@@ -180,7 +180,7 @@ class FailureMeter:
         """
         pids = [self._cluster.pid(broker_id) for broker_id in broker_ids]
         before = read_counts(self._words)
-        with _held(_guardians(pids)):
+        with held(_guardians(pids)):
             since = time.monotonic()
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
@@ -204,19 +204,6 @@ def _check_sessions(before: ZooKeeperCounts, after: ZooKeeperCounts, died: int) 
 def _guardians(pids: Sequence[int]) -> list[int]:
     """Return the processes that close the sessions of these processes."""
     return [guardian for pid in pids for guardian in processes_with(f"--pid\0{pid}\0")]
-
-
-@contextmanager
-def _held(pids: Sequence[int]) -> Iterator[None]:
-    """Stop processes for the block."""
-    try:
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        yield
-    finally:
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
 
 
 def _listed(broker_ids: Collection[BrokerId]) -> str:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from regent.core.errors import RegentError
 from regent.core.model import BrokerId
 from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
+
+SESSION_TIMEOUT_MS: Final = 6_000
+"""Of brokers. A guardian ends the session of a dead broker at once; a pause shall not end one."""
 
 
 class MeasuringError(RegentError):
@@ -38,7 +41,8 @@ class Believers:
     """What a leader that was stopped, and lost its session, does when it continues.
 
     ``leaders``: the replicas of one partition that said "I lead" at that moment.
-    ``has_acknowledged``: whether the former leader acknowledged a record with acks=all.
+    ``has_acknowledged``: whether the former leader acknowledged a record, of those that must be on
+    all replicas in sync, which the new leader does not have.
     """
 
     leaders: int

@@ -9,7 +9,7 @@ from regent.designs.measuring.comparison import (
 )
 from regent.designs.measuring.failure import FailureCase, FailureResult, RestLoad
 from regent.designs.measuring.measured_cluster import Believers, LeaderTimes, StateChangeCost
-from regent.designs.measuring.zookeeper_counts import ZooKeeperActivity
+from regent.designs.measuring.zookeeper_counts import LoggedCounts, ZooKeeperActivity
 
 WITH_LOCKS = "v1-name"
 WITH_CONTROLLER = "v3"
@@ -32,6 +32,8 @@ def failure(
             watches_fired=fired,
             packets=4 * fired,
             pings=7,
+            by_log=LoggedCounts(3, case.partitions + 1),
+            by_mntr=LoggedCounts(3, case.partitions + 1),
         ),
         broker_requests=8,
     )
