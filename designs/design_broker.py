@@ -63,7 +63,9 @@ class DesignBroker(PooledActor):
         """Handle what the listeners tell."""
 
     def on_start(self) -> None:
-        """Create the paths that all brokers need, and register."""
+        """Recover the logs, create the paths that all brokers need, and register."""
+        for log in self._around.logs.values():
+            log.recover()
         for path in PERSISTENT_PATHS:
             self._zookeeper.create(path)
         self._zookeeper.listen_to_session(self.actor_ref)

@@ -164,9 +164,8 @@ class DesignReplica(PooledActor):
     # --- messages ---
 
     def on_start(self) -> None:
-        """Recover the log, and find out who leads."""
+        """Find out who leads."""
         self._zookeeper.listen_to_session(self.actor_ref)
-        self._log.recover()
         self._join()
 
     def handle(self, message: Any) -> object:

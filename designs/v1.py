@@ -30,7 +30,7 @@ class ReplicaV1(DesignReplica):
     """A replica of a partition, with its own listeners."""
 
     def on_start(self) -> None:
-        """Listen to everything, recover the log, and follow or stand for election."""
+        """Listen to everything, and follow or stand for election."""
         zookeeper, listener = self._zookeeper, self.actor_ref
         for path in (BROKER_IDS, TOPICS, topic_path(self._topic_partition.topic)):
             zookeeper.listen_to_children(path, listener)

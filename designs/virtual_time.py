@@ -40,14 +40,17 @@ class VirtualTime:
         heapq.heappush(self._timers, (self._now_ms + after_ms, next(self._order), callback))
 
     def run_for(self, duration_ms: int) -> None:
-        """Run everything that happens in the next ``duration_ms``, the last instant included."""
+        """Run everything that happens in the next ``duration_ms``, the last instant included.
+
+        An actor may call it: then it stands still meanwhile, and the others go on.
+        """
         until_ms = self._now_ms + duration_ms
         self._run_ready()
         while self._timers and self._timers[0][0] <= until_ms:
             self._now_ms, _, callback = heapq.heappop(self._timers)
             callback()
             self._run_ready()
-        self._now_ms = until_ms
+        self._now_ms = max(self._now_ms, until_ms)
 
     def _run_ready(self) -> None:
         for _ in range(_MAX_STEPS_AT_AN_INSTANT):

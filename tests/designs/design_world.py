@@ -17,7 +17,7 @@ from regent.designs.design_broker import BrokerV1, BrokerV2
 from regent.designs.design_replica import PeerRestarted, ProduceRecords, Surroundings
 from regent.designs.leader_lock import NameLock, SequentialLock
 from regent.designs.virtual_time import VirtualTime
-from regent.designs.watched_zookeeper import WatchedZooKeeper
+from regent.designs.watched_zookeeper import Counts, WatchedZooKeeper
 from regent.designs.znodes import (
     PARTITIONS_ADD,
     PERSISTENT_PATHS,
@@ -135,10 +135,16 @@ class DesignWorld:
         self._around: dict[BrokerId, Surroundings] = {}
         self._sessions: dict[BrokerId, FakeZooKeeper] = {}
         self._brokers: dict[BrokerId, ActorRef[Any]] = {}
+        self._on_expired: dict[BrokerId, Callable[[], None]] = {}
+        self._cut: dict[tuple[BrokerId, BrokerId], list[ReplicaMail]] = {}
         for path in PERSISTENT_PATHS:
             self.admin.multi([Create(path)])
         for broker_id in range(count):
             self.start(broker_id)
+
+    def run_for(self, duration_ms: int) -> None:
+        """Run everything that happens in this time."""
+        self.time.run_for(duration_ms)
 
     # --- brokers ---
 
@@ -165,8 +171,8 @@ class DesignWorld:
         on_watch: Callable[[WatchEvent], None],
         on_expired: Callable[[], None],
     ) -> FakeZooKeeper:
-        del on_expired  # the next call notices it
         session = FakeZooKeeper(self.server, on_watch)
+        self._on_expired[broker_id] = on_expired
         self._sessions[broker_id] = session
         return session
 
@@ -183,13 +189,30 @@ class DesignWorld:
         """SIGCONT."""
         self._processes[broker_id].resume()
 
+    def hear(self, broker_id: BrokerId) -> None:
+        """Let a broker notice that its session has ended, before its next call to ZooKeeper."""
+        if not self.server.is_alive(self._sessions[broker_id].session_id):
+            self._on_expired[broker_id]()
+
     def end_session(self, broker_id: BrokerId) -> None:
         """Let ZooKeeper end the session of a broker."""
         self.server.expire(self._sessions[broker_id].session_id)
 
+    def disconnect(self, broker_id: BrokerId) -> None:
+        """Cut the connection to ZooKeeper: no watch fires, and the session lasts."""
+        self.server.disconnect(self._sessions[broker_id].session_id)
+
+    def reconnect(self, broker_id: BrokerId) -> None:
+        """Restore it: the watches fire for what was missed."""
+        self.server.reconnect(self._sessions[broker_id].session_id)
+
     def interrupt(self, broker_id: BrokerId, hook: Hook) -> None:
         """Let ``hook`` interrupt the calls of a broker's session."""
         self._sessions[broker_id].hook = hook
+
+    def counts(self, broker_id: BrokerId) -> Counts:
+        """Return what a broker asked of ZooKeeper, and was told."""
+        return self._around[broker_id].zookeeper.counts
 
     # --- partitions ---
 
@@ -207,6 +230,10 @@ class DesignWorld:
         replica = self._around[broker_id].replicas[topic_partition]
         replica.tell(ProduceRecords(records, outcome.append))
         return outcome
+
+    def is_hosted(self, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
+        """Whether a broker runs a replica of a partition."""
+        return topic_partition in self._around[broker_id].replicas
 
     def believers(self, topic_partition: TopicPartition) -> list[BrokerId]:
         """Return the live brokers whose replica believes that it leads."""
@@ -247,8 +274,23 @@ class DesignWorld:
 
     # --- the network ---
 
+    def cut(self, sender: BrokerId, receiver: BrokerId) -> None:
+        """Hold up what a broker sends to another one, until ``mend``."""
+        self._cut.setdefault((sender, receiver), [])
+
+    def mend(self) -> None:
+        """Deliver what was held up, and all that comes after it."""
+        cut, self._cut = self._cut, {}
+        for (sender, receiver), held in cut.items():
+            for message in held:
+                self.carry(sender, receiver, message)
+
     def carry(self, sender: BrokerId, receiver: BrokerId, message: ReplicaMail) -> None:
-        """Deliver a message a little later."""
+        """Deliver a message a little later, unless the link is cut."""
+        held = self._cut.get((sender, receiver))
+        if held is not None:
+            held.append(message)
+            return
         delay_ms = self._dice.randint(1, MAX_NETWORK_DELAY_MS)
         self.time.later(delay_ms, partial(self._arrive, sender, receiver, message))
 

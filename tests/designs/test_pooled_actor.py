@@ -110,6 +110,13 @@ def test_virtual_time_moves_to_the_next_timer_when_no_actor_has_a_message():
     assert (seen, time.now_ms()) == ([15, 30], 40)
 
 
+def test_time_never_goes_back_when_an_actor_lets_it_pass():
+    time = VirtualTime(1)
+    time.later(10, lambda: time.run_for(50))
+    time.run_for(20)
+    assert time.now_ms() == 60
+
+
 def test_actors_that_never_rest_end_the_run():
     time = VirtualTime(1)
 
