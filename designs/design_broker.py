@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from pykka import ActorRef
+from pykka import ActorDeadError, ActorRef
 
-from regent.core.model import TopicPartition
+from regent.core.model import BrokerId, TopicPartition
 from regent.designs.design_replica import LockOf, PeerRestarted, Surroundings
 from regent.designs.leader_lock import NameLock
 from regent.designs.memory_log import MemoryLog
@@ -76,9 +77,8 @@ class DesignBroker(PooledActor):
                 self._on_children(path, names)
             case SessionBegan():
                 self._register()
-            case PeerRestarted():
-                for replica in self._around.replicas.values():
-                    replica.tell(message)
+            case PeerRestarted(broker_id):
+                self._tell_followers_of(broker_id, message)
             case _ if callable(message):
                 message()
         return None
@@ -87,6 +87,13 @@ class DesignBroker(PooledActor):
         """Stop the replicas."""
         for topic_partition in list(self._around.replicas):
             self._around.replicas.pop(topic_partition).stop(block=False)
+
+    def _tell_followers_of(self, broker_id: BrokerId, message: PeerRestarted) -> None:
+        for topic_partition, belief in list(self._around.beliefs.items()):
+            replica = self._around.replicas.get(topic_partition)
+            if belief.leader == broker_id and replica is not None:
+                with suppress(ActorDeadError):
+                    replica.tell(message)
 
     def _later(self, after_ms: int, act: Callable[[], None]) -> None:
         self._tell_later(self._around.clock, after_ms, act)

@@ -183,18 +183,23 @@ class DesignProcess:
                 messages: list[ReplicaMail] = [*fetches, *fetched]
                 for message in messages:
                     self._around.deliver(message)
-            case DescribeReplicasRequest():
-                incoming.reply(self._describe())
+            case DescribeReplicasRequest(dead, with_beliefs):
+                incoming.reply(self._describe(dead, with_beliefs=with_beliefs))
             case AppendRecordsRequest(topic_partition, records):
                 self._append(incoming, topic_partition, records)
             case _:
                 incoming.reply.fail(Errors.UNSUPPORTED_VERSION)
 
-    def _describe(self) -> DescribeReplicasResponse:
+    def _describe(
+        self, dead: tuple[BrokerId, ...], *, with_beliefs: bool
+    ) -> DescribeReplicasResponse:
         counts = self._zookeeper.counts
+        beliefs = list(self._around.beliefs.values())
         return DescribeReplicasResponse(
             Errors.NONE,
-            tuple(self._around.beliefs.values()),
+            len(beliefs),
+            sum(belief.leader is None or belief.leader in dead for belief in beliefs),
+            tuple(beliefs) if with_beliefs else (),
             counts.reads,
             counts.writes,
             counts.watches_set,

@@ -38,7 +38,9 @@ from regent.designs.znodes import decode_ids, leader_path, replicas_path
 from regent.zk.client.operations import Znode
 
 RETRY_MS: Final = 100
-"""The pause before a follower asks again who leads."""
+"""The pause before a follower asks again who leads. It doubles each time, up to the maximum."""
+
+MAX_RETRY_MS: Final = 3_200
 
 PREFERRED_REPLICA_WAIT_MS: Final = 300
 """How long the other replicas let the preferred one take the lock first."""
@@ -129,6 +131,8 @@ class DesignReplica(PooledActor):
         )
         self._replicas: tuple[BrokerId, ...] = ()  # those assigned; the first is preferred
         self._turn = 0
+        self._since_ms = 0
+        self._retry_ms = RETRY_MS
         self._role = ReplicaRole.NONE
         self._leader: BrokerId | None = None
         self._commit_thread: ActorRef[CommitThread] | None = None
@@ -243,6 +247,7 @@ class DesignReplica(PooledActor):
     def _lead(self, isr: tuple[BrokerId, ...]) -> None:
         me = self._around.broker_id
         self._become(ReplicaRole.LEADER, me)
+        self._retry_ms = RETRY_MS
         self._commit_thread = CommitThread.start(
             self._around.dispatcher,
             leader=me,
@@ -263,6 +268,7 @@ class DesignReplica(PooledActor):
             return
         offset = self._log.log_end_offset
         self._log.append(message.records)
+        self._tell_belief()
         self._commit_from(offset, message.acknowledge)
         self._answer_waiting()
 
@@ -335,7 +341,9 @@ class DesignReplica(PooledActor):
         if not fetched.is_leader:
             self._ask_again()
             return
+        self._retry_ms = RETRY_MS
         self._log.append(fetched.records)
+        self._tell_belief()
         self._log.commit(fetched.high_watermark)
         self._fetch()
 
@@ -351,7 +359,8 @@ class DesignReplica(PooledActor):
     def _ask_again(self) -> None:
         """Ask a little later who leads."""
         self._become(ReplicaRole.NONE, None)
-        self._later(RETRY_MS, self._join)
+        self._later(self._retry_ms, self._join)
+        self._retry_ms = min(2 * self._retry_ms, MAX_RETRY_MS)
 
     def _later(self, after_ms: int, act: Callable[[], None]) -> None:
         """Call ``act`` in this actor after a while, unless the role has changed by then."""
@@ -360,15 +369,23 @@ class DesignReplica(PooledActor):
     def _become(self, role: ReplicaRole, leader: BrokerId | None) -> None:
         self._turn += 1
         self._role, self._leader = role, leader
-        self._around.beliefs[self._topic_partition] = Belief(
-            self._topic_partition, role, leader, self._around.clock.now_ms()
-        )
+        self._since_ms = self._around.clock.now_ms()
+        self._tell_belief()
         if self._commit_thread is not None:
             self._commit_thread.stop(block=False)
             self._commit_thread = None
         waiting, self._waiting = self._waiting, []
         for fetch in waiting:
             self._refuse(fetch)
+
+    def _tell_belief(self) -> None:
+        self._around.beliefs[self._topic_partition] = Belief(
+            self._topic_partition,
+            self._role,
+            self._leader,
+            self._since_ms,
+            self._log.log_end_offset,
+        )
 
     def _ids_in(self, path: str) -> tuple[BrokerId, ...]:
         """Read a node with a list of brokers; an absent one has none."""

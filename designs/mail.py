@@ -79,7 +79,6 @@ class PostOffice:
 
     def _hire(self, broker_id: BrokerId) -> _Postman:
         def on_lost(fetches: list[FetchRecords]) -> None:
-            self._on_restarted(broker_id)
             for fetch in fetches:
                 self._deliver(RecordsFetched(fetch.topic_partition, fetch.turn, is_leader=False))
 
@@ -88,6 +87,7 @@ class PostOffice:
             name=f"mail-{self._broker_id}-to-{broker_id}",
             address=lambda: self._address_of(broker_id),
             on_lost=on_lost,
+            on_restarted=lambda: self._on_restarted(broker_id),
         )
 
 
@@ -101,12 +101,14 @@ class _Postman:
         name: str,
         address: Callable[[], str | None],
         on_lost: Callable[[list[FetchRecords]], None],
+        on_restarted: Callable[[], None],
     ) -> None:
         self.sent = 0
         self._context = context
         self._name = name
         self._address = address
         self._on_lost = on_lost
+        self._on_restarted = on_restarted
         self._waiting: deque[ReplicaMail] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
@@ -147,13 +149,17 @@ class _Postman:
         except RequestError as error:
             logger.info("%s: %s", self._name, error)
             self._disconnect()
-            self._incarnation = None
+            self._note(None)
             self._on_lost(fetches)
             return
         self.sent += 1
-        former, self._incarnation = self._incarnation, response.incarnation
-        if former not in (None, response.incarnation):
-            self._on_lost([])
+        self._note(response.incarnation)
+
+    def _note(self, incarnation: int | None) -> None:
+        """Note which process answered; None: none did."""
+        former, self._incarnation = self._incarnation, incarnation
+        if former not in (None, incarnation):
+            self._on_restarted()
 
     def _ask(self, request: DeliverMailRequest) -> DeliverMailResponse:
         if self._peer is None:

@@ -136,6 +136,10 @@ class BrokerMetrics:
         for reason, count in self._server.rejected.counts.items():
             rejected.add(count, {"reason": reason.value})
         yield rejected
+        requests = counter("regent_control_requests_total", "requests at the control port")
+        for api_key, count in self._server.requests.copy().items():
+            requests.add(count, {"request": "".join(map(str.capitalize, api_key.name.split("_")))})
+        yield requests
         yield counter(
             "regent_unexpected_errors_total",
             "messages an actor failed to handle",

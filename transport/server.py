@@ -213,6 +213,8 @@ class ControlServer:
         self.endpoint = bind
         """The address listened on; with the real port once started."""
         self.rejected = RejectedFrames()
+        self.requests: Counter[ApiKey] = Counter()
+        """How many valid requests came, by API. The I/O thread writes, any thread reads."""
         self._context = context
         self._dispatch = dispatch
         self._name = name
@@ -319,6 +321,7 @@ class ControlServer:
         """Dispatch the request in ``message``; raises _RefusalError."""
         header, frames = self._open(message.frames)
         api_key = ApiKey(header.api_key)
+        self.requests[api_key] += 1
         answer = self._screened(header, api_key, frames[0])
         if answer is not None:
             encoded = codec.encode_body(answer)

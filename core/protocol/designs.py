@@ -65,17 +65,25 @@ class ReplicaRole(IntEnum):
 
 
 class Belief(NamedTuple):
-    """What a replica believes about its partition, and since when (monotonic milliseconds)."""
+    """What a replica believes about its partition, since when (monotonic milliseconds), its log."""
 
     topic_partition: TopicPartition
     role: ReplicaRole
     leader: BrokerId | None
     since_ms: int
+    log_end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class DescribeReplicasRequest:
-    """Asks a broker what its replicas believe."""
+    """Asks a broker what its replicas believe.
+
+    ``dead``: brokers that cannot lead. Without ``with_beliefs`` the answer has only counts: to
+    list ten thousand replicas takes a broker as long as many of their elections.
+    """
+
+    dead: tuple[BrokerId, ...] = ()
+    with_beliefs: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +91,8 @@ class DescribeReplicasResponse:
     """What the replicas believe, and what the broker counted since it started."""
 
     error_code: Errors
+    replicas: int = 0
+    without_leader: int = 0  # replicas that know no live leader
     beliefs: tuple[Belief, ...] = ()
     zookeeper_reads: int = 0
     zookeeper_writes: int = 0
@@ -90,7 +100,6 @@ class DescribeReplicasResponse:
     watches_fired: int = 0
     listeners_called: int = 0
     mail_sent: int = 0  # requests to other brokers
-    state_changes: int = 0  # commands that came through a queue in ZooKeeper (v2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from regent.designs.votes.model_network import (
     Replicated,
     SignOfLife,
     Vote,
-    Write,
+    WriteRecord,
 )
 from regent.designs.votes.replication_model import ElectedBy, ReplicationScheme
 
@@ -53,7 +53,7 @@ class _ElectionDue(NamedTuple):
 
 _Reminder: TypeAlias = _SignOfLifeDue | _LagCheckDue | _ElectionDue
 _Message: TypeAlias = (
-    Write | Replicate | Replicated | Lead | SignOfLife | AskForVote | Vote | _Reminder
+    WriteRecord | Replicate | Replicated | Lead | SignOfLife | AskForVote | Vote | _Reminder
 )
 
 
@@ -98,7 +98,7 @@ class LogReplica(PooledActor):
     def handle(self, message: _Message) -> None:  # noqa: C901  one match over every message
         """See ``PooledActor.handle``."""
         match message:
-            case Write(record):
+            case WriteRecord(record):
                 self._write(record)
             case Replicate():
                 self._follow(message)

@@ -15,7 +15,7 @@ from regent.designs.votes.model_network import (
     PRODUCER,
     Lead,
     ModelNetwork,
-    Write,
+    WriteRecord,
 )
 from regent.designs.votes.model_producer import ModelProducer, ProducerJournal
 from regent.designs.votes.quorum_replica import QuorumReplica
@@ -76,7 +76,7 @@ class ModelCluster:
     def write(self, wait_ms: float) -> int:
         """Write the next record, let time pass, and return the record's number."""
         record = len(self.journal.written_ms)
-        self._producer.tell(Write(record))
+        self._producer.tell(WriteRecord(record))
         self.network.run_for(wait_ms)
         return record
 

@@ -23,7 +23,7 @@ Log: TypeAlias = tuple[int, ...]
 _TICKS_IN_A_MS: Final = 1000  # virtual time counts whole numbers: here of microseconds
 
 
-class Write(NamedTuple):
+class WriteRecord(NamedTuple):
     """The producer's record."""
 
     record: int

@@ -12,7 +12,7 @@ from regent.designs.votes.model_network import (
     Acknowledged,
     ModelNetwork,
     Ready,
-    Write,
+    WriteRecord,
 )
 from regent.designs.votes.replication_model import ReplicationScheme
 
@@ -55,10 +55,10 @@ class ModelProducer(PooledActor):
         self._waiting: dict[int, set[int]] = {}
         """For each record that is not acknowledged, the replicas that have it."""
 
-    def handle(self, message: Write | Acknowledged | Ready) -> None:
+    def handle(self, message: WriteRecord | Acknowledged | Ready) -> None:
         """See ``PooledActor.handle``."""
         match message:
-            case Write(record):
+            case WriteRecord(record):
                 self._journal.written_ms[record] = self._network.now_ms()
                 self._waiting[record] = set()
                 for replica in self._receivers():
@@ -84,4 +84,4 @@ class ModelProducer(PooledActor):
         if epoch >= self._journal.epoch:
             self._journal.epoch, self._journal.leader = epoch, replica
             for record in self._waiting:
-                self._network.send_to_append(PRODUCER, replica, Write(record))
+                self._network.send_to_append(PRODUCER, replica, WriteRecord(record))

@@ -10,7 +10,7 @@ from regent.designs.votes.model_network import (
     Acknowledged,
     ModelNetwork,
     Ready,
-    Write,
+    WriteRecord,
 )
 
 
@@ -29,7 +29,7 @@ class QuorumReplica(PooledActor):
         """Ask for what the producer could not write while this replica was dead."""
         self._network.send(self._number, PRODUCER, Ready(0, self._number))
 
-    def handle(self, message: Write) -> None:
+    def handle(self, message: WriteRecord) -> None:
         """See ``PooledActor.handle``."""
         if message.record not in self._disk.log:
             self._disk.log += (message.record,)

@@ -8,8 +8,8 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from regent.core.model import BrokerId
+from regent.designs.measuring.transaction_log import Transaction, ZooKeeperLog
 from regent.testing.regent_cluster import RegentCluster
-from tests.support.transaction_log import Transaction, read_transactions
 
 MS = "<milliseconds, a string>"
 ID = "<a topic id>"
@@ -80,8 +80,9 @@ class History:
         self._after = max((t.zxid for t in self.everything()), default=0)
 
     def everything(self) -> list[Transaction]:
-        """Return all transactions since the cluster was created."""
-        return read_transactions(self._directory)
+        """Return all transactions since the cluster was created that wrote or ended a session."""
+        transactions = ZooKeeperLog(self._directory).read_new()
+        return [t for t in transactions if t.writes or t.closes_session]
 
     def transactions(self) -> list[Transaction]:
         """Return the transactions since this object was created."""

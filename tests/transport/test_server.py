@@ -66,6 +66,13 @@ def test_an_answer_may_come_from_another_thread_later(serve: Serve, connect: Con
     thread.join(5)
 
 
+def test_requests_are_counted_by_their_api(server: ControlServer, connect: Connect) -> None:
+    client = connect(server.endpoint)
+    for _ in range(2):
+        client.request(STATUS, timeout_ms=5000)
+    assert server.requests == {ApiKey.PLACEMENT_STATUS: 2}
+
+
 def test_a_request_is_answered_once(serve: Serve, connect: Connect) -> None:
     def dispatch(request: IncomingRequest) -> None:
         request.reply(READY)

@@ -93,6 +93,11 @@ class EmbeddedZooKeeper:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
+    def transaction_log(self) -> Path:
+        """The folder of the server's transaction log, which it creates at its first start."""
+        return self._data_dir / "version-2"
+
+    @property
     def pid(self) -> int:
         """The process id of the server; raises ``ZooKeeperStartError`` before ``launch``."""
         if self._process is None:

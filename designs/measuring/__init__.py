@@ -1,0 +1,1 @@
+"""Measures a design: what one failure costs, counted by ZooKeeper itself."""

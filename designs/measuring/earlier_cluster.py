@@ -1,0 +1,373 @@
+"""v1 and v2 as clusters to measure: their broker processes, and what they say of their replicas."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from regent.cluster.child_process import ChildProcess, DeathPipe
+from regent.config.command_line import COMMAND
+from regent.core.errors import Errors
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.designs import (
+    AppendRecordsRequest,
+    AppendRecordsResponse,
+    Belief,
+    DescribeReplicasRequest,
+    DescribeReplicasResponse,
+    ReplicaRole,
+)
+from regent.designs.measuring.measured_cluster import (
+    Believers,
+    LeaderTimes,
+    MeasuringError,
+    StateChangeCost,
+)
+from regent.designs.state_change_queue import (
+    ADMIN_EPOCH,
+    StateChange,
+    StateChangeCommand,
+    StateChangeQueue,
+)
+from regent.designs.watched_zookeeper import WatchedZooKeeper
+from regent.designs.znodes import (
+    BROKER_IDS,
+    PARTITIONS_ADD,
+    encode_ids,
+    isr_path,
+    leader_path,
+    partition_name,
+    partition_path,
+    replicas_path,
+    topic_path,
+)
+from regent.transport.client import RequestError
+from regent.transport.remote_ref import RemoteActorRef, ask
+from regent.transport.sockets import new_context
+from regent.zk.client.operations import Create, Operation
+from regent.zk.client.zookeeper_client import ZooKeeperClient
+from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
+
+SESSION_TIMEOUT_MS: Final = 2_000
+KEEP_IN_SYNC_MS: Final = 2_000
+"""Shorter than the pause of a leader in ``believers``; Kafka's 30 s need a longer one."""
+
+_TOPIC: Final = "measured"
+_REPLICATION_FACTOR: Final = 3
+_PARTITIONS_AT_ONCE: Final = 500
+_COMMANDS: Final = 10
+_START_TIMEOUT_S: Final = 30.0
+_TIMEOUT_S: Final = 1_200.0
+_ASK_TIMEOUT_S: Final = 60.0
+_POLL_S: Final = 0.02
+_END_TIMEOUT_S: Final = 10.0
+
+
+class EarlierCluster:
+    """Brokers of one design; ``design`` is a name of ``design_process.DESIGNS``."""
+
+    period_s = 5.0  # brokers ask each other so often whether they are the same process
+
+    def __init__(self, design: str, folder: Path, brokers: int) -> None:
+        self.zookeeper = EmbeddedZooKeeper(folder / "zookeeper")
+        self.brokers: list[BrokerId] = list(range(brokers))
+        self._design = design
+        self._death_pipe = DeathPipe()
+        self._context = new_context()
+        self._children: dict[BrokerId, ChildProcess] = {}
+        self._actors: dict[BrokerId, RemoteActorRef] = {}
+        self._replicas: list[tuple[BrokerId, ...]] = []
+        try:
+            self.zookeeper.start()
+            self._start(folder)
+        except BaseException:
+            self.close()
+            raise
+
+    # --- MeasuredCluster ---
+
+    def create_partitions(self, count: int) -> None:
+        """See ``MeasuredCluster``; a broker knows the leaders of its own replicas only."""
+        factor = min(_REPLICATION_FACTOR, len(self.brokers))
+        self._replicas = [
+            tuple((number + k) % len(self.brokers) for k in range(factor))
+            for number in range(count)
+        ]
+        with self._session() as session:
+            while len(session.children(BROKER_IDS) or ()) < len(self.brokers):
+                time.sleep(_POLL_S)
+            if self._design == "v2":
+                self._ask_for_partitions(session)
+            else:
+                self._write_partitions(session)
+        self._await(lambda: self._are_led(()), "not every partition is led")
+
+    def controller(self) -> BrokerId | None:
+        """See ``MeasuredCluster``: nobody decides for all."""
+        return None
+
+    def leader_of(self, partition: int) -> BrokerId:
+        """See ``MeasuredCluster``."""
+        return self._leaders()[partition]
+
+    def pid(self, broker_id: BrokerId) -> int:
+        """See ``MeasuredCluster``."""
+        pid = self._children[broker_id].pid
+        assert pid is not None
+        return pid
+
+    def await_leaders(self, dead: Collection[BrokerId], since: float) -> LeaderTimes:
+        """See ``MeasuredCluster``; brokers note when their replicas began to lead or to follow."""
+        for broker_id in dead:
+            self._actors.pop(broker_id).close()
+        self._await(lambda: self._are_led(dead), f"not every partition is led without {dead}")
+        changed = [belief for belief in self._beliefs() if belief.since_ms >= since * 1000 - 1]
+        led = [belief.since_ms for belief in changed if belief.role is ReplicaRole.LEADER]
+        known = [belief.since_ms for belief in changed]
+        return LeaderTimes(
+            max(led, default=since * 1000) - since * 1000,
+            max(known, default=since * 1000) - since * 1000,
+        )
+
+    def requests_received(self, broker_ids: Collection[BrokerId]) -> int:
+        """See ``MeasuredCluster``: 0, the brokers send each other nothing but fetches."""
+        del broker_ids
+        return 0
+
+    def believers(self) -> Believers:
+        """See ``MeasuredCluster``.
+
+        The followers stand still while the leader gets a record, so that it waits for them. Then
+        the leader stands still until another one leads, and a question about its role waits for it
+        in its socket.
+        """
+        topic_partition = TopicPartition(_TOPIC, 0)
+        leader = self.leader_of(0)
+        others = [broker_id for broker_id in self._replicas[0] if broker_id != leader]
+        with self._held(others), ThreadPoolExecutor(2) as waiting:
+            append = waiting.submit(self._append, leader, topic_partition)
+            self._await(lambda: self._belief(leader).log_end_offset > 0, "no record came")
+            with self._held([leader]):
+                self._continue(others)
+                self._await(
+                    lambda: any(self._belief(b).role is ReplicaRole.LEADER for b in others),
+                    "no other replica leads",
+                )
+                asked = waiting.submit(self._describe, leader)
+            answered = asked.result()
+            stale = [b for b in answered.beliefs if b.topic_partition == topic_partition]
+            roles = [*(self._belief(b).role for b in others), *(b.role for b in stale)]
+            return Believers(roles.count(ReplicaRole.LEADER), append.result())
+
+    def state_change_cost(self) -> StateChangeCost | None:
+        """See ``MeasuredCluster``: a command to stop a replica that is not there (v2)."""
+        if self._design != "v2":
+            return None
+        receiver = self.brokers[-1]
+        change = StateChange(
+            StateChangeCommand.STOP_REPLICA, TopicPartition("none", 0), ADMIN_EPOCH
+        )
+        with ThreadPoolExecutor(1) as pool, self._session() as session:
+            zookeeper = WatchedZooKeeper(pool, lambda *_: session)
+            queue = StateChangeQueue(zookeeper, receiver)
+            before = self._describe(receiver)
+            written = before.zookeeper_writes
+            for _ in range(_COMMANDS):
+                queue.put(change)
+                written += 1  # the broker deletes the command when it has handled it
+                self._await(partial(self._has_written, receiver, written), "a command waits")
+            after, own = self._describe(receiver), zookeeper.counts
+        operations = (
+            own.reads
+            + own.writes
+            + sum(
+                getattr(after, name) - getattr(before, name)
+                for name in ("zookeeper_reads", "zookeeper_writes", "watches_fired")
+            )
+        )
+        return StateChangeCost(round(operations / _COMMANDS), 0)
+
+    def _has_written(self, broker_id: BrokerId, count: int) -> bool:
+        question = DescribeReplicasRequest(with_beliefs=False)
+        return self._ask(broker_id, question).zookeeper_writes >= count
+
+    def close(self) -> None:
+        """See ``MeasuredCluster``."""
+        for actor in self._actors.values():
+            actor.close()
+        for child in self._children.values():
+            child.send_signal(signal.SIGKILL)
+        for child in self._children.values():
+            deadline = time.monotonic() + _END_TIMEOUT_S
+            while child.poll() is None and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+        self._death_pipe.close()
+        self._context.destroy(linger=0)
+        self.zookeeper.stop()
+
+    # --- processes ---
+
+    def _start(self, folder: Path) -> None:
+        for broker_id in self.brokers:
+            child = ChildProcess(
+                f"broker {broker_id}",
+                partial(self._command, broker_id),
+                output=folder / f"broker-{broker_id}.log",
+                death_pipe=self._death_pipe,
+            )
+            child.launch()
+            self._children[broker_id] = child
+        for broker_id, child in self._children.items():
+            self._actors[broker_id] = RemoteActorRef(
+                self._context, _ready(child), client_id="designs"
+            )
+
+    def _command(self, broker_id: BrokerId) -> list[str]:
+        return [
+            *(*COMMAND, "design-broker", "--design", self._design, "--id", str(broker_id)),
+            *("--zookeeper", self.zookeeper.address),
+            *("--session-timeout-ms", str(SESSION_TIMEOUT_MS)),
+            *("--keep-in-sync-ms", str(KEEP_IN_SYNC_MS)),
+        ]
+
+    @contextmanager
+    def _held(self, broker_ids: Collection[BrokerId]) -> Iterator[None]:
+        """Let brokers stand still for the block."""
+        for broker_id in broker_ids:
+            os.kill(self.pid(broker_id), signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._continue(broker_ids)
+
+    def _continue(self, broker_ids: Collection[BrokerId]) -> None:
+        for broker_id in broker_ids:
+            os.kill(self.pid(broker_id), signal.SIGCONT)
+
+    # --- ZooKeeper ---
+
+    @contextmanager
+    def _session(self) -> Iterator[ZooKeeperClient]:
+        session = ZooKeeperClient(
+            self.zookeeper.address, SESSION_TIMEOUT_MS, on_watch=lambda event: None
+        )
+        session.start(_START_TIMEOUT_S)
+        try:
+            yield session
+        finally:
+            session.close()
+
+    def _write_partitions(self, session: ZooKeeperClient) -> None:
+        """Write the partitions as an administrator did it in v1."""
+        session.multi([Create(topic_path(_TOPIC))])
+        for first in range(0, len(self._replicas), _PARTITIONS_AT_ONCE):
+            writes: list[Operation] = []
+            for number in range(first, min(first + _PARTITIONS_AT_ONCE, len(self._replicas))):
+                topic_partition = TopicPartition(_TOPIC, number)
+                ids = encode_ids(self._replicas[number])
+                writes += [
+                    Create(partition_path(topic_partition)),
+                    Create(replicas_path(topic_partition), ids),
+                    Create(isr_path(topic_partition)),
+                ]
+                if self._design == "v1-sequential":
+                    writes.append(Create(leader_path(topic_partition)))
+            session.multi(writes)
+
+    def _ask_for_partitions(self, session: ZooKeeperClient) -> None:
+        """Ask brokers of v2 for the partitions, and wait until they have taken all of them up."""
+        for first in range(0, len(self._replicas), _PARTITIONS_AT_ONCE):
+            writes = [
+                Create(
+                    f"{PARTITIONS_ADD}/{partition_name(TopicPartition(_TOPIC, number))}",
+                    encode_ids(self._replicas[number]),
+                )
+                for number in range(first, min(first + _PARTITIONS_AT_ONCE, len(self._replicas)))
+            ]
+            session.multi(writes)
+            self._await(lambda: not session.children(PARTITIONS_ADD), "partitions are not taken up")
+
+    # --- what the brokers believe ---
+
+    def _leaders(self) -> Mapping[int, BrokerId]:
+        return {
+            belief.topic_partition.partition: broker_id
+            for broker_id in self._actors
+            for belief in self._describe(broker_id).beliefs
+            if belief.role is ReplicaRole.LEADER
+        }
+
+    def _beliefs(self) -> Iterator[Belief]:
+        for broker_id in self._actors:
+            yield from self._describe(broker_id).beliefs
+
+    def _belief(self, broker_id: BrokerId) -> Belief:
+        """Return what a broker believes about partition 0."""
+        return next(
+            belief
+            for belief in self._describe(broker_id).beliefs
+            if belief.topic_partition == TopicPartition(_TOPIC, 0)
+        )
+
+    def _are_led(self, dead: Collection[BrokerId]) -> bool:
+        """Whether every live replica knows a live leader."""
+        question = DescribeReplicasRequest(tuple(dead), with_beliefs=False)
+        answers = [self._ask(broker_id, question) for broker_id in self._actors]
+        expected = sum(b in self._actors for replicas in self._replicas for b in replicas)
+        return sum(answer.replicas for answer in answers) == expected and not any(
+            answer.without_leader for answer in answers
+        )
+
+    def _append(self, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
+        """Send a record to a broker; whether it is acknowledged."""
+        request = AppendRecordsRequest(topic_partition, ("a record",))
+        with self._other_reference(broker_id) as actor:
+            answer = ask(actor, request, AppendRecordsResponse, timeout_s=_ASK_TIMEOUT_S)
+        return answer.error_code is Errors.NONE
+
+    def _describe(self, broker_id: BrokerId) -> DescribeReplicasResponse:
+        return self._ask(broker_id, DescribeReplicasRequest())
+
+    def _ask(
+        self, broker_id: BrokerId, question: DescribeReplicasRequest
+    ) -> DescribeReplicasResponse:
+        actor = self._actors[broker_id]
+        try:
+            return ask(actor, question, DescribeReplicasResponse, timeout_s=_ASK_TIMEOUT_S)
+        except RequestError as error:
+            raise MeasuringError(f"broker {broker_id} does not answer: {error}") from None
+
+    def _other_reference(self, broker_id: BrokerId) -> RemoteActorRef:
+        """Return another reference, so that two questions can wait at once."""
+        endpoint = self._actors[broker_id].endpoint
+        return RemoteActorRef(self._context, endpoint, client_id="designs")
+
+    def _await(self, is_reached: Callable[[], bool], otherwise: str) -> None:
+        """Wait for a state of the brokers. Between two looks there is as much time as one took."""
+        deadline = time.monotonic() + _TIMEOUT_S
+        while True:
+            looked = time.monotonic()
+            if is_reached():
+                return
+            if looked > deadline:
+                raise MeasuringError(f"{self._design}: {otherwise}")
+            time.sleep(max(_POLL_S, time.monotonic() - looked))
+
+
+def _ready(child: ChildProcess) -> str:
+    """Wait until a process is ready; return what it says."""
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    assert child.stdout is not None
+    while child.ready is None:
+        select.select([child.stdout], [], [], _POLL_S)
+        if not child.read() or time.monotonic() > deadline:
+            raise MeasuringError(f"{child.name} does not start: {child.last_line()}")
+    return child.ready
