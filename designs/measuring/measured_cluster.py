@@ -40,9 +40,9 @@ class LeaderTimes:
 class Believers:
     """What a leader that was stopped, and lost its session, does when it continues.
 
-    ``leaders``: the replicas of one partition that said "I lead" at that moment.
-    ``has_acknowledged``: whether the former leader acknowledged a record, of those that must be on
-    all replicas in sync, which the new leader does not have.
+    ``leaders``: the replicas of one partition that believe at that moment that they lead.
+    ``has_acknowledged``: whether the former leader then acknowledged a record that had to be on all
+    in-sync replicas, and that waited for them when the leader was stopped.
     """
 
     leaders: int
