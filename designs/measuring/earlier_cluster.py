@@ -28,6 +28,7 @@ from regent.designs.measuring.held_processes import held
 from regent.designs.measuring.measured_cluster import (
     SESSION_TIMEOUT_MS,
     Believers,
+    BrokerCounts,
     LeaderTimes,
     MeasuringError,
     StateChangeCost,
@@ -138,10 +139,15 @@ class EarlierCluster:
             max(known, default=since * 1000) - since * 1000,
         )
 
-    def requests_received(self, broker_ids: Collection[BrokerId]) -> int:
-        """See ``MeasuredCluster``: 0, the brokers send each other nothing but fetches."""
-        del broker_ids
-        return 0
+    def partitions_led_by(self, broker_ids: Collection[BrokerId]) -> int:
+        """See ``MeasuredCluster``."""
+        return sum(leader in broker_ids for leader in self._leaders().values())
+
+    def broker_counts(self, broker_ids: Collection[BrokerId]) -> BrokerCounts:
+        """See ``MeasuredCluster``: the brokers send each other nothing but fetches."""
+        question = DescribeReplicasRequest(with_beliefs=False)
+        answers = [self._ask(broker_id, question) for broker_id in broker_ids]
+        return BrokerCounts(0, sum(answer.listeners_called for answer in answers))
 
     def believers(self) -> Believers:
         """See ``MeasuredCluster``.

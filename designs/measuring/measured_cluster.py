@@ -37,6 +37,19 @@ class LeaderTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerCounts:
+    """What brokers counted.
+
+    ``requests``: those received from other brokers, without the fetches of replicas and without
+    questions of the harness. ``listeners_called``: the actors that were told of a change in
+    ZooKeeper; None: they are not counted.
+    """
+
+    requests: int
+    listeners_called: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Believers:
     """What a leader that was stopped, and lost its session, does when it continues.
 
@@ -109,11 +122,12 @@ class MeasuredCluster(Protocol):
         """
         ...
 
-    def requests_received(self, broker_ids: Collection[BrokerId]) -> int:
-        """Return how many requests these brokers got from other brokers since their start.
+    def partitions_led_by(self, broker_ids: Collection[BrokerId]) -> int:
+        """Return how many partitions these brokers lead; the harness asks before it kills."""
+        ...
 
-        Without the fetches of replicas, and without questions of the harness.
-        """
+    def broker_counts(self, broker_ids: Collection[BrokerId]) -> BrokerCounts:
+        """Return what these brokers counted since their start, added up."""
         ...
 
     def believers(self) -> Believers | None:

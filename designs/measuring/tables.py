@@ -22,9 +22,11 @@ class MeasureTable(NamedTuple):
 
 
 _FAILURE: Final[dict[str, Callable[[FailureResult], object]]] = {
+    "partitions that the dead led": lambda result: result.led_by_dead,
     "led after, ms": lambda result: round(result.times.led_ms),
     "known to all after, ms": lambda result: round(result.times.known_ms),
     "requests between brokers": lambda result: result.broker_requests,
+    "listeners called": lambda result: result.listeners_called,
     "ZooKeeper: read requests": lambda result: result.zookeeper.read_requests,
     "ZooKeeper: znodes read": lambda result: result.zookeeper.znodes_read,
     "ZooKeeper: write requests": lambda result: result.zookeeper.write_requests,

@@ -23,6 +23,7 @@ from regent.designs.measuring.kafka_questions import KafkaQuestions
 from regent.designs.measuring.measured_cluster import (
     SESSION_TIMEOUT_MS,
     Believers,
+    BrokerCounts,
     LeaderTimes,
     MeasuringError,
     StateChangeCost,
@@ -131,12 +132,17 @@ class V3Cluster:
         self._await_metadata(self._survivors(dead), lambda rows: self._are_led(rows, dead))
         return LeaderTimes(led_ms, (time.monotonic() - since) * 1000)
 
-    def requests_received(self, broker_ids: Collection[BrokerId]) -> int:
-        """See ``MeasuredCluster``."""
-        return sum(
+    def partitions_led_by(self, broker_ids: Collection[BrokerId]) -> int:
+        """See ``MeasuredCluster``; call it before the kill."""
+        return sum(self.leader_of(p) in broker_ids for p in range(len(self._replicas)))
+
+    def broker_counts(self, broker_ids: Collection[BrokerId]) -> BrokerCounts:
+        """See ``MeasuredCluster``; only the controller listens, and does not count it."""
+        requests = sum(
             self._requests(broker_id) - self._requests(broker_id, "DescribeMetadata")
             for broker_id in broker_ids
         )
+        return BrokerCounts(requests, None)
 
     def believers(self) -> Believers | None:
         """See ``MeasuredCluster``.

@@ -22,6 +22,7 @@ def failure(
         case,
         RestLoad(watches, watches // 2, 3, 1.234, 6.0),
         LeaderTimes(50 + case.partitions, 100 + case.partitions),
+        case.partitions,
         ZooKeeperActivity(
             read_requests=5,
             znodes_read=znodes_read,
@@ -36,6 +37,7 @@ def failure(
             by_mntr=LoggedCounts(3, case.partitions + 1),
         ),
         broker_requests=8,
+        listeners_called=None,
     )
 
 
