@@ -22,8 +22,8 @@ class MeasureTable(NamedTuple):
 
 
 _FAILURE: Final[dict[str, Callable[[FailureResult], object]]] = {
-    "led after, ms": lambda result: round(result.times.led_ms),
-    "known to all after, ms": lambda result: round(result.times.known_ms),
+    "ms until led": lambda result: round(result.times.led_ms),
+    "ms until known to all": lambda result: round(result.times.known_ms),
     "requests between brokers": lambda result: result.broker_requests,
     "ZooKeeper: read requests": lambda result: result.zookeeper.read_requests,
     "ZooKeeper: znodes read": lambda result: result.zookeeper.znodes_read,
@@ -37,8 +37,8 @@ _FAILURE: Final[dict[str, Callable[[FailureResult], object]]] = {
     "changed znodes by log, by mntr": lambda result: _both("changes", result.zookeeper),
 }
 GROWING: Final[Mapping[str, Callable[[FailureResult], float]]] = {
-    "led after, ms": lambda result: round(result.times.led_ms),
-    "known to all after, ms": lambda result: round(result.times.known_ms),
+    "ms until led": lambda result: round(result.times.led_ms),
+    "ms until known to all": lambda result: round(result.times.known_ms),
     "requests to ZooKeeper": lambda result: (
         result.zookeeper.read_requests + result.zookeeper.write_requests
     ),
