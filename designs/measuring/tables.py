@@ -33,8 +33,8 @@ _FAILURE: Final[dict[str, Callable[[FailureResult], object]]] = {
     "ZooKeeper: watches set": lambda result: result.zookeeper.watches_set,
     "ZooKeeper: watches fired": lambda result: result.zookeeper.watches_fired,
     "ZooKeeper: packets": lambda result: result.zookeeper.packets,
-    "transactions by log, by mntr": lambda result: _both("transactions", result.zookeeper),
-    "changed znodes by log, by mntr": lambda result: _both("changes", result.zookeeper),
+    "transactions: log / mntr": lambda result: _both("transactions", result.zookeeper),
+    "changed znodes: log / mntr": lambda result: _both("changes", result.zookeeper),
 }
 GROWING: Final[Mapping[str, Callable[[FailureResult], float]]] = {
     "ms until led": lambda result: round(result.times.led_ms),
@@ -118,7 +118,7 @@ def growth_table(comparison: DesignComparison) -> MeasureTable:
 
 
 def _both(name: str, activity: ZooKeeperActivity) -> str:
-    return f"{getattr(activity.by_log, name):,}, {getattr(activity.by_mntr, name):,}"
+    return f"{getattr(activity.by_log, name):,} / {getattr(activity.by_mntr, name):,}"
 
 
 def _table(
