@@ -55,7 +55,9 @@ def _writable(_context: click.Context, _option: click.Parameter, path: Path | No
 
 
 @click.command(
-    epilog=examples(
+    epilog="\n\n".join(f"{name}: {design.meaning}" for name, design in DESIGNS.items())
+    + "\n\n"
+    + examples(
         "designs compare --partitions 100",
         "designs compare --brokers 10 --failures 2 --growth 100,1000,10000 --html designs.html",
     )

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -94,6 +95,7 @@ class DesignProcess:
         self._incarnation = time.time_ns()
         self._client: ZooKeeperClient | None = None
         self._is_closing = False
+        self._appends: Counter[bool] = Counter()  # by whether they were committed
         self._guardian = Guardian(COMMAND, options.zookeeper)
         self._guardian.start()
         self._context = new_context()
@@ -200,18 +202,22 @@ class DesignProcess:
             len(beliefs),
             sum(belief.leader is None or belief.leader in dead for belief in beliefs),
             tuple(beliefs) if with_beliefs else (),
+            tuple(self._around.ended),
             counts.reads,
             counts.writes,
             counts.watches_set,
             counts.watches_fired,
             counts.listeners_called,
             self._post_office.sent,
+            self._appends[True],
+            self._appends[False],
         )
 
     def _append(
         self, incoming: IncomingRequest, topic_partition: TopicPartition, records: tuple[str, ...]
     ) -> None:
         def acknowledge(is_committed: bool) -> None:
+            self._appends[is_committed] += 1
             error = Errors.NONE if is_committed else Errors.NOT_LEADER_OR_FOLLOWER
             incoming.reply(AppendRecordsResponse(error))
 

@@ -6,6 +6,7 @@ How it learns that it leads is what the designs differ in: ``v1`` and ``v2``.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from pykka import ActorDeadError, ActorRef
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.designs import (
     Belief,
+    EndedLeadership,
     FetchRecords,
     RecordsFetched,
     ReplicaMail,
@@ -46,6 +48,9 @@ _TURNS_IN_A_MS: Final = 1_000
 
 PREFERRED_REPLICA_WAIT_MS: Final = 300
 """How long the other replicas let the preferred one take the lock first."""
+
+MAX_ENDED: Final = 100
+"""How many ended leaderships a broker remembers."""
 
 LockOf: TypeAlias = Callable[[WatchedZooKeeper, str, BrokerId, ActorRef[Any]], LeaderLock]
 """``NameLock`` or ``SequentialLock``."""
@@ -84,6 +89,8 @@ class Surroundings:
     """The replicas on this broker; only its own actor writes it, anybody reads it."""
     beliefs: dict[TopicPartition, Belief] = field(default_factory=dict)
     """Written by each replica for itself, read by anybody."""
+    ended: deque[EndedLeadership] = field(default_factory=lambda: deque(maxlen=MAX_ENDED))
+    """The latest leaderships that ended, read by anybody."""
 
     def deliver(self, message: ReplicaMail) -> None:
         """Pass a message of another broker to its replica here."""
@@ -368,9 +375,13 @@ class DesignReplica(PooledActor):
         self._tell_later(self._around.clock, after_ms, _Later(self._turn, act))
 
     def _become(self, role: ReplicaRole, leader: BrokerId | None) -> None:
+        now_ms = self._around.clock.now_ms()
+        if self._role is ReplicaRole.LEADER:
+            self._around.ended.append(
+                EndedLeadership(self._topic_partition, self._since_ms, now_ms)
+            )
         self._turn += 1
-        self._role, self._leader = role, leader
-        self._since_ms = self._around.clock.now_ms()
+        self._role, self._leader, self._since_ms = role, leader, now_ms
         self._tell_belief()
         if self._commit_thread is not None:
             self._commit_thread.stop(block=False)

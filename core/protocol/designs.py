@@ -74,6 +74,14 @@ class Belief(NamedTuple):
     log_end_offset: int
 
 
+class EndedLeadership(NamedTuple):
+    """A replica believed from then to then that it led (monotonic milliseconds)."""
+
+    topic_partition: TopicPartition
+    since_ms: int
+    until_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class DescribeReplicasRequest:
     """Asks a broker what its replicas believe.
@@ -94,12 +102,15 @@ class DescribeReplicasResponse:
     replicas: int = 0
     without_leader: int = 0  # replicas that know no live leader
     beliefs: tuple[Belief, ...] = ()
+    ended: tuple[EndedLeadership, ...] = ()  # the latest, also without beliefs
     zookeeper_reads: int = 0
     zookeeper_writes: int = 0
     watches_set: int = 0
     watches_fired: int = 0
     listeners_called: int = 0
     mail_sent: int = 0  # requests to other brokers
+    appends_acknowledged: int = 0  # AppendRecords requests whose records are committed
+    appends_refused: int = 0
 
 
 @dataclass(frozen=True, slots=True)

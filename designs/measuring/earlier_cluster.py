@@ -13,20 +13,22 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from regent.actors.timer import monotonic_ms
 from regent.cluster.child_process import ChildProcess, DeathPipe
 from regent.config.command_line import COMMAND
-from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.designs import (
     AppendRecordsRequest,
-    AppendRecordsResponse,
     Belief,
     DescribeReplicasRequest,
     DescribeReplicasResponse,
     ReplicaRole,
 )
+from regent.designs.measuring.held_processes import held
 from regent.designs.measuring.measured_cluster import (
+    SESSION_TIMEOUT_MS,
     Believers,
+    BrokerCounts,
     LeaderTimes,
     MeasuringError,
     StateChangeCost,
@@ -56,11 +58,11 @@ from regent.zk.client.operations import Create, Operation
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
-SESSION_TIMEOUT_MS: Final = 2_000
 KEEP_IN_SYNC_MS: Final = 2_000
 """Shorter than the pause of a leader in ``believers``; Kafka's 30 s need a longer one."""
 
 _TOPIC: Final = "measured"
+_FIRST: Final = TopicPartition(_TOPIC, 0)
 _REPLICATION_FACTOR: Final = 3
 _PARTITIONS_AT_ONCE: Final = 500
 _COMMANDS: Final = 10
@@ -137,35 +139,45 @@ class EarlierCluster:
             max(known, default=since * 1000) - since * 1000,
         )
 
-    def requests_received(self, broker_ids: Collection[BrokerId]) -> int:
-        """See ``MeasuredCluster``: 0, the brokers send each other nothing but fetches."""
-        del broker_ids
-        return 0
+    def partitions_led_by(self, broker_ids: Collection[BrokerId]) -> int:
+        """See ``MeasuredCluster``."""
+        return sum(leader in broker_ids for leader in self._leaders().values())
+
+    def broker_counts(self, broker_ids: Collection[BrokerId]) -> BrokerCounts:
+        """See ``MeasuredCluster``: the brokers send each other nothing but fetches."""
+        question = DescribeReplicasRequest(with_beliefs=False)
+        answers = [self._ask(broker_id, question) for broker_id in broker_ids]
+        return BrokerCounts(0, sum(answer.listeners_called for answer in answers))
 
     def believers(self) -> Believers:
         """See ``MeasuredCluster``.
 
         The followers stand still while the leader gets a record, so that it waits for them. Then
-        the leader stands still until another one leads, and a question about its role waits for it
-        in its socket.
+        the leader stands still until another one leads. Every broker notes when its replicas began
+        and ceased to believe that they lead.
         """
-        topic_partition = TopicPartition(_TOPIC, 0)
-        leader = self.leader_of(0)
-        others = [broker_id for broker_id in self._replicas[0] if broker_id != leader]
-        with self._held(others), ThreadPoolExecutor(2) as waiting:
-            append = waiting.submit(self._append, leader, topic_partition)
-            self._await(lambda: self._belief(leader).log_end_offset > 0, "no record came")
-            with self._held([leader]):
-                self._continue(others)
-                self._await(
-                    lambda: any(self._belief(b).role is ReplicaRole.LEADER for b in others),
-                    "no other replica leads",
-                )
-                asked = waiting.submit(self._describe, leader)
-            answered = asked.result()
-            stale = [b for b in answered.beliefs if b.topic_partition == topic_partition]
-            roles = [*(self._belief(b).role for b in others), *(b.role for b in stale)]
-            return Believers(roles.count(ReplicaRole.LEADER), append.result())
+        former = self.leader_of(0)
+        others = [broker_id for broker_id in self._replicas[0] if broker_id != former]
+        with held([self.pid(broker_id) for broker_id in others]):
+            self._actors[former].tell(AppendRecordsRequest(_FIRST, ("a record",)))
+            self._await(lambda: self._belief(former).log_end_offset > 0, "no record came")
+            os.kill(self.pid(former), signal.SIGSTOP)
+        with held([self.pid(former)]):
+            self._await(
+                lambda: any(self._belief(b).role is ReplicaRole.LEADER for b in others),
+                "no other replica leads",
+            )
+            continued_ms = monotonic_ms()
+        self._await(lambda: self._has_decided(former), "the former leader goes on to lead")
+        answers = [self._describe(broker_id) for broker_id in self._replicas[0]]
+        leaders = sum(_leads_at(continued_ms, answer) for answer in answers)
+        return Believers(leaders, self._describe(former).appends_acknowledged > 0)
+
+    def _has_decided(self, former: BrokerId) -> bool:
+        """Whether a broker has answered the record, and does not lead any more."""
+        answer = self._describe(former)
+        answered = answer.appends_acknowledged + answer.appends_refused
+        return answered > 0 and self._belief(former).role is not ReplicaRole.LEADER
 
     def state_change_cost(self) -> StateChangeCost | None:
         """See ``MeasuredCluster``: a command to stop a replica that is not there (v2)."""
@@ -238,20 +250,6 @@ class EarlierCluster:
             *("--keep-in-sync-ms", str(KEEP_IN_SYNC_MS)),
         ]
 
-    @contextmanager
-    def _held(self, broker_ids: Collection[BrokerId]) -> Iterator[None]:
-        """Let brokers stand still for the block."""
-        for broker_id in broker_ids:
-            os.kill(self.pid(broker_id), signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            self._continue(broker_ids)
-
-    def _continue(self, broker_ids: Collection[BrokerId]) -> None:
-        for broker_id in broker_ids:
-            os.kill(self.pid(broker_id), signal.SIGCONT)
-
     # --- ZooKeeper ---
 
     @contextmanager
@@ -314,7 +312,7 @@ class EarlierCluster:
         return next(
             belief
             for belief in self._describe(broker_id).beliefs
-            if belief.topic_partition == TopicPartition(_TOPIC, 0)
+            if belief.topic_partition == _FIRST
         )
 
     def _are_led(self, dead: Collection[BrokerId]) -> bool:
@@ -325,13 +323,6 @@ class EarlierCluster:
         return sum(answer.replicas for answer in answers) == expected and not any(
             answer.without_leader for answer in answers
         )
-
-    def _append(self, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
-        """Send a record to a broker; whether it is acknowledged."""
-        request = AppendRecordsRequest(topic_partition, ("a record",))
-        with self._other_reference(broker_id) as actor:
-            answer = ask(actor, request, AppendRecordsResponse, timeout_s=_ASK_TIMEOUT_S)
-        return answer.error_code is Errors.NONE
 
     def _describe(self, broker_id: BrokerId) -> DescribeReplicasResponse:
         return self._ask(broker_id, DescribeReplicasRequest())
@@ -344,11 +335,6 @@ class EarlierCluster:
             return ask(actor, question, DescribeReplicasResponse, timeout_s=_ASK_TIMEOUT_S)
         except RequestError as error:
             raise MeasuringError(f"broker {broker_id} does not answer: {error}") from None
-
-    def _other_reference(self, broker_id: BrokerId) -> RemoteActorRef:
-        """Return another reference, so that two questions can wait at once."""
-        endpoint = self._actors[broker_id].endpoint
-        return RemoteActorRef(self._context, endpoint, client_id="designs")
 
     def _await(self, is_reached: Callable[[], bool], otherwise: str) -> None:
         """Wait for a state of the brokers. Between two looks there is as much time as one took."""
@@ -371,3 +357,16 @@ def _ready(child: ChildProcess) -> str:
         if not child.read() or time.monotonic() > deadline:
             raise MeasuringError(f"{child.name} does not start: {child.last_line()}")
     return child.ready
+
+
+def _leads_at(moment_ms: int, answer: DescribeReplicasResponse) -> bool:
+    """Whether a broker believed at a moment that it leads the first partition."""
+    return any(
+        belief.role is ReplicaRole.LEADER and belief.since_ms <= moment_ms
+        for belief in answer.beliefs
+        if belief.topic_partition == _FIRST
+    ) or any(
+        ended.since_ms <= moment_ms <= ended.until_ms
+        for ended in answer.ended
+        if ended.topic_partition == _FIRST
+    )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from regent.core.model import BrokerId
 from regent.designs.measuring.four_letter_words import FourLetterWords
+from regent.designs.measuring.held_processes import held
 from regent.designs.measuring.measured_cluster import (
     DisturbedError,
     LeaderTimes,
@@ -69,9 +69,13 @@ class FailureResult:
     case: FailureCase
     rest: RestLoad
     times: LeaderTimes
+    led_by_dead: int
+    """Partitions that the dead brokers led."""
     zookeeper: ZooKeeperActivity
     broker_requests: int
     """Requests between brokers that survivors received, without replicas' fetches."""
+    listeners_called: int | None
+    """Actors of the survivors that were told of changes in ZooKeeper; None: not counted."""
 
 
 class FailureMeter:
@@ -97,7 +101,7 @@ class FailureMeter:
         victims = self._victims(case)
         survivors = [broker_id for broker_id in cluster.brokers if broker_id not in victims]
         progress(f"kills {'broker' if len(victims) == 1 else 'brokers'} {_listed(victims)}")
-        received = cluster.requests_received(survivors)
+        led_by_dead, first = cluster.partitions_led_by(victims), cluster.broker_counts(survivors)
         self._log.read_new()
         before = read_counts(self._words)
         since, watches_lost = self._kill(victims)
@@ -106,9 +110,19 @@ class FailureMeter:
         after = read_counts(self._words)
         _check_sessions(before, after, len(victims))
         counted = activity(before, after, self._log.read_new(), watches_lost)
-        requests = cluster.requests_received(survivors) - received
+        last = cluster.broker_counts(survivors)
         rounded = LeaderTimes(round(times.led_ms, 1), round(times.known_ms, 1))
-        return FailureResult(case, load, rounded, counted, requests)
+        return FailureResult(
+            case,
+            load,
+            rounded,
+            led_by_dead,
+            counted,
+            last.requests - first.requests,
+            None
+            if last.listeners_called is None or first.listeners_called is None
+            else last.listeners_called - first.listeners_called,
+        )
 
     def _await_stillness(self) -> None:
         """Wait until ZooKeeper has had nothing but pings to do for a second."""
@@ -180,7 +194,7 @@ class FailureMeter:
         """
         pids = [self._cluster.pid(broker_id) for broker_id in broker_ids]
         before = read_counts(self._words)
-        with _held(_guardians(pids)):
+        with held(_guardians(pids)):
             since = time.monotonic()
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
@@ -204,19 +218,6 @@ def _check_sessions(before: ZooKeeperCounts, after: ZooKeeperCounts, died: int) 
 def _guardians(pids: Sequence[int]) -> list[int]:
     """Return the processes that close the sessions of these processes."""
     return [guardian for pid in pids for guardian in processes_with(f"--pid\0{pid}\0")]
-
-
-@contextmanager
-def _held(pids: Sequence[int]) -> Iterator[None]:
-    """Stop processes for the block."""
-    try:
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        yield
-    finally:
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
 
 
 def _listed(broker_ids: Collection[BrokerId]) -> str:

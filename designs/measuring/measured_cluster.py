@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from regent.core.errors import RegentError
 from regent.core.model import BrokerId
 from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
+
+SESSION_TIMEOUT_MS: Final = 6_000
+"""Of brokers. A guardian ends the session of a dead broker at once; a pause shall not end one."""
 
 
 class MeasuringError(RegentError):
@@ -34,11 +37,25 @@ class LeaderTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerCounts:
+    """What brokers counted.
+
+    ``requests``: those received from other brokers, without the fetches of replicas and without
+    questions of the harness. ``listeners_called``: the actors that were told of a change in
+    ZooKeeper; None: they are not counted.
+    """
+
+    requests: int
+    listeners_called: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Believers:
     """What a leader that was stopped, and lost its session, does when it continues.
 
-    ``leaders``: the replicas of one partition that said "I lead" at that moment.
-    ``has_acknowledged``: whether the former leader acknowledged a record with acks=all.
+    ``leaders``: the replicas of one partition that believe at that moment that they lead.
+    ``has_acknowledged``: whether the former leader then acknowledged a record that had to be on all
+    in-sync replicas, and that waited for them when the leader was stopped.
     """
 
     leaders: int
@@ -105,11 +122,12 @@ class MeasuredCluster(Protocol):
         """
         ...
 
-    def requests_received(self, broker_ids: Collection[BrokerId]) -> int:
-        """Return how many requests these brokers got from other brokers since their start.
+    def partitions_led_by(self, broker_ids: Collection[BrokerId]) -> int:
+        """Return how many partitions these brokers lead; the harness asks before it kills."""
+        ...
 
-        Without the fetches of replicas, and without questions of the harness.
-        """
+    def broker_counts(self, broker_ids: Collection[BrokerId]) -> BrokerCounts:
+        """Return what these brokers counted since their start, added up."""
         ...
 
     def believers(self) -> Believers | None:

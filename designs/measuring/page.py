@@ -64,13 +64,15 @@ def _draw_growth(
     number: Callable[[FailureResult], float],
     axes: Axes,
 ) -> None:
+    highest = 1.0
     for design, result in comparison.designs.items():
         points = sorted((found.case.partitions, number(found)) for found in result.growth)
         sizes, numbers = zip(*points, strict=True)
         axes.plot(sizes, numbers, marker="o", markersize=4, label=design)
+        highest = max(highest, *numbers)
     axes.set_xscale("log")
     axes.set_yscale("symlog")  # a count may be 0
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 2 * highest)
     axes.set_xlabel("partitions")
     axes.set_ylabel(name)
     axes.legend()

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, TypeVar
 from regent.designs.measuring.claims import check_claims
 from regent.designs.measuring.comparison import DesignComparison, DesignResult
 from regent.designs.measuring.failure import FailureCase, FailureResult, RestLoad
+from regent.designs.measuring.zookeeper_counts import ZooKeeperActivity
 
 T = TypeVar("T")
 
@@ -21,9 +22,11 @@ class MeasureTable(NamedTuple):
 
 
 _FAILURE: Final[dict[str, Callable[[FailureResult], object]]] = {
+    "partitions that the dead led": lambda result: result.led_by_dead,
     "led after, ms": lambda result: round(result.times.led_ms),
     "known to all after, ms": lambda result: round(result.times.known_ms),
     "requests between brokers": lambda result: result.broker_requests,
+    "listeners called": lambda result: result.listeners_called,
     "ZooKeeper: read requests": lambda result: result.zookeeper.read_requests,
     "ZooKeeper: znodes read": lambda result: result.zookeeper.znodes_read,
     "ZooKeeper: write requests": lambda result: result.zookeeper.write_requests,
@@ -32,6 +35,8 @@ _FAILURE: Final[dict[str, Callable[[FailureResult], object]]] = {
     "ZooKeeper: watches set": lambda result: result.zookeeper.watches_set,
     "ZooKeeper: watches fired": lambda result: result.zookeeper.watches_fired,
     "ZooKeeper: packets": lambda result: result.zookeeper.packets,
+    "transactions by log, by mntr": lambda result: _both("transactions", result.zookeeper),
+    "changed znodes by log, by mntr": lambda result: _both("changes", result.zookeeper),
 }
 GROWING: Final[Mapping[str, Callable[[FailureResult], float]]] = {
     "led after, ms": lambda result: round(result.times.led_ms),
@@ -52,7 +57,9 @@ _REST: Final[dict[str, Callable[[RestLoad], object]]] = {
 }
 _OTHERS: Final[dict[str, Callable[[DesignResult], object]]] = {
     "replicas that say they lead": lambda r: r.believers and r.believers.leaders,
-    "the former leader acknowledged": lambda r: r.believers and r.believers.has_acknowledged,
+    "acknowledged by the former leader alone": lambda r: (
+        r.believers and r.believers.has_acknowledged
+    ),
     "a state change: ZooKeeper operations": lambda r: (
         None if r.state_change is None else r.state_change.zookeeper_operations
     ),
@@ -78,7 +85,12 @@ def comparison_tables(comparison: DesignComparison) -> Iterator[MeasureTable]:
         _REST,
         [result.rest for result in failures],
     )
-    yield _table("Two leaders; telling a change", columns, _OTHERS, results.values())
+    yield _table(
+        "A leader that is stopped until another one leads; one change of a state",
+        columns,
+        _OTHERS,
+        results.values(),
+    )
 
 
 def claims_table(comparison: DesignComparison) -> MeasureTable:
@@ -105,6 +117,10 @@ def growth_table(comparison: DesignComparison) -> MeasureTable:
             for found in result.growth
         ],
     )
+
+
+def _both(name: str, activity: ZooKeeperActivity) -> str:
+    return f"{getattr(activity.by_log, name):,}, {getattr(activity.by_mntr, name):,}"
 
 
 def _table(

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Collection, Iterable
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Final
 
@@ -18,15 +18,19 @@ from regent.core.protocol.broker import (
     MetadataPartition,
 )
 from regent.designs.measuring.four_letter_words import FourLetterWords
+from regent.designs.measuring.held_processes import held
 from regent.designs.measuring.kafka_questions import KafkaQuestions
 from regent.designs.measuring.measured_cluster import (
+    SESSION_TIMEOUT_MS,
     Believers,
+    BrokerCounts,
     LeaderTimes,
     MeasuringError,
     StateChangeCost,
 )
 from regent.designs.measuring.transaction_log import Transaction, ZooKeeperLog
 from regent.testing.regent_cluster import RegentCluster
+from regent.testing.waits import eventually
 from regent.transport.client import RequestError
 from regent.transport.remote_ref import RemoteActorRef, ask
 from regent.zk.client.operations import Create
@@ -41,7 +45,6 @@ from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 _TOPIC: Final = "measured"
 _REPLICATION_FACTOR: Final = 3
 _TIMEOUT_S: Final = 600.0
-_SESSION_TIMEOUT_MS: Final = 6_000  # a guardian ends sessions at once; pauses must not
 _LOG_POLL_S: Final = 0.005
 _METRIC: Final = "regent_control_requests_total"
 
@@ -64,7 +67,7 @@ class V3Cluster:
         self._regent = RegentCluster(
             folder / "data",
             *("--brokers", str(brokers), "--no-placement-service"),
-            *("--session-timeout-ms", str(_SESSION_TIMEOUT_MS)),
+            *("--session-timeout-ms", str(SESSION_TIMEOUT_MS)),
             *(option for setting in settings for option in ("--broker-setting", setting)),
             zookeeper=self.zookeeper,
         )
@@ -112,8 +115,7 @@ class V3Cluster:
 
     def leader_of(self, partition: int) -> BrokerId:
         """See ``MeasuredCluster``."""
-        rows = self._ask(self.brokers[0], (_TOPIC,)).partitions
-        self._leaders = {row.partition: row.leader for row in rows}
+        self._leaders = self._leaders_known_to(self.brokers[0])
         return self._leaders[partition]
 
     def pid(self, broker_id: BrokerId) -> int:
@@ -130,25 +132,43 @@ class V3Cluster:
         self._await_metadata(self._survivors(dead), lambda rows: self._are_led(rows, dead))
         return LeaderTimes(led_ms, (time.monotonic() - since) * 1000)
 
-    def requests_received(self, broker_ids: Collection[BrokerId]) -> int:
-        """See ``MeasuredCluster``."""
-        return sum(
+    def partitions_led_by(self, broker_ids: Collection[BrokerId]) -> int:
+        """See ``MeasuredCluster``; call it before the kill."""
+        return sum(self.leader_of(p) in broker_ids for p in range(len(self._replicas)))
+
+    def broker_counts(self, broker_ids: Collection[BrokerId]) -> BrokerCounts:
+        """See ``MeasuredCluster``; only the controller listens, and does not count it."""
+        requests = sum(
             self._requests(broker_id) - self._requests(broker_id, "DescribeMetadata")
             for broker_id in broker_ids
         )
+        return BrokerCounts(requests, None)
 
     def believers(self) -> Believers | None:
-        """See ``MeasuredCluster``; the replicas say so to a Kafka client."""
+        """See ``MeasuredCluster``.
+
+        The followers stand still while the leader gets a record, so that it waits for them. Then
+        the leader stands still until another one leads. Meanwhile a Kafka client asks whether it
+        leads and sends another record, and both wait in its socket. The followers may have got the
+        first record in the answer to a fetch that waited: then it may be acknowledged.
+        """
         former = self.leader_of(0)
-        with closing(self._questions(former)) as questions:
-            os.kill(self.pid(former), signal.SIGSTOP)  # its guardian sees that it has not ended
-            self.await_leaders([former], time.monotonic())
-            questions.ask_whether_it_leads()
-            questions.produce()
-            leaders = sum(map(self._leads, self._survivors([former])))
-            os.kill(self.pid(former), signal.SIGCONT)
+        others = self._survivors([former])
+        with closing(KafkaQuestions(*self._addresses[former], _TOPIC)) as questions:
+            with ExitStack() as standing_still:
+                with held([self.pid(broker_id) for broker_id in others]):
+                    questions.produce()
+                    eventually(lambda: self._log_end_offset(former) == 1, "a record has come")
+                    standing_still.enter_context(held([self.pid(former)]))
+                self.await_leaders([former], time.monotonic())
+                questions.ask_whether_it_leads()
+                questions.produce()
+                leaders = sum(map(self._leads, others))
+                kept = self._log_end_offset(self._leaders_known_to(others[0])[0])
+            has_first = questions.is_answered_without_error()
             leaders += questions.is_answered_without_error()
-            return Believers(leaders, has_acknowledged=questions.is_answered_without_error())
+            has_second = questions.is_answered_without_error()
+        return Believers(leaders, (has_first and kept < 1) or (has_second and kept < 2))
 
     def state_change_cost(self) -> StateChangeCost | None:
         """See ``MeasuredCluster``: what a follower hears when its leader dies."""
@@ -173,16 +193,21 @@ class V3Cluster:
                 os.kill(self._regent.pid(broker_id), signal.SIGKILL)
         self._regent.close()
 
+    def _leaders_known_to(self, broker_id: BrokerId) -> dict[int, BrokerId]:
+        rows = self._ask(broker_id, (_TOPIC,)).partitions
+        return {row.partition: row.leader for row in rows}
+
     def _requests(self, broker_id: BrokerId, request: str = "") -> int:
         """Return how many requests of a kind came to the control port of a broker."""
         found = self._regent.metrics(broker_id).items()
         return sum(int(n) for name, n in found if name.startswith(_METRIC) and request in name)
 
-    def _questions(self, broker_id: BrokerId) -> KafkaQuestions:
-        return KafkaQuestions(*self._addresses[broker_id], _TOPIC)
+    def _log_end_offset(self, broker_id: BrokerId) -> float:
+        metrics = self._regent.metrics(broker_id)
+        return metrics[f'kafka_log_log_logendoffset{{topic="{_TOPIC}",partition="0"}}']
 
     def _leads(self, broker_id: BrokerId) -> bool:
-        with closing(self._questions(broker_id)) as questions:
+        with closing(KafkaQuestions(*self._addresses[broker_id], _TOPIC)) as questions:
             questions.ask_whether_it_leads()
             return questions.is_answered_without_error()
 

@@ -44,6 +44,18 @@ class ZooKeeperCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class LoggedCounts:
+    """What both the transaction log and ``mntr`` tell.
+
+    ``transactions``: writes, refused writes, and sessions opened and closed. ``changes``: znodes
+    created, set and deleted, also by the end of a session.
+    """
+
+    transactions: int
+    changes: int
+
+
+@dataclass(frozen=True, slots=True)
 class ZooKeeperActivity:
     """What a server did between two moments in which nothing happened.
 
@@ -68,6 +80,9 @@ class ZooKeeperActivity:
     """Packets between the server and sessions that are connected at the end, watch events too."""
     pings: int
     """Pings, which are in none of the other counts."""
+    by_log: LoggedCounts
+    by_mntr: LoggedCounts
+    """The same from two sources. ``mntr`` lacks the ends of sessions that timed out."""
 
 
 def read_counts(words: FourLetterWords) -> ZooKeeperCounts:
@@ -120,6 +135,10 @@ def activity(
         watches_fired=fired,
         packets=sum(c.packets for c in counted.values()) - 2 * pings,
         pings=pings,
+        by_log=LoggedCounts(len(logged), sum(len(t.writes) for t in logged)),
+        by_mntr=LoggedCounts(
+            after.updates - before.updates, after.znodes_written - before.znodes_written
+        ),
     )
 
 

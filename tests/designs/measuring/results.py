@@ -9,7 +9,7 @@ from regent.designs.measuring.comparison import (
 )
 from regent.designs.measuring.failure import FailureCase, FailureResult, RestLoad
 from regent.designs.measuring.measured_cluster import Believers, LeaderTimes, StateChangeCost
-from regent.designs.measuring.zookeeper_counts import ZooKeeperActivity
+from regent.designs.measuring.zookeeper_counts import LoggedCounts, ZooKeeperActivity
 
 WITH_LOCKS = "v1-name"
 WITH_CONTROLLER = "v3"
@@ -22,6 +22,7 @@ def failure(
         case,
         RestLoad(watches, watches // 2, 3, 1.234, 6.0),
         LeaderTimes(50 + case.partitions, 100 + case.partitions),
+        case.partitions,
         ZooKeeperActivity(
             read_requests=5,
             znodes_read=znodes_read,
@@ -32,8 +33,11 @@ def failure(
             watches_fired=fired,
             packets=4 * fired,
             pings=7,
+            by_log=LoggedCounts(3, case.partitions + 1),
+            by_mntr=LoggedCounts(3, case.partitions + 1),
         ),
         broker_requests=8,
+        listeners_called=None,
     )
 
 

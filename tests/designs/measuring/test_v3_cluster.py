@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 
 from regent.designs.measuring.failure import FailureCase, FailureMeter
-from regent.designs.measuring.four_letter_words import FourLetterWords
-from regent.designs.measuring.transaction_log import ZooKeeperLog
 from regent.designs.measuring.v3_cluster import V3Cluster
-from regent.designs.measuring.zookeeper_counts import read_counts
 
 pytestmark = pytest.mark.system
 
@@ -36,9 +33,7 @@ def test_a_failure_costs_what_the_controller_writes_and_what_its_watches_tell(cl
     assert found.broker_requests >= 4  # LeaderAndIsr and UpdateMetadata for each survivor
     assert (found.rest.sessions, found.rest.watches) == (3, 20)
 
-    counts = read_counts(FourLetterWords(cluster.zookeeper.port))
-    logged = ZooKeeperLog(cluster.zookeeper.transaction_log).read_new()
-    assert counts.znodes_written == sum(len(transaction.writes) for transaction in logged)
+    assert found.zookeeper.by_log == found.zookeeper.by_mntr
 
 
 def test_a_stopped_leader_says_that_it_leads_but_acknowledges_nothing(cluster: V3Cluster):

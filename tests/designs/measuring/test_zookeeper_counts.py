@@ -9,7 +9,12 @@ import pytest
 
 from regent.designs.measuring.four_letter_words import FourLetterWords
 from regent.designs.measuring.transaction_log import ZooKeeperLog
-from regent.designs.measuring.zookeeper_counts import ZooKeeperActivity, activity, read_counts
+from regent.designs.measuring.zookeeper_counts import (
+    LoggedCounts,
+    ZooKeeperActivity,
+    activity,
+    read_counts,
+)
 from regent.testing.waits import eventually
 from regent.zk.client.operations import Check, Create, Delete, Operation, SetData
 from regent.zk.client.zookeeper_client import ZooKeeperClient
@@ -108,15 +113,10 @@ def test_znodes_that_go_with_their_session_are_no_requests(
     assert (found.ephemerals_deleted, found.znodes_written, found.write_requests) == (2, 0, 0)
 
 
-def test_mntr_and_the_log_agree_about_writes(
-    client: ZooKeeperClient, zookeeper_server: EmbeddedZooKeeper
-):
-    words = FourLetterWords(zookeeper_server.port)
-    log = ZooKeeperLog(zookeeper_server.transaction_log)
-    log.read_new()
-    before = read_counts(words)
-    for number in range(20):
-        client.multi([SetData("/a", b"%d" % number, number), Create(f"/b/{number}")])
-    after, logged = read_counts(words), log.read_new()
-    assert after.updates - before.updates == len(logged) == 20
-    assert after.znodes_written - before.znodes_written == sum(len(t.writes) for t in logged) == 40
+def test_mntr_and_the_log_agree_about_writes(client: ZooKeeperClient, counted: Counted):
+    def write() -> None:
+        for number in range(20):
+            client.multi([SetData("/a", b"%d" % number, number), Create(f"/b/{number}")])
+
+    found = counted(write, 40)
+    assert found.by_log == found.by_mntr == LoggedCounts(transactions=20, changes=40)
