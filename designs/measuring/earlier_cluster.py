@@ -77,10 +77,17 @@ class EarlierCluster:
 
     period_s = 5.0  # brokers ask each other so often whether they are the same process
 
-    def __init__(self, design: str, folder: Path, brokers: int) -> None:
+    def __init__(
+        self,
+        design: str,
+        folder: Path,
+        brokers: int,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+    ) -> None:
         self.zookeeper = EmbeddedZooKeeper(folder / "zookeeper")
         self.brokers: list[BrokerId] = list(range(brokers))
         self.design = design
+        self._session_timeout_ms = session_timeout_ms
         self._death_pipe = DeathPipe()
         self._context = new_context()
         self._children: dict[BrokerId, ChildProcess] = {}
@@ -194,11 +201,11 @@ class EarlierCluster:
             zookeeper = WatchedZooKeeper(pool, lambda *_: session)
             queue = StateChangeQueue(zookeeper, receiver)
             before = self._describe(receiver)
-            written = before.zookeeper_writes
-            for _ in range(_COMMANDS):
+            for number in range(1, _COMMANDS + 1):
                 queue.put(change)
-                written += 1  # the broker deletes the command when it has handled it
-                self._await(partial(self._has_written, receiver, written), "a command waits")
+                # Its creation and its deletion fire the watch, which is set again.
+                told = before.watches_set + 2 * number
+                self._await(partial(self._has_set_watches, receiver, told), "a command waits")
             after, own = self._describe(receiver), zookeeper.counts
         operations = (
             own.reads
@@ -210,9 +217,9 @@ class EarlierCluster:
         )
         return StateChangeCost(round(operations / _COMMANDS), 0)
 
-    def _has_written(self, broker_id: BrokerId, count: int) -> bool:
+    def _has_set_watches(self, broker_id: BrokerId, count: int) -> bool:
         question = DescribeReplicasRequest(with_beliefs=False)
-        return self._ask(broker_id, question).zookeeper_writes >= count
+        return self._ask(broker_id, question).watches_set >= count
 
     def close(self) -> None:
         """See ``MeasuredCluster``."""
@@ -251,7 +258,7 @@ class EarlierCluster:
         return [
             *(*COMMAND, "design-broker", "--design", self.design, "--id", str(broker_id)),
             *("--zookeeper", self.zookeeper.address),
-            *("--session-timeout-ms", str(SESSION_TIMEOUT_MS)),
+            *("--session-timeout-ms", str(self._session_timeout_ms)),
             *("--keep-in-sync-ms", str(KEEP_IN_SYNC_MS)),
         ]
 
@@ -260,7 +267,7 @@ class EarlierCluster:
     @contextmanager
     def _session(self) -> Iterator[ZooKeeperClient]:
         session = ZooKeeperClient(
-            self.zookeeper.address, SESSION_TIMEOUT_MS, on_watch=lambda event: None
+            self.zookeeper.address, self._session_timeout_ms, on_watch=lambda event: None
         )
         session.start(_START_TIMEOUT_S)
         try:
