@@ -27,8 +27,12 @@ from regent.designs.measuring.comparison import (
 from regent.designs.measuring.page import comparison_page
 from regent.designs.measuring.registry import DESIGNS
 from regent.designs.measuring.tables import MeasureTable, comparison_tables, growth_table
+from regent.designs.votes.comparison import MAX_FAILURES, VotesComparison, compare_votes
+from regent.designs.votes.page import add_votes
+from regent.designs.votes.table import votes_table
 from regent.jobs.progress_line import ProgressLine
 
+_SEED = 1
 _MOST_BROKERS = 20
 _MOST_PARTITIONS = 50_000
 
@@ -78,10 +82,10 @@ def _writable(_context: click.Context, _option: click.Parameter, path: Path | No
 )
 @click.option(
     "--failures",
-    type=click.IntRange(1),
+    type=click.IntRange(1, MAX_FAILURES),
     default=1,
     show_default=True,
-    help="Brokers that die at the same moment.",
+    help="Brokers that die at the same moment, and failures that the models of votes survive.",
 )
 @click.option(
     "--design",
@@ -126,13 +130,17 @@ def compare(
     setting = ComparisonSetting(brokers, partitions, failures, growth)
     with ProgressLine() as progress:
         comparison = compare_designs(chosen, setting, progress.show)
+        progress.show("simulates votes")
+        votes = compare_votes(failures, _SEED)
     if html is not None:
-        _write(comparison, html)
+        _write(comparison, votes, html)
     if output == Output.JSON:
         claims = [claim._asdict() for claim in check_claims(comparison)]
-        print_json({**asdict(comparison), "claims": claims})
+        print_json({**asdict(comparison), "claims": claims, "votes": asdict(votes)})
     else:
         _print(comparison)
+        header, *rows = votes_table(votes)
+        _print_table(MeasureTable("Models of replication, computed / simulated", header, rows))
 
 
 def _print(comparison: DesignComparison) -> None:
@@ -140,8 +148,7 @@ def _print(comparison: DesignComparison) -> None:
         _print_table(table)
     if comparison.setting.growth:
         _print_table(growth_table(comparison))
-    for number, claim in enumerate(check_claims(comparison)):
-        click.echo(nl=number > 0)
+    for claim in check_claims(comparison):
         borne_out = {True: "yes", False: "no", None: "not measured"}[claim.is_borne_out]
         print_facts([("Claim", claim.claim), ("Numbers", claim.numbers), ("Borne out", borne_out)])
 
@@ -152,9 +159,11 @@ def _print_table(table: MeasureTable) -> None:
     click.echo()
 
 
-def _write(comparison: DesignComparison, path: Path) -> None:
+def _write(comparison: DesignComparison, votes: VotesComparison, path: Path) -> None:
+    page = comparison_page(comparison)
+    add_votes(page, votes)
     try:
-        comparison_page(comparison).write(path)
+        page.write(path)
     except OSError as error:
         raise RegentError(f"{path} cannot be written: {error.strerror}") from None
     note(f"wrote {path}")

@@ -44,6 +44,8 @@ RETRY_MS: Final = 100
 
 MAX_RETRY_MS: Final = 3_200
 
+_TURNS_IN_A_MS: Final = 1_000
+
 PREFERRED_REPLICA_WAIT_MS: Final = 300
 """How long the other replicas let the preferred one take the lock first."""
 
@@ -137,7 +139,7 @@ class DesignReplica(PooledActor):
             around.zookeeper, leader_path(topic_partition), around.broker_id, self.actor_ref
         )
         self._replicas: tuple[BrokerId, ...] = ()  # those assigned; the first is preferred
-        self._turn = 0
+        self._turn = _TURNS_IN_A_MS * around.clock.now_ms()  # more than a former process had
         self._since_ms = 0
         self._retry_ms = RETRY_MS
         self._role = ReplicaRole.NONE

@@ -93,12 +93,16 @@ class ReplicaV2(DesignReplica):
                     self._reassign(self._ids_in(f"{path}/{name}"))
 
     def _reassign(self, target: tuple[BrokerId, ...]) -> None:
-        """Start the replicas that are missing; the others stop when these are in sync."""
+        """Start the replicas that are not in sync; the others stop when these are.
+
+        The leader before may have sent such commands, too: they are void in this epoch.
+        """
         self._target = target
         added = tuple(b for b in target if b not in self._replicas)
         self._use_replicas(self._replicas + added)
-        for broker_id in added:
-            self._command(broker_id, StateChangeCommand.START_REPLICA)
+        for broker_id in target:
+            if broker_id not in self._isr:
+                self._command(broker_id, StateChangeCommand.START_REPLICA)
         self._on_isr(self._isr)
 
     def _on_isr(self, isr: tuple[BrokerId, ...]) -> None:

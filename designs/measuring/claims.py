@@ -123,8 +123,8 @@ _CHECKS: Final = (
         lambda of: of["v1-name"] > of["v3"],
     ),
     _Check(
-        "Herd effect of a broker, for its actors: its death wakes every replica of every live"
-        " broker, though it led only some of the partitions.",
+        "A dead broker wakes every replica of every live broker, though it led only some of the"
+        " partitions.",
         "actors told, for each partition that it led",
         ("v1-name", "v1-sequential"),
         _listeners_for_each_leader,

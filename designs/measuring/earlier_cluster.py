@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import select
 import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -81,7 +80,7 @@ class EarlierCluster:
     def __init__(self, design: str, folder: Path, brokers: int) -> None:
         self.zookeeper = EmbeddedZooKeeper(folder / "zookeeper")
         self.brokers: list[BrokerId] = list(range(brokers))
-        self._design = design
+        self.design = design
         self._death_pipe = DeathPipe()
         self._context = new_context()
         self._children: dict[BrokerId, ChildProcess] = {}
@@ -106,7 +105,7 @@ class EarlierCluster:
         with self._session() as session:
             while len(session.children(BROKER_IDS) or ()) < len(self.brokers):
                 time.sleep(_POLL_S)
-            if self._design == "v2":
+            if self.design == "v2":
                 self._ask_for_partitions(session)
             else:
                 self._write_partitions(session)
@@ -153,16 +152,19 @@ class EarlierCluster:
         """See ``MeasuredCluster``.
 
         The followers stand still while the leader gets a record, so that it waits for them. Then
-        the leader stands still until another one leads. Every broker notes when its replicas began
-        and ceased to believe that they lead.
+        the leader stands still until another one leads, and a second record waits in its socket:
+        nobody else can have that one. Every broker notes when its replicas began and ceased to
+        believe that they lead.
         """
         former = self.leader_of(0)
         others = [broker_id for broker_id in self._replicas[0] if broker_id != former]
-        with held([self.pid(broker_id) for broker_id in others]):
-            self._actors[former].tell(AppendRecordsRequest(_FIRST, ("a record",)))
-            self._await(lambda: self._belief(former).log_end_offset > 0, "no record came")
-            os.kill(self.pid(former), signal.SIGSTOP)
-        with held([self.pid(former)]):
+        append = AppendRecordsRequest(_FIRST, ("a record",))
+        with ExitStack() as standing_still:
+            with held([self.pid(broker_id) for broker_id in others]):
+                self._actors[former].tell(append)
+                self._await(lambda: self._belief(former).log_end_offset > 0, "no record came")
+                standing_still.enter_context(held([self.pid(former)]))
+                self._actors[former].tell(append)
             self._await(
                 lambda: any(self._belief(b).role is ReplicaRole.LEADER for b in others),
                 "no other replica leads",
@@ -171,17 +173,18 @@ class EarlierCluster:
         self._await(lambda: self._has_decided(former), "the former leader goes on to lead")
         answers = [self._describe(broker_id) for broker_id in self._replicas[0]]
         leaders = sum(_leads_at(continued_ms, answer) for answer in answers)
-        return Believers(leaders, self._describe(former).appends_acknowledged > 0)
+        kept = max(self._belief(broker_id).log_end_offset for broker_id in others)
+        return Believers(leaders, self._describe(former).appends_acknowledged > kept)
 
     def _has_decided(self, former: BrokerId) -> bool:
-        """Whether a broker has answered the record, and does not lead any more."""
+        """Whether a broker has answered both records, and does not lead any more."""
         answer = self._describe(former)
         answered = answer.appends_acknowledged + answer.appends_refused
-        return answered > 0 and self._belief(former).role is not ReplicaRole.LEADER
+        return answered == 2 and self._belief(former).role is not ReplicaRole.LEADER
 
     def state_change_cost(self) -> StateChangeCost | None:
         """See ``MeasuredCluster``: a command to stop a replica that is not there (v2)."""
-        if self._design != "v2":
+        if self.design != "v2":
             return None
         receiver = self.brokers[-1]
         change = StateChange(
@@ -221,6 +224,8 @@ class EarlierCluster:
             deadline = time.monotonic() + _END_TIMEOUT_S
             while child.poll() is None and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
+            if child.stdout is not None:
+                child.stdout.close()
         self._death_pipe.close()
         self._context.destroy(linger=0)
         self.zookeeper.stop()
@@ -244,7 +249,7 @@ class EarlierCluster:
 
     def _command(self, broker_id: BrokerId) -> list[str]:
         return [
-            *(*COMMAND, "design-broker", "--design", self._design, "--id", str(broker_id)),
+            *(*COMMAND, "design-broker", "--design", self.design, "--id", str(broker_id)),
             *("--zookeeper", self.zookeeper.address),
             *("--session-timeout-ms", str(SESSION_TIMEOUT_MS)),
             *("--keep-in-sync-ms", str(KEEP_IN_SYNC_MS)),
@@ -276,7 +281,7 @@ class EarlierCluster:
                     Create(replicas_path(topic_partition), ids),
                     Create(isr_path(topic_partition)),
                 ]
-                if self._design == "v1-sequential":
+                if self.design == "v1-sequential":
                     writes.append(Create(leader_path(topic_partition)))
             session.multi(writes)
 
@@ -344,7 +349,7 @@ class EarlierCluster:
             if is_reached():
                 return
             if looked > deadline:
-                raise MeasuringError(f"{self._design}: {otherwise}")
+                raise MeasuringError(f"{self.design}: {otherwise}")
             time.sleep(max(_POLL_S, time.monotonic() - looked))
 
 

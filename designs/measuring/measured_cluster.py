@@ -55,7 +55,7 @@ class Believers:
 
     ``leaders``: the replicas of one partition that believe at that moment that they lead.
     ``has_acknowledged``: whether the former leader then acknowledged a record that had to be on all
-    in-sync replicas, and that waited for them when the leader was stopped.
+    in-sync replicas, and that the new leader does not have.
     """
 
     leaders: int

@@ -23,8 +23,8 @@ class MeasureTable(NamedTuple):
 
 _FAILURE: Final[dict[str, Callable[[FailureResult], object]]] = {
     "partitions that the dead led": lambda result: result.led_by_dead,
-    "led after, ms": lambda result: round(result.times.led_ms),
-    "known to all after, ms": lambda result: round(result.times.known_ms),
+    "ms until led": lambda result: round(result.times.led_ms),
+    "ms until known to all": lambda result: round(result.times.known_ms),
     "requests between brokers": lambda result: result.broker_requests,
     "listeners called": lambda result: result.listeners_called,
     "ZooKeeper: read requests": lambda result: result.zookeeper.read_requests,
@@ -35,12 +35,12 @@ _FAILURE: Final[dict[str, Callable[[FailureResult], object]]] = {
     "ZooKeeper: watches set": lambda result: result.zookeeper.watches_set,
     "ZooKeeper: watches fired": lambda result: result.zookeeper.watches_fired,
     "ZooKeeper: packets": lambda result: result.zookeeper.packets,
-    "transactions by log, by mntr": lambda result: _both("transactions", result.zookeeper),
-    "changed znodes by log, by mntr": lambda result: _both("changes", result.zookeeper),
+    "transactions: log / mntr": lambda result: _both("transactions", result.zookeeper),
+    "changed znodes: log / mntr": lambda result: _both("changes", result.zookeeper),
 }
 GROWING: Final[Mapping[str, Callable[[FailureResult], float]]] = {
-    "led after, ms": lambda result: round(result.times.led_ms),
-    "known to all after, ms": lambda result: round(result.times.known_ms),
+    "ms until led": lambda result: round(result.times.led_ms),
+    "ms until known to all": lambda result: round(result.times.known_ms),
     "requests to ZooKeeper": lambda result: (
         result.zookeeper.read_requests + result.zookeeper.write_requests
     ),
@@ -120,7 +120,7 @@ def growth_table(comparison: DesignComparison) -> MeasureTable:
 
 
 def _both(name: str, activity: ZooKeeperActivity) -> str:
-    return f"{getattr(activity.by_log, name):,}, {getattr(activity.by_mntr, name):,}"
+    return f"{getattr(activity.by_log, name):,} / {getattr(activity.by_mntr, name):,}"
 
 
 def _table(

@@ -133,8 +133,8 @@ class V3Cluster:
         return LeaderTimes(led_ms, (time.monotonic() - since) * 1000)
 
     def partitions_led_by(self, broker_ids: Collection[BrokerId]) -> int:
-        """See ``MeasuredCluster``; call it before the kill."""
-        return sum(self.leader_of(p) in broker_ids for p in range(len(self._replicas)))
+        """See ``MeasuredCluster``; as of the last ``leader_of``."""
+        return sum(leader in broker_ids for leader in self._leaders.values())
 
     def broker_counts(self, broker_ids: Collection[BrokerId]) -> BrokerCounts:
         """See ``MeasuredCluster``; only the controller listens, and does not count it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,13 @@ from click.testing import CliRunner, Result
 from regent.cli import designs_compare
 from regent.cli.main import cli
 from regent.designs.measuring.comparison import ComparisonSetting, DesignComparison
+from regent.designs.votes.comparison import compare_votes
 from tests.designs.measuring.results import both
 
 
 @pytest.fixture(autouse=True)
 def _measured_already(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measure nothing, because that takes minutes."""
+    """Measure nothing, because that takes minutes, and simulate little."""
 
     def compare(
         _designs: object, setting: ComparisonSetting, _progress: object
@@ -24,6 +26,9 @@ def _measured_already(monkeypatch: pytest.MonkeyPatch) -> None:
         return both(setting)
 
     monkeypatch.setattr(designs_compare, "compare_designs", compare)
+    monkeypatch.setattr(
+        designs_compare, "compare_votes", partial(compare_votes, records=50, waits=2)
+    )
 
 
 def run(*arguments: str) -> Result:
@@ -37,6 +42,7 @@ def test_the_table_has_measures_growth_and_claims():
     assert "Claim      Herd effect of a broker: " in printed
     assert "Numbers    watches that fire for one dead broker: v1-name 200, v3 2" in printed
     assert "Borne out  yes" in printed
+    assert "\nModels of replication, computed / simulated\nSURVIVES-1-DEATH " in printed
 
 
 def test_json_has_everything_by_the_names_of_the_designs():
@@ -45,6 +51,7 @@ def test_json_has_everything_by_the_names_of_the_designs():
     assert printed["designs"]["v3"]["failure"]["zookeeper"]["watches_fired"] == 4
     assert printed["designs"]["v3"]["failure"]["times"]["led_ms"] == 1050
     assert printed["designs"]["v1-name"]["controller_failure"] is None
+    assert printed["votes"]["schemes"][0]["scheme"]["name"] == "majority vote"
     assert {"claim", "numbers", "is_borne_out"} == printed["claims"][0].keys()
 
 

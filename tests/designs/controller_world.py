@@ -49,8 +49,7 @@ KEEP_IN_SYNC_MS = 4_000
 """After what time a replica that makes no progress leaves the ISR, in every design."""
 
 CONTROLLER: BrokerId = 8
-NEXT_CONTROLLER: BrokerId = 9
-"""Brokers without replicas; the first is the active controller."""
+"""A broker without replicas, which is the first active controller."""
 
 _STEPS_MS = 50
 _ACKS_ALL = -1
@@ -114,7 +113,7 @@ def _without_rebalances() -> ControllerSettings:
 
 
 class ControllerWorld:
-    """Brokers 0 to ``count - 1``, and two without replicas for the controller."""
+    """Brokers 0 to ``count - 1``, and one without replicas for the controller."""
 
     def __init__(self, count: int = 3) -> None:
         self.refusals: list[Errors] = []
@@ -128,7 +127,7 @@ class ControllerWorld:
         self.held: list[Packet] = []
         """Requests to stop a replica that ``hold_stop_replica`` caught."""
         self._cut: set[tuple[BrokerId, BrokerId]] = set()
-        self._holds = False
+        self._to_hold = 0
         replication = replace(
             REPLICATION,
             replica_lag_time_max_ms=KEEP_IN_SYNC_MS,
@@ -143,7 +142,7 @@ class ControllerWorld:
         )
         self.cluster.handle = self._handle
         self.run_for(100)
-        for broker_id in (*range(count), NEXT_CONTROLLER):
+        for broker_id in range(count):
             self.cluster.start(broker_id)
         self.run_for(100)
 
@@ -260,6 +259,12 @@ class ControllerWorld:
         stored = self.cluster.leadership(topic_partition)
         return () if stored is None else stored.leader_and_isr.isr
 
+    def leader(self, topic_partition: TopicPartition) -> BrokerId:
+        """Return the leader, as ZooKeeper has it."""
+        stored = self.cluster.leadership(topic_partition)
+        assert stored is not None
+        return stored.leader_and_isr.leader
+
     def leader_epoch(self, topic_partition: TopicPartition) -> int:
         """Return the leader epoch, as ZooKeeper has it."""
         stored = self.cluster.leadership(topic_partition)
@@ -276,13 +281,12 @@ class ControllerWorld:
         """Lose nothing any more."""
         self._cut.clear()
 
-    def hold_stop_replica(self) -> None:
-        """Let the requests to stop replicas that are sent from now on wait in ``held``."""
-        self._holds = True
+    def hold_stop_replica(self, times: int) -> None:
+        """Let the next requests to stop a replica wait in ``held``."""
+        self._to_hold = times
 
     def release(self) -> list[Errors]:
         """Deliver what is held; return what the brokers answered to it."""
-        self._holds = False
         before = len(self.stop_answers)
         for packet in self.held:
             self.cluster.network.deliver(packet.number)
@@ -292,7 +296,8 @@ class ControllerWorld:
         request = packet.exchange.request
         if isinstance(request, FetchRequest) and self._ends(packet) in self._cut:
             return Fate.LOST
-        if isinstance(request, StopReplicaRequest) and self._holds and packet.answer is None:
+        if isinstance(request, StopReplicaRequest) and self._to_hold and packet.answer is None:
+            self._to_hold -= 1
             self.cluster.network.hold(packet.number, 10**9)
             self.held.append(packet)
         return usual_fate(packet)

@@ -20,6 +20,7 @@ from regent.designs.virtual_time import VirtualTime
 from regent.designs.watched_zookeeper import Counts, WatchedZooKeeper
 from regent.designs.znodes import (
     PARTITIONS_ADD,
+    PARTITIONS_REASSIGNED,
     PERSISTENT_PATHS,
     StoredLeadership,
     broker_path,
@@ -221,6 +222,16 @@ class DesignWorld:
         self._design.create(self.admin, topic_partition, encode_ids(replicas))
         self.time.run_for(2_000)
         assert set(self.isr(topic_partition)) == set(replicas)
+
+    def move(self, topic_partition: TopicPartition, target: tuple[BrokerId, ...]) -> None:
+        """Ask the leader to move a partition (v2)."""
+        path = f"{PARTITIONS_REASSIGNED}/{partition_name(topic_partition)}"
+        self.admin.multi([Create(path, encode_ids(target))])
+
+    def assigned(self, topic_partition: TopicPartition) -> tuple[BrokerId, ...]:
+        """Return the replicas of a partition, as ZooKeeper has them."""
+        node = self.server.node(replicas_path(topic_partition))
+        return () if node is None else decode_ids(node.data)
 
     def produce(
         self, broker_id: BrokerId, topic_partition: TopicPartition, *records: str

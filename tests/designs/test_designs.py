@@ -104,3 +104,30 @@ def test_a_partition_without_live_in_sync_replicas_has_no_leader(world: DesignWo
     world.time.run_for(5_000)
     assert world.leader(PARTITIONS[0]) == 0
     assert world.committed(1, PARTITIONS[0]) == ["a"]
+
+
+def test_a_late_answer_to_a_former_process_of_a_follower_is_not_appended(world: DesignWorld):
+    world.produce(0, PARTITIONS[0], "a")
+    world.time.run_for(100)
+    world.cut(0, 1)
+    world.produce(0, PARTITIONS[0], "b")
+    world.time.run_for(100)
+    world.crash(1)
+    world.start(1)
+    world.time.run_for(100)
+    world.mend()
+    world.time.run_for(1_000)
+    assert world.committed(1, PARTITIONS[0]) == ["a", "b"]
+
+
+def test_a_broker_that_died_forgets_what_it_had_not_written_to_its_disk(world: DesignWorld):
+    world.produce(0, PARTITIONS[0], "a")
+    world.time.run_for(10_000)
+    world.produce(0, PARTITIONS[0], "b")
+    world.time.run_for(100)
+    assert world.committed(1, PARTITIONS[0]) == ["a", "b"]
+    world.crash(1)
+    world.cut(0, 1)
+    world.start(1)
+    world.time.run_for(100)
+    assert world.records(1, PARTITIONS[0]) == world.committed(1, PARTITIONS[0]) == ["a"]

@@ -323,12 +323,11 @@ def test_in_v3_a_follower_that_restarts_truncates_nothing_by_itself():
     assert restart_a_follower_before_its_leader_dies("v3") == ["a", "b"]
 
 
-def restart_both_replicas_the_follower_first(design: str) -> list[list[str]]:
-    """Let both replicas die, the follower come back first, then the leader; return their logs.
+def restart_both_the_follower_first(design: str) -> World:
+    """Let both replicas die. The follower comes back first, and leads.
 
-    1. Both have "a" and "b". The follower's disk does not know yet that "b" is committed.
-    2. Both die. The follower comes back, leads, and commits "c" alone.
-    3. The former leader comes back and follows.
+    Both had "a" and "b". The follower's disk does not know yet that "b" is committed, the leader's
+    disk does.
     """
     world = world_of(design, count=2)
     world.create(P, (0, 1))
@@ -342,6 +341,12 @@ def restart_both_replicas_the_follower_first(design: str) -> list[list[str]]:
     world.crash(1)
     world.start(1)
     assert new_leader(world, 0) == 1
+    return world
+
+
+def commit_before_the_former_leader_comes_back(design: str) -> list[list[str]]:
+    """Let the new leader commit "c" alone; then the former leader follows. Return both logs."""
+    world = restart_both_the_follower_first(design)
     commit(world, 1, "c")
     world.start(0)
     run_until(world, lambda: set(world.isr(P)) == {0, 1})
@@ -352,11 +357,40 @@ def restart_both_replicas_the_follower_first(design: str) -> list[list[str]]:
 @pytest.mark.parametrize("design", V1_AND_V2)
 def test_in_v1_and_v2_in_sync_replicas_have_different_records_at_one_offset(design: str):
     """The former leader knows "b" as committed and keeps it: only the offsets are compared."""
-    assert restart_both_replicas_the_follower_first(design) == [["a", "b"], ["a", "c"]]
+    assert commit_before_the_former_leader_comes_back(design) == [["a", "b"], ["a", "c"]]
 
 
 def test_in_v3_replicas_that_are_in_sync_have_the_same_records():
-    assert restart_both_replicas_the_follower_first("v3") == [["a", "b", "c"]] * 2
+    assert commit_before_the_former_leader_comes_back("v3") == [["a", "b", "c"]] * 2
+
+
+def commit_after_the_former_leader_has_come_back(design: str) -> list[str]:
+    """Let the former leader follow; then the new one commits "c" and dies.
+
+    Return the log of the former leader, which leads again.
+    """
+    world = restart_both_the_follower_first(design)
+    world.start(0)
+    run_until(world, lambda: set(world.isr(P)) == {0, 1})
+    world.run_for(2_000)
+    commit(world, 1, "c")
+    assert set(world.isr(P)) == {0, 1}
+    world.crash(1)
+    assert new_leader(world, 1) == 0
+    return world.records(0, P)
+
+
+@pytest.mark.parametrize("design", V1_AND_V2)
+def test_in_v1_and_v2_a_leader_takes_a_longer_log_of_a_follower_for_its_own_records(design: str):
+    """The follower fetches from the offset behind "b", which is the one behind "c" as well.
+
+    So the leader acknowledges "c" at once, for both are in sync, and nobody else ever gets it.
+    """
+    assert commit_after_the_former_leader_has_come_back(design) == ["a", "b"]
+
+
+def test_in_v3_a_leader_counts_only_its_own_records():
+    assert commit_after_the_former_leader_has_come_back("v3") == ["a", "b", "c"]
 
 
 # --- a bound in bytes -----------------------------------------------------------------------------
