@@ -116,6 +116,8 @@ class ReplicaV2(DesignReplica):
         self._target = None
         for broker_id in sorted(removed, key=lambda b: b == me):  # this replica comes last
             self._command(broker_id, StateChangeCommand.STOP_REPLICA)
+        if me in removed:
+            self._lock.release()  # its session goes on, and would keep the lock
 
     def _remove(self) -> None:
         """Stop every replica, and delete the partition."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from regent.core.model import TopicPartition
+from regent.designs.znodes import PARTITIONS_REASSIGNED, partition_name
+from regent.zk.client.operations import Create
 from tests.designs.design_world import DESIGNS, DesignWorld
 
 PARTITIONS = [TopicPartition("payments", partition) for partition in range(6)]
@@ -64,6 +66,19 @@ def test_a_broker_that_comes_back_follows_and_is_in_sync_again(world: DesignWorl
     assert world.leader(PARTITIONS[0]) == leader
     assert world.committed(0, PARTITIONS[0]) == ["a"]
     assert set(world.isr(PARTITIONS[0])) == {0, 1, 2}
+
+
+def test_in_v2_a_leader_whose_partition_moves_away_leaves_the_lock_to_others():
+    world = DesignWorld("v2", seed=1, count=4)
+    world.create(PARTITIONS[0], (0, 1, 2))
+    request = f"{PARTITIONS_REASSIGNED}/{partition_name(PARTITIONS[0])}"
+    world.admin.multi([Create(request, b"1,3")])
+    world.time.run_for(5_000)
+    assert world.leader(PARTITIONS[0]) == 1
+    outcome = world.produce(1, PARTITIONS[0], "a")
+    world.time.run_for(5_000)
+    assert outcome == [True]
+    assert set(world.isr(PARTITIONS[0])) == {1, 3}
 
 
 def test_a_session_that_expires_costs_the_leadership_and_nothing_else(world: DesignWorld):
