@@ -2,7 +2,8 @@
 
 A command takes six operations: the sender lists the queue, to see whether it is full, and creates a
 node; the watch of the receiver fires; the receiver lists the queue, reads the node, handles the
-command and deletes the node. So a command is handled again when the receiver dies in between.
+command and deletes the node. The deletion fires the watch once more, and the receiver lists the
+queue. A command is handled again when the receiver dies before the deletion.
 """
 
 from __future__ import annotations

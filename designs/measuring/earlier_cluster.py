@@ -160,23 +160,26 @@ class EarlierCluster:
 
         The followers stand still while the leader gets a record, so that it waits for them. Then
         the leader stands still until another one leads, and a second record waits in its socket:
-        nobody else can have that one. Every broker notes when its replicas began and ceased to
-        believe that they lead.
+        nobody else can have that one. It reads it before ZooKeeper can tell that its session is
+        over. Every broker notes when its replicas began and ceased to believe that they lead.
         """
         former = self.leader_of(0)
         others = [broker_id for broker_id in self._replicas[0] if broker_id != former]
         append = AppendRecordsRequest(_FIRST, ("a record",))
-        with ExitStack() as standing_still:
+        with ExitStack() as leader_held, ExitStack() as zookeeper_held:
             with held([self.pid(broker_id) for broker_id in others]):
                 self._actors[former].tell(append)
-                self._await(lambda: self._belief(former).log_end_offset > 0, "no record came")
-                standing_still.enter_context(held([self.pid(former)]))
+                self._await(lambda: self._belief(former).log_end_offset == 1, "no record came")
+                leader_held.enter_context(held([self.pid(former)]))
                 self._actors[former].tell(append)
             self._await(
                 lambda: any(self._belief(b).role is ReplicaRole.LEADER for b in others),
                 "no other replica leads",
             )
+            zookeeper_held.enter_context(held([self.zookeeper.pid]))
             continued_ms = monotonic_ms()
+            leader_held.close()
+            self._await(lambda: self._belief(former).log_end_offset == 2, "no record came")
         self._await(lambda: self._has_decided(former), "the former leader goes on to lead")
         answers = [self._describe(broker_id) for broker_id in self._replicas[0]]
         leaders = sum(_leads_at(continued_ms, answer) for answer in answers)
