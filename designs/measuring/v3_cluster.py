@@ -173,7 +173,7 @@ class V3Cluster:
     def state_change_cost(self) -> StateChangeCost | None:
         """See ``MeasuredCluster``: what a follower hears when its leader dies."""
         dead, controller = self.leader_of(0), self.controller()
-        told = [broker_id for broker_id in self._survivors([dead]) if broker_id != controller]
+        told = [b for b in self._replicas[0] if b not in (dead, controller)]
         if not told:
             return None
         words, session = FourLetterWords(self.zookeeper.port), self._sessions[told[0]]
