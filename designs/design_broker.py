@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -10,6 +11,7 @@ from typing import Any, Final
 
 from pykka import ActorDeadError, ActorRef
 
+from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, TopicPartition
 from regent.designs.design_replica import LockOf, PeerRestarted, Surroundings
 from regent.designs.leader_lock import NameLock
@@ -39,6 +41,8 @@ from regent.designs.znodes import (
     replicas_path,
     topic_path,
 )
+
+logger = logging.getLogger(__name__)
 
 REGISTER_AGAIN_MS: Final = 200
 QUEUE_FULL_WAIT_MS: Final = 100
@@ -127,12 +131,19 @@ class DesignBroker(PooledActor):
 
     def _start_assigned(self, topic: str, partitions: Iterable[str]) -> None:
         """Start those of these partitions that have a replica on this broker."""
-        for partition in partitions:
-            topic_partition = TopicPartition(topic, int(partition))
-            if topic_partition not in self._around.replicas:
-                znode = self._zookeeper.get(replicas_path(topic_partition))
-                if znode is not None and self._around.broker_id in decode_ids(znode.data):
-                    self._start_replica(topic_partition)
+        for number in sorted(int(name) for name in partitions if name.isdecimal()):
+            topic_partition = TopicPartition(topic, number)
+            if topic_partition not in self._around.replicas and self._has_replica(topic_partition):
+                self._start_replica(topic_partition)
+
+    def _has_replica(self, topic_partition: TopicPartition) -> bool:
+        path = replicas_path(topic_partition)
+        znode = self._zookeeper.get(path)
+        try:
+            return znode is not None and self._around.broker_id in decode_ids(znode.data)
+        except BadDataError as error:
+            logger.warning("%s is not started: %s: %s", topic_partition, path, error)
+            return False
 
 
 class BrokerV1(DesignBroker):
@@ -159,7 +170,7 @@ class BrokerV1(DesignBroker):
         else:
             topic = path.rpartition("/")[2]
             self._forget_all_but(topic, names)
-            self._start_assigned(topic, sorted(names, key=int))
+            self._start_assigned(topic, names)
 
     def _forget_all_but(self, topic: str, partitions: frozenset[str]) -> None:
         """Forget replicas of partitions that are gone; they notice it themselves."""
@@ -194,7 +205,10 @@ class BrokerV2(DesignBroker):
         elif path == PARTITIONS_ADD:
             new, self._seen = names - self._seen, names
             for name in sorted(new):
-                self._add_partition(name)
+                try:
+                    self._add_partition(name)
+                except BadDataError as error:
+                    logger.warning("%s/%s is ignored, delete it: %s", path, name, error)
         else:  # another broker may be the first live one now
             self._seen = frozenset()
             listed = self._zookeeper.listen_to_children(PARTITIONS_ADD, self.actor_ref)
@@ -217,13 +231,12 @@ class BrokerV2(DesignBroker):
 
     def _add_partition(self, name: str) -> None:
         """Create a partition, if this broker is the first live one of its replicas."""
-        path = f"{PARTITIONS_ADD}/{name}"
+        path, topic_partition = f"{PARTITIONS_ADD}/{name}", partition_of(name)
         znode = self._zookeeper.get(path)
         replicas = () if znode is None else decode_ids(znode.data)
         alive = self._zookeeper.children(BROKER_IDS) if replicas else []
         if next((b for b in replicas if str(b) in alive), None) != self._around.broker_id:
             return
-        topic_partition = partition_of(name)
         self._zookeeper.create(topic_path(topic_partition.topic))
         self._zookeeper.create(partition_path(topic_partition))
         self._zookeeper.create(leader_and_isr_path(topic_partition), StoredLeadership().encode())

@@ -8,6 +8,7 @@ queue. A command is handled again when the receiver dies before the deletion.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -16,6 +17,8 @@ from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, TopicPartition
 from regent.designs.watched_zookeeper import WatchedZooKeeper
 from regent.designs.znodes import state_path
+
+logger = logging.getLogger(__name__)
 
 MAX_QUEUED: Final = 1_000
 """How many commands may wait for a broker (``state.change.queue.size``)."""
@@ -59,7 +62,6 @@ class StateChangeQueue:
 
     def __init__(self, zookeeper: WatchedZooKeeper, broker_id: BrokerId) -> None:
         self.path = state_path(broker_id)
-        self.handled = 0
         self._zookeeper = zookeeper
         self._latest = ""
 
@@ -77,7 +79,12 @@ class StateChangeQueue:
             self._latest = name
             path = f"{self.path}/{name}"
             znode = self._zookeeper.get(path)
-            if znode is not None:
-                apply(StateChange.decode(znode.data))
-                self._zookeeper.delete(path)
-                self.handled += 1
+            if znode is None:
+                continue
+            try:
+                change = StateChange.decode(znode.data)
+            except BadDataError as error:
+                logger.warning("%s is dropped: %s", path, error)
+            else:
+                apply(change)
+            self._zookeeper.delete(path)

@@ -131,3 +131,20 @@ def test_a_broker_that_died_forgets_what_it_had_not_written_to_its_disk(world: D
     world.start(1)
     world.time.run_for(100)
     assert world.records(1, PARTITIONS[0]) == world.committed(1, PARTITIONS[0]) == ["a"]
+
+
+def test_bad_names_and_commands_are_dropped_with_one_line_each(caplog: pytest.LogCaptureFixture):
+    world = DesignWorld("v2", seed=1)
+    world.time.run_for(100)
+    world.server.put("/admin/partitions_add/nonsense", b"0,1,2")
+    world.server.put("/admin/partitions_add/ids-0", b"zero")
+    world.server.put("/brokers/state/0/command-", b"dance;payments;0;1", is_sequential=True)
+    world.create(PARTITIONS[0], replicas_of(PARTITIONS[0]))
+    assert world.leader(PARTITIONS[0]) == 0
+    lines = {record.message for record in caplog.records if record.levelname == "WARNING"}
+    assert lines == {
+        "/admin/partitions_add/nonsense is ignored, delete it: not the name of a partition:"
+        " 'nonsense'",
+        "/admin/partitions_add/ids-0 is ignored, delete it: not a list of broker ids: b'zero'",
+        "/brokers/state/0/command-0000000000 is dropped: not a state change: b'dance;payments;0;1'",
+    }
