@@ -26,7 +26,12 @@ from regent.designs.measuring.comparison import (
 )
 from regent.designs.measuring.page import comparison_page
 from regent.designs.measuring.registry import DESIGNS
-from regent.designs.measuring.tables import MeasureTable, comparison_tables, growth_table
+from regent.designs.measuring.tables import (
+    MeasureTable,
+    claims_table,
+    comparison_tables,
+    growth_table,
+)
 from regent.designs.votes.comparison import MAX_FAILURES, VotesComparison, compare_votes
 from regent.designs.votes.page import add_votes
 from regent.designs.votes.table import votes_table
@@ -148,9 +153,10 @@ def _print(comparison: DesignComparison) -> None:
         _print_table(table)
     if comparison.setting.growth:
         _print_table(growth_table(comparison))
-    for claim in check_claims(comparison):
-        borne_out = {True: "yes", False: "no", None: "not measured"}[claim.is_borne_out]
-        print_facts([("Claim", claim.claim), ("Numbers", claim.numbers), ("Borne out", borne_out)])
+    claims = claims_table(comparison)
+    names = [name.capitalize() for name in claims.columns]
+    for row in claims.rows:
+        print_facts(list(zip(names, row, strict=True)))
 
 
 def _print_table(table: MeasureTable) -> None:

@@ -19,6 +19,7 @@ from regent.designs.memory_log import MemoryLog
 from regent.designs.pooled_actor import PooledActor
 from regent.designs.state_change_queue import (
     ADMIN_EPOCH,
+    QUEUE_FULL_WAIT_MS,
     StateChange,
     StateChangeCommand,
     StateChangeQueue,
@@ -45,7 +46,6 @@ from regent.designs.znodes import (
 logger = logging.getLogger(__name__)
 
 REGISTER_AGAIN_MS: Final = 200
-QUEUE_FULL_WAIT_MS: Final = 100
 CHECKPOINT_MS: Final = 5_000
 
 

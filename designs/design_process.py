@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,6 +18,7 @@ from regent.actors.scheduler import Scheduler
 from regent.actors.timer import monotonic_ms
 from regent.cluster.guardian import Guardian
 from regent.config.command_line import COMMAND
+from regent.config.threads import NamedThread, named_executor
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.designs import (
@@ -99,7 +98,7 @@ class DesignProcess:
         self._guardian = Guardian(COMMAND, options.zookeeper)
         self._guardian.start()
         self._context = new_context()
-        self._pool = ThreadPoolExecutor(THREADS, "actors")
+        self._pool = named_executor(THREADS, "actors")
         self._timers = _Timers()
         self._server = ControlServer(
             self._context, "tcp://127.0.0.1:0", self._dispatch, name="requests"
@@ -237,7 +236,7 @@ def run(
     """Run a broker until SIGTERM, or until the process at the other end of the pipe has ended."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     if death_pipe is not None:
-        threading.Thread(target=_await_death, args=(death_pipe,), daemon=True).start()
+        NamedThread(_await_death, "death-pipe", (death_pipe,)).start()
     process = DesignProcess(options)
     announce(process.endpoint)
     signal.sigwait(_STOP_SIGNALS)

@@ -57,11 +57,8 @@ class LeaderLock(Protocol):
         ...
 
 
-class NameLock:
-    """``path`` is the lock: ephemeral, with the id of the leader."""
-
-    is_queued = False
-    tells_everybody = True
+class _LockNode:
+    """The node of a lock, and the replica that wants it."""
 
     def __init__(
         self,
@@ -74,7 +71,18 @@ class NameLock:
         self._path = path
         self._broker_id = broker_id
         self._listener = listener
-        self.paths = (path,)
+
+
+class NameLock(_LockNode):
+    """``path`` is the lock: ephemeral, with the id of the leader."""
+
+    is_queued = False
+    tells_everybody = True
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """See ``LeaderLock.paths``."""
+        return (self._path,)
 
     def watch(self) -> BrokerId | None:
         """See ``LeaderLock.watch``."""
@@ -98,24 +106,12 @@ class NameLock:
             self._zookeeper.delete(self._path)
 
 
-class SequentialLock:
+class SequentialLock(_LockNode):
     """The children of ``path`` are the queue of candidates: ephemeral, numbered, with their ids."""
 
     tells_everybody = False
-
-    def __init__(
-        self,
-        zookeeper: WatchedZooKeeper,
-        path: str,
-        broker_id: BrokerId,
-        listener: ActorRef[Any],
-    ) -> None:
-        self._zookeeper = zookeeper
-        self._path = path
-        self._broker_id = broker_id
-        self._listener = listener
-        self._own: str | None = None
-        self._predecessor: str | None = None
+    _own: str | None = None  # the names of two candidates
+    _predecessor: str | None = None
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from regent.config.threads import NamedThread
 from regent.core.model import BrokerId
 from regent.core.protocol.designs import (
     DeliverMailRequest,
@@ -114,7 +115,7 @@ class _Postman:
         self._is_closed = False
         self._peer: RemoteActorRef | None = None
         self._incarnation: int | None = None
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = NamedThread(self._run, name)
         self._thread.start()
 
     def take(self, message: ReplicaMail) -> None:

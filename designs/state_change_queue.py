@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 MAX_QUEUED: Final = 1_000
 """How many commands may wait for a broker (``state.change.queue.size``)."""
 
+QUEUE_FULL_WAIT_MS: Final = 100
+"""The pause before a sender tries a full queue again."""
+
 ADMIN_EPOCH: Final = -1
 """The epoch of a command that no leader sent."""
 

@@ -69,6 +69,6 @@ class ReplicaV1(DesignReplica):
         return isr
 
     def _write_isr(self, isr: tuple[BrokerId, ...]) -> bool:
-        """Write the in-sync replicas, whoever leads by now: there is nothing to compare with."""
+        """Write the in-sync replicas, also if another replica leads by now: nothing is compared."""
         self._zookeeper.set(isr_path(self._topic_partition), encode_ids(isr))
         return True

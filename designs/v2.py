@@ -14,7 +14,12 @@ from regent.core.model import BrokerId
 from regent.core.protocol.designs import ReplicaRole
 from regent.designs.commit_thread import ReplicasChanged
 from regent.designs.design_replica import DesignReplica
-from regent.designs.state_change_queue import StateChange, StateChangeCommand, StateChangeQueue
+from regent.designs.state_change_queue import (
+    QUEUE_FULL_WAIT_MS,
+    StateChange,
+    StateChangeCommand,
+    StateChangeQueue,
+)
 from regent.designs.watched_zookeeper import ChildrenChanged
 from regent.designs.znodes import (
     PARTITIONS_REASSIGNED,
@@ -29,7 +34,6 @@ from regent.designs.znodes import (
 )
 from regent.zk.client.operations import ANY_VERSION
 
-_QUEUE_FULL_WAIT_MS: Final = 100
 _LEADER_LISTENS_TO: Final = (PARTITIONS_REASSIGNED, PARTITIONS_REMOVE)
 
 
@@ -145,4 +149,4 @@ class ReplicaV2(DesignReplica):
         """Queue a command for a broker; when its queue is full, a little later."""
         change = StateChange(command, self._topic_partition, self._epoch)
         if not StateChangeQueue(self._zookeeper, broker_id).put(change):
-            self._later(_QUEUE_FULL_WAIT_MS, lambda: self._command(broker_id, command))
+            self._later(QUEUE_FULL_WAIT_MS, lambda: self._command(broker_id, command))

@@ -16,6 +16,7 @@ from regent.actors.timer import monotonic_ms
 from regent.cluster.child_process import ChildProcess, DeathPipe
 from regent.config.command_line import COMMAND
 from regent.core.model import BrokerId, TopicPartition
+from regent.core.placement.replica_placer import place_ring
 from regent.core.protocol.designs import (
     AppendRecordsRequest,
     Belief,
@@ -25,7 +26,9 @@ from regent.core.protocol.designs import (
 )
 from regent.designs.measuring.held_processes import held
 from regent.designs.measuring.measured_cluster import (
+    REPLICATION_FACTOR,
     SESSION_TIMEOUT_MS,
+    TOPIC,
     Believers,
     BrokerCounts,
     LeaderTimes,
@@ -60,9 +63,7 @@ from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 KEEP_IN_SYNC_MS: Final = 2_000
 """Shorter than the pause of a leader in ``believers``; Kafka's 30 s need a longer one."""
 
-_TOPIC: Final = "measured"
-_FIRST: Final = TopicPartition(_TOPIC, 0)
-_REPLICATION_FACTOR: Final = 3
+_FIRST: Final = TopicPartition(TOPIC, 0)
 _PARTITIONS_AT_ONCE: Final = 500
 _COMMANDS: Final = 10
 _START_TIMEOUT_S: Final = 30.0
@@ -104,11 +105,8 @@ class EarlierCluster:
 
     def create_partitions(self, count: int) -> None:
         """See ``MeasuredCluster``; a broker knows the leaders of its own replicas only."""
-        factor = min(_REPLICATION_FACTOR, len(self.brokers))
-        self._replicas = [
-            tuple((number + k) % len(self.brokers) for k in range(factor))
-            for number in range(count)
-        ]
+        factor = min(REPLICATION_FACTOR, len(self.brokers))
+        self._replicas = [place_ring(self.brokers, number, factor) for number in range(count)]
         with self._session() as session:
             while len(session.children(BROKER_IDS) or ()) < len(self.brokers):
                 time.sleep(_POLL_S)
@@ -280,11 +278,11 @@ class EarlierCluster:
 
     def _write_partitions(self, session: ZooKeeperClient) -> None:
         """Write the partitions as an administrator did it in v1."""
-        session.multi([Create(topic_path(_TOPIC))])
+        session.multi([Create(topic_path(TOPIC))])
         for first in range(0, len(self._replicas), _PARTITIONS_AT_ONCE):
             writes: list[Operation] = []
             for number in range(first, min(first + _PARTITIONS_AT_ONCE, len(self._replicas))):
-                topic_partition = TopicPartition(_TOPIC, number)
+                topic_partition = TopicPartition(TOPIC, number)
                 ids = encode_ids(self._replicas[number])
                 writes += [
                     Create(partition_path(topic_partition)),
@@ -300,7 +298,7 @@ class EarlierCluster:
         for first in range(0, len(self._replicas), _PARTITIONS_AT_ONCE):
             writes = [
                 Create(
-                    f"{PARTITIONS_ADD}/{partition_name(TopicPartition(_TOPIC, number))}",
+                    f"{PARTITIONS_ADD}/{partition_name(TopicPartition(TOPIC, number))}",
                     encode_ids(self._replicas[number]),
                 )
                 for number in range(first, min(first + _PARTITIONS_AT_ONCE, len(self._replicas)))

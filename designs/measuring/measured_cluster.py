@@ -11,6 +11,10 @@ from regent.core.errors import RegentError
 from regent.core.model import BrokerId
 from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
+TOPIC: Final = "measured"
+REPLICATION_FACTOR: Final = 3
+"""Of the topic, if there are so many brokers."""
+
 SESSION_TIMEOUT_MS: Final = 6_000
 """Of brokers. A guardian ends the session of a dead broker at once; a pause shall not end one."""
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from regent.config.addresses import tcp_endpoint
 from regent.core.model import NO_LEADER, BrokerId, ReplicaAssignment
+from regent.core.placement.replica_placer import place_ring
 from regent.core.protocol.broker import (
     DescribeMetadataRequest,
     DescribeMetadataResponse,
@@ -21,7 +22,9 @@ from regent.designs.measuring.four_letter_words import FourLetterWords
 from regent.designs.measuring.held_processes import held
 from regent.designs.measuring.kafka_questions import KafkaQuestions
 from regent.designs.measuring.measured_cluster import (
+    REPLICATION_FACTOR,
     SESSION_TIMEOUT_MS,
+    TOPIC,
     Believers,
     BrokerCounts,
     LeaderTimes,
@@ -42,8 +45,6 @@ from regent.zk.codecs.znodes import (
 )
 from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
-_TOPIC: Final = "measured"
-_REPLICATION_FACTOR: Final = 3
 _TIMEOUT_S: Final = 600.0
 _LOG_POLL_S: Final = 0.005
 _METRIC: Final = "regent_control_requests_total"
@@ -94,13 +95,11 @@ class V3Cluster:
         ring = sorted(
             self.brokers, key=lambda broker_id: (broker_id - controller - 1) % len(self.brokers)
         )
-        factor = min(_REPLICATION_FACTOR, len(ring))
-        self._replicas = [
-            tuple(ring[(number + k) % len(ring)] for k in range(factor)) for number in range(count)
-        ]
+        factor = min(REPLICATION_FACTOR, len(ring))
+        self._replicas = [place_ring(ring, number, factor) for number in range(count)]
         assignments = {number: ReplicaAssignment(r) for number, r in enumerate(self._replicas)}
         data = TopicZNode.encode(encode_topic_id(os.urandom(16)), assignments)
-        self._regent.zookeeper.multi([Create(TopicZNode.path(_TOPIC), data)])
+        self._regent.zookeeper.multi([Create(TopicZNode.path(TOPIC), data)])
         self._await_metadata(self.brokers, lambda rows: self._are_led(rows, ()))
         for broker_id in self.brokers:
             registration = self._regent.zookeeper.get(BrokerIdZNode.path(broker_id))
@@ -154,7 +153,7 @@ class V3Cluster:
         """
         former = self.leader_of(0)
         others = self._survivors([former])
-        with closing(KafkaQuestions(*self._addresses[former], _TOPIC)) as questions:
+        with closing(KafkaQuestions(*self._addresses[former], TOPIC)) as questions:
             with ExitStack() as standing_still:
                 with held([self.pid(broker_id) for broker_id in others]):
                     questions.produce()
@@ -194,7 +193,7 @@ class V3Cluster:
         self._regent.close()
 
     def _leaders_known_to(self, broker_id: BrokerId) -> dict[int, BrokerId]:
-        rows = self._ask(broker_id, (_TOPIC,)).partitions
+        rows = self._ask(broker_id, (TOPIC,)).partitions
         return {row.partition: row.leader for row in rows}
 
     def _requests(self, broker_id: BrokerId, request: str = "") -> int:
@@ -204,10 +203,10 @@ class V3Cluster:
 
     def _log_end_offset(self, broker_id: BrokerId) -> float:
         metrics = self._regent.metrics(broker_id)
-        return metrics[f'kafka_log_log_logendoffset{{topic="{_TOPIC}",partition="0"}}']
+        return metrics[f'kafka_log_log_logendoffset{{topic="{TOPIC}",partition="0"}}']
 
     def _leads(self, broker_id: BrokerId) -> bool:
-        with closing(KafkaQuestions(*self._addresses[broker_id], _TOPIC)) as questions:
+        with closing(KafkaQuestions(*self._addresses[broker_id], TOPIC)) as questions:
             questions.ask_whether_it_leads()
             return questions.is_answered_without_error()
 
@@ -255,7 +254,7 @@ class V3Cluster:
         deadline = time.monotonic() + _TIMEOUT_S
         for broker_id in broker_ids:
             asked = time.monotonic()
-            while not is_reached(self._ask(broker_id, (_TOPIC,)).partitions):
+            while not is_reached(self._ask(broker_id, (TOPIC,)).partitions):
                 if time.monotonic() > deadline:
                     raise MeasuringError(f"broker {broker_id} does not know every leader")
                 time.sleep(max(_LOG_POLL_S, time.monotonic() - asked))
