@@ -5,6 +5,7 @@ Each is a function that breaks one rule while the returned context lasts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
@@ -56,3 +57,8 @@ def lost_deletions_repeated_last() -> Any:
         self._deletions.repeat(broker_id)
 
     return patch.object(BrokerChanges, "send_complete_state", and_repeat)
+
+
+SEARCH_FROM: dict[Callable[[], Any], int] = {
+    requests_of_any_size: 20,
+}

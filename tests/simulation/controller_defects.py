@@ -368,10 +368,14 @@ def dropped_events_without_a_new_term() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    waiting_shutdowns_not_answered: 355,
-    watches_armed_after_the_read: 281,
+    waiting_shutdowns_not_answered: 404,
+    watches_armed_after_the_read: 534,
     epoch_read_after_waking: 70,
     dropped_events_without_a_new_term: 72,
     shutdowns_answered_at_once: 95,
-    stale_answers_accepted: 50,
+    stale_answers_accepted: 199,
+    any_replica_may_join_the_isr: 33,
+    failed_deletions_count_as_done: 18,
+    topic_ids_ignored: 23,
+    one_part_taken_for_the_full_request: 19,
 }

@@ -172,4 +172,11 @@ SEARCH_FROM: dict[Callable[[], Any], int] = {
     unreadable_logs_taken_for_deleted: 180,
     damaged_replicas_not_deleted: 2835,
     last_copies_go_out_of_service: 86,
+    damaged_records_skipped: 63,
+    logs_replaced_in_the_same_epoch: 27,
+    replaceable_logs_not_notified: 23,
+    offline_replicas_never_asked: 25,
+    stopped_replicas_started_by_notifications: 18,
+    returned_replicas_stay_offline: 18,
+    no_new_epoch_for_returned_replicas: 18,
 }

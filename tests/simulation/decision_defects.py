@@ -318,4 +318,11 @@ def late_copies_applied() -> Any:
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     state_that_exists_is_a_failure: 215,
     deposed_controllers_stop_replicas: 200,
+    refused_proposals_written: 33,
+    members_of_any_broker_epoch: 41,
+    proposals_of_any_broker: 41,
+    no_new_epoch_before_replicas_are_removed: 18,
+    answers_of_former_broker_epochs_count: 294,
+    leaving_brokers_get_no_requests: 56,
+    deletions_forgotten_at_failover: 37,
 }

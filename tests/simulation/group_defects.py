@@ -191,7 +191,7 @@ SEARCH_FROM: dict[Callable[[], Any], int] = {
     commits_answered_before_they_are_stored: 2,
     commits_counted_before_they_are_stored: 297,
     assignments_stored_again: 495,
-    loaded_to_the_high_watermark: 60,
+    loaded_to_the_high_watermark: 93,
     leaderships_not_reported: 2,
     ends_of_leaderships_not_reported: 63,
     unread_partitions_given_up: 1_860,

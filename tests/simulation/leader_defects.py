@@ -122,4 +122,5 @@ def any_recovery_state_accepted() -> Any:
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     fetches_of_former_broker_epochs_count: 272,
     any_recovery_state_accepted: 139,
+    watermarks_stay_beyond_truncated_logs: 30,
 }

@@ -149,9 +149,11 @@ def registrations_made_again_without_suspects() -> Any:
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     terms_unchecked: 830,
     contested_topics_left_out: 6_009_910,
-    undecodable_registrations_stay: 670,
+    undecodable_registrations_stay: 704,
     registrations_made_again_without_suspects: 2310,
     older_data_are_accepted: 452,
-    registrations_deleted_for_good: 100,
+    registrations_deleted_for_good: 124,
     controller_epochs_forgotten: 90,
+    refused_epochs_kept: 25,
+    epochs_shared_by_controllers: 25,
 }

@@ -24,7 +24,7 @@ def test_each_measure_is_a_row_and_each_design_a_column():
     assert ("watches", 300, 20) in rest.rows
     assert ("replicas that say they lead", 2, 2) in others.rows
     assert ("acknowledged by the former leader alone", True, False) in others.rows
-    assert ("a state change: ZooKeeper operations", None, 0) in others.rows
+    assert ("one command: ZooKeeper operations", None, 0) in others.rows
 
 
 def test_growth_has_a_row_for_each_size_of_each_design():
