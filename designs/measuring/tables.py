@@ -60,10 +60,10 @@ _OTHERS: Final[dict[str, Callable[[DesignResult], object]]] = {
     "acknowledged by the former leader alone": lambda r: (
         r.believers and r.believers.has_acknowledged
     ),
-    "a state change: ZooKeeper operations": lambda r: (
+    "one command: ZooKeeper operations": lambda r: (
         None if r.state_change is None else r.state_change.zookeeper_operations
     ),
-    "a state change: requests": lambda r: r.state_change and r.state_change.requests,
+    "one command: requests": lambda r: r.state_change and r.state_change.requests,
 }
 
 

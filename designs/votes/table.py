@@ -24,7 +24,7 @@ def _answers(row: SchemeRow, comparison: VotesComparison) -> dict[str, str]:
     slow = f"one {comparison.times.slow_factor:g} times slower"
     stalled_again = "-" if row.stall_wait_ms.computed is None else None
     return {
-        "replicas: copies on disk, and sent": str(scheme.replicas),
+        "replicas: copies, on disk and sent": str(scheme.replicas),
         "acknowledgements of a commit": str(scheme.acknowledgements),
         "leader elected by": "-" if not scheme.has_leader else str(scheme.elected_by),
         "replicas that a vote or a read asks": str(scheme.quorum),
