@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Collection, Iterable
-from contextlib import ExitStack, closing, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from pathlib import Path
 from typing import Final
 
@@ -147,26 +147,34 @@ class V3Cluster:
         """See ``MeasuredCluster``.
 
         The followers stand still while the leader gets a record, so that it waits for them. Then
-        the leader stands still until another one leads. Meanwhile a Kafka client asks whether it
-        leads and sends another record, and both wait in its socket. The followers may have got the
-        first record in the answer to a fetch that waited: then it may be acknowledged.
+        the leader stands still until another one says that it leads. Meanwhile Kafka clients ask
+        whether it leads and send another record, which waits in its socket. The others stand still
+        again until it has answered, so that nobody can tell it of the new leader before. The
+        followers may have got the first record in the answer to a fetch that waited: then it may be
+        acknowledged.
         """
         former = self.leader_of(0)
         others = self._survivors([former])
-        with closing(KafkaQuestions(*self._addresses[former], TOPIC)) as questions:
-            with ExitStack() as standing_still:
-                with held([self.pid(broker_id) for broker_id in others]):
-                    questions.produce()
-                    eventually(lambda: self._log_end_offset(former) == 1, "a record has come")
-                    standing_still.enter_context(held([self.pid(former)]))
-                self.await_leaders([former], time.monotonic())
-                questions.ask_whether_it_leads()
-                questions.produce()
-                leaders = sum(map(self._leads, others))
-                kept = self._log_end_offset(self._leaders_known_to(others[0])[0])
-            has_first = questions.is_answered_without_error()
-            leaders += questions.is_answered_without_error()
-            has_second = questions.is_answered_without_error()
+        other_pids = [self.pid(broker_id) for broker_id in others]
+        with ExitStack() as stack:
+            producer = stack.enter_context(self._client_of(former))
+            former_held = stack.enter_context(ExitStack())
+            with held(other_pids):
+                producer.produce()
+                eventually(lambda: self._log_end_offset(former) == 1, "a record has come")
+                former_held.enter_context(held([self.pid(former)]))
+            self.await_leaders([former], time.monotonic())
+            eventually(lambda: any(map(self._leads, others)), "another replica says that it leads")
+            kept = self._log_end_offset(self._leaders_known_to(others[0])[0])
+            asker = stack.enter_context(self._client_of(former))
+            asker.ask_whether_it_leads()
+            producer.produce()
+            leaders = sum(map(self._leads, others))
+            with held(other_pids):
+                former_held.close()
+                leaders += asker.is_answered_without_error()
+            has_first = producer.is_answered_without_error()
+            has_second = producer.is_answered_without_error()
         return Believers(leaders, (has_first and kept < 1) or (has_second and kept < 2))
 
     def state_change_cost(self) -> StateChangeCost | None:
@@ -206,9 +214,16 @@ class V3Cluster:
         return metrics[f'kafka_log_log_logendoffset{{topic="{TOPIC}",partition="0"}}']
 
     def _leads(self, broker_id: BrokerId) -> bool:
-        with closing(KafkaQuestions(*self._addresses[broker_id], TOPIC)) as questions:
-            questions.ask_whether_it_leads()
-            return questions.is_answered_without_error()
+        """Whether a broker tells a client the end of partition 0.
+
+        A new leader does not until it knows how much of it is committed (KIP-207).
+        """
+        with self._client_of(broker_id) as client:
+            client.ask_whether_it_leads()
+            return client.is_answered_without_error()
+
+    def _client_of(self, broker_id: BrokerId) -> AbstractContextManager[KafkaQuestions]:
+        return closing(KafkaQuestions(*self._addresses[broker_id], TOPIC))
 
     def _survivors(self, dead: Collection[BrokerId]) -> list[BrokerId]:
         return [broker_id for broker_id in self.brokers if broker_id not in dead]
