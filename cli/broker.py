@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import click
 from regent.broker.broker_process import BrokerOptions, BrokerProcess
 from regent.cli.local_brokers import bring_back, print_started
 from regent.cli.output import note
+from regent.cluster.child_process import when_parent_ends
 from regent.cluster.guardian import watch_over
 from regent.cluster.supervisor_socket import start_command
 from regent.config.cluster_location import CLUSTER_FILE
@@ -150,7 +152,7 @@ def _run(options: BrokerOptions, settings: Settings, death_pipe_fd: int | None) 
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     NamedThread(_await_signals, "signals", (process,)).start()
     if death_pipe_fd is not None:
-        NamedThread(_await_death, "death-pipe", (death_pipe_fd, process)).start()
+        when_parent_ends(death_pipe_fd, partial(_stop_at_once, process))
     try:
         address = process.start()
         logger.info("broker %d serves on %s:%d", address["id"], address["host"], address["port"])
@@ -196,14 +198,12 @@ def _await_signals(process: BrokerProcess) -> None:
             os._exit(EXIT_INTERRUPTED)
 
 
-def _await_death(pipe: int, process: BrokerProcess) -> None:
-    """Stop without a controlled shutdown when the parent process has ended.
+def _stop_at_once(process: BrokerProcess) -> None:
+    """Stop without a controlled shutdown, because the parent process has ended.
 
     A start may wait long for ZooKeeper, which has often ended with the parent. So it is ended as it
     is; the guardian closes its session.
     """
-    while os.read(pipe, 4096):
-        pass
     if not process.is_serving:
         logger.warning("the parent process has ended before this broker served")
         os._exit(EXIT_INTERRUPTED)

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol
 
+from regent.config.threads import NamedThread
 from regent.core.errors import RegentError
 
 READY = b"ready: "
@@ -88,6 +89,17 @@ class DeathPipe:
         """Close both ends."""
         self._write_end.close()
         os.close(self.read_fd)
+
+
+def when_parent_ends(pipe: int, act: Callable[[], None]) -> None:
+    """In a child: call ``act`` on a thread of its own when the inherited pipe ends."""
+
+    def wait() -> None:
+        while os.read(pipe, _READ_BYTES):
+            pass
+        act()
+
+    NamedThread(wait, "death-pipe").start()
 
 
 class ChildProcess:

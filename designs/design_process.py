@@ -10,15 +10,17 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from pykka import ActorDeadError, ActorRef
 
 from regent.actors.scheduler import Scheduler
 from regent.actors.timer import monotonic_ms
+from regent.cluster.child_process import when_parent_ends
 from regent.cluster.guardian import Guardian
 from regent.config.command_line import COMMAND
-from regent.config.threads import NamedThread, named_executor
+from regent.config.threads import named_executor
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.designs import (
@@ -236,14 +238,8 @@ def run(
     """Run a broker until SIGTERM, or until the process at the other end of the pipe has ended."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     if death_pipe is not None:
-        NamedThread(_await_death, "death-pipe", (death_pipe,)).start()
+        when_parent_ends(death_pipe, partial(os.kill, os.getpid(), signal.SIGTERM))
     process = DesignProcess(options)
     announce(process.endpoint)
     signal.sigwait(_STOP_SIGNALS)
     process.close()
-
-
-def _await_death(pipe: int) -> None:
-    while os.read(pipe, 1):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)

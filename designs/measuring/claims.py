@@ -160,8 +160,8 @@ _CHECKS: Final = (
         lambda of: of["v3"] > 1,
     ),
     _Check(
-        "Split brain: a leader that lost its session in a pause acknowledges the record that it"
-        " had, although another one leads. With a controller and leader epochs it does not.",
+        "Split brain: a leader that lost its session in a pause acknowledges a record that nobody"
+        " else has, although another one leads. With a controller and leader epochs it does not.",
         "acknowledged",
         ("v1-name", "v3"),
         _is_brain_split,

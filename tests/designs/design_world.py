@@ -6,16 +6,15 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from pykka import ActorRef
 
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.designs import FetchRecords, RecordsFetched, ReplicaMail, ReplicaRole
 from regent.designs.commit_thread import InSyncLimits
-from regent.designs.design_broker import BrokerV1, BrokerV2
+from regent.designs.design_process import DESIGNS
 from regent.designs.design_replica import PeerRestarted, ProduceRecords, Surroundings
-from regent.designs.leader_lock import NameLock, SequentialLock
 from regent.designs.virtual_time import VirtualTime
 from regent.designs.watched_zookeeper import Counts, WatchedZooKeeper
 from regent.designs.znodes import (
@@ -38,52 +37,6 @@ from regent.zk.client.operations import Create, WatchEvent
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer, Hook
 
 MAX_NETWORK_DELAY_MS = 3
-
-
-class Design(Protocol):
-    """Starts a broker, and creates a partition."""
-
-    def broker(self, around: Surroundings) -> ActorRef[Any]: ...
-
-    def create(self, zookeeper: FakeZooKeeper, partition: TopicPartition, ids: bytes) -> None: ...
-
-
-class V1(Design):
-    """v1, with one of the two locks."""
-
-    def __init__(self, lock: type[NameLock] | type[SequentialLock]) -> None:
-        self._lock = lock
-
-    def broker(self, around: Surroundings) -> ActorRef[Any]:
-        return BrokerV1.start(around, b"", self._lock)
-
-    def create(self, zookeeper: FakeZooKeeper, partition: TopicPartition, ids: bytes) -> None:
-        zookeeper.multi([Create(topic_path(partition.topic))])
-        operations = [
-            Create(partition_path(partition)),
-            Create(replicas_path(partition), ids),
-            Create(isr_path(partition)),
-        ]
-        if self._lock is SequentialLock:
-            operations.append(Create(leader_path(partition)))
-        zookeeper.multi(operations)
-
-
-class V2(Design):
-    """v2."""
-
-    def broker(self, around: Surroundings) -> ActorRef[Any]:
-        return BrokerV2.start(around, b"")
-
-    def create(self, zookeeper: FakeZooKeeper, partition: TopicPartition, ids: bytes) -> None:
-        zookeeper.multi([Create(f"{PARTITIONS_ADD}/{partition_name(partition)}", ids)])
-
-
-DESIGNS: dict[str, Design] = {
-    "v1-name": V1(NameLock),
-    "v1-sequential": V1(SequentialLock),
-    "v2": V2(),
-}
 
 
 class BrokerProcess:
@@ -129,7 +82,7 @@ class DesignWorld:
         self.time = VirtualTime(seed)
         self.server = FakeZooKeeperServer(self.time.now_ms)
         self.admin = FakeZooKeeper(self.server)
-        self._design = DESIGNS[design]
+        self._design = design
         self._dice = random.Random(seed)
         self._limits = limits or InSyncLimits()
         self._processes: dict[BrokerId, BrokerProcess] = {}
@@ -161,7 +114,7 @@ class DesignWorld:
         if former is not None:
             around = replace(around, logs=former.logs)
         self._around[broker_id] = around
-        self._brokers[broker_id] = self._design.broker(around)
+        self._brokers[broker_id] = DESIGNS[self._design](around, b"")
         for other, broker in self._brokers.items():
             if other != broker_id and not self._processes[other].is_dead:
                 broker.tell(PeerRestarted(broker_id))
@@ -219,7 +172,20 @@ class DesignWorld:
 
     def create(self, topic_partition: TopicPartition, replicas: tuple[BrokerId, ...]) -> None:
         """Create a partition; run until it is led and everybody is in sync."""
-        self._design.create(self.admin, topic_partition, encode_ids(replicas))
+        ids = encode_ids(replicas)
+        if self._design == "v2":
+            path = f"{PARTITIONS_ADD}/{partition_name(topic_partition)}"
+            self.admin.multi([Create(path, ids)])
+        else:
+            self.admin.multi([Create(topic_path(topic_partition.topic))])
+            operations = [
+                Create(partition_path(topic_partition)),
+                Create(replicas_path(topic_partition), ids),
+                Create(isr_path(topic_partition)),
+            ]
+            if self._design == "v1-sequential":
+                operations.append(Create(leader_path(topic_partition)))
+            self.admin.multi(operations)
         self.time.run_for(2_000)
         assert set(self.isr(topic_partition)) == set(replicas)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from regent.core.model import TopicPartition
+from regent.designs.design_process import DESIGNS
 from regent.designs.znodes import PARTITIONS_REASSIGNED, partition_name
 from regent.zk.client.operations import Create
-from tests.designs.design_world import DESIGNS, DesignWorld
+from tests.designs.design_world import DesignWorld
 
 PARTITIONS = [TopicPartition("payments", partition) for partition in range(6)]
 

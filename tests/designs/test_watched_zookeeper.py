@@ -57,6 +57,17 @@ class Ensemble:
         heard: list[Any] = []
         return Hearing.start(self.time, heard), heard
 
+    def three_locks(
+        self, kind: type[NameLock] | type[SequentialLock], path: str
+    ) -> tuple[list[NameLock | SequentialLock], list[list[Any]]]:
+        """Return a lock of each of three clients, and what their listeners hear."""
+        listeners = [self.listener() for _ in range(3)]
+        locks = [
+            kind(self.client(), path, number, listener)
+            for number, (listener, _) in enumerate(listeners)
+        ]
+        return locks, [heard for _, heard in listeners]
+
     def run(self) -> None:
         """Deliver everything."""
         self.time.run_for(1)
@@ -151,32 +162,22 @@ def test_a_candidate_that_was_created_in_spite_of_a_lost_reply_is_used(ensemble:
 def test_a_sequential_lock_passes_to_the_next_candidate_and_wakes_only_that_one(
     ensemble: Ensemble,
 ):
-    listeners = [ensemble.listener() for _ in range(3)]
-    clients = [ensemble.client() for _ in range(3)]
-    locks = [
-        SequentialLock(client, "/a/b", number, listener)
-        for number, (client, (listener, _)) in enumerate(zip(clients, listeners, strict=True))
-    ]
+    locks, heard = ensemble.three_locks(SequentialLock, "/a/b")
     assert [lock.take() for lock in locks] == [True, False, False]
     assert [lock.leader() for lock in locks] == [0, 0, 0]
     locks[0].release()
     ensemble.run()
-    assert [len(heard) for _, heard in listeners] == [0, 1, 0]
+    assert [len(changes) for changes in heard] == [0, 1, 0]
     assert [lock.take() for lock in locks[1:]] == [True, False]
 
 
 def test_a_name_lock_wakes_all_when_it_is_free(ensemble: Ensemble):
-    listeners = [ensemble.listener() for _ in range(3)]
-    clients = [ensemble.client() for _ in range(3)]
-    locks = [
-        NameLock(client, "/a/lock", number, listener)
-        for number, (client, (listener, _)) in enumerate(zip(clients, listeners, strict=True))
-    ]
+    locks, heard = ensemble.three_locks(NameLock, "/a/lock")
     assert [lock.watch() for lock in locks] == [None, None, None]
     assert [lock.take() for lock in locks] == [True, False, False]
     ensemble.run()
-    for _, heard in listeners:
-        heard.clear()
+    for changes in heard:
+        changes.clear()
     locks[0].release()
     ensemble.run()
-    assert [len(heard) for _, heard in listeners] == [1, 1, 1]
+    assert [len(changes) for changes in heard] == [1, 1, 1]

@@ -56,7 +56,7 @@ SEARCH_FROM: dict[Defect, int] = {
     for module in _MODULES
     for defect, seed in getattr(module, "SEARCH_FROM", {}).items()
 }
-"""The first seed of the search for a rare defect; it only shortens the search."""
+"""The first seed of the search for a defect, if not 0; it only shortens the search."""
 
 RARE_DEFECTS: frozenset[Defect] = frozenset(
     {
