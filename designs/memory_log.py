@@ -42,8 +42,7 @@ class MemoryLog:
         self.checkpoint = self.high_watermark
 
     def recover(self) -> None:
-        """Start again from the checkpoint: drop what is behind it."""
-        del self.records[self.checkpoint :]
+        """Start again from the checkpoint. What is behind it stays, until the replica follows."""
         self.high_watermark = self.checkpoint
 
     def truncate_to_high_watermark(self) -> None:
