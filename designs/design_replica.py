@@ -110,6 +110,17 @@ class ProduceRecords(NamedTuple):
     acknowledge: Callable[[bool], None]
 
 
+class BegunLeadership(NamedTuple):
+    """What a new leader has stored: the in-sync replicas.
+
+    ``write_isr`` stores others in the same leadership, and returns False when that is refused. A
+    commit thread calls it, also when the leadership is over and the replica has begun another one.
+    """
+
+    isr: tuple[BrokerId, ...]
+    write_isr: Callable[[tuple[BrokerId, ...]], bool]
+
+
 class _Later(NamedTuple):
     turn: int
     act: Callable[[], None]
@@ -154,15 +165,8 @@ class DesignReplica(PooledActor):
         """Read the in-sync replicas; empty when nobody has led yet."""
 
     @abstractmethod
-    def _begin_leadership(self) -> tuple[BrokerId, ...] | None:
-        """Store that this replica leads; return the in-sync replicas, None when refused."""
-
-    @abstractmethod
-    def _write_isr(self, isr: tuple[BrokerId, ...]) -> bool:
-        """Store the in-sync replicas of this leadership; False when refused.
-
-        The commit thread calls it.
-        """
+    def _begin_leadership(self) -> BegunLeadership | None:
+        """Store that this replica leads; None when that is refused."""
 
     def _on_isr(self, isr: tuple[BrokerId, ...]) -> None:
         """The in-sync replicas are these now."""
@@ -243,16 +247,16 @@ class DesignReplica(PooledActor):
         if not self._lock.take():
             self._follow(self._lock.leader())
             return
-        isr = self._begin_leadership()
-        if isr is None:
+        leadership = self._begin_leadership()
+        if leadership is None:
             self._lock.release()
             self._ask_again()
         else:
-            self._lead(isr)
+            self._lead(leadership)
 
     # --- leading ---
 
-    def _lead(self, isr: tuple[BrokerId, ...]) -> None:
+    def _lead(self, leadership: BegunLeadership) -> None:
         me = self._around.broker_id
         self._become(ReplicaRole.LEADER, me)
         self._retry_ms = RETRY_MS
@@ -260,11 +264,11 @@ class DesignReplica(PooledActor):
             self._around.dispatcher,
             leader=me,
             replicas=self._replicas,
-            isr=isr,
+            isr=leadership.isr,
             high_watermark=self._log.high_watermark,
             limits=self._around.limits,
             owner=self.actor_ref,
-            write_isr=self._write_isr,
+            write_isr=leadership.write_isr,
             clock=self._around.clock,
         )
         if self._log.log_end_offset > self._log.high_watermark:

@@ -12,7 +12,7 @@ from typing import Any
 
 from regent.core.model import BrokerId
 from regent.core.protocol.designs import ReplicaRole
-from regent.designs.design_replica import DesignReplica
+from regent.designs.design_replica import BegunLeadership, DesignReplica
 from regent.designs.watched_zookeeper import ChildrenChanged, DataChanged
 from regent.designs.znodes import (
     BROKER_IDS,
@@ -63,10 +63,10 @@ class ReplicaV1(DesignReplica):
     def _read_isr(self) -> tuple[BrokerId, ...]:
         return self._ids_in(isr_path(self._topic_partition))
 
-    def _begin_leadership(self) -> tuple[BrokerId, ...]:
+    def _begin_leadership(self) -> BegunLeadership:
         isr = self._read_isr() or (self._around.broker_id,)
         self._write_isr(isr)
-        return isr
+        return BegunLeadership(isr, self._write_isr)
 
     def _write_isr(self, isr: tuple[BrokerId, ...]) -> bool:
         """Write the in-sync replicas, also if another replica leads by now: nothing is compared."""

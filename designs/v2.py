@@ -13,14 +13,14 @@ from typing import Any, Final
 from regent.core.model import BrokerId
 from regent.core.protocol.designs import ReplicaRole
 from regent.designs.commit_thread import ReplicasChanged
-from regent.designs.design_replica import DesignReplica
+from regent.designs.design_replica import BegunLeadership, DesignReplica
 from regent.designs.state_change_queue import (
     QUEUE_FULL_WAIT_MS,
     StateChange,
     StateChangeCommand,
     StateChangeQueue,
 )
-from regent.designs.watched_zookeeper import ChildrenChanged
+from regent.designs.watched_zookeeper import ChildrenChanged, WatchedZooKeeper
 from regent.designs.znodes import (
     PARTITIONS_REASSIGNED,
     PARTITIONS_REMOVE,
@@ -37,40 +37,61 @@ from regent.zk.client.operations import ANY_VERSION
 _LEADER_LISTENS_TO: Final = (PARTITIONS_REASSIGNED, PARTITIONS_REMOVE)
 
 
+class LeaderAndIsrWriter:
+    """``leaderAndISR`` as one leadership writes it: while nobody else has written it since.
+
+    ``version`` is that of the znode when the leadership began.
+    """
+
+    def __init__(
+        self, zookeeper: WatchedZooKeeper, path: str, leader: BrokerId, epoch: int, version: int
+    ) -> None:
+        self._zookeeper = zookeeper
+        self._path = path
+        self._leader = leader
+        self._epoch = epoch
+        self._version = version
+
+    def write(self, isr: tuple[BrokerId, ...]) -> bool:
+        """Write the in-sync replicas; False when that is refused."""
+        stored = StoredLeadership(self._leader, isr, self._epoch)
+        is_written = self._zookeeper.set(self._path, stored.encode(), self._version)
+        self._version += is_written
+        return is_written
+
+
 class ReplicaV2(DesignReplica):
     """A replica of a partition; while it leads, it alone decides about the partition."""
 
     _epoch = 0
-    _version = ANY_VERSION  # of ``leaderAndISR``, as this leadership wrote it last
     _isr: tuple[BrokerId, ...] = ()
     _target: tuple[BrokerId, ...] | None = None  # of the reassignment in progress
 
     # --- leadership ---
 
     def _read_isr(self) -> tuple[BrokerId, ...]:
-        znode = self._zookeeper.get(leader_and_isr_path(self._topic_partition))
-        leadership = StoredLeadership() if znode is None else StoredLeadership.decode(znode.data)
-        self._epoch = leadership.epoch
-        self._version = ANY_VERSION if znode is None else znode.stat.version
-        return leadership.isr
+        return self._read()[0].isr
 
-    def _begin_leadership(self) -> tuple[BrokerId, ...] | None:
-        me = self._around.broker_id
-        isr = tuple(b for b in self._read_isr() if b in self._replicas) or (me,)
-        self._epoch += 1
-        return isr if me in isr and self._write_isr(isr) else None
-
-    def _write_isr(self, isr: tuple[BrokerId, ...]) -> bool:
-        """Write the in-sync replicas, unless another leader wrote since."""
-        leadership = StoredLeadership(self._around.broker_id, isr, self._epoch)
+    def _begin_leadership(self) -> BegunLeadership | None:
+        me, (stored, version) = self._around.broker_id, self._read()
+        isr = tuple(b for b in stored.isr if b in self._replicas) or (me,)
+        self._epoch = stored.epoch + 1
         path = leader_and_isr_path(self._topic_partition)
-        is_written = self._zookeeper.set(path, leadership.encode(), self._version)
-        self._version += is_written
-        return is_written
+        writer = LeaderAndIsrWriter(self._zookeeper, path, me, self._epoch, version)
+        if me in isr and writer.write(isr):
+            return BegunLeadership(isr, writer.write)
+        return None
 
-    def _lead(self, isr: tuple[BrokerId, ...]) -> None:
-        super()._lead(isr)
-        self._isr, self._target = isr, None
+    def _read(self) -> tuple[StoredLeadership, int]:
+        """Read ``leaderAndISR`` and its version."""
+        znode = self._zookeeper.get(leader_and_isr_path(self._topic_partition))
+        if znode is None:
+            return StoredLeadership(), ANY_VERSION
+        return StoredLeadership.decode(znode.data), znode.stat.version
+
+    def _lead(self, leadership: BegunLeadership) -> None:
+        super()._lead(leadership)
+        self._isr, self._target = leadership.isr, None
         for path in _LEADER_LISTENS_TO:
             names = self._zookeeper.listen_to_children(path, self.actor_ref)
             self._on_change(ChildrenChanged(path, names))

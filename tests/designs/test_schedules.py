@@ -262,8 +262,8 @@ def test_in_v3_the_leader_epoch_fences_the_leader_of_the_past_and_its_clients():
 def change_leaders_before_the_high_watermark_is_known(design: str) -> tuple[World, BrokerId]:
     """Let a follower follow another leader, and then lead; return it.
 
-    1. All replicas have "a" and "b", and "b" is acknowledged. The leader's disk knows that.
-    2. The followers have not heard yet that "b" is committed: they hear it with the next answer.
+    1. All replicas have "a", "b" and "c", and these are acknowledged. The leader's disk knows that.
+    2. The followers have not heard yet that "b" and "c" are: they hear it with the next answer.
     3. The leader dies. One follower leads, the other one begins to follow it.
     4. The link between them is down, so that nothing is copied. Then the second leader dies, too.
     5. The last replica is in sync and leads.
@@ -272,15 +272,15 @@ def change_leaders_before_the_high_watermark_is_known(design: str) -> tuple[Worl
     world.create(P, REPLICAS)
     commit(world, 0, "a")
     world.run_for(LONG_MS)
-    outcome = world.produce(0, P, "b")
-    run_until(world, lambda: world.records(1, P) == world.records(2, P) == ["a", "b"])
+    outcome = world.produce(0, P, "b", "c")
+    run_until(world, lambda: world.records(1, P) == world.records(2, P) == ["a", "b", "c"])
     for sender, receiver in ((0, 1), (0, 2), (1, 2), (2, 1)):
         world.cut(sender, receiver)
     run_until(world, lambda: outcome == [True])
     world.run_for(LONG_MS)
     world.crash(0)
     second = new_leader(world, 0)
-    assert world.records(second, P) == ["a", "b"]
+    assert world.records(second, P) == ["a", "b", "c"]
     world.run_for(1_000)
     world.crash(second)
     third = new_leader(world, 0, second)
@@ -299,7 +299,7 @@ def test_in_v1_and_v2_a_new_follower_truncates_an_acknowledged_record_and_leads_
 
 def test_in_v3_a_new_follower_keeps_what_the_leader_epochs_do_not_contradict():
     world, third = change_leaders_before_the_high_watermark_is_known("v3")
-    assert world.records(third, P) == ["a", "b"]
+    assert world.records(third, P) == ["a", "b", "c"]
 
 
 def restart_a_follower_before_its_leader_dies(design: str) -> list[str]:
@@ -334,35 +334,41 @@ def test_in_v3_a_follower_that_restarts_truncates_nothing_by_itself():
 
 
 def commit_before_the_former_leader_comes_back(design: str) -> list[list[str]]:
-    """Let the last leader commit "c" alone; then the first one follows. Return both logs."""
+    """Let the last leader commit "d" alone; then the first one follows. Return both logs."""
+    world, third = let_the_former_leader_follow(design)
+    return [world.records(broker_id, P) for broker_id in (0, third)]
+
+
+def let_the_former_leader_follow(design: str) -> tuple[World, BrokerId]:
+    """Let the last leader commit "d" alone, and the first one follow; return the leader."""
     world, third = change_leaders_before_the_high_watermark_is_known(design)
-    commit(world, third, "c")
+    commit(world, third, "d")
     assert world.isr(P) == (third,)
     world.start(0)
     run_until(world, lambda: set(world.isr(P)) == {0, third})
     world.run_for(LONG_MS)
-    return [world.records(broker_id, P) for broker_id in (0, third)]
+    return world, third
 
 
 @pytest.mark.parametrize("design", V1_AND_V2)
 def test_in_v1_and_v2_in_sync_replicas_have_different_records_at_one_offset(design: str):
     """The former leader knows "b" as committed and keeps it: only the offsets are compared."""
-    assert commit_before_the_former_leader_comes_back(design) == [["a", "b"], ["a", "c"]]
+    assert commit_before_the_former_leader_comes_back(design) == [["a", "b", "c"], ["a", "d"]]
 
 
 def test_in_v3_replicas_that_are_in_sync_have_the_same_records():
-    assert commit_before_the_former_leader_comes_back("v3") == [["a", "b", "c"]] * 2
+    assert commit_before_the_former_leader_comes_back("v3") == [["a", "b", "c", "d"]] * 2
 
 
 def commit_after_the_former_leader_has_come_back(design: str) -> list[str]:
-    """Let the first leader follow; then the last one commits "c" and dies.
+    """Let the first leader follow; then the last one commits "d" and dies.
 
     Return the log of the first leader, which leads again.
     """
     world, third = change_leaders_before_the_high_watermark_is_known(design)
     world.start(0)
     world.run_for(2_000)
-    commit(world, third, "c")
+    commit(world, third, "d")
     assert set(world.isr(P)) == {0, third}
     world.crash(third)
     assert new_leader(world, third) == 0
@@ -371,15 +377,40 @@ def commit_after_the_former_leader_has_come_back(design: str) -> list[str]:
 
 @pytest.mark.parametrize("design", V1_AND_V2)
 def test_in_v1_and_v2_a_leader_takes_a_longer_log_of_a_follower_for_its_own_records(design: str):
-    """The follower fetches from the offset behind "b", which is the one behind "c" as well.
+    """The follower fetches from the offset behind "c", and "d" is at an earlier one.
 
-    So the leader acknowledges "c" at once, for both are in sync, and nobody else ever gets it.
+    So the leader acknowledges "d" at once, for both are in sync, and nobody else ever gets it.
     """
-    assert commit_after_the_former_leader_has_come_back(design) == ["a", "b"]
+    assert commit_after_the_former_leader_has_come_back(design) == ["a", "b", "c"]
 
 
 def test_in_v3_a_leader_counts_only_its_own_records():
-    assert commit_after_the_former_leader_has_come_back("v3") == ["a", "b", "c"]
+    assert commit_after_the_former_leader_has_come_back("v3") == ["a", "b", "c", "d"]
+
+
+def acknowledge_after_such_a_follower_leads(design: str) -> tuple[list[bool], list[bool]]:
+    """Let the leader stand still until the follower with the longer log leads; then it goes on.
+
+    Return whether the former and the new leader acknowledge a record then.
+    """
+    world, former = let_the_former_leader_follow(design)
+    world.pause(former)
+    world.end_session(former)
+    assert new_leader(world, former) == 0
+    world.resume(former)
+    late, true = world.produce(former, P, "late"), world.produce(0, P, "true")
+    world.run_for(LONG_MS)
+    return late, true
+
+
+@pytest.mark.parametrize("design", V1_AND_V2)
+def test_in_v2_too_two_leaders_acknowledge_when_truncation_made_their_logs_different(design: str):
+    """The former leader takes its record for one that the follower has, so it asks nobody."""
+    assert acknowledge_after_such_a_follower_leads(design) == ([True], [True])
+
+
+def test_in_v3_only_one_leader_acknowledges_after_truncation():
+    assert acknowledge_after_such_a_follower_leads("v3") == ([False], [True])
 
 
 # --- a bound in bytes -----------------------------------------------------------------------------
