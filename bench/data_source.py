@@ -163,7 +163,7 @@ def main(
         nullcontext()
         if bootstrap
         else RegentCluster(Path(folder), "--no-placement-service") as cluster,
-        spark_session(f"local[{cores}]", app_name="bench", driver_memory="1g") as spark,
+        spark_session(f"local[{cores}]", app_name="bench") as spark,
     ):
         spark.dataSource.register(RegentDataSource)
         log_dirs = ",".join(str(path) for path in Path(folder).glob("broker-*/log"))

@@ -42,7 +42,7 @@ def place(directory: Path, partitions: int, brokers: int, racks: int) -> None:
         index="per-topic",
         seed=1,
     )
-    with spark_session(driver_memory="2g") as spark:
+    with spark_session(conf={"spark.driver.memory": "2g"}) as spark:
         placement_frame(spark, request).write.parquet(str(directory / "now"))
     for name, count in (("brokers", brokers), ("more", brokers + LEAVING)):
         rows = [{"id": b, "rack": f"rack-{b % racks:02d}"} for b in range(count)]

@@ -7,8 +7,6 @@ may be directories, such as ``regent jobs place`` writes. Columns that are not n
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -28,7 +26,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import LeaderIsrAndControllerEpoch, ReplicaAssignment, TopicPartition
 from regent.jobs.command import InputError, cluster_admin
-from regent.jobs.local_files import path_to_read
+from regent.jobs.files import Entry, JobFiles, is_remote, local_path, path_to_read
+from regent.jobs.session import is_local
 from regent.zk.stores.admin_store import ZkAdminStore
 
 ZOOKEEPER: Final = "zookeeper"
@@ -67,7 +66,6 @@ _FIRST_LINE_BYTES: Final = 1 << 20
 _MAX_DOCUMENT_BYTES: Final = 2**31 - 1024  # the limit of the parser
 _SMALL_BYTES: Final = 16 << 20  # a million partitions in Parquet, a quarter of that in JSON
 _TOPICS_AT_ONCE: Final = 500
-_ROWS_PER_FILE: Final = 500_000
 
 
 class ReassignmentInProgressError(RegentError):
@@ -87,9 +85,9 @@ class AssignmentSource:
 
     where: str
     _kind: _Kind
-    _location: str  # an address, or a URI
+    _files: tuple[str, ...] = ()  # their locations
     _rows: pyarrow.Table | None = None
-    _schema: pyarrow.Schema | None = None  # of Parquet
+    _schema: pyarrow.Schema | None = None  # of Parquet on this machine
     _bytes: int = 0
 
     @property
@@ -98,8 +96,10 @@ class AssignmentSource:
         return self._bytes < _SMALL_BYTES
 
     @classmethod
-    def of(cls, text: str, zookeeper_address: Callable[[], str]) -> AssignmentSource:
-        """Find the source that ``text`` names, without Spark; call ``zookeeper_address`` if needed.
+    def of(
+        cls, text: str, zookeeper_address: Callable[[], str], files: JobFiles
+    ) -> AssignmentSource:
+        """Find the source that ``text`` names; call ``zookeeper_address`` if needed.
 
         A reassignment document is read at once.
 
@@ -107,47 +107,47 @@ class AssignmentSource:
             InputError: it does not exist, or has no assignment.
         """
         if text == ZOOKEEPER:
-            address = zookeeper_address()
-            return cls(address, _Kind.ZOOKEEPER, address)
-        path = Path(text)
-        if not path.exists():
+            return cls(zookeeper_address(), _Kind.ZOOKEEPER)
+        entry = files.entry(text)
+        if entry is None:
             raise InputError(f"{text}: no such file or directory (nor {ZOOKEEPER})")
-        try:
-            source = cls._of_directory(path) if path.is_dir() else cls._of_file(path)
-            return replace(source, _bytes=_size(path))
-        except OSError as error:
-            raise InputError(f"{text} cannot be read: {error.strerror or error}") from None
+        found = [entry]
+        if entry.is_directory:
+            inside = files.entries(text)
+            found = [e for e in inside if not e.is_directory and e.name[0] not in "._"]
+        if not found:
+            raise InputError(f"{text} has no files to read an assignment from")
+        return replace(cls._of_files(text, found, files), _bytes=sum(e.size for e in found))
 
     @classmethod
-    def _of_file(cls, path: Path) -> AssignmentSource:
-        uri = path_to_read(path)
-        with path.open("rb") as file:
-            first_line = file.readline(_FIRST_LINE_BYTES).strip()
-        if first_line.startswith(b"PAR1"):
-            return cls(str(path), _Kind.PARQUET, uri, _schema=_parquet_schema(path))
-        if _is_row(first_line):
-            return cls(str(path), _Kind.JSON_LINES, uri)
-        return cls(str(path), _Kind.ROWS, uri, _read_document(path))
+    def _of_files(cls, text: str, found: Sequence[Entry], files: JobFiles) -> AssignmentSource:
+        suffixes = {Path(entry.name).suffix for entry in found}
+        locations = tuple(entry.location for entry in found)
+        heads = (files.head(entry, _FIRST_LINE_BYTES) for entry in found)
+        if suffixes == {".parquet"} or (len(found) == 1 and files.head(found[0], 4) == b"PAR1"):
+            schema = None if is_remote(text) else _parquet_schema(local_path(locations[0]))
+            return cls(text, _Kind.PARQUET, locations, _schema=schema)
+        may_be_lines = len(found) == 1 or suffixes <= {".json", ".jsonl"}
+        if may_be_lines and any(map(_begins_with_row, heads)):
+            return cls(text, _Kind.JSON_LINES, locations)
+        if len(found) > 1:
+            raise InputError(f"{text} has other files than one assignment: name the file to read")
+        return cls(text, _Kind.ROWS, locations, _read_document(found[0], files))
 
-    @classmethod
-    def _of_directory(cls, path: Path) -> AssignmentSource:
-        files = sorted(p for p in path.iterdir() if p.is_file() and p.name[0] not in "._")
-        if not files:
-            raise InputError(f"{path} has no files to read an assignment from")
-        if len(files) == 1:
-            return cls._of_file(files[0])
-        suffixes = {file.suffix for file in files}
-        uri = path_to_read(path)
-        if suffixes == {".parquet"}:
-            return cls(str(path), _Kind.PARQUET, uri, _schema=_parquet_schema(files[0]))
-        if suffixes <= {".json", ".jsonl"} and any(cls._is_json_lines(file) for file in files):
-            return cls(str(path), _Kind.JSON_LINES, uri)
-        raise InputError(f"{path} has other files than one assignment: name the file to read")
+    def to_read(self) -> str:
+        """Return the path for ``spark.read``."""
+        return path_to_read(self.where if len(self._files) > 1 else self._files[0])
 
-    @staticmethod
-    def _is_json_lines(path: Path) -> bool:
-        with path.open("rb") as file:
-            return _is_row(file.readline(_FIRST_LINE_BYTES).strip())
+    def read_here(self) -> pyarrow.Table:
+        """Read the files on the driver, because executors do not see its disk."""
+        tables = []
+        for path in map(local_path, self._files):
+            if self._kind is _Kind.PARQUET:
+                assert self._schema is not None
+                tables.append(pyarrow.parquet.read_table(path, columns=self._schema.names))
+            else:
+                tables.append(_read_lines(path))
+        return pyarrow.concat_tables(tables)
 
 
 def assignment_frame(
@@ -166,18 +166,26 @@ def assignment_frame(
         InputError, BadDataError, SessionExpiredError: ZooKeeper cannot be read.
         ReassignmentInProgressError
     """
+    is_shared = is_remote(source.where) or is_local(spark)
     match source._kind:
-        case _Kind.PARQUET:
-            # With the schema, Spark starts no job to infer it.
-            frame = spark.read.schema(from_arrow_schema(source._schema)).parquet(source._location)
-        case _Kind.JSON_LINES:
-            frame = spark.read.schema(_DDL).json(source._location)
+        case _Kind.ZOOKEEPER:
+            with cluster_admin(source.where) as admin:
+                rows = _read_cluster(admin, refuse_moving=refuse_moving)
+                frame = spark.createDataFrame(pyarrow.Table.from_batches(rows, _ROW))
         case _Kind.ROWS:
             assert source._rows is not None
-            frame = _parquet_frame(spark, source._rows.to_batches(_ROWS_PER_FILE))
-        case _Kind.ZOOKEEPER:
-            with cluster_admin(source._location) as admin:
-                frame = _parquet_frame(spark, _read_cluster(admin, refuse_moving=refuse_moving))
+            frame = spark.createDataFrame(source._rows)
+        case _ if not is_shared:
+            frame = spark.createDataFrame(source.read_here())
+        case _Kind.PARQUET if source._schema is not None:
+            # With the schema, Spark starts no job to infer it.
+            schema = from_arrow_schema(source._schema)
+            frame = spark.read.schema(schema).parquet(source.to_read())
+        case _Kind.PARQUET:
+            frame = spark.read.parquet(source.to_read())
+            _check_columns(source.where, frame.columns)
+        case _Kind.JSON_LINES:
+            frame = spark.read.schema(_DDL).json(source.to_read())
     return frame.select(
         *(
             (F.col(name) if name in frame.columns else F.lit(None)).cast(kind).alias(name)
@@ -241,14 +249,9 @@ def _partition_listed_twice(frame: DataFrame) -> str | None:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def _size(path: Path) -> int:
-    files = [path] if path.is_file() else list(path.iterdir())
-    return sum(file.stat().st_size for file in files)
-
-
-def _is_row(line: bytes) -> bool:
+def _begins_with_row(head: bytes) -> bool:
     try:
-        row = orjson.loads(line)
+        row = orjson.loads(head.partition(b"\n")[0])
     except orjson.JSONDecodeError:
         return False
     return isinstance(row, dict) and "topic" in row
@@ -259,16 +262,29 @@ def _parquet_schema(path: Path) -> pyarrow.Schema:
         schema = pyarrow.parquet.read_schema(path)
     except pyarrow.ArrowInvalid as error:
         raise InputError(f"{path} is not Parquet: {_first_line(error)}") from None
-    missing = [name for name in _REQUIRED if name not in schema.names]
-    if missing:
-        raise InputError(f"{path} has no column {missing[0]}: it has {', '.join(schema.names)}")
+    _check_columns(str(path), schema.names)
     return pyarrow.schema([schema.field(name) for name in _COLUMNS if name in schema.names])
 
 
-def _read_document(path: Path) -> pyarrow.Table:
-    if path.stat().st_size > _MAX_DOCUMENT_BYTES:
-        raise InputError(f"{path} is larger than 2 GB: use JSON lines or Parquet")
-    data = path.read_bytes().strip()
+def _check_columns(where: str, names: Sequence[str]) -> None:
+    missing = [name for name in _REQUIRED if name not in names]
+    if missing:
+        raise InputError(f"{where} has no column {missing[0]}: it has {', '.join(names)}")
+
+
+def _read_lines(path: Path) -> pyarrow.Table:
+    options = pyarrow.json.ParseOptions(explicit_schema=_ROW, unexpected_field_behavior="ignore")
+    try:
+        return pyarrow.json.read_json(path, parse_options=options)
+    except pyarrow.ArrowInvalid as error:
+        raise InputError(f"{path} is no assignment: {_first_line(error)}") from None
+
+
+def _read_document(entry: Entry, files: JobFiles) -> pyarrow.Table:
+    where = entry.location
+    if entry.size > _MAX_DOCUMENT_BYTES:
+        raise InputError(f"{where} is larger than 2 GB: use JSON lines or Parquet")
+    data = files.read(where).strip()
     if data.startswith(b"["):
         data = b'{"partitions":' + data + b"}"
     schema = pyarrow.schema([("partitions", pyarrow.list_(pyarrow.struct(list(_ROW))))])
@@ -283,10 +299,10 @@ def _read_document(path: Path) -> pyarrow.Table:
             ),
         )
     except pyarrow.ArrowInvalid as error:
-        raise InputError(f"{path} is no assignment: {_first_line(error)}") from None
+        raise InputError(f"{where} is no assignment: {_first_line(error)}") from None
     partitions = documents["partitions"].combine_chunks()
     if len(documents) != 1 or partitions.null_count:
-        raise InputError(f"{path} is no assignment: it must be one object with partitions")
+        raise InputError(f"{where} is no assignment: it must be one object with partitions")
     return pyarrow.Table.from_struct_array(partitions.flatten())
 
 
@@ -340,25 +356,3 @@ def _refuse_moving(assignments: dict[TopicPartition, ReplicaAssignment]) -> None
             f"partitions are being reassigned already ({', '.join(moving[:3])}{more}): wait for"
             " it to complete, or cancel it"
         )
-
-
-# --- to Spark -------------------------------------------------------------------------------------
-
-
-def _parquet_frame(
-    spark: SparkSession, batches: Iterator[pyarrow.RecordBatch] | Sequence[pyarrow.RecordBatch]
-) -> DataFrame:
-    """Give rows to Spark as Parquet files, which is ten times faster than as rows.
-
-    The files are deleted with the session. Workers on other machines need access to them.
-    """
-    parent = spark.sparkContext._temp_dir  # PySpark puts such files there too
-    directory = Path(tempfile.mkdtemp(prefix="assignment-", dir=parent))
-    try:
-        for number, batch in enumerate(batches):
-            table = pyarrow.Table.from_batches([batch], _ROW)
-            pyarrow.parquet.write_table(table, directory / f"part-{number:05d}.parquet")
-    except BaseException:
-        shutil.rmtree(directory, ignore_errors=True)
-        raise
-    return spark.read.schema(_DDL).parquet(path_to_read(directory))

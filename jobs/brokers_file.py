@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId
 from regent.jobs.command import InputError
+from regent.jobs.files import JobFiles
 from regent.jobs.json_list import read_json_list
 from regent.zk.stores.admin_store import ZkAdminStore
 
@@ -26,18 +26,18 @@ class PlannedBroker(NamedTuple):
     capacity: int | None  # maximum number of replicas; None: no limit
 
 
-def read_brokers_file(path: Path) -> tuple[PlannedBroker, ...]:
+def read_brokers_file(location: str, files: JobFiles) -> tuple[PlannedBroker, ...]:
     """Read a list of ids or of ``{"id", "rack"?, "replica_count"?, "capacity"?}``, in any order.
 
     The output of ``regent brokers list -o json`` is such a list; other keys are ignored. Returns
     the brokers sorted by id. Raises ``InputError``.
     """
     brokers: dict[BrokerId, PlannedBroker] = {}
-    for number, entry in enumerate(read_json_list(path, "broker")):
-        broker = _broker(entry, f"{path}: entry {number}")
+    for number, entry in enumerate(read_json_list(location, "broker", files)):
+        broker = _broker(entry, f"{location}: entry {number}")
         if broker.broker_id in brokers:
             raise InputError(
-                f"{path}: entry {number}: broker {broker.broker_id} is listed more than once"
+                f"{location}: entry {number}: broker {broker.broker_id} is listed more than once"
             )
         brokers[broker.broker_id] = broker
     return tuple(brokers[broker_id] for broker_id in sorted(brokers))

@@ -25,8 +25,9 @@ from regent.core.protocol.placement import PlacementBroker, PlacementSpec, Place
 from regent.jobs import place, plan, report_balance
 from regent.jobs.placement_job import place_with_spark
 from regent.jobs.placement_output import FORMATS
-from regent.jobs.session import QUICK_START, SparkJvm
+from regent.jobs.session import SparkJvm
 from regent.jobs.spark_home import class_archives
+from regent.jobs.spark_settings import QUICK_START
 
 _DUMP_TIMEOUT_S: Final = 300.0
 

@@ -1,4 +1,4 @@
-"""What all jobs share: the command line, the session, the output and the errors.
+"""What all jobs share: the command line, the output and the errors.
 
 A job is a click command, and its module has ``main(argv, spark=None)``. Arguments and files are
 checked before Spark starts. The job uses a given session, that of ``spark-submit``, or a new one. A
@@ -9,7 +9,6 @@ Exit status: 0 done, 1 failed, 2 the arguments or files are wrong, 130 interrupt
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -31,7 +30,6 @@ from regent.core.errors import RegentError
 from regent.core.placement.replica_placer import PlacementError
 from regent.jobs.java_errors import innermost_cause
 from regent.jobs.progress_line import ProgressLine
-from regent.jobs.session import QUICK_START, spark_session
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,9 +39,7 @@ cluster_admin: Final = partial(
 )
 """Opens a ZooKeeper session that survives long computations: ``cluster_admin`` for jobs."""
 
-_DRIVER_MEMORY: Final = "1g"
 _PROGRESS_S: Final = 0.5
-_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit sets it for the program it runs
 
 
 class InputError(RegentError):
@@ -86,39 +82,6 @@ def _fail(name: str, status: int, message: str) -> int:
     line = next((line for line in message.splitlines() if line.strip()), "failed")
     click.echo(f"regent jobs {name}: {line.strip()}", err=True)
     return status
-
-
-def master_option(command: F) -> F:
-    """Add ``--master``."""
-    return click.option(
-        "--master",
-        default="local[2]",
-        show_default=True,
-        help="The master URL of Spark.",
-    )(command)
-
-
-@contextmanager
-def job_session(
-    spark: SparkSession | None, master: str, *, app_name: str, is_small: bool = False
-) -> Iterator[SparkSession]:
-    """Yield a session for the block: ``spark``, that of ``spark-submit``, or a new one.
-
-    ``is_small``: the session starts faster and computes more slowly.
-    Raises JavaNotFoundError and SparkFailedError.
-    """
-    if spark is not None:
-        yield spark
-    elif _SUBMITTED in os.environ:
-        yield SparkSession.builder.getOrCreate()
-    else:
-        with spark_session(
-            master,
-            app_name=app_name,
-            driver_memory=_DRIVER_MEMORY,
-            jvm_options=QUICK_START if is_small else (),
-        ) as session:
-            yield session
 
 
 @contextmanager

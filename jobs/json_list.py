@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import orjson
 
 from regent.jobs.command import InputError
+from regent.jobs.files import JobFiles
 
 
-def read_json_list(path: Path, entry: str) -> list[Any]:
+def read_json_list(location: str, entry: str, files: JobFiles) -> list[Any]:
     """Return the entries, at least one; ``entry`` is their name in messages.
 
     Raises ``InputError``.
     """
     try:
-        entries = orjson.loads(path.read_bytes())
+        entries = orjson.loads(files.read(location))
     except orjson.JSONDecodeError as error:
-        raise InputError(f"{path} is not JSON: {error}") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+        raise InputError(f"{location} is not JSON: {error}") from None
     if not isinstance(entries, list) or not entries:
-        raise InputError(f"{path} must be a JSON list with at least one {entry}")
+        raise InputError(f"{location} must be a JSON list with at least one {entry}")
     return entries

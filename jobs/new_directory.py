@@ -1,33 +1,42 @@
-"""The output directory of a job: it appears with its whole content, or not at all."""
+"""The output directory of a job: it appears with its whole content, or not at all.
+
+On another file system than this machine's, which may have no atomic rename (an object store), the
+complete directory is known by its last file, ``_SUCCESS``, as that of Spark's own writers.
+"""
 
 from __future__ import annotations
 
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from regent.jobs.command import InputError
+from regent.jobs.files import SUCCESS, JobFiles, is_remote, local_path
 
 
-def check_is_new(out: Path) -> None:
+def check_is_new(out: str, files: JobFiles) -> None:
     """Raise ``InputError`` unless ``out`` is absent or an empty directory."""
-    try:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise InputError(f"{out} exists already: choose a new directory for --out")
-    except OSError as error:
-        raise InputError(f"cannot write to {out}: {error.strerror}") from None
+    found = files.entry(out)
+    if found is not None and (not found.is_directory or files.entries(out)):
+        raise InputError(f"{out} exists already: choose a new directory for --out")
 
 
 @contextmanager
-def new_directory(out: Path) -> Iterator[Path]:
+def new_directory(out: str, files: JobFiles) -> Iterator[Path]:
     """Yield an empty directory; when the block ends without an error, it becomes ``out``.
 
     Otherwise it is removed. Raises ``InputError`` when ``out`` is not empty or not writable.
     """
-    target = out.resolve()
-    check_is_new(out)
+    check_is_new(out, files)
+    if is_remote(out):
+        with tempfile.TemporaryDirectory(prefix="regent-out-") as scratch:
+            yield Path(scratch)
+            _upload(Path(scratch), out, files)
+        return
+    target = local_path(out).resolve()
     unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     missing = [parent for parent in target.parents if not parent.exists()]
     try:
@@ -42,4 +51,17 @@ def new_directory(out: Path) -> Iterator[Path]:
         for parent in missing:
             with suppress(OSError):
                 parent.rmdir()
+        raise
+
+
+def _upload(source: Path, out: str, files: JobFiles) -> None:
+    base = out.rstrip("/")
+    try:
+        for path in sorted(path for path in source.rglob("*") if path.is_file()):
+            files.put(path, f"{base}/{path.relative_to(source)}")
+        (source / SUCCESS).touch()
+        files.put(source / SUCCESS, f"{base}/{SUCCESS}")
+    except BaseException:
+        with suppress(InputError):
+            files.remove(base)
         raise

@@ -28,12 +28,11 @@ from regent.core.errors import RegentError
 from regent.core.placement.replica_placer import RANDOM, IndexScope, Strategy, scatter_width
 from regent.jobs.command import (
     cluster_admin,
-    job_session,
-    master_option,
     print_summary,
     progress,
     run_job,
 )
+from regent.jobs.job_session import JobSession, job_session, spark_options
 from regent.jobs.new_directory import new_directory
 from regent.jobs.placement_input import PlacementOrder, read_order
 from regent.jobs.placement_job import placement_frame
@@ -63,9 +62,8 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
 @click.command("place", help="Place the partitions of many topics in one Spark job.")
 @click.option(
     "--topics",
-    "topics_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
     required=True,
+    metavar="FILE",
     help="The topics to place (JSON).",
 )
 @click.option(
@@ -74,7 +72,7 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     metavar="FILE|zookeeper",
     help='The brokers: a JSON file, or "zookeeper" for all registered ones.',
 )
-@click.option("--out", type=click.Path(path_type=Path), help="A new directory to write to.")
+@click.option("--out", metavar="DIR", help="A new directory to write to.")
 @click.option(
     "--format",
     "file_format",
@@ -114,28 +112,31 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     type=click.IntRange(1),
     help="How many brokers help to restore one, with --strategy copyset.  [default: 10]",
 )
-@master_option
+@spark_options
 @cluster_options
 @click.option("--apply", is_flag=True, help="Create the topics in ZooKeeper.")
 @click.option("--dry-run", is_flag=True, help="Place and print the summary; write nothing.")
 @click.pass_obj
-def _command(spark: SparkSession | None, /, master: str, out: Path | None, **options: Any) -> None:
+def _command(spark: SparkSession | None, /, out: str | None, **options: Any) -> None:
     started = time.monotonic()
     if out is None and not (options["apply"] or options["dry_run"]):
         raise click.UsageError("name an output: --out DIR, --apply or --dry-run")
-    order = read_order(options)
-    with tempfile.TemporaryDirectory(prefix="regent-place-") as scratch:
+    with (
+        job_session(spark, options, app_name="regent-place") as job,
+        tempfile.TemporaryDirectory(prefix="regent-place-") as scratch,
+    ):
+        order = read_order(options, job.files)
         outputs = {} if out is None or options["dry_run"] else {out: options["file_format"]}
         is_applied = options["apply"] and not options["dry_run"]
         if is_applied and "parquet" not in outputs.values():
-            outputs[Path(scratch, "placement")] = "parquet"  # the topics are read from it
+            outputs[str(Path(scratch, "placement"))] = "parquet"  # the topics are read from it
         if is_applied and options["seed"] is None and order.request.start_index == RANDOM:
             note = f"to continue after an interruption, add --seed {order.request.seed}"
             click.echo(note, err=True)
-        loads = _place(spark, master, order, outputs)
+        loads = _place(job, order, outputs)
         applied = _apply(order, outputs) if is_applied else None
     summary = _summary(order, loads)
-    summary["out"] = None if out is None or options["dry_run"] else str(out.resolve())
+    summary["out"] = None if options["dry_run"] else out
     if applied:
         summary["created"], summary["unchanged"] = applied.created, applied.unchanged
         summary["existing"] = len(applied.existing)
@@ -145,20 +146,16 @@ def _command(spark: SparkSession | None, /, master: str, out: Path | None, **opt
         applied.raise_if_any_existed()
 
 
-def _place(
-    spark: SparkSession | None, master: str, order: PlacementOrder, outputs: Mapping[Path, str]
-) -> Loads:
+def _place(job: JobSession, order: PlacementOrder, outputs: Mapping[str, str]) -> Loads:
     """Write the placement into new directories, each in its format; return the loads of brokers."""
     broker_ids = [broker.broker_id for broker in order.request.brokers]
     is_small = order.partitions <= _SMALL
     with ExitStack() as stack:
         directories = {
-            file_format: stack.enter_context(new_directory(path))
+            file_format: stack.enter_context(new_directory(path, job.files))
             for path, file_format in outputs.items()
         }
-        session = stack.enter_context(
-            job_session(spark, master, app_name="regent-place", is_small=is_small)
-        )
+        session = job.start(is_small=is_small)
         stack.enter_context(progress(f"placing {order.partitions} partitions", session))
         frame = placement_frame(session, order.request)
         for file_format, directory in directories.items():
@@ -171,10 +168,10 @@ def _place(
     return loads
 
 
-def _apply(order: PlacementOrder, outputs: Mapping[Path, str]) -> Written:
+def _apply(order: PlacementOrder, outputs: Mapping[str, str]) -> Written:
     assert order.zookeeper is not None
     table = next(path for path, file_format in outputs.items() if file_format == "parquet")
-    rows = read_placement(table, ["topic", "partition", "replicas"])
+    rows = read_placement(Path(table), ["topic", "partition", "replicas"])
     total = len(order.request.topics)
     with ProgressLine() as line, cluster_admin(order.zookeeper) as admin:
         return write_topics(

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from regent.admin.cluster_connection import zookeeper_address
@@ -20,6 +19,7 @@ from regent.core.protocol.placement import PlacementBroker, PlacementSpec, Place
 from regent.core.protocol.topics import ConfigEntry
 from regent.jobs.brokers_file import PlannedBroker, read_brokers_file, read_registered_brokers
 from regent.jobs.command import InputError, cluster_admin
+from regent.jobs.files import JobFiles
 from regent.jobs.json_list import read_json_list
 from regent.jobs.topic_writer import check_new_topics
 from regent.zk.stores.admin_store import ZkAdminStore
@@ -47,17 +47,17 @@ class PlacementOrder:
         return sum(spec.partitions for spec in self.request.topics)
 
 
-def read_order(options: Mapping[str, Any]) -> PlacementOrder:
+def read_order(options: Mapping[str, Any], files: JobFiles) -> PlacementOrder:
     """Read and check the files of the command line, and ZooKeeper if it is named.
 
     Raises ``InputError``, ``PlacementError``, ``NoClusterError``, ``BadDataError``.
     """
-    rows = list(_rows(options["topics_file"]))
+    rows = list(_rows(options["topics"], files))
     specs = tuple(_spec(row, where) for where, row in rows)
     if sum(spec.partitions for spec in specs) > MAX_PARTITIONS:
         raise InputError(f"more than {MAX_PARTITIONS} partitions in one run: split the topics")
     is_registered, is_applied = options["brokers"] == REGISTERED, options["apply"]
-    brokers = () if is_registered else read_brokers_file(Path(options["brokers"]))
+    brokers = () if is_registered else read_brokers_file(options["brokers"], files)
     address = None
     if is_registered or is_applied:
         address = zookeeper_address(options["zookeeper"], options["data_dir"])
@@ -94,10 +94,10 @@ def _request(
 # --- topics ---------------------------------------------------------------------------------------
 
 
-def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _rows(location: str, files: JobFiles) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the objects of a JSON list, each with its name in messages."""
-    for number, row in enumerate(read_json_list(path, "topic")):
-        where = f"{path}: entry {number}"
+    for number, row in enumerate(read_json_list(location, "topic", files)):
+        where = f"{location}: entry {number}"
         if not isinstance(row, dict):
             raise InputError(f"{where} must be an object, not {reprlib.repr(row)}")
         yield where, row

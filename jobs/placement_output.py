@@ -18,8 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from regent.core.errors import RegentError
 from regent.core.model import BrokerId
+from regent.jobs.files import path_to_write
 from regent.jobs.java_errors import innermost_cause
-from regent.jobs.local_files import path_to_write
 
 FORMATS: Final = ("json", "jsonl", "parquet")
 JSON_DOCUMENT: Final = "placement.json"

@@ -28,13 +28,13 @@ from regent.jobs.brokers_file import PlannedBroker, read_brokers_file, read_regi
 from regent.jobs.command import (
     InputError,
     cluster_admin,
-    job_session,
-    master_option,
     print_summary,
     progress,
     run_job,
 )
-from regent.jobs.new_directory import check_is_new
+from regent.jobs.files import JobFiles, is_remote, local_path
+from regent.jobs.job_session import job_session, spark_options
+from regent.jobs.new_directory import check_is_new, new_directory
 from regent.jobs.planning.goals import Decommission, Goal, Rebalance, Replace, ReplicationFactor
 from regent.jobs.planning.planner import PlacementPlan, Request, make_plan
 
@@ -108,7 +108,7 @@ _OPTIONS: Final = (
         metavar=f"{ZOOKEEPER}|FILE",
         help='The brokers that may be used: [{"id", "rack"?, "capacity"?}].',
     ),
-    click.option("--out", type=click.Path(path_type=Path), help="A new directory to write to."),
+    click.option("--out", metavar="DIR", help="A new directory to write to."),
     click.option(
         "--topics", multiple=True, metavar="PATTERN", help="Move only topics that match (* and ?)."
     ),
@@ -145,7 +145,7 @@ _OPTIONS: Final = (
         help="The same seed gives the same plan.",
     ),
     cluster_options,
-    master_option,
+    spark_options,
     click.option("--dry-run", is_flag=True, help="Plan and print the summary; write nothing."),
     click.option("--execute", is_flag=True, help="Execute the plan when it is written."),
     click.pass_obj,
@@ -204,20 +204,17 @@ def _run(spark: SparkSession | None, goal: Goal, name: str, options: dict[str, A
     def address() -> str:
         return zookeeper_address(options["zookeeper"], options["data_dir"])
 
-    target = _target(options["out"], dry_run=options["dry_run"])
     execute_at = _execute_at(options, address)
-    source = AssignmentSource.of(options["assignment"], address)
-    request = _request(goal, source, options, address)
-    with (
-        job_session(
-            spark, options["master"], app_name=f"regent-plan-{name}", is_small=source.is_small
-        ) as session,
-        progress(f"planning to {name}", session),
-    ):
-        plan = make_plan(session, request)
-    if target is not None and plan.changes:
-        with progress("writing the plan"):
-            plan.write(target)
+    with job_session(spark, options, app_name=f"regent-plan-{name}") as job:
+        target = _target(options["out"], job.files, dry_run=options["dry_run"])
+        source = AssignmentSource.of(options["assignment"], address, job.files)
+        request = _request(goal, source, options, address, job.files)
+        session = job.start(is_small=source.is_small)
+        with progress(f"planning to {name}", session):
+            plan = make_plan(session, request)
+        if target is not None and plan.changes:
+            with progress("writing the plan"), new_directory(target, job.files) as directory:
+                plan.write(directory)
     if not plan.changes:
         click.echo("nothing to move", err=True)
     summary = _summary(plan, name, options, target, time.monotonic() - started)
@@ -228,21 +225,25 @@ def _run(spark: SparkSession | None, goal: Goal, name: str, options: dict[str, A
         print_summary(summary)
 
 
-def _execute(target: Path, address: str, summary: dict[str, Any]) -> None:
+def _execute(target: str, address: str, summary: dict[str, Any]) -> None:
     """Execute the written plan; the result is added to the summary."""
     from regent.jobs.execution.plan_execution import PlanIncompleteError, execute_plan
 
     try:
-        summary["execution"] = execute_plan(target, address)
+        summary["execution"] = execute_plan(Path(target), address)
     except PlanIncompleteError as error:
         summary["execution"] = error.summary
         raise
 
 
 def _request(
-    goal: Goal, source: AssignmentSource, options: dict[str, Any], address: Callable[[], str]
+    goal: Goal,
+    source: AssignmentSource,
+    options: dict[str, Any],
+    address: Callable[[], str],
+    files: JobFiles,
 ) -> Request:
-    brokers = _brokers(options["brokers"], address)
+    brokers = _brokers(options["brokers"], address, files)
     goal.check([broker.broker_id for broker in brokers])
     return Request(
         goal=goal,
@@ -257,9 +258,9 @@ def _request(
     )
 
 
-def _brokers(text: str, address: Callable[[], str]) -> tuple[PlannedBroker, ...]:
+def _brokers(text: str, address: Callable[[], str], files: JobFiles) -> tuple[PlannedBroker, ...]:
     if text != ZOOKEEPER:
-        return read_brokers_file(Path(text))
+        return read_brokers_file(text, files)
     with cluster_admin(address()) as admin:
         return read_registered_brokers(admin)
 
@@ -271,13 +272,13 @@ def _is_rack_aware(brokers: Sequence[PlannedBroker], wanted: bool | None) -> boo
     return not without if wanted is None else wanted
 
 
-def _target(out: Path | None, *, dry_run: bool) -> Path | None:
+def _target(out: str | None, files: JobFiles, *, dry_run: bool) -> str | None:
     if dry_run:
         return None
     if out is None:
         raise InputError("name an output: --out DIR or --dry-run")
-    check_is_new(out)
-    return out.absolute()
+    check_is_new(out, files)
+    return out if is_remote(out) else str(local_path(out).absolute())
 
 
 def _execute_at(options: dict[str, Any], address: Callable[[], str]) -> str | None:
@@ -289,9 +290,9 @@ def _execute_at(options: dict[str, Any], address: Callable[[], str]) -> str | No
 
 
 def _summary(
-    plan: PlacementPlan, name: str, options: dict[str, Any], target: Path | None, seconds: float
+    plan: PlacementPlan, name: str, options: dict[str, Any], target: str | None, seconds: float
 ) -> dict[str, Any]:
-    written = str(target) if target is not None and plan.changes else None
+    written = target if plan.changes else None
     return {
         "job": f"plan {name}",
         **plan.summary,

@@ -20,7 +20,8 @@ import pyarrow
 from pyspark.sql import SparkSession
 
 from regent.jobs.assignment_source import AssignmentSource, assignment_frame, check_assignment
-from regent.jobs.command import job_session, master_option, progress, run_job
+from regent.jobs.command import progress, run_job
+from regent.jobs.job_session import JobSession, job_session, spark_options
 from regent.jobs.reports.balance import (
     Balance,
     LossOptions,
@@ -66,14 +67,18 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     help="The same seed gives the same result.",
 )
 @report_options
-@master_option
+@spark_options
 @click.pass_obj
-def _command(spark: SparkSession | None, /, master: str, html: Path | None, **options: Any) -> None:
+def _command(spark: SparkSession | None, /, **options: Any) -> None:
     started = time.monotonic()
-    source, brokers = read_inputs(options)
+    with job_session(spark, options, app_name="regent-report-balance") as job:
+        _report(job, options, started)
+
+
+def _report(job: JobSession, options: Mapping[str, Any], started: float) -> None:
+    source, brokers = read_inputs(options, job.files)
     sizes = bytes_per_broker(log_directories(options))
-    with job_session(spark, master, app_name="regent-report-balance") as session:
-        table = read_assignment(session, source)
+    table = read_assignment(job.start(), source)
     arrays = replica_arrays(table["replicas"], [*(b.broker_id for b in brokers), *sizes])
     check_failures(options["failures"], arrays.brokers)
     racks = racks_of(arrays, {b.broker_id: b.rack for b in brokers})
@@ -93,15 +98,14 @@ def _command(spark: SparkSession | None, /, master: str, html: Path | None, **op
         "copysets": balance.copysets,
         "brokers not listed": len(unlisted) if brokers else 0,
     }
+    html = options["html"]
     if html is not None:
-        _write_page(balance, source.where, facts, html)
+        with job.files.writing(html) as path:
+            _write_page(balance, source.where, facts, path)
     result: dict[str, Any] = {"job": "report balance"}
     result |= {k.replace(" ", "_"): v for k, v in facts.items()}
     result |= summary(balance) | {"trials": options["trials"], "seed": options["seed"]}
-    result |= {
-        "html": None if html is None else str(html),
-        "seconds": round(time.monotonic() - started, 3),
-    }
+    result |= {"html": html, "seconds": round(time.monotonic() - started, 3)}
     overview = Table(f"Assignment: {source.where}", tuple(facts), [tuple(facts.values())])
     print_report(options["output"], result, [overview, *tables(balance)])
 

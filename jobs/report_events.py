@@ -21,8 +21,10 @@ from pyspark.sql import SparkSession
 from regent.admin.cluster_connection import data_dir_option
 from regent.config.moments import parse_moment
 from regent.core.errors import RegentError
-from regent.jobs.command import InputError, job_session, master_option, progress, run_job
-from regent.jobs.new_directory import check_is_new, new_directory
+from regent.jobs.command import InputError, progress, run_job
+from regent.jobs.files import JobFiles
+from regent.jobs.job_session import job_session, spark_options
+from regent.jobs.new_directory import new_directory
 from regent.jobs.reports.event_analysis import analyse_events
 from regent.jobs.reports.event_journals import Period, find_journals, read_events, write_events
 from regent.jobs.reports.event_tables import event_tables
@@ -70,26 +72,20 @@ def _moment(_context: object, _option: object, text: str | None) -> int | None:
     show_default=True,
     help="Number of rows of a table.",
 )
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="A new directory for the Parquet table."
-)
+@click.option("--out", metavar="DIR", help="A new directory for the Parquet table.")
 @report_options
-@master_option
+@spark_options
 @click.pass_obj
 def _command(spark: SparkSession | None, /, **options: Any) -> None:
     started = time.monotonic()
     journals = find_journals(options["journals"] or (options["data_dir"],))
     period = _period(options["since_ms"], options["until_ms"])
-    target = options["out"] and options["out"].absolute()
-    if target is not None:
-        check_is_new(options["out"])
     is_small = sum(path.stat().st_size for path in journals) < _SMALL_BYTES
     with (
-        job_session(
-            spark, options["master"], app_name="regent-events", is_small=is_small
-        ) as session,
-        _table(target) as directory,
+        job_session(spark, options, app_name="regent-events") as job,
+        _table(options["out"], job.files) as directory,
     ):
+        session = job.start(is_small=is_small)
         with progress(f"reading {len(journals)} journals", session):
             unreadable = write_events(session, journals, period, directory)
         if not any(directory.glob("controller_epoch=*")):
@@ -101,13 +97,13 @@ def _command(spark: SparkSession | None, /, **options: Any) -> None:
         "journals": len(journals),
         "unreadable_lines": {str(path): lines for path, lines in unreadable},
         **report,
-        "out": target and str(target),
-        "html": options["html"] and str(options["html"]),
+        "out": options["out"],
+        "html": options["html"],
     }
     if options["html"]:
         from regent.jobs.reports.event_page import write_page
 
-        write_page(summary, options["html"])
+        write_page(summary, Path(options["html"]))
     summary["seconds"] = round(time.monotonic() - started, 3)
     print_report(options["output"], summary, event_tables(summary))
 
@@ -119,10 +115,10 @@ def _period(since_ms: int | None, until_ms: int | None) -> Period:
 
 
 @contextmanager
-def _table(target: Path | None) -> Iterator[Path]:
+def _table(target: str | None, files: JobFiles) -> Iterator[Path]:
     """Yield a directory for the table; if the block succeeds, it becomes ``target``."""
     if target is not None:
-        with new_directory(target) as directory:
+        with new_directory(target, files) as directory:
             yield directory
     else:
         with tempfile.TemporaryDirectory(prefix="regent-events-") as scratch:

@@ -20,7 +20,8 @@ import pyarrow.compute
 from pyspark.sql import DataFrame, SparkSession
 
 from regent.jobs.assignment_source import assignment_frame, check_assignment
-from regent.jobs.command import InputError, job_session, master_option, progress, run_job
+from regent.jobs.command import InputError, progress, run_job
+from regent.jobs.job_session import job_session, spark_options
 from regent.jobs.reports.balance import percent, spread_fields
 from regent.jobs.reports.inputs import assignment_options, read_inputs
 from regent.jobs.reports.output import Table, print_report, report_options
@@ -72,29 +73,30 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     help="Imbalance in percent above which a broker is named.",
 )
 @report_options
-@master_option
+@spark_options
 @click.pass_obj
-def _command(spark: SparkSession | None, /, master: str, html: Path | None, **options: Any) -> None:
+def _command(spark: SparkSession | None, /, **options: Any) -> None:
     started = time.monotonic()
-    source, brokers = read_inputs(options)
-    with (
-        job_session(spark, master, app_name="regent-report-leaders") as session,
-        progress("reading the assignment", session),
-    ):
-        frame = assignment_frame(session, source)
-        check_assignment(frame, source.where)
-        found = leaders(_count(session, frame), [b.broker_id for b in brokers])
-        names = _leaderless(session, frame) if found.leaderless else []
-    if not found.leading.any() and not found.leaderless:
-        raise InputError(
-            f"{source.where} names no leaders: use zookeeper, or a file with a leader for"
-            " each partition"
-        )
-    result = _summary(found, names, options["threshold"])
-    tables = _tables(found, names, options["threshold"])
-    if html is not None:
-        _write_page(found, source.where, tables, html)
-    result |= {"html": None if html is None else str(html)}
+    html = options["html"]
+    with job_session(spark, options, app_name="regent-report-leaders") as job:
+        source, brokers = read_inputs(options, job.files)
+        session = job.start()
+        with progress("reading the assignment", session):
+            frame = assignment_frame(session, source)
+            check_assignment(frame, source.where)
+            found = leaders(_count(session, frame), [b.broker_id for b in brokers])
+            names = _leaderless(session, frame) if found.leaderless else []
+        if not found.leading.any() and not found.leaderless:
+            raise InputError(
+                f"{source.where} names no leaders: use zookeeper, or a file with a leader for"
+                " each partition"
+            )
+        result = _summary(found, names, options["threshold"])
+        tables = _tables(found, names, options["threshold"])
+        if html is not None:
+            with job.files.writing(html) as path:
+                _write_page(found, source.where, tables, path)
+    result |= {"html": html}
     result |= {"seconds": round(time.monotonic() - started, 3)}
     print_report(options["output"], result, tables)
 

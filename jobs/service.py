@@ -46,11 +46,11 @@ from regent.core.protocol.placement import (
 from regent.jobs.placement_job import place_with_spark
 from regent.jobs.session import (
     DIRECTORY_PREFIX,
-    QUICK_START,
     START_TIMEOUT_S,
     KillSwitch,
     SparkJvm,
 )
+from regent.jobs.spark_settings import QUICK_START
 from regent.transport.server import ControlServer, IncomingRequest
 from regent.transport.sockets import Context, new_context
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import signal
 import struct
@@ -19,50 +18,30 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
+from pyspark import SparkConf
 from pyspark.core.context import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from regent.config.java import OPTION_VARIABLES, find_java
+from regent.config.java import find_java
 from regent.core.errors import RegentError
-from regent.jobs.spark_home import class_archives, spark_home
+from regent.jobs.spark_settings import job_settings, private_settings
 
 DIRECTORY_PREFIX: Final = "regent-spark-"
 START_TIMEOUT_S: Final = 120.0
+NO_SETTINGS: Final[Mapping[str, str]] = MappingProxyType({})
 _EXIT_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.02
 
-# Variables that would change the behaviour of a session from machine to machine.
-_SCRUBBED: Final = re.compile(
-    r"(PY)?SPARK_.*|_PYSPARK_.*|(HADOOP|YARN|HIVE)_CONF_DIR|CLASSPATH|" + "|".join(OPTION_VARIABLES)
-)
-QUICK_START: Final = ("-XX:TieredStopAtLevel=1",)
-"""JVM options that shorten the start by a second, but slow down jobs of millions of rows."""
-
 _UNTELLING: Final = re.compile(r"\s*(at |\.\.\.|WARNING: Using incubator modules|$)")
-_JVM_OPTIONS: Final = (  # few cores, small heap
-    "-XX:+UseSerialGC",
-    "-XX:-UsePerfData",
-    "-Xss512k",
-)
-_LOGGING: Final = """\
-rootLogger.level = error
-rootLogger.appenderRef.stderr.ref = stderr
-logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
-logger.shell.level = error
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %d{ISO8601} %p %c{1}: %m%n%ex
-"""
 
 
 class SparkFailedError(RegentError):
@@ -72,6 +51,7 @@ class SparkFailedError(RegentError):
 class SparkJvm:
     """The JVM of one Spark application; starting it returns at once, ``session`` waits for it.
 
+    Its settings are ``jobs.spark_settings``': private ones, or those of a user's job.
     It belongs to the thread that made it, which must ``stop`` it; any thread may ``kill`` it. Its
     files are in a new directory under ``parent_directory`` (None: the system's temporary
     directory), which ``stop`` removes. A process has one at a time, because PySpark has one
@@ -82,35 +62,32 @@ class SparkJvm:
 
     def __init__(
         self,
-        master: str = "local[2]",
+        master: str | None = None,
         *,
         app_name: str = "regent",
-        driver_memory: str = "512m",
+        conf: Mapping[str, str] = NO_SETTINGS,
+        is_private: bool = True,
         parent_directory: Path | None = None,
-        jvm_options: tuple[str, ...] = (),
+        jvm_options: Sequence[str] = (),
         on_exit: Callable[[SparkJvm], None] | None = None,
     ) -> None:
-        java, home = find_java(), spark_home()
+        java = find_java()
         directory = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX, dir=parent_directory))
         self._directory = directory
-        self._connection_file = directory / "connection"
         self._log = directory / "spark.log"
-        (directory / "log4j2.properties").write_text(_LOGGING)
         self._gateway: Any = None
         self._session: SparkSession | None = None
-        archives = [str(path) for path in class_archives(java) if path.exists()]
-        if archives:
-            jvm_options = (f"-XX:SharedArchiveFile={':'.join(archives)}", *jvm_options)
-        conf = _configuration(master, app_name, driver_memory, directory, jvm_options)
-        settings = (part for key, value in conf.items() for part in ("--conf", f"{key}={value}"))
+        named = {"spark.app.name": app_name} | ({"spark.master": master} if master else {})
+        make_settings = private_settings if is_private else job_settings
+        self._settings = settings = make_settings(java, directory, {**named, **conf}, jvm_options)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [home / "bin" / "spark-submit", *settings, "pyspark-shell"],
+                settings.command,
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env=_environment(master, java.home, home, self._connection_file),
-                cwd=directory,
+                env=settings.environment,
+                cwd=settings.working_directory,
                 process_group=0,  # Ctrl-C reaches only this process, which stops the JVM
             )
         self._on_exit = on_exit
@@ -151,21 +128,22 @@ class SparkJvm:
         return self._session
 
     def _connect(self) -> SparkSession:
-        while not self._connection_file.exists():
+        settings = self._settings
+        while not settings.connection_file.exists():
             if self.has_exited():
                 raise EOFError("the JVM ended")
             time.sleep(_POLL_S)
-        data = self._connection_file.read_bytes()
+        data = settings.connection_file.read_bytes()
         port, length = struct.unpack_from(">ii", data)
-        variables = {
-            "PYSPARK_GATEWAY_PORT": str(port),
-            "PYSPARK_GATEWAY_SECRET": data[8 : 8 + length].decode(),
-            "PYSPARK_PYTHON": sys.executable,
-        }
-        with _environ(variables), _interrupt_handler():
-            gateway = launch_gateway()  # type: ignore[no-untyped-call]
-            self._gateway = gateway
-            return SparkSession(SparkContext(gateway=gateway))
+        with _environ(settings.hidden) as environ, _interrupt_handler():
+            environ["PYSPARK_GATEWAY_PORT"] = str(port)
+            environ["PYSPARK_GATEWAY_SECRET"] = data[8 : 8 + length].decode()
+            self._gateway = launch_gateway()  # type: ignore[no-untyped-call]
+            SparkContext._ensure_initialized(gateway=self._gateway)
+            conf = settings.complete(SparkConf())  # has what spark-submit has found
+            python = conf.get("spark.pyspark.python", sys.executable)
+            environ.setdefault("PYSPARK_PYTHON", str(python))
+            return SparkSession(SparkContext(conf=conf, gateway=self._gateway))
 
     @contextmanager
     def killed_after(self, timeout_s: float) -> Iterator[None]:
@@ -261,104 +239,50 @@ class KillSwitch:
 
 @contextmanager
 def spark_session(
-    master: str = "local[2]",
+    master: str | None = None,
     *,
     app_name: str = "regent",
-    driver_memory: str = "512m",
-    jvm_options: tuple[str, ...] = (),
+    conf: Mapping[str, str] = NO_SETTINGS,
+    jvm_options: Sequence[str] = (),
+    start_timeout_s: float = START_TIMEOUT_S,
 ) -> Iterator[SparkSession]:
-    """Yield a session for the block; its process and files are removed afterwards.
+    """Yield a session with the user's settings for the block; its JVM ends afterwards.
 
     Raises:
         JavaNotFoundError, SparkFailedError
     """
-    jvm = SparkJvm(master, app_name=app_name, driver_memory=driver_memory, jvm_options=jvm_options)
+    jvm = SparkJvm(master, app_name=app_name, conf=conf, is_private=False, jvm_options=jvm_options)
+    has_processes = False  # other ones, to be stopped too
     try:
-        yield jvm.session()
+        session = jvm.session(start_timeout_s)
+        has_processes = not is_local(session)
+        yield session
     finally:
-        # With a local master there are no other processes to stop.
-        jvm.stop(gracefully=not master.startswith("local"))
+        jvm.stop(gracefully=has_processes)
+
+
+def is_local(spark: SparkSession) -> bool:
+    """Return whether the driver runs the tasks itself, so that they see its files."""
+    return str(spark.sparkContext.master).startswith("local")
 
 
 def _exit_reason(status: int) -> str:
     return signal.Signals(-status).name if status < 0 else f"exit status {status}"
 
 
-def _configuration(
-    master: str,
-    app_name: str,
-    driver_memory: str,
-    directory: Path,
-    jvm_options: tuple[str, ...],
-) -> dict[str, str]:
-    java_options = (
-        *_JVM_OPTIONS,
-        *jvm_options,
-        f"-Djava.io.tmpdir={directory}",
-        f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}",
-    )
-    configuration = {
-        "spark.master": master,
-        "spark.app.name": app_name,
-        "spark.driver.memory": driver_memory,
-        "spark.driver.extraJavaOptions": shlex.join(java_options),
-        "spark.local.dir": str(directory),
-        "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        "spark.ui.enabled": "false",
-        "spark.ui.retainedJobs": "10",  # kept even without the UI
-        "spark.ui.retainedStages": "10",
-        "spark.ui.retainedTasks": "10",
-        "spark.sql.ui.retainedExecutions": "1",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.default.parallelism": "2",
-        "spark.scheduler.mode": "FAIR",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.python.filterPushdown.enabled": "true",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "2",
-    }
-    if _is_on_this_machine(master):
-        configuration["spark.driver.host"] = "127.0.0.1"
-        configuration["spark.driver.bindAddress"] = "127.0.0.1"
-    return configuration
-
-
-def _environment(master: str, java_home: Path, home: Path, connection_file: Path) -> dict[str, str]:
-    environment = {k: v for k, v in os.environ.items() if not _SCRUBBED.fullmatch(k)}
-    environment |= {
-        # For the short-lived JVM that only builds the command line of the other.
-        "SPARK_LAUNCHER_OPTS": "-XX:-UsePerfData",
-        "JAVA_HOME": str(java_home),
-        "SPARK_HOME": str(home),
-        "SPARK_CONNECT_MODE": "0",
-        "PYSPARK_PYTHON": sys.executable,
-        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_file),
-        "MALLOC_ARENA_MAX": "2",  # glibc's many arenas cost tens of megabytes
-    }
-    if _is_on_this_machine(master):
-        environment["SPARK_LOCAL_IP"] = "127.0.0.1"
-    return environment
-
-
-def _is_on_this_machine(master: str) -> bool:
-    return re.match(r"local\b|spark://(127\.|localhost\b)", master) is not None
-
-
 @contextmanager
-def _environ(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for the block, and hide those that would change Spark."""
+def _environ(hidden: re.Pattern[str] | None) -> Iterator[MutableMapping[str, str]]:
+    """Yield the environment without the ``hidden`` variables; undo all changes after the block."""
     saved = dict(os.environ)
-    for name in saved:
-        if _SCRUBBED.fullmatch(name):
-            del os.environ[name]
-    os.environ.update(variables)
     try:
-        yield
+        for name in saved:
+            if hidden is not None and hidden.fullmatch(name):
+                del os.environ[name]
+        yield os.environ
     finally:
-        for name in variables:
+        for name in set(os.environ) - set(saved):
             del os.environ[name]
-        os.environ.update({k: v for k, v in saved.items() if k not in os.environ})
+        os.environ.update(saved)
 
 
 @contextmanager

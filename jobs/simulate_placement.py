@@ -11,14 +11,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import click
 from pyspark.sql import SparkSession
 
 from regent.core.placement.replica_placer import Strategy, check
-from regent.jobs.command import InputError, job_session, master_option, progress, run_job
+from regent.jobs.command import InputError, progress, run_job
+from regent.jobs.job_session import job_session, spark_options
 from regent.jobs.report_balance import DEFAULT_TRIALS
 from regent.jobs.reports.balance import (
     LossOptions,
@@ -131,9 +131,9 @@ _STRATEGIES: Final = (*(strategy.value for strategy in Strategy), UNIFORM)
     help="The same seed gives the same result.",
 )
 @report_options
-@master_option
+@spark_options
 @click.pass_obj
-def _command(spark: SparkSession | None, /, master: str, html: Path | None, **options: Any) -> None:
+def _command(spark: SparkSession | None, /, **options: Any) -> None:
     started = time.monotonic()
     setting = TrialSetting(**{name: options[name] for name in TrialSetting._fields})
     compare = options["compare"]
@@ -143,17 +143,20 @@ def _command(spark: SparkSession | None, /, master: str, html: Path | None, **op
     added = -(-setting.brokers // 100) if growth is None else growth
     loss = LossOptions(options["failures"], options["trials"], options["seed"])
     is_small = setting.partitions * len(names) <= 1_000_000
-    with job_session(spark, master, app_name="regent-simulate", is_small=is_small) as session:
+    html = options["html"]
+    with job_session(spark, options, app_name="regent-simulate") as job:
+        session = job.start(is_small=is_small)
         trials = {str(name): _try(session, setting, name, added, loss) for name in names}
-    tables = [_comparison(trials), *_loss_tables(trials)]
-    if html is not None:
-        from regent.jobs.reports.simulation_page import write_page
+        tables = [_comparison(trials), *_loss_tables(trials)]
+        if html is not None:
+            from regent.jobs.reports.simulation_page import write_page
 
-        write_page(setting, trials, tables, html)
+            with job.files.writing(html) as path:
+                write_page(setting, trials, tables, path)
     result = {"job": "simulate placement", **setting._asdict(), "growth": added}
     result["trials"] = options["trials"]
     result["strategies"] = {name: _fields(trial) for name, trial in trials.items()}
-    result["html"] = None if html is None else str(html)
+    result["html"] = html
     result["seconds"] = round(time.monotonic() - started, 3)
     print_report(options["output"], result, tables)
 

@@ -14,22 +14,20 @@ from typing import Any, Final
 import orjson
 
 from regent.core.model import BrokerId
-from regent.jobs.new_directory import new_directory
 from regent.jobs.planning.model import Change
 
 _ROWS_AT_ONCE: Final = 1000
 
 
 def write_plan(
-    target: Path, changes: Sequence[Change], wave_of: Sequence[int], summary: Mapping[str, Any]
+    directory: Path, changes: Sequence[Change], wave_of: Sequence[int], summary: Mapping[str, Any]
 ) -> None:
-    """Write a plan into a new or empty directory."""
-    with new_directory(target) as directory:
-        _write_document(directory / "plan.json", changes, _after)
-        _write_document(directory / "rollback.json", changes, _before)
-        _write_waves(directory / "waves", changes, wave_of)
-        summary_json = orjson.dumps(summary, option=orjson.OPT_INDENT_2)
-        (directory / "summary.json").write_bytes(summary_json + b"\n")
+    """Write a plan into an empty directory."""
+    _write_document(directory / "plan.json", changes, _after)
+    _write_document(directory / "rollback.json", changes, _before)
+    _write_waves(directory / "waves", changes, wave_of)
+    summary_json = orjson.dumps(summary, option=orjson.OPT_INDENT_2)
+    (directory / "summary.json").write_bytes(summary_json + b"\n")
 
 
 def _write_waves(directory: Path, changes: Sequence[Change], wave_of: Sequence[int]) -> None:

@@ -46,9 +46,9 @@ class PlacementPlan:
     wave_of: Sequence[int]
     summary: dict[str, Any]
 
-    def write(self, target: Path) -> None:
-        """Write it to a new directory. Raises OSError and InputError; then nothing is written."""
-        write_plan(target, self.changes, self.wave_of, self.summary)
+    def write(self, directory: Path) -> None:
+        """Write it into an empty directory. Raises OSError."""
+        write_plan(directory, self.changes, self.wave_of, self.summary)
 
 
 def make_plan(spark: SparkSession, request: Request) -> PlacementPlan:

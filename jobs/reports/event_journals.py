@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from regent.jobs.command import InputError
-from regent.jobs.local_files import path_from_spark, path_to_read, path_to_write
+from regent.jobs.files import location_from_spark, path_to_read, path_to_write
 
 JOURNAL: Final = "events.jsonl"
 _NAMES: Final = (f"{JOURNAL}.1", JOURNAL)  # the first has the older events
@@ -146,4 +146,4 @@ def _unreadable(lines: DataFrame) -> list[Unreadable]:
     """Count the unreadable lines by file."""
     counts = _parsed(lines).groupBy("file").agg(F.count_if(~_is_event()).alias("lines"))
     rows = counts.filter("lines > 0").orderBy("file").toArrow().to_pylist()
-    return [Unreadable(path_from_spark(row["file"]), row["lines"]) for row in rows]
+    return [Unreadable(Path(location_from_spark(row["file"])), row["lines"]) for row in rows]

@@ -13,6 +13,7 @@ from regent.admin.cluster_connection import cluster_options, zookeeper_address
 from regent.jobs.assignment_source import ZOOKEEPER, AssignmentSource
 from regent.jobs.brokers_file import PlannedBroker, read_brokers_file, read_registered_brokers
 from regent.jobs.command import InputError, cluster_admin
+from regent.jobs.files import JobFiles
 from regent.storage.log_names import LOG_SUFFIX, log_of_directory
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -21,7 +22,7 @@ _META: Final = "meta.properties"
 
 
 class ReportInputs(NamedTuple):
-    """The inputs, checked without Spark.
+    """The inputs; those of this machine are checked without Spark.
 
     ``brokers`` is empty when none were named: then the brokers with replicas are used.
     """
@@ -46,7 +47,7 @@ def assignment_options(command: F) -> F:
     return assignment(brokers(cluster_options(command)))
 
 
-def read_inputs(options: Mapping[str, Any]) -> ReportInputs:
+def read_inputs(options: Mapping[str, Any], files: JobFiles) -> ReportInputs:
     """Read the inputs of ``assignment_options``; files of partitions are not read yet.
 
     Raises InputError, and the errors of ZooKeeper.
@@ -55,14 +56,14 @@ def read_inputs(options: Mapping[str, Any]) -> ReportInputs:
     def address() -> str:
         return zookeeper_address(options["zookeeper"], options["data_dir"])
 
-    source = AssignmentSource.of(options["assignment"], address)
+    source = AssignmentSource.of(options["assignment"], address, files)
     brokers = options["brokers"] or (ZOOKEEPER if options["assignment"] == ZOOKEEPER else None)
     if brokers is None:
         return ReportInputs(source, ())
     if brokers == ZOOKEEPER:
         with cluster_admin(address()) as admin:
             return ReportInputs(source, read_registered_brokers(admin))
-    return ReportInputs(source, read_brokers_file(Path(brokers)))
+    return ReportInputs(source, read_brokers_file(brokers, files))
 
 
 def log_directories(options: Mapping[str, Any]) -> tuple[Path, ...]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
 from regent.jobs.command import InputError, print_summary
+from regent.jobs.files import is_remote, local_path
 from regent.jobs.reports.page import is_number, shown
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -38,23 +38,24 @@ def report_options(command: F) -> F:
     )
     page = click.option(
         "--html",
-        type=click.Path(path_type=Path),
-        callback=lambda _context, _option, path: _writable(path),
+        metavar="FILE",
+        callback=lambda _context, _option, location: _writable(location),
         help="Also write the report as one HTML page.",
     )
     return output(page(command))
 
 
-def _writable(path: Path | None) -> Path | None:
-    if path is None:
-        return None
+def _writable(location: str | None) -> str | None:
+    if location is None or is_remote(location):
+        return location
+    path = local_path(location)
     if path.is_dir():
         raise InputError(f"{path} is a directory: name a file to write the page to")
     if not path.parent.is_dir():
         raise InputError(f"{path.parent} is no directory: make it, or choose another for --html")
     if not os.access(path.parent, os.W_OK):
         raise InputError(f"{path.parent} cannot be written to: choose another for --html")
-    return path
+    return location
 
 
 def print_report(output: str, summary: Mapping[str, Any], tables: Iterable[Table]) -> None:

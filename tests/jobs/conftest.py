@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from regent.config.java import JavaNotFoundError, find_java
-from regent.jobs.session import QUICK_START, SparkJvm
+from regent.jobs.session import SparkJvm
+from regent.jobs.spark_settings import QUICK_START
 
 
 @pytest.fixture(scope="session")

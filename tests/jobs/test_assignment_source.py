@@ -20,6 +20,7 @@ from regent.jobs.command import InputError
 from regent.zk.client.operations import Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicZNode, encode_topic_id
+from tests.jobs.local_files import LOCAL_FILES
 
 ROWS: list[dict[str, Any]] = [
     {"topic": "a", "partition": 0, "replicas": [3, 1]},
@@ -31,7 +32,7 @@ EXPECTED = [{**row, "leader": None, "isr": None} for row in ROWS]
 
 def source_of(path: Path) -> AssignmentSource:
     """Return the source at a path; there is no cluster."""
-    return AssignmentSource.of(str(path), no_cluster)
+    return AssignmentSource.of(str(path), no_cluster, LOCAL_FILES)
 
 
 def no_cluster() -> str:
@@ -113,7 +114,7 @@ def test_zookeeper_with_leaders_and_without_topics_being_deleted(
             client.multi([Create(path)])
         data = TopicPartitionStateZNode.encode(state)
         client.multi([Create("/brokers/topics/a/partitions/1/state", data)])
-        source = AssignmentSource.of("zookeeper", lambda: zookeeper_address)
+        source = AssignmentSource.of("zookeeper", lambda: zookeeper_address, LOCAL_FILES)
         assert [tuple(row.values()) for row in rows_of(spark, source)] == [
             ("a", 0, [1, 2], None, None),
             ("a", 1, [1, 2], 2, [2]),

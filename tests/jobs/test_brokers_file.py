@@ -13,6 +13,7 @@ from regent.jobs.command import InputError
 from regent.zk.codecs import znodes
 from regent.zk.stores.admin_store import ZkAdminStore
 from regent.zk.stores.topic_store import NoClusterError
+from tests.jobs.local_files import LOCAL_FILES
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 
 
@@ -40,7 +41,7 @@ def test_ids_and_objects_in_any_order_are_sorted(file: Path):
         {"id": 11, "rack": None, "replica_count": None, "capacity": None},
     ]
     file.write_text(json.dumps(brokers))
-    assert read_brokers_file(file) == (
+    assert read_brokers_file(str(file), LOCAL_FILES) == (
         PlannedBroker(3, None, 0, None),
         PlannedBroker(11, None, 0, None),
         PlannedBroker(20, "b", 7, 100),
@@ -76,7 +77,7 @@ def test_ids_and_objects_in_any_order_are_sorted(file: Path):
 def test_an_invalid_file_is_one_line_that_names_the_problem(file: Path, content: str, message: str):
     file.write_text(content)
     with pytest.raises(InputError) as caught:
-        read_brokers_file(file)
+        read_brokers_file(str(file), LOCAL_FILES)
     assert str(file) in str(caught.value)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -84,15 +85,15 @@ def test_an_invalid_file_is_one_line_that_names_the_problem(file: Path, content:
 
 def test_a_file_that_cannot_be_read_is_named(file: Path):
     with pytest.raises(InputError, match=r"brokers.json cannot be read: No such file"):
-        read_brokers_file(file)
+        read_brokers_file(str(file), LOCAL_FILES)
     with pytest.raises(InputError, match="cannot be read: Is a directory"):
-        read_brokers_file(file.parent)
+        read_brokers_file(str(file.parent), LOCAL_FILES)
 
 
 def test_a_long_value_is_cut_short(file: Path):
     file.write_text(json.dumps([{"id": 1, "rack": ["r" * 10_000] * 100}]))
     with pytest.raises(InputError) as caught:
-        read_brokers_file(file)
+        read_brokers_file(str(file), LOCAL_FILES)
     assert len(str(caught.value)) < 500
 
 

@@ -1,0 +1,211 @@
+"""The files of a job: on this machine, and on every file system that Spark knows.
+
+A *location* is a path of this machine, or a URI of a Hadoop file system (``hdfs://``, ``s3a://``,
+``gs://`` …), whose settings are Spark's (``--conf spark.hadoop.…``). Spark reads and writes what is
+large. What the driver needs for itself is copied: a driver shares no disk with its cluster.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote, urlparse
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from regent.jobs.command import InputError
+from regent.jobs.java_errors import innermost_cause
+
+SUCCESS: Final = "_SUCCESS"
+"""The last file of a complete directory, as Spark's own writers leave it."""
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+_FILE: Final = re.compile(r"file:/+")
+_GLOB: Final = re.compile(r"([\\*?\[\]{}])")
+
+
+class Entry(NamedTuple):
+    """A file or a directory; ``size`` is in bytes."""
+
+    location: str
+    is_directory: bool
+    size: int
+
+    @property
+    def name(self) -> str:
+        """The last part of the location."""
+        return self.location.rstrip("/").rpartition("/")[2]
+
+
+def is_remote(location: str) -> bool:
+    """Return whether the location is a URI of another file system than this machine's."""
+    return bool(_SCHEME.match(location)) and not _FILE.match(location)
+
+
+def local_path(location: str) -> Path:
+    """Return the path of a location on this machine."""
+    return Path(_FILE.sub("/", location, count=1))
+
+
+def path_to_write(location: str | Path) -> str:
+    """Return the form of a location for ``DataFrame.write``.
+
+    In a path of Hadoop a percent sign has no special meaning, as it has in a URI.
+    """
+    text = str(location)
+    return text if is_remote(text) else f"file://{local_path(text).absolute()}"
+
+
+def path_to_read(location: str | Path) -> str:
+    """Return the form of a location for ``spark.read``, which would take it for a glob pattern."""
+    return _GLOB.sub(r"\\\1", path_to_write(location))
+
+
+def location_from_spark(uri: str) -> str:
+    """Return the location in ``_metadata.file_path``, which is encoded as a URI."""
+    return uri if is_remote(uri) else unquote(urlparse(uri).path)
+
+
+class JobFiles:
+    """The files that one job can reach; ``spark`` is only asked for the session for remote ones."""
+
+    def __init__(self, spark: Callable[[], SparkSession]) -> None:
+        self._spark = spark
+        self._copies = ExitStack()
+
+    def close(self) -> None:
+        """Remove the copies."""
+        self._copies.close()
+
+    def entry(self, location: str) -> Entry | None:
+        """Return what is at a location, None if there is nothing. Raises ``InputError``."""
+        if is_remote(location):
+            with self._reachable(location) as (system, path):
+                found = system.exists(path)
+                return _remote_entry(system.getFileStatus(path)) if found else None
+        path = local_path(location)
+        with _readable(location):
+            return _local_entry(path) if path.exists() else None
+
+    def entries(self, directory: str) -> list[Entry]:
+        """Return what is in a directory, sorted by name. Raises ``InputError``."""
+        if is_remote(directory):
+            with self._reachable(directory) as (system, path):
+                found = [_remote_entry(status) for status in system.listStatus(path)]
+        else:
+            with _readable(directory):
+                found = [_local_entry(path) for path in local_path(directory).iterdir()]
+        return sorted(found)
+
+    def head(self, entry: Entry, limit: int) -> bytes:
+        """Return the first bytes of a file, ``limit`` at most. Raises ``InputError``."""
+        if not is_remote(entry.location):
+            with _readable(entry.location), local_path(entry.location).open("rb") as file:
+                return file.read(limit)
+        with self._reachable(entry.location) as (system, path):
+            stream = system.open(path)
+            try:
+                io_utils = self._jvm.org.apache.commons.io.IOUtils
+                return bytes(io_utils.toByteArray(stream, min(limit, entry.size)))
+            finally:
+                stream.close()
+
+    def read(self, location: str) -> bytes:
+        """Return the content of a file. Raises ``InputError``."""
+        with _readable(location):
+            return self.copy(location).read_bytes()
+
+    def copy(self, location: str) -> Path:
+        """Return a file or directory as a path of this machine, copied if it is not there.
+
+        Raises ``InputError`` if it does not exist or cannot be read.
+        """
+        if not is_remote(location):
+            return local_path(location)
+        target = self._new_folder() / Entry(location, False, 0).name
+        with self._reachable(location) as (system, path):
+            system.copyToLocalFile(False, path, self._path(path_to_write(target)), True)
+        return target
+
+    def put(self, source: Path, location: str) -> None:
+        """Copy a file of this machine to a remote location, replacing what is there.
+
+        Raises ``InputError``.
+        """
+        with self._reachable(location) as (system, path):
+            system.copyFromLocalFile(False, True, self._path(path_to_write(source)), path)
+
+    @contextmanager
+    def writing(self, location: str) -> Iterator[Path]:
+        """Yield a path of this machine; the file written there goes to the location.
+
+        Raises ``InputError``.
+        """
+        if not is_remote(location):
+            yield local_path(location)
+            return
+        path = self._new_folder() / "file"
+        yield path
+        self.put(path, location)
+
+    def remove(self, directory: str) -> None:
+        """Remove a remote directory and all in it."""
+        with self._reachable(directory) as (system, path):
+            system.delete(path, True)
+
+    # --- Hadoop -----------------------------------------------------------------------------------
+
+    def _new_folder(self) -> Path:
+        folder = tempfile.TemporaryDirectory(prefix="regent-copy-")
+        return Path(self._copies.enter_context(folder))
+
+    @property
+    def _jvm(self) -> Any:
+        return self._spark().sparkContext._jvm
+
+    def _path(self, text: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(text)
+
+    @contextmanager
+    def _reachable(self, location: str) -> Iterator[tuple[Any, Any]]:
+        """Yield Hadoop's file system and path; its errors become ``InputError``."""
+        context: Any = self._spark().sparkContext
+        try:
+            path = self._path(location)
+            yield path.getFileSystem(context._jsc.hadoopConfiguration()), path
+        except Py4JJavaError as error:
+            raise InputError(f"{location}: {_explained(innermost_cause(error))}") from None
+
+
+def _explained(cause: str) -> str:
+    name, _, message = cause.partition(": ")
+    if name.endswith(("UnsupportedFileSystemException", "ClassNotFoundException")):
+        return (
+            f"{message or name}: give Spark the jar of this file system, for example"
+            " --conf spark.jars.packages=org.apache.hadoop:hadoop-aws:3.5.0 for s3a"
+        )
+    if name.endswith("FileNotFoundException"):
+        return "no such file or directory"
+    return cause
+
+
+def _remote_entry(status: Any) -> Entry:
+    return Entry(str(status.getPath().toString()), bool(status.isDirectory()), status.getLen())
+
+
+def _local_entry(path: Path) -> Entry:
+    is_directory = path.is_dir()
+    return Entry(str(path), is_directory, 0 if is_directory else path.stat().st_size)
+
+
+@contextmanager
+def _readable(location: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{location} cannot be read: {error.strerror or error}") from None

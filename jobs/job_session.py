@@ -1,0 +1,141 @@
+"""The Spark session of a job, and the options that choose it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+from pyspark.sql import SparkSession
+
+from regent.jobs.command import InputError
+from regent.jobs.files import JobFiles
+from regent.jobs.session import START_TIMEOUT_S, is_local, spark_session
+from regent.jobs.spark_settings import QUICK_START
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit sets it for the program it runs
+_NOT_SHIPPED: Final = frozenset({"tests", "bench"})
+
+
+def spark_options(command: F) -> F:
+    """Add ``--master``, ``--conf`` and ``--start-timeout``."""
+    options = (
+        click.option(
+            "--master",
+            metavar="URL",
+            help="Where Spark runs: local[N], spark://HOST:PORT, yarn, k8s://…"
+            "  [default: that of spark-defaults.conf, or local[*]]",
+        ),
+        click.option(
+            "--conf",
+            multiple=True,
+            metavar="KEY=VALUE",
+            callback=_settings,
+            help="A setting of Spark; may be repeated.",
+        ),
+        click.option(
+            "--start-timeout",
+            type=click.FloatRange(min=0, min_open=True),
+            default=START_TIMEOUT_S,
+            show_default=True,
+            metavar="SECONDS",
+            help="How long Spark may take to start.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _settings(_context: object, _option: object, given: tuple[str, ...]) -> dict[str, str]:
+    settings = {}
+    for text in given:
+        name, separator, value = text.partition("=")
+        if not separator or not name.startswith("spark."):
+            raise InputError(f"--conf {text}: write it as spark.NAME=VALUE")
+        settings[name] = value
+    return settings
+
+
+class JobSession:
+    """Starts Spark when it is first needed, so that arguments and local files are checked before.
+
+    The session is the given one, that of ``spark-submit``, or a new one with the options of
+    ``spark_options``, which ends with the job.
+    """
+
+    def __init__(
+        self, given: SparkSession | None, options: Mapping[str, Any], app_name: str
+    ) -> None:
+        self._given = given
+        self._options = options
+        self._app_name = app_name
+        self._open = ExitStack()
+        self.files = JobFiles(self.start)
+        self._open.callback(self.files.close)
+
+    def start(self, *, is_small: bool = False) -> SparkSession:
+        """Return the session; ``is_small``: it starts faster and computes more slowly.
+
+        Raises JavaNotFoundError and SparkFailedError.
+        """
+        if self._given is None:
+            self._given = self._started(is_small=is_small)
+        return self._given
+
+    def close(self) -> None:
+        """End what was started here."""
+        self._open.close()
+
+    def _started(self, *, is_small: bool) -> SparkSession:
+        if _SUBMITTED in os.environ:
+            session = SparkSession.builder.getOrCreate()
+        else:
+            session = self._open.enter_context(
+                spark_session(
+                    self._options["master"],
+                    app_name=self._app_name,
+                    conf=self._options["conf"],
+                    jvm_options=QUICK_START if is_small else (),
+                    start_timeout_s=self._options["start_timeout"],
+                )
+            )
+        if not is_local(session):
+            self._ship_package(session)
+        return session
+
+    def _ship_package(self, session: SparkSession) -> None:
+        """Give executors this program: they need only numpy and pyarrow of their own."""
+        root = Path(__file__).parents[1]
+        if not root.is_dir():
+            return  # it came in an archive of --py-files, which the executors have too
+        folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="regent-package-"))
+        archive = Path(folder, "regent.zip")
+        packages = [path.parent for path in root.glob("*/__init__.py")]
+        modules = [root / "__init__.py"]
+        for package in packages:
+            if package.name not in _NOT_SHIPPED:
+                modules += package.rglob("*.py")
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+            for module in modules:
+                packed.write(module, Path("regent", module.relative_to(root)))
+        session.sparkContext.addPyFile(str(archive))
+
+
+@contextmanager
+def job_session(
+    spark: SparkSession | None, options: Mapping[str, Any], *, app_name: str
+) -> Iterator[JobSession]:
+    """Yield the session of a job for the block."""
+    session = JobSession(spark, options, app_name)
+    try:
+        yield session
+    finally:
+        session.close()
