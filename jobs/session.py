@@ -41,6 +41,7 @@ NO_SETTINGS: Final[Mapping[str, str]] = MappingProxyType({})
 _EXIT_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.02
 
+_THROWN: Final = re.compile(r'Exception in thread "main" ([\w.$]+: )?')
 _UNTELLING: Final = re.compile(r"\s*(at |\.\.\.|WARNING: Using incubator modules|$)")
 
 
@@ -162,7 +163,8 @@ class SparkJvm:
         ended = "" if status is None else f" ({_exit_reason(status)})"
         log = self._log.read_text(errors="replace") if self._log.exists() else ""
         lines = [line.strip() for line in log.splitlines() if not _UNTELLING.match(line)]
-        return SparkFailedError(f"{what}{ended}{f': {lines[-1]}' if lines else ''}")
+        reason = _THROWN.sub("", lines[-1]) if lines else ""
+        return SparkFailedError(f"{what}{ended}{f': {reason}' if reason else ''}")
 
     def kill(self) -> None:
         """Kill the JVM, on any thread; waiting calls of its owner fail."""

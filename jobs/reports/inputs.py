@@ -35,14 +35,15 @@ def assignment_options(command: F) -> F:
     """Add ``--assignment``, ``--brokers``, and the options that name a cluster."""
     assignment = click.option(
         "--assignment",
-        required=True,
-        metavar="zookeeper|FILE|DIR",
-        help="The running cluster, or a file: reassignment JSON, JSON lines, Parquet.",
+        default=ZOOKEEPER,
+        show_default=True,
+        metavar=f"{ZOOKEEPER}|FILE|DIR",
+        help="The running cluster, or files: reassignment JSON, JSON lines, Parquet.",
     )
     brokers = click.option(
         "--brokers",
-        metavar="zookeeper|FILE",
-        help="The brokers and their racks.  [default: zookeeper, if --assignment is]",
+        metavar=f"{ZOOKEEPER}|FILE",
+        help=f"The brokers and their racks.  [default: {ZOOKEEPER}, if --assignment is]",
     )
     return assignment(brokers(cluster_options(command)))
 

@@ -1,0 +1,71 @@
+"""The session of a job is the user's, and starts when it is needed."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from regent.config.command_line import COMMAND
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]
+
+PLACE = ("jobs", "place", "--dry-run", "--topics", "topics.json", "--brokers", "brokers.json")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    (tmp_path / "topics.json").write_text(
+        '[{"topic": "a", "partitions": 4, "replication_factor": 2}]'
+    )
+    (tmp_path / "brokers.json").write_text("[1, 2, 3]")
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.master of-the-defaults-file\n")
+    return tmp_path
+
+
+def place(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "SPARK_CONF_DIR": str(directory / "conf")}
+    return subprocess.run(
+        [*COMMAND, *PLACE, *arguments],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_spark_defaults_are_read_and_options_are_stronger(directory: Path):
+    refused = place(directory)
+    assert refused.returncode == 1
+    assert (
+        "did not start (exit status 1): Master must either be yarn or start with" in refused.stderr
+    )
+    assert refused.stderr.count("\n") == 1
+    done = place(directory, "--master", "local[1]", "--conf", "spark.driver.memory=600m")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--conf", "spark.a"), "--conf spark.a: write it as spark.NAME=VALUE"),
+        (("--conf", "master=yarn"), "--conf master=yarn: write it as spark.NAME=VALUE"),
+        (("--start-timeout", "0"), "--start-timeout"),
+    ],
+)
+def test_wrong_options_of_the_session_are_one_line(
+    directory: Path, arguments: tuple[str, ...], message: str
+):
+    refused = place(directory, *arguments)
+    assert refused.returncode == 2
+    assert message in refused.stderr
+    assert refused.stderr.count("\n") == 1
+
+
+def test_a_start_takes_no_longer_than_wanted(directory: Path):
+    refused = place(directory, "--master", "local[1]", "--start-timeout", "0.1")
+    assert refused.returncode == 1
+    assert "Spark did not start within 0.1 s" in refused.stderr
