@@ -154,9 +154,11 @@ def test_more_failures_than_brokers_are_refused(
     assert "--failures 8: there are 7 brokers" in capsys.readouterr().err
 
 
-def test_the_assignment_must_be_named(capsys: pytest.CaptureFixture[str]):
-    assert main([]) == 2
-    assert "Missing option '--assignment'" in capsys.readouterr().err
+def test_without_files_it_is_that_of_the_running_cluster(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["--data-dir", str(tmp_path)]) == 2
+    assert "no cluster in" in capsys.readouterr().err
 
 
 def test_a_log_directory_without_a_broker_is_an_error(
