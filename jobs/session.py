@@ -165,7 +165,10 @@ class SparkJvm:
         with _environ(variables), _interrupt_handler():
             gateway = launch_gateway()  # type: ignore[no-untyped-call]
             self._gateway = gateway
-            return SparkSession(SparkContext(gateway=gateway))
+            context = SparkContext(gateway=gateway)
+            # Otherwise the server for accumulators prints a stack trace when the JVM is killed.
+            context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
+            return SparkSession(context)
 
     @contextmanager
     def killed_after(self, timeout_s: float) -> Iterator[None]:
