@@ -1,13 +1,6 @@
 """``regent jobs place``: place the partitions of many topics in one Spark job.
 
-``--topics FILE`` is ``[{"topic", "partitions", "replication_factor", "start_partition"?,
-"config"?}]``, with a ``start_partition`` above 0 for a topic that grows. ``--brokers FILE`` is a
-list of broker ids or of ``{"id", "rack"?, "replica_count"?, "capacity"?}``, as ``regent brokers
-list -o json`` prints it; ``--brokers zookeeper`` takes those that are registered. The output is
-Kafka's reassignment document (``json``), or one row ``topic, partition, replicas`` for each
-partition (``jsonl``, ``parquet``). With ``--apply`` the topics are created: after an interruption,
-run the same command again, with another ``--out`` or none. The summary is one line of JSON on
-stdout.
+``--help`` describes the files and the options. The summary is one line of JSON on stdout.
 """
 
 from __future__ import annotations
@@ -15,7 +8,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -35,20 +28,64 @@ from regent.jobs.command import (
     run_job,
 )
 from regent.jobs.new_directory import new_directory
+from regent.jobs.placement_arrays import placement_arrays
 from regent.jobs.placement_input import PlacementOrder, read_order
-from regent.jobs.placement_job import placement_frame
-from regent.jobs.placement_output import (
-    FORMATS,
-    Loads,
-    count_placed,
-    count_written,
-    read_placement,
-    write_placement,
-)
+from regent.jobs.placement_job import placed_parts
+from regent.jobs.placement_output import FORMATS, Loads, read_placement, write_parts
 from regent.jobs.progress_line import ProgressLine
 from regent.jobs.topic_writer import Written, placed_topics, write_topics
 
-_SMALL: Final = 1_000_000
+_HELP: Final = """Place the partitions of many topics in one Spark job.
+
+\b
+--strategy: the brokers of a partition. Its number is i, and there are n brokers.
+  ring        The brokers in the sequence of their ids, as a ring: the first replica is on number
+              (i + start) mod n, the others are on the brokers after it.
+  kafka       What Kafka does without racks: the first replica as with ring; the distance from it
+              to the others grows by one after every n partitions. When a broker dies, many
+              brokers take over its partitions.
+  rack-aware  What Kafka does with racks: as kafka, and no rack gets a second replica while
+              another rack has none. Every broker needs a rack.
+  copyset     There are few sets of brokers, and all replicas of a partition are on one of them.
+              The fewer sets there are, the less likely is a loss of data when several brokers
+              die at once. --scatter-width sets how many others share partitions with a broker.
+              A set spans racks when all brokers have one.
+
+\b
+--index: how partitions are counted, in the order of (topic, partition).
+  batch       Over all topics. Small topics spread over all brokers.
+  per-topic   In each topic from its first partition on.
+
+\b
+--start-index: the broker of the first replica of the first partition.
+  N             Number N in the sequence of the brokers, from 0.
+  random        Drawn from --seed; with --index per-topic, drawn for each topic.
+  least-loaded  The broker that holds the fewest replicas.
+
+\b
+--topics FILE is a JSON list with an object for each topic:
+  {"topic": "a", "partitions": 12, "replication_factor": 3}
+  "start_partition" is the first partition to place, for a topic that grows.
+  "config" has the settings for --apply, as {"retention.ms": 60000}.
+
+\b
+--brokers FILE is a JSON list of ids, or of objects as "regent brokers list -o json" prints them:
+  {"id": 1, "rack": "a", "replica_count": 70, "capacity": 4000}
+  Only "id" is required. "replica_count" is what the broker holds now, "capacity" its maximum.
+
+\b
+--format: what --out DIR will have.
+  json     placement.json, one document for kafka-reassign-partitions.
+  jsonl    part-*.json, one object {"topic": "a", "partition": 0, "replicas": [1, 2]} in a line.
+  parquet  part-*.parquet, with the columns topic, partition and replicas.
+
+With --apply the topics are created. After an interruption, run the same command again.
+
+\b
+Example:
+  regent jobs place --topics topics.json --brokers zookeeper --strategy rack-aware \\
+    --out placed --format parquet
+"""
 
 
 class NoRoomError(RegentError):
@@ -60,7 +97,7 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     return run_job(_command, "place", argv, spark)
 
 
-@click.command("place", help="Place the partitions of many topics in one Spark job.")
+@click.command("place", help=_HELP)
 @click.option(
     "--topics",
     "topics_file",
@@ -124,16 +161,20 @@ def _command(spark: SparkSession | None, /, master: str, out: Path | None, **opt
     if out is None and not (options["apply"] or options["dry_run"]):
         raise click.UsageError("name an output: --out DIR, --apply or --dry-run")
     order = read_order(options)
-    with tempfile.TemporaryDirectory(prefix="regent-place-") as scratch:
-        outputs = {} if out is None or options["dry_run"] else {out: options["file_format"]}
-        is_applied = options["apply"] and not options["dry_run"]
-        if is_applied and "parquet" not in outputs.values():
-            outputs[Path(scratch, "placement")] = "parquet"  # the topics are read from it
+    is_applied = options["apply"] and not options["dry_run"]
+    with ExitStack() as stack:
+        directories: dict[str, Path] = {}
+        if out is not None and not options["dry_run"]:
+            directories[options["file_format"]] = stack.enter_context(new_directory(out))
+        if is_applied and "parquet" not in directories:  # the topics are read from it
+            scratch = tempfile.TemporaryDirectory(prefix="regent-place-")
+            directories["parquet"] = Path(stack.enter_context(scratch))
         if is_applied and options["seed"] is None and order.request.start_index == RANDOM:
             note = f"to continue after an interruption, add --seed {order.request.seed}"
             click.echo(note, err=True)
-        loads = _place(spark, master, order, outputs)
-        applied = _apply(order, outputs) if is_applied else None
+        loads = _place(spark, master, order, directories)
+        _check_room(order, loads)
+        applied = _apply(order, directories["parquet"]) if is_applied else None
     summary = _summary(order, loads)
     summary["out"] = None if out is None or options["dry_run"] else str(out.resolve())
     if applied:
@@ -146,40 +187,26 @@ def _command(spark: SparkSession | None, /, master: str, out: Path | None, **opt
 
 
 def _place(
-    spark: SparkSession | None, master: str, order: PlacementOrder, outputs: Mapping[Path, str]
+    spark: SparkSession | None, master: str, order: PlacementOrder, directories: dict[str, Path]
 ) -> Loads:
-    """Write the placement into new directories, each in its format; return the loads of brokers."""
-    broker_ids = [broker.broker_id for broker in order.request.brokers]
-    is_small = order.partitions <= _SMALL
-    with ExitStack() as stack:
-        directories = {
-            file_format: stack.enter_context(new_directory(path))
-            for path, file_format in outputs.items()
-        }
-        session = stack.enter_context(
-            job_session(spark, master, app_name="regent-place", is_small=is_small)
-        )
-        stack.enter_context(progress(f"placing {order.partitions} partitions", session))
-        frame = placement_frame(session, order.request)
-        for file_format, directory in directories.items():
-            write_placement(frame, directory, file_format)
-        if "parquet" in directories:
-            loads = count_written(directories["parquet"], broker_ids)
-        else:
-            loads = count_placed(frame, broker_ids)
-        _check_room(order, loads)
-    return loads
+    """Write the placement into the directory of each format; return the loads of brokers."""
+    arrays = placement_arrays(order.request)
+    with (
+        # Python computes, so the JVM only has to start fast.
+        job_session(spark, master, app_name="regent-place", is_small=True) as session,
+        progress(f"placing {order.partitions} partitions", session),
+    ):
+        parts = placed_parts(session, arrays, tuple(directories))
+        return write_parts(parts, directories, len(arrays.broker_ids))
 
 
-def _apply(order: PlacementOrder, outputs: Mapping[Path, str]) -> Written:
+def _apply(order: PlacementOrder, table: Path) -> Written:
     assert order.zookeeper is not None
-    table = next(path for path, file_format in outputs.items() if file_format == "parquet")
-    rows = read_placement(table, ["topic", "partition", "replicas"])
     total = len(order.request.topics)
     with ProgressLine() as line, cluster_admin(order.zookeeper) as admin:
         return write_topics(
             admin,
-            placed_topics(rows),
+            placed_topics(read_placement(table)),
             order.configs,
             lambda done: line.show(f"creating topics: {done} of {total}"),
         )
