@@ -60,12 +60,13 @@ def placed_parts(
     context = spark.sparkContext
     size = _rows_of_task(arrays, context.defaultParallelism)
     tasks = range(-(-arrays.rows // size))
-    shared = context.broadcast(arrays)
+    shared = arrays if len(tasks) == 1 else context.broadcast(arrays)
     for first in tasks[::_TASKS_OF_JOB]:
         numbers = tasks[first : first + _TASKS_OF_JOB]
         job = context.parallelize(numbers, len(numbers))
         yield from job.mapPartitions(partial(_place, shared, size, tuple(formats))).collect()
-    shared.destroy()
+    if isinstance(shared, Broadcast):
+        shared.destroy()
 
 
 def _rows_of_task(arrays: PlacementArrays, parallelism: int) -> int:
@@ -74,10 +75,13 @@ def _rows_of_task(arrays: PlacementArrays, parallelism: int) -> int:
 
 
 def _place(
-    shared: Broadcast[PlacementArrays], size: int, formats: Sequence[str], numbers: Iterable[int]
+    shared: PlacementArrays | Broadcast[PlacementArrays],
+    size: int,
+    formats: Sequence[str],
+    numbers: Iterable[int],
 ) -> Iterator[Part]:
     """Place and encode on an executor."""
-    arrays = shared.value
+    arrays = shared.value if isinstance(shared, Broadcast) else shared
     for number in numbers:
         low, high = number * size, min((number + 1) * size, arrays.rows)
         placed = arrays.place(low, high)
