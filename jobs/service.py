@@ -195,6 +195,7 @@ class Placement(pykka.ThreadingActor):
         self._status.set(PlacementState.STARTING, "Spark is starting")
         try:
             self._jvm = SparkJvm(
+                "local[2,2]",  # a task whose Python worker was killed runs once more
                 app_name="regent-placement",
                 parent_directory=self._work_directory,
                 jvm_options=(*_JVM_OPTIONS, *([_UNIX_SOCKETS] if has_room else [])),
