@@ -38,27 +38,27 @@ from regent.jobs.topic_writer import Written, placed_topics, write_topics
 _HELP: Final = """Place the partitions of many topics in one Spark job.
 
 \b
---strategy: the brokers of a partition. Its number is i, and there are n brokers.
-  ring        The brokers in the sequence of their ids, as a ring: the first replica is on number
-              (i + start) mod n, the others are on the brokers after it.
-  kafka       What Kafka does without racks: the first replica as with ring; the distance from it
-              to the others grows by one after every n partitions. When a broker dies, many
-              brokers take over its partitions.
-  rack-aware  What Kafka does with racks: as kafka, and no rack gets a second replica while
+--strategy: which brokers hold a partition. Partitions have an index (see --index).
+  ring        The brokers are a ring in the sequence of their ids. The first replica of the next
+              partition is on the next broker; the other replicas are on the brokers after it.
+  kafka       What Kafka does without racks. First replicas are as with ring. The distance to the
+              other replicas grows by one each time that all brokers have had a first replica.
+              So many brokers take over the partitions of a broker that dies.
+  rack-aware  What Kafka does with racks. As kafka, but no rack gets a second replica while
               another rack has none. Every broker needs a rack.
-  copyset     There are few sets of brokers, and all replicas of a partition are on one of them.
-              The fewer sets there are, the less likely is a loss of data when several brokers
-              die at once. --scatter-width sets how many others share partitions with a broker.
-              A set spans racks when all brokers have one.
+  copyset     There are few sets of brokers, and all replicas of a partition are on one set. The
+              fewer sets there are, the less likely is a loss of data when several brokers die
+              at once. --scatter-width is the number of brokers that share partitions with one.
+              If the brokers have racks, those of a set are in different racks where possible.
 
 \b
---index: how partitions are counted, in the order of (topic, partition).
-  batch       Over all topics. Small topics spread over all brokers.
-  per-topic   In each topic from its first partition on.
+--index: how partitions are counted, in the order of topic and partition.
+  batch      Over all topics. So small topics spread over all brokers.
+  per-topic  For each topic anew. All topics begin at the same broker unless the start is random.
 
 \b
---start-index: the broker of the first replica of the first partition.
-  N             Number N in the sequence of the brokers, from 0.
+--start-index: the broker that holds the first replica of the first partition.
+  N             Number N in the sequence of the brokers; the first one is 0.
   random        Drawn from --seed; with --index per-topic, drawn for each topic.
   least-loaded  The broker that holds the fewest replicas.
 
@@ -79,7 +79,8 @@ _HELP: Final = """Place the partitions of many topics in one Spark job.
   jsonl    part-*.json, one object {"topic": "a", "partition": 0, "replicas": [1, 2]} in a line.
   parquet  part-*.parquet, with the columns topic, partition and replicas.
 
-With --apply the topics are created. After an interruption, run the same command again.
+With --apply the topics are created; --out DIR appears after that. After an interruption, run the
+same command again: topics that exist already with these replicas are not changed.
 
 \b
 Example:
@@ -125,21 +126,21 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     type=click.Choice([s.value for s in Strategy]),
     default=Strategy.RING.value,
     show_default=True,
-    help="How replicas are spread over the brokers.",
+    help="Which brokers hold a partition.",
 )
 @click.option(
     "--start-index",
     default="0",
     show_default=True,
     metavar="N|random|least-loaded",
-    help="The index of the first replica of the first partition.",
+    help="Where the first partition begins.",
 )
 @click.option(
     "--index",
     type=click.Choice([s.value for s in IndexScope]),
     default=IndexScope.BATCH.value,
     show_default=True,
-    help="Whether partitions are counted over all topics, or from 0 in each.",
+    help="How partitions are counted.",
 )
 @click.option(
     "--seed",
@@ -149,7 +150,7 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
 @click.option(
     "--scatter-width",
     type=click.IntRange(1),
-    help="How many brokers help to restore one, with --strategy copyset.  [default: 10]",
+    help="For copysets: how many brokers help to restore one.  [default: 10]",
 )
 @master_option
 @cluster_options

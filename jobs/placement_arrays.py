@@ -49,9 +49,10 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlacementArrays:
-    """What is needed to place any range of rows; each array but the first has an entry per topic.
+    """What is needed to place any range of rows.
 
-    ``begins`` has the first row of each topic, and at its end the number of all rows.
+    The arrays from ``topics`` on have an entry for each topic. ``begins`` has the first row of each
+    topic, and at its end the number of all rows.
     """
 
     broker_ids: Positions
@@ -83,7 +84,7 @@ class PlacementArrays:
         sizes = np.diff(np.append(begins, high).clip(low))
         offsets = np.arange(low, high) - np.repeat(begins, sizes)
         indexes = offsets + np.repeat(self.indexes[chosen], sizes)
-        ends, positions = self._replicas(
+        bounds, positions = self._replicas(
             indexes + np.repeat(self.starts[chosen], sizes),
             indexes // len(self.broker_ids) + np.repeat(self.shifts[chosen], sizes),
             np.repeat(self.factors[chosen], sizes),
@@ -94,24 +95,24 @@ class PlacementArrays:
             {
                 "topic": pyarrow.DictionaryArray.from_arrays(topics, self.topics[chosen]),
                 "partition": partitions,
-                "replicas": pyarrow.ListArray.from_arrays(ends, self.broker_ids[positions]),
+                "replicas": pyarrow.ListArray.from_arrays(bounds, self.broker_ids[positions]),
             }
         )
         brokers = len(self.broker_ids)
-        leaders = np.bincount(positions[ends[:-1]], minlength=brokers)
+        leaders = np.bincount(positions[bounds[:-1]], minlength=brokers)
         return Placed(rows, np.bincount(positions, minlength=brokers), leaders)
 
     def _replicas(
         self, first: Numbers, shift: Numbers, factors: Numbers
     ) -> tuple[Positions, Positions]:
-        """Return where the replicas of each row begin and end, and the replicas."""
-        ends = np.concatenate([[0], np.cumsum(factors)])
-        positions = np.empty(ends[-1], np.int32)
+        """Return where the replicas of each row begin, at last where they end, and the replicas."""
+        bounds = np.concatenate([[0], np.cumsum(factors)])
+        positions = np.empty(bounds[-1], np.int32)
         for factor in map(int, np.unique(factors)):
             rows = np.flatnonzero(factors == factor)
-            places = ends[rows][:, np.newaxis] + np.arange(factor)
+            places = bounds[rows][:, np.newaxis] + np.arange(factor)
             positions[places] = self.rule(first[rows], shift[rows], factor)
-        return ends.astype(np.int32), positions
+        return bounds.astype(np.int32), positions
 
 
 def placement_arrays(request: PlaceTopicsRequest) -> PlacementArrays:

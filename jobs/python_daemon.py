@@ -13,4 +13,4 @@ import regent.jobs.placement_job  # noqa: F401
 
 if __name__ == "__main__":
     gc.freeze()  # workers collect garbage after each task: not these modules
-    manager()  # type: ignore[no-untyped-call]
+    manager()

@@ -30,7 +30,7 @@ def test_payments_with_twelve_partitions_on_three_brokers(spark: SparkSession):
     assert place_with_spark(spark, payments) == place(payments)
 
 
-@pytest.mark.parametrize("strategy", ["ring", "kafka", "rack-aware", "copyset"])
+@pytest.mark.parametrize("strategy", ["kafka", "copyset"])
 def test_many_tasks_in_many_jobs_give_one_sequence_of_rows(
     spark: SparkSession, strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
