@@ -1,6 +1,6 @@
 """A real S3 server on loopback, and what Spark needs to reach it as ``s3a://``.
 
-The server is S3Proxy, one jar of Maven Central. Its buckets are directories of this machine.
+The server is S3Proxy, one jar of Maven Central. It keeps all in memory.
 """
 
 from __future__ import annotations
@@ -57,10 +57,9 @@ class ObjectStore:
     def __init__(self, directory: Path) -> None:
         (jar,) = SERVER.fetched()
         self._client = CLIENT.fetched()
-        (directory / "buckets" / "bucket").mkdir(parents=True)
         self._endpoint = f"http://127.0.0.1:{free_ports(1)[0]}"
         properties = directory / "s3proxy.properties"
-        properties.write_text(_PROPERTIES.format(endpoint=self._endpoint, directory=directory))
+        properties.write_text(_PROPERTIES.format(endpoint=self._endpoint))
         with ExitStack() as undo:
             log = undo.enter_context((directory / "s3proxy.log").open("ab"))
             command = [find_java().executable, *_JVM_OPTIONS, "-jar", jar]
@@ -69,7 +68,7 @@ class ObjectStore:
             )
             undo.callback(process.wait)
             undo.callback(process.kill)
-            eventually(self._answers, "the S3 server answers", _START_S)
+            eventually(self._create_bucket, "the S3 server answers", _START_S)
             self._undo = undo.pop_all()
 
     def __enter__(self) -> Self:
@@ -90,8 +89,9 @@ class ObjectStore:
             "spark.hadoop.fs.s3a.secret.key": "anything",
         }
 
-    def _answers(self) -> bool:
-        with urllib.request.urlopen(f"{self._endpoint}/bucket", timeout=5) as answer:
+    def _create_bucket(self) -> bool:
+        request = urllib.request.Request(f"{self._endpoint}/bucket", method="PUT")
+        with urllib.request.urlopen(request, timeout=5) as answer:
             return bool(answer.status == 200)
 
 
@@ -99,8 +99,7 @@ _PROPERTIES: Final = """\
 s3proxy.endpoint={endpoint}
 s3proxy.authorization=none
 s3proxy.ignore-unknown-headers=true
-jclouds.provider=filesystem-nio2
+jclouds.provider=transient
 jclouds.identity=anybody
 jclouds.credential=anything
-jclouds.filesystem.basedir={directory}/buckets
 """
