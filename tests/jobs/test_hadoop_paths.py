@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from regent.config.command_line import COMMAND
 from regent.core.placement.replica_placer import place
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.jobs import place as place_job
 from regent.jobs import plan as plan_job
 from regent.jobs import report_balance
 from regent.jobs.files import SUCCESS, JobFiles
+from tests.support.maven_jars import JarsUnavailableError
 from tests.support.mini_hadoop import MiniHadoop
+from tests.support.object_store import ObjectStore
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -92,3 +98,47 @@ def test_a_file_that_is_missing_on_hdfs_is_named(hdfs: str, spark: SparkSession,
     assert place_job.main([*missing, "--dry-run"], spark) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.endswith(f"{hdfs}/missing.json: no such file or directory")
+
+
+@pytest.fixture
+def store(java: None, tmp_path: Path) -> Iterator[ObjectStore]:
+    """An S3 server. Skips where there are no jars for it, but fails in CI."""
+    try:
+        store = ObjectStore(tmp_path)
+    except JarsUnavailableError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+    with store:
+        yield store
+
+
+def test_a_placement_on_s3_is_read_by_a_plan(store: ObjectStore):
+    for name, content in INPUTS.items():
+        store.put(name, json.dumps(content).encode())
+    at = store.address
+    inputs = ("--topics", f"{at}/topics.json", "--brokers", f"{at}/brokers.json")
+    placed = run(store, "place", *inputs, "--out", f"{at}/placed", "--format", "parquet")
+    assert placed["partitions"] == 14
+    assert store.get("placed/_SUCCESS") == b""
+
+    inputs = ("--assignment", f"{at}/placed", "--brokers", f"{at}/more.json")
+    planned = run(store, "plan", "add-brokers", *inputs, "--out", f"{at}/planned")
+    rollback = json.loads(store.get("planned/rollback.json"))["partitions"]
+    assert len(rollback) == planned["partitions_changed"]
+    assert all(row in expected() for row in rollback)
+
+
+def run(store: ObjectStore, *arguments: str) -> dict[str, Any]:
+    """Run a job in a process of its own, whose Spark has the jars for S3; return its summary."""
+    settings = [part for key, value in store.conf.items() for part in ("--conf", f"{key}={value}")]
+    ended = subprocess.run(
+        [*COMMAND, "jobs", *arguments, "--master", "local[2]", *settings],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    summary: dict[str, Any] = json.loads(ended.stdout)
+    return summary

@@ -44,6 +44,7 @@ CLIENT: Final = MavenJars(
 )
 _JVM_OPTIONS: Final = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _START_S: Final = 60.0
+_BUCKET: Final = "bucket"
 
 
 class ObjectStore:
@@ -52,7 +53,7 @@ class ObjectStore:
     Raises JavaNotFoundError, JarsUnavailableError.
     """
 
-    address: Final = "s3a://bucket"
+    address: Final = f"s3a://{_BUCKET}"
 
     def __init__(self, directory: Path) -> None:
         (jar,) = SERVER.fetched()
@@ -68,7 +69,7 @@ class ObjectStore:
             )
             undo.callback(process.wait)
             undo.callback(process.kill)
-            eventually(self._create_bucket, "the S3 server answers", _START_S)
+            eventually(self._has_bucket, "the S3 server answers", _START_S)
             self._undo = undo.pop_all()
 
     def __enter__(self) -> Self:
@@ -89,10 +90,24 @@ class ObjectStore:
             "spark.hadoop.fs.s3a.secret.key": "anything",
         }
 
-    def _create_bucket(self) -> bool:
-        request = urllib.request.Request(f"{self._endpoint}/bucket", method="PUT")
-        with urllib.request.urlopen(request, timeout=5) as answer:
-            return bool(answer.status == 200)
+    def _has_bucket(self) -> bool:
+        self._request("PUT", "")
+        return True
+
+    def put(self, name: str, content: bytes) -> None:
+        """Store an object of the bucket."""
+        self._request("PUT", f"/{name}", content)
+
+    def get(self, name: str) -> bytes:
+        """Return an object of the bucket; raises ``HTTPError`` if there is none."""
+        return self._request("GET", f"/{name}")
+
+    def _request(self, method: str, path: str, content: bytes | None = None) -> bytes:
+        address = f"{self._endpoint}/{_BUCKET}{path}"
+        request = urllib.request.Request(address, content, method=method)
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            body: bytes = answer.read()
+        return body
 
 
 _PROPERTIES: Final = """\
