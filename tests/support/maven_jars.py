@@ -17,7 +17,7 @@ from regent.config.java import find_java
 
 FETCH_TIMEOUT_S: Final = 300.0
 _CACHE: Final = Path(__file__).parents[2] / ".cache"
-_SPARK_JARS: Final = Path(pyspark.__file__).parent / "jars"
+SPARK_JARS: Final = Path(pyspark.__file__).parent / "jars"
 _MODULE: Final = """\
 <ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
   <info organisation="regent" module="tests"/>
@@ -95,7 +95,7 @@ class MavenJars(NamedTuple):
 
 def spark_jars(*names: str) -> list[Path]:
     """Return jars that come with PySpark, by the beginning of their names before the version."""
-    return [jar for name in names for jar in sorted(_SPARK_JARS.glob(f"{name}-[0-9]*.jar"))]
+    return [jar for name in names for jar in sorted(SPARK_JARS.glob(f"{name}-[0-9]*.jar"))]
 
 
 def spark_jar(name: str) -> Path:

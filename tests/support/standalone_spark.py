@@ -61,6 +61,11 @@ class StandaloneSpark:
         """The number of workers that the master can use."""
         return sum(worker["state"] == "ALIVE" for worker in self._state()["workers"])
 
+    @property
+    def busy_workers(self) -> int:
+        """The number of workers that run an executor."""
+        return sum(worker["coresused"] > 0 for worker in self._state()["workers"])
+
     def kill_worker(self, number: int) -> None:
         """``kill -9`` a worker; its executors end by themselves."""
         self._workers[number].kill()
