@@ -2,9 +2,9 @@
 
 ``add-brokers``, ``decommission``, ``replace``, ``replication-factor`` and ``rebalance`` read the
 assignment (of the running cluster, or of files) and the brokers that may be used, and write a
-directory with the plan, its rollback, and the waves of its execution. ``execute`` executes a plan.
-Replicas on brokers that are not listed count as lost. They stay where they are, unless a command
-names these brokers.
+directory with the plan and its rollback. ``execute`` executes a plan; ``pause``, ``resume``,
+``rollback`` and ``status`` go with it. Replicas on brokers that are not listed count as lost. They
+stay where they are, unless a command names these brokers.
 
 Spark counts and filters; the driver plans the partitions that may move. One line of JSON on stdout
 has the number of moves, and a lower bound for it.
@@ -34,14 +34,20 @@ from regent.jobs.command import (
     progress,
     run_job,
 )
+from regent.jobs.execution.plan_commands import (
+    execute_command,
+    pause_command,
+    resume_command,
+    rollback_command,
+    status_command,
+)
+from regent.jobs.execution.plan_execution import PlanIncompleteError, execute_plan
 from regent.jobs.new_directory import check_is_new
 from regent.jobs.planning.goals import Decommission, Goal, Rebalance, Replace, ReplicationFactor
 from regent.jobs.planning.planner import PlacementPlan, Request, make_plan
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-MAX_MOVES_PER_BROKER: Final = 5  # as Cruise Control's concurrency per broker
-MAX_MOVES: Final = 250
 _MAX_BROKER_ID: Final = 2**31 - 1
 
 
@@ -50,23 +56,13 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     return run_job(_command, "plan", argv, spark)
 
 
-class _Commands(click.Group):
-    """The goals, and ``execute``, whose module is imported when it is called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), "execute"]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name != "execute":
-            return super().get_command(ctx, cmd_name)
-        from regent.jobs.execution.plan_execution import execute_command
-
-        return execute_command
-
-
-@click.group("plan", cls=_Commands, help="Plans that move as few replicas as possible.")
+@click.group("plan", help="Plans that move as few replicas as possible.")
 def _command() -> None:
     pass
+
+
+for _each in (execute_command, pause_command, resume_command, rollback_command, status_command):
+    _command.add_command(_each)
 
 
 class _BrokerIds(click.ParamType[list[BrokerId]]):
@@ -117,20 +113,6 @@ _OPTIONS: Final = (
         multiple=True,
         metavar="PATTERN",
         help="Do not move topics that match.",
-    ),
-    click.option(
-        "--max-moves-per-broker",
-        type=click.IntRange(min=1),
-        default=MAX_MOVES_PER_BROKER,
-        show_default=True,
-        help="The most moves in a wave in which one broker receives, sends or gives up a replica.",
-    ),
-    click.option(
-        "--max-moves",
-        type=click.IntRange(min=1),
-        default=MAX_MOVES,
-        show_default=True,
-        help="The most moves in a wave.",
     ),
     click.option(
         "--rack-aware/--no-rack-aware",
@@ -230,8 +212,6 @@ def _run(spark: SparkSession | None, goal: Goal, name: str, options: dict[str, A
 
 def _execute(target: Path, address: str, summary: dict[str, Any]) -> None:
     """Execute the written plan; the result is added to the summary."""
-    from regent.jobs.execution.plan_execution import PlanIncompleteError, execute_plan
-
     try:
         summary["execution"] = execute_plan(target, address)
     except PlanIncompleteError as error:
@@ -251,8 +231,6 @@ def _request(
         is_rack_aware=_is_rack_aware(brokers, options["rack_aware"]),
         topics=options["topics"],
         exclude=options["exclude"],
-        max_moves_per_broker=options["max_moves_per_broker"],
-        max_moves=options["max_moves"],
         seed=options["seed"],
     )
 

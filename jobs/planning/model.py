@@ -73,7 +73,7 @@ class Change(NamedTuple):
     partition: int
     before: tuple[BrokerId, ...]
     after: tuple[BrokerId, ...]
-    sender: BrokerId  # the broker that new replicas copy from: the leader, if it is known
+    bytes: int = 0  # of the partition; 0 when it is not known
 
     @property
     def added(self) -> list[BrokerId]:
@@ -179,13 +179,6 @@ class Layout:
                 if broker != VACANT and broker not in before:
                     yield row, position
 
-    def _sender(self, row: int) -> int:
-        """Return the leader if it is known, or else the first live replica."""
-        before, leader = self.rows.replicas[row], self.rows.leaders[row]
-        if leader in before:
-            return leader
-        return next((b for b in before if b < self.brokers.usable), before[0])
-
     def changes(self) -> Iterator[Change]:
         """Yield the changes, in the sequence of the rows."""
         ids, rows = self.brokers.ids, self.rows
@@ -197,5 +190,4 @@ class Layout:
                 rows.partitions[row],
                 tuple(map(name, before)),
                 tuple(map(name, self.replicas[row])),
-                ids[self._sender(row)],
             )

@@ -14,11 +14,11 @@ from pyspark.sql import SparkSession
 from regent.jobs.assignment_source import AssignmentSource, assignment_frame, check_counted
 from regent.jobs.brokers_file import PlannedBroker
 from regent.jobs.command import InputError
+from regent.jobs.planning.execution_sequence import in_sequence
 from regent.jobs.planning.goals import Goal, Planned
 from regent.jobs.planning.model import Change, Layout, named
 from regent.jobs.planning.plan_files import write_plan
 from regent.jobs.planning.selection import Survey, survey, topic_condition
-from regent.jobs.planning.waves import number_waves
 
 _UNEVEN: Final = 1.1  # ratio of the largest and the smallest rack, in brokers
 
@@ -33,22 +33,19 @@ class Request:
     is_rack_aware: bool
     topics: Sequence[str]
     exclude: Sequence[str]
-    max_moves_per_broker: int
-    max_moves: int
     seed: int
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementPlan:
-    """Changes, sorted by partition, each with the number of its wave (from 0), and their sum."""
+    """Changes in the sequence of their execution, and their sum."""
 
     changes: Sequence[Change]
-    wave_of: Sequence[int]
     summary: dict[str, Any]
 
     def write(self, target: Path) -> None:
         """Write it to a new directory. Raises OSError and InputError; then nothing is written."""
-        write_plan(target, self.changes, self.wave_of, self.summary)
+        write_plan(target, self.changes, self.summary)
 
 
 def make_plan(spark: SparkSession, request: Request) -> PlacementPlan:
@@ -68,21 +65,19 @@ def make_plan(spark: SparkSession, request: Request) -> PlacementPlan:
     condition = request.goal.concerns(found, request.seed)
     layout = Layout(found.brokers, found.rows(condition))
     planned = request.goal.plan(found, layout, request.seed)
-    changes = list(layout.changes())
-    wave_of = number_waves(changes, request.max_moves_per_broker, request.max_moves)
+    changes = in_sequence(layout.changes())
     summary = {
         "partitions": found.partitions,
         "partitions_changed": len(changes),
         "moves": sum(change.moves for change in changes),
         "lower_bound": planned.lower_bound,
-        "waves": max(wave_of, default=-1) + 1,
         "brokers": found.brokers.usable,
         "rack_aware": request.is_rack_aware,
         **_spreads(found, layout, planned, request.goal.left_brokers(found)),
         "racks_gained": _racks_gained(layout),
         "warnings": _warnings(layout, planned, request),
     }
-    return PlacementPlan(changes, wave_of, summary)
+    return PlacementPlan(changes, summary)
 
 
 def _spreads(

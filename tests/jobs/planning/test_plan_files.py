@@ -10,9 +10,9 @@ from regent.jobs.planning.model import Change
 from regent.jobs.planning.plan_files import write_plan
 
 CHANGES = [
-    Change("a", 0, (1, 2), (1, 3), 1),
-    Change("a", 7, (2, 1), (3, 1), 2),
-    Change("b.c", 0, (1,), (1, 2, 3), 1),
+    Change("a", 0, (1, 2), (1, 3)),
+    Change("a", 7, (2, 1), (3, 1)),
+    Change("b.c", 0, (1,), (1, 2, 3), bytes=5),
 ]
 
 
@@ -23,12 +23,11 @@ def rows_of(path: Path) -> list[tuple[str, int, list[int]]]:
     return [(row["topic"], row["partition"], row["replicas"]) for row in document["partitions"]]
 
 
-def test_plan_and_rollback_and_waves(tmp_path: Path):
+def test_plan_and_rollback(tmp_path: Path):
     target = tmp_path / "to" / "plan"
-    write_plan(target, CHANGES, [1, 0, 1], {"moves": 4})
-    files = [str(path.relative_to(target)) for path in sorted(target.rglob("*.json"))]
-    expected = ["plan.json", "rollback.json", "summary.json", "waves/0001.json", "waves/0002.json"]
-    assert files == expected
+    write_plan(target, CHANGES, {"moves": 4})
+    files = sorted(path.name for path in target.iterdir())
+    assert files == ["plan.json", "rollback.json", "summary.json"]
     plan = [("a", 0, [1, 3]), ("a", 7, [3, 1]), ("b.c", 0, [1, 2, 3])]
     assert rows_of(target / "plan.json") == plan
     assert rows_of(target / "rollback.json") == [
@@ -36,8 +35,7 @@ def test_plan_and_rollback_and_waves(tmp_path: Path):
         ("a", 7, [2, 1]),
         ("b.c", 0, [1]),
     ]
-    assert rows_of(target / "waves" / "0001.json") == [plan[1]]
-    assert rows_of(target / "waves" / "0002.json") == [plan[0], plan[2]]
+    assert '"bytes":5' in (target / "plan.json").read_text().splitlines()[3]
     assert json.loads((target / "summary.json").read_text()) == {"moves": 4}
     assert target.stat().st_mode & 0o700 == 0o700
 
@@ -46,10 +44,10 @@ def test_an_empty_directory_is_used_and_a_failure_leaves_no_files(tmp_path: Path
     target = tmp_path / "plan"
     target.mkdir()
     with pytest.raises(TypeError):
-        write_plan(target, CHANGES, [0, 0, 0], {"not json": object()})
+        write_plan(target, CHANGES, {"not json": object()})
     assert list(tmp_path.rglob("*")) == [target]
-    write_plan(target, CHANGES, [0, 0, 0], {})
+    write_plan(target, CHANGES, {})
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"cannot write to .*: Not a directory"):
-        write_plan(tmp_path / "file" / "plan", CHANGES, [0, 0, 0], {})
+        write_plan(tmp_path / "file" / "plan", CHANGES, {})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "plan"]
