@@ -120,6 +120,11 @@ _OPTIONS: Final = (
         help="Whether partitions keep their racks.  [default: if every broker has a rack]",
     ),
     click.option(
+        "--leaders/--no-leaders",
+        default=True,
+        help="Reorder replicas so that preferred leaders are even too.  [default: --leaders]",
+    ),
+    click.option(
         "--seed",
         type=click.IntRange(0, 2**63 - 1),
         default=0,
@@ -231,6 +236,7 @@ def _request(
         is_rack_aware=_is_rack_aware(brokers, options["rack_aware"]),
         topics=options["topics"],
         exclude=options["exclude"],
+        balances_leaders=options["leaders"],
         seed=options["seed"],
     )
 

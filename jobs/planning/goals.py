@@ -16,7 +16,6 @@ from pyspark.sql import functions as F  # noqa: N812
 from regent.core.model import BrokerId
 from regent.jobs.command import InputError
 from regent.jobs.planning.fair_share import Share, fair_share, rack_limits
-from regent.jobs.planning.leadership import prefer_leaders
 from regent.jobs.planning.model import InfeasibleError, Layout, NotImprovingError
 from regent.jobs.planning.replacement import decommission, replace
 from regent.jobs.planning.replication_factor import change_factor
@@ -31,9 +30,9 @@ _SPARE_COUNT: Final = 100
 class Planned(NamedTuple):
     """The result of a goal for a layout."""
 
-    leaders: list[int]  # by broker, after the plan
     lower_bound: int  # every plan for the goal has at least so many moves
     left: int = 0  # replicas that are still misplaced
+    keeps_places: bool = False  # a broker that replaces a preferred leader is one, if possible
 
 
 class Goal(Protocol):
@@ -80,7 +79,8 @@ class Decommission:
         """See Goal."""
         leaving = set(survey.indexes(self.leaving))
         bound = _replicas_on(layout, leaving)
-        return Planned(decommission(layout, leaving, seed), bound)
+        decommission(layout, leaving, seed)
+        return Planned(bound)
 
     def left_brokers(self, survey: Survey) -> list[int]:
         """See Goal."""
@@ -113,7 +113,8 @@ class Replace:
         del seed
         leaving = survey.indexes(self.leaving)
         bound = _replicas_on(layout, set(leaving))
-        return Planned(replace(layout, leaving, survey.indexes(self.to)), bound)
+        replace(layout, leaving, survey.indexes(self.to))
+        return Planned(bound, keeps_places=True)
 
     def left_brokers(self, survey: Survey) -> list[int]:
         """See Goal."""
@@ -144,7 +145,8 @@ class ReplicationFactor:
         """See Goal."""
         del survey
         bound = sum(abs(self.factor - len(replicas)) for replicas in layout.rows.replicas)
-        return Planned(change_factor(layout, self.factor, seed), bound)
+        change_factor(layout, self.factor, seed)
+        return Planned(bound)
 
     def left_brokers(self, survey: Survey) -> list[int]:
         """See Goal."""
@@ -193,7 +195,7 @@ class Rebalance:
                 "nothing can be moved: brokers with too few replicas hold the same partitions as"
                 " those with too many, or partitions would lose a rack"
             )
-        return Planned(prefer_leaders(layout), self._bound, left)
+        return Planned(self._bound, left)
 
     def left_brokers(self, survey: Survey) -> list[int]:
         """See Goal."""

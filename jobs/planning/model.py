@@ -10,6 +10,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow
+
 from regent.core.errors import RegentError
 from regent.core.model import BrokerId
 
@@ -54,16 +58,34 @@ class Brokers:
 
 
 class Rows(NamedTuple):
-    """The loaded partitions, sorted; replicas are indexes, ``leaders`` -1 if not known."""
+    """The partitions to plan, sorted; replicas are indexes."""
 
     topics: list[str]
     partitions: list[int]
     replicas: list[list[int]]
-    leaders: list[int]
 
     def name(self, row: int) -> str:
         """Return the name of a partition."""
         return f"{self.topics[row]}-{self.partitions[row]}"
+
+
+class Partitions(NamedTuple):
+    """The loaded partitions, sorted, as arrays: 30 bytes each; ``planned`` are those to plan.
+
+    ``replicas`` are indexes, a row each, with -1 after the last one.
+    """
+
+    topics: pyarrow.ChunkedArray
+    numbers: npt.NDArray[np.int32]
+    replicas: npt.NDArray[np.int32]
+    planned: npt.NDArray[np.int64]
+
+    @property
+    def rows(self) -> Rows:
+        """The partitions to plan, as lists: a kilobyte each."""
+        replicas = [[b for b in row if b >= 0] for row in self.replicas[self.planned].tolist()]
+        topics = self.topics.take(pyarrow.array(self.planned)).to_pylist()
+        return Rows(topics, self.numbers[self.planned].tolist(), replicas)
 
 
 class Change(NamedTuple):

@@ -10,13 +10,15 @@ from typing import Any, Final
 
 import numpy as np
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from regent.jobs.assignment_source import AssignmentSource, assignment_frame, check_counted
 from regent.jobs.brokers_file import PlannedBroker
 from regent.jobs.command import InputError
 from regent.jobs.planning.execution_sequence import in_sequence
 from regent.jobs.planning.goals import Goal, Planned
-from regent.jobs.planning.model import Change, Layout, named
+from regent.jobs.planning.leader_plan import choose_leaders
+from regent.jobs.planning.model import Change, Layout, NotImprovingError, named
 from regent.jobs.planning.plan_files import write_plan
 from regent.jobs.planning.selection import Survey, survey, topic_condition
 
@@ -33,6 +35,7 @@ class Request:
     is_rack_aware: bool
     topics: Sequence[str]
     exclude: Sequence[str]
+    balances_leaders: bool
     seed: int
 
 
@@ -62,18 +65,39 @@ def make_plan(spark: SparkSession, request: Request) -> PlacementPlan:
     check_counted(frame, where, found.partitions, found.unsound)
     if not found.movable_partitions:
         raise InputError(f"{where}: --topics and --exclude leave no topic")
-    condition = request.goal.concerns(found, request.seed)
-    layout = Layout(found.brokers, found.rows(condition))
-    planned = request.goal.plan(found, layout, request.seed)
-    changes = in_sequence(layout.changes())
+    excuse: NotImprovingError | None = None
+    try:
+        partitions = found.load(
+            request.goal.concerns(found, request.seed), every=request.balances_leaders
+        )
+        layout = Layout(found.brokers, partitions.rows)
+        planned = request.goal.plan(found, layout, request.seed)
+    except NotImprovingError as error:
+        if not request.balances_leaders:
+            raise
+        excuse = error
+        partitions = found.load(F.lit(False), every=True)
+        layout, planned = Layout(found.brokers, partitions.rows), Planned(0)
+    left = request.goal.left_brokers(found)
+    led = choose_leaders(
+        layout,
+        partitions,
+        left,
+        evenly=request.balances_leaders,
+        keeps_places=planned.keeps_places,
+    )
+    changes = in_sequence([*layout.changes(), *led.reordered])
+    if excuse is not None and not changes:
+        raise excuse
     summary = {
         "partitions": found.partitions,
         "partitions_changed": len(changes),
         "moves": sum(change.moves for change in changes),
         "lower_bound": planned.lower_bound,
+        "reordered": sum(not change.moves for change in changes),
         "brokers": found.brokers.usable,
         "rack_aware": request.is_rack_aware,
-        **_spreads(found, layout, planned, request.goal.left_brokers(found)),
+        **_spreads(found, layout, led.counts, left),
         "racks_gained": _racks_gained(layout),
         "warnings": _warnings(layout, planned, request),
     }
@@ -81,11 +105,11 @@ def make_plan(spark: SparkSession, request: Request) -> PlacementPlan:
 
 
 def _spreads(
-    found: Survey, layout: Layout, planned: Planned, left: Collection[int]
+    found: Survey, layout: Layout, led: Sequence[int], left: Collection[int]
 ) -> dict[str, Any]:
     usable = range(found.brokers.usable)
     replicas = _before_and_after(found.brokers.replicas, layout.load, usable, left)
-    leaders = _before_and_after(found.brokers.leaders, planned.leaders, usable, left)
+    leaders = _before_and_after(found.brokers.leaders, led, usable, left)
     return {"replicas_per_broker": replicas, "leaders_per_broker": leaders}
 
 

@@ -92,8 +92,13 @@ def test_decommission_writes_plan_and_rollback(spark: SparkSession, planner: Pla
     planner.assignment |= ring(6, 3, topic="other")
     assert planner.run("decommission", "--from", "4", "--exclude", "o*r", spark=spark) == 0
     plan = planner.check()
-    assert len(plan) == 30
-    for partition, replicas in plan.items():
+    moves = {p: r for p, r in plan.items() if set(r) != set(planner.assignment[p])}
+    assert len(moves) == 30
+    assert len(plan) == 30 + planner.summary["reordered"]
+    assert list(plan)[:30] == list(moves)
+    leaders = planner.summary["leaders_per_broker"]["after"]
+    assert (leaders["min"], leaders["max"]) == (12, 13)
+    for partition, replicas in moves.items():
         before = planner.assignment[partition]
         assert 4 in before
         assert set(before) - {4} == set(replicas) - {1}  # the other broker of its rack
@@ -136,7 +141,7 @@ def test_new_brokers_get_their_share(
 @pytest.mark.spark
 def test_the_replication_factor_of_some_topics(spark: SparkSession, planner: Planner):
     planner.assignment |= ring(6, 20, factor=1, topic="logs-1") | ring(6, 10, 2, topic="logs-2")
-    arguments = ["--factor", "2", "--topics", "logs-?"]
+    arguments = ["--factor", "2", "--topics", "logs-?", "--no-leaders"]
     assert planner.run("replication-factor", *arguments, spark=spark) == 0
     plan = planner.check()
     assert {topic for topic, _ in plan} == {"logs-1"}
@@ -167,6 +172,21 @@ def test_rebalance_is_refused_when_there_is_nothing_to_move(
         " (12 to 12 replicas)\n"
     )
     assert not planner.out.exists()
+
+
+@pytest.mark.spark
+def test_a_plan_may_only_reorder_replicas(spark: SparkSession, planner: Planner):
+    planner.assignment = {("t", p): sorted([p % 6, (p + 1) % 6]) for p in range(60)}
+    arguments = ["rebalance", "--no-rack-aware"]
+    assert planner.run(*arguments, "--no-leaders", spark=spark) == 1
+    assert "every broker has its fair share already" in planner.error
+    assert planner.run(*arguments, spark=spark) == 0
+    for partition, replicas in planner.check().items():
+        assert replicas == planner.assignment[partition][::-1]
+    assert (planner.summary["moves"], planner.summary["reordered"]) == (0, 10)
+    leaders = planner.summary["leaders_per_broker"]
+    assert (leaders["before"]["min"], leaders["before"]["max"]) == (0, 20)
+    assert (leaders["after"]["min"], leaders["after"]["max"]) == (10, 10)
 
 
 @pytest.mark.spark
