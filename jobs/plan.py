@@ -40,6 +40,7 @@ from regent.jobs.execution.plan_commands import (
     resume_command,
     rollback_command,
     status_command,
+    unthrottle_command,
 )
 from regent.jobs.execution.plan_execution import PlanIncompleteError, execute_plan
 from regent.jobs.new_directory import check_is_new
@@ -63,6 +64,7 @@ def _command() -> None:
 
 for _each in (execute_command, pause_command, resume_command, rollback_command, status_command):
     _command.add_command(_each)
+_command.add_command(unthrottle_command)
 
 
 class _BrokerIds(click.ParamType[list[BrokerId]]):

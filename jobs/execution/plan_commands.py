@@ -1,4 +1,4 @@
-"""``regent jobs plan execute``, ``rollback``, ``pause``, ``resume`` and ``status``."""
+"""``regent jobs plan execute``, ``rollback``, ``pause``, ``resume``, ``status``, ``unthrottle``."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from regent.jobs.execution.plan_execution import (
 from regent.jobs.execution.plan_flight import Flight, Limits
 from regent.jobs.execution.plan_progress import MoveState
 from regent.jobs.execution.plan_survey import survey
+from regent.jobs.execution.plan_throttle import THROTTLE, clear_throttle
 from regent.jobs.execution.time_left import in_words, seconds_left
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -52,6 +53,12 @@ _OPTIONS: Final = (
         default=DEFAULT_LIMITS.total,
         show_default=True,
         help="The most moves in flight.",
+    ),
+    click.option(
+        "--throttle",
+        type=click.IntRange(min=1),
+        metavar="BYTES",
+        help="How many bytes a second a broker may send, and receive, for the moves.",
     ),
     click.option(
         "--stall-timeout",
@@ -117,6 +124,21 @@ def resume_command(plan: Path) -> None:
     )
 
 
+@click.command("unthrottle", help="Remove a throttle that a killed execution has left.")
+@_plan_argument
+@cluster_options
+def unthrottle_command(plan: Path, zookeeper: str | None, data_dir: Path) -> None:
+    """Remove the throttle of a plan."""
+    address = zookeeper_address(zookeeper, data_dir)
+    found = read_plan(plan)
+    if not found.has(THROTTLE):
+        click.echo("there is no throttle of this plan", err=True)
+        return
+    with cluster_admin(address) as admin:
+        clear_throttle(admin.configs, found)
+    click.echo("the throttle is removed", err=True)
+
+
 @click.command("status", help="Show how far a plan has come.")
 @_plan_argument
 @cluster_options
@@ -132,7 +154,11 @@ def status_command(plan: Path, zookeeper: str | None, data_dir: Path, output: st
         click.echo(f"{name:<18}{value:>12,}")
     work = next(name for name in ("bytes_left", "moves_left") if name in status)
     click.echo(f"{work.replace('_', ' '):<18}{status[work]:>12,}")
-    notes = [("paused", status["is_paused"]), ("rolling back", status["is_rollback"])]
+    notes = [
+        ("rolling back", status["is_rollback"]),
+        ("paused", status["is_paused"]),
+        ("throttled", status["is_throttled"]),
+    ]
     notes.append((in_words(status["seconds_left"]), status["seconds_left"] is not None))
     click.echo("".join(f"{note}\n" for note, holds in notes if holds), nl=False)
 
@@ -157,6 +183,7 @@ def plan_status(
         "states": dict(Counter(standing.state.value for standing in standings)),
         "is_rollback": is_rollback,
         "is_paused": plan.has(PAUSED),
+        "is_throttled": plan.has(THROTTLE),
         "seconds_left": seconds_left(flight.work, note["per_second"]) if is_recent else None,
     }
 
@@ -166,6 +193,7 @@ def _run(plan: Path, address: str, options: dict[str, Any], *, is_rollback: bool
         Limits(options["max_moves_per_broker"], options["max_moves"]),
         options["stall_timeout"],
         options["additional"],
+        options["throttle"],
     )
     try:
         print_summary(execute_plan(plan, address, how, is_rollback=is_rollback))

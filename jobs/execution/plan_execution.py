@@ -37,6 +37,7 @@ from regent.jobs.execution.plan_directory import PAUSED, ROLLING_BACK, Executabl
 from regent.jobs.execution.plan_flight import Flight, Limits
 from regent.jobs.execution.plan_progress import MoveState, under_way
 from regent.jobs.execution.plan_survey import survey
+from regent.jobs.execution.plan_throttle import THROTTLE, clear_throttle, set_throttle
 from regent.jobs.execution.preferred_leaders import elect_preferred
 from regent.jobs.execution.time_left import Speed, in_words, seconds_left
 from regent.jobs.progress_line import ProgressLine
@@ -73,6 +74,7 @@ class ExecutionOptions:
     limits: Limits = DEFAULT_LIMITS
     stall_timeout_s: float = STALL_TIMEOUT_S
     additional: bool = False
+    throttle: int | None = None  # bytes a second
 
 
 DEFAULTS: Final = ExecutionOptions()
@@ -115,7 +117,28 @@ def execute_plan(
             line.say(f"To resume: {command_line(again, plan, address)}")
             line.say(f"To move everything back: {command_line(back, plan, address)}")
             raise
+        finally:
+            if plan.has(THROTTLE):
+                _clear_throttle(plan, address, open_cluster, line)
     return execution.summary()
+
+
+def _clear_throttle(
+    plan: ExecutablePlan, address: str, open_cluster: OpenCluster, line: ProgressLine
+) -> None:
+    """Remove the throttle of a plan, or say how to."""
+    cleared = False
+    try:
+        with open_cluster(address) as admin:
+            clear_throttle(admin.configs, plan)
+        cleared = True
+    except RegentError as error:
+        line.say(str(error))
+    finally:
+        if not cleared:
+            line.say(
+                f"The throttle remains! Remove it: {command_line('unthrottle', plan, address)}"
+            )
 
 
 def command_line(name: str, plan: ExecutablePlan, address: str) -> str:
@@ -179,9 +202,18 @@ class _Execution:
                 self._refuse_if_others_move(controller)
             to_move = "move back" if self._plan.is_rollback else "move"
             self._line.say(f"{counted(flight.left, 'partition')} to {to_move}")
+            self._throttle(admin, flight)
         self._flight = flight
         self._last_progress = time.monotonic()
         return flight
+
+    def _throttle(self, admin: ZkAdminStore, flight: Flight) -> None:
+        """Set the throttle before the first move; remove one that a killed execution has left."""
+        if self._options.throttle is not None:
+            self._line.show("setting the throttle")
+            set_throttle(admin.configs, self._plan, flight.open_moves, self._options.throttle)
+        elif self._plan.has(THROTTLE):
+            clear_throttle(admin.configs, self._plan)
 
     def _survey(self, admin: ZkAdminStore) -> Flight:
         return Flight(

@@ -80,6 +80,8 @@ class Flight:
                 case MoveState.CHANGED | MoveState.GONE:
                     self._set_aside(standing)
         self._queue = MoveQueue(left, self.in_flight, *limits)
+        self.open_moves = tuple(left)
+        """The moves that were neither complete nor given up at the beginning."""
         self.has_bytes = any(standing.move.bytes for standing in standings)
         self.work = sum(map(self.work_of, left))
         """What is left, in bytes or in moves."""
