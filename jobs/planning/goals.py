@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
+from regent.admin.wording import counted
 from regent.core.model import BrokerId
 from regent.jobs.command import InputError
 from regent.jobs.planning.fair_share import Share, fair_share, rack_limits
@@ -100,6 +101,11 @@ class Replace:
         both = sorted(set(self.leaving) & set(self.to))
         if both:
             raise InputError(f"broker {both[0]} is in --from and in --to")
+        if len(self.leaving) != len(self.to):
+            raise InputError(
+                f"--from has {counted(len(self.leaving), 'broker')} and --to {len(self.to)}: name"
+                " one in --to for each (decommission spreads replicas over all other brokers)"
+            )
         _check_listed(self.to, "--to", listed)
 
     def concerns(self, survey: Survey, seed: int) -> Column:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from regent.core.model import BrokerId
-from regent.jobs.planning.leadership import Leaders
+from regent.jobs.planning.leadership import LeaderBalance
 from regent.jobs.planning.model import Change, Layout, Partitions
 
 
@@ -44,7 +44,7 @@ def choose_leaders(
     count = np.array(layout.brokers.leaders) - np.bincount(before, minlength=len(may_lead))
     count += np.bincount(leader, minlength=len(may_lead))
     rows = np.arange(len(leader)) if evenly else np.flatnonzero(former < 0)
-    leaders = Leaders(replicas[rows], leader[rows], former[rows], count, may_lead)
+    leaders = LeaderBalance(replicas[rows], leader[rows], former[rows], count, may_lead)
     leaders.balance()
     leader[rows] = leaders.leader
     for row in np.flatnonzero((leader != replicas[:, 0])[partitions.planned]).tolist():

@@ -39,7 +39,7 @@ class _Edges(NamedTuple):
 
 
 @dataclass(slots=True)
-class Leaders:
+class LeaderBalance:
     """The leaders of rows of replicas, which ``balance`` changes.
 
     ``replicas`` are brokers from 0, -1 for none; ``leader`` is one of each row, ``former`` the one

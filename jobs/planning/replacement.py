@@ -22,26 +22,23 @@ def decommission(layout: Layout, leaving: Collection[int], seed: int) -> None:
 
 
 def replace(layout: Layout, leaving: Sequence[int], to: Sequence[int]) -> None:
-    """Put the brokers ``to`` into the slots of ``leaving`` ones.
+    """Put each of the brokers ``to`` into the slots of its counterpart in ``leaving``.
 
-    If both are equally many, each takes the slots of its counterpart. A slot goes to another of
-    ``to`` if the counterpart has the partition already or is full, or if a rack would be lost.
-    Otherwise all of ``to`` share the slots.
+    A slot goes to another of ``to`` if the counterpart has the partition already or is full, or if
+    a rack would be lost.
 
     Raises:
         InfeasibleError
     """
-    counterpart = dict(zip(leaving, to, strict=True)) if len(leaving) == len(to) else {}
+    counterpart = dict(zip(leaving, to, strict=True))
     open_slots = []
     for slot in _vacate(layout, leaving):
-        taker = counterpart.get(layout.rows.replicas[slot[0]][slot[1]])
-        if taker is not None and layout.has_room(taker) and layout.fits(slot, taker):
+        taker = counterpart[layout.rows.replicas[slot[0]][slot[1]]]
+        if layout.has_room(taker) and layout.fits(slot, taker):
             layout.put(slot, taker)
         else:
             open_slots.append(slot)
     place(layout, open_slots, to)
-    if not counterpart:
-        level(layout, to)
 
 
 def _vacate(layout: Layout, leaving: Collection[int]) -> list[Slot]:

@@ -228,6 +228,7 @@ def test_a_broker_without_replicas_needs_no_decommission(spark: SparkSession, pl
         ("decommission --from 1,1", "broker 1 is named more than once"),
         ("decommission --from 99999999999", "broker 99999999999 is too large"),
         ("replace --from 1,2 --to 2", "broker 2 is in --from and in --to"),
+        ("replace --from 0 --to 1,2", "--from has 1 broker and --to 2: name one in --to for each"),
         ("replace --from 1 --to 9", "--to: broker 9 is not one of the listed brokers"),
         ("add-brokers --new 9", "--new: broker 9 is not one of the listed brokers"),
         ("replication-factor --factor 0", "0 is not in the range"),

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from regent.jobs.planning.leader_plan import choose_leaders
-from regent.jobs.planning.leadership import Leaders
+from regent.jobs.planning.leadership import LeaderBalance
 from regent.jobs.planning.replacement import decommission, replace
 from tests.support.planned_clusters import PlannedCluster, cluster_of, random_cluster, ring_cluster
 
 
-def leaders_of(rows: list[list[int]], former: list[int], others: list[int]) -> Leaders:
+def leaders_of(rows: list[list[int]], former: list[int], others: list[int]) -> LeaderBalance:
     """Return the leaders of rows, at first their first replicas; ``others`` lead other rows."""
     replicas = np.full((len(rows), max(map(len, rows))), -1, np.int32)
     for number, row in enumerate(rows):
@@ -20,7 +20,7 @@ def leaders_of(rows: list[list[int]], former: list[int], others: list[int]) -> L
     first = replicas[:, 0].astype(np.int64)
     count = np.array(others) + np.bincount(first, minlength=len(others))
     may_lead = np.ones(len(others), np.bool_)
-    return Leaders(replicas, first, np.array(former), count, may_lead)
+    return LeaderBalance(replicas, first, np.array(former), count, may_lead)
 
 
 @pytest.mark.parametrize("seed", range(80))
