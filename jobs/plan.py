@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+import pyarrow
 from pyspark.sql import SparkSession
 
 from regent.admin.cluster_connection import cluster_options, zookeeper_address
@@ -45,10 +46,12 @@ from regent.jobs.execution.plan_commands import (
 from regent.jobs.execution.plan_execution import PlanIncompleteError, execute_plan
 from regent.jobs.new_directory import check_is_new
 from regent.jobs.planning.goals import Decommission, Goal, Rebalance, Replace, ReplicationFactor
+from regent.jobs.planning.partition_sizes import sizes_from_file, sizes_in_cluster
 from regent.jobs.planning.planner import PlacementPlan, Request, make_plan
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_CLUSTER: Final = "cluster"
 _MAX_BROKER_ID: Final = 2**31 - 1
 
 
@@ -125,6 +128,24 @@ _OPTIONS: Final = (
         "--leaders/--no-leaders",
         default=True,
         help="Reorder replicas so that preferred leaders are even too.  [default: --leaders]",
+    ),
+    click.option(
+        "--sizes",
+        metavar="cluster|FILE",
+        help='Balance bytes too: [{"topic", "partition", "bytes"}], JSON lines, Parquet, or as the'
+        " running brokers describe their log directories.",
+    ),
+    click.option(
+        "--bytes-tolerance",
+        type=click.FloatRange(0, 1),
+        default=0.1,
+        show_default=True,
+        help="With --sizes: the share by which the bytes of a broker may deviate from the mean.",
+    ),
+    click.option(
+        "--max-extra-moves",
+        type=click.IntRange(min=0),
+        help="With --sizes: moves beyond the fewest.  [default: a tenth of them, at least 100]",
     ),
     click.option(
         "--seed",
@@ -239,6 +260,9 @@ def _request(
         topics=options["topics"],
         exclude=options["exclude"],
         balances_leaders=options["leaders"],
+        sizes=_sizes(options["sizes"], address),
+        bytes_tolerance=options["bytes_tolerance"],
+        max_extra_moves=options["max_extra_moves"],
         seed=options["seed"],
     )
 
@@ -248,6 +272,15 @@ def _brokers(text: str, address: Callable[[], str]) -> tuple[PlannedBroker, ...]
         return read_brokers_file(Path(text))
     with cluster_admin(address()) as admin:
         return read_registered_brokers(admin)
+
+
+def _sizes(text: str | None, address: Callable[[], str]) -> pyarrow.Table | None:
+    if text is None:
+        return None
+    if text != _CLUSTER:
+        return sizes_from_file(Path(text))
+    with cluster_admin(address()) as admin:
+        return sizes_in_cluster(admin)
 
 
 def _is_rack_aware(brokers: Sequence[PlannedBroker], wanted: bool | None) -> bool:

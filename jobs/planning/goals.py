@@ -23,7 +23,7 @@ from regent.jobs.planning.replication_factor import change_factor
 from regent.jobs.planning.selection import Survey, replicas_by_rack
 from regent.jobs.planning.transfer import Transfer, moves_needed
 
-_ALL_ROWS: Final = 500_000  # up to this many partitions every candidate is examined
+ALL_ROWS: Final = 500_000  # up to this many partitions every candidate is examined
 _SPARE_SHARE: Final = 2.0
 _SPARE_COUNT: Final = 100
 
@@ -58,6 +58,10 @@ class Goal(Protocol):
         """Return the indexes of the brokers that remain after the plan."""
         ...
 
+    def takers(self, survey: Survey) -> list[int]:
+        """Return the indexes of the brokers among which replicas may be swapped for their size."""
+        ...
+
 
 @dataclass(slots=True)
 class Decommission:
@@ -87,6 +91,10 @@ class Decommission:
         """See Goal."""
         leaving = set(survey.indexes(self.leaving))
         return [b for b in range(survey.brokers.usable) if b not in leaving]
+
+    def takers(self, survey: Survey) -> list[int]:
+        """See Goal."""
+        return self.left_brokers(survey)
 
 
 @dataclass(slots=True)
@@ -127,6 +135,11 @@ class Replace:
         leaving = set(survey.indexes(self.leaving))
         return [b for b in range(survey.brokers.usable) if b not in leaving]
 
+    def takers(self, survey: Survey) -> list[int]:
+        """See Goal."""
+        del survey
+        return []
+
 
 @dataclass(slots=True)
 class ReplicationFactor:
@@ -158,6 +171,10 @@ class ReplicationFactor:
         """See Goal."""
         return list(range(survey.brokers.usable))
 
+    def takers(self, survey: Survey) -> list[int]:
+        """See Goal."""
+        return self.left_brokers(survey)
+
 
 @dataclass(slots=True)
 class Rebalance:
@@ -185,7 +202,7 @@ class Rebalance:
         givers = [b for b in range(brokers.usable) if load[b] > low[b] and survey.movable[b]]
         if not givers:
             raise NotImprovingError("nothing to move: --topics and --exclude leave nothing")
-        if survey.movable_partitions <= _ALL_ROWS:
+        if survey.movable_partitions <= ALL_ROWS:
             return survey.holds_any(brokers.ids[b] for b in givers)
         chances = {
             brokers.ids[b]: (_SPARE_SHARE * (load[b] - low[b]) + _SPARE_COUNT) / survey.movable[b]
@@ -195,7 +212,7 @@ class Rebalance:
 
     def plan(self, survey: Survey, layout: Layout, seed: int) -> Planned:
         """See Goal."""
-        left = Transfer(layout, self._share, self._takers(survey), seed).run()
+        left = Transfer(layout, self._share, self.takers(survey), seed).run()
         if not any(layout.changed_rows()):
             raise NotImprovingError(
                 "nothing can be moved: brokers with too few replicas hold the same partitions as"
@@ -207,7 +224,8 @@ class Rebalance:
         """See Goal."""
         return list(range(survey.brokers.usable))
 
-    def _takers(self, survey: Survey) -> list[int]:
+    def takers(self, survey: Survey) -> list[int]:
+        """See Goal."""
         if self.new is None:
             return list(range(survey.brokers.usable))
         return survey.indexes(self.new)
@@ -215,7 +233,7 @@ class Rebalance:
     def _find_shares(self, survey: Survey) -> None:
         brokers = survey.brokers
         usable = range(brokers.usable)
-        takers = set(self._takers(survey))
+        takers = set(self.takers(survey))
         load = [brokers.replicas[b] for b in usable]
         fixed = [load[b] - survey.movable[b] for b in usable]
         most = [

@@ -81,9 +81,9 @@ def _reordered(
     ids: Sequence[BrokerId],
 ) -> Iterator[Change]:
     some = partitions._replace(planned=rows).rows
-    for topic, number, replicas, leader in zip(*some, leaders.tolist(), strict=True):
+    for topic, number, replicas, size, leader in zip(*some, leaders.tolist(), strict=True):
         before = tuple(ids[b] for b in replicas)
-        yield Change(topic, number, before, tuple(ids[b] for b in _led_by(leader, replicas)))
+        yield Change(topic, number, before, tuple(ids[b] for b in _led_by(leader, replicas)), size)
 
 
 def _led_by(leader: int, replicas: Sequence[int]) -> list[int]:

@@ -58,11 +58,12 @@ class Brokers:
 
 
 class Rows(NamedTuple):
-    """The partitions to plan, sorted; replicas are indexes."""
+    """The partitions to plan, sorted; replicas are indexes, sizes 0 when they are not known."""
 
     topics: list[str]
     partitions: list[int]
     replicas: list[list[int]]
+    sizes: list[int]
 
     def name(self, row: int) -> str:
         """Return the name of a partition."""
@@ -78,14 +79,23 @@ class Partitions(NamedTuple):
     topics: pyarrow.ChunkedArray
     numbers: npt.NDArray[np.int32]
     replicas: npt.NDArray[np.int32]
+    sizes: npt.NDArray[np.int64]
     planned: npt.NDArray[np.int64]
+
+    def bytes_of(self, brokers: int) -> npt.NDArray[np.int64]:
+        """Return the bytes of each of so many brokers."""
+        held = np.zeros(brokers, np.int64)
+        for column in self.replicas.T:
+            np.add.at(held, column[column >= 0], self.sizes[column >= 0])
+        return held
 
     @property
     def rows(self) -> Rows:
         """The partitions to plan, as lists: a kilobyte each."""
         replicas = [[b for b in row if b >= 0] for row in self.replicas[self.planned].tolist()]
         topics = self.topics.take(pyarrow.array(self.planned)).to_pylist()
-        return Rows(topics, self.numbers[self.planned].tolist(), replicas)
+        numbers, sizes = self.numbers[self.planned], self.sizes[self.planned]
+        return Rows(topics, numbers.tolist(), replicas, sizes.tolist())
 
 
 class Change(NamedTuple):
@@ -120,6 +130,8 @@ class Layout:
 
     brokers: Brokers
     rows: Rows
+    held_bytes: npt.NDArray[np.int64] | None = None
+    """The bytes of each broker before the plan, if sizes are known."""
     replicas: list[list[int]] = field(init=False)
     load: list[int] = field(init=False)
     _racks_kept: dict[int, int] = field(init=False, default_factory=dict)
@@ -212,4 +224,5 @@ class Layout:
                 rows.partitions[row],
                 tuple(map(name, before)),
                 tuple(map(name, self.replicas[row])),
+                rows.sizes[row],
             )

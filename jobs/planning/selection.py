@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import orjson
+import pyarrow
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -55,8 +56,11 @@ class Survey:
         index = {broker_id: number for number, broker_id in enumerate(self.brokers.ids)}
         return [index[broker_id] for broker_id in broker_ids]
 
-    def load(self, condition: Column, *, every: bool) -> Partitions:
-        """Load the partitions to plan, which meet a condition; ``every``: all that may move."""
+    def load(self, condition: Column, sizes: pyarrow.Table | None, *, every: bool) -> Partitions:
+        """Load the partitions to plan, which meet a condition; ``every``: all that may move.
+
+        ``sizes`` are topic, partition and bytes; a partition that is missing there has size 0.
+        """
         found = self.frame.filter(self.can_move if every else self.can_move & condition)
         table = (
             found.select("topic", "partition", "replicas", condition.alias("is_planned"))
@@ -70,7 +74,8 @@ class Survey:
         is_used = np.arange(replicas.shape[1]) < lengths[:, None]
         replicas[is_used] = self._to_indexes(column.flatten().to_numpy())
         planned = np.flatnonzero(table["is_planned"].to_numpy())
-        return Partitions(table["topic"], table["partition"].to_numpy(), replicas, planned)
+        of_row = np.zeros(len(table), np.int64) if sizes is None else _sizes_of(table, sizes)
+        return Partitions(table["topic"], table["partition"].to_numpy(), replicas, of_row, planned)
 
     def _to_indexes(self, broker_ids: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """Return the indexes of brokers that are listed or hold replicas."""
@@ -104,6 +109,14 @@ class Survey:
             .to_pylist()
         )
         return {(row["f"], row["s"]): row["count"] for row in counts}
+
+
+def _sizes_of(table: pyarrow.Table, sizes: pyarrow.Table) -> npt.NDArray[np.int64]:
+    keys = ["topic", "partition"]
+    numbered = table.select(keys).append_column("number", pyarrow.array(np.arange(len(table))))
+    known = numbered.join(sizes, keys).sort_by("number")
+    of_row: npt.NDArray[np.int64] = known["bytes"].fill_null(0).to_numpy()
+    return of_row
 
 
 def topic_condition(wanted: Sequence[str], excluded: Sequence[str]) -> Column:

@@ -123,7 +123,7 @@ def test_replace_moves_all_replicas_of_a_broker_to_another(spark: SparkSession, 
 def test_new_brokers_get_their_share(
     spark: SparkSession, planner: Planner, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(goals, "_ALL_ROWS", 0)  # sampled, as with millions of rows
+    monkeypatch.setattr(goals, "ALL_ROWS", 0)  # sampled, as with millions of rows
     new = {2_000_000_070: "a", 2_000_000_080: "b", 2_000_000_090: "c"}
     racks = RACKS | new
     planner.brokers += [{"id": broker, "rack": rack} for broker, rack in new.items()]
@@ -154,7 +154,7 @@ def test_the_replication_factor_of_some_topics(spark: SparkSession, planner: Pla
 def test_rebalance_is_refused_when_there_is_nothing_to_move(
     spark: SparkSession, planner: Planner, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(goals, "_ALL_ROWS", 0)  # sampled, as with millions of rows
+    monkeypatch.setattr(goals, "ALL_ROWS", 0)  # sampled, as with millions of rows
     planner.assignment = {("t", p): [p % 2, 2 + p % 2, 9] for p in range(30)}
     planner.brokers = [{"id": b} for b in range(5)]
     assert planner.run("rebalance", spark=spark) == 0
@@ -187,6 +187,27 @@ def test_a_plan_may_only_reorder_replicas(spark: SparkSession, planner: Planner)
     leaders = planner.summary["leaders_per_broker"]
     assert (leaders["before"]["min"], leaders["before"]["max"]) == (0, 20)
     assert (leaders["after"]["min"], leaders["after"]["max"]) == (10, 10)
+
+
+@pytest.mark.spark
+def test_bytes_are_balanced_when_sizes_are_known(
+    spark: SparkSession, planner: Planner, tmp_path: Path
+):
+    planner.assignment = {("t", p): [p % 6] for p in range(60)}
+    sizes = [{"topic": "t", "partition": p, "bytes": 100 if p % 6 == 0 else 10} for p in range(59)]
+    (tmp_path / "sizes.json").write_text(json.dumps(sizes))
+    arguments = ["rebalance", "--sizes", str(tmp_path / "sizes.json"), "--no-rack-aware"]
+    assert planner.run(*arguments, spark=spark) == 0
+    plan = planner.check()
+    assert (planner.summary["lower_bound"], planner.summary["moves"]) == (0, len(plan))
+    spread = planner.summary["bytes_per_broker"]
+    assert (spread["before"]["min"], spread["before"]["max"]) == (90, 1000)
+    assert (spread["after"]["min"], spread["after"]["max"]) == (190, 280)
+    assert planner.summary["replicas_per_broker"]["after"]["cv"] == 0
+    of_partition = {row["partition"]: row["bytes"] for row in sizes}
+    moved = sum(of_partition.get(partition, 0) for _, partition in plan)
+    assert planner.summary["bytes_moved"] == moved
+    assert planner.summary["warnings"][0] == "1 partitions have no size in --sizes, or size 0"
 
 
 @pytest.mark.spark

@@ -34,6 +34,7 @@ class PlannedCluster(NamedTuple):
             pyarrow.chunked_array([self.rows.topics]),
             np.array(self.rows.partitions, np.int32),
             replicas.astype(np.int32),
+            np.array(self.rows.sizes, np.int64),
             np.arange(len(replicas)),
         )
 
@@ -46,6 +47,7 @@ def cluster_of(
     assignment: Sequence[Sequence[int]],
     racks: dict[int, int],
     capacities: dict[int, int] | None = None,
+    sizes: Sequence[int] = (),
 ) -> PlannedCluster:
     """Return a cluster with one topic; brokers without a rack are dead."""
     listed = sorted(racks)
@@ -67,6 +69,7 @@ def cluster_of(
         ["t"] * len(assignment),
         list(range(len(assignment))),
         [[index[b] for b in replicas] for replicas in assignment],
+        list(sizes or [0] * len(assignment)),
     )
     return PlannedCluster(brokers, rows, racks)
 
@@ -115,9 +118,7 @@ def check_changes(
     rows = cluster.rows
     present = {
         (topic, partition): tuple(cluster.brokers.ids[b] for b in replicas)
-        for topic, partition, replicas in zip(
-            rows.topics, rows.partitions, rows.replicas, strict=True
-        )
+        for topic, partition, replicas, _ in zip(*rows, strict=True)
     }
     seen = set()
     for topic, partition, before, after, *_ in changes:
