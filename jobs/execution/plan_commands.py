@@ -155,7 +155,7 @@ def status_command(plan: Path, zookeeper: str | None, data_dir: Path, output: st
     work = next(name for name in ("bytes_left", "moves_left") if name in status)
     click.echo(f"{work.replace('_', ' '):<18}{status[work]:>12,}")
     notes = [
-        ("rolling back", status["is_rollback"]),
+        ("rolling back" if status["left"] else "rolled back", status["is_rollback"]),
         ("paused", status["is_paused"]),
         ("throttled", status["is_throttled"]),
     ]

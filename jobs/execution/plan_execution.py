@@ -17,7 +17,7 @@ import json
 import shlex
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -32,7 +32,7 @@ from regent.core.protocol.controller import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
-from regent.jobs.command import cluster_admin
+from regent.jobs.command import InputError, cluster_admin
 from regent.jobs.execution.plan_directory import PAUSED, ROLLING_BACK, ExecutablePlan, read_plan
 from regent.jobs.execution.plan_flight import Flight, Limits
 from regent.jobs.execution.plan_progress import MoveState, under_way
@@ -157,6 +157,7 @@ class _Execution:
         self._started = self._last_progress = time.monotonic()
         self._moves = {move.partition: move for move in plan.moves}
         self._flight: Flight | None = None  # None: nothing is known yet
+        self._is_confirmed = not plan.is_rollback
         self._counts: tuple[int, ...] = ()
         self._obstacle = ""  # why no move may begin now
         self._elected = 0
@@ -185,11 +186,13 @@ class _Execution:
 
     def _advance(self, admin: ZkAdminStore, controller: ControllerRef) -> None:
         flight = self._flight or self._begin(admin, controller)
-        while flight.left:
-            self._complete(flight, admin, controller)
+        while flight.left or not self._is_confirmed:
+            if flight.left:
+                self._complete(flight, admin, controller)
             if self._plan.is_rollback:
                 # A request of an execution that has ended may have been on its way.
                 flight = self._look_again(admin, flight)
+            self._is_confirmed = not flight.left
         self._line.show("electing preferred leaders")
         ours = [m for m in self._plan.moves if m.partition not in flight.changed]
         self._elected += elect_preferred(admin, controller, ours)
@@ -323,7 +326,8 @@ class _Execution:
         if time.monotonic() >= self._next_note:
             self._next_note = time.monotonic() + _NOTE_S
             note = {"at": round(time.time()), "per_second": self._speed.per_second}
-            self._plan.leave(PROGRESS, json.dumps(note).encode())
+            with suppress(InputError):  # the directory may be read-only
+                self._plan.leave(PROGRESS, json.dumps(note).encode())
 
     def _progress(self, flight: Flight) -> str:
         time_left = in_words(seconds_left(flight.work, self._speed.per_second))

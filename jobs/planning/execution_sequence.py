@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from regent.core.model import BrokerId
+from regent.jobs.execution.move_queue import roles
 from regent.jobs.planning.model import Change
 
 
@@ -18,16 +19,11 @@ def in_sequence(changes: Iterable[Change]) -> list[Change]:
     changes = list(changes)
     busy: Counter[BrokerId] = Counter()
     for change in changes:
-        for broker in _partners(change):
+        for broker in roles(change.before, change.after):
             busy[broker] += change.bytes + 1
 
     def weight(change: Change) -> tuple[int, int]:
-        return max((busy[b] for b in _partners(change)), default=0), change.bytes
+        partners = roles(change.before, change.after)
+        return max((busy[broker] for broker in partners), default=0), change.bytes
 
     return sorted(changes, key=weight, reverse=True)
-
-
-def _partners(change: Change) -> set[BrokerId]:
-    """Return the brokers that receive, send or give up a replica; the preferred leader sends."""
-    added = change.added
-    return {*change.removed, *added, *([change.before[0]] if added else [])}

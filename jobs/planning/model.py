@@ -113,11 +113,6 @@ class Change(NamedTuple):
         return [broker for broker in self.after if broker not in self.before]
 
     @property
-    def removed(self) -> list[BrokerId]:
-        """The brokers that lose their replica."""
-        return [broker for broker in self.before if broker not in self.after]
-
-    @property
     def moves(self) -> int:
         """The number of replicas moved, added or removed."""
         kept = len(set(self.before).intersection(self.after))
