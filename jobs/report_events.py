@@ -1,14 +1,14 @@
 """``regent jobs report events``: a report from the event journals of the controllers.
 
 ``--journals`` names the folder of a cluster or of a broker, or a journal; it may be repeated. The
-events become one Parquet table, partitioned by controller epoch, which ``--out`` keeps. The report
-is made from the table. It names the number of unreadable lines.
+journals are read once; the report is made from their events, which stay on the executors meanwhile.
+``--out`` also writes them as a Parquet table, partitioned by controller epoch. The report names the
+number of unreadable lines.
 """
 
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from pyspark.sql import SparkSession
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
 
 from regent.admin.cluster_connection import data_dir_option
 from regent.config.moments import parse_moment
@@ -24,7 +25,14 @@ from regent.core.errors import RegentError
 from regent.jobs.command import InputError, job_session, master_option, progress, run_job
 from regent.jobs.new_directory import check_is_new, new_directory
 from regent.jobs.reports.event_analysis import analyse_events
-from regent.jobs.reports.event_journals import Period, find_journals, read_events, write_events
+from regent.jobs.reports.event_journals import (
+    Period,
+    events_of,
+    find_journals,
+    read_journals,
+    unreadable_of,
+    write_events,
+)
 from regent.jobs.reports.event_tables import event_tables
 from regent.jobs.reports.output import print_report, report_options
 
@@ -88,14 +96,16 @@ def _command(spark: SparkSession | None, /, **options: Any) -> None:
         job_session(
             spark, options["master"], app_name="regent-events", is_small=is_small
         ) as session,
-        _table(target) as directory,
+        progress(f"reading {len(journals)} journals", session),
+        _kept(read_journals(session, journals, period, with_sentences=bool(target))) as lines,
     ):
-        with progress(f"reading {len(journals)} journals", session):
-            unreadable = write_events(session, journals, period, directory)
-        if not any(directory.glob("controller_epoch=*")):
+        report = analyse_events(events_of(lines), top=options["top"])
+        if not report:
             raise NoEventsError(f"no events of that time in {_names(journals)}")
-        with progress("analysing", session):
-            report = analyse_events(session, read_events(session, directory), top=options["top"])
+        unreadable = unreadable_of(lines)
+        if target is not None:
+            with new_directory(target) as directory:
+                write_events(events_of(lines), directory)
     summary = {
         "job": "report events",
         "journals": len(journals),
@@ -119,14 +129,13 @@ def _period(since_ms: int | None, until_ms: int | None) -> Period:
 
 
 @contextmanager
-def _table(target: Path | None) -> Iterator[Path]:
-    """Yield a directory for the table; if the block succeeds, it becomes ``target``."""
-    if target is not None:
-        with new_directory(target) as directory:
-            yield directory
-    else:
-        with tempfile.TemporaryDirectory(prefix="regent-events-") as scratch:
-            yield Path(scratch)
+def _kept(lines: DataFrame) -> Iterator[DataFrame]:
+    """Yield the lines so that they are parsed only once: they stay on the executors' disks."""
+    lines.persist(StorageLevel.DISK_ONLY)
+    try:
+        yield lines
+    finally:
+        lines.unpersist()
 
 
 def _names(journals: Sequence[Path]) -> str:
