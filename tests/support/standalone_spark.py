@@ -104,7 +104,7 @@ class StandaloneSpark:
             "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
             "PYSPARK_PYTHON": sys.executable,
         }
-        command = [
+        command: list[str | Path] = [
             _SPARK_HOME / "bin" / "spark-class",
             f"org.apache.spark.deploy.{name}",
             *("--host", "127.0.0.1"),
