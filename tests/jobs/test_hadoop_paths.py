@@ -33,6 +33,8 @@ INPUTS: dict[str, Any] = {
     "more.json": (*BROKERS, 3),
 }
 
+SUFFIXES = {"jsonl": "json", "parquet": "parquet"}
+
 
 def expected() -> list[dict[str, Any]]:
     """Return the placement, sorted."""
@@ -67,7 +69,8 @@ def test_a_placement_on_hdfs_is_read_by_a_plan_and_by_a_report(
     inputs = ["--topics", f"{hdfs}/topics.json", "--brokers", f"{hdfs}/brokers.json"]
     assert place_job.main([*inputs, "--out", placed, "--format", file_format], spark) == 0
     assert json.loads(capsys.readouterr().out)["out"] == placed
-    assert SUCCESS in [entry.name for entry in files.entries(placed)]
+    part = "placement.json" if file_format == "json" else f"part-00000.{SUFFIXES[file_format]}"
+    assert [entry.name for entry in files.entries(placed)] == [SUCCESS, part]
 
     assignment = f"{placed}/placement.json" if file_format == "json" else placed
     brokers = ["--brokers", f"{hdfs}/more.json"]
