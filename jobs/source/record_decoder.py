@@ -14,9 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from regent.core.model import TopicPartition
-from regent.jobs.source.arrow_rows import constant
-from regent.jobs.source.columns import CREATE_TIME, LOG_APPEND_TIME
-from regent.jobs.source.offset_range import OffsetRange
+from regent.jobs.source.columns import CREATE_TIME, LOG_APPEND_TIME, constant
+from regent.jobs.source.offsets import OffsetRange
 from regent.storage.record_batch import BatchHeader
 
 Numbers: TypeAlias = npt.NDArray[np.int64]

@@ -13,7 +13,7 @@ from pyspark.sql.types import (
 )
 
 from regent.jobs.source.options import OptionError
-from regent.jobs.source.outgoing import ANY_PARTITION, Row, RowColumns
+from regent.jobs.source.writer import ANY_PARTITION, Row, RowColumns
 
 STRING, BINARY, INT = StringType(), BinaryType(), IntegerType()
 
@@ -57,5 +57,3 @@ def test_the_option_overrides_the_column_and_other_columns_are_ignored():
     rows = list(RowColumns(schema, None).rows(batch))
     assert rows == [Row("a", 3, None, "x", []), Row("b", ANY_PARTITION, b"k", None, [])]
     assert [row.topic for row in RowColumns(schema, "t").rows(batch)] == ["t", "t"]
-    assert RowColumns(schema, "t").topics(batch) == {"t"}
-    assert RowColumns(schema, None).topics(batch) == {"a", "b"}
