@@ -6,26 +6,9 @@ It has the columns of Spark's Kafka connector, and does what the connector canno
 - it needs no jar: ``spark.read`` and ``spark.write`` through the brokers of any cluster;
 - ``write_once`` writes a batch exactly once, in a transaction.
 
-For everything else, streams above all, use the connector: docs/spark.md shows it. Spark finds an
-installed Regent by itself; otherwise ``spark.dataSource.register(RegentDataSource)``.
-
-Options of a read, of which exactly one of the first three:
-
-===========================  ==================================================================
-``subscribe``                topics, separated by commas
-``subscribePattern``         a regular expression for whole names of topics
-``assign``                   partitions: ``{"topic": [0, 1]}``
-``kafka.bootstrap.servers``  some brokers; ``kafka.*``: any other setting of librdkafka
-``logDirs``                  instead: log directories, separated by commas, seen by all executors
-``startingOffsets``          ``earliest`` (default) or ``{"topic": {"0": 23, "1": -2}}``
-``startingTimestamp``        milliseconds since 1970: from the first records since then
-``endingOffsets``            ``latest`` (default) or ``{"topic": {"0": 50, "1": -1}}``
-``failOnDataLoss``           ``false``: continue after records that are lost, instead of failing
-``includeHeaders``           ``true``: add a column of headers
-``includeUncommitted``       ``true``: beyond the high watermark too; of ``logDirs``
-===========================  ==================================================================
-
-Of a write: ``topic`` (or a column), ``kafka.*``.
+For everything else, streams above all, use the connector. docs/spark.md shows both, and the
+options. Spark finds an installed Regent by itself (``jobs/pyspark_regent.py``); otherwise
+``spark.dataSource.register(RegentDataSource)``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Which batches of a log a reader of committed transactions gets.
 
-A transaction ends with the next marker of its producer in the log. Brokers answer this from their
+A transaction ends with the next marker of its producer in the log. Its end is decided before any
+marker is written, so a marker beyond the high watermark counts, too. Brokers answer this from their
 memory and from indexes, which are not complete on the disk of a broker that runs or has crashed. So
 the markers are found by a pass over the log: only if the log has a transaction.
 """
@@ -22,11 +23,11 @@ Markers: TypeAlias = Mapping[int, list[tuple[int, bool]]]
 
 
 class CommittedBatches:
-    """Tells the committed batches in these segments; ``end`` is the high watermark."""
+    """Tells the committed batches in these segments."""
 
-    def __init__(self, segments: Sequence[SegmentFile], offset: int, end: int) -> None:
+    def __init__(self, segments: Sequence[SegmentFile], offset: int) -> None:
         """Read nothing yet; batches before ``offset`` will not be asked for."""
-        self._segments, self._offset, self._end = segments, offset, end
+        self._segments, self._offset = segments, offset
         self._markers: Markers | None = None
 
     def has(self, header: BatchHeader) -> bool:
@@ -46,7 +47,7 @@ class CommittedBatches:
                 for block in segment.blocks(self._offset):
                     for header, batch in block:
                         marker = marker_of(header, batch) if header.is_control else None
-                        if marker is not None and header.base_offset < self._end:
+                        if marker is not None:
                             found[header.producer_id].append((header.base_offset, marker.is_commit))
             except (RecordsRefusedError, BadDataError):
                 continue  # whoever reads these records is told

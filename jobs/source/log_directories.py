@@ -124,7 +124,7 @@ class LogDirectories:
         """Yield the records of a range in order. Raises ``DataLossError``."""
         log = self._replicas().get(wanted.partition)
         segments = list(_from(wanted.start, segments_of(log.directory) if log else []))
-        committed = CommittedBatches(segments, wanted.start, self._end_of(log) if log else 0)
+        committed = CommittedBatches(segments, wanted.start)
         position = wanted.start
         for segment in segments:
             if segment.base_offset >= wanted.end:

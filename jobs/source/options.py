@@ -67,17 +67,15 @@ class Subscription:
         for partition in self.assigned:
             if partition not in existing:
                 raise OptionError(f"there is no partition {partition} in {place}")
+        found = {partition.topic for partition in existing}
         for topic in self.topics:
-            if not any(topic == name for name, _ in existing):
+            if topic not in found:
                 raise OptionError(f"there is no topic {topic} in {place}")
-        if self.assigned:
-            return list(self.assigned)
-        return sorted(partition for partition in existing if self._matches(partition.topic))
-
-    def _matches(self, topic: str) -> bool:
-        if self.pattern is None:
-            return topic in self.topics
-        return re.fullmatch(self.pattern, topic) is not None
+        if self.pattern is not None:
+            chosen = {topic for topic in found if re.fullmatch(self.pattern, topic)}
+        else:
+            chosen = set(self.topics)
+        return list(self.assigned) or sorted(p for p in existing if p.topic in chosen)
 
 
 @dataclass(frozen=True, slots=True)

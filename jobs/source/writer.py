@@ -8,12 +8,12 @@ in a transaction.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, StructType
+from pyspark.sql.types import StructType
 
 from regent.core.errors import RegentError
 from regent.jobs.source.options import OptionError, WriteOptions
@@ -21,7 +21,13 @@ from regent.jobs.source.options import OptionError, WriteOptions
 ANY_PARTITION: Final = -1
 _POLL_S: Final = 0.1
 _FULL_S: Final = 0.01  # pause until there may be room for a record
-_TEXT: Final = ("string", "binary")
+_TYPES: Final = {
+    "topic": ("string",),
+    "partition": ("int",),
+    "key": ("string", "binary"),
+    "value": ("string", "binary"),
+    "headers": ("array<struct<key:string,value:binary>>",),
+}
 _DEFAULTS: Final = {
     "linger.ms": 20,
     "partitioner": "murmur2_random",  # as in Java's producer, so that a key keeps its partition
@@ -53,51 +59,31 @@ class RowColumns:
 
     def __init__(self, schema: StructType, topic: str | None) -> None:
         """Raises ``OptionError`` if value or topic is missing, or a column has a wrong type."""
-        types = {field.name: field.dataType for field in schema}
-        for name in ("key", "value", "topic"):
-            allowed = ("string",) if name == "topic" else _TEXT
-            found = types[name].simpleString() if name in types else None
-            if found is not None and found not in allowed:
-                raise OptionError(f"column {name} is {found}: it must be {' or '.join(allowed)}")
+        types = {f.name: f.dataType.simpleString() for f in schema if f.name in _TYPES}
+        for name, found in types.items():
+            if found not in _TYPES[name]:
+                allowed = " or ".join(_TYPES[name])
+                raise OptionError(f"column {name} is {found}: it must be {allowed}")
         if "value" not in types:
             raise OptionError("there is no column value to write")
         if topic is None and "topic" not in types:
             raise OptionError("neither a column nor the option topic says where to write")
-        if not isinstance(types.get("partition", IntegerType()), IntegerType):
-            raise OptionError("column partition must be int")
-        if "headers" in types and not _are_headers(types["headers"]):
-            raise OptionError("column headers must be array<struct<key:string,value:binary>>")
         self._topic = topic
-        names = ("topic", "partition", "key", "value", "headers")
-        self._names = [name for name in names if name in types]
+        self._names = list(types)
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[Row]:
         """Yield the rows of an Arrow batch. Raises ``SendError`` for one without a topic."""
-        count = batch.num_rows
-        columns: dict[str, list[Any]] = {n: batch.column(n).to_pylist() for n in self._names}
-        nothing = [None] * count
-        # The option takes precedence over the column, as in Spark's connector.
-        topics = columns.get("topic", nothing) if self._topic is None else [self._topic] * count
-        for topic, partition, key, value, headers in zip(
-            topics,
-            columns.get("partition", nothing),
-            columns.get("key", nothing),
-            columns.get("value", nothing),
-            columns.get("headers", nothing),
-            strict=True,
-        ):
+        nothing = [None] * batch.num_rows
+        columns = dict.fromkeys(_TYPES, nothing)
+        columns |= {name: batch.column(name).to_pylist() for name in self._names}
+        if self._topic is not None:  # it takes precedence over the column, as in the connector
+            columns["topic"] = [self._topic] * batch.num_rows
+        for topic, partition, key, value, headers in zip(*columns.values(), strict=True):
             if not topic:
                 raise SendError("a row has no topic: NULL in column topic")
             number = ANY_PARTITION if partition is None else partition
             pairs = [(header["key"], header["value"]) for header in headers or ()]
             yield Row(topic, number, key, value, pairs)
-
-
-def _are_headers(kind: Any) -> bool:
-    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
-        return False
-    fields = [(field.name, type(field.dataType)) for field in kind.elementType]
-    return fields == [("key", StringType), ("value", BinaryType)]
 
 
 class RecordProducer:
