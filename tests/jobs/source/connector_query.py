@@ -17,7 +17,7 @@ _INCLUDED: Final = (
     "org.apache.hadoop:hadoop-client-api",
     "org.apache.hadoop:hadoop-client-runtime",
 )
-_SETTINGS: Final = {
+_SETTINGS: Final[dict[str, bool | float | int | str | None]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.jars.excludes": ",".join(_INCLUDED),  # they are in the wheel of PySpark
@@ -37,8 +37,8 @@ def main(version: str, brokers: str, checkpoint: str) -> None:
         rows = spark.range(first, first + 100)
         rows = rows.selectExpr("cast(id as string) as key", "concat('value-', id) as value")
         rows.write.format("kafka").options(**servers, topic="connector-in").save()
-        stream = spark.readStream.format("kafka").options(**servers, subscribe="connector-in")
-        stream = stream.option("startingOffsets", "earliest").load().select("key", "value")
+        reader = spark.readStream.format("kafka").options(**servers, subscribe="connector-in")
+        stream = reader.option("startingOffsets", "earliest").load().select("key", "value")
         sink = stream.writeStream.format("kafka").options(**servers, topic="connector-out")
         sink = sink.option("checkpointLocation", checkpoint).trigger(availableNow=True)
         query = sink.start()
