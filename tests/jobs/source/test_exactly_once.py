@@ -164,6 +164,9 @@ def test_the_numbers_of_another_query_count_from_the_start(cluster: BreakableClu
     for _ in range(2):
         send(cluster.bootstrap_servers, topic, 0, query="another")
     assert values(cluster, topic)[: ROWS + 1] == [*range(ROWS), 7 * ROWS]
+    for _ in range(2):
+        send(cluster.bootstrap_servers, topic, 2, query="")  # a job that is no stream
+    assert values(cluster, topic)[ROWS : 2 * ROWS + 1] == [*range(2 * ROWS, 3 * ROWS), 7 * ROWS]
 
 
 @pytest.mark.spark
