@@ -110,7 +110,7 @@ class PlacementArrays:
         """Return where the replicas of each row begin, at last where they end, and the replicas."""
         bounds = np.concatenate([[0], np.cumsum(factors)])
         positions = np.empty(bounds[-1], np.int32)
-        for factor in map(int, np.unique(factors)):
+        for factor in np.flatnonzero(np.bincount(factors)).tolist():
             rows = np.flatnonzero(factors == factor)
             places = bounds[rows][:, np.newaxis] + np.arange(factor)
             positions[places] = self.rule(first[rows], shift[rows], factor)
