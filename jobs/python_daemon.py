@@ -10,11 +10,12 @@ import gc
 import sys
 
 import numpy.ma  # noqa: F401  PyArrow imports it late
+import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
 import regent.jobs.placement_job  # noqa: F401
 
 if __name__ == "__main__":
     gc.freeze()  # workers collect garbage after each task: not these modules
-    sys.path_importer_cache.clear()  # each worker invalidates what is in it
+    sys.path_importer_cache.clear()  # each worker reads again what is in it
     manager()
