@@ -8,7 +8,7 @@ in a transaction.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
