@@ -29,8 +29,7 @@ from regent.jobs.reports.event_terms import (
 _SKETCH: Final = 4000  # values that it keeps at least
 _MINUTE_MS: Final = 60_000
 _MAX_BUCKETS: Final = 120  # Spark would sort the events for more groups with percentiles
-_BUCKETS_MS: Final = (100, 500, 1000, 5000, 15_000, 60_000, 300_000, 900_000, 3_600_000)
-_HOUR_MS: Final = 3_600_000
+_LEAST_BUCKET_MS: Final = 100
 
 _GROUPS: Final = (
     "count(*) AS events",
@@ -68,7 +67,7 @@ def analyse_events(events: DataFrame, *, top: int) -> dict[str, Any]:
         return {}
     first_ms = min(row["first_ms"] for row in rows)
     last_ms = max(row["last_ms"] for row in rows)
-    bucket_ms = _bucket_ms(last_ms - first_ms)
+    bucket_ms = max(_LEAST_BUCKET_MS, (last_ms - first_ms) // (_MAX_BUCKETS - 2) + 1)
     groups = Groups(rows, _rows(_elections(events)), _rows(_comings_and_goings(events)))
     answers = _grouped(
         events.filter("answered_ms IS NOT NULL"), ("broker",), (_percentiles("answered_ms"),)
@@ -142,7 +141,7 @@ def _partitions(events: DataFrame, groups: Groups, top: int) -> dict[str, Rows]:
     changes = _grouped(by_change, (*name, "isr_left", "isr_joined"), _LEADERSHIP)
     changes.persist(StorageLevel.DISK_ONLY)
     members = changes.selectExpr("times", _brokers_that("isr_left", "isr_joined"))
-    groups.add(_rows(_grouped(members, ("broker", "did"), ("sum(times) AS times",))))
+    groups.add_times(_rows(_grouped(members, ("broker", "did"), ("sum(times) AS times",))))
     partitions = _grouped(changes, name, _PARTITION)
     churn = partitions.drop("isr_shrinks", "isr_expands").filter("leader_changes > 0")
     churn = churn.orderBy(F.desc("leader_changes"), F.desc("leader_epochs"), *name)
@@ -173,14 +172,6 @@ def _grouped(frame: DataFrame, keys: Sequence[str], results: Sequence[str]) -> D
 def _percentiles(column: str) -> str:
     sketch = f"kll_sketch_agg_double({column}, {_SKETCH})"
     return f"kll_sketch_get_quantile_double({sketch}, array(0.5D, 0.95D, 0.99D, 1D)) AS {column}"
-
-
-def _bucket_ms(span_ms: int) -> int:
-    """Return the shortest round length of buckets whose number is within the limit."""
-    for bucket_ms in _BUCKETS_MS:
-        if span_ms < bucket_ms * (_MAX_BUCKETS - 1):
-            return bucket_ms
-    return (span_ms // (_MAX_BUCKETS - 1) // _HOUR_MS + 1) * _HOUR_MS
 
 
 def _rows(frame: DataFrame) -> Rows:

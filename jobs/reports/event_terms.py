@@ -5,7 +5,7 @@ They have few rows, for which Python is faster than another query of Spark.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -43,41 +43,40 @@ class Groups:
     """Groups of events: by controller, term, kind, and the broker that they are about."""
 
     def __init__(self, rows: Rows, elections: Rows, comings_and_goings: Rows) -> None:
-        self.times: dict[BrokerId, dict[str, int]] = defaultdict(lambda: dict.fromkeys(_COUNTED, 0))
-        """What each broker did, and what happened to it."""
+        self.terms: dict[int, Rows] = defaultdict(list)
+        self.times: Counter[tuple[BrokerId, str]] = Counter()
+        """How often each broker did something, or something happened to it."""
         self.updated_ms: dict[int, dict[BrokerId, float]] = defaultdict(dict)
         """By controller epoch and broker: the time of its first answer to a LeaderAndIsr.
 
         The first one in a term names everything the broker hosts. Brokers that started during the
         term, and were told later, are not in it.
         """
-        self.of_terms: dict[int, Rows] = defaultdict(list)
         self.elections = {row["elected"]: row for row in elections if row["elected"]}
         self.resigned_ms = {row["resigned"]: row["ts_ms"] for row in elections if row["resigned"]}
-        for row in self.elections.values():
-            self.times[row["broker_id"]]["terms"] += 1
+        self.times.update((row["broker_id"], "terms") for row in self.elections.values())
         for row in rows:
-            self._add(row)
-        self.add(comings_and_goings)
+            self._add_group(row)
+        self.add_times(comings_and_goings)
         for row in comings_and_goings:
             updated, broker_id = self.updated_ms[row["controller_epoch"]], row["broker"]
             if row["did"] == "started" and row["first_ms"] <= updated.get(broker_id, -1):
                 del updated[broker_id]
 
-    def add(self, rows: Rows) -> None:
+    def add_times(self, rows: Rows) -> None:
         """Add what brokers did some times."""
         for row in rows:
-            self.times[row["broker"]][row["did"]] += row["times"]
+            self.times[row["broker"], row["did"]] += row["times"]
 
-    def _add(self, row: dict[str, Any]) -> None:
+    def _add_group(self, row: dict[str, Any]) -> None:
         epoch, kind, broker_id = row["controller_epoch"], row["event"], row["broker"]
-        self.times[row["broker_id"]]["events"] += row["events"]
+        self.times[row["broker_id"], "events"] += row["events"]
         if epoch:
-            self.of_terms[epoch].append(row)
+            self.terms[epoch].append(row)
         if broker_id is not None and kind in _KINDS:
-            self.times[broker_id][_KINDS[kind]] += row["events"]
-        if broker_id is not None and kind == "LeaderAndIsrResponseReceived" and epoch:
-            self.updated_ms[epoch][broker_id] = row["arrived_ms"]
+            self.times[broker_id, _KINDS[kind]] += row["events"]
+            if epoch and kind == "LeaderAndIsrResponseReceived":
+                self.updated_ms[epoch][broker_id] = row["arrived_ms"]
 
 
 def terms_of_controllers(groups: Groups) -> Rows:
@@ -88,17 +87,15 @@ def terms_of_controllers(groups: Groups) -> Rows:
     controller did not resign, and another one was elected. Unknown values, such as an election
     before the journals begin, are None.
     """
-    last = max(groups.of_terms, default=0)
-    return [_term(groups, epoch, is_last=epoch == last) for epoch in sorted(groups.of_terms)]
+    last = max(groups.terms, default=0)
+    return [_term(groups, epoch, is_last=epoch == last) for epoch in sorted(groups.terms)]
 
 
 def _term(groups: Groups, epoch: int, *, is_last: bool) -> dict[str, Any]:
-    rows, resigned_ms = groups.of_terms[epoch], groups.resigned_ms.get(epoch)
-    before = groups.of_terms.get(epoch - 1)
+    rows, resigned_ms = groups.terms[epoch], groups.resigned_ms.get(epoch)
     term = {
         "controller_epoch": epoch,
         "broker_id": rows[0]["broker_id"],
-        "previous_broker_id": before[0]["broker_id"] if before else None,
         **dict.fromkeys(_OF_AN_ELECTION),
         "events": sum(row["events"] for row in rows),
         "first_ms": min(row["first_ms"] for row in rows),
@@ -145,12 +142,12 @@ def slowest_brokers(groups: Groups, answers: Rows) -> Rows:
     rows = [
         {
             "broker_id": broker_id,
-            **times,
+            **{did: groups.times[broker_id, did] for did in _COUNTED},
             "answered_ms": answered.get(broker_id),
             "failovers": len(waited[broker_id]),
             "updated_after_ms": _percentiles(waited[broker_id]),
         }
-        for broker_id, times in sorted(groups.times.items())
+        for broker_id in {broker_id for broker_id, _ in groups.times}
     ]
     return sorted(rows, key=_slowness, reverse=True)
 
