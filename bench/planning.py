@@ -63,7 +63,7 @@ def measure(
         [
             *(sys.executable, "-m", "regent.jobs.plan", goal, *arguments),
             *("--assignment", directory / "now", "--brokers", directory / f"{brokers}.json"),
-            *("--out", directory / goal, "--max-moves", "100000", "--max-moves-per-broker", "50"),
+            *("--out", directory / goal),
         ],
         stdout=subprocess.PIPE,
         check=False,
