@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -177,7 +178,7 @@ class _Execution:
             except ClusterNotFoundError as error:
                 if self._flight is None:
                     raise
-                self._give_up_if_stalled(str(error))
+                self._give_up_if_stalled(partial(str, error))
                 self._line.show(str(error))
                 time.sleep(_RECONNECT_PAUSE_S)
         problems = self._left_alone()
@@ -242,7 +243,7 @@ class _Execution:
             counts = (flight.moved, flight.begun, len(flight.changed), len(flight.refused))
             if counts != self._counts or self._plan.has(PAUSED):
                 self._last_progress = time.monotonic()
-            self._give_up_if_stalled(self._obstacle or flight.waits())
+            self._give_up_if_stalled(lambda: self._obstacle or flight.waits())
             pause_s = min(_MAX_PAUSE_S, pause_s * _PAUSE_GROWTH)
             if counts != self._counts:
                 pause_s, self._counts = _FIRST_PAUSE_S, counts
@@ -273,10 +274,10 @@ class _Execution:
         is_mine = self._plan.has(ROLLING_BACK) is self._plan.is_rollback
         return is_mine and not self._plan.has(PAUSED)
 
-    def _give_up_if_stalled(self, why: str) -> None:
+    def _give_up_if_stalled(self, why: Callable[[], str]) -> None:
         if time.monotonic() - self._last_progress > self._options.stall_timeout_s:
             raise PlanIncompleteError(
-                f"no move has begun or ended for {self._options.stall_timeout_s:g} s: {why};"
+                f"no move has begun or ended for {self._options.stall_timeout_s:g} s: {why()};"
                 " run the same command again to continue",
                 self.summary(),
             )
