@@ -92,7 +92,8 @@ def execute_plan(
     """Move every partition of the plan in ``plan_dir`` to its target; return the summary.
 
     ``is_rollback``: move them back. The directory is marked, so that executions in the other
-    direction end.
+    direction end. Their moves in flight are cancelled, also by the first execution that follows a
+    rollback.
 
     Raises:
         InputError: it is not a plan
@@ -102,6 +103,7 @@ def execute_plan(
         KeyboardInterrupt: after a message with the command that resumes it
     """
     plan = read_plan(plan_dir)
+    turns = is_rollback is not plan.has(ROLLING_BACK)
     if is_rollback:
         plan.leave(ROLLING_BACK)
         plan = plan.rollback
@@ -109,7 +111,7 @@ def execute_plan(
         plan.remove(ROLLING_BACK)
     plan.remove(PAUSED)
     with ProgressLine() as line:
-        execution = _Execution(plan, options, line)
+        execution = _Execution(plan, options, line, cancels=is_rollback or turns)
         try:
             execution.run(lambda: open_cluster(address))
         except KeyboardInterrupt:
@@ -151,14 +153,22 @@ def command_line(name: str, plan: ExecutablePlan, address: str) -> str:
 class _Execution:
     """The execution of one plan, over several ZooKeeper sessions if needed."""
 
-    def __init__(self, plan: ExecutablePlan, options: ExecutionOptions, line: ProgressLine) -> None:
+    def __init__(
+        self,
+        plan: ExecutablePlan,
+        options: ExecutionOptions,
+        line: ProgressLine,
+        *,
+        cancels: bool,
+    ) -> None:
         self._plan = plan
         self._options = options
         self._line = line
         self._started = self._last_progress = time.monotonic()
         self._moves = {move.partition: move for move in plan.moves}
         self._flight: Flight | None = None  # None: nothing is known yet
-        self._is_confirmed = not plan.is_rollback
+        self._cancels = cancels  # moves in the other direction are of this plan too
+        self._is_confirmed = not cancels
         self._counts: tuple[int, ...] = ()
         self._obstacle = ""  # why no move may begin now
         self._elected = 0
@@ -190,7 +200,7 @@ class _Execution:
         while flight.left or not self._is_confirmed:
             if flight.left:
                 self._complete(flight, admin, controller)
-            if self._plan.is_rollback:
+            if self._cancels:
                 # A request of an execution that has ended may have been on its way.
                 flight = self._look_again(admin, flight)
             self._is_confirmed = not flight.left
@@ -224,7 +234,7 @@ class _Execution:
             survey(admin, self._plan.moves),
             self._options.limits,
             self._may_submit,
-            is_rollback=self._plan.is_rollback,
+            cancels=self._cancels,
         )
 
     def _look_again(self, admin: ZkAdminStore, flight: Flight) -> Flight:
@@ -312,7 +322,7 @@ class _Execution:
 
     def _moved_by_others(self, ongoing: Ongoing) -> list[TopicPartition]:
         """Return the partitions that are being moved, but not by this plan."""
-        ours = {MoveState.MOVING, *([MoveState.MOVING_BACK] if self._plan.is_rollback else [])}
+        ours = {MoveState.MOVING, *([MoveState.MOVING_BACK] if self._cancels else [])}
         return sorted(
             partition
             for partition, assignment in ongoing.items()
