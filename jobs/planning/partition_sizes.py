@@ -79,8 +79,11 @@ def sizes_in_cluster(admin: ZkAdminStore) -> pyarrow.Table:
     for broker_id, registration in admin.read_brokers().items():
         if isinstance(registration, BadDataError):
             raise registration
+        end_point = registration.info.plaintext_endpoint
+        if end_point is None:
+            raise RegentError(f"--sizes: broker {broker_id} has no PLAINTEXT listener")
         try:
-            rows += _logs(registration.info.endpoints[0])
+            rows += _logs(end_point)
         except (OSError, MalformedRequestError, struct.error) as error:
             raise RegentError(
                 f"--sizes: broker {broker_id} does not describe its log directories: {error}"
