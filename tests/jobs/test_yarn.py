@@ -75,14 +75,14 @@ def test_a_plan_on_yarn_reads_hdfs_and_writes_to_the_driver(
 ):
     assignment, out = f"{hadoop.address}/assignment", tmp_path / "planned"
     rows = "SELECT 't' AS topic, cast(id AS int) AS partition, array(int(id % 3)) AS replicas"
-    spark.sql(f"{rows} FROM range(40000)").write.parquet(assignment)
+    spark.sql(f"{rows} FROM range(4000)").write.parquet(assignment)
     brokers = tmp_path / "brokers.json"
     brokers.write_text("[0, 1, 2, 3]")
     inputs = ("--assignment", assignment, "--brokers", str(brokers))
     summary = yarn.run("plan", "add-brokers", *inputs, "--out", str(out))
-    assert summary["moves"] == summary["lower_bound"] == 10_000
+    assert summary["moves"] == summary["lower_bound"] == 1_000
     plan = json.loads((out / "plan.json").read_text())["partitions"]
-    assert [row["replicas"] for row in plan] == [[3]] * 10_000
+    assert [row["replicas"] for row in plan] == [[3]] * 1_000
 
 
 def test_a_placement_on_yarn_reads_the_driver_and_writes_to_hdfs(
