@@ -77,7 +77,7 @@ class MiniHadoop:
             self.address = f"hdfs://127.0.0.1:{ports[0]}"
             self._configure(ports)
             self._start(_NAME_NODE, "-format").wait(_START_S)
-            self._start(_NAME_NODE)
+            self._start(_NAME_NODE)  # it takes the other's place among the daemons
             self._start(_DATA_NODE)
             self._start(_RESOURCE_MANAGER)
             self._start(_NODE_MANAGER, hidden=hidden)
@@ -121,9 +121,9 @@ class MiniHadoop:
 
     def _await(self, daemon: str, line: str) -> None:
         def logged() -> bool:
-            log = self._log(daemon).read_text()
-            assert self._daemons[daemon].poll() is None, log
-            return line in log
+            for each, process in self._daemons.items():
+                assert process.poll() is None, f"{each} ended: {self._log(each).read_text()}"
+            return line in self._log(daemon).read_text()
 
         eventually(logged, f"{daemon}: {line}", _START_S)
 
