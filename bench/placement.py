@@ -2,9 +2,9 @@
 
 Ten million partitions of three replicas into Parquet, for each strategy and number of brokers, as
 one topic and as topics of a hundred. The ids of the brokers are arbitrary, and there are five racks
-of them. Each run is a process of its own. ``wall_s`` and ``cpu_s`` are the times of the process and
-its JVM from start to end, ``mb`` (10^6 bytes) is the size of its output. ``load_average`` shows
-other load on the machine: if it is high, use ``cpu_s``.
+of them. Each run is a process of its own. ``wall_s`` is its time from start to end. ``cpu_s`` is
+the time on processors of the process, its JVM and the Python workers. ``mb`` (10^6 bytes) is the
+size of its output. ``load_average`` shows other load on the machine: if it is high, use ``cpu_s``.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from __future__ import annotations
 import json
 import os
 import random
-import resource
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, TypeAlias
 
 import click
@@ -26,6 +26,7 @@ from regent.core.placement.replica_placer import Strategy
 
 RACKS = 5
 ID_LIMIT = 1_000_000
+SAMPLE_S = 0.1
 
 Result: TypeAlias = dict[str, Any]
 
@@ -44,28 +45,41 @@ def write_inputs(directory: Path, partitions: int, topic_size: int, brokers: int
     return ["--topics", str(topics_file), "--brokers", str(brokers_file)]
 
 
-def processor_seconds() -> float:
-    """Return the processor time of the ended child processes, in seconds."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+def processor_seconds(session: int) -> dict[int, float]:
+    """Return the processor time of each process of a session, in seconds.
+
+    Spark's daemon for Python workers loses the times of those that have ended.
+    """
+    seconds = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session:
+                ticks = int(fields[11]) + int(fields[12])
+                seconds[int(stat.parent.name)] = ticks / os.sysconf("SC_CLK_TCK")
+    return seconds
 
 
 def measure(directory: Path, files: list[str], strategy: str, master: str) -> Result:
     """Run the job once."""
     out = directory / "out"
     options = ["--strategy", strategy, "--master", master, "--format", "parquet"]
-    before, started = processor_seconds(), monotonic()
-    done = subprocess.run(
+    started = monotonic()
+    cpu: dict[int, float] = {}
+    with subprocess.Popen(
         [sys.executable, "-m", "regent.jobs.place", *files, *options, "--out", str(out)],
         stdout=subprocess.PIPE,
-        check=True,
-    )
-    wall, cpu = monotonic() - started, processor_seconds() - before
-    summary = json.loads(done.stdout)
+        start_new_session=True,
+    ) as job:
+        while job.poll() is None:
+            cpu |= processor_seconds(job.pid)
+            sleep(SAMPLE_S)
+        wall = monotonic() - started
+        summary = json.loads(job.communicate()[0])
     size = sum(part.stat().st_size for part in out.glob("part-*"))
     return {
         "wall_s": round(wall, 1),
-        "cpu_s": round(cpu, 1),
+        "cpu_s": round(sum(cpu.values()), 1),
         "mb": round(size / 1e6, 1),
         "replicas_per_broker": summary["replicas_per_broker"],
         "leaders_per_broker": summary["leaders_per_broker"],

@@ -21,7 +21,9 @@ import click
 import orjson
 
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
-from regent.jobs.placement_job import placement_frame
+from regent.jobs.placement_arrays import placement_arrays
+from regent.jobs.placement_job import placed_parts
+from regent.jobs.placement_output import write_parts
 from regent.jobs.session import spark_session
 
 PARTITIONS_OF_A_TOPIC = 100
@@ -42,8 +44,11 @@ def place(directory: Path, partitions: int, brokers: int, racks: int) -> None:
         index="per-topic",
         seed=1,
     )
-    with spark_session(conf={"spark.driver.memory": "2g"}) as spark:
-        placement_frame(spark, request).write.parquet(str(directory / "now"))
+    now = directory / "now"
+    now.mkdir()
+    with spark_session() as spark:
+        parts = placed_parts(spark, placement_arrays(request), ["parquet"])
+        write_parts(parts, {"parquet": now}, brokers)
     for name, count in (("brokers", brokers), ("more", brokers + LEAVING)):
         rows = [{"id": b, "rack": f"rack-{b % racks:02d}"} for b in range(count)]
         (directory / f"{name}.json").write_bytes(orjson.dumps(rows))
@@ -58,7 +63,7 @@ def measure(
         [
             *(sys.executable, "-m", "regent.jobs.plan", goal, *arguments),
             *("--assignment", directory / "now", "--brokers", directory / f"{brokers}.json"),
-            *("--out", directory / goal, "--max-moves", "100000", "--max-moves-per-broker", "50"),
+            *("--out", directory / goal),
         ],
         stdout=subprocess.PIPE,
         check=False,

@@ -286,8 +286,10 @@ def _read_document(entry: Entry, files: JobFiles) -> pyarrow.Table:
         raise InputError(f"{where} is larger than 2 GB: use JSON lines or Parquet")
     data = files.read(where).strip()
     if data.startswith(b"["):
-        data = b'{"partitions":' + data + b"}"
-    schema = pyarrow.schema([("partitions", pyarrow.list_(pyarrow.struct(list(_ROW))))])
+        data = b'{"version":1,"partitions":' + data + b"}"
+    schema = pyarrow.schema(
+        [("partitions", pyarrow.list_(pyarrow.struct(list(_ROW)))), ("version", pyarrow.int64())]
+    )
     try:
         documents = pyarrow.json.read_json(
             pyarrow.BufferReader(data),
@@ -303,6 +305,8 @@ def _read_document(entry: Entry, files: JobFiles) -> pyarrow.Table:
     partitions = documents["partitions"].combine_chunks()
     if len(documents) != 1 or partitions.null_count:
         raise InputError(f"{where} is no assignment: it must be one object with partitions")
+    if documents["version"][0].as_py() != 1:
+        raise InputError(f'{where} is no assignment: it must have "version": 1')
     return pyarrow.Table.from_struct_array(partitions.flatten())
 
 

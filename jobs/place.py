@@ -1,13 +1,6 @@
 """``regent jobs place``: place the partitions of many topics in one Spark job.
 
-``--topics FILE`` is ``[{"topic", "partitions", "replication_factor", "start_partition"?,
-"config"?}]``, with a ``start_partition`` above 0 for a topic that grows. ``--brokers FILE`` is a
-list of broker ids or of ``{"id", "rack"?, "replica_count"?, "capacity"?}``, as ``regent brokers
-list -o json`` prints it; ``--brokers zookeeper`` takes those that are registered. The output is
-Kafka's reassignment document (``json``), or one row ``topic, partition, replicas`` for each
-partition (``jsonl``, ``parquet``). With ``--apply`` the topics are created: after an interruption,
-run the same command again, with another ``--out`` or none. The summary is one line of JSON on
-stdout.
+``--help`` describes the files and the options. The summary is one line of JSON on stdout.
 """
 
 from __future__ import annotations
@@ -15,7 +8,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -34,20 +27,65 @@ from regent.jobs.command import (
 )
 from regent.jobs.job_session import JobSession, job_session, spark_options
 from regent.jobs.new_directory import new_directory
+from regent.jobs.placement_arrays import placement_arrays
 from regent.jobs.placement_input import PlacementOrder, read_order
-from regent.jobs.placement_job import placement_frame
-from regent.jobs.placement_output import (
-    FORMATS,
-    Loads,
-    count_placed,
-    count_written,
-    read_placement,
-    write_placement,
-)
+from regent.jobs.placement_job import placed_parts
+from regent.jobs.placement_output import FORMATS, Loads, read_placement, write_parts
 from regent.jobs.progress_line import ProgressLine
 from regent.jobs.topic_writer import Written, placed_topics, write_topics
 
-_SMALL: Final = 1_000_000
+_HELP: Final = """Place the partitions of many topics in one Spark job.
+
+\b
+--strategy: which brokers hold a partition. Partitions have an index (see --index).
+  ring        The brokers are a ring in the sequence of their ids. The first replica of the next
+              partition is on the next broker; the other replicas are on the brokers after it.
+  kafka       What Kafka does without racks. First replicas are as with ring. The distance to the
+              other replicas grows by one each time that all brokers have had a first replica.
+              So many brokers take over the partitions of a broker that dies.
+  rack-aware  What Kafka does with racks. As kafka, but no rack gets a second replica while
+              another rack has none. Every broker needs a rack.
+  copyset     There are few sets of brokers, and all replicas of a partition are on one set. The
+              fewer sets there are, the less likely is a loss of data when several brokers die
+              at once. --scatter-width is the number of brokers that share partitions with one.
+              If the brokers have racks, those of a set are in different racks where possible.
+
+\b
+--index: how partitions are counted, in the order of topic and partition.
+  batch      Over all topics. So small topics spread over all brokers.
+  per-topic  For each topic anew. All topics begin at the same broker unless the start is random.
+
+\b
+--start-index: the broker that holds the first replica of the first partition.
+  N             Number N in the sequence of the brokers; the first one is 0.
+  random        Drawn from --seed; with --index per-topic, drawn for each topic.
+  least-loaded  The broker that holds the fewest replicas.
+
+\b
+--topics FILE is a JSON list with an object for each topic:
+  {"topic": "a", "partitions": 12, "replication_factor": 3}
+  "start_partition" is the first partition to place, for a topic that grows.
+  "config" has the settings for --apply, as {"retention.ms": 60000}.
+
+\b
+--brokers FILE is a JSON list of ids, or of objects as "regent brokers list -o json" prints them:
+  {"id": 1, "rack": "a", "replica_count": 70, "capacity": 4000}
+  Only "id" is required. "replica_count" is what the broker holds now, "capacity" its maximum.
+
+\b
+--format: what --out DIR will have.
+  json     placement.json, one document for kafka-reassign-partitions.
+  jsonl    part-*.json, one object {"topic": "a", "partition": 0, "replicas": [1, 2]} in a line.
+  parquet  part-*.parquet, with the columns topic, partition and replicas.
+
+With --apply the topics are created; --out DIR appears after that. After an interruption, run the
+same command again: topics that exist already with these replicas are not changed.
+
+\b
+Example:
+  regent jobs place --topics topics.json --brokers zookeeper --strategy rack-aware \\
+    --out placed --format parquet
+"""
 
 
 class NoRoomError(RegentError):
@@ -59,7 +97,7 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     return run_job(_command, "place", argv, spark)
 
 
-@click.command("place", help="Place the partitions of many topics in one Spark job.")
+@click.command("place", help=_HELP)
 @click.option(
     "--topics",
     required=True,
@@ -86,21 +124,21 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     type=click.Choice([s.value for s in Strategy]),
     default=Strategy.RING.value,
     show_default=True,
-    help="How replicas are spread over the brokers.",
+    help="Which brokers hold a partition.",
 )
 @click.option(
     "--start-index",
     default="0",
     show_default=True,
     metavar="N|random|least-loaded",
-    help="The index of the first replica of the first partition.",
+    help="Where the first partition begins.",
 )
 @click.option(
     "--index",
     type=click.Choice([s.value for s in IndexScope]),
     default=IndexScope.BATCH.value,
     show_default=True,
-    help="Whether partitions are counted over all topics, or from 0 in each.",
+    help="How partitions are counted.",
 )
 @click.option(
     "--seed",
@@ -110,7 +148,7 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
 @click.option(
     "--scatter-width",
     type=click.IntRange(1),
-    help="How many brokers help to restore one, with --strategy copyset.  [default: 10]",
+    help="For copysets: how many brokers help to restore one.  [default: 10]",
 )
 @spark_options
 @cluster_options
@@ -121,20 +159,23 @@ def _command(spark: SparkSession | None, /, out: str | None, **options: Any) -> 
     started = time.monotonic()
     if out is None and not (options["apply"] or options["dry_run"]):
         raise click.UsageError("name an output: --out DIR, --apply or --dry-run")
-    with (
-        job_session(spark, options, app_name="regent-place") as job,
-        tempfile.TemporaryDirectory(prefix="regent-place-") as scratch,
-    ):
+    with ExitStack() as stack:
+        job = stack.enter_context(job_session(spark, options, app_name="regent-place"))
         order = read_order(options, job.files)
-        outputs = {} if out is None or options["dry_run"] else {out: options["file_format"]}
         is_applied = options["apply"] and not options["dry_run"]
-        if is_applied and "parquet" not in outputs.values():
-            outputs[str(Path(scratch, "placement"))] = "parquet"  # the topics are read from it
+        directories: dict[str, Path] = {}
+        if out is not None and not options["dry_run"]:
+            target = stack.enter_context(new_directory(out, job.files))
+            directories[options["file_format"]] = target
+        if is_applied and "parquet" not in directories:  # the topics are read from it
+            scratch = tempfile.TemporaryDirectory(prefix="regent-place-")
+            directories["parquet"] = Path(stack.enter_context(scratch))
         if is_applied and options["seed"] is None and order.request.start_index == RANDOM:
             note = f"to continue after an interruption, add --seed {order.request.seed}"
             click.echo(note, err=True)
-        loads = _place(job, order, outputs)
-        applied = _apply(order, outputs) if is_applied else None
+        loads = _place(job, order, directories)
+        _check_room(order, loads)
+        applied = _apply(order, directories["parquet"]) if is_applied else None
     summary = _summary(order, loads)
     summary["out"] = None if options["dry_run"] else out
     if applied:
@@ -146,37 +187,22 @@ def _command(spark: SparkSession | None, /, out: str | None, **options: Any) -> 
         applied.raise_if_any_existed()
 
 
-def _place(job: JobSession, order: PlacementOrder, outputs: Mapping[str, str]) -> Loads:
-    """Write the placement into new directories, each in its format; return the loads of brokers."""
-    broker_ids = [broker.broker_id for broker in order.request.brokers]
-    is_small = order.partitions <= _SMALL
-    with ExitStack() as stack:
-        directories = {
-            file_format: stack.enter_context(new_directory(path, job.files))
-            for path, file_format in outputs.items()
-        }
-        session = job.start(is_small=is_small)
-        stack.enter_context(progress(f"placing {order.partitions} partitions", session))
-        frame = placement_frame(session, order.request)
-        for file_format, directory in directories.items():
-            write_placement(frame, directory, file_format)
-        if "parquet" in directories:
-            loads = count_written(directories["parquet"], broker_ids)
-        else:
-            loads = count_placed(frame, broker_ids)
-        _check_room(order, loads)
-    return loads
+def _place(job: JobSession, order: PlacementOrder, directories: dict[str, Path]) -> Loads:
+    """Write the placement into the directory of each format; return the loads of brokers."""
+    arrays = placement_arrays(order.request)
+    session = job.start(is_small=True)  # Python computes, so the JVM only has to start fast
+    with progress(f"placing {order.partitions} partitions", session):
+        parts = placed_parts(session, arrays, tuple(directories))
+        return write_parts(parts, directories, len(arrays.broker_ids))
 
 
-def _apply(order: PlacementOrder, outputs: Mapping[str, str]) -> Written:
+def _apply(order: PlacementOrder, table: Path) -> Written:
     assert order.zookeeper is not None
-    table = next(path for path, file_format in outputs.items() if file_format == "parquet")
-    rows = read_placement(Path(table), ["topic", "partition", "replicas"])
     total = len(order.request.topics)
     with ProgressLine() as line, cluster_admin(order.zookeeper) as admin:
         return write_topics(
             admin,
-            placed_topics(rows),
+            placed_topics(read_placement(table)),
             order.configs,
             lambda done: line.show(f"creating topics: {done} of {total}"),
         )

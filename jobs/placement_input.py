@@ -5,18 +5,24 @@ from __future__ import annotations
 import reprlib
 import secrets
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
 from regent.admin.cluster_connection import zookeeper_address
+from regent.core.admin.topic_settings import (
+    similar_names,
+    topic_config_conflict,
+    topic_config_problem,
+)
 from regent.core.admin.topic_validation import topic_name_problem
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId
-from regent.core.placement.replica_placer import LEAST_LOADED, RANDOM, check
+from regent.core.placement.replica_placer import LEAST_LOADED, RANDOM, Strategy, check
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.core.protocol.topics import ConfigEntry
+from regent.core.setting import text_of
 from regent.jobs.brokers_file import PlannedBroker, read_brokers_file, read_registered_brokers
 from regent.jobs.command import InputError, cluster_admin
 from regent.jobs.files import JobFiles
@@ -29,6 +35,7 @@ REGISTERED: Final = "zookeeper"
 """Instead of a file: the brokers registered in ZooKeeper."""
 
 _TOPICS_AT_ONCE: Final = 1_000
+_KEYS: Final = ("topic", "partitions", "replication_factor", "start_partition", "config")
 _REQUIRED: Final = object()
 
 
@@ -52,8 +59,7 @@ def read_order(options: Mapping[str, Any], files: JobFiles) -> PlacementOrder:
 
     Raises ``InputError``, ``PlacementError``, ``NoClusterError``, ``BadDataError``.
     """
-    rows = list(_rows(options["topics"], files))
-    specs = tuple(_spec(row, where) for where, row in rows)
+    specs, configs = _read_topics(options["topics"], files)
     if sum(spec.partitions for spec in specs) > MAX_PARTITIONS:
         raise InputError(f"more than {MAX_PARTITIONS} partitions in one run: split the topics")
     is_registered, is_applied = options["brokers"] == REGISTERED, options["apply"]
@@ -61,15 +67,18 @@ def read_order(options: Mapping[str, Any], files: JobFiles) -> PlacementOrder:
     address = None
     if is_registered or is_applied:
         address = zookeeper_address(options["zookeeper"], options["data_dir"])
-    configs: Mapping[str, tuple[ConfigEntry, ...]] = {}
     with nullcontext() if address is None else cluster_admin(address) as admin:
         if admin and is_registered:
             brokers = _registered_brokers(admin, options["start_index"], specs)
         request = _request(options, specs, brokers)
         check(request)
+        if request.strategy == Strategy.RACK_AWARE and brokers[0].rack is None:
+            raise InputError(
+                "--strategy rack-aware needs the rack of each broker, and no broker has one:"
+                " add the racks, or choose --strategy kafka"
+            )
         if admin and is_applied:
-            given = {row["topic"]: row.get("config") for _, row in rows}
-            configs = check_new_topics(admin, request, given)
+            check_new_topics(admin, request, configs)
     room = {b.broker_id: b.capacity - b.replica_count for b in brokers if b.capacity is not None}
     return PlacementOrder(request, room, configs, address)
 
@@ -94,16 +103,29 @@ def _request(
 # --- topics ---------------------------------------------------------------------------------------
 
 
-def _rows(location: str, files: JobFiles) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the objects of a JSON list, each with its name in messages."""
+def _read_topics(
+    location: str, files: JobFiles
+) -> tuple[tuple[PlacementSpec, ...], dict[str, tuple[ConfigEntry, ...]]]:
+    """Return the topics of the file, and the configuration of those that have one."""
+    specs = []
+    configs = {}
     for number, row in enumerate(read_json_list(location, "topic", files)):
         where = f"{location}: entry {number}"
         if not isinstance(row, dict):
             raise InputError(f"{where} must be an object, not {reprlib.repr(row)}")
-        yield where, row
+        spec = _spec(row, where)
+        specs.append(spec)
+        if row.get("config") is not None:
+            configs[spec.topic] = _config(spec.topic, row["config"])
+    return tuple(specs), configs
 
 
 def _spec(row: Mapping[str, Any], where: str) -> PlacementSpec:
+    for key in row:
+        if key not in _KEYS:
+            raise InputError(
+                f"{where}: {reprlib.repr(key)} is unknown; {similar_names(key, _KEYS)}"
+            )
     topic = _field(row, "topic", str, where)
     problem = topic_name_problem(topic)
     if problem:
@@ -126,6 +148,23 @@ def _field(
         expected = "a text" if kind is str else "a whole number"
         raise InputError(f"{where}: {name} must be {expected}, not {reprlib.repr(value)}")
     return value
+
+
+def _config(topic: str, config: object) -> tuple[ConfigEntry, ...]:
+    if not isinstance(config, dict):
+        raise InputError(f"topic {topic}: config must be an object")
+    texts = {}
+    for name, value in config.items():
+        if not isinstance(value, str | int | float):
+            raise InputError(f"topic {topic}: config {name} must be a text or a number")
+        texts[name] = text_of(value)
+        problem = topic_config_problem(name, texts[name])
+        if problem:
+            raise InputError(f"topic {topic} config {name} {problem}")
+    conflict = topic_config_conflict(texts, {})
+    if conflict:
+        raise InputError(f"topic {topic} config: {conflict}")
+    return tuple(ConfigEntry(name, text) for name, text in texts.items())
 
 
 # --- brokers --------------------------------------------------------------------------------------

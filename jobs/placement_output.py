@@ -1,117 +1,128 @@
-"""Writes a placement, and counts the loads of brokers."""
+"""The files of a placement: tasks encode rows, and the driver writes and reads them.
+
+A task hands its rows to the driver as bytes, so that executors need no disk that the driver sees.
+"""
 
 from __future__ import annotations
 
-import os
+import io
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
-import numpy
-import numpy.typing
+import numpy as np
 import pyarrow
-import pyarrow.parquet
-from py4j.protocol import Py4JJavaError
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from regent.core.errors import RegentError
-from regent.core.model import BrokerId
-from regent.jobs.files import path_to_write
-from regent.jobs.java_errors import innermost_cause
+from regent.jobs.placement_arrays import Numbers
 
 FORMATS: Final = ("json", "jsonl", "parquet")
 JSON_DOCUMENT: Final = "placement.json"
 
-_BLOCK_BYTES: Final = 2**20
+_CODEC: Final = "zstd"
 _ROWS_AT_ONCE: Final = 2**18
-_SMALL_ID: Final = 2**22
-
-Counts: TypeAlias = numpy.typing.NDArray[numpy.int64]
-
-
-class WriteFailedError(RegentError):
-    """Spark could not write the placement."""
+_TOPIC: Final = "topic"
+_HEAD, _TAIL = b'{"version":1,"partitions":[\n', b"\n]}\n"
 
 
 class Loads(NamedTuple):
-    """The replicas and leaders of each broker, sorted by id."""
+    """The replicas and leaders of each broker, in the order of the broker ids."""
 
-    replicas: Counts
-    leaders: Counts
+    replicas: Numbers
+    leaders: Numbers
 
 
-def write_placement(frame: DataFrame, directory: Path, file_format: str) -> None:
-    """Write rows of topic, partition and replicas into an empty directory, in one of ``FORMATS``.
+class Part(NamedTuple):
+    """Rows in each of the formats that the driver asked for, and what they add to the loads."""
 
-    ``json`` is the format of ``kafka-reassign-partitions``. Raises ``WriteFailedError``.
+    encoded: tuple[bytes, ...]
+    loads: Loads
+
+
+# --- in tasks -------------------------------------------------------------------------------------
+
+
+def encode(rows: pyarrow.RecordBatch, file_format: str, *, is_first: bool, is_last: bool) -> bytes:
+    """Return rows of (topic, partition, replicas) in one of ``FORMATS``.
+
+    ``json`` is the format of ``kafka-reassign-partitions``: one document over all parts. It and
+    ``jsonl`` are compressed.
     """
-    writer = frame.write.mode("append")  # the directory exists, and it is ours
-    try:
-        match file_format:
-            case "parquet":
-                writer.parquet(path_to_write(directory))
-            case "jsonl":
-                writer.json(path_to_write(directory))
-            case _:
-                _write_document(frame, directory)
-    except Py4JJavaError as error:
-        raise WriteFailedError(f"writing failed: {innermost_cause(error)}") from error
+    match file_format:
+        case "parquet":
+            return _parquet(rows)
+        case "jsonl":
+            return _compressed(_json_lines(rows, "\n"))
+        case _:
+            lines = _json_lines(rows, ",\n")
+            body = lines.slice(0, lines.size - len(",\n")) if is_last else lines
+            return _compressed(_HEAD if is_first else b"", body, _TAIL if is_last else b"")
 
 
-def _write_document(frame: DataFrame, directory: Path) -> None:
-    parts = directory / "parts"
-    frame.write.json(path_to_write(parts))
-    with (directory / JSON_DOCUMENT).open("wb") as document:
-        document.write(b'{"version":1,"partitions":[\n')
-        for part in sorted(parts.glob("part-*")):
-            with part.open("rb") as rows:
-                while block := rows.read(_BLOCK_BYTES):
-                    document.write(block.replace(b"\n", b",\n"))
-            part.unlink()
-        document.seek(-len(b",\n"), os.SEEK_CUR)  # the last row has no comma
-        document.write(b"\n]}\n")
-    shutil.rmtree(parts)
+def _parquet(rows: pyarrow.RecordBatch) -> bytes:
+    file = io.BytesIO()
+    # zstd finds the patterns of the replicas; with a dictionary they would be larger.
+    options = {"compression": _CODEC, "use_dictionary": [_TOPIC], "store_schema": False}
+    with pq.ParquetWriter(file, rows.schema, **options) as writer:
+        writer.write_batch(rows)
+    return file.getvalue()
 
 
-def read_placement(directory: Path, columns: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
+def _json_lines(rows: pyarrow.RecordBatch, end: str) -> pyarrow.Buffer:
+    """Return a JSON object for each row; the names of topics need no escapes."""
+    topics, partitions, replicas = rows.columns
+    names = pc.binary_join_element_wise('{"topic":"', topics.dictionary, '","partition":', "")
+    brokers = pc.binary_join(pc.cast(replicas, pyarrow.list_(pyarrow.string())), ",")
+    lines = pc.binary_join_element_wise(
+        names.take(topics.indices),
+        pc.cast(partitions, pyarrow.string()),
+        ',"replicas":[',
+        brokers,
+        "]}" + end,
+        "",
+    )
+    return lines.buffers()[2]  # the texts, one after another
+
+
+def _compressed(*texts: bytes | pyarrow.Buffer) -> bytes:
+    buffer = pyarrow.BufferOutputStream()
+    with pyarrow.CompressedOutputStream(buffer, _CODEC) as stream:
+        for text in texts:
+            stream.write(text)
+    compressed: bytes = buffer.getvalue().to_pybytes()
+    return compressed
+
+
+# --- on the driver --------------------------------------------------------------------------------
+
+
+def write_parts(parts: Iterable[Part], directories: Mapping[str, Path], brokers: int) -> Loads:
+    """Write each part into the directory of each format, as the parts come; return the loads.
+
+    Raises OSError.
+    """
+    loads = Loads(np.zeros(brokers, np.int64), np.zeros(brokers, np.int64))
+    for number, part in enumerate(parts):
+        for (file_format, directory), data in zip(directories.items(), part.encoded, strict=True):
+            _write(directory, number, file_format, data)
+        for total, added in zip(loads, part.loads, strict=True):
+            total += added
+    return loads
+
+
+def _write(directory: Path, number: int, file_format: str, data: bytes) -> None:
+    if file_format == "parquet":
+        (directory / f"part-{number:05d}.parquet").write_bytes(data)
+        return
+    name = JSON_DOCUMENT if file_format == "json" else f"part-{number:05d}.json"
+    with (directory / name).open("ab") as file:
+        shutil.copyfileobj(pyarrow.CompressedInputStream(pyarrow.BufferReader(data), _CODEC), file)
+
+
+def read_placement(directory: Path) -> Iterator[pyarrow.RecordBatch]:
     """Yield the rows that were written as Parquet, sorted by (topic, partition)."""
     for part in sorted(directory.glob("part-*.parquet")):
-        with pyarrow.parquet.ParquetFile(part) as file:
-            yield from file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=list(columns))
-
-
-def count_written(directory: Path, broker_ids: Sequence[BrokerId]) -> Loads:
-    """Count the rows that were written as Parquet, which is much cheaper than to place again."""
-    ids = numpy.array(sorted(broker_ids))
-    replicas, leaders = numpy.zeros(len(ids), numpy.int64), numpy.zeros(len(ids), numpy.int64)
-    for batch in read_placement(directory, ["replicas"]):
-        placed = batch.column("replicas")
-        holders = placed.flatten().to_numpy()
-        firsts = placed.offsets.to_numpy()[:-1] - placed.offsets[0].as_py()
-        replicas += _count(holders, ids)
-        leaders += _count(holders[firsts], ids)
-    return Loads(replicas, leaders)
-
-
-def _count(values: numpy.typing.NDArray[numpy.int32], ids: Counts) -> Counts:
-    if ids[-1] < _SMALL_ID:
-        return numpy.bincount(values, minlength=int(ids[-1]) + 1)[ids]
-    return numpy.bincount(numpy.searchsorted(ids, values), minlength=len(ids))
-
-
-def count_placed(frame: DataFrame, broker_ids: Sequence[BrokerId]) -> Loads:
-    """Count by evaluating the placement."""
-    table = (
-        frame.selectExpr("posexplode(replicas) AS (position, broker)")
-        .groupBy("broker")
-        .agg(F.count("*").alias("replicas"), F.count_if(F.col("position") == 0).alias("leaders"))
-        .toArrow()
-    )
-    ids = numpy.array(sorted(broker_ids))
-    at = numpy.searchsorted(ids, table["broker"].to_numpy())
-    replicas, leaders = numpy.zeros(len(ids), numpy.int64), numpy.zeros(len(ids), numpy.int64)
-    replicas[at] = table["replicas"].to_numpy()
-    leaders[at] = table["leaders"].to_numpy()
-    return Loads(replicas, leaders)
+        with pq.ParquetFile(part) as file:
+            yield from file.iter_batches(batch_size=_ROWS_AT_ONCE)

@@ -2,9 +2,9 @@
 
 ``add-brokers``, ``decommission``, ``replace``, ``replication-factor`` and ``rebalance`` read the
 assignment (of the running cluster, or of files) and the brokers that may be used, and write a
-directory with the plan, its rollback, and the waves of its execution. ``execute`` executes a plan.
-Replicas on brokers that are not listed count as lost. They stay where they are, unless a command
-names these brokers.
+directory with the plan and its rollback. ``execute`` executes a plan; ``pause``, ``resume``,
+``rollback`` and ``status`` go with it. Replicas on brokers that are not listed count as lost. They
+stay where they are, unless a command names these brokers.
 
 Spark counts and filters; the driver plans the partitions that may move. One line of JSON on stdout
 has the number of moves, and a lower bound for it.
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+import pyarrow
 from pyspark.sql import SparkSession
 
 from regent.admin.cluster_connection import cluster_options, zookeeper_address
@@ -32,16 +33,25 @@ from regent.jobs.command import (
     progress,
     run_job,
 )
+from regent.jobs.execution.plan_commands import (
+    execute_command,
+    pause_command,
+    resume_command,
+    rollback_command,
+    status_command,
+    unthrottle_command,
+)
+from regent.jobs.execution.plan_execution import PlanIncompleteError, execute_plan
 from regent.jobs.files import JobFiles, is_remote, local_path
 from regent.jobs.job_session import job_session, spark_options
 from regent.jobs.new_directory import check_is_new, new_directory
 from regent.jobs.planning.goals import Decommission, Goal, Rebalance, Replace, ReplicationFactor
+from regent.jobs.planning.partition_sizes import sizes_from_file, sizes_in_cluster
 from regent.jobs.planning.planner import PlacementPlan, Request, make_plan
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-MAX_MOVES_PER_BROKER: Final = 5  # as Cruise Control's concurrency per broker
-MAX_MOVES: Final = 250
+_CLUSTER: Final = "cluster"
 _MAX_BROKER_ID: Final = 2**31 - 1
 
 
@@ -50,23 +60,14 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     return run_job(_command, "plan", argv, spark)
 
 
-class _Commands(click.Group):
-    """The goals, and ``execute``, whose module is imported when it is called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), "execute"]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name != "execute":
-            return super().get_command(ctx, cmd_name)
-        from regent.jobs.execution.plan_execution import execute_command
-
-        return execute_command
-
-
-@click.group("plan", cls=_Commands, help="Plans that move as few replicas as possible.")
+@click.group("plan", help="Plans that move as few replicas as possible.")
 def _command() -> None:
     pass
+
+
+for _each in (execute_command, pause_command, resume_command, rollback_command, status_command):
+    _command.add_command(_each)
+_command.add_command(unthrottle_command)
 
 
 class _BrokerIds(click.ParamType[list[BrokerId]]):
@@ -119,23 +120,32 @@ _OPTIONS: Final = (
         help="Do not move topics that match.",
     ),
     click.option(
-        "--max-moves-per-broker",
-        type=click.IntRange(min=1),
-        default=MAX_MOVES_PER_BROKER,
-        show_default=True,
-        help="The most moves in a wave in which one broker receives, sends or gives up a replica.",
-    ),
-    click.option(
-        "--max-moves",
-        type=click.IntRange(min=1),
-        default=MAX_MOVES,
-        show_default=True,
-        help="The most moves in a wave.",
-    ),
-    click.option(
         "--rack-aware/--no-rack-aware",
         default=None,
         help="Whether partitions keep their racks.  [default: if every broker has a rack]",
+    ),
+    click.option(
+        "--leaders/--no-leaders",
+        default=True,
+        help="Reorder replicas so that preferred leaders are even too.  [default: --leaders]",
+    ),
+    click.option(
+        "--sizes",
+        metavar="cluster|FILE",
+        help='Balance bytes too: [{"topic", "partition", "bytes"}], JSON lines, Parquet, or as the'
+        " running brokers describe their log directories.",
+    ),
+    click.option(
+        "--bytes-tolerance",
+        type=click.FloatRange(0, 1),
+        default=0.1,
+        show_default=True,
+        help="With --sizes: the share by which the bytes of a broker may deviate from the mean.",
+    ),
+    click.option(
+        "--max-extra-moves",
+        type=click.IntRange(min=0),
+        help="With --sizes: moves beyond the fewest.  [default: a tenth of them, at least 100]",
     ),
     click.option(
         "--seed",
@@ -227,8 +237,6 @@ def _run(spark: SparkSession | None, goal: Goal, name: str, options: dict[str, A
 
 def _execute(target: str, address: str, summary: dict[str, Any]) -> None:
     """Execute the written plan; the result is added to the summary."""
-    from regent.jobs.execution.plan_execution import PlanIncompleteError, execute_plan
-
     try:
         summary["execution"] = execute_plan(Path(target), address)
     except PlanIncompleteError as error:
@@ -252,8 +260,10 @@ def _request(
         is_rack_aware=_is_rack_aware(brokers, options["rack_aware"]),
         topics=options["topics"],
         exclude=options["exclude"],
-        max_moves_per_broker=options["max_moves_per_broker"],
-        max_moves=options["max_moves"],
+        balances_leaders=options["leaders"],
+        sizes=_sizes(options["sizes"], address, files),
+        bytes_tolerance=options["bytes_tolerance"],
+        max_extra_moves=options["max_extra_moves"],
         seed=options["seed"],
     )
 
@@ -263,6 +273,15 @@ def _brokers(text: str, address: Callable[[], str], files: JobFiles) -> tuple[Pl
         return read_brokers_file(text, files)
     with cluster_admin(address()) as admin:
         return read_registered_brokers(admin)
+
+
+def _sizes(text: str | None, address: Callable[[], str], files: JobFiles) -> pyarrow.Table | None:
+    if text is None:
+        return None
+    if text != _CLUSTER:
+        return sizes_from_file(files.copy(text))
+    with cluster_admin(address()) as admin:
+        return sizes_in_cluster(admin)
 
 
 def _is_rack_aware(brokers: Sequence[PlannedBroker], wanted: bool | None) -> bool:
@@ -286,6 +305,8 @@ def _execute_at(options: dict[str, Any], address: Callable[[], str]) -> str | No
         return None
     if options["dry_run"]:
         raise InputError("--dry-run and --execute: choose one")
+    if options["out"] is not None and is_remote(options["out"]):
+        raise InputError("--execute needs an --out on this machine: it keeps its progress there")
     return address()
 
 

@@ -20,6 +20,7 @@ import os
 import select
 import shutil
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -70,6 +71,11 @@ _JVM_OPTIONS: Final = (  # live objects take some 70 MB; the heap stays near tha
     "-XX:MinHeapFreeRatio=20",
     "-XX:MaxHeapFreeRatio=40",
 )
+_CONF: Final = {"spark.python.daemon.module": "regent.jobs.python_daemon"}
+_UNIX_SOCKETS: Final = {"spark.python.unix.domain.socket.enabled": "true"}
+"""Python workers talk to the JVM without TCP, which would add 40 ms to each job: the delay of its
+acknowledgements."""
+_MAX_SOCKET_DIRECTORY: Final = 40  # a path of a socket has 107 bytes at most; Spark adds up to 65
 
 logger = logging.getLogger(__name__)
 
@@ -184,11 +190,15 @@ class Placement(pykka.ThreadingActor):
     def _start_spark(self) -> None:
         self._attempt += 1
         self._started_at = time.monotonic()
+        parent = os.fsencode(self._work_directory or tempfile.gettempdir())
+        has_room = len(os.path.abspath(parent)) <= _MAX_SOCKET_DIRECTORY
         self._status.set(PlacementState.STARTING, "Spark is starting")
         try:
             self._jvm = SparkJvm(
+                "local[2,2]",  # a task whose Python worker was killed runs once more
                 app_name="regent-placement",
                 parent_directory=self._work_directory,
+                conf=_CONF | (_UNIX_SOCKETS if has_room else {}),
                 jvm_options=_JVM_OPTIONS,
                 on_exit=lambda jvm: self._tell(SparkExited(jvm)),
             )

@@ -144,7 +144,10 @@ class SparkJvm:
             conf = settings.complete(SparkConf())  # has what spark-submit has found
             python = conf.get("spark.pyspark.python", sys.executable)
             environ.setdefault("PYSPARK_PYTHON", str(python))
-            return SparkSession(SparkContext(conf=conf, gateway=self._gateway))
+            context = SparkContext(conf=conf, gateway=self._gateway)
+            # Otherwise the server for accumulators prints a stack trace when the JVM is killed.
+            context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
+            return SparkSession(context)
 
     @contextmanager
     def killed_after(self, timeout_s: float) -> Iterator[None]:

@@ -21,7 +21,6 @@ from regent.core.model import BrokerId
 from regent.core.ports import TopicAssignment
 from regent.core.protocol.placement import PlaceTopicsRequest
 from regent.core.protocol.topics import AssignedPartition, ConfigEntry, CreatableTopic
-from regent.core.setting import text_of
 from regent.jobs.command import InputError
 from regent.zk.stores.admin_store import ZkAdminStore
 
@@ -63,39 +62,30 @@ class Written(NamedTuple):
 
 
 def check_new_topics(
-    admin: ZkAdminStore, request: PlaceTopicsRequest, configs: Mapping[str, object]
-) -> dict[str, tuple[ConfigEntry, ...]]:
-    """Return the configuration of each topic if all could be created.
+    admin: ZkAdminStore,
+    request: PlaceTopicsRequest,
+    configs: Mapping[str, tuple[ConfigEntry, ...]],
+) -> None:
+    """Check that all topics could be created, each with its configuration.
 
-    ``configs`` are from the file of the topics. A topic that exists is no problem here. Raises
-    ``InputError`` naming the first problem, ``NoClusterError``, ``ControllerError``.
+    A topic that exists is no problem here. Raises ``InputError`` naming the first problem,
+    ``NoClusterError``, ``ControllerError``.
     """
     registered = set(admin.read_brokers())
     unknown = [b.broker_id for b in request.brokers if b.broker_id not in registered]
     if unknown:
         raise InputError(not_registered(unknown[0], registered))
-    checked = {topic: _config(topic, config) for topic, config in configs.items() if config}
     wanted = []
     for topic, partitions, factor, start_partition in request.topics:
         if start_partition:
             raise InputError(f"topic {topic}: --apply creates topics, it does not let them grow")
-        config = checked.get(topic, ())
+        config = configs.get(topic, ())
         wanted.append(CreatableTopic(topic, partitions, factor, config=config))
     with _controller_of(admin) as controller:
         problems = _client(controller).validate(wanted)
     for problem in problems.values():
         if problem.error_code is not Errors.TOPIC_ALREADY_EXISTS:
             raise InputError(problem.message)
-    return checked
-
-
-def _config(topic: str, config: object) -> tuple[ConfigEntry, ...]:
-    if not isinstance(config, dict):
-        raise InputError(f"topic {topic}: config must be an object")
-    for name, value in config.items():
-        if not isinstance(value, str | int | float):
-            raise InputError(f"topic {topic}: config {name} must be a text or a number")
-    return tuple(ConfigEntry(name, text_of(value)) for name, value in config.items())
 
 
 # --- writing --------------------------------------------------------------------------------------

@@ -1,13 +1,17 @@
-"""Reads a reassignment plan from a directory: its waves and its rollback.
+"""The directory of a reassignment plan: its documents, and what its commands leave for each other.
 
-``waves/0001.json`` and so on are Kafka's reassignment documents, to be executed in sequence.
-``rollback.json`` is one with the assignment when the plan was made.
+``plan.json`` is Kafka's reassignment document, in the sequence of execution; an entry may have the
+``bytes`` of the partition. ``rollback.json`` has the assignment when the plan was made.
+
+The file ``paused`` stops the beginning of moves. ``rolling-back`` lets a running ``execute`` end.
+``progress.json`` has the speed of the last execution. Nothing else is stored about the progress.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+import os
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -19,84 +23,99 @@ from regent.jobs.command import InputError
 from regent.jobs.execution.plan_progress import PlannedMove
 from regent.zk.codecs.json_fields import JsonObject, decode_object
 
-WAVES: Final = "waves"
+PLAN: Final = "plan.json"
 ROLLBACK: Final = "rollback.json"
-_WAVE: Final = re.compile(r"(\d{1,9})\.json")
+PAUSED: Final = "paused"
+ROLLING_BACK: Final = "rolling-back"
+_VERSION: Final = 1
+_MAX_BYTES: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutablePlan:
-    """A plan to execute: it moves each partition once."""
+    """A plan to execute, or to roll back: it moves each partition once."""
 
     directory: Path
-    waves: tuple[tuple[PlannedMove, ...], ...]
+    moves: tuple[PlannedMove, ...]
+    is_rollback: bool = False
 
     @property
-    def moves(self) -> list[PlannedMove]:
-        """Every move, wave by wave."""
-        return [move for wave in self.waves for move in wave]
+    def rollback(self) -> ExecutablePlan:
+        """The plan that moves everything back, the last move first."""
+        moves = tuple(m._replace(before=m.target, target=m.before) for m in reversed(self.moves))
+        return replace(self, moves=moves, is_rollback=True)
+
+    def has(self, note: str) -> bool:
+        """Return whether ``PAUSED`` or ``ROLLING_BACK`` was left in the directory."""
+        return (self.directory / note).exists()
+
+    def leave(self, note: str, content: bytes = b"") -> None:
+        """Write a file at once and completely. Raises ``InputError``."""
+        path = self.directory / note
+        unfinished = path.with_name(f".{note}.{os.getpid()}.part")
+        try:
+            unfinished.write_bytes(content)
+            unfinished.replace(path)
+        except OSError as error:
+            raise InputError(f"cannot write {path}: {error.strerror}") from None
+
+    def read(self, note: str) -> bytes | None:
+        """Return the content of a file that was left, None if there is none."""
+        with suppress(FileNotFoundError):
+            return (self.directory / note).read_bytes()
+        return None
+
+    def remove(self, note: str) -> None:
+        """Remove a file that was left, if it exists. Raises ``InputError``."""
+        try:
+            (self.directory / note).unlink(missing_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot remove {self.directory / note}: {error.strerror}") from None
 
 
 def read_plan(directory: Path) -> ExecutablePlan:
     """Read the plan in ``directory``. Raises ``InputError`` for anything else."""
-    paths = _wave_paths(directory)
-    before = _read_assignments(directory / ROLLBACK)
-    for topic in {partition.topic: None for partition in before}:
+    path, origin = directory / PLAN, directory / ROLLBACK
+    if not path.is_file():
+        raise InputError(
+            f"{directory} is not a plan (it has no {PLAN}): name the directory that"
+            f" `{program()} jobs plan … --out` wrote"
+        )
+    targets, before = _read_assignments(path), _read_assignments(origin)
+    for topic in {topic_partition.topic: None for topic_partition in before}:
         problem = topic_name_problem(topic)
         if problem is not None:
-            raise InputError(f"{directory / ROLLBACK}: topic {topic!r:.80} {problem}")
-    waves = []
-    wave_of: dict[TopicPartition, Path] = {}
-    for path in paths:
-        moves = []
-        for partition, target in _read_assignments(path).items():
-            if partition in wave_of:
-                raise InputError(f"{path}: {wave_of[partition].name} moves {partition} as well")
-            if partition not in before:
-                raise InputError(f"{path}: {directory / ROLLBACK} does not have {partition}")
-            wave_of[partition] = path
-            moves.append(PlannedMove(partition, before[partition], target))
-        waves.append(tuple(moves))
-    forgotten = next((partition for partition in before if partition not in wave_of), None)
-    if forgotten is not None:
-        raise InputError(
-            f"{directory}: no wave moves {forgotten}, which {ROLLBACK} has: is a wave missing?"
-        )
-    return ExecutablePlan(directory, tuple(waves))
+            raise InputError(f"{origin}: topic {topic!r:.80} {problem}")
+    for one, other, name in ((targets, before, origin), (before, targets, path)):
+        missing = next((p for p in one if p not in other), None)
+        if missing is not None:
+            raise InputError(f"{name} does not have {missing}, which the other document has")
+    return ExecutablePlan(
+        directory,
+        tuple(PlannedMove(p, before[p][0], *target) for p, target in targets.items()),
+    )
 
 
-def _wave_paths(directory: Path) -> list[Path]:
-    folder = directory / WAVES
+def _read_assignments(path: Path) -> dict[TopicPartition, tuple[tuple[BrokerId, ...], int]]:
+    """Read a reassignment document: replicas and bytes, in the sequence of the file."""
+    assignments: dict[TopicPartition, tuple[tuple[BrokerId, ...], int]] = {}
     try:
-        names = [(_WAVE.fullmatch(path.name), path) for path in folder.iterdir()]
-    except OSError as error:
-        raise InputError(
-            f"{directory} is not a plan ({folder}: {error.strerror}): name the directory that"
-            f" `{program()} jobs plan … --out` wrote"
-        ) from None
-    numbered = sorted((int(match[1]), path) for match, path in names if match)
-    for expected, (number, path) in enumerate(numbered, 1):
-        if number != expected:
-            raise InputError(f"{path}: wave {expected} is missing; waves are numbered 1, 2, 3, …")
-    return [path for _, path in numbered]
-
-
-def _read_assignments(path: Path) -> dict[TopicPartition, tuple[BrokerId, ...]]:
-    """Read a reassignment document: the replicas of each partition, in the sequence of the file."""
-    assignments: dict[TopicPartition, tuple[BrokerId, ...]] = {}
-    try:
-        rows = decode_object(path.read_bytes(), str(path)).array("partitions")
-        for number, row in enumerate(rows, 1):
+        document = decode_object(path.read_bytes(), str(path))
+        if document.values.get("version") != _VERSION:
+            raise BadDataError(f'{path}: it must have "version": {_VERSION}, as Kafka\'s documents')
+        for number, row in enumerate(document.array("partitions"), 1):
             where = f"{path}: entry {number} of partitions"
             if type(row) is not dict:
                 raise BadDataError(f"{where} must be an object")
             entry = JsonObject(row, where)
-            partition = TopicPartition(entry.string("topic"), entry.integer("partition"))
-            if partition in assignments:
-                raise BadDataError(f"{entry.node}: {partition} is named twice")
-            replicas = assignments[partition] = entry.broker_ids("replicas")
+            topic_partition = TopicPartition(entry.string("topic"), entry.integer("partition"))
+            if topic_partition in assignments:
+                raise BadDataError(f"{entry.node}: {topic_partition} is named twice")
+            replicas = entry.broker_ids("replicas")
             if not replicas:
-                raise BadDataError(f"{entry.node}: {partition} has no replicas")
+                raise BadDataError(f"{entry.node}: {topic_partition} has no replicas")
+            size = entry.integer("bytes", maximum=_MAX_BYTES) if "bytes" in row else 0
+            assignments[topic_partition] = (replicas, size)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
     except BadDataError as error:

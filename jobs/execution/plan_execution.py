@@ -1,54 +1,62 @@
-"""``regent jobs plan execute``: submits the waves of a plan to the controller, one by one.
+"""Executes a reassignment plan on a running cluster, or rolls it back.
 
-A wave is complete when ZooKeeper shows every partition at its target, with its live replicas in
-sync. There is no other record of the progress, so the same command resumes a stopped or killed one.
-It skips partitions at their target, waits for those being reassigned to it, and names and skips
-those that others have changed.
+Moves are kept in flight: one begins as soon as its brokers have room, in the sequence of the plan.
+It is complete when ZooKeeper shows the partition at its target, with its live replicas in sync.
+There is no other record of the progress, so the same command resumes a stopped or killed one. It
+skips partitions at their target, waits for those being reassigned to it, and names and skips those
+that others have changed. At the end the preferred replicas of the plan's partitions are elected.
 
-No wave begins while other reassignments are in progress, as with Kafka's tool: a plan keeps its
-limits only when it is alone. At the start that is an error (``--additional`` overrides it); between
-two waves the command waits. Two executions of the same plan at a time do no harm.
+No move begins while others reassign partitions, as with Kafka's tool. At the start that is an error
+(``--additional`` overrides it); later the command waits. Two executions of the same plan at a time
+do no harm: the controller's list of reassignments, which both read, has the moves of both.
 """
 
 from __future__ import annotations
 
+import json
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from itertools import islice
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-import click
-
-from regent.admin.cluster_connection import cluster_options, zookeeper_address
-from regent.admin.controller_ref import ControllerRef
-from regent.admin.pauses import pauses
+from regent.admin.cluster_connection import ClusterNotFoundError
+from regent.admin.controller_ref import ControllerError, ControllerRef
 from regent.admin.wording import counted, listed
 from regent.config.command_line import program
 from regent.core.errors import RegentError
-from regent.core.model import TopicPartition
+from regent.core.model import ReplicaAssignment, TopicPartition
 from regent.core.protocol.controller import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
-from regent.jobs.command import InputError, cluster_admin, print_summary
-from regent.jobs.execution.plan_directory import ROLLBACK, ExecutablePlan, read_plan
-from regent.jobs.execution.plan_progress import MoveState
-from regent.jobs.execution.plan_survey import Standing, survey
-from regent.jobs.execution.plan_wave import Wave
+from regent.jobs.command import InputError, cluster_admin
+from regent.jobs.execution.plan_directory import PAUSED, ROLLING_BACK, ExecutablePlan, read_plan
+from regent.jobs.execution.plan_flight import Flight, Limits
+from regent.jobs.execution.plan_progress import MoveState, under_way
+from regent.jobs.execution.plan_survey import survey
+from regent.jobs.execution.plan_throttle import THROTTLE, clear_throttle, set_throttle
+from regent.jobs.execution.preferred_leaders import elect_preferred
+from regent.jobs.execution.time_left import Speed, in_words, seconds_left
 from regent.jobs.progress_line import ProgressLine
 from regent.zk.stores.admin_store import ZkAdminStore
 
-WAVE_TIMEOUT_S: Final = 3600.0
+DEFAULT_LIMITS: Final = Limits(per_broker=5, total=250)  # 5 is Cruise Control's concurrency too
+STALL_TIMEOUT_S: Final = 3600.0
+PROGRESS: Final = "progress.json"
 _CLIENT_ID: Final = "regent-plan"
 _FIRST_ANSWER_S: Final = 30.0
 _ANSWER_S: Final = 5.0
 _RECONNECT_PAUSE_S: Final = 1.0
+_FIRST_PAUSE_S: Final = 0.05
 _MAX_PAUSE_S: Final = 1.0
+_PAUSE_GROWTH: Final = 1.5
+_NOTE_S: Final = 10.0  # between two notes of the speed in the directory
 
 OpenCluster: TypeAlias = Callable[[str], AbstractContextManager[ZkAdminStore]]
+Ongoing: TypeAlias = dict[TopicPartition, ReplicaAssignment]
 
 
 class PlanIncompleteError(RegentError):
@@ -59,121 +67,117 @@ class PlanIncompleteError(RegentError):
         self.summary = summary
 
 
+@dataclass(frozen=True, slots=True)
+class ExecutionOptions:
+    """How a plan is executed; see the options of ``plan execute``."""
+
+    limits: Limits = DEFAULT_LIMITS
+    stall_timeout_s: float = STALL_TIMEOUT_S
+    additional: bool = False
+    throttle: int | None = None  # bytes a second
+
+
+DEFAULTS: Final = ExecutionOptions()
+
+
 def execute_plan(
     plan_dir: Path,
     address: str,
+    options: ExecutionOptions = DEFAULTS,
     *,
-    wave_timeout_s: float = WAVE_TIMEOUT_S,
-    additional: bool = False,
+    is_rollback: bool = False,
     open_cluster: OpenCluster = cluster_admin,
 ) -> dict[str, Any]:
     """Move every partition of the plan in ``plan_dir`` to its target; return the summary.
 
+    ``is_rollback``: move them back. The directory is marked, so that executions in the other
+    direction end.
+
     Raises:
-        InputError: it is not a plan, or there is no cluster at ``address``
-        PlanIncompleteError: partitions were changed meanwhile or refused, or a wave took too long
+        InputError: it is not a plan
+        ClusterNotFoundError: there is no cluster at ``address``
+        PlanIncompleteError: partitions were changed meanwhile or refused, or nothing went on
         RegentError: other reassignments are in progress, or there is no controller
         KeyboardInterrupt: after a message with the command that resumes it
     """
     plan = read_plan(plan_dir)
+    if is_rollback:
+        plan.leave(ROLLING_BACK)
+        plan = plan.rollback
+    else:
+        plan.remove(ROLLING_BACK)
+    plan.remove(PAUSED)
     with ProgressLine() as line:
-        execution = _Execution(plan, wave_timeout_s, line, additional=additional)
+        execution = _Execution(plan, options, line)
         try:
             execution.run(lambda: open_cluster(address))
         except KeyboardInterrupt:
-            line.say(f"interrupted; what has begun goes on. To resume: {_resume(plan, address)}")
-            line.say(f"To roll back: {_roll_back(plan, address)}")
+            again, back = ("rollback", "execute") if is_rollback else ("execute", "rollback")
+            line.say("interrupted; what has begun goes on.")
+            line.say(f"To resume: {command_line(again, plan, address)}")
+            line.say(f"To move everything back: {command_line(back, plan, address)}")
             raise
+        finally:
+            if plan.has(THROTTLE):
+                _clear_throttle(plan, address, open_cluster, line)
     return execution.summary()
 
 
-def inspect_plan(
-    plan_dir: Path, address: str, *, open_cluster: OpenCluster = cluster_admin
-) -> dict[str, Any]:
-    """Return the progress of the plan in ``plan_dir``, and the remaining waves; begin nothing.
-
-    Raises ``InputError``.
-    """
-    plan = read_plan(plan_dir)
-    with open_cluster(address) as admin:
-        standings = survey(admin, plan.moves)
-    moving = sum(standing.state is MoveState.MOVING for standing in standings)
-    return {**_summary(plan, _waves(plan, standings)), "moving": moving, "dry_run": True}
-
-
-def _waves(plan: ExecutablePlan, standings: Sequence[Standing]) -> list[Wave]:
-    """Return the waves of a plan with the states of their moves, in sequence."""
-    rest = iter(standings)
-    return [
-        Wave(number, list(islice(rest, len(moves)))) for number, moves in enumerate(plan.waves, 1)
-    ]
+def _clear_throttle(
+    plan: ExecutablePlan, address: str, open_cluster: OpenCluster, line: ProgressLine
+) -> None:
+    """Remove the throttle of a plan, or say how to."""
+    cleared = False
+    try:
+        with open_cluster(address) as admin:
+            clear_throttle(admin.configs, plan)
+        cleared = True
+    except RegentError as error:
+        line.say(str(error))
+    finally:
+        if not cleared:
+            line.say(
+                f"The throttle remains! Remove it: {command_line('unthrottle', plan, address)}"
+            )
 
 
-def _summary(plan: ExecutablePlan, waves: Sequence[Wave]) -> dict[str, Any]:
-    """Return what is done and what is not; without ``waves`` nothing is known."""
-    return {
-        "job": "plan execute",
-        "plan": str(plan.directory),
-        "waves": len(plan.waves),
-        "waves_left": [wave.number for wave in waves if wave.open],
-        "partitions": len(plan.moves),
-        "reached_before": sum(wave.reached_before for wave in waves),
-        "moved": sum(wave.moved for wave in waves),
-        "left": sum(len(wave.open) for wave in waves),
-        "changed_meanwhile": [
-            {"topic": topic, "partition": number, "replicas": replicas}
-            for wave in waves
-            for (topic, number), replicas in wave.changed.items()
-        ],
-        "refused": [
-            {"topic": topic, "partition": number, "reason": reason}
-            for wave in waves
-            for (topic, number), reason in wave.refused.items()
-        ],
-    }
-
-
-def _resume(plan: ExecutablePlan, address: str) -> str:
+def command_line(name: str, plan: ExecutablePlan, address: str) -> str:
+    """Return a command line for a plan."""
     directory = str(plan.directory.absolute())
-    arguments = ("jobs", "plan", "execute", directory, "--zookeeper", address)
-    return f"{program()} {shlex.join(arguments)}"
-
-
-def _roll_back(plan: ExecutablePlan, address: str) -> str:
-    file = str(plan.directory.absolute() / ROLLBACK)
-    arguments = ("reassign", "--zookeeper", address, "--execute", "--additional")
-    return f"{program()} {shlex.join((*arguments, '--reassignment-json-file', file))}"
-
-
-# --- waves ----------------------------------------------------------------------------------------
+    return f"{program()} {shlex.join(('jobs', 'plan', name, directory, '--zookeeper', address))}"
 
 
 class _Execution:
     """The execution of one plan, over several ZooKeeper sessions if needed."""
 
-    def __init__(
-        self, plan: ExecutablePlan, wave_timeout_s: float, line: ProgressLine, *, additional: bool
-    ) -> None:
+    def __init__(self, plan: ExecutablePlan, options: ExecutionOptions, line: ProgressLine) -> None:
         self._plan = plan
-        self._wave_timeout_s = wave_timeout_s
+        self._options = options
         self._line = line
-        self._waits_for_others = not additional
-        self._started = self._wave_started = time.monotonic()
-        self._targets = {move.partition: move.target for move in plan.moves}
-        self._waves: list[Wave] = []  # all waves, when their states are known
+        self._started = self._last_progress = time.monotonic()
+        self._moves = {move.partition: move for move in plan.moves}
+        self._flight: Flight | None = None  # None: nothing is known yet
+        self._is_confirmed = not plan.is_rollback
+        self._counts: tuple[int, ...] = ()
+        self._obstacle = ""  # why no move may begin now
+        self._elected = 0
+        self._speed = Speed()
+        self._next_note = self._started + _NOTE_S
 
     def run(self, open_cluster: Callable[[], AbstractContextManager[ZkAdminStore]]) -> None:
         """Execute the plan; while ZooKeeper does not answer, wait."""
         while True:
             try:
-                with open_cluster() as admin, _controller_of(admin) as controller:
-                    self._advance(admin, controller)
+                with (
+                    open_cluster() as admin,
+                    ControllerRef(admin.read_controller_endpoint, client_id=_CLIENT_ID) as ref,
+                ):
+                    self._advance(admin, ref)
                     break
-            except InputError as error:
-                if not self._waves:
+            except ClusterNotFoundError as error:
+                if self._flight is None:
                     raise
-                if time.monotonic() >= self._deadline:
-                    raise PlanIncompleteError(str(error), self.summary()) from None
+                self._give_up_if_stalled(str(error))
                 self._line.show(str(error))
                 time.sleep(_RECONNECT_PAUSE_S)
         problems = self._left_alone()
@@ -181,116 +185,168 @@ class _Execution:
             raise PlanIncompleteError(problems, self.summary())
 
     def _advance(self, admin: ZkAdminStore, controller: ControllerRef) -> None:
-        if not self._waves:
-            self._begin(admin, controller)
-        for wave in self._waves:
-            if not wave.open:
-                continue
-            self._finish(wave, admin, controller)
-            self._line.say(
-                f"{self._name(wave)} is done: {counted(wave.moved, 'partition')}"
-                f" in {self._wave_s():.0f} s"
-            )
-            self._wave_started = time.monotonic()
+        flight = self._flight or self._begin(admin, controller)
+        while flight.left or not self._is_confirmed:
+            if flight.left:
+                self._complete(flight, admin, controller)
+            if self._plan.is_rollback:
+                # A request of an execution that has ended may have been on its way.
+                flight = self._look_again(admin, flight)
+            self._is_confirmed = not flight.left
+        self._line.show("electing preferred leaders")
+        ours = [m for m in self._plan.moves if m.partition not in flight.changed]
+        self._elected += elect_preferred(admin, controller, ours)
 
-    def _begin(self, admin: ZkAdminStore, controller: ControllerRef) -> None:
-        """Find the waves that are left, and check that no other tool reassigns partitions."""
-        self._waves = _waves(self._plan, survey(admin, self._plan.moves))
-        left = [wave for wave in self._waves if wave.open]
-        if left:
-            if self._waits_for_others:
+    def _begin(self, admin: ZkAdminStore, controller: ControllerRef) -> Flight:
+        """Find the moves that are left, and check that no other tool reassigns partitions."""
+        flight = self._survey(admin)
+        if flight.left:
+            if not self._options.additional:
                 self._refuse_if_others_move(controller)
-            count = sum(len(wave.open) for wave in left)
-            to_move = counted(count, "partition")
-            self._line.say(f"{to_move} to move, {self._name(left[0])} is the first")
-        self._wave_started = time.monotonic()
+            to_move = "move back" if self._plan.is_rollback else "move"
+            self._line.say(f"{counted(flight.left, 'partition')} to {to_move}")
+            self._throttle(admin, flight)
+        self._flight = flight
+        self._last_progress = time.monotonic()
+        return flight
 
-    def _finish(self, wave: Wave, admin: ZkAdminStore, controller: ControllerRef) -> None:
-        """Wait until every partition of the wave is at its target, or given up."""
-        may_begin = not self._waits_for_others
-        for _ in pauses(self._deadline, _MAX_PAUSE_S):
-            if not may_begin:
-                obstacle = self._others(controller)
-                if obstacle:
-                    self._line.show(f"{self._name(wave)} waits: {obstacle}")
-                    continue
-                may_begin = True
-            wave.step(admin, controller)
-            if not wave.open:
-                return
-            self._line.show(self._progress(wave))
-        raise PlanIncompleteError(
-            f"{self._name(wave)} is not over after {self._wave_timeout_s:g} s:"
-            f" {wave.waits() if may_begin else obstacle};"
-            " run the same command again to continue",
-            self.summary(),
+    def _throttle(self, admin: ZkAdminStore, flight: Flight) -> None:
+        """Set the throttle before the first move; remove one that a killed execution has left."""
+        if self._options.throttle is not None:
+            self._line.show("setting the throttle")
+            set_throttle(admin.configs, self._plan, flight.open_moves, self._options.throttle)
+        elif self._plan.has(THROTTLE):
+            clear_throttle(admin.configs, self._plan)
+
+    def _survey(self, admin: ZkAdminStore) -> Flight:
+        return Flight(
+            survey(admin, self._plan.moves),
+            self._options.limits,
+            self._may_submit,
+            is_rollback=self._plan.is_rollback,
         )
 
-    @property
-    def _deadline(self) -> float:
-        return self._wave_started + self._wave_timeout_s
+    def _look_again(self, admin: ZkAdminStore, flight: Flight) -> Flight:
+        again = self._survey(admin)
+        again.reached_before, again.moved = flight.reached_before, flight.moved
+        self._flight = again
+        return again
 
-    def _wave_s(self) -> float:
-        return time.monotonic() - self._wave_started
+    def _complete(self, flight: Flight, admin: ZkAdminStore, controller: ControllerRef) -> None:
+        """Wait until every partition of the plan is at its target, or given up."""
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            self._step(flight, admin, controller)
+            if not flight.left:
+                return
+            counts = (flight.moved, flight.begun, len(flight.changed), len(flight.refused))
+            if counts != self._counts or self._plan.has(PAUSED):
+                self._last_progress = time.monotonic()
+            self._give_up_if_stalled(self._obstacle or flight.waits())
+            pause_s = min(_MAX_PAUSE_S, pause_s * _PAUSE_GROWTH)
+            if counts != self._counts:
+                pause_s, self._counts = _FIRST_PAUSE_S, counts
+            self._speed.note(time.monotonic(), flight.work)
+            self._note_speed()
+            self._line.show(self._progress(flight))
+            time.sleep(pause_s)
+
+    def _step(self, flight: Flight, admin: ZkAdminStore, controller: ControllerRef) -> None:
+        if self._plan.has(ROLLING_BACK) is not self._plan.is_rollback:
+            direction = "being executed" if self._plan.is_rollback else "being rolled back"
+            raise PlanIncompleteError(f"another command: the plan is {direction}", self.summary())
+        ongoing = self._ongoing(controller)
+        live = admin.read_brokers().keys()
+        flight.observe(admin, controller, ongoing or {}, live)
+        others = [] if ongoing is None else self._moved_by_others(ongoing)
+        if ongoing is None:
+            self._obstacle = controller.failure
+        elif self._plan.has(PAUSED):
+            self._obstacle = "paused"
+        elif others and not self._options.additional:
+            self._obstacle = f"others move {listed(others)}"
+        else:
+            self._obstacle = ""
+            flight.begin(admin, controller, ongoing, live)
+
+    def _may_submit(self) -> bool:
+        is_mine = self._plan.has(ROLLING_BACK) is self._plan.is_rollback
+        return is_mine and not self._plan.has(PAUSED)
+
+    def _give_up_if_stalled(self, why: str) -> None:
+        if time.monotonic() - self._last_progress > self._options.stall_timeout_s:
+            raise PlanIncompleteError(
+                f"no move has begun or ended for {self._options.stall_timeout_s:g} s: {why};"
+                " run the same command again to continue",
+                self.summary(),
+            )
 
     # --- others -----------------------------------------------------------------------------------
 
     def _refuse_if_others_move(self, controller: ControllerRef) -> None:
-        answer = controller.ask_until_answered(
-            ListPartitionReassignmentsRequest(),
-            ListPartitionReassignmentsResponse,
-            deadline=time.monotonic() + _FIRST_ANSWER_S,
-        )
-        others = self._moved_by_others(answer)
+        ongoing = self._ongoing(controller, time.monotonic() + _FIRST_ANSWER_S)
+        if ongoing is None:
+            raise ControllerError(controller.failure)
+        others = self._moved_by_others(ongoing)
         if others:
             raise RegentError(
                 f"others are moving {listed(others)}: wait until that is done"
                 f" (`{program()} reassign --list`), or move more at a time with --additional"
             )
 
-    def _others(self, controller: ControllerRef) -> str:
-        """Return why no wave may begin now; empty when one may."""
-        answer = controller.ask(
-            ListPartitionReassignmentsRequest(),
-            ListPartitionReassignmentsResponse,
-            deadline=time.monotonic() + _ANSWER_S,
-        )
+    def _ongoing(self, controller: ControllerRef, deadline: float = 0.0) -> Ongoing | None:
+        """Return the reassignments in progress; ask once, or until ``deadline``."""
+        request, kind = ListPartitionReassignmentsRequest(), ListPartitionReassignmentsResponse
+        answer: ListPartitionReassignmentsResponse | None
+        if deadline:
+            answer = controller.ask_until_answered(request, kind, deadline=deadline)
+        else:
+            answer = controller.ask(request, kind, deadline=time.monotonic() + _ANSWER_S)
         if answer is None:
-            return controller.failure
-        others = self._moved_by_others(answer)
-        return f"others move {listed(others)}" if others else ""
+            return None
+        return {
+            TopicPartition(topic, partition): ReplicaAssignment(*replicas)
+            for topic, partition, *replicas in answer.partitions
+        }
 
-    def _moved_by_others(self, answer: ListPartitionReassignmentsResponse) -> list[TopicPartition]:
+    def _moved_by_others(self, ongoing: Ongoing) -> list[TopicPartition]:
+        """Return the partitions that are being moved, but not by this plan."""
+        ours = {MoveState.MOVING, *([MoveState.MOVING_BACK] if self._plan.is_rollback else [])}
         return sorted(
             partition
-            for row in answer.partitions
-            if self._targets.get(partition := TopicPartition(row.topic, row.partition))
-            != tuple(b for b in row.replicas if b not in row.removing_replicas)
+            for partition, assignment in ongoing.items()
+            if partition not in self._moves
+            or under_way(self._moves[partition], assignment.target_replicas) not in ours
         )
 
     # --- messages ---------------------------------------------------------------------------------
 
-    def _name(self, wave: Wave) -> str:
-        return f"wave {wave.number} of {len(self._plan.waves)}"
+    def _note_speed(self) -> None:
+        """Leave the speed in the directory, for ``plan status``."""
+        if time.monotonic() >= self._next_note:
+            self._next_note = time.monotonic() + _NOTE_S
+            note = {"at": round(time.time()), "per_second": self._speed.per_second}
+            with suppress(InputError):  # the directory may be read-only
+                self._plan.leave(PROGRESS, json.dumps(note).encode())
 
-    def _progress(self, wave: Wave) -> str:
-        waits = wave.waits(only_stuck=True)
-        return (
-            f"{self._name(wave)}: {len(wave.open)} of {counted(wave.size, 'partition')} left"
-            f" after {self._wave_s():.0f} s{f', {waits}' if waits else ''}"
-        )
+    def _progress(self, flight: Flight) -> str:
+        time_left = in_words(seconds_left(flight.work, self._speed.per_second))
+        parts = [
+            f"{flight.left} of {counted(len(self._plan.moves), 'partition')} left",
+            f"{len(flight.in_flight)} in flight",
+            time_left,
+            self._obstacle,
+            flight.waits(only_stuck=True),
+        ]
+        return ", ".join(filter(None, parts))
 
     def _left_alone(self) -> str:
+        assert self._flight is not None
         changed = [
             f"{partition} (now on {','.join(map(str, replicas))})"
-            for wave in self._waves
-            for partition, replicas in wave.changed.items()
+            for partition, replicas in sorted(self._flight.changed.items())
         ]
-        refused = [
-            f"{partition} ({reason})"
-            for wave in self._waves
-            for partition, reason in wave.refused.items()
-        ]
+        refused = [f"{p} ({why})" for p, why in sorted(self._flight.refused.items())]
         problems = []
         if changed:
             problems.append(f"changed meanwhile and left alone: {listed(changed)}")
@@ -300,51 +356,31 @@ class _Execution:
 
     def summary(self) -> dict[str, Any]:
         """Return what is done, in which time, and what is not."""
-        seconds = round(time.monotonic() - self._started, 3)
-        return {**_summary(self._plan, self._waves), "seconds": seconds}
+        return {
+            "job": f"plan {'rollback' if self._plan.is_rollback else 'execute'}",
+            **flight_summary(self._plan, self._flight),
+            "leaders_elected": self._elected,
+            "seconds": round(time.monotonic() - self._started, 3),
+        }
 
 
-def _controller_of(admin: ZkAdminStore) -> ControllerRef:
-    return ControllerRef(admin.read_controller_endpoint, client_id=_CLIENT_ID)
-
-
-# --- the command ----------------------------------------------------------------------------------
-
-
-@click.command(
-    "execute", help="Submit the waves of a plan to the controller, or resume an execution."
-)
-@click.argument("plan", type=click.Path(path_type=Path, file_okay=False))
-@cluster_options
-@click.option(
-    "--wave-timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=WAVE_TIMEOUT_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long a wave may take.",
-)
-@click.option(
-    "--additional", is_flag=True, help="Begin even while other reassignments are in progress."
-)
-@click.option("--dry-run", is_flag=True, help="Show the remaining waves and begin nothing.")
-def execute_command(
-    plan: Path,
-    zookeeper: str | None,
-    data_dir: Path,
-    wave_timeout: float,
-    *,
-    additional: bool,
-    dry_run: bool,
-) -> None:
-    """Execute a plan, or show its progress."""
-    address = zookeeper_address(zookeeper, data_dir)
-    if dry_run:
-        print_summary(inspect_plan(plan, address))
-        return
-    try:
-        summary = execute_plan(plan, address, wave_timeout_s=wave_timeout, additional=additional)
-    except PlanIncompleteError as error:
-        print_summary(error.summary)
-        raise
-    print_summary(summary)
+def flight_summary(plan: ExecutablePlan, flight: Flight | None) -> dict[str, Any]:
+    """Return what is done and what is not; without ``flight`` nothing is known."""
+    summary: dict[str, Any] = {"plan": str(plan.directory), "partitions": len(plan.moves)}
+    if flight is None:
+        return summary
+    return summary | {
+        "reached_before": flight.reached_before,
+        "moved": flight.moved,
+        "in_flight": len(flight.in_flight),
+        "left": flight.left,
+        "bytes_left" if flight.has_bytes else "moves_left": flight.work,
+        "changed_meanwhile": [
+            {"topic": topic, "partition": number, "replicas": replicas}
+            for (topic, number), replicas in flight.changed.items()
+        ],
+        "refused": [
+            {"topic": topic, "partition": number, "reason": reason}
+            for (topic, number), reason in flight.refused.items()
+        ],
+    }

@@ -20,6 +20,7 @@ class PlannedMove(NamedTuple):
     partition: TopicPartition
     before: tuple[BrokerId, ...]
     target: tuple[BrokerId, ...]
+    bytes: int = 0  # of the partition; 0 when it is not known
 
 
 class MoveState(Enum):
@@ -28,6 +29,7 @@ class MoveState(Enum):
     TO_MOVE = "to move"
     MOVING = "moving"
     REACHED = "reached"
+    MOVING_BACK = "moving back"  # it is being reassigned to its original replicas
     CHANGED = "changed meanwhile"
     GONE = "gone"
 
@@ -46,14 +48,18 @@ def move_state(
 
     ``pending``: the target in ``/admin/reassign_partitions``, which supersedes the assignment.
     """
-    if pending is not None:
-        return MoveState.MOVING if pending == move.target else MoveState.CHANGED
-    if assignment.is_being_reassigned:
-        is_planned = assignment.target_replicas == move.target
-        return MoveState.MOVING if is_planned else MoveState.CHANGED
+    if pending is not None or assignment.is_being_reassigned:
+        return under_way(move, pending or assignment.target_replicas)
     if assignment.replicas == move.target:
         return MoveState.REACHED
     return MoveState.TO_MOVE if assignment.replicas == move.before else MoveState.CHANGED
+
+
+def under_way(move: PlannedMove, target: tuple[BrokerId, ...]) -> MoveState:
+    """Return the state of a move whose partition is being reassigned to ``target``."""
+    if target == move.target:
+        return MoveState.MOVING
+    return MoveState.MOVING_BACK if target == move.before else MoveState.CHANGED
 
 
 def obstacle(
@@ -80,7 +86,7 @@ def obstacle(
                 return Obstacle("without a leader", is_stuck=True)
             down = _down([b for b in behind if b not in live])
             return down or Obstacle(_catching_up(behind), is_stuck=False)
-        case MoveState.CHANGED | MoveState.GONE:
+        case MoveState.MOVING_BACK | MoveState.CHANGED | MoveState.GONE:
             return None
 
 

@@ -44,10 +44,9 @@ def survey(admin: ZkAdminStore, moves: Collection[PlannedMove]) -> list[Standing
 
 
 def read_obstacles(
-    admin: ZkAdminStore, standings: Sequence[Standing]
+    admin: ZkAdminStore, standings: Sequence[Standing], live: Collection[BrokerId]
 ) -> dict[TopicPartition, Obstacle]:
     """Read what prevents moves from beginning or ending; other moves have no entry."""
-    live = admin.read_brokers().keys()
     led = (MoveState.MOVING, MoveState.REACHED)
     partitions = [s.move.partition for s in standings if s.state in led]
     leaderships = admin.read_partition_states(partitions)

@@ -13,17 +13,17 @@ from typing import Final, NamedTuple, Protocol
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
+from regent.admin.wording import counted
 from regent.core.model import BrokerId
 from regent.jobs.command import InputError
 from regent.jobs.planning.fair_share import Share, fair_share, rack_limits
-from regent.jobs.planning.leadership import prefer_leaders
 from regent.jobs.planning.model import InfeasibleError, Layout, NotImprovingError
 from regent.jobs.planning.replacement import decommission, replace
 from regent.jobs.planning.replication_factor import change_factor
 from regent.jobs.planning.selection import Survey, replicas_by_rack
 from regent.jobs.planning.transfer import Transfer, moves_needed
 
-_ALL_ROWS: Final = 500_000  # up to this many partitions every candidate is examined
+ALL_ROWS: Final = 500_000  # up to this many partitions every candidate is examined
 _SPARE_SHARE: Final = 2.0
 _SPARE_COUNT: Final = 100
 
@@ -31,9 +31,9 @@ _SPARE_COUNT: Final = 100
 class Planned(NamedTuple):
     """The result of a goal for a layout."""
 
-    leaders: list[int]  # by broker, after the plan
     lower_bound: int  # every plan for the goal has at least so many moves
     left: int = 0  # replicas that are still misplaced
+    keeps_places: bool = False  # a broker that replaces a preferred leader is one, if possible
 
 
 class Goal(Protocol):
@@ -58,6 +58,10 @@ class Goal(Protocol):
         """Return the indexes of the brokers that remain after the plan."""
         ...
 
+    def takers(self, survey: Survey) -> list[int]:
+        """Return the indexes of the brokers among which replicas may be swapped for their size."""
+        ...
+
 
 @dataclass(slots=True)
 class Decommission:
@@ -80,12 +84,17 @@ class Decommission:
         """See Goal."""
         leaving = set(survey.indexes(self.leaving))
         bound = _replicas_on(layout, leaving)
-        return Planned(decommission(layout, leaving, seed), bound)
+        decommission(layout, leaving, seed)
+        return Planned(bound)
 
     def left_brokers(self, survey: Survey) -> list[int]:
         """See Goal."""
         leaving = set(survey.indexes(self.leaving))
         return [b for b in range(survey.brokers.usable) if b not in leaving]
+
+    def takers(self, survey: Survey) -> list[int]:
+        """See Goal."""
+        return self.left_brokers(survey)
 
 
 @dataclass(slots=True)
@@ -100,6 +109,11 @@ class Replace:
         both = sorted(set(self.leaving) & set(self.to))
         if both:
             raise InputError(f"broker {both[0]} is in --from and in --to")
+        if len(self.leaving) != len(self.to):
+            raise InputError(
+                f"--from has {counted(len(self.leaving), 'broker')} and --to {len(self.to)}: name"
+                " one in --to for each (decommission spreads replicas over all other brokers)"
+            )
         _check_listed(self.to, "--to", listed)
 
     def concerns(self, survey: Survey, seed: int) -> Column:
@@ -113,12 +127,18 @@ class Replace:
         del seed
         leaving = survey.indexes(self.leaving)
         bound = _replicas_on(layout, set(leaving))
-        return Planned(replace(layout, leaving, survey.indexes(self.to)), bound)
+        replace(layout, leaving, survey.indexes(self.to))
+        return Planned(bound, keeps_places=True)
 
     def left_brokers(self, survey: Survey) -> list[int]:
         """See Goal."""
         leaving = set(survey.indexes(self.leaving))
         return [b for b in range(survey.brokers.usable) if b not in leaving]
+
+    def takers(self, survey: Survey) -> list[int]:
+        """See Goal."""
+        del survey
+        return []
 
 
 @dataclass(slots=True)
@@ -144,11 +164,16 @@ class ReplicationFactor:
         """See Goal."""
         del survey
         bound = sum(abs(self.factor - len(replicas)) for replicas in layout.rows.replicas)
-        return Planned(change_factor(layout, self.factor, seed), bound)
+        change_factor(layout, self.factor, seed)
+        return Planned(bound)
 
     def left_brokers(self, survey: Survey) -> list[int]:
         """See Goal."""
         return list(range(survey.brokers.usable))
+
+    def takers(self, survey: Survey) -> list[int]:
+        """See Goal."""
+        return self.left_brokers(survey)
 
 
 @dataclass(slots=True)
@@ -177,7 +202,7 @@ class Rebalance:
         givers = [b for b in range(brokers.usable) if load[b] > low[b] and survey.movable[b]]
         if not givers:
             raise NotImprovingError("nothing to move: --topics and --exclude leave nothing")
-        if survey.movable_partitions <= _ALL_ROWS:
+        if survey.movable_partitions <= ALL_ROWS:
             return survey.holds_any(brokers.ids[b] for b in givers)
         chances = {
             brokers.ids[b]: (_SPARE_SHARE * (load[b] - low[b]) + _SPARE_COUNT) / survey.movable[b]
@@ -187,19 +212,20 @@ class Rebalance:
 
     def plan(self, survey: Survey, layout: Layout, seed: int) -> Planned:
         """See Goal."""
-        left = Transfer(layout, self._share, self._takers(survey), seed).run()
+        left = Transfer(layout, self._share, self.takers(survey), seed).run()
         if not any(layout.changed_rows()):
             raise NotImprovingError(
                 "nothing can be moved: brokers with too few replicas hold the same partitions as"
                 " those with too many, or partitions would lose a rack"
             )
-        return Planned(prefer_leaders(layout), self._bound, left)
+        return Planned(self._bound, left)
 
     def left_brokers(self, survey: Survey) -> list[int]:
         """See Goal."""
         return list(range(survey.brokers.usable))
 
-    def _takers(self, survey: Survey) -> list[int]:
+    def takers(self, survey: Survey) -> list[int]:
+        """See Goal."""
         if self.new is None:
             return list(range(survey.brokers.usable))
         return survey.indexes(self.new)
@@ -207,7 +233,7 @@ class Rebalance:
     def _find_shares(self, survey: Survey) -> None:
         brokers = survey.brokers
         usable = range(brokers.usable)
-        takers = set(self._takers(survey))
+        takers = set(self.takers(survey))
         load = [brokers.replicas[b] for b in usable]
         fixed = [load[b] - survey.movable[b] for b in usable]
         most = [

@@ -10,6 +10,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow
+
 from regent.core.errors import RegentError
 from regent.core.model import BrokerId
 
@@ -54,16 +58,44 @@ class Brokers:
 
 
 class Rows(NamedTuple):
-    """The loaded partitions, sorted; replicas are indexes, ``leaders`` -1 if not known."""
+    """The partitions to plan, sorted; replicas are indexes, sizes 0 when they are not known."""
 
     topics: list[str]
     partitions: list[int]
     replicas: list[list[int]]
-    leaders: list[int]
+    sizes: list[int]
 
     def name(self, row: int) -> str:
         """Return the name of a partition."""
         return f"{self.topics[row]}-{self.partitions[row]}"
+
+
+class Partitions(NamedTuple):
+    """The loaded partitions, sorted, as arrays: 30 bytes each; ``planned`` are those to plan.
+
+    ``replicas`` are indexes, a row each, with -1 after the last one.
+    """
+
+    topics: pyarrow.ChunkedArray
+    numbers: npt.NDArray[np.int32]
+    replicas: npt.NDArray[np.int32]
+    sizes: npt.NDArray[np.int64]
+    planned: npt.NDArray[np.int64]
+
+    def bytes_of(self, brokers: int) -> npt.NDArray[np.int64]:
+        """Return the bytes of each of so many brokers."""
+        held = np.zeros(brokers, np.int64)
+        for column in self.replicas.T:
+            np.add.at(held, column[column >= 0], self.sizes[column >= 0])
+        return held
+
+    @property
+    def rows(self) -> Rows:
+        """The partitions to plan, as lists: a kilobyte each."""
+        replicas = [[b for b in row if b >= 0] for row in self.replicas[self.planned].tolist()]
+        topics = self.topics.take(pyarrow.array(self.planned)).to_pylist()
+        numbers, sizes = self.numbers[self.planned], self.sizes[self.planned]
+        return Rows(topics, numbers.tolist(), replicas, sizes.tolist())
 
 
 class Change(NamedTuple):
@@ -73,17 +105,12 @@ class Change(NamedTuple):
     partition: int
     before: tuple[BrokerId, ...]
     after: tuple[BrokerId, ...]
-    sender: BrokerId  # the broker that new replicas copy from: the leader, if it is known
+    bytes: int = 0  # of the partition; 0 when it is not known
 
     @property
     def added(self) -> list[BrokerId]:
         """The brokers that get a replica."""
         return [broker for broker in self.after if broker not in self.before]
-
-    @property
-    def removed(self) -> list[BrokerId]:
-        """The brokers that lose their replica."""
-        return [broker for broker in self.before if broker not in self.after]
 
     @property
     def moves(self) -> int:
@@ -98,6 +125,8 @@ class Layout:
 
     brokers: Brokers
     rows: Rows
+    held_bytes: npt.NDArray[np.int64] | None = None
+    """The bytes of each broker before the plan, if sizes are known."""
     replicas: list[list[int]] = field(init=False)
     load: list[int] = field(init=False)
     _racks_kept: dict[int, int] = field(init=False, default_factory=dict)
@@ -179,13 +208,6 @@ class Layout:
                 if broker != VACANT and broker not in before:
                     yield row, position
 
-    def _sender(self, row: int) -> int:
-        """Return the leader if it is known, or else the first live replica."""
-        before, leader = self.rows.replicas[row], self.rows.leaders[row]
-        if leader in before:
-            return leader
-        return next((b for b in before if b < self.brokers.usable), before[0])
-
     def changes(self) -> Iterator[Change]:
         """Yield the changes, in the sequence of the rows."""
         ids, rows = self.brokers.ids, self.rows
@@ -197,5 +219,5 @@ class Layout:
                 rows.partitions[row],
                 tuple(map(name, before)),
                 tuple(map(name, self.replicas[row])),
-                ids[self._sender(row)],
+                rows.sizes[row],
             )

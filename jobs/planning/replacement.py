@@ -6,12 +6,11 @@ from collections.abc import Collection, Sequence
 from random import Random
 
 from regent.jobs.planning.fill import level, place
-from regent.jobs.planning.leadership import keep_leaders, prefer_leaders
 from regent.jobs.planning.model import VACANT, Layout, Slot
 
 
-def decommission(layout: Layout, leaving: Collection[int], seed: int) -> list[int]:
-    """Spread the replicas of ``leaving`` brokers over the others; return the leaders by broker.
+def decommission(layout: Layout, leaving: Collection[int], seed: int) -> None:
+    """Spread the replicas of ``leaving`` brokers over the others.
 
     Raises:
         InfeasibleError
@@ -20,31 +19,26 @@ def decommission(layout: Layout, leaving: Collection[int], seed: int) -> list[in
     Random(seed).shuffle(takers)
     place(layout, _vacate(layout, leaving), takers)
     level(layout, takers)
-    return prefer_leaders(layout)
 
 
-def replace(layout: Layout, leaving: Sequence[int], to: Sequence[int]) -> list[int]:
-    """Put the brokers ``to`` into the slots of ``leaving`` ones; return the leaders by broker.
+def replace(layout: Layout, leaving: Sequence[int], to: Sequence[int]) -> None:
+    """Put each of the brokers ``to`` into the slots of its counterpart in ``leaving``.
 
-    If both are equally many, each takes the slots of its counterpart. A slot goes to another of
-    ``to`` if the counterpart has the partition already or is full, or if a rack would be lost.
-    Otherwise all of ``to`` share the slots.
+    A slot goes to another of ``to`` if the counterpart has the partition already or is full, or if
+    a rack would be lost.
 
     Raises:
         InfeasibleError
     """
-    counterpart = dict(zip(leaving, to, strict=True)) if len(leaving) == len(to) else {}
+    counterpart = dict(zip(leaving, to, strict=True))
     open_slots = []
     for slot in _vacate(layout, leaving):
-        taker = counterpart.get(layout.rows.replicas[slot[0]][slot[1]])
-        if taker is not None and layout.has_room(taker) and layout.fits(slot, taker):
+        taker = counterpart[layout.rows.replicas[slot[0]][slot[1]]]
+        if layout.has_room(taker) and layout.fits(slot, taker):
             layout.put(slot, taker)
         else:
             open_slots.append(slot)
     place(layout, open_slots, to)
-    if not counterpart:
-        level(layout, to)
-    return keep_leaders(layout)
 
 
 def _vacate(layout: Layout, leaving: Collection[int]) -> list[Slot]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from random import Random
 
 from regent.jobs.planning.fill import level, place
-from regent.jobs.planning.leadership import prefer_leaders
 from regent.jobs.planning.model import NO_RACK, VACANT, InfeasibleError, Layout, Slot
 
 
-def change_factor(layout: Layout, factor: int, seed: int) -> list[int]:
-    """Add or drop replicas until every row has ``factor``; return the leaders by broker.
+def change_factor(layout: Layout, factor: int, seed: int) -> None:
+    """Add or drop replicas until every row has ``factor``.
 
     New replicas are appended. Replicas on unusable brokers are dropped first, then those in a rack
     with another replica, then those on the fullest broker; the preferred leader stays.
@@ -34,7 +33,6 @@ def change_factor(layout: Layout, factor: int, seed: int) -> list[int]:
     Random(seed).shuffle(takers)
     place(layout, slots, takers)
     level(layout, takers)
-    return prefer_leaders(layout)
 
 
 def _drop(layout: Layout, row: int) -> None:

@@ -15,13 +15,14 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import orjson
+import pyarrow
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from regent.core.model import BrokerId
 from regent.jobs.assignment_source import IS_SOUND
 from regent.jobs.brokers_file import PlannedBroker
-from regent.jobs.planning.model import NO_RACK, UNLIMITED, Brokers, Rows
+from regent.jobs.planning.model import NO_RACK, UNLIMITED, Brokers, Partitions
 
 _DENSE_IDS: Final = 1 << 20  # up to this id an array is used instead of a list of ids
 _FEW: Final = 4
@@ -55,35 +56,32 @@ class Survey:
         index = {broker_id: number for number, broker_id in enumerate(self.brokers.ids)}
         return [index[broker_id] for broker_id in broker_ids]
 
-    def rows(self, condition: Column) -> Rows:
-        """Load the partitions that may move and meet a condition, sorted."""
+    def load(self, condition: Column, sizes: pyarrow.Table | None, *, every: bool) -> Partitions:
+        """Load the partitions to plan, which meet a condition; ``every``: all that may move.
+
+        ``sizes`` are topic, partition and bytes; a partition that is missing there has size 0.
+        """
+        found = self.frame.filter(self.can_move if every else self.can_move & condition)
         table = (
-            self.frame.filter(self.can_move & condition)
-            .select("topic", "partition", "replicas", F.coalesce("leader", F.lit(-1)).alias("l"))
+            found.select("topic", "partition", "replicas", condition.alias("is_planned"))
             .toArrow()
             .combine_chunks()
             .sort_by([("topic", "ascending"), ("partition", "ascending")])
         )
         column = table["replicas"].combine_chunks()
-        flat = self._to_indexes(column.flatten().to_numpy())
-        ends = np.cumsum(column.value_lengths().to_numpy()).tolist()
-        starts = [0, *ends[:-1]]
-        replicas = [flat[start:end] for start, end in zip(starts, ends, strict=False)]
-        return Rows(
-            table["topic"].to_pylist(),
-            table["partition"].to_pylist(),
-            replicas,
-            self._to_indexes(table["l"].to_numpy()),
-        )
+        lengths = column.value_lengths().to_numpy()
+        replicas = np.full((len(lengths), lengths.max(initial=0)), -1, np.int32)
+        is_used = np.arange(replicas.shape[1]) < lengths[:, None]
+        replicas[is_used] = self._to_indexes(column.flatten().to_numpy())
+        planned = np.flatnonzero(table["is_planned"].to_numpy())
+        of_row = np.zeros(len(table), np.int64) if sizes is None else _sizes_of(table, sizes)
+        return Partitions(table["topic"], table["partition"].to_numpy(), replicas, of_row, planned)
 
-    def _to_indexes(self, broker_ids: npt.NDArray[np.int32]) -> list[int]:
-        """Return the indexes of brokers, -1 for unknown ids."""
+    def _to_indexes(self, broker_ids: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Return the indexes of brokers that are listed or hold replicas."""
         ids = np.array(self.brokers.ids, np.int64)
-        order = np.argsort(ids)
-        places = np.searchsorted(ids, broker_ids, sorter=order)
-        found = np.append(order, -1)[places]
-        indexes: list[int] = np.where(np.append(ids, -1)[found] == broker_ids, found, -1).tolist()
-        return indexes
+        order = np.argsort(ids).astype(np.int32)
+        return order[np.searchsorted(ids, broker_ids, sorter=order)]
 
     def holds_any(self, broker_ids: Iterable[BrokerId]) -> Column:
         """Return the condition that a replica is on one of some brokers."""
@@ -111,6 +109,14 @@ class Survey:
             .to_pylist()
         )
         return {(row["f"], row["s"]): row["count"] for row in counts}
+
+
+def _sizes_of(table: pyarrow.Table, sizes: pyarrow.Table) -> npt.NDArray[np.int64]:
+    keys = ["topic", "partition"]
+    numbered = table.select(keys).append_column("number", pyarrow.array(np.arange(len(table))))
+    known = numbered.join(sizes, keys).sort_by("number")
+    of_row: npt.NDArray[np.int64] = known["bytes"].fill_null(0).to_numpy()
+    return of_row
 
 
 def topic_condition(wanted: Sequence[str], excluded: Sequence[str]) -> Column:

@@ -10,6 +10,7 @@ move more.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Final
@@ -148,9 +149,10 @@ class Transfer:
 
 
 def _slots_to_give(layout: Layout, share: Share, seed: int) -> dict[int, list[Slot]]:
-    """Return the slots of every broker that may give some, in random sequence.
+    """Return the slots of every broker that may give some, the best last.
 
-    Otherwise all moves would be from the first topics.
+    The sequence is random; otherwise all moves would be from the first topics. If sizes are known,
+    the best have the size that brings the broker to the mean bytes.
     """
     slots: dict[int, list[Slot]] = {
         broker: [] for broker, low in enumerate(share.low) if layout.load[broker] > low
@@ -160,6 +162,15 @@ def _slots_to_give(layout: Layout, share: Share, seed: int) -> dict[int, list[Sl
             if broker in slots:
                 slots[broker].append((row, position))
     dice = Random(seed)
-    for of_broker in slots.values():
+    held = layout.held_bytes
+    mean = 0.0 if held is None else float(held[: len(share.low)].mean())
+    for broker, of_broker in slots.items():
         dice.shuffle(of_broker)
+        if held is not None:
+            wanted = (float(held[broker]) - mean) / (layout.load[broker] - share.low[broker])
+            of_broker.sort(key=partial(_nearness, layout.rows.sizes, wanted))
     return slots
+
+
+def _nearness(sizes: Sequence[int], wanted: float, slot: Slot) -> float:
+    return -abs(sizes[slot[0]] - wanted)

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+import pyarrow
 from pyspark.sql import SparkSession
 
 from regent.core.placement.replica_placer import RANDOM, IndexScope, Strategy
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
-from regent.jobs.placement_job import placement_frame
+from regent.jobs.placement_job import placed_tables
 from regent.jobs.reports.balance import Balance
 from regent.jobs.reports.replica_arrays import (
     Counts,
@@ -131,8 +132,8 @@ def place_on_paper(
         replicas = place_uniformly(rng, setting.partitions, setting.factor, brokers)
         return ReplicaArrays(np.arange(brokers), {setting.factor: replicas})
     request = placement_request(setting, Strategy(strategy), added)
-    table = placement_frame(spark, request).select("replicas").toArrow()
-    return replica_arrays(table["replicas"], range(brokers))
+    chunks = [c for table in placed_tables(spark, request) for c in table["replicas"].chunks]
+    return replica_arrays(pyarrow.chunked_array(chunks), range(brokers))
 
 
 def place_uniformly(

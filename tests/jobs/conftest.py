@@ -11,6 +11,9 @@ from pyspark.sql import SparkSession
 from regent.config.java import JavaNotFoundError, find_java
 from regent.jobs.session import SparkJvm
 from regent.jobs.spark_settings import QUICK_START
+from tests.support.maven_jars import JarsUnavailableError
+from tests.support.mini_hadoop import MiniHadoop
+from tests.support.own_disks import OwnDisksUnavailableError, require_own_disks
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +48,27 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
         logging.getLogger().removeHandler(complaints)
     assert not list(directory.iterdir())
     assert not complaints.messages
+
+
+@pytest.fixture(scope="session")
+def hadoop(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniHadoop]:
+    """A real HDFS and a real YARN; no container of YARN sees a file of a test.
+
+    Skips where there are no jars of Hadoop, but fails in CI. Skips where no disk can be hidden.
+    """
+    del java
+    hidden = tmp_path_factory.getbasetemp()
+    try:
+        require_own_disks(hidden)
+        hadoop = MiniHadoop(hidden=hidden)
+    except JarsUnavailableError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+    except OwnDisksUnavailableError as error:
+        pytest.skip(str(error))
+    with hadoop:
+        yield hadoop
 
 
 class Complaints(logging.Handler):

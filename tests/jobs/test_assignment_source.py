@@ -156,7 +156,7 @@ def test_an_invalid_assignment_is_refused_by_name(
     spark: SparkSession, tmp_path: Path, rows: list[dict[str, Any]], message: str
 ):
     path = tmp_path / "document.json"
-    path.write_text(json.dumps({"partitions": rows}))
+    path.write_text(json.dumps({"version": 1, "partitions": rows}))
     with pytest.raises(InputError, match=message):
         check_assignment(assignment_frame(spark, source_of(path)), str(path))
 
@@ -183,6 +183,8 @@ def test_lines_that_are_not_rows_are_refused(spark: SparkSession, tmp_path: Path
         ('{"partitions": [{"topic": "a", "partition": "0"}]}', "changed from number to string"),
         ('{"partitions": [{"topic": "a", "partition": 99999999999}]}', "parse:99999999999"),
         ('{"partitions": [{"topic": "a", "repl', "JSON parse error"),
+        ('{"partitions": []}', 'it must have "version": 1'),
+        ('{"version": 2, "partitions": []}', 'it must have "version": 1'),
         ("PAR1 and what not", "is not Parquet"),
     ],
 )

@@ -14,13 +14,12 @@ from regent.core.errors import BadDataError
 from regent.core.placement.replica_placer import place
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.jobs.place import main
-from regent.jobs.placement_output import WriteFailedError, write_placement
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.stores.admin_store import ZkAdminStore
 from tests.support.topic_controller import brokers_of
 
 TOPICS = [
-    {"topic": "payments", "partitions": 12, "replication_factor": 3, "config": {"a": "b"}},
+    {"topic": "payments", "partitions": 12, "replication_factor": 3, "config": {"retention.ms": 5}},
     {"topic": "audit", "partitions": 2, "replication_factor": 1, "start_partition": 4},
 ]
 BROKERS: list[Any] = [2, 0, {"id": 1, "host": "example.org", "rack": None}]
@@ -122,7 +121,7 @@ def test_copysets_are_in_the_parquet_files_and_in_the_summary(
     assert summary["replicas_per_broker"] == {"min": 62, "max": 63}
     assert summary["leaders_per_broker"] == {"min": 20, "max": 21}
     assert (summary["scatter_width"], summary["copyset_seed"]) == (4, 9)
-    assert main([*files, *options, "--dry-run"], spark) == 0  # counted differently
+    assert main([*files, *options, "--dry-run"], spark) == 0
     again = json.loads(capsys.readouterr().out)
     assert {**again, "out": summary["out"], "seconds": summary["seconds"]} == summary
 
@@ -140,13 +139,6 @@ def test_a_broker_without_room_is_an_error_and_leaves_no_files(
     assert output.err.count("\n") == 1
     assert not output.out
     assert sorted(tmp_path.rglob("*")) == before
-
-
-@pytest.mark.spark
-def test_a_failed_write_names_the_innermost_cause(spark: SparkSession, tmp_path: Path):
-    (tmp_path / "file").touch()
-    with pytest.raises(WriteFailedError, match=r"^writing failed: .*Parent path is not a"):
-        write_placement(spark.range(1), tmp_path / "file" / "out", "parquet")
 
 
 @pytest.mark.spark
@@ -284,11 +276,35 @@ def one(**changes: object) -> str:
         (one(topic="a\nb"), "[0]", "has other characters than ASCII letters"),
         (one(topic="\N{SNOWMAN}"), "[0]", "has other characters than ASCII letters"),
         (one(topic="x" * 250), "[0]", "has 250 characters, and 249 is the limit"),
+        (
+            one(replication=1),
+            "[0]",
+            "entry 0: 'replication' is unknown; did you mean replication_factor?",
+        ),
+        (one(x=1), "[0]", "'x' is unknown; those are config, partitions, replication_factor"),
+        (one(config=["a"]), "[0]", "topic a: config must be an object"),
+        (
+            one(config={"retention.m": 5}),
+            "[0]",
+            "topic a config retention.m is not a setting of topics; did you mean retention.ms?",
+        ),
+        (
+            one(config={"retention.ms": None}),
+            "[0]",
+            "topic a: config retention.ms must be a text or a number",
+        ),
+        (one(config={"retention.ms": "x"}), "[0]", "topic a config retention.ms "),
+        (
+            one(config={"min.compaction.lag.ms": 2, "max.compaction.lag.ms": 1}),
+            "[0]",
+            "topic a config: min.compaction.lag.ms (2) must not exceed",
+        ),
         (f"[{ONE[1:-1]}, {ONE[1:-1]}]", "[0]", "topic a is listed more than once"),
         (ONE, "[]", "brokers.json must be a JSON list with at least one broker"),
         (ONE, "[1, 1]", "broker 1 is listed more than once"),
         (ONE, '[0, {"rack": "x"}]', "brokers.json: entry 1: a broker needs an id"),
         (ONE, '[0, {"id": 1, "rack": "x"}]', "not all brokers have a rack (broker 0 has none)"),
+        (ONE, "[0, 1]", "no broker has one: add the racks, or choose --strategy kafka"),
     ],
 )
 def test_wrong_files_are_one_line_and_status_2_before_spark_starts(

@@ -1,121 +1,72 @@
-"""The Spark job against the pure functions, case by case, many cases in one job."""
+"""Placement in Spark's tasks: the rows arrive complete, in sequence and in every format."""
 
-import random
+import json
+from pathlib import Path
 
+import numpy as np
+import pyarrow
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.functions import spark_partition_id
 
 import regent.jobs.placement_job
-from regent.core.placement.replica_placer import PlacementError, place, runs
+from regent.core.placement.replica_placer import PlacementError, place
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
-from regent.jobs.placement_job import place_with_spark, placement_frame
+from regent.jobs.placement_arrays import placement_arrays
+from regent.jobs.placement_job import place_with_spark, placed_parts
+from regent.jobs.placement_output import FORMATS, read_placement, write_parts
 
 pytestmark = pytest.mark.spark
 
 
 def request(
-    topics: list[PlacementSpec],
-    racks: list[str | None],
-    *,
-    strategy: str = "ring",
-    start: str = "0",
-    index: str = "batch",
+    topics: list[PlacementSpec], brokers: int, strategy: str = "ring"
 ) -> PlaceTopicsRequest:
-    brokers = tuple(PlacementBroker(b, rack, b % 3) for b, rack in enumerate(racks))
-    return PlaceTopicsRequest(tuple(topics), brokers, strategy, start, index, seed=len(racks))
-
-
-def every_factor_and_growth(n: int) -> list[PlacementSpec]:
-    """Topics of every replication factor, new and growing from around multiples of ``n``."""
-    return [
-        PlacementSpec(f"rf{factor}-from{first}-{copy}", 2 * n + 1, factor, first)
-        for factor in range(1, n + 1)
-        for first in sorted({0, 1, n - 1, n, 2 * n + 1})
-        for copy in range(6)
-    ]
-
-
-def test_four_partitions_with_three_replicas_on_four_brokers(spark: SparkSession):
-    topics = [PlacementSpec("orders", 4, 3, 0)]
-    placed = place_with_spark(spark, request(topics, [None] * 4))
-    assert [p.replicas for p in placed] == [(0, 1, 2), (1, 2, 3), (2, 3, 0), (3, 0, 1)]
+    hosts = tuple(PlacementBroker(b, f"rack-{b % 3}", 0) for b in range(brokers))
+    return PlaceTopicsRequest(tuple(topics), hosts, strategy, "1", "batch", seed=0)
 
 
 def test_payments_with_twelve_partitions_on_three_brokers(spark: SparkSession):
-    payments = PlacementSpec("payments", 12, 3, 0)
-    placed = place_with_spark(spark, request([payments], [None] * 3))
-    assert placed == [("payments", i, tuple((i + j) % 3 for j in range(3))) for i in range(12)]
+    payments = request([PlacementSpec("payments", 12, 3, 0)], 3)
+    assert place_with_spark(spark, payments) == place(payments)
 
 
-@pytest.mark.parametrize("strategy", ["ring", "kafka"])
-@pytest.mark.parametrize("n", range(1, 9))
-def test_it_equals_the_function_for_every_small_cluster(spark: SparkSession, strategy: str, n: int):
-    # With a start for each topic, every topic draws a start and a shift: one job covers them all.
-    cases = request(
-        every_factor_and_growth(n),
-        [None] * n,
-        strategy=strategy,
-        start="random",
-        index="per-topic",
-    )
-    assert {run.start for run in runs(cases)} == {run.shift for run in runs(cases)} == {*range(n)}
-    assert place_with_spark(spark, cases) == place(cases)
-
-
-@pytest.mark.parametrize(
-    "layout", ["a", "aa", "ab", "aab", "abc", "aabb", "abcd", "aaaab", "abcabc", "abcabcab", "aaaa"]
-)
-def test_it_equals_the_rack_aware_function_for_every_layout(spark: SparkSession, layout: str):
-    cases = request(
-        every_factor_and_growth(len(layout)),
-        list(layout),
-        strategy="rack-aware",
-        start="random",
-        index="per-topic",
-    )
-    assert place_with_spark(spark, cases) == place(cases)
-
-
-@pytest.mark.parametrize("strategy", ["ring", "kafka", "rack-aware", "copyset"])
-@pytest.mark.parametrize("start", ["0", "2147483647", "least-loaded", "random"])
-def test_it_counts_a_batch_as_the_function_does(spark: SparkSession, strategy: str, start: str):
-    dice = random.Random(start)
-    topics = [
-        PlacementSpec(f"t{number}", dice.randint(1, 9), dice.randint(1, 5), dice.choice([0, 3, 14]))
-        for number in range(100)
-    ]
-    batch = request(topics, ["a", "b", "c", "a", "b"], strategy=strategy, start=start)
-    assert place_with_spark(spark, batch) == place(batch)
-
-
-def test_it_equals_the_copysets_of_every_factor(spark: SparkSession):
-    cases = request(
-        every_factor_and_growth(7),
-        list("abcabca"),
-        strategy="copyset",
-        start="random",
-        index="per-topic",
-    )
-    assert place_with_spark(spark, cases) == place(cases)
-
-
-@pytest.mark.parametrize("strategy", ["rack-aware", "copyset"])
-def test_many_partitions_are_spread_over_tasks_and_stay_in_sequence(
-    spark: SparkSession, strategy: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("strategy", ["kafka", "copyset"])
+def test_many_tasks_in_many_jobs_give_one_sequence_of_rows(
+    spark: SparkSession, strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(regent.jobs.placement_job, "_ONE_TASK", 1_000)
-    topics = [PlacementSpec(f"t{number}", 5_001, 2, 0) for number in range(3)]
-    large = request(topics, ["a", "b", "c"], strategy=strategy, start="1")
-    tasks = placement_frame(spark, large).select(spark_partition_id()).distinct().count()
-    assert tasks > 1
-    assert place_with_spark(spark, large) == place(large)
+    monkeypatch.setattr(regent.jobs.placement_job, "_REPLICAS_OF_TASK", 1_000)
+    monkeypatch.setattr(regent.jobs.placement_job, "_TASKS_OF_JOB", 3)
+    topics = [PlacementSpec(f"t{number}", 700, 1 + number, number) for number in range(3)]
+    large = request(topics, 5, strategy)
+    directories = {file_format: tmp_path / file_format for file_format in FORMATS}
+    for directory in directories.values():
+        directory.mkdir()
+    parts = list(placed_parts(spark, placement_arrays(large), FORMATS))
+    assert len(parts) == 7
+    loads = write_parts(parts, directories, 5)
+
+    expected = place(large)
+    rows = [{"topic": t, "partition": p, "replicas": list(r)} for t, p, r in expected]
+    table = pyarrow.Table.from_batches(read_placement(directories["parquet"]))
+    assert table.to_pylist() == rows
+    assert table.schema.types[0] == pyarrow.string()
+    document = json.loads((directories["json"] / "placement.json").read_text())
+    assert document == {"version": 1, "partitions": rows}
+    lines = [
+        json.loads(line)
+        for part in sorted(directories["jsonl"].glob("part-*.json"))
+        for line in part.read_text().splitlines()
+    ]
+    assert lines == rows
+    brokers = [broker for row in expected for broker in row.replicas]
+    assert loads.replicas.tolist() == np.bincount(brokers).tolist()
+    assert loads.leaders.tolist() == np.bincount([row.replicas[0] for row in expected]).tolist()
 
 
 def test_an_empty_request_is_accepted(spark: SparkSession):
-    assert place_with_spark(spark, request([], [None])) == []
+    assert place_with_spark(spark, request([], 1)) == []
 
 
 def test_an_impossible_placement_is_refused_with_the_reason(spark: SparkSession):
     with pytest.raises(PlacementError, match="larger than the 3 available brokers"):
-        place_with_spark(spark, request([PlacementSpec("t", 1, 4, 0)], [None] * 3))
+        place_with_spark(spark, request([PlacementSpec("t", 1, 4, 0)], 3))

@@ -71,12 +71,7 @@ class Planner:
         plan = read_document(self.out / "plan.json")
         rollback = read_document(self.out / "rollback.json")
         assert rollback == {partition: self.assignment[partition] for partition in plan}
-        paths = sorted((self.out / "waves").iterdir())
-        assert [path.name for path in paths] == [f"{n + 1:04d}.json" for n in range(len(paths))]
-        waves = [read_document(path) for path in paths]
-        assert {p: r for wave in waves for p, r in wave.items()} == plan
-        assert sum(map(len, waves)) == len(plan) == self.summary["partitions_changed"]
-        assert len(waves) == self.summary["waves"]
+        assert len(plan) == self.summary["partitions_changed"]
         for partition, replicas in plan.items():
             assert replicas != rollback[partition]
             assert len(set(replicas)) == len(replicas)
@@ -93,31 +88,34 @@ def planner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Planner:
 
 
 @pytest.mark.spark
-def test_decommission_writes_plan_rollback_and_waves(spark: SparkSession, planner: Planner):
+def test_decommission_writes_plan_and_rollback(spark: SparkSession, planner: Planner):
     planner.assignment |= ring(6, 3, topic="other")
     assert planner.run("decommission", "--from", "4", "--exclude", "o*r", spark=spark) == 0
     plan = planner.check()
-    assert len(plan) == 30
-    for partition, replicas in plan.items():
+    moves = {p: r for p, r in plan.items() if set(r) != set(planner.assignment[p])}
+    assert len(moves) == 30
+    assert len(plan) == 30 + planner.summary["reordered"]
+    assert list(plan)[:30] == list(moves)
+    leaders = planner.summary["leaders_per_broker"]["after"]
+    assert (leaders["min"], leaders["max"]) == (12, 13)
+    for partition, replicas in moves.items():
         before = planner.assignment[partition]
         assert 4 in before
         assert set(before) - {4} == set(replicas) - {1}  # the other broker of its rack
     expected = {"moves": 30, "lower_bound": 30, "partitions": 63, "brokers": 6, "rack_aware": True}
     assert expected.items() <= planner.summary.items()
     assert planner.summary["replicas_per_broker"]["after"]["max"] == 62
-    assert planner.summary["waves"] == 6
     assert planner.error == ""
 
 
 @pytest.mark.spark
 def test_replace_moves_all_replicas_of_a_broker_to_another(spark: SparkSession, planner: Planner):
     planner.brokers = [0, 1, 2, 3, 4, 7]  # 5 is lost, its rack is unknown
-    arguments = ["--from", "5", "--to", "7", "--max-moves", "8", "--max-moves-per-broker", "20"]
+    arguments = ["--from", "5", "--to", "7"]
     assert planner.run("replace", *arguments, spark=spark) == 0
     for partition, replicas in planner.check().items():
         assert replicas == [7 if b == 5 else b for b in planner.assignment[partition]]
     assert planner.summary["moves"] == 30
-    assert planner.summary["waves"] == 4
     assert planner.summary["warnings"] == []
 
 
@@ -125,7 +123,7 @@ def test_replace_moves_all_replicas_of_a_broker_to_another(spark: SparkSession, 
 def test_new_brokers_get_their_share(
     spark: SparkSession, planner: Planner, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(goals, "_ALL_ROWS", 0)  # sampled, as with millions of rows
+    monkeypatch.setattr(goals, "ALL_ROWS", 0)  # sampled, as with millions of rows
     new = {2_000_000_070: "a", 2_000_000_080: "b", 2_000_000_090: "c"}
     racks = RACKS | new
     planner.brokers += [{"id": broker, "rack": rack} for broker, rack in new.items()]
@@ -143,7 +141,7 @@ def test_new_brokers_get_their_share(
 @pytest.mark.spark
 def test_the_replication_factor_of_some_topics(spark: SparkSession, planner: Planner):
     planner.assignment |= ring(6, 20, factor=1, topic="logs-1") | ring(6, 10, 2, topic="logs-2")
-    arguments = ["--factor", "2", "--topics", "logs-?"]
+    arguments = ["--factor", "2", "--topics", "logs-?", "--no-leaders"]
     assert planner.run("replication-factor", *arguments, spark=spark) == 0
     plan = planner.check()
     assert {topic for topic, _ in plan} == {"logs-1"}
@@ -156,7 +154,7 @@ def test_the_replication_factor_of_some_topics(spark: SparkSession, planner: Pla
 def test_rebalance_is_refused_when_there_is_nothing_to_move(
     spark: SparkSession, planner: Planner, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(goals, "_ALL_ROWS", 0)  # sampled, as with millions of rows
+    monkeypatch.setattr(goals, "ALL_ROWS", 0)  # sampled, as with millions of rows
     planner.assignment = {("t", p): [p % 2, 2 + p % 2, 9] for p in range(30)}
     planner.brokers = [{"id": b} for b in range(5)]
     assert planner.run("rebalance", spark=spark) == 0
@@ -174,6 +172,42 @@ def test_rebalance_is_refused_when_there_is_nothing_to_move(
         " (12 to 12 replicas)\n"
     )
     assert not planner.out.exists()
+
+
+@pytest.mark.spark
+def test_a_plan_may_only_reorder_replicas(spark: SparkSession, planner: Planner):
+    planner.assignment = {("t", p): sorted([p % 6, (p + 1) % 6]) for p in range(60)}
+    arguments = ["rebalance", "--no-rack-aware"]
+    assert planner.run(*arguments, "--no-leaders", spark=spark) == 1
+    assert "every broker has its fair share already" in planner.error
+    assert planner.run(*arguments, spark=spark) == 0
+    for partition, replicas in planner.check().items():
+        assert replicas == planner.assignment[partition][::-1]
+    assert (planner.summary["moves"], planner.summary["reordered"]) == (0, 10)
+    leaders = planner.summary["leaders_per_broker"]
+    assert (leaders["before"]["min"], leaders["before"]["max"]) == (0, 20)
+    assert (leaders["after"]["min"], leaders["after"]["max"]) == (10, 10)
+
+
+@pytest.mark.spark
+def test_bytes_are_balanced_when_sizes_are_known(
+    spark: SparkSession, planner: Planner, tmp_path: Path
+):
+    planner.assignment = {("t", p): [p % 6] for p in range(60)}
+    size_of = {p: 100 if p % 6 == 0 else 10 for p in range(59)}
+    sizes = [{"topic": "t", "partition": p, "bytes": size} for p, size in size_of.items()]
+    (tmp_path / "sizes.json").write_text(json.dumps(sizes))
+    arguments = ["rebalance", "--sizes", str(tmp_path / "sizes.json"), "--no-rack-aware"]
+    assert planner.run(*arguments, spark=spark) == 0
+    plan = planner.check()
+    assert (planner.summary["lower_bound"], planner.summary["moves"]) == (0, len(plan))
+    spread = planner.summary["bytes_per_broker"]
+    assert (spread["before"]["min"], spread["before"]["max"]) == (90, 1000)
+    assert (spread["after"]["min"], spread["after"]["max"]) == (190, 280)
+    assert planner.summary["replicas_per_broker"]["after"]["cv"] == 0
+    moved = sum(size_of.get(partition, 0) for _, partition in plan)
+    assert planner.summary["bytes_moved"] == moved
+    assert planner.summary["warnings"][0] == "1 partitions have no size in --sizes, or size 0"
 
 
 @pytest.mark.spark
@@ -215,10 +249,10 @@ def test_a_broker_without_replicas_needs_no_decommission(spark: SparkSession, pl
         ("decommission --from 1,1", "broker 1 is named more than once"),
         ("decommission --from 99999999999", "broker 99999999999 is too large"),
         ("replace --from 1,2 --to 2", "broker 2 is in --from and in --to"),
+        ("replace --from 0 --to 1,2", "--from has 1 broker and --to 2: name one in --to for each"),
         ("replace --from 1 --to 9", "--to: broker 9 is not one of the listed brokers"),
         ("add-brokers --new 9", "--new: broker 9 is not one of the listed brokers"),
         ("replication-factor --factor 0", "0 is not in the range"),
-        ("rebalance --max-moves 0", "0 is not in the range"),
         ("rebalance --dry-run --execute", "--dry-run and --execute: choose one"),
         ("rebalance --assignment /nowhere", "/nowhere: no such file or directory"),
         ("rebalance --brokers /nowhere", "/nowhere cannot be read"),
@@ -246,6 +280,21 @@ def test_goals_that_the_brokers_do_not_allow_are_refused_before_spark_starts(pla
     assert "--rack-aware: broker 2 has no rack" in planner.error
 
 
-def test_execute_is_one_of_the_commands(planner: Planner):
-    assert planner.call("execute", "/nowhere", "--zookeeper", "127.0.0.1:1") == 2
-    assert "/nowhere is not a plan" in planner.error
+def test_commands_for_an_existing_plan_are_there(planner: Planner):
+    for command in ("execute", "rollback", "status"):
+        assert planner.call(command, "/nowhere", "--zookeeper", "127.0.0.1:1") == 2
+        assert "/nowhere is not a plan" in planner.error
+    for command in ("pause", "resume"):
+        assert planner.call(command, "/nowhere") == 2
+        assert "/nowhere is not a plan" in planner.error
+
+
+def test_a_plan_is_paused_and_resumed(planner: Planner, tmp_path: Path):
+    for name in ("plan.json", "rollback.json"):
+        write_document(tmp_path / name, {})
+    assert planner.call("pause", str(tmp_path)) == 0
+    assert planner.error.startswith("paused; ")
+    assert (tmp_path / "paused").exists()
+    assert planner.call("resume", str(tmp_path)) == 0
+    assert planner.error.startswith("it goes on; if no `execute` is running: ")
+    assert not (tmp_path / "paused").exists()

@@ -94,10 +94,7 @@ class RunningService:
         """Return the process id of its JVM, or of the script that starts it."""
 
         def child() -> int | None:
-            command = ["ps", "-A", "-o", "ppid=,pgid=,pid="]
-            table = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
-            for line in table.stdout.splitlines():
-                parent, group, pid = map(int, line.split())
+            for parent, group, pid in processes():
                 if parent == self.process.pid and group == pid:  # it leads its own group
                     return pid
             return None
@@ -121,6 +118,14 @@ class RunningService:
             self.process.kill()
             assert self.process.stdout is not None
             self.process.stdout.close()
+
+
+def processes() -> list[tuple[int, int, int]]:
+    """Return the parent, the group and the id of every process."""
+    command = ["ps", "-A", "-o", "ppid=,pgid=,pid="]
+    table = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
+    rows = (map(int, line.split()) for line in table.stdout.splitlines())
+    return [(parent, group, pid) for parent, group, pid in rows]
 
 
 @contextmanager
@@ -212,6 +217,16 @@ def test_a_batch_is_placed_as_by_the_pure_function(
 
 def test_it_becomes_ready(service: RunningService):
     assert service.await_state("ready").message == ""
+
+
+def test_a_request_is_answered_although_its_python_workers_are_killed(service: RunningService):
+    jvm, table = service.jvm(), processes()
+    workers = [pid for parent, _, pid in table for p, _, q in table if (p, q) == (jvm, parent)]
+    assert workers
+    for worker in workers:
+        os.kill(worker, signal.SIGKILL)
+    assert service.place(request(PAYMENTS)).error_code is Errors.NONE
+    assert service.jvm() == jvm
 
 
 def test_a_request_is_answered_although_its_jvm_is_killed(service: RunningService):

@@ -38,7 +38,8 @@ def test_the_death_of_a_worker_does_not_change_the_placement(java: None, tmp_pat
             text=True,
         )
         try:
-            eventually(lambda: any(tmp_path.rglob("attempt_*")), "tasks write", 60)
+            started = "worker-0/app-*/*/stderr"  # of an executor
+            eventually(lambda: any(tmp_path.glob(started)), "the worker has an executor", 60)
             assert job.poll() is None
             spark.kill_worker(0)
             stdout, stderr = job.communicate(timeout=120)

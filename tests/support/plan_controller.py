@@ -6,15 +6,21 @@ The topic is ``t``; every plan moves partitions of it from two brokers to two ot
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
+from regent.admin.cluster_connection import cluster_admin
 from regent.core.errors import Errors
 from regent.core.model import LeaderAndIsr, ReplicaAssignment
 from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
+    ElectedPartition,
+    ElectionType,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     OngoingReassignment,
@@ -36,12 +42,13 @@ class MovingController:
         self.refuses: dict[int, tuple[Errors, str]] = {}
         self.lasts: set[int] = set()
         self.submitted: list[list[int]] = []
+        self.cancelled: list[int] = []
+        self.elected: list[int] = []
         self.others: list[OngoingReassignment] = []
         self.before_answer: Callable[[int], Errors] = lambda _: Errors.NONE
         cluster.answers[AlterPartitionReassignmentsRequest] = self._begin
-        cluster.answers[ListPartitionReassignmentsRequest] = lambda _: (
-            ListPartitionReassignmentsResponse(Errors.NONE, tuple(self.others))
-        )
+        cluster.answers[ListPartitionReassignmentsRequest] = self._list
+        cluster.answers[ElectLeadersRequest] = self._elect
 
     def assign(self, changed: Mapping[int, ReplicaAssignment]) -> None:
         """Write partitions of the topic; all their replicas are in sync."""
@@ -59,8 +66,37 @@ class MovingController:
         """Return the assignments of the partitions."""
         return [a.replicas for a in self.cluster.topic("t").partitions.values()]
 
+    def _list(self, _: Request) -> Response:
+        own = [
+            OngoingReassignment("t", n, a.replicas, a.adding_replicas, a.removing_replicas)
+            for n, a in self.cluster.topic("t").partitions.items()
+            if a.is_being_reassigned
+        ]
+        return ListPartitionReassignmentsResponse(Errors.NONE, (*self.others, *own))
+
+    def _elect(self, request: Request) -> Response:
+        assert isinstance(request, ElectLeadersRequest)
+        assert request.election_type is ElectionType.PREFERRED
+        numbers = [partition.partition for partition in request.partitions or ()]
+        self.elected += numbers
+        self.assign({n: self.cluster.topic("t").partitions[n] for n in numbers})
+        rows = (ElectedPartition("t", n, Errors.NONE) for n in numbers)
+        return ElectLeadersResponse(Errors.NONE, tuple(rows))
+
+    def _cancel(self, number: int) -> Errors:
+        current = self.cluster.topic("t").partitions[number]
+        if not current.is_being_reassigned:
+            return Errors.NO_REASSIGNMENT_IN_PROGRESS
+        self.assign({number: ReplicaAssignment(current.origin_replicas)})
+        return Errors.NONE
+
     def _begin(self, request: Request) -> Response | Errors:
         assert isinstance(request, AlterPartitionReassignmentsRequest)
+        if all(row.replicas is None for row in request.partitions):
+            numbers = [row.partition for row in request.partitions]
+            self.cancelled += numbers
+            cancelled = [ReassignedPartition("t", n, self._cancel(n)) for n in numbers]
+            return AlterPartitionReassignmentsResponse(Errors.NONE, tuple(cancelled))
         self.submitted.append([row.partition for row in request.partitions])
         problem = self.before_answer(len(self.submitted))
         if problem:
@@ -79,28 +115,19 @@ class MovingController:
         return AlterPartitionReassignmentsResponse(Errors.NONE, tuple(rows))
 
 
-def write_plan(directory: Path, *waves: list[int]) -> Path:
-    """Write a plan that moves these partitions, wave by wave."""
-    (directory / "waves").mkdir(parents=True)
-    for number, partitions in enumerate(waves, 1):
-        content = _document(partitions, TARGET)
-        (directory / "waves" / f"{number:04d}.json").write_text(content)
-    everything = [partition for wave in waves for partition in wave]
-    (directory / "rollback.json").write_text(_document(everything, BEFORE))
+def write_plan(directory: Path, *partitions: int) -> Path:
+    """Write a plan that moves these partitions."""
+    directory.mkdir(parents=True)
+    (directory / "plan.json").write_text(_document(partitions, TARGET))
+    (directory / "rollback.json").write_text(_document(partitions, BEFORE))
     return directory
 
 
-def _document(partitions: list[int], replicas: tuple[int, ...]) -> str:
+def _document(partitions: Sequence[int], replicas: tuple[int, ...]) -> str:
     rows = [{"topic": "t", "partition": n, "replicas": replicas} for n in partitions]
     return json.dumps({"version": 1, "partitions": rows})
 
 
 def opener(cluster: FakeCluster) -> Callable[[str], AbstractContextManager[ZkAdminStore]]:
     """Return a function that opens sessions with the fake ZooKeeper."""
-
-    @contextmanager
-    def open_cluster(address: str) -> Iterator[ZkAdminStore]:
-        with cluster.open(address, None) as zookeeper:
-            yield ZkAdminStore(zookeeper)
-
-    return open_cluster
+    return partial(cluster_admin, open_zookeeper=cluster.open)

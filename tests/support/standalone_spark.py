@@ -17,6 +17,7 @@ import pyspark
 
 from regent.config.java import find_java
 from regent.testing.waits import eventually
+from tests.support.own_disks import with_own_disk
 
 _SPARK_HOME = Path(pyspark.__file__).parent
 _START_S = 120.0
@@ -24,10 +25,15 @@ _MASTER = "master.Master"
 
 
 class StandaloneSpark:
-    """Master and workers as processes, from the files of the pip package."""
+    """Master and workers as processes, from the files of the pip package.
 
-    def __init__(self, directory: Path, workers: int = 2) -> None:
+    Each worker sees an empty disk of its own instead of the directory ``hidden`` (None: it sees
+    all). ``directory`` has the files of the master, and those of workers that see it.
+    """
+
+    def __init__(self, directory: Path, workers: int = 2, *, hidden: Path | None = None) -> None:
         self._directory = directory
+        self._hidden = hidden
         self._open = ExitStack()
         try:
             self._start(_MASTER, "--port", "0", "--webui-port", "0")
@@ -55,6 +61,11 @@ class StandaloneSpark:
         """The number of workers that the master can use."""
         return sum(worker["state"] == "ALIVE" for worker in self._state()["workers"])
 
+    @property
+    def busy_workers(self) -> int:
+        """The number of workers that run an executor."""
+        return sum(worker["coresused"] > 0 for worker in self._state()["workers"])
+
     def kill_worker(self, number: int) -> None:
         """``kill -9`` a worker; its executors end by themselves."""
         self._workers[number].kill()
@@ -73,11 +84,14 @@ class StandaloneSpark:
         return state
 
     def _start_worker(self, number: int) -> subprocess.Popen[bytes]:
-        folder = self._directory / f"worker-{number}"
+        folder = (self._hidden or self._directory) / f"worker-{number}"
         options = ["--cores", "1", "--memory", "1g", "--work-dir", str(folder)]
-        return self._start("worker.Worker", "--webui-port", "0", *options, self.master)
+        arguments = ["--webui-port", "0", *options, self.master]
+        return self._start("worker.Worker", *arguments, hidden=self._hidden)
 
-    def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def _start(
+        self, name: str, *arguments: str, hidden: Path | None = None
+    ) -> subprocess.Popen[bytes]:
         log = self._open.enter_context((self._directory / f"{name}.log").open("ab"))
         environment = {
             k: v for k, v in os.environ.items() if not k.startswith(("SPARK", "PYSPARK"))
@@ -90,13 +104,14 @@ class StandaloneSpark:
             "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
             "PYSPARK_PYTHON": sys.executable,
         }
+        command: list[str | Path] = [
+            _SPARK_HOME / "bin" / "spark-class",
+            f"org.apache.spark.deploy.{name}",
+            *("--host", "127.0.0.1"),
+            *arguments,
+        ]
         process = subprocess.Popen(
-            [
-                _SPARK_HOME / "bin" / "spark-class",
-                f"org.apache.spark.deploy.{name}",
-                *("--host", "127.0.0.1"),
-                *arguments,
-            ],
+            command if hidden is None else with_own_disk(hidden, command),
             stdout=log,
             stderr=log,
             env=environment,

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from regent.core.errors import Errors, RegentError
+from regent.core.errors import Errors, RegentError, SessionExpiredError
 from regent.core.model import ReplicaAssignment
 from regent.core.protocol.controller import (
     OngoingReassignment,
 )
-from regent.jobs.command import InputError, run_job
+from regent.jobs.command import run_job
+from regent.jobs.execution.plan_commands import execute_command, plan_status
 from regent.jobs.execution.plan_execution import (
+    ExecutionOptions,
     PlanIncompleteError,
-    execute_command,
     execute_plan,
-    inspect_plan,
 )
+from regent.jobs.execution.plan_flight import Limits
+from regent.zk.client.operations import ConnectionLossError
 from regent.zk.codecs.znodes import TopicZNode
 from tests.support.fake_cluster import ADDRESS, FakeCluster
 from tests.support.fake_zookeeper import Call
@@ -42,13 +45,27 @@ def controller(cluster: FakeCluster) -> MovingController:
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Path:
-    """Two waves: partitions 0 and 1, then 2."""
-    return write_plan(tmp_path / "plan", [0, 1], [2])
+    """Partitions 0, 1 and 2."""
+    return write_plan(tmp_path / "plan", 0, 1, 2)
 
 
-def execute(controller: MovingController, plan: Path, **options: Any) -> dict[str, Any]:
-    options = {"wave_timeout_s": 30.0, "open_cluster": opener(controller.cluster), **options}
-    return execute_plan(plan, ADDRESS, **options)
+ALL_AT_ONCE = Limits(per_broker=9, total=99)
+ONE_BY_ONE = Limits(per_broker=9, total=2)  # each partition moves two replicas
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regent.jobs.execution.plan_execution._MAX_PAUSE_S", 0.01)
+    monkeypatch.setattr("regent.jobs.execution.plan_execution._FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("regent.jobs.execution.plan_flight._RETRY_S", 0.0)
+
+
+def execute(
+    controller: MovingController, plan: Path, *, is_rollback: bool = False, **options: Any
+) -> dict[str, Any]:
+    how = ExecutionOptions(**{"stall_timeout_s": 30.0, "limits": ALL_AT_ONCE, **options})
+    cluster = opener(controller.cluster)
+    return execute_plan(plan, ADDRESS, how, is_rollback=is_rollback, open_cluster=cluster)
 
 
 def failing(controller: MovingController, plan: Path, **options: Any) -> PlanIncompleteError:
@@ -61,34 +78,94 @@ def failing(controller: MovingController, plan: Path, **options: Any) -> PlanInc
 # --- without problems -----------------------------------------------------------------------------
 
 
-def test_waves_are_submitted_one_after_the_other(
+def test_moves_begin_in_the_sequence_of_the_plan(
     controller: MovingController, plan: Path, capsys: pytest.CaptureFixture[str]
 ):
     summary = execute(controller, plan)
 
-    assert controller.submitted == [[0, 1], [2]]
+    assert controller.submitted == [[0, 1, 2]]
     assert controller.replicas() == [TARGET] * 3
     assert summary.pop("seconds") >= 0
     assert summary == {
         "job": "plan execute",
         "plan": str(plan),
-        "waves": 2,
-        "waves_left": [],
         "partitions": 3,
         "reached_before": 0,
         "moved": 3,
+        "in_flight": 0,
         "left": 0,
+        "moves_left": 0,
         "changed_meanwhile": [],
         "refused": [],
+        "leaders_elected": 0,
     }
-    assert capsys.readouterr().err.splitlines() == [
-        "3 partitions to move, wave 1 of 2 is the first",
-        "wave 1 of 2 is done: 2 partitions in 0 s",
-        "wave 2 of 2 is done: 1 partition in 0 s",
-    ]
+    assert capsys.readouterr().err.splitlines() == ["3 partitions to move"]
 
 
-def test_a_dry_run_prints_the_remaining_waves_and_begins_nothing(
+@pytest.mark.parametrize("limits", [ONE_BY_ONE, Limits(per_broker=2, total=99)])
+def test_a_move_begins_when_there_is_room_and_not_before(
+    controller: MovingController, plan: Path, limits: Limits
+):
+    execute(controller, plan, limits=limits)
+    assert controller.submitted == [[0], [1], [2]]
+
+
+def test_the_others_go_on_while_one_move_is_slow(controller: MovingController, plan: Path):
+    controller.lasts = {0}
+
+    def end(count: int) -> Errors:
+        if count == 2:
+            assert controller.submitted == [[0, 1], [2]]
+            controller.assign({0: ReplicaAssignment(TARGET)})
+        return Errors.NONE
+
+    controller.before_answer = end
+    execute(controller, plan, limits=Limits(per_broker=4, total=99))
+    assert controller.replicas() == [TARGET] * 3
+
+
+def test_moves_of_others_take_room_too(controller: MovingController, plan: Path):
+    controller.others = [OngoingReassignment("other", 7, (2, 9, 8), (2,), (8,))]
+    execute(controller, plan, additional=True, limits=Limits(per_broker=3, total=99))
+    assert controller.submitted == [[0], [1], [2]]
+
+
+def test_preferred_leaders_are_elected_at_the_end(controller: MovingController, tmp_path: Path):
+    plan = write_plan(tmp_path / "plan", 0, 1, 2)
+    controller.assign(dict.fromkeys(range(3), ReplicaAssignment(TARGET)))
+    for partition, isr in ((0, (3, 2)), (1, (3,)), (2, (2, 3))):
+        controller.out_of_sync(partition, *isr)
+    assert execute(controller, plan)["leaders_elected"] == 1
+    assert controller.elected == [0]
+
+
+# --- pause, status --------------------------------------------------------------------------------
+
+
+def test_a_paused_execution_begins_nothing_until_it_is_resumed(
+    controller: MovingController, plan: Path
+):
+    def pause(_: int) -> Errors:
+        if not calls:
+            (plan / "paused").touch()
+        return Errors.NONE
+
+    calls = 0
+
+    def resume_later(call: Call) -> None:
+        nonlocal calls
+        calls += (plan / "paused").exists()
+        if calls == 30 and (plan / "paused").exists():
+            assert controller.submitted == [[0]]
+            (plan / "paused").unlink()
+
+    controller.cluster.hook = resume_later
+    controller.before_answer = pause
+    execute(controller, plan, limits=ONE_BY_ONE, stall_timeout_s=0.05)
+    assert controller.submitted == [[0], [1], [2]]
+
+
+def test_the_status_of_a_plan_has_the_states_and_begins_nothing(
     controller: MovingController, plan: Path
 ):
     controller.assign(
@@ -98,12 +175,98 @@ def test_a_dry_run_prints_the_remaining_waves_and_begins_nothing(
             2: ReplicaAssignment(BEFORE).reassign_to(TARGET),
         }
     )
-    found = inspect_plan(plan, ADDRESS, open_cluster=opener(controller.cluster))
+    (plan / "paused").touch()
+    note = {"at": time.time(), "per_second": 0.5}
+    (plan / "progress.json").write_text(json.dumps(note))
+    found = plan_status(plan, ADDRESS, open_cluster=opener(controller.cluster))
 
-    assert (found["waves_left"], found["dry_run"]) == ([2], True)
-    assert (found["reached_before"], found["left"], found["moving"]) == (1, 1, 1)
+    assert found["states"] == {"reached": 1, "changed meanwhile": 1, "moving": 1}
+    assert (found["reached_before"], found["left"], found["in_flight"]) == (1, 1, 1)
+    assert (found["moves_left"], found["seconds_left"]) == (2, 4)
+    assert (found["is_paused"], found["is_rollback"]) == (True, False)
     assert found["changed_meanwhile"] == [{"topic": "t", "partition": 1, "replicas": (1, 0)}]
     assert controller.cluster.received == []
+
+
+# --- rolling back ---------------------------------------------------------------------------------
+
+
+def test_a_rollback_cancels_what_is_in_flight_and_moves_the_rest_back(
+    controller: MovingController, plan: Path
+):
+    controller.assign(
+        {
+            0: ReplicaAssignment(TARGET),
+            1: ReplicaAssignment(BEFORE).reassign_to(TARGET),
+        }
+    )
+    summary = execute(controller, plan, is_rollback=True)
+
+    assert controller.cancelled == [1]
+    assert controller.submitted == [[0]]
+    assert controller.replicas() == [BEFORE] * 3
+    assert (summary["job"], summary["reached_before"], summary["moved"]) == ("plan rollback", 1, 2)
+
+
+def test_a_move_that_an_ended_execution_still_begins_is_rolled_back(
+    controller: MovingController, plan: Path
+):
+    controller.assign({0: ReplicaAssignment(TARGET)})
+
+    def late(count: int) -> Errors:
+        if count == 1:
+            controller.assign({2: ReplicaAssignment(BEFORE).reassign_to(TARGET)})
+        return Errors.NONE
+
+    controller.before_answer = late
+    execute(controller, plan, is_rollback=True)
+    assert controller.replicas() == [BEFORE] * 3
+    assert controller.cancelled == [2]
+
+
+@pytest.mark.parametrize("is_rollback", [False, True])
+def test_an_execution_ends_when_a_command_of_the_other_direction_begins(
+    controller: MovingController, plan: Path, *, is_rollback: bool
+):
+    if is_rollback:
+        controller.assign(dict.fromkeys(range(3), ReplicaAssignment(TARGET)))
+
+    def turn(_: int) -> Errors:
+        if is_rollback:
+            (plan / "rolling-back").unlink()
+        else:
+            (plan / "rolling-back").touch()
+        return Errors.NONE
+
+    controller.before_answer = turn
+    error = failing(controller, plan, is_rollback=is_rollback, limits=ONE_BY_ONE)
+    assert "another command: the plan is being " in str(error)
+    assert len(controller.submitted) == 1
+
+
+def test_a_process_that_was_stopped_reads_again_before_it_submits(
+    controller: MovingController, plan: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its view is older than it may be: others have changed the partition meanwhile."""
+    stopped = [True]
+    monkeypatch.setattr("regent.jobs.execution.plan_flight._FRESH_S", -1.0)
+
+    def wake_up(call: Call) -> None:
+        if "/brokers/ids" in str(call) and stopped and plan_is_read():
+            stopped.clear()
+            monkeypatch.setattr("regent.jobs.execution.plan_flight._FRESH_S", 5.0)
+            controller.assign({0: ReplicaAssignment((1, 3))})
+
+    reads = 0
+
+    def plan_is_read() -> bool:
+        nonlocal reads
+        reads += 1
+        return reads > 8
+
+    controller.cluster.hook = wake_up
+    assert "t-0 (now on 1,3)" in str(failing(controller, plan))
+    assert controller.submitted == [[1, 2]]
 
 
 # --- resuming -------------------------------------------------------------------------------------
@@ -128,7 +291,6 @@ def test_ongoing_moves_of_the_plan_are_awaited_and_not_submitted_again(
     controller: MovingController, plan: Path
 ):
     controller.assign({0: ReplicaAssignment(BEFORE).reassign_to(TARGET)})
-    controller.others = [OngoingReassignment("t", 0, (2, 3, 0, 1), (2, 3), (0, 1))]
 
     def end(_: int) -> Errors:
         controller.assign({0: ReplicaAssignment(TARGET)})
@@ -136,7 +298,7 @@ def test_ongoing_moves_of_the_plan_are_awaited_and_not_submitted_again(
 
     controller.before_answer = end
     execute(controller, plan)
-    assert controller.submitted == [[1], [2]]
+    assert controller.submitted == [[1, 2]]
 
 
 # --- moves of others ------------------------------------------------------------------------------
@@ -155,7 +317,7 @@ def test_partitions_changed_by_others_are_named_and_not_moved(
     assert controller.replicas() == [(1, 3), TARGET, TARGET]
 
 
-def test_a_partition_moved_elsewhere_during_its_wave_is_not_moved_back(
+def test_a_partition_moved_elsewhere_while_in_flight_is_not_moved_back(
     controller: MovingController, plan: Path
 ):
     controller.lasts = {0}
@@ -168,10 +330,10 @@ def test_a_partition_moved_elsewhere_during_its_wave_is_not_moved_back(
 
     controller.cluster.hook = change
     assert "t-0 (now on 1,3)" in str(failing(controller, plan))
-    assert controller.submitted == [[0, 1], [2]]
+    assert controller.submitted == [[0, 1, 2]]
 
 
-def test_no_wave_begins_while_others_move_partitions(controller: MovingController, plan: Path):
+def test_nothing_begins_while_others_move_partitions(controller: MovingController, plan: Path):
     controller.others = [
         OngoingReassignment("other", 7, (1, 2), (2,), (1,)),
         OngoingReassignment("t", 0, (1, 3, 0), (3,), (0,)),  # of the plan, but to another target
@@ -181,20 +343,20 @@ def test_no_wave_begins_while_others_move_partitions(controller: MovingControlle
     assert controller.submitted == []
 
     execute(controller, plan, additional=True)
-    assert controller.submitted == [[0, 1], [2]]
+    assert controller.submitted == [[0, 1, 2]]
 
 
-def test_moves_of_others_between_two_waves_are_awaited(controller: MovingController, plan: Path):
+def test_no_more_moves_begin_while_others_move_partitions(controller: MovingController, plan: Path):
     def begin(_: int) -> Errors:
         controller.others = [OngoingReassignment("other", 7, (1, 2), (2,), (1,))]
         return Errors.NONE
 
     controller.before_answer = begin
-    error = failing(controller, plan, wave_timeout_s=0.2)
+    error = failing(controller, plan, stall_timeout_s=0.1, limits=ONE_BY_ONE)
 
-    assert str(error).startswith("wave 2 of 2 is not over after 0.2 s: others move other-7;")
-    assert controller.submitted == [[0, 1]]
-    assert (error.summary["waves_left"], error.summary["left"]) == ([2], 1)
+    assert str(error).startswith("no move has begun or ended for 0.1 s: others move other-7;")
+    assert controller.submitted == [[0]]
+    assert (error.summary["moved"], error.summary["left"]) == (1, 2)
 
 
 # --- refused moves --------------------------------------------------------------------------------
@@ -204,7 +366,7 @@ def test_missing_partitions_are_named_and_the_others_are_moved(
     controller: MovingController, tmp_path: Path
 ):
     controller.refuses[1] = (Errors.UNKNOWN_TOPIC_OR_PARTITION, "t-1 is being deleted")
-    error = failing(controller, write_plan(tmp_path / "plan", [0, 1], [2, 9]))
+    error = failing(controller, write_plan(tmp_path / "plan", 0, 1, 2, 9))
 
     assert str(error) == "not moved: t-1 (is being deleted), t-9 (it does not exist)"
     assert controller.replicas() == [TARGET, BEFORE, TARGET]
@@ -213,12 +375,11 @@ def test_missing_partitions_are_named_and_the_others_are_moved(
 def test_an_unreadable_topic_does_not_stop_other_moves(
     controller: MovingController, cluster: FakeCluster, tmp_path: Path
 ):
-    plan = write_plan(tmp_path / "plan", [0])
-    text = (plan / "waves" / "0001.json").read_text()
-    (plan / "waves" / "0002.json").write_text(text.replace('"t"', '"u"'))
-    rows = json.loads((plan / "rollback.json").read_text())["partitions"]
-    rows.append({**rows[0], "topic": "u"})
-    (plan / "rollback.json").write_text(json.dumps({"partitions": rows}))
+    plan = write_plan(tmp_path / "plan", 0)
+    for path in (plan / "plan.json", plan / "rollback.json"):
+        document = json.loads(path.read_text())
+        document["partitions"].append({**document["partitions"][0], "topic": "u"})
+        path.write_text(json.dumps(document))
     cluster.zookeeper.put(TopicZNode.path("u"), b"garbage")
 
     assert "not moved: u-0 (topic u: /brokers/topics/<topic>: not JSON" in str(
@@ -237,28 +398,31 @@ def test_temporarily_refused_moves_are_submitted_again(controller: MovingControl
 
     controller.before_answer = relent
     execute(controller, plan)
-    assert controller.submitted == [[0, 1], [0], [0], [2]]
+    assert controller.submitted == [[0, 1, 2], [0], [0]]
 
 
 # --- dead brokers and controllers -----------------------------------------------------------------
 
 
-def test_a_wave_that_waits_for_a_dead_broker_is_given_up_by_name_and_resumed(
+def test_moves_to_a_dead_broker_wait_by_name_and_do_not_block_others(
     controller: MovingController, cluster: FakeCluster, plan: Path
 ):
     cluster.remove_broker(3)
-    error = failing(controller, plan, wave_timeout_s=0.2)
+    document = json.loads((plan / "plan.json").read_text())
+    document["partitions"][2]["replicas"] = [2, 1]
+    (plan / "plan.json").write_text(json.dumps(document))
+    error = failing(controller, plan, stall_timeout_s=0.1, limits=ONE_BY_ONE)
 
     assert str(error) == (
-        "wave 1 of 2 is not over after 0.2 s: waiting for broker 3, which is not registered"
+        "no move has begun or ended for 0.1 s: waiting for broker 3, which is not registered"
         " (t-0, t-1); run the same command again to continue"
     )
-    assert controller.submitted == []
+    assert controller.submitted == [[2]]
     cluster.add_broker(3)
-    assert execute(controller, plan)["moved"] == 3
+    assert execute(controller, plan)["moved"] == 2
 
 
-def test_a_broker_that_dies_in_a_wave_is_waited_for(
+def test_a_broker_that_dies_during_its_moves_is_waited_for(
     controller: MovingController, cluster: FakeCluster, plan: Path
 ):
     controller.lasts = {0}
@@ -268,9 +432,9 @@ def test_a_broker_that_dies_in_a_wave_is_waited_for(
         return Errors.NONE
 
     controller.before_answer = kill
-    error = failing(controller, plan, wave_timeout_s=0.2)
+    error = failing(controller, plan, stall_timeout_s=0.1)
     assert "waiting for broker 3, which is not registered (t-0);" in str(error)
-    assert error.summary["waves_left"] == [1, 2]
+    assert (error.summary["moved"], error.summary["in_flight"]) == (2, 1)
 
 
 def test_new_replicas_are_awaited_until_they_are_in_sync(controller: MovingController, plan: Path):
@@ -280,7 +444,7 @@ def test_new_replicas_are_awaited_until_they_are_in_sync(controller: MovingContr
         return Errors.NONE
 
     controller.before_answer = lag
-    error = failing(controller, plan, wave_timeout_s=0.2)
+    error = failing(controller, plan, stall_timeout_s=0.1)
     assert "waiting for brokers 2, 3 to catch up (t-0);" in str(error)
 
 
@@ -296,7 +460,7 @@ def test_a_new_controller_continues(controller: MovingController, cluster: FakeC
     cluster.elect(0)
     controller.before_answer = resign
     execute(controller, plan)
-    assert controller.submitted == [[0, 1], [0, 1], [2]]
+    assert controller.submitted == [[0, 1, 2], [0, 1, 2]]
 
 
 def test_no_controller_is_an_error(
@@ -315,7 +479,7 @@ def test_a_temporary_outage_of_zookeeper_only_delays(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr("regent.jobs.execution.plan_execution._RECONNECT_PAUSE_S", 0.0)
-    failures = [InputError("no ZooKeeper answers"), InputError("no ZooKeeper answers")]
+    failures = [ConnectionLossError("lost"), SessionExpiredError("expired")]
 
     def fail(call: Call) -> None:
         if controller.submitted and failures:
@@ -323,7 +487,7 @@ def test_a_temporary_outage_of_zookeeper_only_delays(
 
     cluster.hook = fail
     assert execute(controller, plan)["moved"] == 3
-    assert controller.submitted == [[0, 1], [2]]
+    assert controller.submitted == [[0, 1, 2]]
 
 
 def test_a_permanent_outage_of_zookeeper_ends_the_execution(
@@ -336,12 +500,12 @@ def test_a_permanent_outage_of_zookeeper_ends_the_execution(
 
     def fail(call: Call) -> None:
         if controller.submitted:
-            raise InputError("no ZooKeeper answers")
+            raise ConnectionLossError("lost")
 
     cluster.hook = fail
-    error = failing(controller, plan, wave_timeout_s=0.1)
-    assert str(error) == "no ZooKeeper answers"
-    assert error.summary["waves_left"] == [1, 2]
+    error = failing(controller, plan, stall_timeout_s=0.1)
+    assert str(error).startswith("no move has begun or ended for 0.1 s: no ZooKeeper answers at")
+    assert error.summary["left"] == 3
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -360,11 +524,10 @@ def test_an_interrupted_execution_prints_how_to_resume_and_to_roll_back(
     with pytest.raises(KeyboardInterrupt):
         execute(controller, plan)
     assert capsys.readouterr().err.splitlines() == [
-        "3 partitions to move, wave 1 of 2 is the first",
-        "interrupted; what has begun goes on. To resume: regent jobs plan execute"
-        f" {plan} --zookeeper {ADDRESS}",
-        f"To roll back: regent reassign --zookeeper {ADDRESS} --execute --additional"
-        f" --reassignment-json-file {plan}/rollback.json",
+        "3 partitions to move",
+        "interrupted; what has begun goes on.",
+        f"To resume: regent jobs plan execute {plan} --zookeeper {ADDRESS}",
+        f"To move everything back: regent jobs plan rollback {plan} --zookeeper {ADDRESS}",
     ]
 
 
@@ -377,7 +540,7 @@ def run(*arguments: object) -> int:
     [
         (["nowhere", "--zookeeper", ADDRESS], "nowhere is not a plan"),
         (["nowhere", "--data-dir", "no-cluster"], "no cluster in no-cluster"),
-        (["nowhere", "--wave-timeout", "0"], "--wave-timeout"),
+        (["nowhere", "--stall-timeout", "0"], "--stall-timeout"),
         ([], "Missing argument"),
     ],
 )

@@ -1,15 +1,21 @@
-"""Under random failures the execution of a plan keeps to its waves and completes."""
+"""Under random failures executions and rollbacks of a plan keep their limits and complete."""
 
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from regent.core.errors import Errors
 from regent.core.model import ReplicaAssignment
-from regent.jobs.execution.plan_execution import execute_plan
+from regent.jobs.execution.plan_execution import (
+    ExecutionOptions,
+    PlanIncompleteError,
+    execute_plan,
+)
+from regent.jobs.execution.plan_flight import Limits
 from tests.support.fake_cluster import ADDRESS, FakeCluster
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.plan_controller import (
@@ -20,20 +26,27 @@ from tests.support.plan_controller import (
     write_plan,
 )
 
-SEEDS = 12
-WAVES = [[0, 1, 2], [3], [4, 5, 6, 7]]
-PARTITIONS = [partition for wave in WAVES for partition in wave]
+SEEDS = 20
+PARTITIONS = list(range(8))
+LIMITS = Limits(per_broker=6, total=6)  # a partition moves two replicas: three at a time
+ELSEWHERE = (1, 3)
 
 
 class Misfortune:
-    """Brokers die and return, moves are slow, answers fail, and the execution is interrupted."""
+    """Brokers die and return, moves are slow, answers fail, others move partitions.
 
-    def __init__(self, cluster: FakeCluster, chance: random.Random) -> None:
+    The execution is paused, resumed and interrupted.
+    """
+
+    def __init__(self, cluster: FakeCluster, chance: random.Random, plan: Path) -> None:
         self.controller = MovingController(cluster)
         self.controller.assign(dict.fromkeys(PARTITIONS, ReplicaAssignment(BEFORE)))
         self.controller.before_answer = self._answer
-        self.out_of_turn: list[set[int]] = []
-        """Moves that began, or were requested, before the end of an earlier wave."""
+        self.violations: list[str] = []
+        self.taken: set[int] = set()
+        """Partitions that others have moved."""
+        self.is_over = False
+        self._plan = plan
         self._cluster = cluster
         self._chance = chance
         self._dead: int | None = None
@@ -45,16 +58,17 @@ class Misfortune:
     def _answer(self, _: int) -> Errors:
         """Check whether this request is allowed now, and choose its answer."""
         asked = set(self.controller.submitted[-1])
-        replicas = dict(zip(PARTITIONS, self.controller.replicas(), strict=True))
-        left = [wave for wave in WAVES if any(replicas[p] != TARGET for p in wave)]
-        begun = asked | {p for p in PARTITIONS if replicas[p] not in (BEFORE, TARGET)}
-        if not begun <= set(left[0]):
-            self.out_of_turn.append(begun)
+        partitions = self._cluster.topic("t").partitions
+        moving = {p for p, a in partitions.items() if a.is_being_reassigned}
+        if len(moving | asked) > 3:
+            self.violations.append(f"{asked} begin beside {moving}")
+        if asked & self.taken:
+            self.violations.append(f"{asked & self.taken} belong to others")
         if self._happens(0.2):
             return self._chance.choice([Errors.NOT_CONTROLLER, Errors.UNKNOWN_SERVER_ERROR])
         self.controller.lasts = {p for p in asked if self._happens(0.5)}
         dead = (Errors.INVALID_REPLICA_ASSIGNMENT, "brokers are not alive")
-        is_refused = self._dead in TARGET
+        is_refused = self._dead is not None
         self.controller.refuses = {p: dead for p in asked if is_refused or self._happens(0.1)}
         return Errors.NONE
 
@@ -63,16 +77,23 @@ class Misfortune:
             return
         if self._happens(0.1):
             self._kill_or_revive()
-        partitions = self._cluster.topic("t").partitions
-        for partition, assignment in partitions.items():
+        for partition, assignment in self._cluster.topic("t").partitions.items():
             if assignment.is_being_reassigned and self._dead is None and self._happens(0.2):
                 self.controller.assign({partition: ReplicaAssignment(assignment.target_replicas)})
-        if self._happens(0.02):
+        if (self._plan / "paused").exists():
+            if self._happens(0.3):
+                (self._plan / "paused").unlink()
+        elif self._happens(0.02):
+            (self._plan / "paused").touch()
+        if not self.is_over and self._happens(0.004):
+            self.taken.add(partition := self._chance.choice(PARTITIONS))
+            self.controller.assign({partition: ReplicaAssignment(ELSEWHERE)})
+        if not self.is_over and self._happens(0.03):
             raise KeyboardInterrupt
 
     def _kill_or_revive(self) -> None:
         if self._dead is None:
-            self._dead = self._chance.choice([2, 3])
+            self._dead = self._chance.choice([1, 2, 3])  # 0 is the controller
             self._cluster.remove_broker(self._dead)
         else:
             self._cluster.add_broker(self._dead)
@@ -80,21 +101,30 @@ class Misfortune:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_the_execution_keeps_to_its_waves_and_completes(
+def test_executions_and_rollbacks_keep_their_limits_and_end_where_the_last_command_says(
     cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ):
-    monkeypatch.setattr("regent.jobs.execution.plan_execution._MAX_PAUSE_S", 0.001)
-    monkeypatch.setattr("regent.admin.pauses._FIRST_S", 0.001)
-    misfortune = Misfortune(cluster, random.Random(seed))
-    plan = write_plan(tmp_path / "plan", *WAVES)
+    for name in ("_MAX_PAUSE_S", "_FIRST_PAUSE_S"):
+        monkeypatch.setattr(f"regent.jobs.execution.plan_execution.{name}", 0.0)
+    monkeypatch.setattr("regent.jobs.execution.plan_flight._RETRY_S", 0.0)
+    chance = random.Random(seed)
+    plan = write_plan(tmp_path / "plan", *PARTITIONS)
+    misfortune = Misfortune(cluster, chance, plan)
+    options = ExecutionOptions(LIMITS, stall_timeout_s=20.0)
 
-    while True:
-        try:
-            summary = execute_plan(plan, ADDRESS, open_cluster=opener(cluster))
-            break
-        except KeyboardInterrupt:
-            continue
-    assert misfortune.out_of_turn == []
-    assert misfortune.controller.replicas() == [TARGET] * len(PARTITIONS)
-    assert summary["reached_before"] + summary["moved"] == len(PARTITIONS)
-    assert summary["left"] == 0
+    def run(*, is_rollback: bool) -> None:
+        with suppress(KeyboardInterrupt, PlanIncompleteError):
+            execute_plan(
+                plan, ADDRESS, options, is_rollback=is_rollback, open_cluster=opener(cluster)
+            )
+
+    for _ in range(6):
+        run(is_rollback=chance.random() < 0.3)
+    misfortune.is_over = True
+    last = chance.random() < 0.5
+    run(is_rollback=last)
+    run(is_rollback=last)  # moves in the other direction may have been in flight
+    end = BEFORE if last else TARGET
+    wanted = [ELSEWHERE if p in misfortune.taken else end for p in PARTITIONS]
+    assert misfortune.violations == []
+    assert misfortune.controller.replicas() == wanted

@@ -23,7 +23,7 @@ BACK = ReplicaAssignment((2, 1)).reassign_to((0, 1))
         (ReplicaAssignment((1, 2)), MoveState.CHANGED),
         (ReplicaAssignment((0, 1, 2)), MoveState.CHANGED),
         (ELSEWHERE, MoveState.CHANGED),
-        (BACK, MoveState.CHANGED),
+        (BACK, MoveState.MOVING_BACK),
     ],
 )
 def test_the_state_of_a_move_follows_from_the_assignment(

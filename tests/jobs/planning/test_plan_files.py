@@ -7,9 +7,9 @@ from regent.jobs.planning.model import Change
 from regent.jobs.planning.plan_files import write_plan
 
 CHANGES = [
-    Change("a", 0, (1, 2), (1, 3), 1),
-    Change("a", 7, (2, 1), (3, 1), 2),
-    Change("b.c", 0, (1,), (1, 2, 3), 1),
+    Change("a", 0, (1, 2), (1, 3)),
+    Change("a", 7, (2, 1), (3, 1)),
+    Change("b.c", 0, (1,), (1, 2, 3), bytes=5),
 ]
 
 
@@ -20,12 +20,11 @@ def rows_of(path: Path) -> list[tuple[str, int, list[int]]]:
     return [(row["topic"], row["partition"], row["replicas"]) for row in document["partitions"]]
 
 
-def test_plan_and_rollback_and_waves(tmp_path: Path):
+def test_plan_and_rollback(tmp_path: Path):
     target = tmp_path
-    write_plan(target, CHANGES, [1, 0, 1], {"moves": 4})
-    files = [str(path.relative_to(target)) for path in sorted(target.rglob("*.json"))]
-    expected = ["plan.json", "rollback.json", "summary.json", "waves/0001.json", "waves/0002.json"]
-    assert files == expected
+    write_plan(target, CHANGES, {"moves": 4})
+    files = sorted(path.name for path in target.iterdir())
+    assert files == ["plan.json", "rollback.json", "summary.json"]
     plan = [("a", 0, [1, 3]), ("a", 7, [3, 1]), ("b.c", 0, [1, 2, 3])]
     assert rows_of(target / "plan.json") == plan
     assert rows_of(target / "rollback.json") == [
@@ -33,6 +32,5 @@ def test_plan_and_rollback_and_waves(tmp_path: Path):
         ("a", 7, [2, 1]),
         ("b.c", 0, [1]),
     ]
-    assert rows_of(target / "waves" / "0001.json") == [plan[1]]
-    assert rows_of(target / "waves" / "0002.json") == [plan[0], plan[2]]
+    assert '"bytes":5' in (target / "plan.json").read_text().splitlines()[3]
     assert json.loads((target / "summary.json").read_text()) == {"moves": 4}

@@ -22,7 +22,7 @@ def plan_decommission(cluster: PlannedCluster, *leaving: int, seed: int = 0) -> 
     changes = list(layout.changes())
     check_changes(changes, cluster, takers=set(cluster.racks) - set(leaving))
     for change in changes:
-        assert set(change.removed) == set(change.before) & set(leaving)
+        assert set(change.before) - set(change.after) == set(change.before) & set(leaving)
         assert len(change.after) == len(change.before)
     held = [cluster.brokers.replicas[b] for b in cluster.index_of(*leaving)]
     assert sum(change.moves for change in changes) == sum(held)
@@ -66,15 +66,6 @@ def test_loads_differ_by_at_most_one_without_constraints(seed: int):
     after = loads_after(changes, cluster)
     left = [load for broker, load in after.items() if broker not in (0, 7)]
     assert max(left) - min(left) <= 1
-
-
-def test_leaderships_of_a_leaving_broker_go_to_those_with_the_fewest():
-    cluster = ring_cluster(brokers=12, partitions=1200, factor=3)
-    layout = cluster.layout()
-    leaders = decommission(layout, {4}, seed=1)
-    assert leaders[4] == 0
-    assert sum(leaders) == 1200
-    assert max(leaders) <= 112  # fair is 109.1; only brokers that hold the partition can lead it
 
 
 def test_racks_are_kept_and_if_possible_added():
@@ -145,26 +136,28 @@ def may_take(row: list[int], leaving: int, taker: int, cluster: PlannedCluster) 
 def test_a_broker_replaces_another_wherever_possible(seed: int):
     cluster = random_cluster(seed)
     old, *others = cluster.brokers.ids[: cluster.brokers.usable]
-    to = others[: 1 + seed % 2]
+    to = others[0]
     layout = cluster.layout()
-    [leaving], takers = cluster.index_of(old), cluster.index_of(*to)
+    [leaving], takers = cluster.index_of(old), cluster.index_of(to)
     holding = [[cluster.brokers.ids[b] for b in r] for r in cluster.rows.replicas]
-    if any(
-        old in row and not any(may_take(row, old, taker, cluster) for taker in to)
-        for row in holding
-    ):
+    if any(old in row and not may_take(row, old, to, cluster) for row in holding):
         with pytest.raises(InfeasibleError):
             replace(layout, [leaving], takers)
         return
     replace(layout, [leaving], takers)
     changes = list(layout.changes())
-    check_changes(changes, cluster, takers=to)
+    check_changes(changes, cluster, takers=[to])
     assert sum(c.moves for c in changes) == cluster.brokers.replicas[leaving]
     for change in changes:
-        places = [tuple(taker if b == old else b for b in change.before) for taker in to]
-        assert change.after in places
-        if len(to) == 1:
-            assert may_take(list(change.before), old, to[0], cluster)
+        assert change.after == tuple(to if b == old else b for b in change.before)
+        assert may_take(list(change.before), old, to, cluster)
+
+
+def test_a_slot_that_its_counterpart_cannot_take_goes_to_another_of_the_new_brokers():
+    cluster = cluster_of([[0, 1], [2, 0], [1, 3]], dict.fromkeys(range(5), 0))
+    layout = cluster.layout()
+    replace(layout, [0, 1], [2, 4])
+    assert layout.replicas == [[2, 4], [2, 4], [4, 3]]
 
 
 def test_an_impossible_plan_names_the_reason():

@@ -1,7 +1,5 @@
 """Plans that raise or lower the replication factor."""
 
-from collections import Counter
-
 import pytest
 
 from regent.jobs.planning.model import InfeasibleError
@@ -21,7 +19,7 @@ def test_each_partition_changes_by_the_difference_and_no_more(seed: int):
     cluster = random_cluster(seed)
     factor = 1 + seed % 4
     layout = cluster.layout()
-    leaders = change_factor(layout, factor, seed)
+    change_factor(layout, factor, seed)
     changes = list(layout.changes())
     check_changes(changes, cluster, takers=list(cluster.racks))
     lengths = [len(row) for row in cluster.rows.replicas]
@@ -36,7 +34,6 @@ def test_each_partition_changes_by_the_difference_and_no_more(seed: int):
             assert known_racks(change.after, cluster) == min(
                 every_rack, known_racks(change.before, cluster) + len(change.added)
             )
-    assert sum(leaders) == len(lengths)
 
 
 def test_new_replicas_go_to_brokers_with_few():
@@ -51,10 +48,9 @@ def test_replicas_on_dead_brokers_and_in_crowded_racks_are_removed_first():
     racks = {1: 0, 2: 0, 3: 1}
     cluster = cluster_of([[1, 2, 3], [3, 9, 2], [9, 1, 2]], racks)
     layout = cluster.layout()
-    leaders = change_factor(layout, 2, seed=0)
+    change_factor(layout, 2, seed=0)
     after = [c.after for c in layout.changes()]
-    assert after == [(1, 3), (3, 2), (2, 1)]
-    assert Counter(dict(zip(cluster.brokers.ids, leaders, strict=True))) == {1: 1, 2: 1, 3: 1, 9: 0}
+    assert after == [(1, 3), (3, 2), (1, 2)]
 
 
 def test_a_factor_above_the_number_of_brokers_is_impossible():

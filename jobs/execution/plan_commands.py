@@ -1,0 +1,212 @@
+"""``regent jobs plan execute``, ``rollback``, ``pause``, ``resume``, ``status``, ``unthrottle``."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+import orjson
+
+from regent.admin.cluster_connection import cluster_options, zookeeper_address
+from regent.config.command_line import program
+from regent.jobs.command import InputError, cluster_admin, print_summary
+from regent.jobs.execution.plan_directory import PAUSED, ROLLING_BACK, read_plan
+from regent.jobs.execution.plan_execution import (
+    DEFAULT_LIMITS,
+    PROGRESS,
+    STALL_TIMEOUT_S,
+    ExecutionOptions,
+    OpenCluster,
+    PlanIncompleteError,
+    execute_plan,
+    flight_summary,
+)
+from regent.jobs.execution.plan_flight import Flight, Limits
+from regent.jobs.execution.plan_progress import MoveState
+from regent.jobs.execution.plan_survey import survey
+from regent.jobs.execution.plan_throttle import THROTTLE, clear_throttle
+from regent.jobs.execution.time_left import in_words, seconds_left
+from regent.jobs.files import is_remote, local_path
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_RECENT_S: Final = 120.0
+
+
+def _directory(_context: object, _argument: object, location: str) -> Path:
+    if is_remote(location):
+        raise InputError(
+            f"{location}: copy the plan to this machine, which keeps its progress there"
+        )
+    return local_path(location)
+
+
+_plan_argument = click.argument("plan", metavar="DIR", callback=_directory)
+
+_OPTIONS: Final = (
+    _plan_argument,
+    cluster_options,
+    click.option(
+        "--max-moves-per-broker",
+        type=click.IntRange(min=1),
+        default=DEFAULT_LIMITS.per_broker,
+        show_default=True,
+        help="The most moves in flight in which one broker receives, sends or gives up a replica.",
+    ),
+    click.option(
+        "--max-moves",
+        type=click.IntRange(min=1),
+        default=DEFAULT_LIMITS.total,
+        show_default=True,
+        help="The most moves in flight.",
+    ),
+    click.option(
+        "--throttle",
+        type=click.IntRange(min=1),
+        metavar="BYTES",
+        help="How many bytes a second a broker may send, and receive, for the moves.",
+    ),
+    click.option(
+        "--stall-timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        default=STALL_TIMEOUT_S,
+        show_default=True,
+        metavar="SECONDS",
+        help="Give up when no move has begun or ended for so long.",
+    ),
+    click.option(
+        "--additional", is_flag=True, help="Begin even while other reassignments are in progress."
+    ),
+)
+
+
+def _execution_options(command: F) -> F:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.command("execute", help="Execute a plan, or resume its execution.")
+@_execution_options
+@click.option("--dry-run", is_flag=True, help="Show what is left, and begin nothing.")
+def execute_command(
+    plan: Path, zookeeper: str | None, data_dir: Path, *, dry_run: bool, **options: Any
+) -> None:
+    """Execute a plan, or show its progress."""
+    address = zookeeper_address(zookeeper, data_dir)
+    if dry_run:
+        print_summary({"job": "plan execute", **plan_status(plan, address), "dry_run": True})
+    else:
+        _run(plan, address, options, is_rollback=False)
+
+
+@click.command("rollback", help="Cancel the moves in flight, and move everything back.")
+@_execution_options
+def rollback_command(plan: Path, zookeeper: str | None, data_dir: Path, **options: Any) -> None:
+    """Roll a plan back."""
+    _run(plan, zookeeper_address(zookeeper, data_dir), options, is_rollback=True)
+
+
+@click.command("pause", help="Let a running execution begin no more moves; those in flight end.")
+@_plan_argument
+def pause_command(plan: Path) -> None:
+    """Pause the execution of a plan."""
+    found = read_plan(plan)
+    found.leave(PAUSED)
+    click.echo(f"paused; `{program()} jobs plan resume {plan}` continues", err=True)
+
+
+@click.command("resume", help="Let a paused execution go on.")
+@_plan_argument
+def resume_command(plan: Path) -> None:
+    """Let a paused execution go on."""
+    found = read_plan(plan)
+    was_paused = found.has(PAUSED)
+    found.remove(PAUSED)
+    which = "rollback" if found.has(ROLLING_BACK) else "execute"
+    said = "it goes on" if was_paused else "it was not paused"
+    click.echo(
+        f"{said}; if no `{which}` is running: `{program()} jobs plan {which} {plan}`", err=True
+    )
+
+
+@click.command("unthrottle", help="Remove a throttle that a killed execution has left.")
+@_plan_argument
+@cluster_options
+def unthrottle_command(plan: Path, zookeeper: str | None, data_dir: Path) -> None:
+    """Remove the throttle of a plan."""
+    address = zookeeper_address(zookeeper, data_dir)
+    found = read_plan(plan)
+    if not found.has(THROTTLE):
+        click.echo("there is no throttle of this plan", err=True)
+        return
+    with cluster_admin(address) as admin:
+        clear_throttle(admin.configs, found)
+    click.echo("the throttle is removed", err=True)
+
+
+@click.command("status", help="Show how far a plan has come.")
+@_plan_argument
+@cluster_options
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
+def status_command(plan: Path, zookeeper: str | None, data_dir: Path, output: str) -> None:
+    """Show how far a plan has come."""
+    status = plan_status(plan, zookeeper_address(zookeeper, data_dir))
+    if output == "json":
+        print_summary(status)
+        return
+    for name in ("partitions", *(state.value for state in MoveState)):
+        value = status["states"].get(name, 0) if name != "partitions" else status[name]
+        click.echo(f"{name:<18}{value:>12,}")
+    work = next(name for name in ("bytes_left", "moves_left") if name in status)
+    click.echo(f"{work.replace('_', ' '):<18}{status[work]:>12,}")
+    notes = [
+        ("rolling back" if status["left"] else "rolled back", status["is_rollback"]),
+        ("paused", status["is_paused"]),
+        ("throttled", status["is_throttled"]),
+    ]
+    notes.append((in_words(status["seconds_left"]), status["seconds_left"] is not None))
+    click.echo("".join(f"{note}\n" for note, holds in notes if holds), nl=False)
+
+
+def plan_status(
+    plan_dir: Path, address: str, *, open_cluster: OpenCluster = cluster_admin
+) -> dict[str, Any]:
+    """Return the progress of a plan, or of its rollback if that has begun; begin nothing.
+
+    Raises ``InputError`` and ``ClusterNotFoundError``.
+    """
+    plan = read_plan(plan_dir)
+    is_rollback = plan.has(ROLLING_BACK)
+    plan = plan.rollback if is_rollback else plan
+    with open_cluster(address) as admin:
+        standings = survey(admin, plan.moves)
+    flight = Flight(standings, DEFAULT_LIMITS, lambda: False, is_rollback=is_rollback)
+    note = orjson.loads(plan.read(PROGRESS) or b"{}")
+    is_recent = time.time() - note.get("at", 0.0) < _RECENT_S
+    return {
+        **flight_summary(plan, flight),
+        "states": dict(Counter(standing.state.value for standing in standings)),
+        "is_rollback": is_rollback,
+        "is_paused": plan.has(PAUSED),
+        "is_throttled": plan.has(THROTTLE),
+        "seconds_left": seconds_left(flight.work, note["per_second"]) if is_recent else None,
+    }
+
+
+def _run(plan: Path, address: str, options: dict[str, Any], *, is_rollback: bool) -> None:
+    how = ExecutionOptions(
+        Limits(options["max_moves_per_broker"], options["max_moves"]),
+        options["stall_timeout"],
+        options["additional"],
+        options["throttle"],
+    )
+    try:
+        print_summary(execute_plan(plan, address, how, is_rollback=is_rollback))
+    except PlanIncompleteError as error:
+        print_summary(error.summary)
+        raise

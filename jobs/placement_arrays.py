@@ -1,0 +1,257 @@
+"""Placement by numpy: the strategies of ``core.placement.replica_placer`` for many partitions.
+
+A *row* is a partition; rows are counted from 0 in the order of (topic, partition).
+``PlacementArrays`` has some numbers for each topic, and the rule of the strategy. With them a task
+of Spark places any range of rows. ``replica_placer`` is the reference: the tests compare.
+
+Brokers are *positions*, indexes into the ascending broker ids. A rule gets two numbers for each
+row: ``first``, which is its index plus the start, and ``shift``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow
+from numpy.typing import NDArray
+
+from regent.core.model import BrokerId
+from regent.core.placement.replica_placer import (
+    Strategy,
+    broker_order,
+    check,
+    copyset_rotas,
+    first_indexes,
+    racks_in_use,
+    runs,
+)
+from regent.core.protocol.placement import PlaceTopicsRequest
+
+Positions: TypeAlias = NDArray[np.int32]
+Numbers: TypeAlias = NDArray[np.int64]
+Rule: TypeAlias = Callable[[Numbers, Numbers, int], Positions]
+"""Returns the replicas for ``first``, ``shift`` and a replication factor: a row for each row."""
+
+
+class Placed(NamedTuple):
+    """Placed rows of (topic, partition, replicas), and how many replicas and leaders brokers get.
+
+    The counts are in the order of the broker ids.
+    """
+
+    rows: pyarrow.RecordBatch
+    replicas: Numbers
+    leaders: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementArrays:
+    """What is needed to place any range of rows.
+
+    The arrays from ``topics`` on have an entry for each topic. ``begins`` has the first row of each
+    topic, and at its end the number of all rows.
+    """
+
+    broker_ids: Positions
+    rule: Rule
+    topics: pyarrow.StringArray
+    begins: Numbers
+    first_partitions: Numbers
+    factors: Numbers
+    indexes: Numbers  # of the first partition
+    starts: Numbers
+    shifts: Numbers  # of index 0
+
+    @property
+    def rows(self) -> int:
+        """The number of partitions."""
+        return int(self.begins[-1])
+
+    @property
+    def widest(self) -> int:
+        """The largest replication factor."""
+        return int(self.factors.max(initial=1))
+
+    def place(self, low: int, high: int) -> Placed:
+        """Place the rows from ``low`` to before ``high``."""
+        chosen = slice(
+            np.searchsorted(self.begins, low, side="right") - 1, np.searchsorted(self.begins, high)
+        )
+        begins = self.begins[chosen]
+        sizes = np.diff(np.append(begins, high).clip(low))
+        offsets = np.arange(low, high) - np.repeat(begins, sizes)
+        indexes = offsets + np.repeat(self.indexes[chosen], sizes)
+        bounds, positions = self._replicas(
+            indexes + np.repeat(self.starts[chosen], sizes),
+            indexes // len(self.broker_ids) + np.repeat(self.shifts[chosen], sizes),
+            np.repeat(self.factors[chosen], sizes),
+        )
+        topics = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+        partitions = (offsets + np.repeat(self.first_partitions[chosen], sizes)).astype(np.int32)
+        rows = pyarrow.record_batch(
+            {
+                "topic": pyarrow.DictionaryArray.from_arrays(topics, self.topics[chosen]),
+                "partition": partitions,
+                "replicas": pyarrow.ListArray.from_arrays(bounds, self.broker_ids[positions]),
+            }
+        )
+        brokers = len(self.broker_ids)
+        leaders = np.bincount(positions[bounds[:-1]], minlength=brokers)
+        return Placed(rows, np.bincount(positions, minlength=brokers), leaders)
+
+    def _replicas(
+        self, first: Numbers, shift: Numbers, factors: Numbers
+    ) -> tuple[Positions, Positions]:
+        """Return where the replicas of each row begin, at last where they end, and the replicas."""
+        bounds = np.concatenate([[0], np.cumsum(factors)])
+        positions = np.empty(bounds[-1], np.int32)
+        for factor in map(int, np.unique(factors)):
+            rows = np.flatnonzero(factors == factor)
+            places = bounds[rows][:, np.newaxis] + np.arange(factor)
+            positions[places] = self.rule(first[rows], shift[rows], factor)
+        return bounds.astype(np.int32), positions
+
+
+def placement_arrays(request: PlaceTopicsRequest) -> PlacementArrays:
+    """Return the arrays of a request.
+
+    Raises:
+        PlacementError: the request cannot be satisfied.
+    """
+    check(request)
+    ids = np.array(sorted(broker.broker_id for broker in request.brokers), np.int32)
+    topics = [
+        # The shift grows at each multiple of n after the first index of the run, but not at 0.
+        (*spec, index, run.start, run.shift - (max(run.first_index, 1) - 1) // len(ids))
+        for run in runs(request)
+        for spec, index in first_indexes(request, run)
+    ]
+    names, *columns = zip(*topics, strict=True) if topics else [()] * 7
+    sizes, factors, first_partitions, indexes, starts, shifts = (
+        np.array(column, np.int64) for column in columns
+    )
+    begins = np.concatenate([[0], np.cumsum(sizes)])
+    texts = pyarrow.array(names, pyarrow.string())
+    rule = _rule(request, ids)
+    return PlacementArrays(
+        ids, rule, texts, begins, first_partitions, factors, indexes, starts, shifts
+    )
+
+
+# --- the rules ------------------------------------------------------------------------------------
+
+
+def _rule(request: PlaceTopicsRequest, ids: Positions) -> Rule:
+    if request.strategy == Strategy.COPYSET:
+        rotas = copyset_rotas(request)
+        return CopysetsRule(
+            {f: np.searchsorted(ids, rota).astype("i4") for f, rota in rotas.items()}
+        )
+    if request.strategy == Strategy.RING:
+        return RingRule(len(ids))
+    racks = racks_in_use(request)
+    if not racks:
+        return ShiftedRule(len(ids))
+    order = broker_order(request)
+    names = np.unique([racks[broker] for broker in order], return_inverse=True)[1]
+    widest = max((topic.replication_factor for topic in request.topics), default=1)
+    return RackAwareRule(
+        np.searchsorted(ids, order).astype("i4"), names, _next_racks(names.tolist(), widest)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RingRule:
+    """Neighbours."""
+
+    brokers: int
+
+    def __call__(self, first: Numbers, _: Numbers, factor: int) -> Positions:
+        """See ``Rule``."""
+        ring = np.arange(self.brokers + factor - 1, dtype=np.int32) % self.brokers
+        return np.lib.stride_tricks.sliding_window_view(ring, factor)[first % self.brokers]
+
+
+@dataclass(frozen=True, slots=True)
+class CopysetsRule:
+    """The entries of the list for a replication factor, in turn."""
+
+    rotas: Mapping[int, Positions]
+
+    def __call__(self, first: Numbers, _: Numbers, factor: int) -> Positions:
+        """See ``Rule``."""
+        rota = self.rotas[factor]
+        return rota[first % len(rota)]
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftedRule:
+    """Kafka's strategy without racks: the followers at a distance that grows."""
+
+    brokers: int
+
+    def __call__(self, first: Numbers, shift: Numbers, factor: int) -> Positions:
+        """See ``Rule``."""
+        n = self.brokers
+        replicas = np.empty((len(first), factor), np.int32)
+        replicas[:, 0] = leaders = first % n
+        for follower in range(factor - 1):
+            replicas[:, follower + 1] = (leaders + 1 + (shift + follower) % (n - 1)) % n
+        return replicas
+
+
+@dataclass(frozen=True, slots=True)
+class RackAwareRule:
+    """Kafka's strategy with racks, as a walk over the brokers in their rack-alternated sequence.
+
+    The walk begins ``1 + (shift * racks) mod (n - 1)`` after the first replica. While racks have no
+    replica it takes the first broker of each new rack; ``next_racks`` has these brokers for every
+    start. When every rack has a replica it takes the next brokers that have none.
+    """
+
+    order: Positions  # of the walk
+    rack_of: Numbers  # the number of the rack, in the sequence of the walk
+    next_racks: Positions
+
+    def __call__(self, first: Numbers, shift: Numbers, factor: int) -> Positions:
+        """See ``Rule``."""
+        n, racks = len(self.order), int(self.rack_of.max()) + 1
+        leaders = first % n
+        begins = (leaders + 1 + shift * racks % max(n - 1, 1)) % n
+        nearest = self.next_racks[begins]
+        replicas = np.empty((len(first), factor), np.int32)
+        replicas[:, 0] = leaders
+        is_after = np.zeros(len(first), bool)  # after the broker in the rack of the leader
+        for follower in range(1, min(factor, racks)):
+            candidates = nearest[:, follower - 1]
+            is_after |= self.rack_of[candidates] == self.rack_of[leaders]
+            replicas[:, follower] = np.where(is_after, nearest[:, follower], candidates)
+        if factor > racks:
+            _walk_on(replicas, racks, replicas[:, racks - 1] if racks > 1 else begins - 1, n)
+        return self.order[replicas]
+
+
+def _walk_on(replicas: Positions, done: int, last: Numbers | Positions, n: int) -> None:
+    """Complete the replicas after the first ``done``: the next brokers after ``last``."""
+    chosen = replicas[:, :done].copy()
+    factor = replicas.shape[1]
+    counts = np.full(len(replicas), done)
+    for distance in range(1, factor + 1):
+        candidates = (last + distance) % n
+        is_free = (chosen != candidates[:, np.newaxis]).all(axis=1) & (counts < factor)
+        rows = np.flatnonzero(is_free)
+        replicas[rows, counts[rows]] = candidates[rows]
+        counts[rows] += 1
+
+
+def _next_racks(rack_of: Sequence[int], width: int) -> Positions:
+    """Return for each start of the walk the first broker of each of the next ``width`` racks."""
+    nearest: list[list[BrokerId]] = [[] for _ in rack_of]
+    following: list[int] = []
+    for position in reversed([*range(len(rack_of)), *range(len(rack_of))]):
+        others = (other for other in following if rack_of[other] != rack_of[position])
+        nearest[position] = following = [position, *others][:width]
+    return np.array(nearest, np.int32)

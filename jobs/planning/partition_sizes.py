@@ -1,0 +1,118 @@
+"""The sizes of partitions: of the log directories of a running cluster, or from a file.
+
+They are a table in the memory of the driver: topic, partition, bytes.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import orjson
+import pyarrow
+import pyarrow.compute
+import pyarrow.json
+import pyarrow.parquet
+
+from regent.core.errors import BadDataError, RegentError
+from regent.core.model import EndPoint
+from regent.jobs.command import InputError
+from regent.transport.kafka.api import KafkaApiKey
+from regent.transport.kafka.message import decoded, encoded
+from regent.transport.kafka.messages.log_dirs import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
+from regent.transport.kafka.primitives import MalformedRequestError
+from regent.zk.stores.admin_store import ZkAdminStore
+
+_SCHEMA: Final = pyarrow.schema(
+    [("topic", pyarrow.string()), ("partition", pyarrow.int32()), ("bytes", pyarrow.int64())]
+)
+_TIMEOUT_S: Final = 30.0
+_VERSION: Final = 1  # the last one without tagged fields
+_CLIENT_ID: Final = b"regent-plan"
+
+
+def sizes_from_file(path: Path) -> pyarrow.Table:
+    """Read a JSON list or JSON lines of ``{"topic", "partition", "bytes"}``, or Parquet.
+
+    Raises ``InputError``.
+    """
+    try:
+        data = b"" if path.is_dir() else path.read_bytes()
+        if path.is_dir() or data.startswith(b"PAR1"):
+            table = pyarrow.parquet.read_table(path, columns=_SCHEMA.names)
+        elif data.lstrip().startswith(b"["):
+            table = pyarrow.Table.from_pylist(orjson.loads(data), _SCHEMA)
+        else:
+            options = pyarrow.json.ParseOptions(
+                explicit_schema=_SCHEMA, unexpected_field_behavior="ignore"
+            )
+            table = pyarrow.json.read_json(pyarrow.BufferReader(data), parse_options=options)
+        return _largest(table.select(_SCHEMA.names).cast(_SCHEMA), str(path))
+    except OSError as error:
+        raise InputError(f"--sizes: {path} cannot be read: {error.strerror or error}") from None
+    except (
+        pyarrow.ArrowException,
+        orjson.JSONDecodeError,
+        KeyError,
+        TypeError,
+        AttributeError,
+    ) as error:
+        reason = str(error).partition("\n")[0]
+        raise InputError(
+            f'--sizes: {path} is not a list of {{"topic", "partition", "bytes"}}: {reason}'
+        ) from None
+
+
+def sizes_in_cluster(admin: ZkAdminStore) -> pyarrow.Table:
+    """Ask every registered broker for the sizes of its logs.
+
+    A partition has the size of its largest replica. Raises ``RegentError`` for a broker that does
+    not answer.
+    """
+    rows: list[tuple[str, int, int]] = []
+    for broker_id, registration in admin.read_brokers().items():
+        if isinstance(registration, BadDataError):
+            raise registration
+        try:
+            rows += _logs(registration.info.endpoints[0])
+        except (OSError, MalformedRequestError, struct.error) as error:
+            raise RegentError(
+                f"--sizes: broker {broker_id} does not describe its log directories: {error}"
+            ) from None
+    columns = zip(*rows, strict=True) if rows else ((), (), ())
+    arrays = [pyarrow.array(c, f.type) for c, f in zip(columns, _SCHEMA, strict=True)]
+    return _largest(pyarrow.Table.from_arrays(arrays, schema=_SCHEMA), "the cluster")
+
+
+def _largest(table: pyarrow.Table, where: str) -> pyarrow.Table:
+    if any(table[name].null_count for name in _SCHEMA.names):
+        raise InputError(f"--sizes: {where} has an entry without topic, partition or bytes")
+    if len(table) and pyarrow.compute.min(table["bytes"]).as_py() < 0:
+        raise InputError(f"--sizes: {where} has a negative size")
+    largest = table.group_by(["topic", "partition"]).aggregate([("bytes", "max")])
+    return largest.rename_columns(["topic", "partition", "bytes"])
+
+
+def _logs(end_point: EndPoint) -> Iterator[tuple[str, int, int]]:
+    """Yield topic, partition and bytes of the logs of a broker, in DescribeLogDirs' version 1."""
+    head = struct.pack(">hhih", KafkaApiKey.DESCRIBE_LOG_DIRS, _VERSION, 1, len(_CLIENT_ID))
+    body = encoded(DescribeLogDirsRequest(topics=None), _VERSION, is_flexible=False)
+    request = head + _CLIENT_ID + body
+    address = (end_point.host, end_point.port)
+    with socket.create_connection(address, timeout=_TIMEOUT_S) as connection:
+        connection.sendall(struct.pack(">i", len(request)) + request)
+        with connection.makefile("rb") as stream:
+            (size,) = struct.unpack(">i", stream.read(4))
+            answer = memoryview(stream.read(size))[4:]  # after the correlation id
+    found = decoded(DescribeLogDirsResponse, answer, _VERSION, is_flexible=False)
+    for directory in found.results:
+        for topic in directory.topics:
+            for log in topic.partitions:
+                if not log.is_future_key:
+                    yield topic.name, log.partition_index, log.partition_size

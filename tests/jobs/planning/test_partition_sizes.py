@@ -1,0 +1,62 @@
+"""Sizes of partitions come from files of several forms."""
+
+import json
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from regent.jobs.command import InputError
+from regent.jobs.planning.partition_sizes import sizes_from_file
+
+ROWS = [
+    {"topic": "a", "partition": 0, "bytes": 2**40},
+    {"topic": "a", "partition": 1, "bytes": 0},
+    {"topic": "b", "partition": 0, "bytes": 5},
+]
+
+
+def test_a_list_and_lines_and_parquet_are_read(tmp_path: Path):
+    files = {
+        "list.json": json.dumps([{**row, "more": 1} for row in ROWS]),
+        "lines.json": "\n".join(json.dumps({**row, "more": 1}) for row in ROWS),
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "sizes.parquet")
+    for path in tmp_path.iterdir():
+        assert sizes_from_file(path).sort_by("bytes").to_pylist() == sorted(
+            ROWS, key=lambda row: int(str(row["bytes"]))
+        )
+
+
+def test_of_several_replicas_the_largest_counts(tmp_path: Path):
+    path = tmp_path / "sizes"
+    path.write_text(json.dumps([ROWS[2], {**ROWS[2], "bytes": 9}, {**ROWS[2], "bytes": 7}]))
+    assert sizes_from_file(path).to_pylist() == [{"topic": "b", "partition": 0, "bytes": 9}]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("[7]", "is not a list of"),
+        ("nonsense", "is not a list of"),
+        ('[{"topic": "a", "partition": 0}]', "has an entry without topic, partition or bytes"),
+        ('{"topic": "a", "partition": 0, "bytes": "x"}', "is not a list of"),
+        ('[{"topic": "a", "partition": 0, "bytes": -1}]', "has a negative size"),
+        ('[{"topic": 1, "partition": 0, "bytes": 1}]', "is not a list of"),
+    ],
+)
+def test_other_files_are_refused_in_one_line(tmp_path: Path, content: str, problem: str):
+    path = tmp_path / "sizes"
+    path.write_text(content)
+    with pytest.raises(InputError) as caught:
+        sizes_from_file(path)
+    assert problem in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(InputError, match="--sizes: /nowhere cannot be read: No such file"):
+        sizes_from_file(Path("/nowhere"))

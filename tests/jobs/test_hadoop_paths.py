@@ -1,0 +1,144 @@
+"""The jobs read and write on a real HDFS, and on an S3 server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from regent.config.command_line import COMMAND
+from regent.core.placement.replica_placer import place
+from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from regent.jobs import place as place_job
+from regent.jobs import plan as plan_job
+from regent.jobs import report_balance
+from regent.jobs.files import SUCCESS, JobFiles
+from tests.support.maven_jars import JarsUnavailableError
+from tests.support.mini_hadoop import MiniHadoop
+from tests.support.object_store import ObjectStore
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+TOPICS = (PlacementSpec("payments", 12, 3, 0), PlacementSpec("audit", 2, 1, 0))
+BROKERS = (0, 1, 2)
+INPUTS: dict[str, Any] = {
+    "topics.json": [topic._asdict() for topic in TOPICS],
+    "brokers.json": BROKERS,
+    "more.json": (*BROKERS, 3),
+}
+
+
+def expected() -> list[dict[str, Any]]:
+    """Return the placement, sorted."""
+    brokers = tuple(PlacementBroker(broker, None, 0) for broker in BROKERS)
+    request = PlaceTopicsRequest(TOPICS, brokers, "ring", "0", "batch", 0)
+    return [{"topic": t, "partition": p, "replicas": [*r]} for t, p, r in place(request)]
+
+
+@pytest.fixture(scope="module")
+def hdfs(hadoop: MiniHadoop, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of a directory with the inputs."""
+    directory = tmp_path_factory.mktemp("inputs")
+    address = f"{hadoop.address}/in %41{{b}}"
+    for name, content in INPUTS.items():
+        (directory / name).write_text(json.dumps(content))
+        JobFiles(lambda: spark).put(directory / name, f"{address}/{name}")
+    return address
+
+
+@pytest.fixture
+def files(spark: SparkSession) -> Iterator[JobFiles]:
+    files = JobFiles(lambda: spark)
+    yield files
+    files.close()
+
+
+@pytest.mark.parametrize("file_format", ["json", "jsonl", "parquet"])
+def test_a_placement_on_hdfs_is_read_by_a_plan_and_by_a_report(
+    hdfs: str, spark: SparkSession, file_format: str, files: JobFiles, capsys: Any
+):
+    placed, planned = f"{hdfs}/placed-{file_format}", f"{hdfs}/planned-{file_format}"
+    inputs = ["--topics", f"{hdfs}/topics.json", "--brokers", f"{hdfs}/brokers.json"]
+    assert place_job.main([*inputs, "--out", placed, "--format", file_format], spark) == 0
+    assert json.loads(capsys.readouterr().out)["out"] == placed
+    assert SUCCESS in [entry.name for entry in files.entries(placed)]
+
+    assignment = f"{placed}/placement.json" if file_format == "json" else placed
+    brokers = ["--brokers", f"{hdfs}/more.json"]
+    options = ["--assignment", assignment, *brokers, "--out", planned]
+    assert plan_job.main(["add-brokers", *options], spark) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["moves"] == summary["lower_bound"] == 9  # of 38 replicas on 4 brokers
+    rollback = json.loads(files.read(f"{planned}/rollback.json"))["partitions"]
+    assert len(rollback) == summary["partitions_changed"]
+    assert all(row in expected() for row in rollback)
+
+    assert report_balance.main(["--assignment", assignment, *brokers, "-o", "json"], spark) == 0
+    assert json.loads(capsys.readouterr().out)["per_broker"]["replicas"]["max"] == 13
+
+
+def test_what_is_on_hdfs_is_not_overwritten(
+    hdfs: str, spark: SparkSession, files: JobFiles, capsys: Any
+):
+    inputs = ["--topics", f"{hdfs}/topics.json", "--brokers", f"{hdfs}/brokers.json"]
+    before = files.entries(hdfs)
+    assert place_job.main([*inputs, "--out", hdfs], spark) == 2
+    assert f"{hdfs} exists already: choose a new directory for --out" in capsys.readouterr().err
+    assert files.entries(hdfs) == before
+
+
+def test_a_file_that_is_missing_on_hdfs_is_named(hdfs: str, spark: SparkSession, capsys: Any):
+    missing = ["--topics", f"{hdfs}/missing.json", "--brokers", f"{hdfs}/brokers.json"]
+    assert place_job.main([*missing, "--dry-run"], spark) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.endswith(f"{hdfs}/missing.json: no such file or directory")
+
+
+@pytest.fixture
+def store(java: None, tmp_path: Path) -> Iterator[ObjectStore]:
+    """An S3 server. Skips where there are no jars for it, but fails in CI."""
+    try:
+        store = ObjectStore(tmp_path)
+    except JarsUnavailableError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+    with store:
+        yield store
+
+
+def test_a_placement_on_s3_is_read_by_a_plan(store: ObjectStore):
+    for name, content in INPUTS.items():
+        store.put(name, json.dumps(content).encode())
+    at = store.address
+    inputs = ("--topics", f"{at}/topics.json", "--brokers", f"{at}/brokers.json")
+    placed = run(store, "place", *inputs, "--out", f"{at}/placed", "--format", "parquet")
+    assert placed["partitions"] == 14
+    assert store.get("placed/_SUCCESS") == b""
+
+    inputs = ("--assignment", f"{at}/placed", "--brokers", f"{at}/more.json")
+    planned = run(store, "plan", "add-brokers", *inputs, "--out", f"{at}/planned")
+    rollback = json.loads(store.get("planned/rollback.json"))["partitions"]
+    assert len(rollback) == planned["partitions_changed"]
+    assert all(row in expected() for row in rollback)
+
+
+def run(store: ObjectStore, *arguments: str) -> dict[str, Any]:
+    """Run a job in a process of its own, whose Spark has the jars for S3; return its summary."""
+    settings = [part for key, value in store.conf.items() for part in ("--conf", f"{key}={value}")]
+    ended = subprocess.run(
+        [*COMMAND, "jobs", *arguments, "--master", "local[2]", *settings],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    summary: dict[str, Any] = json.loads(ended.stdout)
+    return summary
