@@ -28,6 +28,7 @@ from regent.jobs.new_directory import new_directory
 from regent.jobs.reports.event_analysis import analyse_events
 from regent.jobs.reports.event_journals import Period, find_journals, read_events, write_events
 from regent.jobs.reports.event_tables import event_tables
+from regent.jobs.reports.event_verdict import event_verdict
 from regent.jobs.reports.output import print_report, report_options
 
 _SMALL_BYTES: Final = 50_000_000
@@ -100,12 +101,13 @@ def _command(spark: SparkSession | None, /, **options: Any) -> None:
         "out": options["out"],
         "html": options["html"],
     }
+    verdict = event_verdict(summary, options)
     if options["html"]:
         from regent.jobs.reports.event_page import write_page
 
-        write_page(summary, Path(options["html"]))
+        write_page(summary, Path(options["html"]), verdict)
     summary["seconds"] = round(time.monotonic() - started, 3)
-    print_report(options["output"], summary, event_tables(summary))
+    print_report(options["output"], summary, event_tables(summary), verdict)
 
 
 def _period(since_ms: int | None, until_ms: int | None) -> Period:

@@ -23,6 +23,7 @@ from regent.jobs.assignment_source import ZOOKEEPER, assignment_frame, check_ass
 from regent.jobs.command import InputError, progress, run_job
 from regent.jobs.job_session import job_session, spark_options
 from regent.jobs.reports.balance import percent, spread_fields
+from regent.jobs.reports.balance_verdict import plan_remedies
 from regent.jobs.reports.inputs import assignment_options, read_inputs
 from regent.jobs.reports.output import print_report, report_options
 from regent.jobs.reports.page import Table
@@ -30,7 +31,6 @@ from regent.jobs.reports.replica_arrays import Counts, positions
 from regent.jobs.reports.verdict import (
     CLUSTER,
     OVERLOAD,
-    SPARK,
     Remedy,
     Verdict,
     command_line,
@@ -174,8 +174,8 @@ def leaders_verdict(
     """Judge the leaders; ``missing`` brokers are not listed, ``leaderless`` are some partitions."""
     problems, remedies = [], []
 
-    def remedy(purpose: str, words: str, *names: str) -> None:
-        remedies.append(Remedy(purpose, command_line(words, options, *names, *CLUSTER)))
+    def remedy(purpose: str, words: str) -> None:
+        remedies.append(Remedy(purpose, command_line(words, options, *CLUSTER)))
 
     if found.leaderless:
         has = counted(found.leaderless, "partition has", "partitions have")
@@ -197,12 +197,13 @@ def leaders_verdict(
         remedy("Only if those brokers never return, because records are lost", words)
     not_led, uneven = _not_led(found, options["threshold"]), _uneven(found)
     problems += not_led + uneven
-    if not_led:
+    too_many_preferred = _too_many_preferred(found)
+    if not_led or (uneven and not too_many_preferred):
         words = "elect-leaders --election-type preferred --all-topic-partitions"
         remedy("To let preferred leaders lead again", words)
-    if uneven:
-        words = "jobs report balance"
-        remedy("To see if replicas are uneven too", words, "assignment", "brokers", *SPARK)
+    if too_many_preferred:
+        purpose = "To make preferred leaders even too (it also evens out replicas)"
+        remedies += plan_remedies(purpose, "rebalance", options)
     fine = (
         f"All {counted(_partitions(found), 'partition', 'partitions')} have leaders, and each of"
         f" the {len(found.broker_ids):,} brokers leads about as many as it should:"
@@ -229,13 +230,17 @@ def _uneven(found: Leaders) -> list[str]:
     over = found.too_many
     names = [f"broker {found.broker_ids[b]}: {found.leading[b]:,}" for b in over]
     lead = counted(len(over), "broker leads", "brokers lead")
-    mean = float(found.preferred.mean())
-    remain = sum(bool(found.preferred[b] > OVERLOAD * mean) for b in over)
+    remain = _too_many_preferred(found)
     preferred = f"; {remain:,} would even if only preferred leaders led" if remain else ""
     return [
         f"{lead} more than {OVERLOAD} times the average of {found.leading.mean():,.4g} partitions"
         f" ({listed(names)}){preferred}."
     ] * bool(over)
+
+
+def _too_many_preferred(found: Leaders) -> int:
+    most = OVERLOAD * float(found.preferred.mean())
+    return sum(bool(found.preferred[b] > most) for b in found.too_many)
 
 
 # --- output ---------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from regent.jobs.assignment_source import ZOOKEEPER
 from regent.jobs.reports.balance import Balance
+from regent.jobs.reports.page import shown
 from regent.jobs.reports.replica_arrays import ReplicaArrays
 from regent.jobs.reports.verdict import (
     CLUSTER,
@@ -80,12 +81,7 @@ def balance_verdict(
     found.judge_losses(arrays, at_risk)
     if balance.unlisted:
         found.judge_unlisted(balance.unlisted)
-    found.judge_replicas()
-    for load in balance.loads:
-        if load in ("leaders", "bytes"):
-            found.judge_load(load)
-    if "leaders" not in balance.loads:
-        found.judge_load("preferred leaders")
+    found.judge_evenness()
     return Verdict(found.problems, balance_in_words(balance), found.remedies)
 
 
@@ -185,44 +181,52 @@ class _Findings:
         leaving = ",".join(map(str, unlisted))
         self._plan("To give their replicas to others", f"decommission --from {leaving}")
 
-    def judge_replicas(self) -> None:
-        """Name the brokers with far more or fewer replicas than their share."""
+    def judge_evenness(self) -> None:
+        """Name the brokers with far more or fewer replicas than their share, or too many leaders.
+
+        What preferred leaders do not lead is the subject of the report about leaders.
+        """
+        loads = self._balance.loads
+        problems = [*self._uneven_replicas(), *self._beyond_average("preferred leaders")]
+        bytes_ = self._beyond_average("bytes") if "bytes" in loads else []
+        self.problems += problems + bytes_
+        if problems or (bytes_ and self._is_running):
+            sizes = " --sizes cluster" if bytes_ and self._is_running else ""
+            self._plan("To even them out", f"rebalance{sizes}")
+        leaders = self._beyond_average("leaders") if "leaders" in loads else []
+        if leaders and not problems:
+            self.problems += leaders
+            line = command_line("jobs report leaders", self._options, *_PLAN)
+            self.remedies.append(Remedy("To see what mends the leaders", line))
+
+    def _uneven_replicas(self) -> list[str]:
         balance = self._balance
         over, under = (_beyond(balance.of_fair_share, is_over=o) for o in (True, False))
-        if not over and not under:
-            return
         parts = [
             f"{counted(len(found), holds, hold)} {words} ({listed([self._held(b) for b in found])})"
             for found, holds, hold, words in (
-                (over, "broker holds", "brokers hold", f"more than {OVERLOAD} times"),
+                (over, "holds", "hold", f"more than {OVERLOAD} times"),
                 (under, "holds", "hold", f"less than {UNDERLOAD} times"),
             )
             if found
         ]
-        fair = self._balance.fair[~np.isnan(self._balance.fair)]
+        fair = balance.fair[~np.isnan(balance.fair)]
         range_ = number_range(round(float(fair.min())), round(float(fair.max())))
-        self.problems.append(
+        return [
             f"Of {len(balance.broker_ids):,} brokers, {', and '.join(parts)} their fair share of"
             f" replicas, which is {range_}."
-        )
-        self._plan("To even them out", "rebalance")
+        ] * bool(parts)
 
-    def judge_load(self, load: str) -> None:
-        """Name the brokers with far more than the average of another load."""
-        values = self._balance.loads[load]
+    def _beyond_average(self, load: str) -> list[str]:
+        values, ids = self._balance.loads[load], self._balance.broker_ids
         mean = float(values.mean())
         over = _beyond(values / (mean or 1.0), is_over=True)
-        if not over:
-            return
-        ids = self._balance.broker_ids
         names = [f"broker {ids[b]}: {int(values[b]):,}" for b in over]
-        self.problems.append(
-            f"{counted(len(over), 'broker has', 'brokers have')} more than {OVERLOAD} times the"
-            f" average number of {load}, {mean:,.4g} ({listed(names)})."
-        )
-        if load == "leaders":
-            line = command_line("jobs report leaders", self._options, *_PLAN)
-            self.remedies.append(Remedy("To see what mends the leaders", line))
+        have = counted(len(over), "broker has", "brokers have")
+        return [
+            f"{have} more than {OVERLOAD} times the average number of {load}, {shown(mean)}"
+            f" ({listed(names)})."
+        ] * bool(over)
 
     def _held(self, broker: int) -> str:
         held = int(self._balance.loads["replicas"][broker])
@@ -233,17 +237,21 @@ class _Findings:
         self._plan(purpose, f"replication-factor --factor {factor} {named}")
 
     def _plan(self, purpose: str, goal: str) -> None:
-        options = dict(self._options)
-        if options["brokers"] is None:
-            options["brokers"] = ZOOKEEPER if self._is_running else "brokers.json"
-            if not self._is_running:
-                purpose += ", once brokers.json lists the brokers to use, such as [0, 1, 2]"
-        target = f"{goal.split()[0]}-plan"
-        line = command_line(f"jobs plan {goal} --out {target}", options, *_PLAN)
-        self.remedies.append(Remedy(purpose, line))
-        if self._is_running:
-            line = command_line(f"jobs plan execute {target}", options, *CLUSTER)
-            self.remedies.append(Remedy("Then, to move the replicas", line))
+        self.remedies += plan_remedies(purpose, goal, self._options)
+
+
+def plan_remedies(purpose: str, goal: str, options: Mapping[str, Any]) -> list[Remedy]:
+    """Return a command that plans for ``goal``, and in a running cluster one that executes it."""
+    is_running = options["assignment"] == ZOOKEEPER
+    given = dict(options)
+    if given["brokers"] is None:
+        given["brokers"] = ZOOKEEPER if is_running else "brokers.json"
+        if not is_running:
+            purpose += ", once brokers.json lists the brokers to use, such as [0, 1, 2]"
+    target = f"{goal.split()[0]}-plan"
+    line = command_line(f"jobs plan {goal} --out {target}", given, *_PLAN)
+    execute = command_line(f"jobs plan execute {target}", given, *CLUSTER)
+    return [Remedy(purpose, line), *[Remedy("Then, to carry it out", execute)] * is_running]
 
 
 def _named(topics: Sequence[str]) -> str:

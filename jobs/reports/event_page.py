@@ -11,7 +11,9 @@ from typing import Any, Final, NamedTuple
 from regent.jobs.reports.charts import MOST_BARS, Draw, Line, height_of, lines, spreads, stacks
 from regent.jobs.reports.event_tables import event_tables, moment
 from regent.jobs.reports.event_terms import PERCENTILES
-from regent.jobs.reports.page import Axes, Page
+from regent.jobs.reports.event_verdict import in_words
+from regent.jobs.reports.page import INK, Axes, Page
+from regent.jobs.reports.verdict import Verdict
 
 Row = Mapping[str, Any]
 
@@ -47,11 +49,13 @@ class _Clock(NamedTuple):
         return f"{self.unit} since {moment(self.start_ms)}"
 
 
-def write_page(report: Row, path: Path) -> None:
+def write_page(report: Row, path: Path, verdict: Verdict | None = None) -> None:
     """Write the result of ``event_analysis.analyse_events``. Raises OSError."""
     clock = _Clock.of(report)
     page = Page("The controllers' events")
     overview, latencies, terms, churn, flapping, brokers, minutes, slowest = event_tables(report)
+    if verdict:
+        page.verdict(verdict)
     page.facts(_facts(report))
     page.text(
         "A journal names the first few changes of an event and counts the others: partitions and"
@@ -93,7 +97,7 @@ def _add_terms(page: Page, rows: Sequence[Row], clock: _Clock) -> None:
     page.figure(
         partial(_draw_terms, rows, clock),
         "Which broker was the controller, and when: from the first event of a term to the last."
-        " Numbers are controller epochs, which count the terms.",
+        " Numbers are controller epochs, which count the terms. A cross: the controller failed.",
         height_in=height_of({row["broker_id"] for row in rows}),
     )
     elected = [row for row in rows if row["elected_ms"] is not None]
@@ -129,13 +133,14 @@ def _add_bars(page: Page, rows: Sequence[Row], counts: Mapping[str, str], captio
 
 def _facts(report: Row) -> list[tuple[str, object]]:
     failovers = [row["failover_ms"] for row in report["terms"] if row["failover_ms"] is not None]
+    longest_wait = max(row["queue_ms"]["max"] for row in report["latencies"])
     return [
-        ("events", report["events"]),
-        ("terms", len(report["terms"])),
-        ("brokers", len(report["brokers"])),
-        ("longest failover, ms", max(failovers, default=None)),
-        ("longest wait, ms", max(row["queue_ms"]["max"] for row in report["latencies"])),
-        ("unreadable lines", sum(report["unreadable_lines"].values())),
+        ("Events", report["events"]),
+        ("Terms of controllers", len(report["terms"])),
+        ("Brokers", len(report["brokers"])),
+        ("Longest failover", in_words(max(failovers)) if failovers else None),
+        ("Longest wait of an event", in_words(longest_wait)),
+        ("Unreadable lines", sum(report["unreadable_lines"].values())),
     ]
 
 
@@ -145,6 +150,8 @@ def _draw_terms(rows: Sequence[Row], clock: _Clock, axes: Axes) -> None:
         begin, end = clock(row["first_ms"]), clock(row["last_ms"])
         level = brokers.index(row["broker_id"])
         axes.barh(level, end - begin, left=begin, height=0.6, color=f"C{level % 6}")
+        if row.get("has_failed"):
+            axes.plot(end, level, "x", color=INK, markersize=8, markeredgewidth=2)
         if len(rows) <= _LABELLED_TERMS:
             axes.text(begin, level + 0.34, str(row["controller_epoch"]), fontsize=8, va="bottom")
     axes.set_yticks(range(len(brokers)), [f"broker {broker}" for broker in brokers])

@@ -21,6 +21,7 @@ from regent.jobs.reports.balance_verdict import (
     balance_verdict,
     named_brokers,
 )
+from regent.jobs.reports.event_verdict import event_verdict
 from regent.jobs.reports.replica_arrays import ReplicaArrays, replica_arrays
 from regent.jobs.reports.verdict import Verdict, command_line, counted, listed
 
@@ -80,6 +81,19 @@ def leaders_of(rows: Sequence[tuple[int, int, int]], *missing: int, **options: A
     return report_leaders.leaders_verdict(found, names, missing, {**RUNNING, **options})
 
 
+def term(epoch: int, **found: Any) -> dict[str, Any]:
+    return {"broker_id": 1, "controller_epoch": epoch, "failover_ms": None, **found}
+
+
+def events_report(**found: Any) -> dict[str, Any]:
+    """The parts of an analysis that the verdict reads: nothing unusual, except for ``found``."""
+    quiet = {"event": "BrokerChange", "queue_ms": {"max": 1.0}}
+    report = {"events": 9, "first_ms": 1_795_000_000_000, "latencies": [quiet]}
+    report |= {key: [] for key in ("terms", "slowest_brokers", "leader_churn", "isr_flapping")}
+    return {**report, "unreadable_lines": {}, **found}
+
+
+EVENTS = {"journals": (), "data_dir": Path("my data")}
 UNEVEN = [[2, 0], [2, 1], [2, 3], [2, 0]]
 
 
@@ -117,7 +131,7 @@ def test_even_replicas_are_fine_and_the_verdict_says_what_may_fail():
 def test_brokers_with_too_many_and_too_few_replicas_are_named_with_a_plan():
     verdict = verdict_of(UNEVEN)
     assert verdict.problems[0] == (
-        "Of 4 brokers, 1 broker holds more than 1.2 times (broker 2: 4), and 2 hold less than 0.8"
+        "Of 4 brokers, 1 holds more than 1.2 times (broker 2: 4), and 2 hold less than 0.8"
         " times (broker 1: 1 and broker 3: 1) their fair share of replicas, which is 2."
     )
     named = named_brokers(balance_of(UNEVEN)[0])
@@ -137,6 +151,17 @@ def test_a_share_is_what_a_plan_can_reach_with_the_racks():
     assert (
         verdict_of(replicas, [(0, "a"), (1, "b"), (2, "b")]).problems[0].startswith("1 broker has")
     )
+
+
+def test_preferred_leaders_are_uneven_too_and_one_plan_evens_out_both():
+    verdict = verdict_of(UNEVEN)
+    assert verdict.problems[1:] == [
+        "1 broker has more than 1.2 times the average number of preferred leaders, 1 (broker 2: 4)."
+    ]
+    assert [remedy.purpose for remedy in verdict.remedies] == [
+        "To even them out",
+        "Then, to carry it out",
+    ]
 
 
 def test_brokers_that_are_not_listed_have_no_share():
@@ -181,6 +206,15 @@ def test_leaders_are_judged_by_what_is_not_led_and_by_what_is_led_too_much():
     )
 
 
+def test_an_election_does_not_help_where_preferred_leaders_are_uneven():
+    verdict = leaders_of([(0, 0, 20), (1, 1, 10), (2, 2, 10)])
+    assert verdict.problems == [
+        "1 broker leads more than 1.2 times the average of 13.33 partitions (broker 0: 20);"
+        " 1 would even if only preferred leaders led."
+    ]
+    assert "jobs plan rebalance " in verdict.remedies[0].command
+
+
 def test_partitions_without_a_leader_come_first():
     verdict = leaders_of([(0, -1, 12), (1, 1, 12)], 0)
     assert verdict.problems[:2] == [
@@ -190,6 +224,47 @@ def test_partitions_without_a_leader_come_first():
     ]
 
 
+def test_a_quiet_journal_is_fine():
+    report = events_report(terms=[term(1, failover_ms=80.0)])
+    assert event_verdict(report, EVENTS).fields()["verdict"] == (
+        "Nothing unusual: 9 events in 1 term of a controller; 1 failover, 80 ms at the longest."
+    )
+
+
+def test_slow_failovers_waits_and_brokers_are_named():
+    answers = {1: 20.0, 2: 30.0, 3: 150.0}
+    report = events_report(
+        terms=[term(1, has_failed=True), term(2, vacant_ms=6000.0, failover_ms=2500.0)],
+        latencies=[{"event": "BrokerChange", "queue_ms": {"max": 1200.0}}],
+        slowest_brokers=[{"broker_id": b, "answered_ms": {"p95": ms}} for b, ms in answers.items()],
+    )
+    assert event_verdict(report, EVENTS).problems == [
+        "1 controller failed without resigning (broker 1 in epoch 1).",
+        "1 time there was no controller for more than 1 s (broker 1 in epoch 2: 6 s).",
+        "1 failover took more than 1 s (broker 1 in epoch 2: 2.5 s).",
+        "Events waited up to 1.2 s in the queue of the controller (BrokerChange).",
+        "1 broker answers slowly; 95 of 100 answers take up to this long:"
+        " broker 3: 150 ms, the others 25 ms.",
+    ]
+
+
+def test_partitions_without_leaders_and_with_restless_isrs_are_named_and_unreadable_lines():
+    name = {"topic": "t", "partition": 0}
+    report = events_report(
+        leader_churn=[{**name, "times_leaderless": 2}],
+        isr_flapping=[{**name, "isr_shrinks": 7}, {**name, "isr_shrinks": 1}],
+        unreadable_lines={"x/events.jsonl": 3},
+    )
+    verdict = event_verdict(report, EVENTS)
+    assert verdict.problems == [
+        "Partitions had no leader for a time (t-0 2 times).",
+        "Replicas fell behind and left the ISR (the replicas in sync) again and again"
+        " (t-0 7 times).",
+        "3 lines of the journals could not be read (x/events.jsonl).",
+    ]
+    assert event_verdict(report, {**EVENTS, "journals": ["x"]}).remedies == []
+
+
 @pytest.mark.parametrize(
     "verdict",
     [
@@ -197,6 +272,13 @@ def test_partitions_without_a_leader_come_first():
         verdict_of(UNEVEN, zookeeper="z:1", conf={"spark.x": "1"}, master="yarn"),
         leaders_of([(0, -1, 12), (0, 2, 1), (1, 1, 12)], 0),
         leaders_of([(0, -1, 12), (1, 1, 12)], 0, zookeeper="z:1"),
+        event_verdict(
+            events_report(
+                leader_churn=[{"topic": "t", "partition": 0, "times_leaderless": 1}],
+                slowest_brokers=[{"broker_id": 1, "answered_ms": {"p95": 5000.0}}],
+            ),
+            EVENTS,
+        ),
     ],
 )
 def test_every_command_of_a_verdict_is_accepted(verdict: Verdict):
