@@ -155,18 +155,27 @@ class ControllerEventManager(RegentActor):
         except Exception:
             # Resign in memory only. /controller is still ours; the next election deletes it.
             logger.exception("%s: resigning failed", self.name)
-            self._perform(self.controller.handle(events.Expire(), time.time_ns() // 1_000_000))
+            self._resign_in_memory()
             self._tell_later(events.Reelect())
 
     def on_stop(self) -> None:
         """Resign in memory; the end of the session deletes /controller."""
         try:
-            self._perform(self.controller.handle(events.Expire(), time.time_ns() // 1_000_000))
+            self._resign_in_memory()
             self._publish()
         finally:
             self.channels.close()
 
     # --- inside ---
+
+    def _resign_in_memory(self) -> None:
+        """Resign and record it, so that the end of the term is not taken for a crash."""
+        event, now_ms = events.Expire(), time.time_ns() // 1_000_000
+        was_active = self.controller.is_active
+        done = self._process(event, now_ms, None)
+        if was_active:
+            self.queue_ms = 0.0
+            self._record(event, done, now_ms, handling_ms=0.0)
 
     def _process(self, event: ControllerEvent, now_ms: int, reply: Reply | None) -> list[fx.Effect]:
         try:

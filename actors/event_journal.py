@@ -1,17 +1,42 @@
 """The journal of one broker's controller: one JSON line per event, for people and Spark jobs.
 
-A line has ``ts_ms`` (wall clock), ``broker_id``, ``controller_epoch``, ``event_id`` (ascending
-within one run of the process), ``event``, ``cause``, ``queue_ms``, ``handling_ms`` and ``changes``
-(a list of sentences; if there are many, the first few and the number of the others). Control
-requests carry the event id, and brokers log it: ``<controller epoch>-<event id>``. The answer of a
-broker also has ``answered_ms``: the time since the first attempt to send the request. An election
-of leaders also has ``trigger``: who asked for it, by the names of ``ElectionTrigger``.
+Every line has these fields:
+
+* ``ts_ms`` (int): when the handling began, in milliseconds of the wall clock
+* ``broker_id`` (int): the broker whose controller it is
+* ``controller_epoch`` (int): the term that the event belongs to; 0: none
+* ``event_id`` (int): ascending within one run of the process. Control requests carry it, and
+  brokers log it: ``<controller epoch>-<event id>``
+* ``event`` (str): the kind, a class of ``core/controller/events.py``
+* ``cause`` (str): what triggered it, for people
+* ``queue_ms``, ``handling_ms`` (float): how long it waited, and how long it was handled
+* ``changes`` (list of str): a sentence for each named change: the first few of the event; if there
+  are more, the last sentence is ``and N more``
+
+These are absent where the event has nothing to tell:
+
+* ``broker`` (int): the broker that the event is about, or that sent the request or the answer
+* ``topic`` (str), ``partition`` (int): the topic or the partition that the event is about
+* ``trigger`` (str): who asked for an election of leaders, by the names of ``ElectionTrigger``
+* ``answered_ms`` (float): of a broker's answer: the time since its request was first sent
+* ``change_count`` (int): the number of changes, named or not
+* ``elected`` (int): the epoch of the term that this broker won
+* ``resigned`` (int): the epoch of the term that this broker ended
+* ``started``, ``failed`` (list of int): brokers that registered; brokers whose registration is gone
+* ``partitions`` (list): the named changes of partitions, each with ``topic`` (str), ``partition``
+  (int), ``leader`` (int; -1: none), ``isr`` (list of int), ``leader_epoch`` (int), and the values
+  before, ``leader_before`` and ``isr_before``: absent if it was created, or they are not known
+
+Lines of earlier versions have ``changes``, ``trigger`` and ``answered_ms``, and no other of the
+fields that may be absent.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
@@ -19,9 +44,18 @@ from typing import IO, Protocol
 import orjson
 
 from regent.core.controller import events
+from regent.core.controller.changes import (
+    BrokersFailed,
+    BrokersStarted,
+    Change,
+    ControllerElected,
+    ControllerResigned,
+    PartitionChanged,
+    PartitionCreated,
+)
 from regent.core.controller.effects import RecordChanges
 from regent.core.controller.events import ControllerEvent
-from regent.core.model import BrokerId
+from regent.core.model import BrokerId, LeaderAndIsr, LeaderIsrAndControllerEpoch, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +65,7 @@ _CAUSES: dict[type[object], str] = {
     events.Startup: "broker started",
     events.ControllerChange: "/controller written",
     events.Reelect: "/controller deleted",
-    events.Expire: "session expired",
+    events.Expire: "end of the session",
     events.RegisterBrokerAndReelect: "new session",
     events.SuspectReplicasChanged: "list of suspect replicas",
     events.Resign: "unexpected error",
@@ -93,9 +127,10 @@ class EventJournalFile:
             "cause": cause_of(handled.event),
             "queue_ms": round(handled.queue_ms, 3),
             "handling_ms": round(handled.handling_ms, 3),
+            **_subject(handled.event),
             **_trigger(handled.event),
             **_answer_time(handled.event),
-            "changes": _sentences(handled.changes),
+            **_changes(handled.changes),
         }
         try:
             file = self._open()
@@ -164,6 +199,20 @@ def _message(event: ControllerEvent) -> str:
             return "request"
 
 
+def _subject(event: ControllerEvent) -> dict[str, object]:
+    """Return the broker, the topic or the partition that the event is about."""
+    match event:
+        case events.AlterPartitionReceived(_, request):
+            return {"broker": request.broker_id}
+        case events.PartitionModifications(topic) | events.TopicUncleanLeaderElectionEnable(topic):
+            return {"topic": topic}
+        case events.PartitionReassignmentIsrChange(topic_partition):
+            return topic_partition._asdict()
+        case _:
+            broker_id = getattr(event, "broker_id", None)
+            return {} if broker_id is None else {"broker": broker_id}
+
+
 def _trigger(event: ControllerEvent) -> dict[str, str]:
     return {"trigger": event.trigger.value} if isinstance(event, events.ElectionEvent) else {}
 
@@ -180,8 +229,46 @@ def _answer_time(event: ControllerEvent) -> dict[str, float]:
             return {}
 
 
-def _sentences(changes: RecordChanges | None) -> list[str]:
+def _changes(changes: RecordChanges | None) -> dict[str, object]:
     if changes is None:
-        return []
-    more = changes.total - len(changes.changes)
-    return [*changes.changes, *([f"and {more} more"] if more else [])]
+        return {"changes": []}
+    named = changes.changes
+    more = changes.total - len(named)
+    sentences = [*map(str, named), *([f"and {more} more"] if more else [])]
+    return {"change_count": changes.total, **_typed(named), "changes": sentences}
+
+
+def _typed(changes: Iterable[Change]) -> dict[str, object]:
+    """Return the fields of the changes that have more than a sentence."""
+    epochs: dict[str, int] = {}
+    lists: dict[str, list[object]] = defaultdict(list)
+    for change in changes:
+        match change:
+            case ControllerElected(_, epoch):
+                epochs["elected"] = epoch
+            case ControllerResigned(_, epoch):
+                epochs["resigned"] = epoch
+            case BrokersStarted(broker_ids):
+                lists["started"] += broker_ids
+            case BrokersFailed(broker_ids):
+                lists["failed"] += broker_ids
+            case PartitionCreated(topic_partition, now):
+                lists["partitions"].append(_partition(topic_partition, None, now))
+            case PartitionChanged(topic_partition, before, now):
+                lists["partitions"].append(_partition(topic_partition, before, now))
+            case str():
+                pass
+    return {**epochs, **lists}
+
+
+def _partition(
+    topic_partition: TopicPartition, before: LeaderIsrAndControllerEpoch | None, now: LeaderAndIsr
+) -> dict[str, object]:
+    then = before and before.leader_and_isr
+    return {
+        **topic_partition._asdict(),
+        **({"leader_before": then.leader, "isr_before": then.isr} if then else {}),
+        "leader": now.leader,
+        "isr": now.isr,
+        "leader_epoch": now.leader_epoch,
+    }

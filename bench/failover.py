@@ -86,7 +86,7 @@ def failover_event(cluster: RegentCluster, epoch: int) -> dict[str, Any] | None:
     for journal in cluster.data_dir.glob("broker-*/events.jsonl"):
         for line in journal.read_text(encoding="utf-8").splitlines():
             event: dict[str, Any] = json.loads(line)
-            if any(f"controller epoch {epoch}" in change for change in event["changes"]):
+            if event.get("elected") == epoch:
                 return event
     return None
 

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 
 import click
 import orjson
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -28,7 +28,6 @@ from regent.admin.cluster_connection import ClusterNotFoundError, open_session
 from regent.config.command_line import program
 from regent.core.errors import RegentError
 from regent.core.placement.replica_placer import PlacementError
-from regent.jobs.java_errors import innermost_cause
 from regent.jobs.progress_line import ProgressLine
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -71,8 +70,6 @@ def run_job(
         return _fail(name, 2, error.format_message())
     except (InputError, PlacementError, ClusterNotFoundError) as error:
         return _fail(name, 2, str(error))
-    except Py4JJavaError as error:
-        return _fail(name, 1, innermost_cause(error))
     except (RegentError, OSError, PySparkException, Py4JError) as error:
         return _fail(name, 1, str(error))
     return 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -69,6 +69,17 @@ def path_to_read(location: str | Path) -> str:
 def location_from_spark(uri: str) -> str:
     """Return the location in ``_metadata.file_path``, which is encoded as a URI."""
     return uri if is_remote(uri) else unquote(urlparse(uri).path)
+
+
+def check_shared(spark: SparkSession, locations: Iterable[str]) -> None:
+    """Raise ``InputError`` for a location that the executors do not see: a path of the driver's."""
+    master = spark.sparkContext.master or ""
+    for location in locations:
+        if not is_remote(location) and not master.startswith("local"):
+            raise InputError(
+                f"{location} is on this machine, and the executors of {master} are not: use a file"
+                " system that they reach (hdfs://, s3a:// …), or --master local[*]"
+            )
 
 
 class JobFiles:

@@ -1,4 +1,4 @@
-"""Errors of the JVM, without stack traces."""
+"""Errors of the JVM and of Python workers, without stack traces."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 from py4j.protocol import Py4JJavaError
 
 _CAUSED_BY: Final = "Caused by: "
+_TRACEBACK: Final = "Traceback (most recent call last):"
 
 
 def innermost_cause(error: Py4JJavaError) -> str:
@@ -17,6 +18,15 @@ def innermost_cause(error: Py4JJavaError) -> str:
     cause = error.java_exception
     while (inner := cause.getCause()) is not None:
         cause = inner
-    lines = str(cause.toString()).splitlines()
+    text = str(cause.toString())
+    if _TRACEBACK in text:
+        return error_of_worker(text)
+    lines = text.splitlines()
     of_task = [line for line in lines if line.startswith(_CAUSED_BY)]
     return of_task[-1].removeprefix(_CAUSED_BY) if of_task else lines[0]
+
+
+def error_of_worker(text: str) -> str:
+    """Return the error in the message of a failed Python worker, which has a traceback."""
+    traceback = text.rpartition(_TRACEBACK)[2].splitlines()
+    return next((line for line in traceback if line and not line[0].isspace()), text)

@@ -11,10 +11,14 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
+from regent.core.errors import RegentError
 from regent.jobs.command import InputError
 from regent.jobs.files import JobFiles
+from regent.jobs.java_errors import error_of_worker, innermost_cause
 from regent.jobs.session import START_TIMEOUT_S, is_local, spark_session
 from regent.jobs.spark_settings import QUICK_START
 
@@ -62,6 +66,10 @@ def _settings(_context: object, _option: object, given: tuple[str, ...]) -> dict
             raise InputError(f"--conf {text}: write it as spark.NAME=VALUE")
         settings[name] = value
     return settings
+
+
+class SparkJobError(RegentError):
+    """Spark could not do its part of a job."""
 
 
 class JobSession:
@@ -133,9 +141,17 @@ class JobSession:
 def job_session(
     spark: SparkSession | None, options: Mapping[str, Any], *, app_name: str
 ) -> Iterator[JobSession]:
-    """Yield the session of a job for the block."""
+    """Yield the session of a job for the block.
+
+    Raises ``SparkJobError`` for an error of the JVM, which only its own JVM can explain, or of a
+    Python worker.
+    """
     session = JobSession(spark, options, app_name)
     try:
         yield session
+    except Py4JJavaError as error:
+        raise SparkJobError(innermost_cause(error)) from error
+    except PythonException as error:
+        raise SparkJobError(error_of_worker(str(error))) from error
     finally:
         session.close()

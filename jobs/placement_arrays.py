@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,6 +20,7 @@ import pyarrow
 from numpy.typing import NDArray
 
 from regent.core.model import BrokerId
+from regent.core.placement.copysets import Copyset
 from regent.core.placement.replica_placer import (
     Strategy,
     broker_order,
@@ -108,7 +110,7 @@ class PlacementArrays:
         """Return where the replicas of each row begin, at last where they end, and the replicas."""
         bounds = np.concatenate([[0], np.cumsum(factors)])
         positions = np.empty(bounds[-1], np.int32)
-        for factor in map(int, np.unique(factors)):
+        for factor in np.flatnonzero(np.bincount(factors)).tolist():
             rows = np.flatnonzero(factors == factor)
             places = bounds[rows][:, np.newaxis] + np.arange(factor)
             positions[places] = self.rule(first[rows], shift[rows], factor)
@@ -144,94 +146,79 @@ def placement_arrays(request: PlaceTopicsRequest) -> PlacementArrays:
 # --- the rules ------------------------------------------------------------------------------------
 
 
+class Walk(NamedTuple):
+    """The brokers in their rack-alternated sequence, and their racks as numbers.
+
+    ``next_racks`` has for each broker the first one of each new rack, from that broker on.
+    """
+
+    order: Positions
+    rack_of: Numbers
+    next_racks: Positions
+
+
 def _rule(request: PlaceTopicsRequest, ids: Positions) -> Rule:
     if request.strategy == Strategy.COPYSET:
         rotas = copyset_rotas(request)
-        return CopysetsRule(
-            {f: np.searchsorted(ids, rota).astype("i4") for f, rota in rotas.items()}
-        )
+        return partial(copysets, {f: _positions(ids, rota) for f, rota in rotas.items()})
     if request.strategy == Strategy.RING:
-        return RingRule(len(ids))
+        return partial(ring, len(ids))
     racks = racks_in_use(request)
     if not racks:
-        return ShiftedRule(len(ids))
+        return partial(shifted, len(ids))
     order = broker_order(request)
-    names = np.unique([racks[broker] for broker in order], return_inverse=True)[1]
+    rack_of = np.unique([racks[broker] for broker in order], return_inverse=True)[1]
     widest = max((topic.replication_factor for topic in request.topics), default=1)
-    return RackAwareRule(
-        np.searchsorted(ids, order).astype("i4"), names, _next_racks(names.tolist(), widest)
-    )
+    walk = Walk(_positions(ids, order), rack_of, _next_racks(rack_of.tolist(), widest))
+    return partial(rack_aware, walk)
 
 
-@dataclass(frozen=True, slots=True)
-class RingRule:
-    """Neighbours."""
-
-    brokers: int
-
-    def __call__(self, first: Numbers, _: Numbers, factor: int) -> Positions:
-        """See ``Rule``."""
-        ring = np.arange(self.brokers + factor - 1, dtype=np.int32) % self.brokers
-        return np.lib.stride_tricks.sliding_window_view(ring, factor)[first % self.brokers]
+def _positions(ids: Positions, brokers: Sequence[BrokerId] | Sequence[Copyset]) -> Positions:
+    return np.searchsorted(ids, brokers).astype(np.int32)
 
 
-@dataclass(frozen=True, slots=True)
-class CopysetsRule:
-    """The entries of the list for a replication factor, in turn."""
-
-    rotas: Mapping[int, Positions]
-
-    def __call__(self, first: Numbers, _: Numbers, factor: int) -> Positions:
-        """See ``Rule``."""
-        rota = self.rotas[factor]
-        return rota[first % len(rota)]
+def ring(n: int, first: Numbers, _: Numbers, factor: int) -> Positions:
+    """Return neighbours on a ring of ``n`` brokers."""
+    neighbours = np.arange(n + factor - 1, dtype=np.int32) % n
+    return np.lib.stride_tricks.sliding_window_view(neighbours, factor)[first % n]
 
 
-@dataclass(frozen=True, slots=True)
-class ShiftedRule:
-    """Kafka's strategy without racks: the followers at a distance that grows."""
-
-    brokers: int
-
-    def __call__(self, first: Numbers, shift: Numbers, factor: int) -> Positions:
-        """See ``Rule``."""
-        n = self.brokers
-        replicas = np.empty((len(first), factor), np.int32)
-        replicas[:, 0] = leaders = first % n
-        for follower in range(factor - 1):
-            replicas[:, follower + 1] = (leaders + 1 + (shift + follower) % (n - 1)) % n
-        return replicas
+def copysets(rotas: Mapping[int, Positions], first: Numbers, _: Numbers, factor: int) -> Positions:
+    """Return the entries of the list for the replication factor, in turn."""
+    rota = rotas[factor]
+    return rota[first % len(rota)]
 
 
-@dataclass(frozen=True, slots=True)
-class RackAwareRule:
-    """Kafka's strategy with racks, as a walk over the brokers in their rack-alternated sequence.
+def shifted(n: int, first: Numbers, shift: Numbers, factor: int) -> Positions:
+    """Return followers at a distance that grows: Kafka's strategy without racks."""
+    replicas = np.empty((len(first), factor), np.int32)
+    replicas[:, 0] = leaders = first % n
+    for follower in range(factor - 1):
+        replicas[:, follower + 1] = (leaders + 1 + (shift + follower) % (n - 1)) % n
+    return replicas
+
+
+def rack_aware(walk: Walk, first: Numbers, shift: Numbers, factor: int) -> Positions:
+    """Walk over the brokers as Kafka's strategy with racks does.
 
     The walk begins ``1 + (shift * racks) mod (n - 1)`` after the first replica. While racks have no
-    replica it takes the first broker of each new rack; ``next_racks`` has these brokers for every
-    start. When every rack has a replica it takes the next brokers that have none.
+    replica it takes the first broker of each new rack. When every rack has a replica it takes the
+    next brokers that have none.
     """
-
-    order: Positions  # of the walk
-    rack_of: Numbers  # the number of the rack, in the sequence of the walk
-    next_racks: Positions
-
-    def __call__(self, first: Numbers, shift: Numbers, factor: int) -> Positions:
-        """See ``Rule``."""
-        n, racks = len(self.order), int(self.rack_of.max()) + 1
-        leaders = first % n
-        begins = (leaders + 1 + shift * racks % max(n - 1, 1)) % n
-        nearest = self.next_racks[begins]
-        replicas = np.empty((len(first), factor), np.int32)
-        replicas[:, 0] = leaders
-        is_after = np.zeros(len(first), bool)  # after the broker in the rack of the leader
-        for follower in range(1, min(factor, racks)):
-            candidates = nearest[:, follower - 1]
-            is_after |= self.rack_of[candidates] == self.rack_of[leaders]
-            replicas[:, follower] = np.where(is_after, nearest[:, follower], candidates)
-        if factor > racks:
-            _walk_on(replicas, racks, replicas[:, racks - 1] if racks > 1 else begins - 1, n)
-        return self.order[replicas]
+    n, racks = len(walk.order), int(walk.rack_of.max()) + 1
+    leaders = first % n
+    begins = (leaders + 1 + shift * racks % max(n - 1, 1)) % n
+    nearest = walk.next_racks[begins]
+    replicas = np.empty((len(first), factor), np.int32)
+    replicas[:, 0] = leaders
+    is_after = np.zeros(len(first), bool)  # after the broker in the rack of the leader
+    for follower in range(1, min(factor, racks)):
+        candidates = nearest[:, follower - 1]
+        is_after |= walk.rack_of[candidates] == walk.rack_of[leaders]
+        replicas[:, follower] = np.where(is_after, nearest[:, follower], candidates)
+    if factor > racks:
+        _walk_on(replicas, racks, replicas[:, racks - 1] if racks > 1 else begins - 1, n)
+    return walk.order[replicas]
 
 
 def _walk_on(replicas: Positions, done: int, last: Numbers | Positions, n: int) -> None:
@@ -248,7 +235,7 @@ def _walk_on(replicas: Positions, done: int, last: Numbers | Positions, n: int) 
 
 
 def _next_racks(rack_of: Sequence[int], width: int) -> Positions:
-    """Return for each start of the walk the first broker of each of the next ``width`` racks."""
+    """See ``Walk``: at most ``width`` brokers for each."""
     nearest: list[list[BrokerId]] = [[] for _ in rack_of]
     following: list[int] = []
     for position in reversed([*range(len(rack_of)), *range(len(rack_of))]):

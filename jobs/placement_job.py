@@ -60,7 +60,7 @@ def placed_parts(
     context = spark.sparkContext
     size = _rows_of_task(arrays, context.defaultParallelism)
     tasks = range(-(-arrays.rows // size))
-    shared = arrays if len(tasks) == 1 else context.broadcast(arrays)
+    shared = arrays if len(tasks) <= 1 else context.broadcast(arrays)
     for first in tasks[::_TASKS_OF_JOB]:
         numbers = tasks[first : first + _TASKS_OF_JOB]
         job = context.parallelize(numbers, len(numbers))

@@ -1,32 +1,39 @@
 """``regent jobs report events``: a report from the event journals of the controllers.
 
 ``--journals`` names the folder of a cluster or of a broker, or a journal; it may be repeated. The
-events become one Parquet table, partitioned by controller epoch, which ``--out`` keeps. The report
-is made from the table. It names the number of unreadable lines.
+journals are read once; the report is made from their events, which stay on the executors meanwhile.
+``--out`` also writes them as a Parquet table, partitioned by controller epoch. The report names the
+number of unreadable lines.
 """
 
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 import click
-from pyspark.sql import SparkSession
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
 
 from regent.admin.cluster_connection import data_dir_option
 from regent.config.moments import parse_moment
 from regent.core.errors import RegentError
 from regent.jobs.command import InputError, progress, run_job
-from regent.jobs.files import JobFiles
-from regent.jobs.job_session import job_session, spark_options
-from regent.jobs.new_directory import new_directory
+from regent.jobs.files import check_shared
+from regent.jobs.job_session import JobSession, job_session, spark_options
+from regent.jobs.new_directory import check_is_new, new_table
 from regent.jobs.reports.event_analysis import analyse_events
-from regent.jobs.reports.event_journals import Period, find_journals, read_events, write_events
+from regent.jobs.reports.event_journals import (
+    Period,
+    events_of,
+    find_journals,
+    read_journals,
+    unreadable_of,
+    write_events,
+)
 from regent.jobs.reports.event_tables import event_tables
 from regent.jobs.reports.event_verdict import event_verdict
 from regent.jobs.reports.output import print_report, report_options
@@ -55,7 +62,7 @@ def _moment(_context: object, _option: object, text: str | None) -> int | None:
 @click.command("events", help="Analyse the event journals of the controllers.")
 @click.option(
     "--journals",
-    type=click.Path(exists=True, path_type=Path),
+    metavar="DIR|FILE",
     multiple=True,
     help="A cluster's or broker's folder, or a journal; may be repeated.  [default: --data-dir]",
 )
@@ -79,35 +86,49 @@ def _moment(_context: object, _option: object, text: str | None) -> int | None:
 @click.pass_obj
 def _command(spark: SparkSession | None, /, **options: Any) -> None:
     started = time.monotonic()
-    journals = find_journals(options["journals"] or (options["data_dir"],))
     period = _period(options["since_ms"], options["until_ms"])
-    is_small = sum(path.stat().st_size for path in journals) < _SMALL_BYTES
-    with (
-        job_session(spark, options, app_name="regent-events") as job,
-        _table(options["out"], job.files) as directory,
-    ):
-        session = job.start(is_small=is_small)
-        with progress(f"reading {len(journals)} journals", session):
-            unreadable = write_events(session, journals, period, directory)
-        if not any(directory.glob("controller_epoch=*")):
-            raise NoEventsError(f"no events of that time in {_names(journals)}")
-        with progress("analysing", session):
-            report = analyse_events(session, read_events(session, directory), top=options["top"])
-    summary = {
-        "job": "report events",
-        "journals": len(journals),
-        "unreadable_lines": {str(path): lines for path, lines in unreadable},
-        **report,
-        "out": options["out"],
-        "html": options["html"],
-    }
-    verdict = event_verdict(summary, options)
-    if options["html"]:
-        from regent.jobs.reports.event_page import write_page
+    with job_session(spark, options, app_name="regent-events") as job:
+        places = options["journals"] or (str(options["data_dir"]),)
+        summary = {"job": "report events", **_report(job, places, period, options)}
+        verdict = event_verdict(summary, options)
+        if options["html"]:
+            from regent.jobs.reports.event_page import write_page
 
-        write_page(summary, Path(options["html"]), verdict)
+            with job.files.writing(options["html"]) as path:
+                write_page(summary, verdict, path)
     summary["seconds"] = round(time.monotonic() - started, 3)
     print_report(options["output"], summary, event_tables(summary), verdict)
+
+
+def _report(
+    job: JobSession, places: Sequence[str], period: Period, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    journals = find_journals(places, job.files)
+    out = options["out"]
+    if out is not None:
+        check_is_new(out, job.files)
+    session = job.start(is_small=sum(journal.size for journal in journals) < _SMALL_BYTES)
+    locations = [journal.location for journal in journals]
+    check_shared(session, locations)
+    lines = read_journals(session, locations, period, with_sentences=out is not None)
+    with (
+        nullcontext() if out is None else new_table(out, job.files, session) as table,
+        progress(f"reading {len(journals)} journals", session),
+        _kept(lines),
+    ):
+        report = analyse_events(events_of(lines), top=options["top"])
+        if not report:
+            raise NoEventsError(f"no events of that time in {_names(locations)}")
+        unreadable = unreadable_of(lines)
+        if table is not None:
+            write_events(events_of(lines), table)
+    return {
+        "journals": len(journals),
+        "unreadable_lines": dict(unreadable),
+        **report,
+        "out": out,
+        "html": options["html"],
+    }
 
 
 def _period(since_ms: int | None, until_ms: int | None) -> Period:
@@ -117,17 +138,16 @@ def _period(since_ms: int | None, until_ms: int | None) -> Period:
 
 
 @contextmanager
-def _table(target: str | None, files: JobFiles) -> Iterator[Path]:
-    """Yield a directory for the table; if the block succeeds, it becomes ``target``."""
-    if target is not None:
-        with new_directory(target, files) as directory:
-            yield directory
-    else:
-        with tempfile.TemporaryDirectory(prefix="regent-events-") as scratch:
-            yield Path(scratch)
+def _kept(lines: DataFrame) -> Iterator[None]:
+    """Keep the parsed lines on the executors' disks during the block."""
+    lines.persist(StorageLevel.DISK_ONLY)
+    try:
+        yield
+    finally:
+        lines.unpersist()
 
 
-def _names(journals: Sequence[Path]) -> str:
+def _names(journals: Sequence[str]) -> str:
     return f"{journals[0]}{f' and {len(journals) - 1} more' if journals[1:] else ''}"
 
 

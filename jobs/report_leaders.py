@@ -23,7 +23,7 @@ from regent.jobs.assignment_source import ZOOKEEPER, assignment_frame, check_ass
 from regent.jobs.command import InputError, progress, run_job
 from regent.jobs.job_session import job_session, spark_options
 from regent.jobs.reports.balance import percent, spread_fields
-from regent.jobs.reports.balance_verdict import plan_remedies
+from regent.jobs.reports.balance_verdict import missing_brokers, plan_remedies
 from regent.jobs.reports.inputs import assignment_options, read_inputs
 from regent.jobs.reports.output import print_report, report_options
 from regent.jobs.reports.page import Table
@@ -186,15 +186,9 @@ def leaders_verdict(
         words = "topics describe --unavailable-partitions"
         remedy("To see which brokers they wait for", words)
     if missing:
-        is_running = options["assignment"] == ZOOKEEPER
-        where = "not registered" if is_running else "not in --brokers"
-        are = counted(len(missing), "broker is", "brokers are")
-        problems.append(f"{are} {where} and cannot lead ({listed([*map(str, missing)])}).")
-        if is_running and not options["zookeeper"]:
+        problems.append(f"{missing_brokers(missing, options)} and cannot lead.")
+        if options["assignment"] == ZOOKEEPER and not options["zookeeper"]:
             remedy("To start them", f"brokers start {' '.join(map(str, missing[:_NAMED]))}")
-    if found.leaderless:
-        words = "elect-leaders --election-type unclean --all-topic-partitions"
-        remedy("Only if those brokers never return, because records are lost", words)
     not_led, uneven = _not_led(found, options["threshold"]), _uneven(found)
     problems += not_led + uneven
     too_many_preferred = _too_many_preferred(found)
@@ -204,6 +198,9 @@ def leaders_verdict(
     if too_many_preferred:
         purpose = "To make preferred leaders even too (it also evens out replicas)"
         remedies += plan_remedies(purpose, "rebalance", options)
+    if found.leaderless:
+        words = "elect-leaders --election-type unclean --all-topic-partitions"
+        remedy("Only if brokers that are awaited never return (this loses records)", words)
     fine = (
         f"All {counted(_partitions(found), 'partition', 'partitions')} have leaders, and each of"
         f" the {len(found.broker_ids):,} brokers leads about as many as it should:"
@@ -290,7 +287,13 @@ def _tables(found: Leaders, names: list[str], threshold: float) -> list[Table]:
     above = int((found.imbalance > threshold / 100).sum())
     overview = Table(
         "Leaders",
-        ("partitions", "led by another", "imbalance", "leaderless", f"above {threshold:g} %"),
+        (
+            "partitions",
+            "led by another",
+            "imbalance",
+            "leaderless",
+            f"above {threshold:g} % imbalance",
+        ),
         [
             (
                 _partitions(found),
@@ -308,8 +311,8 @@ def _tables(found: Leaders, names: list[str], threshold: float) -> list[Table]:
     ]
     first = f" (the first {_ROWS})" if len(found.broker_ids) > _ROWS else ""
     per_broker = Table(
-        f"Brokers, the most uneven first{first}. Imbalance: of what a broker should lead, because"
-        " it has the first replica, the share that it does not; fair share: the average",
+        f"Brokers, the most uneven first{first}; imbalance: the share of what a broker should lead"
+        " that it does not",
         ("broker", "should lead", "of these does not", "imbalance", "leads", "of fair share"),
         [(str(broker), *row) for broker, *row in shown],
     )

@@ -73,8 +73,7 @@ _JVM_OPTIONS: Final = (  # live objects take some 70 MB; the heap stays near tha
 )
 _CONF: Final = {"spark.python.daemon.module": "regent.jobs.python_daemon"}
 _UNIX_SOCKETS: Final = {"spark.python.unix.domain.socket.enabled": "true"}
-"""Python workers talk to the JVM without TCP, which would add 40 ms to each job: the delay of its
-acknowledgements."""
+"""The JVM and its Python workers use no TCP. Its delayed acknowledgements add 40 ms to each job."""
 _MAX_SOCKET_DIRECTORY: Final = 40  # a path of a socket has 107 bytes at most; Spark adds up to 65
 
 logger = logging.getLogger(__name__)

@@ -85,7 +85,6 @@ def private_settings(
         "spark.master": "local[2]",
         "spark.driver.memory": "512m",
         "spark.driver.extraJavaOptions": shlex.join(options),
-        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.ui.retainedJobs": "10",  # kept even without the UI
         "spark.ui.retainedStages": "10",
         "spark.ui.retainedTasks": "10",

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from regent.core.controller.partition_change import RECOVERED, AlterIsr, change_partition
+from regent.core.controller.changes import PartitionChanged
+from regent.core.controller.partition_change import AlterIsr, change_partition
 from regent.core.controller.partition_change_writer import (
     Changes,
     keep_eligible_replicas,
@@ -187,15 +188,10 @@ class AlterPartitions:
     def _apply(
         self, topic_partition: TopicPartition, leadership: LeaderIsrAndControllerEpoch
     ) -> None:
-        before, now = self._known(topic_partition), leadership.leader_and_isr
+        before = self._known(topic_partition)
         self._context.put_partition_leadership_info(topic_partition, leadership)
         self._services.outbox.record(
-            "%s: leader %d, isr %s → %s%s",
-            topic_partition,
-            now.leader,
-            "?" if before is None else list(before.leader_and_isr.isr),
-            list(now.isr),
-            "" if now.leader_recovery_state is RECOVERED else ", recovering",
+            PartitionChanged, topic_partition, before, leadership.leader_and_isr
         )
 
     # --- announcing ---

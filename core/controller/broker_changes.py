@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from regent.core.controller.changes import BrokersFailed, BrokersStarted
 from regent.core.controller.effects import AddBroker, RemoveBroker
 from regent.core.controller.partition_state_machine import PartitionStateMachine
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
@@ -124,7 +125,7 @@ class BrokerChanges:
         ):
             return
         self._context.add_live_broker(current)
-        self._services.outbox.record("broker %d: new addresses", broker_id)
+        self._services.outbox.note("broker %d: new addresses", broker_id)
         self._services.announce_metadata()
         if before.control_endpoint != after.control_endpoint:
             self.send_complete_state(broker_id)
@@ -133,7 +134,7 @@ class BrokerChanges:
         suspects = registration.suspects
         text = "broker %d: %d replicas may have lost committed records%s"
         unknown = "" if suspects.sound is None else ", and all that it does not list as sound"
-        self._services.outbox.record(text, registration.info.broker_id, len(suspects.ends), unknown)
+        self._services.outbox.note(text, registration.info.broker_id, len(suspects.ends), unknown)
 
     def on_replicas_become_offline(self, replicas: list[PartitionAndReplica]) -> None:
         """Elect leaders in place of these replicas, and remove these from the ISRs."""
@@ -202,7 +203,7 @@ class BrokerChanges:
             self._connect(current[broker_id])
             self._context.replicas_on_offline_dirs.pop(broker_id, None)
             self._note_undeposed(broker_id)
-        self._services.outbox.record("brokers %s: started", broker_ids)
+        self._services.outbox.record(BrokersStarted, tuple(broker_ids))
         if self._services.settings.isr_changes_through_zookeeper:
             self._read_states_of(broker_ids)
         batch = self._services.new_batch()
@@ -253,7 +254,7 @@ class BrokerChanges:
             self._context.replicas_on_offline_dirs.pop(broker_id, None)
             self._context.shutting_down_broker_ids.discard(broker_id)
             self._context.unresponsive_broker_ids.discard(broker_id)
-        self._services.outbox.record("brokers %s: failed", broker_ids)
+        self._services.outbox.record(BrokersFailed, tuple(broker_ids))
         self.on_replicas_become_offline(self._context.replicas_on_brokers(broker_ids))
 
     def _connect(self, registration: BrokerRegistration) -> None:

@@ -58,7 +58,7 @@ class BrokerHealth:
         if broker_id not in self._context.unresponsive_broker_ids:
             return False
         self._context.unresponsive_broker_ids.discard(broker_id)
-        self._services.outbox.record("broker %d: answers again", broker_id)
+        self._services.outbox.note("broker %d: answers again", broker_id)
         self._log.warning("broker %d answers again and is used again", broker_id)
         self._shutdowns.use_again(broker_id)
         return True
@@ -74,7 +74,7 @@ class BrokerHealth:
                 broker_id,
                 self._services.settings.broker_answer_timeout_ms,
             )
-            self._services.outbox.record("broker %d: does not answer", broker_id)
+            self._services.outbox.note("broker %d: does not answer", broker_id)
         self._context.unresponsive_broker_ids.update(broker_ids)
         self._context.shutting_down_broker_ids.update(broker_ids)
         for broker_id in broker_ids:

@@ -86,7 +86,7 @@ class ControlledShutdowns:
     def relieve(self, broker_id: BrokerId) -> list[TopicPartition]:
         """Move leaderships and ISR memberships off a broker; return what it led."""
         led, followed = self._replicated_partitions(broker_id)
-        self._services.outbox.record(
+        self._services.outbox.note(
             "broker %d: moves %d leaderships, leaves %d ISRs", broker_id, len(led), len(followed)
         )
         self._partitions.handle_state_changes(
@@ -148,7 +148,7 @@ class ControlledShutdowns:
             or registration.broker_epoch != event.broker_epoch
         ):
             return False
-        self._services.outbox.record("broker %d: did not shut down, used again", event.broker_id)
+        self._services.outbox.note("broker %d: did not shut down, used again", event.broker_id)
         self.use_again(event.broker_id)
         return True
 

@@ -17,6 +17,7 @@ from regent.core.controller import quarantine
 from regent.core.controller.alter_partition import AlterPartitions
 from regent.core.controller.broker_changes import BrokerChanges
 from regent.core.controller.broker_health import BrokerHealth
+from regent.core.controller.changes import ControllerElected, ControllerResigned
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.controlled_shutdown import ControlledShutdowns
 from regent.core.controller.controller_election import ControllerElection
@@ -410,7 +411,7 @@ class Controller:
             self._services.schedule(retry_ms, RegisterBrokerAndReelect())
             return False
         self._services.outbox.add(BrokerRegistered(broker_epoch))
-        self._services.outbox.record("broker %d: epoch %d", self._info.broker_id, broker_epoch)
+        self._services.outbox.note("broker %d: epoch %d", self._info.broker_id, broker_epoch)
         return True
 
     def _complain(self, what: str, now_ms: int) -> None:
@@ -455,9 +456,7 @@ class Controller:
         self._is_active = True
         context.epoch, context.epoch_zk_version = won
         self._services.outbox.add(ControllerRoleChanged(is_active=True, controller_epoch=won.epoch))
-        self._services.outbox.record(
-            "broker %d: controller epoch %d", self._info.broker_id, won.epoch
-        )
+        self._services.outbox.record(ControllerElected, self._info.broker_id, won.epoch)
         for name, step in (
             (quarantine.LOADING_QUARANTINE, self._quarantine.load),
             ("IsrChangeNotification", self._notifications.load),
@@ -504,7 +503,7 @@ class Controller:
             ControllerRoleChanged(is_active=False, controller_epoch=self.context.epoch)
         )
         self._shutdowns.refuse_all()
-        self._services.outbox.record("broker %d: resigned", self._info.broker_id)
+        self._services.outbox.record(ControllerResigned, self._info.broker_id, self.context.epoch)
         self._log.info("Resigned")
         self.context.reset()
 
@@ -548,7 +547,7 @@ class Controller:
     def _refuse_quarantined(self, event: ControllerEvent) -> None:
         """Refuse an event that is quarantined; a request is answered with an error."""
         name = event_name(event)
-        self._services.outbox.record("%s: quarantined, %s", name, self.context.quarantined[name])
+        self._services.outbox.note("%s: quarantined, %s", name, self.context.quarantined[name])
         reply = error_response(event, Errors.UNKNOWN_SERVER_ERROR)
         if reply is not None:
             self._services.outbox.add(reply)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from regent.core.controller.changes import Change
 from regent.core.controller.events import ControllerEvent, RequestId
 from regent.core.errors import RegentError
 from regent.core.model import BrokerId, BrokerRegistration
@@ -83,10 +84,10 @@ class ControllerRoleChanged:
 
 @dataclass(frozen=True, slots=True)
 class RecordChanges:
-    """What the event changed, for the journal: a sample of lines and how many there were."""
+    """What the event changed, for the journal: the first few changes and how many there were."""
 
     controller_epoch: int
-    changes: tuple[str, ...]
+    changes: tuple[Change, ...]
     total: int
 
 

@@ -128,7 +128,7 @@ class LeaderElections:
                 trigger,
             )
             self._log.info(*started)
-            self._services.outbox.record(*started)
+            self._services.outbox.note(*started)
         failures = self._partitions.handle_state_changes(
             electable, PartitionState.ONLINE, _STRATEGIES[election_type]
         )

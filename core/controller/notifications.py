@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from regent.core.controller.changes import PartitionChanged
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.services import ControllerServices
@@ -67,7 +68,7 @@ class Notifications:
         events = self._services.store.read_log_dir_events()
         brokers = sorted(set(events.values()) & self._context.registrations.keys())
         if brokers:
-            self._services.outbox.record("brokers %s: logs failed, or can be replaced", brokers)
+            self._services.outbox.note("brokers %s: logs failed, or can be replaced", brokers)
             hosted = self._context.replicas_on_brokers(brokers)
             asked = [replica for replica in hosted if self._may_have_changed(replica)]
             self._replicas.resend_leadership(asked)
@@ -101,13 +102,8 @@ class Notifications:
                 self._context.put_partition_leadership_info(topic_partition, state)
                 learnt.append(topic_partition)
                 if state != before:
-                    now = state.leader_and_isr
                     self._services.outbox.record(
-                        "%s: leader %d, isr %s → %s",
-                        topic_partition,
-                        now.leader,
-                        "?" if before is None else list(before.leader_and_isr.isr),
-                        list(now.isr),
+                        PartitionChanged, topic_partition, before, state.leader_and_isr
                     )
         if unusable:
             self._log.warning(

@@ -1,13 +1,17 @@
-"""What one event produced: effects in sequence, and lines for the journal."""
+"""What one event produced: effects in sequence, and changes for the journal."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import ParamSpec
 
+from regent.core.controller.changes import Change
 from regent.core.controller.effects import Effect, RecordChanges, SendResponse
 from regent.core.controller.events import RequestId
 
-MAX_CHANGE_LINES = 20  # an event may move 100,000 leaders; the journal names the first few
+MAX_NAMED_CHANGES = 20  # an event may move 100,000 leaders; the journal names the first few
+
+P = ParamSpec("P")
 
 
 class Outbox:
@@ -18,7 +22,7 @@ class Outbox:
         """Performs effects while their event is still being handled; None: ``flush`` waits."""
         self._effects: list[Effect] = []
         self._answered: set[RequestId] = set()
-        self._changes: list[str] = []
+        self._changes: list[Change] = []
         self._change_count = 0
 
     def add(self, effect: Effect) -> None:
@@ -45,12 +49,15 @@ class Outbox:
             isinstance(e, SendResponse) and e.request_id == request_id for e in self._effects
         )
 
-    def record(self, template: str, *args: object) -> None:
-        """Note a change; only the first few of an event are formatted, tuples as lists."""
+    def record(self, kind: Callable[P, Change], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Note a change; only the first few of an event are created."""
         self._change_count += 1
-        if len(self._changes) < MAX_CHANGE_LINES:
-            readable = (list(arg) if type(arg) is tuple else arg for arg in args)
-            self._changes.append(template % tuple(readable))
+        if len(self._changes) < MAX_NAMED_CHANGES:
+            self._changes.append(kind(*args, **kwargs))
+
+    def note(self, template: str, *args: object) -> None:
+        """Note a change that has only a sentence; only the first few are formatted."""
+        self.record(template.__mod__, args)
 
     def drain(self, controller_epoch: int) -> list[Effect]:
         """Return everything collected, the changes last, and start empty."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
+from regent.core.controller.changes import PartitionChanged
 from regent.core.controller.context import ControllerContext
-from regent.core.controller.outbox import Outbox
 from regent.core.controller.partition_change import (
     RECOVERED,
     Cause,
@@ -292,7 +292,7 @@ def _write(
             context.put_partition_leadership_info(
                 topic_partition, LeaderIsrAndControllerEpoch(written, context.epoch)
             )
-            _record(services.outbox, topic_partition, before, written)
+            services.outbox.record(PartitionChanged, topic_partition, before, written)
     return conflicts
 
 
@@ -310,30 +310,3 @@ def _report_unclean(services: ControllerServices, before: Leaderships, changes: 
         changes[first].leader_and_isr.leader,
         list(before[first].isr),
     )
-
-
-def _record(
-    outbox: Outbox,
-    topic_partition: TopicPartition,
-    before: LeaderIsrAndControllerEpoch | None,
-    now: LeaderAndIsr,
-) -> None:
-    then = None if before is None else before.leader_and_isr
-    if then is not None and then.leader == now.leader:
-        outbox.record(
-            "%s: leader %d, isr %s → %s, leader epoch %d",
-            topic_partition,
-            now.leader,
-            then.isr,
-            now.isr,
-            now.leader_epoch,
-        )
-    else:
-        outbox.record(
-            "%s: leader %s → %d, isr %s, leader epoch %d",
-            topic_partition,
-            "?" if then is None else then.leader,
-            now.leader,
-            now.isr,
-            now.leader_epoch,
-        )

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from regent.core.controller.changes import PartitionCreated
 from regent.core.controller.election import ElectionStrategy, OfflineElection
 from regent.core.controller.partition_change import ReplicasRestarted, first_leadership
 from regent.core.controller.partition_change_writer import (
@@ -252,9 +253,7 @@ class PartitionStateMachine:
         for member in first.isr:
             # A broker with a new log directory may list this new replica as suspect.
             self._context.note_rejoined(member, topic_partition)
-        self._services.outbox.record(
-            "%s: created, leader %d, isr %s", topic_partition, first.leader, list(first.isr)
-        )
+        self._services.outbox.record(PartitionCreated, topic_partition, first)
         batch.add_leader_and_isr(first.isr, topic_partition, is_new=True)
 
     def _elect(

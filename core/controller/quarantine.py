@@ -118,7 +118,7 @@ class Quarantine:
                 FAILURES_TO_QUARANTINE,
                 error,
             )
-            self._services.outbox.record("%s: quarantined, %s", what, error)
+            self._services.outbox.note("%s: quarantined, %s", what, error)
 
     def on_change(self) -> set[str]:
         """Read the records again; return what is not quarantined any more."""
@@ -126,7 +126,7 @@ class Quarantine:
         self._read()
         again = before - self._context.quarantined.keys()
         for what in sorted(again):
-            self._services.outbox.record("%s: tried again", what)
+            self._services.outbox.note("%s: tried again", what)
         return again
 
     def try_again(self, topic: str) -> bool:
@@ -134,7 +134,7 @@ class Quarantine:
         what = _TOPIC + topic
         if what not in self._context.quarantined:
             return False
-        self._services.outbox.record("%s: tried again, it has changed", what)
+        self._services.outbox.note("%s: tried again, it has changed", what)
         self._forget({what})
         return True
 

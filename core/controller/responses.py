@@ -141,14 +141,14 @@ class ControlResponses:
         ]
         if newly_offline:
             offline.update(replica.topic_partition for replica in newly_offline)
-            self._services.outbox.record(
+            self._services.outbox.note(
                 "broker %d: %d replicas offline", event.broker_id, len(newly_offline)
             )
             self._brokers.on_replicas_become_offline(newly_offline)
 
     def _on_back(self, broker_id: BrokerId, replicas: list[PartitionAndReplica]) -> None:
         """Use replicas again whose logs were replaced; deletions may have waited for them."""
-        self._services.outbox.record("broker %d: %d replicas are back", broker_id, len(replicas))
+        self._services.outbox.note("broker %d: %d replicas are back", broker_id, len(replicas))
         self._services.announce_metadata(replica.topic_partition for replica in replicas)
         # After an earlier response they were stopped; that StopReplica may still be on its way.
         self._brokers.on_replicas_back(replicas)

@@ -96,7 +96,7 @@ class TopicChanges:
                 topic_partition, assignment.partitions[topic_partition.partition]
             )
         if added:
-            self._services.outbox.record("%s: %d partitions added", topic, len(added))
+            self._services.outbox.note("%s: %d partitions added", topic, len(added))
             self._on_new_partition_creation(added)
 
     def read_again(self) -> list[TopicPartition]:
@@ -224,7 +224,7 @@ class TopicChanges:
                 again.append(topic)
             elif isinstance(outcome, int):
                 usable[topic] = replace(assignment, zk_version=outcome)
-                self._services.outbox.record("%s: topic id %s", topic, assignment.topic_id)
+                self._services.outbox.note("%s: topic id %s", topic, assignment.topic_id)
             elif outcome is WriteError.NOT_ALLOWED:  # until it is: its logs need the id
                 self._quarantine_topic(topic, BadDataError(f"it got no id: {outcome.value}"))
                 self._context.must_read_again = True
@@ -236,7 +236,7 @@ class TopicChanges:
     def _quarantine_topic(self, topic: str, error: BadDataError) -> None:
         if self._context.bad_topics.get(topic) != str(error):
             self._log.error("topic %s is quarantined until its znode is fixed: %s", topic, error)
-            self._services.outbox.record("%s: quarantined, %s", topic, error)
+            self._services.outbox.note("%s: quarantined, %s", topic, error)
         self._context.bad_topics[topic] = str(error)
         self._context.must_read_again |= isinstance(error, UnreadableError)
 
@@ -289,7 +289,7 @@ class TopicChanges:
         for topic, assignment in self._read_topics(topics)[0].items():
             if self._learn(topic, assignment):
                 created.append(topic)
-                self._services.outbox.record("%s: new topic", topic)
+                self._services.outbox.note("%s: new topic", topic)
         self._on_topic_creation(created, bad.intersection(created))
 
     def _on_topic_creation(self, topics: list[str], repaired: Collection[str]) -> None:
@@ -369,7 +369,7 @@ class TopicChanges:
                     is_topic_lost=topic in lost,
                 )
             kept = ", not by a deletion: its logs are kept as stray" if topic in lost else ""
-            self._services.outbox.record("%s: gone from ZooKeeper%s", topic, kept)
+            self._services.outbox.note("%s: gone from ZooKeeper%s", topic, kept)
         self._services.announce(batch)
         if lost:
             self._log.warning(

@@ -98,7 +98,7 @@ class TopicDeletions:
         ]
         self._context.queue_topic_deletion(new)
         for topic in new:
-            self._services.outbox.record("%s: to be deleted", topic)
+            self._services.outbox.note("%s: to be deleted", topic)
         self.mark_ineligible(self._being_reassigned(new), "partitions are being reassigned")
         return new
 
@@ -109,7 +109,7 @@ class TopicDeletions:
         if not self._services.settings.delete_topic_enable:
             if requests:
                 self._services.store.delete_topic_deletions(requests, epoch_zk_version)
-                self._services.outbox.record("topics %s: deletion is disabled", list(requests))
+                self._services.outbox.note("topics %s: deletion is disabled", list(requests))
             return []
         # A quarantined topic waits, because the brokers that host it are not known.
         requests = {t: z for t, z in requests.items() if not self._context.is_topic_quarantined(t)}
@@ -136,7 +136,7 @@ class TopicDeletions:
         )
         self._forget_bad(gone)
         for topic in sorted(gone):
-            self._services.outbox.record("%s: nothing left to delete", topic)
+            self._services.outbox.note("%s: nothing left to delete", topic)
         if len(gone) < len(requests):
             self._try_again_later(requests.keys() - gone)
 
@@ -172,7 +172,7 @@ class TopicDeletions:
             )[topic]
             if isinstance(outcome, int):
                 added = len(read.partitions.keys() - wanted.keys())
-                self._services.outbox.record("%s: %d added partitions removed", topic, added)
+                self._services.outbox.note("%s: %d added partitions removed", topic, added)
                 return
             if outcome is WriteError.NOT_ALLOWED:
                 self.grown.add(topic)
@@ -189,7 +189,7 @@ class TopicDeletions:
             return
         self._context.topics_ineligible_for_deletion.update(halted)
         for topic in halted:
-            self._services.outbox.record("%s: deletion waits, %s", topic, reason)
+            self._services.outbox.note("%s: deletion waits, %s", topic, reason)
         self._log.info(
             "the deletion of %d topics waits, the first %s: %s",
             len(halted),
@@ -416,7 +416,7 @@ class TopicDeletions:
         for topic in topics:
             replicas = self._context.replicas_of(self._context.partitions_of(topic))
             self._deletions[topic] = _Deletion(set(replicas))
-            self._services.outbox.record("%s: deletion started, %d replicas", topic, len(replicas))
+            self._services.outbox.note("%s: deletion started, %d replicas", topic, len(replicas))
         # Last: the count of offline partitions leaves out topics whose deletion has started.
         self._context.topics_with_deletion_started.update(topics)
 
@@ -436,7 +436,7 @@ class TopicDeletions:
         for topic in sorted(gone):
             self._context.remove_topic(topic)
             self._deletions.pop(topic)
-            self._services.outbox.record("%s: deleted", topic)
+            self._services.outbox.note("%s: deleted", topic)
         self._log.info(
             "%d topics are deleted, the first: %s",
             len(gone),

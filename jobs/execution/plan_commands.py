@@ -185,7 +185,7 @@ def plan_status(
     plan = plan.rollback if is_rollback else plan
     with open_cluster(address) as admin:
         standings = survey(admin, plan.moves)
-    flight = Flight(standings, DEFAULT_LIMITS, lambda: False, is_rollback=is_rollback)
+    flight = Flight(standings, DEFAULT_LIMITS, lambda: False, cancels=is_rollback)
     note = orjson.loads(plan.read(PROGRESS) or b"{}")
     is_recent = time.time() - note.get("at", 0.0) < _RECENT_S
     return {

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -91,7 +92,8 @@ def execute_plan(
     """Move every partition of the plan in ``plan_dir`` to its target; return the summary.
 
     ``is_rollback``: move them back. The directory is marked, so that executions in the other
-    direction end.
+    direction end. Their moves in flight are cancelled, also by the first execution that follows a
+    rollback.
 
     Raises:
         InputError: it is not a plan
@@ -101,6 +103,7 @@ def execute_plan(
         KeyboardInterrupt: after a message with the command that resumes it
     """
     plan = read_plan(plan_dir)
+    turns = is_rollback is not plan.has(ROLLING_BACK)
     if is_rollback:
         plan.leave(ROLLING_BACK)
         plan = plan.rollback
@@ -108,7 +111,7 @@ def execute_plan(
         plan.remove(ROLLING_BACK)
     plan.remove(PAUSED)
     with ProgressLine() as line:
-        execution = _Execution(plan, options, line)
+        execution = _Execution(plan, options, line, cancels=is_rollback or turns)
         try:
             execution.run(lambda: open_cluster(address))
         except KeyboardInterrupt:
@@ -150,14 +153,22 @@ def command_line(name: str, plan: ExecutablePlan, address: str) -> str:
 class _Execution:
     """The execution of one plan, over several ZooKeeper sessions if needed."""
 
-    def __init__(self, plan: ExecutablePlan, options: ExecutionOptions, line: ProgressLine) -> None:
+    def __init__(
+        self,
+        plan: ExecutablePlan,
+        options: ExecutionOptions,
+        line: ProgressLine,
+        *,
+        cancels: bool,
+    ) -> None:
         self._plan = plan
         self._options = options
         self._line = line
         self._started = self._last_progress = time.monotonic()
         self._moves = {move.partition: move for move in plan.moves}
         self._flight: Flight | None = None  # None: nothing is known yet
-        self._is_confirmed = not plan.is_rollback
+        self._cancels = cancels  # moves in the other direction are of this plan too
+        self._is_confirmed = not cancels
         self._counts: tuple[int, ...] = ()
         self._obstacle = ""  # why no move may begin now
         self._elected = 0
@@ -177,7 +188,7 @@ class _Execution:
             except ClusterNotFoundError as error:
                 if self._flight is None:
                     raise
-                self._give_up_if_stalled(str(error))
+                self._give_up_if_stalled(partial(str, error))
                 self._line.show(str(error))
                 time.sleep(_RECONNECT_PAUSE_S)
         problems = self._left_alone()
@@ -189,7 +200,7 @@ class _Execution:
         while flight.left or not self._is_confirmed:
             if flight.left:
                 self._complete(flight, admin, controller)
-            if self._plan.is_rollback:
+            if self._cancels:
                 # A request of an execution that has ended may have been on its way.
                 flight = self._look_again(admin, flight)
             self._is_confirmed = not flight.left
@@ -223,7 +234,7 @@ class _Execution:
             survey(admin, self._plan.moves),
             self._options.limits,
             self._may_submit,
-            is_rollback=self._plan.is_rollback,
+            cancels=self._cancels,
         )
 
     def _look_again(self, admin: ZkAdminStore, flight: Flight) -> Flight:
@@ -242,7 +253,7 @@ class _Execution:
             counts = (flight.moved, flight.begun, len(flight.changed), len(flight.refused))
             if counts != self._counts or self._plan.has(PAUSED):
                 self._last_progress = time.monotonic()
-            self._give_up_if_stalled(self._obstacle or flight.waits())
+            self._give_up_if_stalled(lambda: self._obstacle or flight.waits())
             pause_s = min(_MAX_PAUSE_S, pause_s * _PAUSE_GROWTH)
             if counts != self._counts:
                 pause_s, self._counts = _FIRST_PAUSE_S, counts
@@ -273,10 +284,10 @@ class _Execution:
         is_mine = self._plan.has(ROLLING_BACK) is self._plan.is_rollback
         return is_mine and not self._plan.has(PAUSED)
 
-    def _give_up_if_stalled(self, why: str) -> None:
+    def _give_up_if_stalled(self, why: Callable[[], str]) -> None:
         if time.monotonic() - self._last_progress > self._options.stall_timeout_s:
             raise PlanIncompleteError(
-                f"no move has begun or ended for {self._options.stall_timeout_s:g} s: {why};"
+                f"no move has begun or ended for {self._options.stall_timeout_s:g} s: {why()};"
                 " run the same command again to continue",
                 self.summary(),
             )
@@ -311,7 +322,7 @@ class _Execution:
 
     def _moved_by_others(self, ongoing: Ongoing) -> list[TopicPartition]:
         """Return the partitions that are being moved, but not by this plan."""
-        ours = {MoveState.MOVING, *([MoveState.MOVING_BACK] if self._plan.is_rollback else [])}
+        ours = {MoveState.MOVING, *([MoveState.MOVING_BACK] if self._cancels else [])}
         return sorted(
             partition
             for partition, assignment in ongoing.items()

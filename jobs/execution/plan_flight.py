@@ -42,7 +42,7 @@ class Limits(NamedTuple):
 class Flight:
     """The moves of a plan, by the states that they had when the execution began.
 
-    ``may_submit`` is asked right before each request. ``is_rollback``: moves in the other direction
+    ``may_submit`` is asked right before each request. ``cancels``: moves in the other direction
     are cancelled; otherwise they are those of another tool.
     """
 
@@ -52,7 +52,7 @@ class Flight:
         limits: Limits,
         may_submit: Callable[[], bool],
         *,
-        is_rollback: bool = False,
+        cancels: bool = False,
     ) -> None:
         self.reached_before = 0
         self.moved = 0
@@ -66,7 +66,7 @@ class Flight:
         self._obstacles: dict[TopicPartition, Obstacle] = {}
         self._postponed: dict[TopicPartition, tuple[PlannedMove, str, float]] = {}
         self._silence = ""  # why the controller did not answer the last request
-        self._is_rollback = is_rollback
+        self._cancels = cancels
         left = []
         for standing in self._seen(standings):
             match standing.state:
@@ -167,7 +167,7 @@ class Flight:
         self._submit(ready, controller, now)
 
     def _seen(self, standings: Sequence[Standing]) -> Sequence[Standing]:
-        if self._is_rollback:
+        if self._cancels:
             return standings
         return [
             s._replace(state=MoveState.CHANGED) if s.state is MoveState.MOVING_BACK else s

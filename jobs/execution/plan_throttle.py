@@ -61,7 +61,7 @@ def set_throttle(
         for topic in leaders
     }
     note = {
-        "rate": rate,
+        "rates": sorted({*noted["rates"], rate}),  # an interrupted change leaves the former one
         "rates_before": noted["rates_before"] | _rates_before(configs, brokers, noted),
         "replicas": noted["replicas"] | _not_listed(configs, lists, noted["replicas"]),
     }
@@ -79,7 +79,7 @@ def clear_throttle(configs: ZkEntityConfigs, plan: ExecutablePlan) -> None:
     """
     note = _read_note(plan)
     for broker, before in note["rates_before"].items():
-        configs.change_config(f"{BROKERS}/{broker}", partial(_restore, before, note["rate"]))
+        configs.change_config(f"{BROKERS}/{broker}", partial(_restore, before, note["rates"]))
     for topic, pairs in note["replicas"].items():
         configs.change_config(f"{TOPICS}/{topic}", partial(_list_no_more, pairs))
     plan.remove(THROTTLE)
@@ -88,7 +88,7 @@ def clear_throttle(configs: ZkEntityConfigs, plan: ExecutablePlan) -> None:
 def _read_note(plan: ExecutablePlan) -> dict[str, Any]:
     content = plan.read(THROTTLE)
     if content is None:
-        return {"rate": None, "rates_before": {}, "replicas": {}}
+        return {"rates": [], "rates_before": {}, "replicas": {}}
     note: dict[str, Any] = orjson.loads(content)
     return note
 
@@ -104,7 +104,7 @@ def _rates_before(
         if broker.isdecimal():
             earlier = noted["rates_before"].get(broker, {})
             rates[broker] = {
-                name: earlier.get(name) if config.get(name) == noted["rate"] else config.get(name)
+                name: earlier.get(name) if config.get(name) in noted["rates"] else config.get(name)
                 for name in _RATES
             }
     return rates
@@ -144,9 +144,9 @@ def _list_no_more(
 
 
 def _restore(
-    before: Mapping[str, str | None], rate: str, old: Mapping[str, str]
+    before: Mapping[str, str | None], rates: Collection[str], old: Mapping[str, str]
 ) -> dict[str, str | None]:
-    return {name: before[name] for name in _RATES if old.get(name) == rate}
+    return {name: before[name] for name in _RATES if old.get(name) in rates}
 
 
 def _joined(pairs: Collection[str]) -> str | None:

@@ -6,9 +6,10 @@ plans in their layout.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
@@ -36,35 +37,35 @@ class Planned(NamedTuple):
     keeps_places: bool = False  # a broker that replaces a preferred leader is one, if possible
 
 
-class Goal(Protocol):
+class Goal(ABC):
     """The purpose of a plan."""
 
+    @abstractmethod
     def check(self, listed: Collection[BrokerId]) -> None:
         """Raise ``InputError`` or ``InfeasibleError`` for errors that need no assignment."""
-        ...
 
+    @abstractmethod
     def concerns(self, survey: Survey, seed: int) -> Column:
         """Return the condition for the partitions to load.
 
         Raises InputError, InfeasibleError, NotImprovingError.
         """
-        ...
 
+    @abstractmethod
     def plan(self, survey: Survey, layout: Layout, seed: int) -> Planned:
         """Change the layout. Raises InfeasibleError."""
-        ...
 
     def left_brokers(self, survey: Survey) -> list[int]:
         """Return the indexes of the brokers that remain after the plan."""
-        ...
+        return list(range(survey.brokers.usable))
 
     def takers(self, survey: Survey) -> list[int]:
         """Return the indexes of the brokers among which replicas may be swapped for their size."""
-        ...
+        return self.left_brokers(survey)
 
 
-@dataclass(slots=True)
-class Decommission:
+@dataclass
+class Decommission(Goal):
     """Take all replicas away from some brokers."""
 
     leaving: Sequence[BrokerId]
@@ -77,31 +78,28 @@ class Decommission:
     def concerns(self, survey: Survey, seed: int) -> Column:
         """See Goal."""
         del seed
-        _check_known(survey, self.leaving)
+        known = set(survey.brokers.ids)
+        for broker_id in self.leaving:
+            if broker_id not in known:
+                raise InputError(f"--from: broker {broker_id} is not listed and holds no replica")
         return survey.holds_any(self.leaving)
 
     def plan(self, survey: Survey, layout: Layout, seed: int) -> Planned:
         """See Goal."""
         leaving = set(survey.indexes(self.leaving))
-        bound = _replicas_on(layout, leaving)
         decommission(layout, leaving, seed)
-        return Planned(bound)
+        return Planned(_replicas_before(layout, leaving))
 
     def left_brokers(self, survey: Survey) -> list[int]:
         """See Goal."""
         leaving = set(survey.indexes(self.leaving))
         return [b for b in range(survey.brokers.usable) if b not in leaving]
 
-    def takers(self, survey: Survey) -> list[int]:
-        """See Goal."""
-        return self.left_brokers(survey)
 
-
-@dataclass(slots=True)
-class Replace:
+@dataclass
+class Replace(Decommission):
     """Replace some brokers by others."""
 
-    leaving: Sequence[BrokerId]
     to: Sequence[BrokerId]
 
     def check(self, listed: Collection[BrokerId]) -> None:
@@ -116,33 +114,19 @@ class Replace:
             )
         _check_listed(self.to, "--to", listed)
 
-    def concerns(self, survey: Survey, seed: int) -> Column:
-        """See Goal."""
-        del seed
-        _check_known(survey, self.leaving)
-        return survey.holds_any(self.leaving)
-
     def plan(self, survey: Survey, layout: Layout, seed: int) -> Planned:
         """See Goal."""
-        del seed
         leaving = survey.indexes(self.leaving)
-        bound = _replicas_on(layout, set(leaving))
         replace(layout, leaving, survey.indexes(self.to))
-        return Planned(bound, keeps_places=True)
-
-    def left_brokers(self, survey: Survey) -> list[int]:
-        """See Goal."""
-        leaving = set(survey.indexes(self.leaving))
-        return [b for b in range(survey.brokers.usable) if b not in leaving]
+        return Planned(_replicas_before(layout, leaving), keeps_places=True)
 
     def takers(self, survey: Survey) -> list[int]:
         """See Goal."""
-        del survey
         return []
 
 
-@dataclass(slots=True)
-class ReplicationFactor:
+@dataclass
+class ReplicationFactor(Goal):
     """Give every partition ``factor`` replicas."""
 
     factor: int
@@ -157,27 +141,16 @@ class ReplicationFactor:
 
     def concerns(self, survey: Survey, seed: int) -> Column:
         """See Goal."""
-        del survey, seed
         return F.size("replicas") != self.factor
 
     def plan(self, survey: Survey, layout: Layout, seed: int) -> Planned:
         """See Goal."""
-        del survey
-        bound = sum(abs(self.factor - len(replicas)) for replicas in layout.rows.replicas)
         change_factor(layout, self.factor, seed)
-        return Planned(bound)
-
-    def left_brokers(self, survey: Survey) -> list[int]:
-        """See Goal."""
-        return list(range(survey.brokers.usable))
-
-    def takers(self, survey: Survey) -> list[int]:
-        """See Goal."""
-        return self.left_brokers(survey)
+        return Planned(sum(abs(self.factor - len(before)) for before in layout.rows.replicas))
 
 
-@dataclass(slots=True)
-class Rebalance:
+@dataclass
+class Rebalance(Goal):
     """Give every broker its fair share; with ``new`` (which may be empty) only those get any."""
 
     new: Sequence[BrokerId] | None = None
@@ -219,10 +192,6 @@ class Rebalance:
                 " those with too many, or partitions would lose a rack"
             )
         return Planned(self._bound, left)
-
-    def left_brokers(self, survey: Survey) -> list[int]:
-        """See Goal."""
-        return list(range(survey.brokers.usable))
 
     def takers(self, survey: Survey) -> list[int]:
         """See Goal."""
@@ -269,12 +238,5 @@ def _check_listed(
             raise InputError(f"{option}: broker {broker_id} is not one of the listed brokers")
 
 
-def _check_known(survey: Survey, leaving: Sequence[BrokerId]) -> None:
-    known = set(survey.brokers.ids)
-    for broker_id in leaving:
-        if broker_id not in known:
-            raise InputError(f"--from: broker {broker_id} is not listed and holds no replica")
-
-
-def _replicas_on(layout: Layout, brokers: Collection[int]) -> int:
+def _replicas_before(layout: Layout, brokers: Collection[int]) -> int:
     return sum(b in brokers for replicas in layout.rows.replicas for b in replicas)

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 Ints: TypeAlias = npt.NDArray[np.int64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _FAR: Final = 1 << 40
 _NOBODY: Final = -1
@@ -51,34 +52,47 @@ class LeaderBalance:
     leader: Ints
     former: Ints
     count: Ints
-    may_lead: npt.NDArray[np.bool_]
+    may_lead: Mask
 
     def balance(self) -> None:
         """Make the numbers of leaders as even as possible."""
-        able = np.flatnonzero(self.may_lead)
-        if not len(able) or not len(self.leader):
-            return
-        total = int(self.count[able].sum())
-        low = total // len(able)
-        high = low + (total % len(able) > 0)
-        for above, below in ((high, low), (high, high), (low, low)):
-            self._shift(above, below)
-        held = self.count[able]
-        if held.max() > high or held.min() < low:  # the replicas do not allow more
-            for level in range(int(held.max()) - 1, int(held.min()), -1):
-                self._shift(level, level)
+        groups = [self.may_lead]
+        while groups:
+            group = groups.pop()
+            if group.any() and len(self.leader):
+                groups += self._balance(group)
 
-    def _shift(self, above: int, below: int) -> None:
+    def _balance(self, group: Mask) -> list[Mask]:
+        """Make the numbers in a group even; return parts that are to be balanced by themselves.
+
+        Brokers with too many leaders and all that these can give to, or brokers with too few and
+        all that can give to them, exchange nothing useful with the others.
+        """
+        low, rest = divmod(int(self.count[group].sum()), int(group.sum()))
+        high = low + (rest > 0)
+        for above, below in ((high, low), (high, high), (low, low)):
+            self._shift(group, above, below)
+        has_more, has_less = group & (self.count > high), group & (self.count < low)
+        if not has_more.any() and not has_less.any():
+            return []
+        edges = self._edges(group)
+        if has_more.any():
+            apart = _reachable(has_more, edges.giver, edges.taker)
+        else:
+            apart = _reachable(has_less, edges.taker, edges.giver)
+        return [apart, group & ~apart]
+
+    def _shift(self, group: Mask, above: int, below: int) -> None:
         """Shift leaderships from brokers with more leaders than ``above`` to those below ``below``.
 
         In each phase along all chains that change the fewest leaders.
         """
         while True:
-            has_more = self.may_lead & (self.count > above)
-            has_less = self.may_lead & (self.count < below)
+            has_more = group & (self.count > above)
+            has_less = group & (self.count < below)
             if not has_more.any() or not has_less.any():
                 return
-            edges = self._edges()
+            edges = self._edges(group)
             cost = _cheapest(edges, has_more)
             least = int(cost[has_less].min())
             if least >= _FAR:
@@ -90,12 +104,12 @@ class LeaderBalance:
                 for row, taker in chain:
                     self.leader[row] = taker
 
-    def _edges(self) -> _Edges:
+    def _edges(self, group: Mask) -> _Edges:
         brokers = len(self.count)
         lists = []
         for column in self.replicas.T:
-            can = (column >= 0) & (column != self.leader) & self.may_lead[column]
-            rows = np.flatnonzero(can & self.may_lead[self.leader])
+            can = (column >= 0) & (column != self.leader) & group[column]
+            rows = np.flatnonzero(can & group[self.leader])
             giver, taker, former = (
                 self.leader[rows],
                 column[rows].astype(np.int64),
@@ -112,7 +126,7 @@ class LeaderBalance:
         return _Edges(giver, taker, cost - 1, np.append(start, len(rows)), rows)
 
 
-def _cheapest(edges: _Edges, sources: npt.NDArray[np.bool_]) -> Ints:
+def _cheapest(edges: _Edges, sources: Mask) -> Ints:
     """Return the least cost of a chain from a source to each broker, by Bellman and Ford."""
     cost = np.where(sources, 0, _FAR)
     for _ in range(len(cost)):
@@ -125,6 +139,14 @@ def _cheapest(edges: _Edges, sources: npt.NDArray[np.bool_]) -> Ints:
     return cost
 
 
+def _reachable(start: Mask, ends: Ints, others: Ints) -> Mask:
+    """Return the brokers that edges lead to, from one of their ends to the other."""
+    reached, count = start.copy(), 0
+    while count != (count := int(reached.sum())):
+        reached[others[reached[ends]]] = True
+    return reached
+
+
 class _Chains:
     """Chains over the edges of shortest paths: by breadth and then depth, as in Dinic's algorithm.
 
@@ -135,8 +157,8 @@ class _Chains:
         self,
         edges: _Edges,
         shortest: Ints,
-        sources: npt.NDArray[np.bool_],
-        ends: npt.NDArray[np.bool_],
+        sources: Mask,
+        ends: Mask,
         leader: Ints,
     ) -> None:
         step = np.where(sources, 0, _FAR)

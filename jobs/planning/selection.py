@@ -44,7 +44,6 @@ class Survey:
 
     frame: DataFrame
     can_move: Column
-    listed: Sequence[PlannedBroker]
     brokers: Brokers
     movable: Sequence[int]
     movable_partitions: int
@@ -154,7 +153,6 @@ def survey(
     return Survey(
         frame,
         can_move,
-        listed,
         brokers,
         [load.movable for load in held],
         sum(load.movable_leaders for load in held),

@@ -62,7 +62,6 @@ def loss_curves(curves: Mapping[str, Sequence[LossPoint]]) -> Draw:
 
     def draw(axes: Axes) -> None:
         draw_lines(axes)
-        axes.locator_params(axis="x", integer=True)
         axes.set_ylim(min(0.1, axes.get_ylim()[0]), 1.3)
         axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:,.10g} %")
 

@@ -166,13 +166,9 @@ class _Findings:
         """Name the brokers whose replicas are out of reach."""
         ids = self._balance.broker_ids
         held = int(self._balance.loads["replicas"][np.isin(ids, unlisted)].sum())
-        names = listed([str(broker_id) for broker_id in unlisted])
-        verbs = ("broker holds", "brokers hold")
-        where = "not registered" if self._is_running else "not in --brokers"
-        verb = "is" if len(unlisted) == 1 else "are"
         self.problems.append(
-            f"{counted(len(unlisted), *verbs)} {counted(held, 'replica', 'replicas')}"
-            f" and {verb} {where}: {names}."
+            f"{missing_brokers(unlisted, self._options)}, and"
+            f" {counted(held, 'replica is', 'replicas are')} there."
         )
         if self._is_running and not self._options["zookeeper"]:
             started = " ".join(map(str, unlisted[:_TOPICS]))
@@ -238,6 +234,17 @@ class _Findings:
 
     def _plan(self, purpose: str, goal: str) -> None:
         self.remedies += plan_remedies(purpose, goal, self._options)
+
+
+def missing_brokers(broker_ids: Sequence[int], options: Mapping[str, Any]) -> str:
+    """Say that brokers with replicas cannot be used."""
+    where = "registered" if options["assignment"] == ZOOKEEPER else "in --brokers"
+    names = listed([str(broker_id) for broker_id in broker_ids])
+    return (
+        f"Broker {names} is not {where}"
+        if len(broker_ids) == 1
+        else f"Brokers {names} are not {where}"
+    )
 
 
 def plan_remedies(purpose: str, goal: str, options: Mapping[str, Any]) -> list[Remedy]:

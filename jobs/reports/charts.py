@@ -56,7 +56,7 @@ def over_brokers(
         else:
             axes.plot(places, values[places], ".", markersize=3)
             _label_extremes(axes, broker_ids, values)
-            axes.locator_params(axis="x", integer=True)
+            axes.locator_params(integer=True)
             axes.set_xlim(-0.02 * len(values), len(values) - 0.5)
             axes.xaxis.set_major_formatter(lambda place, _: _name_at(broker_ids, place))
             axes.set_ylabel(label)
@@ -128,6 +128,7 @@ def columns(
                 axes.bar_label(drawn, [shown(value) for value in values], padding=2)
         axes.set_xticks(range(len(names)), names, rotation=0 if are_short else 90)
         axes.set_xlim(-0.6, len(names) - 0.4)
+        axes.locator_params(axis="y", integer=True)
         axes.set_ylabel(label)
         axes.set_xlabel(of)
         _add_legend(axes, len(series))
@@ -189,8 +190,10 @@ def lines(
                 axes.fill_between(line.x, *line.band, color=colour, alpha=0.2, linewidth=0)
         axes.set_xscale(x_scale)
         axes.set_yscale(y_scale)
-        if y_scale == "linear":
+        if y_scale != "log":
             axes.set_ylim(bottom=0)
+        if x_scale == "linear":
+            axes.locator_params(axis="x", integer=True)
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
         _add_legend(axes, sum(bool(line.name) for line in series))

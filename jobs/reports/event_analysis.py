@@ -1,249 +1,184 @@
-"""Queries on the table of the controllers' events.
+"""The analysis of the table of the controllers' events.
+
+Each query reads few columns of the table once. Its groups are few, so Python makes the rest.
+Percentiles are of sketches (KLL): exact up to some thousands of values, then within 0.1 % of rank.
 
 A journal names the first few changes of an event and counts the others, so results about partitions
-and ISRs are about the *named* changes.
-
-Times are wall clocks of the brokers' machines; a term has one broker and so one clock.
+and ISRs are about the *named* changes. Times are wall clocks of the brokers' machines; a term has
+one broker and so one clock.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 
 from regent.jobs.reports.event_terms import (
-    PERCENTILES,
-    BrokerMentions,
+    Groups,
     Rows,
+    distribution,
     slowest_brokers,
     terms_of_controllers,
     to_us,
 )
 
-MINUTE_MS: Final = 60_000
-_MAX_BUCKETS: Final = 240
-_BUCKETS_MS: Final = (100, 500, 1000, 5000, 15_000, MINUTE_MS, 5 * MINUTE_MS, 15 * MINUTE_MS)
-_HOUR_MS: Final = 60 * MINUTE_MS
+_SKETCH: Final = 4000  # values that it keeps at least
+_MINUTE_MS: Final = 60_000
+_MAX_BUCKETS: Final = 120  # Spark would sort the events for more groups with percentiles
+_LEAST_BUCKET_MS: Final = 100
 
-
-# --- events ---------------------------------------------------------------------------------------
-
-_OVERVIEW: Final = """
-SELECT broker_id, count(*) AS events, min(ts_ms) AS first_ms, max(ts_ms) AS last_ms,
-       sum(size(changes)) AS named_changes, sum(unnamed_changes) AS unnamed_changes
-FROM {events} GROUP BY broker_id ORDER BY broker_id
-"""
-
-_LATENCIES: Final = """
-SELECT event, count(*) AS count,
-       percentile(handling_ms, array(0.5, 0.95, 0.99, 1.0)) AS handling_ms,
-       percentile(queue_ms, array(0.5, 0.95, 0.99, 1.0)) AS queue_ms
-FROM {events} GROUP BY event ORDER BY count DESC, event
-"""
-
-_IN_BUCKETS: Final = """
-SELECT ts_ms - ts_ms % :bucket_ms AS start_ms, count(*) AS events,
-       sum(size(changes) + unnamed_changes) AS changes, sum(handling_ms) AS handling_ms,
-       percentile(queue_ms, array(0.5, 0.95, 0.99, 1.0)) AS queue_ms
-FROM {events}"""
-
-_OVER_TIME: Final = f"{_IN_BUCKETS} GROUP BY start_ms ORDER BY start_ms"
-
-# Percentiles only for the reported ones: they take much longer than counts.
-_BUSIEST_MINUTES: Final = f"""{_IN_BUCKETS} WHERE ts_ms - ts_ms % :bucket_ms IN (
-  SELECT ts_ms - ts_ms % :bucket_ms AS start_ms FROM {{events}}
-  GROUP BY start_ms ORDER BY count(*) DESC, start_ms LIMIT :top
-) GROUP BY start_ms ORDER BY events DESC, start_ms"""
-
-_SLOWEST_EVENTS: Final = """
-SELECT ts_ms, broker_id, controller_epoch, event, cause, queue_ms, handling_ms,
-       size(changes) + unnamed_changes AS changes
-FROM {events} ORDER BY handling_ms DESC, ts_ms, broker_id, event_id LIMIT :top
-"""
-
-# --- terms and brokers ----------------------------------------------------------------------------
-
-_TERMS: Final = r"""
-SELECT controller_epoch, min(broker_id) AS broker_id, count(*) AS events, min(ts_ms) AS first_ms,
-       max(ts_ms + handling_ms) AS last_ms,
-       max(IF(exists(changes, s -> s LIKE 'broker %: resigned'), ts_ms, NULL)) AS resigned_ms,
-       max(IF(exists(changes, s -> s RLIKE r'^broker \d+: controller epoch \d+$'),
-              struct(ts_ms AS elected_ms, event AS trigger, queue_ms, handling_ms,
-                     size(changes) + unnamed_changes - 1 AS changes), NULL)) AS election
-FROM {events} WHERE controller_epoch > 0 GROUP BY controller_epoch ORDER BY controller_epoch
-"""
-
-# The former controller may have been paused, and continue shortly after the next election.
-_LAST_HEARD: Final = """
-SELECT t.controller_epoch, max(e.ts_ms + e.handling_ms) AS previous_heard_ms
-FROM {events} e JOIN {terms} t
-  ON e.controller_epoch = t.controller_epoch - 1 AND e.ts_ms <= t.election.elected_ms
-GROUP BY t.controller_epoch
-"""
-
-# The cause of an event names its broker; it arrived before it waited.
-_CAUSES: Final = r"""
-SELECT controller_epoch, event, cause, count(*) AS times, min(ts_ms - queue_ms) AS first_ms
-FROM {events} WHERE cause RLIKE r'\bbroker \d+' GROUP BY controller_epoch, event, cause
-"""
-
-_ANSWERS: Final = r"""
-SELECT try_cast(regexp_extract(cause, r'^answer of broker (\d+)$', 1) AS INT) AS broker_id,
-       percentile(answered_ms, array(0.5, 0.95, 0.99, 1.0)) AS answered_ms
-FROM {events} WHERE answered_ms IS NOT NULL GROUP BY 1
-"""
-
-_COMINGS_AND_GOINGS: Final = """
-SELECT controller_epoch, sentence, count(*) AS times, min(ts_ms) AS first_ms
-FROM (SELECT controller_epoch, ts_ms, explode(changes) AS sentence FROM {events})
-WHERE sentence LIKE 'brokers [%]: started' OR sentence LIKE 'brokers [%]: failed'
-GROUP BY controller_epoch, sentence
-"""
-
-_ISR_CHANGES: Final = """
-SELECT try_cast(broker AS INT) AS broker_id, count_if(has_left) AS isr_left,
-       count_if(NOT has_left) AS isr_joined
-FROM (SELECT inline(concat(transform(left_isr, b -> struct(b AS broker, true AS has_left)),
-                           transform(joined_isr, b -> struct(b AS broker, false AS has_left))))
-      FROM {leaderships})
-WHERE try_cast(broker AS INT) >= 0 GROUP BY broker
-"""
-
-# --- partitions -----------------------------------------------------------------------------------
-
-# One match a sentence, of four kinds:
-#   P: created, leader 1, isr [1, 2]             P: leader 1 → 2, isr [2], leader epoch 5
-#   P: leader 1, isr [1, 2] → [1, 2, 3]          P: leader 1, isr [1, 2] → [1], leader epoch 5
-_SENTENCE: Final = (
-    r"^(\S+)-(\d+): (created, )?leader (-?\d+|\?)(?: → (-?\d+))?"
-    r", isr \[?([\d, ]+|\?)\]?(?: → \[([\d, ]+)\])?(?:, leader epoch (\d+)|, recovering)?$"
+_GROUPS: Final = (
+    "count(*) AS events",
+    "min(ts_ms) AS first_ms",
+    "max(ts_ms) AS last_ms",
+    "max(ts_ms + handling_ms) AS handled_ms",
+    "min(ts_ms - queue_ms) AS arrived_ms",
+    "sum(named_changes) AS named_changes",
+    "sum(change_count) AS changes",
+)
+_LEADERSHIP: Final = (
+    "count(*) AS times",
+    "count_if(leader <> leader_before) AS leader_changes",
+    "count_if(leader = -1 AND leader_before <> -1) AS times_leaderless",
+    "min(leader_epoch) AS first_epoch",
+    "max(leader_epoch) AS last_epoch",
+)
+_PARTITION: Final = (
+    "sum(leader_changes) AS leader_changes",
+    "sum(times_leaderless) AS times_leaderless",
+    "coalesce(max(last_epoch) - min(first_epoch), 0) AS leader_epochs",
+    "sum(IF(size(isr_left) > 0, times, 0)) AS isr_shrinks",
+    "sum(IF(size(isr_joined) > 0, times, 0)) AS isr_expands",
 )
 
-# Missing values become NULL first: a cast would throw and catch an exception in Spark.
-_LEADERSHIPS: Final = """
-WITH part AS (
-  SELECT controller_epoch, event_id, posexplode(transform(changes, s ->
-    IF(s LIKE '%: leader %' OR s LIKE '%: created, leader %',
-       split(regexp_replace(s, :sentence, '$1|$2|$3|$4|$5|$6|$7|$8'), '[|]'), array())
-  )) AS (position, p) FROM {events} -- inside of it, or Spark would match for every use of p again
-), leadership AS (
-  SELECT controller_epoch, event_id, position, p[0] AS topic, try_cast(p[1] AS INT) AS partition,
-         IF(p[2] = '', try_cast(nullif(p[3], '?') AS INT), NULL) AS leader_before,
-         try_cast(nullif(IF(p[4] = '', p[3], p[4]), '?') AS INT) AS leader,
-         IF(p[6] = '' OR p[5] = '?', NULL, split(p[5], ', ')) AS isr_before,
-         split(IF(p[6] = '', p[5], p[6]), ', ') AS isr,
-         IF(p[2] = '', try_cast(nullif(p[7], '') AS INT), 0) AS leader_epoch
-  FROM part WHERE size(p) = 8
-)
-SELECT controller_epoch, event_id, position, topic, partition, leader_before, leader, leader_epoch,
-       CASE WHEN isr_before IS NOT NULL THEN array_except(isr_before, isr)
-            -- the ISR before is not told, but its leader was in it
-            WHEN leader_before >= 0 AND NOT array_contains(isr, string(leader_before))
-              THEN array(string(leader_before))
-            ELSE array() END AS left_isr,
-       coalesce(array_except(isr, isr_before), array()) AS joined_isr
-FROM leadership
-"""
 
-_PARTITIONS: Final = """
-SELECT topic, partition, count_if(leader <> leader_before) AS leader_changes,
-       count_if(leader = -1 AND leader_before <> -1) AS times_leaderless,
-       coalesce(sum(greatest(0, leader_epoch - epoch_before)), 0) AS leader_epochs,
-       count_if(size(left_isr) > 0) AS isr_shrinks, count_if(size(joined_isr) > 0) AS isr_expands
-FROM (SELECT *, lag(leader_epoch) IGNORE NULLS OVER (
-              PARTITION BY topic, partition ORDER BY controller_epoch, event_id, position
-            ) AS epoch_before
-      FROM {leaderships})
-GROUP BY topic, partition
-"""
+def analyse_events(events: DataFrame, *, top: int) -> dict[str, Any]:
+    """Analyse events; of partitions, minutes and single events return the ``top`` first.
 
-_CHURN: Final = """
-SELECT topic, partition, leader_changes, times_leaderless, leader_epochs FROM {partitions}
-WHERE leader_changes > 0 ORDER BY leader_changes DESC, leader_epochs DESC, topic, partition
-LIMIT :top
-"""
-
-_FLAPPING: Final = """
-SELECT topic, partition, isr_shrinks, isr_expands FROM {partitions}
-WHERE isr_shrinks + isr_expands > 0
-ORDER BY isr_shrinks + isr_expands DESC, topic, partition LIMIT :top
-"""
-
-
-def analyse_events(spark: SparkSession, events: DataFrame, *, top: int) -> dict[str, Any]:
-    """Run all queries; of partitions, minutes and single events return the ``top`` first.
-
-    ``events`` has the columns of ``event_journals.COLUMNS`` and at least one row. Times end in
+    ``events`` are those of ``event_journals``; without any the result is empty. Times end in
     ``_ms``: moments since the epoch, or durations; distributions are {p50, p95, p99, max}.
     """
-    frames = _frames(spark, events)
-
-    def ask(query: str, **arguments: Any) -> Rows:
-        return _rows(_asked(spark, query, arguments, frames))
-
-    by_broker = ask(_OVERVIEW)
-    first_ms = min(row["first_ms"] for row in by_broker)
-    last_ms = max(row["last_ms"] for row in by_broker)
-    bucket_ms = _bucket_ms(last_ms - first_ms)
-    terms = _asked(spark, _TERMS, {}, frames).toArrow()
-    frames["terms"] = spark.createDataFrame(terms)
-    mentions = BrokerMentions(by_broker, ask(_CAUSES), ask(_COMINGS_AND_GOINGS))
+    rows = _rows(_grouped(events, ("broker_id", "controller_epoch", "event", "broker"), _GROUPS))
+    if not rows:
+        return {}
+    first_ms = min(row["first_ms"] for row in rows)
+    last_ms = max(row["last_ms"] for row in rows)
+    bucket_ms = max(_LEAST_BUCKET_MS, (last_ms - first_ms) // (_MAX_BUCKETS - 2) + 1)
+    groups = Groups(rows, _rows(_elections(events)), _rows(_comings_and_goings(events)))
+    answers = _grouped(
+        events.filter("answered_ms IS NOT NULL"), ("broker",), (_percentiles("answered_ms"),)
+    )
+    named_changes, changes = (sum(row[n] for row in rows) for n in ("named_changes", "changes"))
     return {
-        "events": sum(row["events"] for row in by_broker),
+        "events": sum(row["events"] for row in rows),
         "first_ms": first_ms,
         "last_ms": last_ms,
-        "brokers": [row["broker_id"] for row in by_broker],
-        "named_changes": sum(row["named_changes"] for row in by_broker),
-        "unnamed_changes": sum(row["unnamed_changes"] for row in by_broker),
-        "latencies": ask(_LATENCIES),
-        "terms": terms_of_controllers(terms.to_pylist(), ask(_LAST_HEARD), mentions),
-        "leader_churn": ask(_CHURN, top=top),
-        "isr_flapping": ask(_FLAPPING, top=top),
-        "slowest_brokers": slowest_brokers(
-            terms.to_pylist(), ask(_ISR_CHANGES), ask(_ANSWERS), mentions
-        ),
-        "busiest_minutes": ask(_BUSIEST_MINUTES, bucket_ms=MINUTE_MS, top=top),
-        "slowest_events": ask(_SLOWEST_EVENTS, top=top),
+        "brokers": sorted({row["broker_id"] for row in rows}),
+        "named_changes": named_changes,
+        "unnamed_changes": changes - named_changes,
+        "latencies": _rows(_latencies(events)),
+        "terms": terms_of_controllers(groups),
+        **_partitions(events, groups, top),
+        "slowest_brokers": slowest_brokers(groups, _rows(answers)),
+        "busiest_minutes": _rows(_busiest_minutes(events, top)),
+        "slowest_events": _rows(_slowest(events, top)),
         "bucket_ms": bucket_ms,
-        "over_time": ask(_OVER_TIME, bucket_ms=bucket_ms),
+        "over_time": _rows(_over_time(events, bucket_ms)),
     }
 
 
-def _frames(spark: SparkSession, events: DataFrame) -> dict[str, DataFrame]:
-    """Return the events, and results that several queries share."""
-    # Not persisted: what a query names in braces is not recognised as the same and done again.
-    frames = {"events": events}
-    leaderships = _asked(spark, _LEADERSHIPS, {"sentence": _SENTENCE}, frames)
-    frames["leaderships"] = leaderships.localCheckpoint()
-    frames["partitions"] = _asked(spark, _PARTITIONS, {}, frames).localCheckpoint()
-    return frames
+def _latencies(events: DataFrame) -> DataFrame:
+    latencies = ("count(*) AS count", _percentiles("handling_ms"), _percentiles("queue_ms"))
+    return _grouped(events, ("event",), latencies).orderBy(F.desc("count"), "event")
 
 
-def _asked(
-    spark: SparkSession, query: str, arguments: dict[str, Any], frames: dict[str, DataFrame]
-) -> DataFrame:
-    """Return the result of a query with names of frames in braces."""
-    named = {name: frame for name, frame in frames.items() if f"{{{name}}}" in query}
-    return spark.sql(query, arguments or None, **named)
+def _elections(events: DataFrame) -> DataFrame:
+    """Return the events with which terms begin or end."""
+    columns = ("elected", "resigned", "broker_id", "ts_ms", "event", "queue_ms", "handling_ms")
+    ends = events.filter("elected IS NOT NULL OR resigned IS NOT NULL")
+    return ends.selectExpr(*columns, "change_count - 1 AS changes")
 
 
-def _bucket_ms(span_ms: int) -> int:
-    """Return the shortest round length of buckets whose number is within the limit."""
-    for bucket_ms in _BUCKETS_MS:
-        if span_ms < bucket_ms * _MAX_BUCKETS:
-            return bucket_ms
-    return (span_ms // _MAX_BUCKETS // _HOUR_MS + 1) * _HOUR_MS
+def _comings_and_goings(events: DataFrame) -> DataFrame:
+    both = events.selectExpr("controller_epoch", "ts_ms", _brokers_that("started", "failed"))
+    keys = ("controller_epoch", "broker", "did")
+    return _grouped(both, keys, ("count(*) AS times", "min(ts_ms) AS first_ms"))
+
+
+def _in_buckets(events: DataFrame, bucket_ms: int, *waits: str) -> DataFrame:
+    start = F.expr(f"ts_ms - ts_ms % {bucket_ms}").alias("start_ms")
+    sums = ("count(*) AS events", "sum(change_count) AS changes", "sum(handling_ms) AS handling_ms")
+    return events.groupBy(start).agg(*map(F.expr, (*sums, *waits)))
+
+
+def _over_time(events: DataFrame, bucket_ms: int) -> DataFrame:
+    return _in_buckets(events, bucket_ms, _percentiles("queue_ms")).orderBy("start_ms")
+
+
+def _busiest_minutes(events: DataFrame, top: int) -> DataFrame:
+    minutes = _in_buckets(events, _MINUTE_MS, "max(queue_ms) AS longest_wait_ms")
+    return minutes.orderBy(F.desc("events"), "start_ms").limit(top)
+
+
+def _slowest(events: DataFrame, top: int) -> DataFrame:
+    columns = ("ts_ms", "broker_id", "controller_epoch", "event", "cause", "queue_ms")
+    events = events.select(*columns, "handling_ms", F.col("change_count").alias("changes"))
+    return events.orderBy(F.desc("handling_ms"), "ts_ms", "broker_id").limit(top)
+
+
+def _partitions(events: DataFrame, groups: Groups, top: int) -> dict[str, Rows]:
+    """Count the changes of partitions, and in ``groups`` those of brokers in ISRs."""
+    name = ("topic", "partition")
+    by_change = events.selectExpr("inline(partitions)").selectExpr(
+        "*",
+        "array_except(isr_before, isr) AS isr_left",
+        "array_except(isr, isr_before) AS isr_joined",
+    )
+    changes = _grouped(by_change, (*name, "isr_left", "isr_joined"), _LEADERSHIP)
+    changes.persist(StorageLevel.DISK_ONLY)
+    members = changes.selectExpr("times", _brokers_that("isr_left", "isr_joined"))
+    groups.add_times(_rows(_grouped(members, ("broker", "did"), ("sum(times) AS times",))))
+    partitions = _grouped(changes, name, _PARTITION)
+    churn = partitions.drop("isr_shrinks", "isr_expands").filter("leader_changes > 0")
+    churn = churn.orderBy(F.desc("leader_changes"), F.desc("leader_epochs"), *name)
+    flapping = partitions.select(*name, "isr_shrinks", "isr_expands")
+    flapping = flapping.filter("isr_shrinks + isr_expands > 0")
+    flapping = flapping.orderBy(F.expr("isr_shrinks + isr_expands").desc(), *name)
+    found = {
+        "leader_churn": _rows(churn.limit(top)),
+        "isr_flapping": _rows(flapping.limit(top)),
+    }
+    changes.unpersist()
+    return found
+
+
+def _brokers_that(*did: str) -> str:
+    """Return the SQL of rows (broker, did) for the brokers in the lists with these names."""
+    lists = (
+        f"transform(coalesce({name}, array()), b -> struct(b AS broker, '{name}' AS did))"
+        for name in did
+    )
+    return f"inline(concat({', '.join(lists)}))"
+
+
+def _grouped(frame: DataFrame, keys: Sequence[str], results: Sequence[str]) -> DataFrame:
+    return frame.groupBy(*keys).agg(*map(F.expr, results))
+
+
+def _percentiles(column: str) -> str:
+    sketch = f"kll_sketch_agg_double({column}, {_SKETCH})"
+    return f"kll_sketch_get_quantile_double({sketch}, array(0.5D, 0.95D, 0.99D, 1D)) AS {column}"
 
 
 def _rows(frame: DataFrame) -> Rows:
     return [
-        {name: _value(name, value) for name, value in row.items()}
+        {
+            name: distribution(value) if isinstance(value, list) else to_us(value)
+            for name, value in row.items()
+        }
         for row in frame.toArrow().to_pylist()
     ]
-
-
-def _value(name: str, value: Any) -> Any:
-    if isinstance(value, list) and name.endswith("_ms"):
-        return dict(zip(PERCENTILES, map(to_us, value), strict=True))
-    return to_us(value)

@@ -49,13 +49,12 @@ class _Clock(NamedTuple):
         return f"{self.unit} since {moment(self.start_ms)}"
 
 
-def write_page(report: Row, path: Path, verdict: Verdict | None = None) -> None:
+def write_page(report: Row, verdict: Verdict, path: Path) -> None:
     """Write the result of ``event_analysis.analyse_events``. Raises OSError."""
     clock = _Clock.of(report)
     page = Page("The controllers' events")
     overview, latencies, terms, churn, flapping, brokers, minutes, slowest = event_tables(report)
-    if verdict:
-        page.verdict(verdict)
+    page.verdict(verdict)
     page.facts(_facts(report))
     page.text(
         "A journal names the first few changes of an event and counts the others: partitions and"
@@ -150,7 +149,7 @@ def _draw_terms(rows: Sequence[Row], clock: _Clock, axes: Axes) -> None:
         begin, end = clock(row["first_ms"]), clock(row["last_ms"])
         level = brokers.index(row["broker_id"])
         axes.barh(level, end - begin, left=begin, height=0.6, color=f"C{level % 6}")
-        if row.get("has_failed"):
+        if row["has_failed"]:
             axes.plot(end, level, "x", color=INK, markersize=8, markeredgewidth=2)
         if len(rows) <= _LABELLED_TERMS:
             axes.text(begin, level + 0.34, str(row["controller_epoch"]), fontsize=8, va="bottom")

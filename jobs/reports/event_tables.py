@@ -4,25 +4,92 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from regent.jobs.reports.event_terms import PERCENTILES
-from regent.jobs.reports.output import Table
+from regent.jobs.reports.page import Table
 
 Row = Mapping[str, Any]
+_Columns = Sequence[tuple[str, str]]  # a header, and the name of the value: "a.b" is b of a
+
+_MOMENTS: Final = ("elected_ms", "start_ms", "ts_ms")
+
+
+def _same(*names: str) -> _Columns:
+    return [(name.replace("_", " "), name) for name in names]
+
+
+def _spread(name: str, prefix: str) -> _Columns:
+    """Return the columns of a distribution; only the first header names what it is of."""
+    headers = (f"{prefix} p50".strip(), *PERCENTILES[1:])
+    return [(h, f"{name}.{p}") for h, p in zip(headers, PERCENTILES, strict=True)]
+
+
+_LATENCIES: Final = (*_same("event", "count"), *_spread("handling_ms", ""))
+_TERMS: Final = (
+    ("epoch", "controller_epoch"),
+    ("broker", "broker_id"),
+    ("elected", "elected_ms"),
+    ("by", "trigger"),
+    ("vacant for", "vacant_ms"),
+    ("took over in", "takeover_ms"),
+    ("all updated in", "failover_ms"),
+    ("brokers", "brokers_updated"),
+    *_same("changes", "events"),
+    ("end", "end"),
+)
+_CHURN: Final = _same("partition", "leader_changes", "times_leaderless", "leader_epochs")
+_FLAPPING: Final = (
+    ("partition", "partition"),
+    ("shrinks", "isr_shrinks"),
+    ("expands", "isr_expands"),
+)
+_BROKERS: Final = (
+    *(("broker", "broker_id"), ("answers", "answers"), *_spread("answered_ms", "answered")),
+    *(("failovers", "failovers"), ("updated p50", "updated_after_ms.p50")),
+    ("max", "updated_after_ms.max"),
+    *_same("terms", "events", "isr_left", "isr_joined", "isr_proposals"),
+    *_same("started", "failed", "shutdowns", "troubles"),
+)
+_MINUTES: Final = (
+    ("from", "start_ms"),
+    *_same("events", "changes", "handling_ms"),
+    ("longest wait", "longest_wait_ms"),
+)
+_SLOWEST: Final = (
+    *(("time", "ts_ms"), ("broker", "broker_id"), ("epoch", "controller_epoch")),
+    *(("event", "event"), ("cause", "cause"), ("ms", "handling_ms"), ("waited", "queue_ms")),
+    ("changes", "changes"),
+)
 
 
 def event_tables(report: Mapping[str, Any]) -> list[Table]:
     """Return the result of ``event_analysis.analyse_events``, the most important table first."""
+    latencies = (*_LATENCIES, *_spread("queue_ms", "waited"))
+    terms = [{**row, "end": _end(row)} for row in report["terms"]]
+    churn, flapping = (_named(report[name]) for name in ("leader_churn", "isr_flapping"))
     return [
         _overview(report),
-        _latencies(report["latencies"]),
-        _terms(report["terms"]),
-        _churn(report["leader_churn"]),
-        _flapping(report["isr_flapping"]),
-        _brokers(report["slowest_brokers"]),
-        _busiest_minutes(report["busiest_minutes"]),
-        _slowest_events(report["slowest_events"]),
+        _table("How long events took, and waited before (ms)", latencies, report["latencies"]),
+        _table(
+            "Terms of the controllers (ms; vacant: since the one before resigned, or the new one"
+            " noticed that /controller was deleted)",
+            _TERMS,
+            terms,
+        ),
+        _table(
+            "Partitions whose leader changed most (of the named changes; leader epochs count all)",
+            _CHURN,
+            churn,
+        ),
+        _table("Partitions whose ISR changed most (of the named changes)", _FLAPPING, flapping),
+        _table(
+            "Brokers, the slowest first (ms until an answer; updated: by a new controller)",
+            _BROKERS,
+            report["slowest_brokers"],
+        ),
+        _table("Busiest minutes (ms)", _MINUTES, report["busiest_minutes"]),
+        _table("Slowest events", _SLOWEST, report["slowest_events"]),
     ]
 
 
@@ -34,6 +101,28 @@ def moment(ms: float | None) -> str | None:
         return datetime.fromtimestamp(ms / 1000).isoformat(" ", "milliseconds")
     except (ValueError, OverflowError, OSError):  # a wrong clock
         return f"{ms} ms"
+
+
+def _table(caption: str, columns: _Columns, rows: Sequence[Row]) -> Table:
+    headers = [header for header, _ in columns]
+    return Table(caption, headers, [[_cell(row, name) for _, name in columns] for row in rows])
+
+
+def _cell(row: Row, name: str) -> object:
+    value: Any = row
+    for part in name.split("."):
+        value = None if value is None else value[part]
+    return moment(value) if name in _MOMENTS else value
+
+
+def _named(rows: Sequence[Row]) -> list[Row]:
+    return [{**row, "partition": f"{row['topic']}-{row['partition']}"} for row in rows]
+
+
+def _end(term: Row) -> str | None:
+    if term["has_failed"]:
+        return "failed: it did not resign"
+    return f"resigned {moment(term['resigned_ms'])}" if term["resigned_ms"] else None
 
 
 def _overview(report: Row) -> Table:
@@ -50,129 +139,6 @@ def _overview(report: Row) -> Table:
         *((f"  in {path}", lines) for path, lines in unreadable.items()),
     ]
     return Table("Journals", ("", ""), [(name, _text(value)) for name, value in facts])
-
-
-def _latencies(rows: Sequence[Row]) -> Table:
-    return Table(
-        "How long events took, and waited before (ms)",
-        ("event", "count", "p50", "p95", "p99", "max", "waited p50", "p95", "p99", "max"),
-        [
-            (row["event"], row["count"], *row["handling_ms"].values(), *row["queue_ms"].values())
-            for row in rows
-        ],
-    )
-
-
-def _terms(rows: Sequence[Row]) -> Table:
-    headers = ("epoch", "broker", "elected", "by", "after silence of", "took over in")
-    return Table(
-        "Terms of the controllers (ms; silence: since the controller before was last heard)",
-        (*headers, "all updated in", "brokers", "changes", "events", "resigned"),
-        [
-            (
-                row["controller_epoch"],
-                row["broker_id"],
-                moment(row["elected_ms"]),
-                row["trigger"],
-                row["silence_ms"],
-                row["takeover_ms"],
-                row["failover_ms"],
-                row["brokers_updated"],
-                row["changes"],
-                row["events"],
-                moment(row["resigned_ms"]),
-            )
-            for row in rows
-        ],
-    )
-
-
-def _churn(rows: Sequence[Row]) -> Table:
-    return Table(
-        "Partitions whose leader changed most (of the named changes; leader epochs count all)",
-        ("partition", "leader changes", "times leaderless", "leader epochs"),
-        [
-            (_partition(row), row["leader_changes"], row["times_leaderless"], row["leader_epochs"])
-            for row in rows
-        ],
-    )
-
-
-def _flapping(rows: Sequence[Row]) -> Table:
-    return Table(
-        "Partitions whose ISR changed most (of the named changes)",
-        ("partition", "shrinks", "expands"),
-        [(_partition(row), row["isr_shrinks"], row["isr_expands"]) for row in rows],
-    )
-
-
-def _brokers(rows: Sequence[Row]) -> Table:
-    about_it = ("isr_left", "isr_joined", "isr_proposals", "started", "failed")
-    counts = ("terms", "events", *about_it, "shutdowns", "troubles")
-    answers = ("answers", "answered p50", "p95", "p99", "max")
-    updates = ("failovers", "updated p50", "max")
-    return Table(
-        "Brokers, the slowest to answer first (ms from a request; updated: by a new controller)",
-        ("broker", *answers, *updates, *(name.replace("_", " ") for name in counts)),
-        [
-            (
-                row["broker_id"],
-                row["answers"],
-                *(row["answered_ms"] or dict.fromkeys(PERCENTILES)).values(),
-                row["failovers"],
-                *_middle_and_most(row["updated_after_ms"]),
-                *(row[name] for name in counts),
-            )
-            for row in rows
-        ],
-    )
-
-
-def _busiest_minutes(rows: Sequence[Row]) -> Table:
-    return Table(
-        "Busiest minutes",
-        ("from", "events", "changes", "handling ms", "waited p50", "p99", "max"),
-        [
-            (
-                moment(row["start_ms"]),
-                row["events"],
-                row["changes"],
-                row["handling_ms"],
-                row["queue_ms"]["p50"],
-                row["queue_ms"]["p99"],
-                row["queue_ms"]["max"],
-            )
-            for row in rows
-        ],
-    )
-
-
-def _slowest_events(rows: Sequence[Row]) -> Table:
-    return Table(
-        "Slowest events",
-        ("time", "broker", "epoch", "event", "cause", "ms", "waited", "changes"),
-        [
-            (
-                moment(row["ts_ms"]),
-                row["broker_id"],
-                row["controller_epoch"],
-                row["event"],
-                row["cause"],
-                row["handling_ms"],
-                row["queue_ms"],
-                row["changes"],
-            )
-            for row in rows
-        ],
-    )
-
-
-def _partition(row: Row) -> str:
-    return f"{row['topic']}-{row['partition']}"
-
-
-def _middle_and_most(percentiles: Row | None) -> tuple[float | None, float | None]:
-    return (percentiles["p50"], percentiles["max"]) if percentiles else (None, None)
 
 
 def _text(value: object) -> str:

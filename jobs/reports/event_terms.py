@@ -1,13 +1,12 @@
-"""Terms and brokers, from the results of the queries of ``jobs.reports.event_analysis``.
+"""Terms and brokers, from the groups of events of ``jobs.reports.event_analysis``.
 
 They have few rows, for which Python is faster than another query of Spark.
 """
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
-from collections.abc import Collection
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -18,100 +17,99 @@ Rows = list[dict[str, Any]]
 
 PERCENTILES: Final = ("p50", "p95", "p99", "max")
 _SHARES: Final = (50, 95, 99, 100)
-_BROKER: Final = re.compile(r"\bbroker (\d+)")
-_BROKERS: Final = re.compile(r"brokers \[([\d, ]+)\]: (started|failed)")
 _COUNTED: Final = (
     *("events", "terms", "answers", "isr_proposals", "isr_left", "isr_joined"),
     *("started", "failed", "shutdowns", "troubles"),
 )
+_KINDS: Final = {
+    "LeaderAndIsrResponseReceived": "answers",
+    "UpdateMetadataResponseReceived": "answers",
+    "TopicDeletionStopReplicaResponseReceived": "answers",
+    "AlterPartitionReceived": "isr_proposals",
+    "ControlledShutdown": "shutdowns",
+    "ControlledShutdownAbandoned": "troubles",
+    "ChannelOverflowed": "troubles",
+    "ControlRequestFailed": "troubles",
+}
+"""What events count for the broker that they are about."""
+
+_OF_AN_ELECTION: Final = (
+    *("trigger", "noticed_ms", "vacant_ms", "elected_ms", "announced_ms", "updated_ms"),
+    *("brokers_updated", "takeover_ms", "failover_ms", "changes"),
+)
 
 
-class BrokerMentions:
-    """How often each broker is named, and its first response in each controller epoch."""
+class Groups:
+    """Groups of events: by controller, term, kind, and the broker that they are about."""
 
-    def __init__(self, by_broker: Rows, causes: Rows, comings_and_goings: Rows) -> None:
-        self.times: dict[BrokerId, dict[str, int]] = defaultdict(lambda: dict.fromkeys(_COUNTED, 0))
+    def __init__(self, rows: Rows, elections: Rows, comings_and_goings: Rows) -> None:
+        self.terms: dict[int, Rows] = defaultdict(list)
+        self.times: Counter[tuple[BrokerId, str]] = Counter()
+        """How often each broker did something, or something happened to it."""
         self.updated_ms: dict[int, dict[BrokerId, float]] = defaultdict(dict)
         """By controller epoch and broker: the time of its first answer to a LeaderAndIsr.
 
         The first one in a term names everything the broker hosts. Brokers that started during the
         term, and were told later, are not in it.
         """
-        for row in by_broker:
-            self.times[row["broker_id"]]["events"] = row["events"]
-        for row in causes:
-            self._add_cause(row)
+        self.elections = {row["elected"]: row for row in elections if row["elected"]}
+        self.resigned_ms = {row["resigned"]: row["ts_ms"] for row in elections if row["resigned"]}
+        self.times.update((row["broker_id"], "terms") for row in self.elections.values())
+        for row in rows:
+            self._add_group(row)
+        self.add_times(comings_and_goings)
         for row in comings_and_goings:
-            self._add_coming_or_going(row)
-
-    def _add_cause(self, row: dict[str, Any]) -> None:
-        found = _BROKER.search(row["cause"])
-        assert found is not None, "the query asks for it"
-        broker_id = int(found[1])
-        self.times[broker_id][_kind(row["event"], row["cause"])] += row["times"]
-        if row["event"] == "LeaderAndIsrResponseReceived" and row["controller_epoch"]:
-            self.updated_ms[row["controller_epoch"]][broker_id] = row["first_ms"]
-
-    def _add_coming_or_going(self, row: dict[str, Any]) -> None:
-        found = _BROKERS.fullmatch(row["sentence"])
-        if found is None:
-            return
-        did = found[2]
-        for broker_id in map(int, found[1].split(", ")):
-            self.times[broker_id][did] += row["times"]
-            updated = self.updated_ms[row["controller_epoch"]]
-            if did == "started" and row["first_ms"] <= updated.get(broker_id, -1):
+            updated, broker_id = self.updated_ms[row["controller_epoch"]], row["broker"]
+            if row["did"] == "started" and row["first_ms"] <= updated.get(broker_id, -1):
                 del updated[broker_id]
 
+    def add_times(self, rows: Rows) -> None:
+        """Add what brokers did some times."""
+        for row in rows:
+            self.times[row["broker"], row["did"]] += row["times"]
 
-def _kind(event: str, cause: str) -> str:
-    if cause.startswith("answer of "):
-        return "answers"
-    return {"AlterPartitionReceived": "isr_proposals", "ControlledShutdown": "shutdowns"}.get(
-        event, "troubles"
-    )
+    def _add_group(self, row: dict[str, Any]) -> None:
+        epoch, kind, broker_id = row["controller_epoch"], row["event"], row["broker"]
+        self.times[row["broker_id"], "events"] += row["events"]
+        if epoch:
+            self.terms[epoch].append(row)
+        if broker_id is not None and kind in _KINDS:
+            self.times[broker_id, _KINDS[kind]] += row["events"]
+            if epoch and kind == "LeaderAndIsrResponseReceived":
+                self.updated_ms[epoch][broker_id] = row["arrived_ms"]
 
 
-def terms_of_controllers(terms: Rows, last_heard: Rows, mentions: BrokerMentions) -> Rows:
+def terms_of_controllers(groups: Groups) -> Rows:
     """Return one row a term, sorted by epoch, with the phases of its failover.
 
-    Unknown values, such as an election before the journals begin, are None.
+    ``vacant_ms`` is the time without a controller before the election: since the one before
+    resigned, or since the new one noticed that ``/controller`` was deleted. ``has_failed``: the
+    controller did not resign, and another one was elected. Unknown values, such as an election
+    before the journals begin, are None.
     """
-    heard = {row["controller_epoch"]: row["previous_heard_ms"] for row in last_heard}
-    by_epoch = {term["controller_epoch"]: term for term in terms}
-    return [
-        _term(
-            term,
-            by_epoch.get(epoch - 1, {}),
-            heard.get(epoch),
-            mentions.updated_ms[epoch].values(),
-        )
-        for epoch, term in by_epoch.items()
-    ]
+    last = max(groups.terms, default=0)
+    return [_term(groups, epoch, is_last=epoch == last) for epoch in sorted(groups.terms)]
 
 
-def _term(
-    term: dict[str, Any],
-    previous: dict[str, Any],
-    previous_heard_ms: float | None,
-    updated: Collection[float],
-) -> dict[str, Any]:
-    row = {
-        "controller_epoch": term["controller_epoch"],
-        "broker_id": term["broker_id"],
-        "previous_broker_id": previous.get("broker_id"),
-        "previous_heard_ms": to_us(previous_heard_ms),
-        "previous_resigned_ms": previous.get("resigned_ms"),
+def _term(groups: Groups, epoch: int, *, is_last: bool) -> dict[str, Any]:
+    rows, resigned_ms = groups.terms[epoch], groups.resigned_ms.get(epoch)
+    term = {
+        "controller_epoch": epoch,
+        "broker_id": rows[0]["broker_id"],
         **dict.fromkeys(_OF_AN_ELECTION),
-        **{name: to_us(term[name]) for name in ("events", "first_ms", "last_ms", "resigned_ms")},
+        "events": sum(row["events"] for row in rows),
+        "first_ms": min(row["first_ms"] for row in rows),
+        "last_ms": to_us(max(row["handled_ms"] for row in rows)),
+        "resigned_ms": resigned_ms,
+        "has_failed": resigned_ms is None and not is_last,
     }
-    election = term["election"]
+    election = groups.elections.get(epoch)
     if election is None:
-        return row
-    elected_ms = election["elected_ms"]
+        return term
+    elected_ms, updated = election["ts_ms"], groups.updated_ms[epoch].values()
     noticed_ms = elected_ms - election["queue_ms"]
-    row |= {
-        "trigger": election["trigger"],
+    term |= {
+        "trigger": election["event"],
         "noticed_ms": to_us(noticed_ms),
         "elected_ms": elected_ms,
         "announced_ms": to_us(elected_ms + election["handling_ms"]),
@@ -119,51 +117,37 @@ def _term(
         "changes": election["changes"],
         "brokers_updated": len(updated),
     }
-    if previous_heard_ms is not None:
-        row["silence_ms"] = to_us(max(0.0, elected_ms - previous_heard_ms))
+    if epoch > 1:
+        # A paused controller resigns after the next election.
+        gone_ms = min(noticed_ms, groups.resigned_ms.get(epoch - 1, noticed_ms))
+        term["vacant_ms"] = to_us(elected_ms - gone_ms)
     if updated:
-        row["updated_ms"] = to_us(max(updated))
-        row["failover_ms"] = to_us(max(updated) - noticed_ms)
-    return row
+        term["updated_ms"] = to_us(max(updated))
+        term["failover_ms"] = to_us(max(updated) - noticed_ms)
+    return term
 
 
-_OF_AN_ELECTION: Final = (
-    *("trigger", "noticed_ms", "elected_ms", "announced_ms", "updated_ms", "brokers_updated"),
-    *("silence_ms", "takeover_ms", "failover_ms", "changes"),
-)
-
-
-def slowest_brokers(
-    terms: Rows, isr_changes: Rows, answers: Rows, mentions: BrokerMentions
-) -> Rows:
+def slowest_brokers(groups: Groups, answers: Rows) -> Rows:
     """Return one row a broker, the slowest to answer controllers first.
 
     ``answered_ms`` counts from when a request was first sent, ``updated_after_ms`` from when a new
     controller had sent to every broker; None if unknown.
     """
-    times = mentions.times
-    announced: dict[int, float] = {}
-    for term in terms:
-        election = term["election"]
-        if election is not None:
-            times[term["broker_id"]]["terms"] += 1
-            announced[term["controller_epoch"]] = election["elected_ms"] + election["handling_ms"]
-    for row in isr_changes:
-        times[row["broker_id"]] |= {name: row[name] for name in ("isr_left", "isr_joined")}
     waited: dict[BrokerId, list[float]] = defaultdict(list)
-    for epoch, announced_ms in announced.items():
-        for broker_id, updated_ms in mentions.updated_ms[epoch].items():
+    for epoch, election in groups.elections.items():
+        announced_ms = election["ts_ms"] + election["handling_ms"]
+        for broker_id, updated_ms in groups.updated_ms[epoch].items():
             waited[broker_id].append(max(0.0, updated_ms - announced_ms))
-    answered = {row["broker_id"]: row["answered_ms"] for row in answers}
+    answered = {row["broker"]: row["answered_ms"] for row in answers}
     rows = [
         {
             "broker_id": broker_id,
-            **times[broker_id],
+            **{did: groups.times[broker_id, did] for did in _COUNTED},
             "answered_ms": answered.get(broker_id),
             "failovers": len(waited[broker_id]),
             "updated_after_ms": _percentiles(waited[broker_id]),
         }
-        for broker_id in sorted(times)
+        for broker_id in {broker_id for broker_id, _ in groups.times}
     ]
     return sorted(rows, key=_slowness, reverse=True)
 
@@ -178,9 +162,12 @@ def _slowness(row: dict[str, Any]) -> tuple[float, float, int]:
 
 
 def _percentiles(values: list[float]) -> dict[str, float] | None:
-    if not values:
-        return None
-    return dict(zip(PERCENTILES, map(to_us, np.percentile(values, _SHARES).tolist()), strict=True))
+    return distribution(np.percentile(values, _SHARES).tolist()) if values else None
+
+
+def distribution(values: Iterable[float]) -> dict[str, float]:
+    """Return the percentiles, which are in this sequence, by their names."""
+    return dict(zip(PERCENTILES, map(to_us, values), strict=True))
 
 
 def to_us(value: Any) -> Any:

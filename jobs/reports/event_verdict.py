@@ -54,7 +54,7 @@ def in_words(ms: float) -> str:
 
 def _controllers(report: Row) -> list[str]:
     terms = report["terms"]
-    failed = [_term(row) for row in terms if row.get("has_failed")]
+    failed = [_term(row) for row in terms if row["has_failed"]]
     found = []
     if failed:
         count = counted(len(failed), "controller", "controllers")
@@ -63,7 +63,7 @@ def _controllers(report: Row) -> list[str]:
         ("vacant_ms", "time there was no controller for", "times there was no controller for"),
         ("failover_ms", "failover took", "failovers took"),
     ):
-        slow = sorted(((row.get(field) or 0, _term(row)) for row in terms), reverse=True)
+        slow = sorted(((row[field] or 0, _term(row)) for row in terms), reverse=True)
         names = [f"{term}: {in_words(ms)}" for ms, term in slow if ms > _SLOW_MS]
         if names:
             count = counted(len(names), one, many)

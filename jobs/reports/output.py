@@ -10,8 +10,7 @@ import click
 
 from regent.jobs.command import InputError, print_summary
 from regent.jobs.files import is_remote, local_path
-from regent.jobs.reports.page import Table as Table
-from regent.jobs.reports.page import is_number, shown
+from regent.jobs.reports.page import Table, is_number, shown
 from regent.jobs.reports.verdict import Verdict
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -98,6 +98,7 @@ td.short { white-space: pre; }
   figure { max-width: 16cm; }
   svg { min-width: 0; }
   .wide { overflow: visible; }
+  th:first-child, td:first-child { position: static; }
   table { font-size: 7.5pt; }
   th, td, td[class], td:not([class]) { padding-right: 0.4rem; min-width: 0;
     white-space: pre-wrap; }

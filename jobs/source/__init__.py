@@ -1,48 +1,40 @@
-"""The Spark data source ``regent``: topics as DataFrames, with the columns and options of Spark's
-Kafka connector, in pure Python over Arrow batches.
+"""The Spark data source ``regent``: topics as DataFrames, in pure Python over Arrow batches.
 
-``spark.dataSource.register(RegentDataSource)``, then ``spark.read.format("regent")``, and the same
-with ``readStream``, ``write`` and ``writeStream``. Records come through the Kafka port of any
-cluster (``kafka.bootstrap.servers``), or from the files of brokers (``logDirs``). With
-``pushDownFilters=true`` a query's conditions on topic, partition, offset and timestamp narrow what
-is read; ``jobs.source.batch`` says why this is not the default. ``jobs.source.writer`` has the
-guarantees of writers.
+It has the columns of Spark's Kafka connector, and does what the connector cannot:
 
-Options of a read, of which exactly one of the first three:
+- ``logDirs`` reads the files of brokers, which need not run;
+- it needs no jar: ``spark.read`` and ``spark.write`` through the brokers of any cluster;
+- ``write_once`` writes a batch exactly once, in a transaction.
 
-===============================  ==================================================================
-``subscribe``                    topics, separated by commas
-``subscribePattern``             a regular expression for whole names of topics
-``assign``                       partitions: ``{"topic": [0, 1]}``
-``startingOffsets``              ``earliest`` (a batch read's default), ``latest`` (a stream's), or
-                                 ``{"topic": {"0": 23, "1": -2}}``: -2 earliest, -1 latest
-``startingTimestamp``            milliseconds since 1970: the first record since then
-``startingOffsetsByTimestamp``   the same of each partition: ``{"topic": {"0": 1700000000000}}``
-``…OffsetsByTimestampStrategy``  ``latest``: where there is no such record, begin at the end
-``endingOffsets``                ``latest``, or as above; of batch reads
-``endingTimestamp``              (``endingOffsetsByTimestamp``): before the first record since then
-``maxOffsetsPerTrigger``         how many records a micro-batch takes; of streams
-``minPartitions``                the least number of tasks of a read; default one for each partition
-``failOnDataLoss``               ``false``: continue after records that are lost, instead of failing
-``includeHeaders``               ``true``: add a column of headers
-``includeUncommitted``           ``true``: beyond the high watermark too; of ``logDirs``
-``kafkaConsumer.pollTimeoutMs``  how long a task waits for records, 120000
-``kafka.*``                      librdkafka's settings
-===============================  ==================================================================
-
-Of a write: ``topic`` (or a column), ``stagingLocation``, ``commitId``, ``kafka.*``.
+For everything else, streams above all, use the connector. docs/spark.md shows both, and the
+options. Spark finds an installed Regent by itself (``jobs/pyspark_regent.py``); otherwise
+``spark.dataSource.register(RegentDataSource)``.
 """
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+)
 from pyspark.sql.types import StructType
 
-from regent.jobs.source.batch import BatchReader, FilteringBatchReader
+from regent.jobs.source.batch import BatchReader
 from regent.jobs.source.columns import record_schema
-from regent.jobs.source.options import read_options, write_options
-from regent.jobs.source.stream import StreamReader
-from regent.jobs.source.writer import BatchWriter, StreamWriter
+from regent.jobs.source.exactly_once import OnceWriter
+from regent.jobs.source.options import (
+    BATCH_NUMBER,
+    CONNECTOR,
+    OptionError,
+    read_options,
+    write_options,
+)
+from regent.jobs.source.writer import BatchWriter
 
 
 class RegentDataSource(DataSource):
@@ -60,20 +52,42 @@ class RegentDataSource(DataSource):
 
     def reader(self, schema: StructType) -> BatchReader:
         """Return the reader of a batch. Raises ``OptionError``."""
-        options = read_options(self.options, is_stream=False)
-        kind = FilteringBatchReader if options.push_down_filters else BatchReader
-        return kind(options, schema)
+        return BatchReader(read_options(self.options), schema)
 
-    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
-        """Return the reader of a stream. Raises ``OptionError``."""
-        return StreamReader(read_options(self.options, is_stream=True), schema)
-
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the writer of a batch. Raises ``OptionError``."""
-        options = write_options(self.options, is_stream=False)
-        return BatchWriter(options, schema, overwrite=overwrite)
+        if overwrite:
+            raise OptionError("records cannot be overwritten: use the mode append")
+        options = write_options(self.options)
+        return (BatchWriter if options.batch is None else OnceWriter)(options, schema)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
-        """Return the writer of micro-batches. Raises ``OptionError``."""
-        del overwrite  # the output mode `complete`: all rows are appended each time, as by Kafka's
-        return StreamWriter(write_options(self.options, is_stream=True), schema)
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Raise ``OptionError``."""
+        del schema
+        raise OptionError(f"regent reads no streams: use the format kafka, {CONNECTOR}")
+
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        """Raise ``OptionError``."""
+        del schema, overwrite
+        text = "regent writes streams with write_once in foreachBatch"
+        raise OptionError(f"{text}; or use the format kafka, {CONNECTOR}")
+
+
+def write_once(frame: DataFrame, number: int, options: Mapping[str, str]) -> None:
+    """Write the rows of batch ``number`` of a query, unless they are already written.
+
+    For ``foreachBatch``, or for batches that the caller numbers upwards. The options are
+    ``kafka.bootstrap.servers``, ``topic``, ``kafka.transactional.id`` and other ``kafka.*``. The
+    transactional id belongs to one query at a time: another one that uses it ends the transaction
+    of the first. A streaming query with a new checkpoint is another query: its numbers count from
+    the start. Consumers with ``isolation.level=read_committed`` see the batch when it is complete.
+
+    One task sends all rows. It has ``kafka.transaction.timeout.ms`` (60000) for them. Brokers
+    forget the number after ``offsets.retention.minutes``, seven days, without a batch. When it
+    fails, with an error of Spark, write the same batch again.
+    """
+    frame.sparkSession.dataSource.register(RegentDataSource)
+    writer = frame.repartition(1).write.format(RegentDataSource.name()).options(**options)
+    writer.option(BATCH_NUMBER, number).mode("append").save()

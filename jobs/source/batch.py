@@ -1,78 +1,58 @@
-"""Batch reads: the records that exist when the query is planned."""
+"""Reads the records that exist when a query is planned."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from regent.jobs.source.columns import arrow_schema
-from regent.jobs.source.filters import PushedFilters
-from regent.jobs.source.offset_range import OffsetRange, existing_range, split
-from regent.jobs.source.offsets import LogBounds, check_names, resolve
-from regent.jobs.source.options import ReadOptions
-from regent.jobs.source.record_store import open_store
+from regent.jobs.source.kafka_port import KafkaPort
+from regent.jobs.source.log_directories import LogDirectories
+from regent.jobs.source.offsets import LogBounds, OffsetRange
+from regent.jobs.source.options import EARLIEST, LATEST, ReadOptions
 
 
 class BatchReader(DataSourceReader):
-    """One task or more for each partition; offsets are fixed when the query is planned."""
+    """One task for each partition with records."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         """Raises ``OptionError`` for columns that records do not have."""
         self._options = options
         self._schema = arrow_schema(schema)
-        self._filters = PushedFilters()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the ranges to read now: a snapshot, up to the high watermarks.
+        """Return the ranges to read now: a snapshot, of committed records.
 
         Raises OptionError, DataLossError and BrokersError.
         """
-        options, filters = self._options, self._filters
-        with closing(open_store(options)) as store:
+        options = self._options
+        with closing(self._open()) as store:
             there = store.partitions(options.subscription)
-            check_names(options.starting, there)
-            check_names(options.ending, there)
-            bounds = LogBounds.of([p for p in there if filters.admits(p)], store)
-            starts = resolve(options.starting, bounds, store)
-            ends = resolve(options.ending, bounds, store)
-            ranges = [
-                existing_range(
-                    filters.narrow(OffsetRange(partition, start, ends[partition])),
-                    bounds.earliest[partition],
-                    bounds.latest[partition],
-                    fail_on_data_loss=options.fail_on_data_loss,
-                )
-                for partition, start in starts.items()
-            ]
-            return split(store.without_old(ranges), options.min_partitions)
+            bounds = LogBounds(*(store.list_offsets(there, at) for at in (EARLIEST, LATEST)))
+            starts, ends = bounds.resolve(options.starting), bounds.resolve(options.ending)
+            if options.since_ms is not None:
+                starts = bounds.since(store.list_offsets(there, options.since_ms))
+        wanted = (OffsetRange(p, starts[p], max(starts[p], ends[p])) for p in there)
+        loss = options.fail_on_data_loss
+        ranges = [bounds.existing(r, fail_on_data_loss=loss) for r in wanted]
+        return [found for found in ranges if found.end > found.start]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one partition."""
-        return read_range(self._options, self._schema, partition)
+        """Yield the records of one range; nothing for the placeholder of an empty read."""
+        if isinstance(partition, OffsetRange):
+            with closing(self._open()) as store:
+                yield from store.read(partition, self._schema)
 
-
-class FilteringBatchReader(BatchReader):
-    """Reads only records that can meet the conditions of a query.
-
-    Spark 4.3 keeps the planned ranges with the loaded DataFrame, and uses them for the next query
-    of the same DataFrame too, and for both sides of a union: these see too few records. So it is
-    off by default, and only for DataFrames that are used once. Needs
-    ``spark.sql.python.filterPushdown.enabled``.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take the filters that narrow the read; return those that Spark must evaluate."""
-        return [condition for condition in filters if not self._filters.take(condition)]
-
-
-def read_range(
-    options: ReadOptions, schema: pa.Schema, partition: InputPartition
-) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a range; nothing for the placeholder of an empty read."""
-    if isinstance(partition, OffsetRange):
-        with closing(open_store(options)) as store:
-            yield from store.read(partition, schema)
+    def _open(self) -> LogDirectories | KafkaPort:
+        options = self._options
+        if options.log_dirs:
+            return LogDirectories(
+                options.log_dirs,
+                include_uncommitted=options.include_uncommitted,
+                fail_on_data_loss=options.fail_on_data_loss,
+            )
+        return KafkaPort(options.kafka, fail_on_data_loss=options.fail_on_data_loss)

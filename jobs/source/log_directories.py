@@ -2,7 +2,7 @@
 
 Reads from the log start offset to the high watermark in the last checkpoints, which a running
 broker writes every few seconds. Of several replicas of a partition the one with the highest
-watermark is read.
+watermark is read. Records of transactions that were aborted, or are still open, are left out.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute
 
+from regent.core.compression import decompressed
 from regent.core.errors import BadDataError, RecordsRefusedError, StorageError
 from regent.core.model import TopicPartition
 from regent.jobs.source.columns import columns_schema
-from regent.jobs.source.compression import CompressionError, decompress
+from regent.jobs.source.committed_batches import CommittedBatches
 from regent.jobs.source.log_segments import SegmentFile, SoundBatch, log_end_offset, segments_of
-from regent.jobs.source.offset_range import OffsetRange, report_data_loss
-from regent.jobs.source.options import OptionError, Subscription
+from regent.jobs.source.offsets import NO_OFFSET, OffsetRange, report_data_loss
+from regent.jobs.source.options import EARLIEST, LATEST, OptionError, Subscription
 from regent.jobs.source.record_decoder import CorruptRecordsError, Payload, decode
 from regent.storage.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, read_offsets
 from regent.storage.log_names import log_of_directory
+from regent.storage.record_batch import HEADER_SIZE
 
 _EVERYTHING: Final = 2**63 - 1
-_DAMAGE: Final = (RecordsRefusedError, CompressionError, CorruptRecordsError, OSError)
+_DAMAGE: Final = (RecordsRefusedError, CorruptRecordsError, OSError)
 _log = logging.getLogger(__name__)
 
 
@@ -41,7 +43,7 @@ class ReplicaLog(NamedTuple):
 
 
 class LogDirectories:
-    """Implements ``record_store.RecordStore``."""
+    """The logs in these directories, which every machine that reads must see."""
 
     def __init__(
         self, directories: Sequence[Path], *, include_uncommitted: bool, fail_on_data_loss: bool
@@ -57,42 +59,38 @@ class LogDirectories:
     # --- partitions and offsets ---
 
     def partitions(self, subscription: Subscription) -> list[TopicPartition]:
-        """Return the partitions that a subscription matches; see ``RecordStore``."""
-        there = self._replicas()
-        places = ", ".join(map(str, self._directories))
-        for partition in subscription.assigned:
-            if partition not in there:
-                raise OptionError(f"there is no {partition} in {places}")
-        for topic in subscription.topics:
-            if not any(topic == name for name, _ in there):
-                raise OptionError(f"there is no topic {topic} in {places}")
-        if subscription.assigned:
-            return list(subscription.assigned)
-        return sorted(p for p in there if subscription.matches(p.topic))
+        """Return the partitions to read, sorted. Raises ``OptionError`` if one does not exist."""
+        return subscription.select(self._replicas(), ", ".join(map(str, self._directories)))
 
-    def earliest(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log start offset of each, or the first offset of its segments."""
+    def list_offsets(
+        self, partitions: Sequence[TopicPartition], time_ms: int
+    ) -> dict[TopicPartition, int]:
+        """Return the first offset since a time: ``NO_OFFSET`` if there is none.
+
+        The time may be ``EARLIEST`` or ``LATEST``: the log start offset, or the high watermark
+        (with ``includeUncommitted`` the log end offset). All records before a time are read.
+        """
         logs = self._replicas()
-        return {partition: self._start_of(logs[partition]) for partition in partitions}
+        by_time = {EARLIEST: self._start_of, LATEST: self._end_of}
+        if time_ms in by_time:
+            return {partition: by_time[time_ms](logs[partition]) for partition in partitions}
+        return {partition: self._first_since(time_ms, partition, logs) for partition in partitions}
 
-    def latest(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the high watermark; with ``includeUncommitted``, the log end offset."""
-        logs = self._replicas()
-        return {partition: self._end_of(partition, logs[partition]) for partition in partitions}
-
-    def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Return the offset of the first record since a time, by a scan of all older ones."""
-        starts, ends = self.earliest(list(times)), self.latest(list(times))
-        found: dict[TopicPartition, int | None] = dict.fromkeys(times)
-        for partition, time_ms in times.items():
-            wanted = OffsetRange(partition, starts[partition], ends[partition], time_ms)
-            for batch in self.read(wanted, columns_schema("timestamp", "offset")):
-                times_ms = batch["timestamp"].cast(pa.int64())
-                young = batch["offset"].filter(pa.compute.greater_equal(times_ms, time_ms * 1000))
-                if len(young):
-                    found[partition] = young[0].as_py()
-                    break
-        return found
+    def _first_since(
+        self,
+        time_ms: int,
+        topic_partition: TopicPartition,
+        logs: Mapping[TopicPartition, ReplicaLog],
+    ) -> int:
+        start, end = (of(logs[topic_partition]) for of in (self._start_of, self._end_of))
+        schema = columns_schema("timestamp", "offset")
+        for batch in self.read(OffsetRange(topic_partition, start, end), schema):
+            times = batch["timestamp"].cast(pa.int64())
+            young = batch["offset"].filter(pa.compute.greater_equal(times, time_ms * 1000))
+            if len(young):
+                first: int = young[0].as_py()
+                return first
+        return NO_OFFSET
 
     def _replicas(self) -> dict[TopicPartition, ReplicaLog]:
         logs: dict[TopicPartition, ReplicaLog] = {}
@@ -113,28 +111,28 @@ class LogDirectories:
         segments = segments_of(log.directory)
         return max(log.log_start_offset, segments[0].base_offset if segments else 0)
 
-    def _end_of(self, topic_partition: TopicPartition, log: ReplicaLog) -> int:
+    def _end_of(self, log: ReplicaLog) -> int:
         if self._include_uncommitted:
             return max(log_end_offset(segments_of(log.directory)), log.log_start_offset)
         if log.high_watermark < 0:
-            _log.warning("%s: no high watermark in %s", topic_partition, log.directory.parent)
+            _log.warning("%s: no checkpoint has its high watermark", log.directory)
         return max(log.high_watermark, self._start_of(log))
-
-    def without_old(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Return the ranges unchanged: reading skips old batches by their headers."""
-        return list(ranges)
 
     # --- records ---
 
     def read(self, wanted: OffsetRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a range; see ``RecordStore``."""
+        """Yield the records of a range in order. Raises ``DataLossError``."""
         log = self._replicas().get(wanted.partition)
-        segments = _overlapping(segments_of(log.directory) if log else [], wanted)
+        segments = list(_from(wanted.start, segments_of(log.directory) if log else []))
+        committed = CommittedBatches(segments, wanted.start)
         position = wanted.start
         for segment in segments:
+            if segment.base_offset >= wanted.end:
+                break
             try:
                 for block in segment.blocks(wanted.start):
-                    payloads = [_payload(b) for b in block if _is_wanted(b, wanted)]
+                    inside = (batch for batch in block if batch.header.base_offset < wanted.end)
+                    payloads = [_payload(batch) for batch in inside if committed.has(batch.header)]
                     if payloads:
                         yield decode(payloads, wanted, schema)
                     position = max([position, *(b.header.next_offset for b in block[-1:])])
@@ -156,19 +154,15 @@ def _checkpoint(path: Path) -> Mapping[TopicPartition, int]:
         return {}
 
 
-def _overlapping(segments: Sequence[SegmentFile], wanted: OffsetRange) -> Iterable[SegmentFile]:
+def _from(offset: int, segments: Sequence[SegmentFile]) -> Iterable[SegmentFile]:
+    """Return the segments from the one that has an offset on."""
     end = SegmentFile(_EVERYTHING, Path())
-    for segment, following in pairwise((*segments, end)):
-        if segment.base_offset < wanted.end and following.base_offset > wanted.start:
-            yield segment
-
-
-def _is_wanted(batch: SoundBatch, wanted: OffsetRange) -> bool:
-    header = batch.header
-    is_young = header.max_timestamp >= wanted.since_ms
-    return header.base_offset < wanted.end and is_young and not header.is_control
+    return (s for s, following in pairwise((*segments, end)) if following.base_offset > offset)
 
 
 def _payload(batch: SoundBatch) -> Payload:
-    kind = batch.header.compression
-    return Payload(batch.header, decompress(kind, batch.records) if kind else batch.records)
+    kind, records = batch.header.compression, batch.data[HEADER_SIZE:]
+    try:
+        return Payload(batch.header, decompressed(kind, records) if kind else records)
+    except ValueError as error:
+        raise CorruptRecordsError(f"records that cannot be decompressed: {error}") from None

@@ -9,16 +9,16 @@ from typing import BinaryIO, Final, NamedTuple
 from regent.core.errors import BadDataError, RecordsRefusedError
 from regent.storage.log_names import INDEX_SUFFIXES, base_offset_of
 from regent.storage.offset_index import OffsetIndex
-from regent.storage.record_batch import HEADER_SIZE, BatchHeader, check_crc, next_header
+from regent.storage.record_batch import BatchHeader, check_crc, next_header
 
 _BLOCK_BYTES: Final = 1024 * 1024
 
 
 class SoundBatch(NamedTuple):
-    """A batch with a valid CRC; ``records`` are as stored, perhaps compressed."""
+    """A batch with a valid CRC; ``data`` are header and records as stored."""
 
     header: BatchHeader
-    records: memoryview
+    data: memoryview
 
 
 class SegmentFile(NamedTuple):
@@ -72,7 +72,7 @@ def _sound_batches(file: BinaryIO, position: int, size: int) -> tuple[list[Sound
                 break  # it is reported by the next call
             raise
         end = at + header.size
-        found.append(SoundBatch(header, block[at + HEADER_SIZE : end]))
+        found.append(SoundBatch(header, block[at:end]))
         at = end
     return found, at
 

@@ -1,109 +1,83 @@
-"""Resolves offset options to offsets; converts offsets to the JSON of a checkpoint and back."""
+"""From options to ranges of offsets: where a partition begins and ends, and what still exists."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
+from pyspark.sql.datasource import InputPartition
+
+from regent.core.errors import RegentError
 from regent.core.model import TopicPartition
 from regent.jobs.source.options import EARLIEST, LATEST, OffsetsOption, OptionError
-from regent.jobs.source.record_store import RecordStore
 
-Offsets: TypeAlias = dict[TopicPartition, int]
-"""The offset to read next, by partition."""
+NO_OFFSET: Final = -1
+"""Kafka's answer when no record is at or after a time."""
+_log = logging.getLogger(__name__)
+
+
+class DataLossError(RegentError):
+    """Records to read are lost."""
+
+
+@dataclass(frozen=True)
+class OffsetRange(InputPartition):
+    """The input of a task: a partition from ``start`` to before ``end``."""
+
+    partition: TopicPartition
+    start: int
+    end: int
 
 
 class LogBounds(NamedTuple):
-    """The offsets [earliest, latest) of each partition at one time."""
+    """The offsets [earliest, latest) of each partition when a query is planned."""
 
     earliest: Mapping[TopicPartition, int]
     latest: Mapping[TopicPartition, int]
 
-    @classmethod
-    def of(cls, partitions: Sequence[TopicPartition], store: RecordStore) -> LogBounds:
-        """Read the bounds of these partitions from the store."""
-        return cls(store.earliest(partitions), store.latest(partitions))
+    def resolve(self, option: OffsetsOption) -> dict[TopicPartition, int]:
+        """Return the offset of each partition.
+
+        Raises ``OptionError`` unless an option by partition names all of them and no other.
+        """
+        named, there = set(option.by_partition), set(self.earliest)
+        if named and there - named:
+            missing = _some(there - named)
+            raise OptionError(f"{option.name} must name every partition: {missing} is missing")
+        if named - there:
+            raise OptionError(f"{option.name} names {_some(named - there)}, which is not read")
+        wanted = option.by_partition or dict.fromkeys(there, option.everywhere)
+        known = {EARLIEST: self.earliest, LATEST: self.latest}
+        return {p: known[o][p] if o in known else o for p, o in wanted.items()}
+
+    def since(self, found: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the first offsets since a time: the end of a log where no record is so young."""
+        return {p: self.latest[p] if o == NO_OFFSET else o for p, o in found.items()}
+
+    def existing(self, wanted: OffsetRange, *, fail_on_data_loss: bool) -> OffsetRange:
+        """Return the part of a range that exists. Raises ``DataLossError``, or logs the gap."""
+        partition, start, end = wanted.partition, wanted.start, wanted.end
+        earliest, latest = self.earliest[partition], self.latest[partition]
+        if start < earliest:
+            text = f"{partition}: offsets {start} to {min(earliest, end) - 1} are gone"
+            report_data_loss(f"{text}, the log begins at {earliest}", is_error=fail_on_data_loss)
+        if max(start, end) > latest:
+            text = f"{partition}: offsets {max(start, latest)} to {max(start, end)} do not exist"
+            report_data_loss(f"{text}, the log ends at {latest}", is_error=fail_on_data_loss)
+        start, end = max(start, earliest), min(end, latest)
+        return OffsetRange(partition, start, max(start, end))
 
 
-def check_names(option: OffsetsOption, partitions: Sequence[TopicPartition]) -> None:
-    """Raise ``OptionError`` unless an option names all of these partitions and no other."""
-    if option.by_partition is None:
-        return
-    named = set(option.by_partition)
-    missing, unknown = set(partitions) - named, named - set(partitions)
-    if missing:
-        raise OptionError(f"{option.name} must name every partition: {_some(missing)} is missing")
-    if unknown:
-        raise OptionError(f"{option.name} names {_some(unknown)}, which is not read")
-
-
-def resolve(option: OffsetsOption, bounds: LogBounds, store: RecordStore) -> Offsets:
-    """Resolve an option to the offset of each partition in ``bounds``.
-
-    Raises ``OptionError`` if no record is at or after a requested time.
-    """
-    times = option.times_of(bounds.latest)
-    if times:
-        return _at_times(option, times, bounds, store)
-    found: Offsets = {}
-    for partition in sorted(bounds.latest):
-        everywhere = EARLIEST if option.everywhere is None else option.everywhere
-        offset = option.offsets.get(partition, everywhere)
-        named = {EARLIEST: bounds.earliest, LATEST: bounds.latest}.get(offset)
-        found[partition] = offset if named is None else named[partition]
-    return found
-
-
-def _at_times(
-    option: OffsetsOption,
-    times: Mapping[TopicPartition, int],
-    bounds: LogBounds,
-    store: RecordStore,
-) -> Offsets:
-    found: Offsets = {}
-    for partition, offset in sorted(store.at_times(times).items()):
-        if offset is None and not option.may_end:
-            text = f"{partition} has no record at or after {times[partition]} ms"
-            raise OptionError(f"{option.name}: {text}")
-        found[partition] = bounds.latest[partition] if offset is None else offset
-    return found
+def report_data_loss(text: str, *, is_error: bool) -> None:
+    """Raise ``DataLossError``, or log the gap."""
+    if is_error:
+        raise DataLossError(f"{text} (failOnDataLoss=false reads the records that exist)")
+    _log.warning("%s: continuing with the existing records", text)
 
 
 def _some(partitions: Iterable[TopicPartition]) -> str:
     ordered = sorted(partitions)
     more = f" (and {len(ordered) - 1} more)" if len(ordered) > 1 else ""
     return f"{ordered[0]}{more}"
-
-
-def limited(start: Offsets, latest: Offsets, max_records: int) -> Offsets:
-    """Return the end offsets of a micro-batch of about ``max_records`` new records.
-
-    Each partition contributes in proportion to its new records, at least one if it has any.
-    Mirrors ``KafkaMicroBatchStream.rateLimit``.
-    """
-    new = {partition: latest[partition] - start.get(partition, 0) for partition in latest}
-    total = sum(size for size in new.values() if size > 0)
-    if total <= max_records:
-        return latest
-    ends: Offsets = {}
-    for partition, size in new.items():
-        share = max(1, size * max_records // total) if size > 0 else size
-        ends[partition] = start.get(partition, 0) + share
-    return ends
-
-
-def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """Return ``{topic: {partition: offset}}``, sorted, for a checkpoint."""
-    document: dict[str, dict[str, int]] = {}
-    for (topic, partition), offset in sorted(offsets.items()):
-        document.setdefault(topic, {})[str(partition)] = offset
-    return document
-
-
-def from_json(document: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """Return the offsets in the JSON of a checkpoint: the inverse of ``to_json``."""
-    return {
-        TopicPartition(topic, int(partition)): offset
-        for topic, numbers in document.items()
-        for partition, offset in numbers.items()
-    }

@@ -1,7 +1,7 @@
-"""Parses and validates the options of the data source, named as in Spark's Kafka connector.
+"""The options of the data source, named and meant as in Spark's Kafka connector, where it has them.
 
-Spark passes option names in lower case. An invalid option raises ``OptionError`` with a message of
-one line, before any connection is made.
+Spark passes the names in lower case. An invalid option raises ``OptionError`` with a message of one
+line, before any connection is made.
 """
 
 from __future__ import annotations
@@ -16,42 +16,33 @@ from typing import Any, Final
 from regent.core.errors import RegentError
 from regent.core.model import TopicPartition
 
+CONNECTOR: Final = "Spark's Kafka connector (org.apache.spark:spark-sql-kafka-0-10_2.13)"
 EARLIEST: Final = -2  # Kafka's numbers, in JSON and on the wire
 LATEST: Final = -1
 
 _KAFKA: Final = "kafka."
 _SERVERS: Final = "bootstrap.servers"
-_POLL_TIMEOUT: Final = "kafkaConsumer.pollTimeoutMs"
+_TRANSACTION: Final = "transactional.id"
 _ONE_OF: Final = ("subscribe", "subscribePattern", "assign")
 _READ: Final = (
     *_ONE_OF,
-    _SERVERS,
     "logDirs",
     "startingOffsets",
     "startingTimestamp",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
     "endingOffsets",
-    "endingTimestamp",
-    "endingOffsetsByTimestamp",
-    "maxOffsetsPerTrigger",
-    "minPartitions",
     "failOnDataLoss",
     "includeHeaders",
-    "pushDownFilters",
     "includeUncommitted",
-    _POLL_TIMEOUT,
 )
-_WRITE: Final = (_SERVERS, "topic", "stagingLocation", "commitId")
-_OF_SPARK: Final = {"checkpointlocation", "queryname"}  # Spark passes its own options too
+BATCH_NUMBER: Final = "batchNumber"  # only write_once sets it
+_WRITE: Final = ("topic", BATCH_NUMBER)
 _FIXED: Final = {
     "auto.offset.reset": "startingOffsets and failOnDataLoss say where to begin",
-    "enable.auto.commit": "Spark's checkpoint keeps the offsets",
-    "enable.auto.offset.store": "Spark's checkpoint keeps the offsets",
+    "enable.auto.commit": "a read has no position to keep",
+    "enable.auto.offset.store": "a read has no position to keep",
     "enable.partition.eof": "the source needs it",
     "acks": "every write waits for all in-sync replicas",
     "enable.idempotence": "every write is idempotent",
-    "transactional.id": "the tasks of Spark do not share a transaction",
 }
 
 
@@ -67,107 +58,102 @@ class Subscription:
     pattern: str | None = None
     assigned: tuple[TopicPartition, ...] = ()
 
-    def matches(self, topic: str) -> bool:
-        """Return whether the subscription includes an existing topic."""
+    def select(self, there: Iterable[TopicPartition], place: str) -> list[TopicPartition]:
+        """Return the partitions to read of those in a place, sorted.
+
+        Raises ``OptionError`` if a topic or partition that is named is not there.
+        """
+        existing = set(there)
+        for partition in self.assigned:
+            if partition not in existing:
+                raise OptionError(f"there is no partition {partition} in {place}")
+        found = {partition.topic for partition in existing}
+        for topic in self.topics:
+            if topic not in found:
+                raise OptionError(f"there is no topic {topic} in {place}")
         if self.pattern is not None:
-            return re.fullmatch(self.pattern, topic) is not None
-        return topic in self.topics or any(topic == name for name, _ in self.assigned)
+            chosen = {topic for topic in found if re.fullmatch(self.pattern, topic)}
+        else:
+            chosen = set(self.topics)
+        return list(self.assigned) or sorted(p for p in existing if p.topic in chosen)
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetsOption:
-    """The start or end of a read: one offset or time ``everywhere``, or one for each partition.
+    """The start or end of a read: ``EARLIEST`` or ``LATEST`` everywhere, or by partition.
 
-    An offset may be ``EARLIEST`` or ``LATEST``. A time, in milliseconds since 1970, means the first
-    record at or after it. If there is none, it means the end of the log, if ``may_end``.
+    ``by_partition`` has offsets; these may be ``EARLIEST`` or ``LATEST``, too.
     """
 
     name: str
-    everywhere: int | None = None
-    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
-    time_everywhere: int | None = None
-    times: Mapping[TopicPartition, int] = field(default_factory=dict)
-    may_end: bool = False
-
-    @property
-    def by_partition(self) -> Mapping[TopicPartition, int] | None:
-        """Return the offset or time of each partition; None: one value applies to all."""
-        if self.everywhere is not None or self.time_everywhere is not None:
-            return None
-        return self.times or self.offsets
-
-    def times_of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the time of each partition; empty if the option gives offsets."""
-        if self.time_everywhere is not None:
-            return dict.fromkeys(partitions, self.time_everywhere)
-        return {partition: self.times[partition] for partition in partitions} if self.times else {}
+    everywhere: int = EARLIEST
+    by_partition: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Validated options of a read. ``kafka`` configures librdkafka; if empty, read ``log_dirs``."""
+    """Validated options of a read. ``kafka`` configures librdkafka; if empty, read ``log_dirs``.
+
+    With ``since_ms`` it begins with the first records since that time, not at ``starting``.
+    """
 
     kafka: Mapping[str, str]
     log_dirs: tuple[Path, ...]
     subscription: Subscription
     starting: OffsetsOption
+    since_ms: int | None
     ending: OffsetsOption
-    max_offsets_per_trigger: int | None
-    min_partitions: int
     fail_on_data_loss: bool
     include_headers: bool
-    push_down_filters: bool
     include_uncommitted: bool
-    poll_timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Validated options of a write. ``topic`` None: use the column. ``staging``: exactly once."""
+    """Validated options of a write. ``topic`` None: use the column.
+
+    ``batch`` is the number of a batch that is written exactly once; None: at least once.
+    """
 
     kafka: Mapping[str, str]
     topic: str | None
-    staging: Path | None
-    commit_id: str | None
+    batch: int | None = None
 
 
-def read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
+def read_options(options: Mapping[str, str]) -> ReadOptions:
     """Check the options of a read. Raises ``OptionError``."""
     given = _Options(options, _READ)
     log_dirs = tuple(Path(name) for name in given.names("logDirs"))
     kafka = given.kafka(is_required=not log_dirs)
     if kafka and log_dirs:
         raise OptionError("set either logDirs or kafka.bootstrap.servers, not both")
-    if not log_dirs and given.has("includeUncommitted"):
-        raise OptionError(
-            "includeUncommitted is for logDirs: brokers return committed records only"
-        )
+    if not log_dirs and given.text("includeUncommitted") is not None:
+        raise OptionError("includeUncommitted is for logDirs: for brokers, kafka.isolation.level")
     return ReadOptions(
         kafka=kafka,
         log_dirs=log_dirs,
         subscription=_subscription(given),
-        starting=_starting(given, is_stream=is_stream),
-        ending=_ending(given, is_stream=is_stream),
-        max_offsets_per_trigger=_per_trigger(given, is_stream=is_stream),
-        min_partitions=given.number("minPartitions") or 1,
+        starting=_offsets(given, "startingOffsets", default=EARLIEST, refused=LATEST),
+        since_ms=given.number("startingTimestamp"),
+        ending=_offsets(given, "endingOffsets", default=LATEST, refused=EARLIEST),
         fail_on_data_loss=given.flag("failOnDataLoss", default=True),
-        push_down_filters=given.flag("pushDownFilters", default=False),
         include_headers=given.flag("includeHeaders", default=False),
         include_uncommitted=given.flag("includeUncommitted", default=False),
-        poll_timeout_s=(given.number(_POLL_TIMEOUT) or 120_000) / 1000,
     )
 
 
-def write_options(options: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
+def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Check the options of a write. Raises ``OptionError``."""
     given = _Options(options, _WRITE)
-    topic, staging, commit_id = map(given.text, ("topic", "stagingLocation", "commitId"))
-    if commit_id is not None and (is_stream or staging is None):
-        raise OptionError("commitId is for a batch write with stagingLocation")
-    if commit_id is not None and not re.fullmatch(r"[\w.-]{1,200}", commit_id, re.ASCII):
-        raise OptionError(f"commitId={commit_id!r}: letters, digits, '.', '_' and '-' only")
-    kafka = given.kafka(is_required=True)
-    return WriteOptions(kafka, topic, _directory(staging), commit_id)
+    kafka, topic = given.kafka(is_required=True), given.text("topic")
+    batch = given.number(BATCH_NUMBER)
+    if batch is None and _TRANSACTION in kafka:
+        raise OptionError(f"kafka.{_TRANSACTION}: only write_once writes in a transaction")
+    if batch is not None and topic is None:
+        raise OptionError("topic is missing: write_once writes into one topic")
+    if batch is not None and not kafka.get(_TRANSACTION, "").strip():
+        raise OptionError(f"kafka.{_TRANSACTION} is missing: a name that stays with the query")
+    return WriteOptions(kafka, topic, batch)
 
 
 class _Options:
@@ -175,13 +161,11 @@ class _Options:
 
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
-        names = {name.lower() for name in known} | _OF_SPARK
+        names = {name.lower() for name in known}
         for name in self._values:
             if name not in names and not name.startswith(_KAFKA):
-                raise OptionError(f"unknown option {name!r}; known: {', '.join(known)}, kafka.*")
-
-    def has(self, name: str) -> bool:
-        return name.lower() in self._values
+                text = f"regent has no option {name!r}; it has {', '.join(known)}, kafka.*"
+                raise OptionError(f"{text}; {CONNECTOR} has more")
 
     def text(self, name: str) -> str | None:
         value = self._values.get(name.lower())
@@ -192,32 +176,17 @@ class _Options:
     def names(self, name: str) -> list[str]:
         return [n.strip() for n in (self.text(name) or "").split(",") if n.strip()]
 
-    def number(self, name: str) -> int | None:
-        value = self.text(name)
-        if value is None:
-            return None
-        if not (value.isascii() and value.isdigit() and 0 < int(value) < 2**31):
-            raise OptionError(f"{name}={value!r} is not a number above 0")
-        return int(value)
-
     def flag(self, name: str, *, default: bool) -> bool:
         value = (self.text(name) or str(default)).lower()
         if value not in ("true", "false"):
             raise OptionError(f"{name}={value!r} is neither true nor false")
         return value == "true"
 
-    def table(self, name: str) -> dict[TopicPartition, int]:
-        """Return ``{"topic": {"0": 23}}`` by partition."""
-        found: dict[TopicPartition, int] = {}
-        for topic, numbers in self.json(name).items():
-            if not isinstance(numbers, dict):
-                raise OptionError(f'{name}: topic {topic}: expected {{"partition": number}}')
-            for partition, number in numbers.items():
-                key = TopicPartition(topic, _partition(name, partition))
-                if isinstance(number, bool) or not isinstance(number, int):
-                    raise OptionError(f"{name}: {number!r} of {key} is not a number")
-                found[key] = number
-        return found
+    def number(self, name: str) -> int | None:
+        text = self.text(name)
+        if text is not None and not (text.isascii() and text.isdigit()):
+            raise OptionError(f"{name}={text!r} is not a number from 0 on")
+        return None if text is None else int(text)
 
     def json(self, name: str) -> dict[str, Any]:
         try:
@@ -229,41 +198,24 @@ class _Options:
         return value
 
     def kafka(self, *, is_required: bool) -> dict[str, str]:
-        """Return the configuration of librdkafka: ``kafka.*`` and the bootstrap servers."""
+        """Return the configuration of librdkafka: the options ``kafka.*``."""
         start = len(_KAFKA)
         settings = {n[start:]: v for n, v in self._values.items() if n.startswith(_KAFKA)}
         for name, reason in _FIXED.items():
             if name in settings:
                 raise OptionError(f"kafka.{name} cannot be set: {reason}")
-        servers = self.text(_SERVERS)
-        if servers is not None:
-            settings.setdefault(_SERVERS, servers)
         if is_required and not settings.get(_SERVERS, "").strip():
-            raise OptionError("kafka.bootstrap.servers is missing: HOST:PORT,… of some brokers")
+            raise OptionError(f"kafka.{_SERVERS} is missing: HOST:PORT,… of some brokers")
         return settings
 
 
-def _partition(name: str, text: Any) -> int:
-    if not re.fullmatch(r"\d{1,9}", str(text), re.ASCII):
-        raise OptionError(f"{name}: {text!r} is not a partition")
-    return int(text)
-
-
-def _directory(staging: str | None) -> Path | None:
-    if staging is None:
-        return None
-    scheme, found, path = staging.rpartition("://")
-    if found and scheme != "file":
-        raise OptionError(f"stagingLocation={staging!r} is not a directory of a file system")
-    return Path(path)
-
-
 def _subscription(given: _Options) -> Subscription:
-    if sum(map(given.has, _ONE_OF)) != 1:
+    named = [name for name in _ONE_OF if given.text(name) is not None]
+    if len(named) != 1:
         raise OptionError(f"set exactly one of {', '.join(_ONE_OF)}")
-    if given.has("subscribe"):
+    if named == ["subscribe"]:
         return Subscription(topics=tuple(sorted(set(given.names("subscribe")))))
-    if given.has("subscribePattern"):
+    if named == ["subscribePattern"]:
         pattern = given.text("subscribePattern") or ""
         try:
             re.compile(pattern)
@@ -278,66 +230,38 @@ def _subscription(given: _Options) -> Subscription:
     return Subscription(assigned=tuple(sorted(assigned)))
 
 
-def _starting(given: _Options, *, is_stream: bool) -> OffsetsOption:
-    name, strategy = "startingOffsets", "startingOffsetsByTimestampStrategy"
-    otherwise = (given.text(strategy) or "error").lower()
-    if otherwise not in ("error", "latest"):
-        raise OptionError(f"{strategy}={otherwise!r}: error or latest")
-    since = _times(given, "starting", may_end=otherwise == "latest")
-    if since is not None:
-        return since
-    found = _offsets(given, name, default="latest" if is_stream else "earliest")
-    if not is_stream and (found.everywhere == LATEST or LATEST in found.offsets.values()):
-        raise OptionError(f"{name}: only a stream can start at the latest offset")
-    return found
+def _partition(name: str, text: Any) -> int:
+    if not re.fullmatch(r"\d{1,9}", str(text), re.ASCII):
+        raise OptionError(f"{name}: {text!r} is not a partition")
+    return int(text)
 
 
-def _ending(given: _Options, *, is_stream: bool) -> OffsetsOption:
-    name = "endingOffsets"
-    for either in (name, "endingTimestamp", "endingOffsetsByTimestamp"):
-        if is_stream and given.has(either):
-            raise OptionError(f"{either} is for batch reads: a stream has no end")
-    until = _times(given, "ending", may_end=True)
-    if until is not None:
-        return until
-    found = _offsets(given, name, default="latest")
-    if found.everywhere == EARLIEST or EARLIEST in found.offsets.values():
-        raise OptionError(f"{name}: a read cannot end at the earliest offset")
-    return found
-
-
-def _times(given: _Options, what: str, *, may_end: bool) -> OffsetsOption | None:
-    """Return the timestamp option, for all partitions or for each; None: not given."""
-    name = f"{what}Timestamp"
+def _offsets(given: _Options, name: str, *, default: int, refused: int) -> OffsetsOption:
+    words = {"earliest": EARLIEST, "latest": LATEST}
     text = given.text(name)
-    if text is not None:
-        if not (text.isascii() and text.isdigit()):
-            raise OptionError(f"{name}={text!r}: expected milliseconds since 1970")
-        return OffsetsOption(name, time_everywhere=int(text), may_end=may_end)
-    name = f"{what}OffsetsByTimestamp"
-    if not given.has(name):
-        return None
-    times = given.table(name)
-    for partition, time_ms in times.items():
-        if time_ms < 0:
-            raise OptionError(f"{name}: {time_ms} of {partition} is not a time")
-    return OffsetsOption(name, times=times, may_end=may_end)
-
-
-def _offsets(given: _Options, name: str, *, default: str) -> OffsetsOption:
-    text = given.text(name) or default
-    if text.lower() in ("earliest", "latest"):
-        return OffsetsOption(name, EARLIEST if text.lower() == "earliest" else LATEST)
-    if not text.startswith("{"):
+    if text is None:
+        return OffsetsOption(name, default)
+    if text.lower() in words:
+        option = OffsetsOption(name, words[text.lower()])
+    elif text.startswith("{"):
+        option = OffsetsOption(name, by_partition=_offset_table(given, name))
+    else:
         raise OptionError(f'{name}={text!r}: earliest, latest or {{"topic": {{"0": 23}}}}')
-    table = given.table(name)
-    for partition, offset in table.items():
-        if offset < EARLIEST:
-            raise OptionError(f"{name}: {offset} of {partition} is not an offset")
-    return OffsetsOption(name, offsets=table)
+    if refused in (option.by_partition.values() or (option.everywhere,)):
+        word = "end at the earliest" if refused == EARLIEST else "begin at the latest"
+        raise OptionError(f"{name}: a batch read cannot {word} offset")
+    return option
 
 
-def _per_trigger(given: _Options, *, is_stream: bool) -> int | None:
-    if not is_stream and given.has("maxOffsetsPerTrigger"):
-        raise OptionError("maxOffsetsPerTrigger is for streams: a batch read has one trigger")
-    return given.number("maxOffsetsPerTrigger")
+def _offset_table(given: _Options, name: str) -> dict[TopicPartition, int]:
+    """Return ``{"topic": {"0": 23}}`` by partition."""
+    found: dict[TopicPartition, int] = {}
+    for topic, numbers in given.json(name).items():
+        if not isinstance(numbers, dict):
+            raise OptionError(f'{name}: topic {topic}: expected {{"partition": offset}}')
+        for partition, offset in numbers.items():
+            key = TopicPartition(topic, _partition(name, partition))
+            if isinstance(offset, bool) or not isinstance(offset, int) or offset < EARLIEST:
+                raise OptionError(f"{name}: {offset!r} of {key} is not an offset")
+            found[key] = offset
+    return found

@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from regent.core.model import TopicPartition
-from regent.jobs.source.arrow_rows import constant
-from regent.jobs.source.columns import CREATE_TIME, LOG_APPEND_TIME
-from regent.jobs.source.offset_range import OffsetRange
+from regent.core.varints import read_varint, signed
+from regent.jobs.source.columns import CREATE_TIME, LOG_APPEND_TIME, constant
+from regent.jobs.source.offsets import OffsetRange
 from regent.storage.record_batch import BatchHeader
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
@@ -183,23 +183,18 @@ class _Columns:
         return pieces.take(wanted)
 
     def _headers_of(self, at: int) -> list[dict[str, Any]] | None:
-        count, at = self._varint(at)
         rows: list[dict[str, Any]] = []
-        for _ in range(count):
-            size, at = self._varint(at)
-            key, at = self._data[at : at + size].decode(errors="replace"), at + size
-            size, at = self._varint(at)
-            rows.append({"key": key, "value": None if size < 0 else self._data[at : at + size]})
-            at += max(size, 0)
+        try:
+            count, at = read_varint(self._data, at)
+            for _ in range(signed(count)):
+                key, at = self._field(at)
+                value, at = self._field(at)
+                rows.append({"key": (key or b"").decode(errors="replace"), "value": value})
+        except (ValueError, IndexError) as error:
+            raise CorruptRecordsError(f"the headers of a record: {error}") from None
         return rows or None
 
-    def _varint(self, at: int) -> tuple[int, int]:
-        read = shift = 0
-        while shift < 7 * _MAX_VARINT_BYTES and at < len(self._data):
-            byte = self._data[at]
-            at += 1
-            read |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return (read >> 1) ^ -(read & 1), at
-            shift += 7
-        raise CorruptRecordsError("a record's headers do not fit into it")
+    def _field(self, at: int) -> tuple[bytes | None, int]:
+        number, at = read_varint(self._data, at)
+        size = signed(number)
+        return None if size < 0 else self._data[at : at + size], at + max(size, 0)

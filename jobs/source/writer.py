@@ -1,155 +1,152 @@
-"""Writes DataFrames into topics: at least once, or exactly once through a staging directory.
+"""Writes rows into topics: *at least once*, as Spark's Kafka connector does.
 
-By default each task sends its rows with an idempotent producer and ``acks=all``. Nothing is lost,
-but after a failure the next attempt sends rows again. That is the guarantee of Spark's Kafka sink:
-*at least once*.
-
-With ``stagingLocation``, a directory that driver and executors share, tasks only stage their rows;
-the driver's commit sends the rows of the attempts that succeeded, *exactly once*, even if tasks ran
-twice or failed. ``jobs.source.staged_commit`` has the method and its limits.
+Each task sends its rows with an idempotent producer and waits until all in-sync replicas have them.
+Nothing is lost, but when a task fails, its next attempt sends rows again. ``exactly_once`` writes
+in a transaction.
 """
 
 from __future__ import annotations
 
-import shutil
-import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import chain
-from pathlib import Path
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from regent.core.errors import RegentError
 from regent.jobs.source.options import OptionError, WriteOptions
-from regent.jobs.source.outgoing import RecordProducer, RowColumns
-from regent.jobs.source.staged_commit import StagedCommit
 
-_INCOMING: Final = "incoming"
-_NO_QUERY: Final = "stream"
-_QUERY_ID: Final = "sql.streaming.queryId"  # a local property of the jobs of a query
+ANY_PARTITION: Final = -1
+_POLL_S: Final = 0.1
+_FULL_S: Final = 0.01  # pause until there may be room for a record
+_TYPES: Final = {
+    "topic": ("string",),
+    "partition": ("int",),
+    "key": ("string", "binary"),
+    "value": ("string", "binary"),
+    "headers": ("array<struct<key:string,value:binary>>",),
+}
+_DEFAULTS: Final = {
+    "linger.ms": 20,
+    "partitioner": "murmur2_random",  # as in Java's producer, so that a key keeps its partition
+}
+_FIXED: Final = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "delivery.report.only.error": True,
+    "log_level": 0,
+}
 
 
-@dataclass(frozen=True)
-class TaskRows(WriterCommitMessage):
-    """The result of a task, and its streaming query: rows sent, or staged in ``path``."""
-
-    count: int
-    path: Path | None
-    query_id: str | None
+class SendError(RegentError):
+    """A record could not be sent, or was not acknowledged."""
 
 
-class _Writer:
-    """The work of both writers in a task."""
+class Row(NamedTuple):
+    """One record to write; ``partition`` may be ``ANY_PARTITION``."""
+
+    topic: str
+    partition: int
+    key: bytes | str | None
+    value: bytes | str | None
+    headers: list[tuple[str, str | bytes | None]]
+
+
+class RowColumns:
+    """The columns of a DataFrame by meaning; others are ignored, as by Spark's connector."""
+
+    def __init__(self, schema: StructType, topic: str | None) -> None:
+        """Raises ``OptionError`` if value or topic is missing, or a column has a wrong type."""
+        types = {f.name: f.dataType.simpleString() for f in schema if f.name in _TYPES}
+        for name, found in types.items():
+            if found not in _TYPES[name]:
+                allowed = " or ".join(_TYPES[name])
+                raise OptionError(f"column {name} is {found}: it must be {allowed}")
+        if "value" not in types:
+            raise OptionError("there is no column value to write")
+        if topic is None and "topic" not in types:
+            raise OptionError("neither a column nor the option topic says where to write")
+        self._topic = topic
+        self._names = list(types)
+
+    def rows(self, batch: pa.RecordBatch) -> Iterator[Row]:
+        """Yield the rows of an Arrow batch. Raises ``SendError`` for one without a topic."""
+        nothing: list[Any] = [None] * batch.num_rows
+        columns = dict.fromkeys(_TYPES, nothing)
+        columns |= {name: batch.column(name).to_pylist() for name in self._names}
+        if self._topic is not None:  # it takes precedence over the column, as in the connector
+            columns["topic"] = [self._topic] * batch.num_rows
+        for topic, partition, key, value, headers in zip(*columns.values(), strict=True):
+            if not topic:
+                raise SendError("a row has no topic: NULL in column topic")
+            number = ANY_PARTITION if partition is None else partition
+            pairs = [(header["key"], header["value"]) for header in headers or ()]
+            yield Row(topic, number, key, value, pairs)
+
+
+class RecordProducer:
+    """An idempotent producer with ``acks=all``."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        """Make no connection yet; ``settings`` are librdkafka's. Raises ``OptionError``."""
+        self._failure = ""
+        callback = {"on_delivery": self._note_failure}
+        try:
+            self.client = Producer({**_DEFAULTS, **settings, **_FIXED, **callback})
+        except KafkaException as error:
+            raise OptionError(f"kafka.*: {error.args[0].str()}") from None
+
+    def send_all(self, batches: Iterator[pa.RecordBatch], columns: RowColumns) -> None:
+        """Send all rows, and wait until they are acknowledged. Raises ``SendError``.
+
+        After any failure unsent rows are dropped, else a failed task would continue to send.
+        """
+        try:
+            for batch in batches:
+                for row in columns.rows(batch):
+                    self._send(row)
+            while not self._failure and self.client.flush(_POLL_S):
+                continue
+            self._check()
+        except BaseException:
+            self.client.purge()
+            self.client.flush(_POLL_S)
+            raise
+
+    def _send(self, row: Row) -> None:
+        """Send a row; wait while too many are in flight."""
+        topic, partition, key, value, headers = row
+        while True:
+            self._check()
+            try:
+                self.client.produce(topic, value, key, partition, headers=headers or None)
+            except BufferError:
+                self.client.poll(_FULL_S)
+            except KafkaException as error:
+                raise SendError(f"{topic}: {error.args[0].str()}") from None
+            else:
+                return
+
+    def _note_failure(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None and not self._failure:
+            self._failure = f"{message.topic()}-{message.partition()}: {error.str()}"
+
+    def _check(self) -> None:
+        if self._failure:
+            raise SendError(self._failure)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """One write: each task sends its rows."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        """Raises ``OptionError`` for columns that cannot be written."""
         self._options = options
         self._columns = RowColumns(schema, options.topic)
 
-    def _write(self, batches: Iterator[pa.RecordBatch], name: str) -> TaskRows:
-        if self._options.staging is not None:
-            return _stage(batches, self._options.staging / _INCOMING / name)
-        return self._send(batches)
-
-    def _send(self, batches: Iterator[pa.RecordBatch]) -> TaskRows:
-        producer, count = RecordProducer(self._options.kafka), 0
-        try:
-            for batch in batches:
-                for row in self._columns.rows(batch):
-                    producer.send(row)
-                count += batch.num_rows
-            producer.finish()
-        except BaseException:
-            producer.abandon()  # else a failed task would continue to send
-            raise
-        return TaskRows(count, None, _query_id())
-
-    def _commit(self, messages: list[WriterCommitMessage | None], key: str) -> None:
-        rows = [message for message in messages if isinstance(message, TaskRows)]
-        if self._options.staging is not None and rows:
-            # Another query with an empty checkpoint counts from 0 again.
-            directory = self._options.staging / (rows[0].query_id or "")
-            commit = StagedCommit(directory, key, self._options.kafka, self._columns)
-            commit.run([row.path for row in rows if row.path is not None])
-
-    def _drop(self, name: str) -> None:
-        """Drop the staged rows under a name, including those of tasks that failed or ran twice."""
-        if self._options.staging is not None:
-            shutil.rmtree(self._options.staging / _INCOMING / name, ignore_errors=True)
-
-
-class BatchWriter(DataSourceArrowWriter, _Writer):
-    """One write. With ``commitId`` it is done once, even if it is repeated."""
-
-    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
-        """Raises ``OptionError`` for columns that cannot be written."""
-        if overwrite:
-            raise OptionError("records cannot be overwritten: use the mode append")
-        super().__init__(options, schema)
-        self._key = f"write-{options.commit_id or uuid.uuid4().hex}"
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskRows:
-        """Send or stage the rows of one task. Raises ``SendError``."""
-        return self._write(iterator, self._key)
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Send the staged rows."""
-        self._commit(messages, self._key)
-        self._drop(self._key)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drop the staged rows; sent rows cannot be removed."""
-        self._drop(self._key)
-
-
-class StreamWriter(DataSourceStreamArrowWriter, _Writer):
-    """The micro-batches of a query, by their number in the query's checkpoint."""
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskRows:
-        """Send or stage the rows of one task. Raises ``SendError``."""
-        return self._write(iterator, _query_id() or _NO_QUERY)
-
-    def commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
-        """Send the staged rows of this micro-batch."""
-        self._commit(messages, f"batch-{batch_id}")
-        self._drop_of_query(messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
-        """Drop the staged rows; sent rows cannot be removed."""
-        del batch_id
-        self._drop_of_query(messages)
-
-    def _drop_of_query(self, messages: list[WriterCommitMessage | None]) -> None:
-        for query_id in {row.query_id for row in messages if isinstance(row, TaskRows)}:
-            self._drop(query_id or _NO_QUERY)
-
-
-def _stage(batches: Iterator[pa.RecordBatch], directory: Path) -> TaskRows:
-    """Write the rows of one task to a file of its own."""
-    first = next(batches, None)
-    if first is None:
-        return TaskRows(0, None, _query_id())
-    directory.mkdir(parents=True, exist_ok=True)
-    path, count = directory / f"{uuid.uuid4().hex}.arrow", 0
-    try:
-        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, first.schema) as rows:
-            for batch in chain((first,), batches):
-                rows.write_batch(batch)
-                count += batch.num_rows
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-    return TaskRows(count, path, _query_id())
-
-
-def _query_id() -> str | None:
-    """Return the id of the task's streaming query, None if it has none."""
-    context = TaskContext.get()
-    return None if context is None else context.getLocalProperty(_QUERY_ID)
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one task. Raises ``SendError``."""
+        RecordProducer(self._options.kafka).send_all(iterator, self._columns)
+        return WriterCommitMessage()

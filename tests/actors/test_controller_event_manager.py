@@ -122,6 +122,14 @@ def test_session_expiry_resigns_and_later_requests_are_refused(stage: Stage):
     assert answer.error_code is Errors.STALE_CONTROLLER_EPOCH
 
 
+def test_a_controller_that_stops_has_resigned_in_the_journal(stage: Stage):
+    actors = [stage.controller(0), stage.controller(1)]
+    for controller in actors:
+        controller.stop()
+    [end] = [r for r in stage.journal.events if r.event == Expire()]
+    assert (end.changes, end.controller_epoch) == (("broker 0: resigned",), 1)
+
+
 def test_a_preempted_request_is_answered_with_not_controller(stage: Stage):
     controller = stage.controller(0)
     blocked = stage.zookeeper  # no event is handled while the test holds this lock

@@ -13,10 +13,18 @@ import pytest
 from regent.actors import event_journal
 from regent.actors.event_journal import EventJournal, EventJournalFile, HandledEvent, cause_of
 from regent.core.controller import events
+from regent.core.controller.changes import (
+    BrokersFailed,
+    BrokersStarted,
+    ControllerElected,
+    ControllerResigned,
+    PartitionChanged,
+    PartitionCreated,
+)
 from regent.core.controller.effects import RecordChanges
 from regent.core.controller.events import ControllerEvent
 from regent.core.errors import Errors
-from regent.core.model import TopicPartition
+from regent.core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch, TopicPartition
 from regent.core.protocol.control import (
     ControlHeader,
     LeaderAndIsrRequest,
@@ -63,7 +71,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_line_has_the_event_its_time_and_its_cause(journal: EventJournalFile, path: Path) -> None:
-    changes = RecordChanges(7, ("t-0: leader 1 → 2",), total=1)
+    changes = RecordChanges(7, ("t: new topic",), total=1)
     record(journal, events.BrokerChange(), changes=changes)
     assert lines(path) == [
         {
@@ -75,9 +83,65 @@ def test_a_line_has_the_event_its_time_and_its_cause(journal: EventJournalFile, 
             "cause": "/brokers/ids",
             "queue_ms": 0.123,
             "handling_ms": 2.0,
-            "changes": ["t-0: leader 1 → 2"],
+            "change_count": 1,
+            "changes": ["t: new topic"],
         }
     ]
+
+
+def test_changes_are_typed_fields_and_sentences(journal: EventJournalFile, path: Path) -> None:
+    before = LeaderIsrAndControllerEpoch(LeaderAndIsr(1, (1, 2)), 6)
+    changes = (
+        ControllerResigned(3, 6),
+        ControllerElected(3, 7),
+        BrokersStarted((4,)),
+        BrokersFailed((1,)),
+        PartitionChanged(TopicPartition("t", 0), before, LeaderAndIsr(2, (2,), 1)),
+        BrokersStarted((5, 6)),
+        PartitionCreated(TopicPartition("u", 3), LeaderAndIsr(2, (2, 4))),
+    )
+    record(journal, changes=RecordChanges(7, changes, total=107))
+    [line] = lines(path)
+    t0 = {"topic": "t", "partition": 0, "leader_before": 1, "isr_before": [1, 2]}
+    assert (
+        line.items()
+        >= {
+            "change_count": 107,
+            "resigned": 6,
+            "elected": 7,
+            "started": [4, 5, 6],
+            "failed": [1],
+            "partitions": [
+                t0 | {"leader": 2, "isr": [2], "leader_epoch": 1},
+                {"topic": "u", "partition": 3, "leader": 2, "isr": [2, 4], "leader_epoch": 0},
+            ],
+            "changes": [*map(str, changes), "and 100 more"],
+        }.items()
+    )
+
+
+@pytest.mark.parametrize(
+    ("event", "subject"),
+    [
+        (events.BrokerModifications(4), {"broker": 4}),
+        (events.ChannelOverflowed(4, HEADER), {"broker": 4}),
+        (events.AlterPartitionReceived(1, AlterPartitionRequest(4, 5, ())), {"broker": 4}),
+        (events.PartitionModifications("t"), {"topic": "t"}),
+        (events.TopicUncleanLeaderElectionEnable("t"), {"topic": "t"}),
+        (
+            events.PartitionReassignmentIsrChange(TopicPartition("t", 1)),
+            {"topic": "t", "partition": 1},
+        ),
+        (events.TopicChange(), {}),
+    ],
+)
+def test_a_line_has_the_broker_topic_or_partition_of_its_event(
+    journal: EventJournalFile, path: Path, event: ControllerEvent, subject: dict[str, object]
+) -> None:
+    record(journal, event)
+    [line] = lines(path)
+    names = line.keys() & {"broker", "topic", "partition"}
+    assert {name: line[name] for name in names} == subject
 
 
 def test_a_response_has_its_duration(journal: EventJournalFile, path: Path) -> None:
@@ -169,7 +233,7 @@ def test_a_disk_failure_loses_lines_and_is_reported_once(
         (events.Startup(), "broker started"),
         (events.ControllerChange(), "/controller written"),
         (events.Reelect(), "/controller deleted"),
-        (events.Expire(), "session expired"),
+        (events.Expire(), "end of the session"),
         (events.RegisterBrokerAndReelect(), "new session"),
         (events.SuspectReplicasChanged(), "list of suspect replicas"),
         (events.Resign("a defect"), "unexpected error"),

@@ -7,9 +7,10 @@ with its facts for an oracle.
 
 import json
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 NAMED = 20
 """How many changes of an event are written as sentences; the others are only counted."""
@@ -29,20 +30,31 @@ class Leadership:
     partition: int
     leader: int
     isr: list[int]
-    is_new: bool = False
-    leader_before: int | None = None
-    isr_before: list[int] | None = None
-    leader_epoch: int | None = None
+    leader_epoch: int
+    before: "Leadership | None" = None
 
     def __str__(self) -> str:
-        name = f"{self.topic}-{self.partition}"
-        if self.is_new:
+        name, then = f"{self.topic}-{self.partition}", self.before
+        if then is None:
             return f"{name}: created, leader {self.leader}, isr {self.isr}"
-        moved = self.leader_before != self.leader
-        leader = f"{self.leader_before} → {self.leader}" if moved else f"{self.leader}"
-        isr = f"{self.isr}" if moved else f"{self.isr_before} → {self.isr}"
-        epoch = "" if self.leader_epoch is None else f", leader epoch {self.leader_epoch}"
-        return f"{name}: leader {leader}, isr {isr}{epoch}"
+        if then.leader == self.leader:
+            text = f"leader {self.leader}, isr {then.isr} → {self.isr}"
+        else:
+            text = f"leader {then.leader} → {self.leader}, isr {self.isr}"
+        has_new_epoch = then.leader_epoch != self.leader_epoch
+        return f"{name}: {text}" + (f", leader epoch {self.leader_epoch}" if has_new_epoch else "")
+
+    def typed(self) -> dict[str, object]:
+        """Return the record of the journal."""
+        then = self.before
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            **({"leader_before": then.leader, "isr_before": then.isr} if then else {}),
+            "leader": self.leader,
+            "isr": self.isr,
+            "leader_epoch": self.leader_epoch,
+        }
 
 
 @dataclass
@@ -60,6 +72,8 @@ class Event:
     sentences: list[str] = field(default_factory=list)
     leaderships: list[Leadership] = field(default_factory=list)
     answered_ms: float | None = None
+    broker: int | None = None
+    typed: dict[str, Any] = field(default_factory=dict)
 
     @property
     def named(self) -> list[Leadership]:
@@ -71,10 +85,14 @@ class Event:
         """The number of changes without a sentence."""
         return len(self.leaderships) - len(self.named)
 
-    def line(self) -> str:
-        """Return the line as it is in the journal."""
-        changes = [*self.sentences, *map(str, self.named)]
+    @property
+    def changes(self) -> list[str]:
+        """The sentences of the line."""
         more = [f"and {self.unnamed} more"] if self.unnamed else []
+        return [*self.sentences, *map(str, self.named), *more]
+
+    def line(self, *, is_old: bool = False) -> str:
+        """Return the line as it is in the journal, or in that of an earlier version."""
         fields: dict[str, object] = {
             "ts_ms": self.ts_ms,
             "broker_id": self.broker_id,
@@ -84,11 +102,15 @@ class Event:
             "cause": self.cause,
             "queue_ms": self.queue_ms,
             "handling_ms": self.handling_ms,
-            "changes": changes + more,
+            "answered_ms": self.answered_ms,
         }
-        if self.answered_ms is not None:
-            fields["answered_ms"] = self.answered_ms
-        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+        if not is_old:
+            count, partitions = len(self.sentences) + len(self.leaderships), self.named
+            fields |= {"broker": self.broker, "change_count": count or None, **self.typed}
+            fields |= {"partitions": [led.typed() for led in partitions] or None}
+        present = {name: value for name, value in fields.items() if value is not None}
+        present["changes"] = self.changes
+        return json.dumps(present, separators=(",", ":"), ensure_ascii=False)
 
 
 class World:
@@ -102,7 +124,6 @@ class World:
         self._event_ids = dict.fromkeys(self._brokers, 0)
         self._controller, self._epoch = 0, 0
         self._led: dict[Name, Leadership] = {}
-        self._leader_epochs: dict[Name, int] = {}
         self._names = [(TOPICS[n % len(TOPICS)], n // len(TOPICS)) for n in range(partitions)]
 
     def events(self, terms: int, events_in_a_term: int) -> Iterator[Event]:
@@ -123,14 +144,19 @@ class World:
             self._live.discard(previous)
             self._now_ms += self._random.randrange(50, 7000)
         elif not is_first:
-            yield self._event("Reelect", "/controller deleted", [f"broker {previous}: resigned"])
+            yield self._event(
+                "Reelect",
+                "/controller deleted",
+                [f"broker {previous}: resigned"],
+                typed={"resigned": self._epoch},
+            )
         others = sorted(self._live - {previous})
         self._controller = self._random.choice(others) if others else previous
         self._epoch += 1
         won = [f"broker {self._controller}: controller epoch {self._epoch}"]
         changed = self._left_by(previous) if has_fallen else []
         trigger = ("Startup", "broker started") if is_first else ("Reelect", "/controller deleted")
-        yield self._event(*trigger, won, changed)
+        yield self._event(*trigger, won, changed, typed={"elected": self._epoch})
         for broker_id in sorted(self._live):
             if broker_id != self._controller:
                 yield self._event("Reelect", "/controller deleted", by=broker_id)
@@ -143,26 +169,30 @@ class World:
         if dice < 0.02 and len(others) > 1:
             broker_id = self._random.choice(others)
             self._live.discard(broker_id)
-            said = [f"brokers [{broker_id}]: failed"]
-            return self._event("BrokerChange", "/brokers/ids", said, self._left_by(broker_id))
+            said, typed = [f"brokers [{broker_id}]: failed"], {"failed": [broker_id]}
+            changed = self._left_by(broker_id)
+            return self._event("BrokerChange", "/brokers/ids", said, changed, typed=typed)
         if dice < 0.04 and dead:
             broker_id = dead[0]
             self._live.add(broker_id)
-            said = [f"brokers [{broker_id}]: started"]
-            return self._event("BrokerChange", "/brokers/ids", said, self._revived(broker_id))
+            said, typed = [f"brokers [{broker_id}]: started"], {"started": [broker_id]}
+            changed = self._revived(broker_id)
+            return self._event("BrokerChange", "/brokers/ids", said, changed, typed=typed)
         if dice < 0.10:
             leader = self._random.choice(sorted(self._live))
             cause = f"request of broker {leader}"
-            return self._event("AlterPartitionReceived", cause, (), self._isr_changes(leader))
+            changed = self._isr_changes(leader)
+            return self._event("AlterPartitionReceived", cause, (), changed, broker=leader)
         if dice < 0.12:
             event = "AutoPreferredReplicaLeaderElection"
             return self._event(event, "timer", (), self._preferred())
         if dice < 0.13 and others:
-            return self._event("ChannelOverflowed", f"channel of broker {others[0]} is full")
+            cause = f"channel of broker {others[0]} is full"
+            return self._event("ChannelOverflowed", cause, broker=others[0])
         return self._answer(self._random.choice(sorted(self._live)), self._random.choice(ANSWERS))
 
     def _answer(self, broker_id: int, event: str) -> Event:
-        answer = self._event(event, f"answer of broker {broker_id}")
+        answer = self._event(event, f"answer of broker {broker_id}", broker=broker_id)
         answer.answered_ms = round(self._random.lognormvariate(broker_id, 1), 3)
         return answer
 
@@ -172,8 +202,7 @@ class World:
         created = []
         for number, name in enumerate(self._names):
             isr = [(number + j) % len(self._brokers) for j in range(3)]
-            self._leader_epochs[name] = 0
-            created.append(Leadership(*name, isr[0], isr, is_new=True, leader_epoch=0))
+            created.append(Leadership(*name, isr[0], isr, leader_epoch=0))
         return self._now(created)
 
     def _left_by(self, broker_id: int) -> list[Leadership]:
@@ -211,23 +240,16 @@ class World:
         return self._now(changed)
 
     def _elected(self, name: Name, leader: int, isr: list[int]) -> Leadership:
-        self._leader_epochs[name] += 1
-        before, epoch = self._led[name].leader, self._leader_epochs[name]
-        return Leadership(*name, leader, isr, leader_before=before, leader_epoch=epoch)
+        led = self._led[name]
+        return Leadership(*name, leader, isr, led.leader_epoch + 1, led)
 
     def _with_isr(self, name: Name, isr: list[int], *, is_proposed: bool) -> Leadership:
         led = self._led[name]
-        epoch = None
-        if not is_proposed:
-            self._leader_epochs[name] += 1
-            epoch = self._leader_epochs[name]
-        return Leadership(
-            *name, led.leader, isr, False, led.leader, isr_before=led.isr, leader_epoch=epoch
-        )
+        return Leadership(*name, led.leader, isr, led.leader_epoch + (not is_proposed), led)
 
     def _now(self, changed: list[Leadership]) -> list[Leadership]:
         for led in changed:
-            self._led[led.topic, led.partition] = led
+            self._led[led.topic, led.partition] = replace(led, before=None)
         return changed
 
     def _event(
@@ -237,6 +259,8 @@ class World:
         sentences: Sequence[str] = (),
         leaderships: Sequence[Leadership] = (),
         by: int | None = None,
+        broker: int | None = None,
+        typed: Mapping[str, Any] | None = None,
     ) -> Event:
         broker_id = self._controller if by is None else by
         epoch = self._epoch if by is None else 0
@@ -253,17 +277,25 @@ class World:
             round(self._random.lognormvariate(-1, 1.5), 3),
             list(sentences),
             list(leaderships),
+            broker=broker,
+            typed=dict(typed or {}),
         )
 
 
-def write_journals(directory: Path, events: Sequence[Event]) -> None:
-    """Write each broker's events into its folder; those of broker 0 into two files."""
-    for broker_id in {0} | {event.broker_id for event in events}:
+def write_journals(directory: Path, events: Sequence[Event], *, old: int = 0) -> None:
+    """Write each broker's events into its folder; those of broker 0 into two files.
+
+    The first ``old`` events become lines of an earlier version.
+    """
+    lines_of: dict[int, list[str]] = {0: []}
+    for number, event in enumerate(events):
+        line = event.line(is_old=number < old)
+        lines_of.setdefault(event.broker_id, []).append(f"{line}\n")
+    for broker_id, lines in lines_of.items():
         folder = directory / f"broker-{broker_id}"
         folder.mkdir(parents=True)
-        lines = [f"{event.line()}\n" for event in events if event.broker_id == broker_id]
+        earlier = len(lines) // 2 if broker_id == 0 else 0
         if broker_id == 0:
-            half = len(lines) // 2
-            (folder / "events.jsonl.1").write_text("".join(lines[:half]), encoding="utf-8")
-            lines = lines[half:]
-        (folder / "events.jsonl").write_text("".join(lines), encoding="utf-8")
+            text = "".join(lines[:earlier])
+            (folder / "events.jsonl.1").write_text(text, encoding="utf-8")
+        (folder / "events.jsonl").write_text("".join(lines[earlier:]), encoding="utf-8")

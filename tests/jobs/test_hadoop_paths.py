@@ -17,8 +17,9 @@ from regent.core.placement.replica_placer import place
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.jobs import place as place_job
 from regent.jobs import plan as plan_job
-from regent.jobs import report_balance
-from regent.jobs.files import SUCCESS, JobFiles
+from regent.jobs import report_balance, report_events
+from regent.jobs.files import SUCCESS, JobFiles, path_to_read
+from tests.jobs.journals import World, write_journals
 from tests.support.maven_jars import JarsUnavailableError
 from tests.support.mini_hadoop import MiniHadoop
 from tests.support.object_store import ObjectStore
@@ -32,6 +33,8 @@ INPUTS: dict[str, Any] = {
     "brokers.json": BROKERS,
     "more.json": (*BROKERS, 3),
 }
+
+SUFFIXES = {"jsonl": "json", "parquet": "parquet"}
 
 
 def expected() -> list[dict[str, Any]]:
@@ -67,7 +70,8 @@ def test_a_placement_on_hdfs_is_read_by_a_plan_and_by_a_report(
     inputs = ["--topics", f"{hdfs}/topics.json", "--brokers", f"{hdfs}/brokers.json"]
     assert place_job.main([*inputs, "--out", placed, "--format", file_format], spark) == 0
     assert json.loads(capsys.readouterr().out)["out"] == placed
-    assert SUCCESS in [entry.name for entry in files.entries(placed)]
+    part = "placement.json" if file_format == "json" else f"part-00000.{SUFFIXES[file_format]}"
+    assert [entry.name for entry in files.entries(placed)] == [SUCCESS, part]
 
     assignment = f"{placed}/placement.json" if file_format == "json" else placed
     brokers = ["--brokers", f"{hdfs}/more.json"]
@@ -81,6 +85,22 @@ def test_a_placement_on_hdfs_is_read_by_a_plan_and_by_a_report(
 
     assert report_balance.main(["--assignment", assignment, *brokers, "-o", "json"], spark) == 0
     assert json.loads(capsys.readouterr().out)["per_broker"]["replicas"]["max"] == 13
+
+
+def test_journals_on_hdfs_give_the_same_report_as_a_local_copy(
+    hdfs: str, spark: SparkSession, files: JobFiles, tmp_path: Path, capsys: Any
+):
+    write_journals(tmp_path, tuple(World(11).events(3, 40)))
+    files.put(tmp_path, f"{hdfs}/cluster")
+    reports, counts = [], []
+    for cluster in (str(tmp_path), f"{hdfs}/cluster"):
+        options = ["--journals", cluster, "--out", f"{cluster}/table", "-o", "json"]
+        assert report_events.main(options, spark) == 0
+        reports.append(json.loads(capsys.readouterr().out))
+        counts.append(spark.read.parquet(path_to_read(f"{cluster}/table")).count())
+    of_files, of_hdfs = [{**report, "out": None, "seconds": None} for report in reports]
+    assert of_hdfs == of_files
+    assert counts[0] == counts[1] > 0
 
 
 def test_what_is_on_hdfs_is_not_overwritten(

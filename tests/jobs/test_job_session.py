@@ -4,6 +4,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from regent.config.command_line import COMMAND
@@ -69,3 +71,24 @@ def test_a_start_takes_no_longer_than_wanted(directory: Path):
     refused = place(directory, "--master", "local[1]", "--start-timeout", "0.1")
     assert refused.returncode == 1
     assert "Spark did not start within 0.1 s" in refused.stderr
+
+
+def test_an_error_of_the_jvm_is_one_line(directory: Path):
+    rows = {"topic": ["a"] * 999, "partition": [*range(999)], "replicas": [[1, 2]] * 999}
+    damaged = directory / "damaged.parquet"
+    pyarrow.parquet.write_table(pyarrow.table(rows), damaged)
+    with damaged.open("r+b") as file:
+        file.seek(50)
+        file.write(bytes(200))
+    report = ("jobs", "report", "balance", "--assignment", str(damaged))
+    ended = subprocess.run(
+        [*COMMAND, *report, "--brokers", "brokers.json", "--master", "local[1]"],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 1
+    [line] = ended.stderr.splitlines()
+    assert line.startswith("regent jobs report balance: ")

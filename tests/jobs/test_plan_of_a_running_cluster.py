@@ -31,12 +31,13 @@ def test_replicas_of_a_lost_broker_move_to_the_others_with_a_summary_of_one_line
         cluster.signal(LOST, signal.SIGKILL)
         eventually(lambda: cluster.broker_epoch(LOST) is None, "its registration is gone")
         where = ["--zookeeper", cluster.description["zookeeper"], "--out", str(out), "--execute"]
-        arguments = ["--assignment", "zookeeper", "--brokers", "zookeeper"]
+        arguments = ["--assignment", "zookeeper", "--brokers", "zookeeper", "--sizes", "cluster"]
         assert main(["decommission", "--from", str(LOST), *arguments, *where], spark) == 0
         [line] = capsys.readouterr().out.splitlines()
         topic = ZkAdminStore(cluster.zookeeper).topics.read_topics(["orders"])["orders"]
     summary = json.loads(line)
     assert (summary["moves"], summary["lower_bound"]) == (16, 16)
+    assert summary["warnings"] == ["24 partitions have no size in --sizes, or size 0"]
     execution = summary["execution"]
     assert (execution["moved"], execution["left"]) == (16, 0)
     assert isinstance(topic, TopicAssignment)

@@ -12,11 +12,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from regent.config.command_line import COMMAND
+from regent.core.placement.replica_placer import place
+from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from regent.jobs.files import JobFiles
 from tests.support.maven_jars import SPARK_JARS
 from tests.support.mini_hadoop import MiniHadoop
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
+TOPICS: Final = tuple(PlacementSpec(f"topic-{number:03d}", 500, 3, 0) for number in range(600))
+BROKERS: Final = tuple(range(7, 107))
 TIMEOUT_S: Final = 240.0
 _QUICK: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 SETTINGS: Final = {
@@ -26,6 +31,8 @@ SETTINGS: Final = {
     "spark.executor.instances": "1",
     "spark.executor.cores": "2",
     "spark.executor.memory": "512m",
+    "spark.yarn.appMasterEnv.SPARK_LOCAL_IP": "127.0.0.1",
+    "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
@@ -76,3 +83,23 @@ def test_a_plan_on_yarn_reads_hdfs_and_writes_to_the_driver(
     assert summary["moves"] == summary["lower_bound"] == 10_000
     plan = json.loads((out / "plan.json").read_text())["partitions"]
     assert [row["replicas"] for row in plan] == [[3]] * 10_000
+
+
+def test_a_placement_on_yarn_reads_the_driver_and_writes_to_hdfs(
+    yarn: Yarn, hadoop: MiniHadoop, spark: SparkSession, tmp_path: Path
+):
+    out = f"{hadoop.address}/placed-on-yarn"
+    topics, brokers = tmp_path / "topics.json", tmp_path / "brokers.json"
+    topics.write_text(json.dumps([topic._asdict() for topic in TOPICS]))
+    brokers.write_text(json.dumps(BROKERS))
+    JobFiles(lambda: spark).put(brokers, f"{hadoop.address}/brokers.json")
+    inputs = ("--topics", str(topics), "--brokers", f"{hadoop.address}/brokers.json")
+    summary = yarn.run("place", *inputs, "--out", out, "--format", "parquet")
+    assert summary["out"] == out
+    request = PlaceTopicsRequest(
+        TOPICS, tuple(PlacementBroker(b, None, 0) for b in BROKERS), "ring", "0", "batch", 0
+    )
+    table = spark.read.parquet(out).orderBy("topic", "partition").toArrow()
+    expected = place(request)
+    assert table["replicas"].to_pylist() == [list(row.replicas) for row in expected]
+    assert table["partition"].to_pylist() == [row.partition for row in expected]

@@ -1,6 +1,6 @@
 """Jars from Maven Central for tests, fetched once by Ivy, which comes with PySpark.
 
-They are kept in ``.cache`` of the checkout. Which files Ivy may bring is fixed by their SHA-256.
+They are kept in the Python environment. Which files Ivy may bring is fixed by their SHA-256.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import Final, NamedTuple
 
 import pyspark
 
-from regent.config.java import find_java
+from regent.config.java import derived_directory, find_java, java_cache
 
 FETCH_TIMEOUT_S: Final = 300.0
-_CACHE: Final = Path(__file__).parents[2] / ".cache"
 SPARK_JARS: Final = Path(pyspark.__file__).parent / "jars"
 _MODULE: Final = """\
 <ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
@@ -46,22 +45,19 @@ class MavenJars(NamedTuple):
 
         Raises JavaNotFoundError, JarsUnavailableError.
         """
-        home = _CACHE / self.name
-        if not home.exists():
-            _CACHE.mkdir(exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=_CACHE) as directory:
-                fetched = Path(directory) / "jars"
-                self._fetch(fetched)
-                self._check(fetched)
-                fetched.rename(home)
-        return sorted(home.iterdir())
+        return sorted(derived_directory(self.name, self._fill).iterdir())
 
-    def _fetch(self, directory: Path) -> None:
-        ivy_file = directory.with_name("ivy.xml")
+    def _fill(self, directory: Path) -> None:
+        with tempfile.TemporaryDirectory(prefix="regent-ivy-") as scratch:
+            self._fetch(directory, Path(scratch))
+        self._check(directory)
+
+    def _fetch(self, directory: Path, scratch: Path) -> None:
+        ivy_file = scratch / "ivy.xml"
         ivy_file.write_text(_MODULE.format(dependencies=self.dependencies))
         command = [
             *(str(find_java().executable), "-jar", str(spark_jar("ivy"))),
-            *("-cache", str(directory.with_name("ivy")), "-ivy", str(ivy_file), "-types", "jar"),
+            *("-cache", str(scratch / "cache"), "-ivy", str(ivy_file), "-types", "jar"),
             *("-retrieve", f"{directory}/[artifact]-[revision](-[classifier]).[ext]"),
         ]
         try:
@@ -70,7 +66,7 @@ class MavenJars(NamedTuple):
             )
         except subprocess.TimeoutExpired as error:
             raise self._unavailable() from error
-        if ended.returncode or not directory.exists():
+        if ended.returncode:
             unavailable = self._unavailable()
             unavailable.add_note(ended.stdout + ended.stderr)
             raise unavailable
@@ -87,7 +83,7 @@ class MavenJars(NamedTuple):
             raise error
 
     def _unavailable(self) -> JarsUnavailableError:
-        home = _CACHE / self.name
+        home = java_cache() / self.name
         return JarsUnavailableError(
             f"Ivy cannot fetch {self.name} from Maven Central: put its jars into {home}"
         )

@@ -97,21 +97,16 @@ class MiniHadoop:
 
     def _configure(self, ports: list[int]) -> None:
         self.configuration.mkdir()
-        (self.configuration / "log4j2.properties").write_text(_LOGGING)
-        self._write("core-site", self._core_site())
+        self._logging.write_text(_LOGGING)
+        core = {"fs.defaultFS": self.address, "hadoop.tmp.dir": str(self._home / "data")}
+        logs = {"yarn.nodemanager.log-dirs": str(self._home / "containers")}
+        self._write("core-site", core | _CORE_SITE)
         self._write("hdfs-site", _HDFS_SITE)
-        self._write("yarn-site", _yarn_site(ports[1:]) | self._node_directories())
+        self._write("yarn-site", logs | _yarn_site(ports[1:]))
 
-    def _core_site(self) -> dict[str, str]:
-        return {
-            "fs.defaultFS": self.address,
-            "hadoop.tmp.dir": str(self._home / "data"),
-            "ipc.client.connect.retry.interval": "100",
-            "ipc.client.connect.max.retries": "600",
-        }
-
-    def _node_directories(self) -> dict[str, str]:
-        return {"yarn.nodemanager.log-dirs": str(self._home / "containers")}
+    @property
+    def _logging(self) -> Path:
+        return self._home / "log4j2.properties"
 
     def _write(self, name: str, properties: Mapping[str, str]) -> None:
         lines = [
@@ -137,8 +132,8 @@ class MiniHadoop:
     ) -> subprocess.Popen[bytes]:
         java = find_java()
         command: list[str | Path] = [
-            *(java.executable, *_JVM_OPTIONS, "-cp", self._classpath),
-            *(f"org.apache.hadoop.{daemon}", *arguments),
+            *(java.executable, *_JVM_OPTIONS, f"-Dlog4j2.configurationFile={self._logging}"),
+            *("-cp", self._classpath, f"org.apache.hadoop.{daemon}", *arguments),
         ]
         log = self._undo.enter_context(self._log(daemon).open("ab"))
         process = subprocess.Popen(
@@ -154,6 +149,10 @@ class MiniHadoop:
         return process
 
 
+_CORE_SITE: Final = {  # daemons start together, and wait for each other
+    "ipc.client.connect.retry.interval": "100",
+    "ipc.client.connect.max.retries": "600",
+}
 _HDFS_SITE: Final = {
     "dfs.replication": "1",
     "dfs.permissions.enabled": "false",

@@ -63,9 +63,9 @@ class ObjectStore:
         properties.write_text(_PROPERTIES.format(endpoint=self._endpoint))
         with ExitStack() as undo:
             log = undo.enter_context((directory / "s3proxy.log").open("ab"))
-            command: list[str | Path] = [find_java().executable, *_JVM_OPTIONS, "-jar", jar]
+            java: list[str | Path] = [find_java().executable, *_JVM_OPTIONS, "-jar", jar]
             process = subprocess.Popen(
-                [*command, "--properties", properties], stdout=log, stderr=log, cwd=directory
+                [*java, "--properties", properties], stdout=log, stderr=log, cwd=directory
             )
             undo.callback(process.wait)
             undo.callback(process.kill)

@@ -158,7 +158,7 @@ class RecordingJournal:
 
     def record(self, handled: HandledEvent) -> None:
         """Store one event."""
-        changes = handled.changes.changes if handled.changes else ()
+        changes = tuple(map(str, handled.changes.changes)) if handled.changes else ()
         self.events.append(Recorded(handled.event, changes, handled.controller_epoch))
 
 

@@ -27,9 +27,10 @@ TIMEOUT_S = 60.0
 PROGRAM = """
 import sys
 from regent.jobs.command import run_job
-from regent.jobs.execution.plan_commands import execute_command
+from regent.jobs.execution.plan_commands import execute_command, rollback_command
 
-sys.exit(run_job(execute_command, "plan execute", sys.argv[1:], None))
+commands = {"execute": execute_command, "rollback": rollback_command}
+sys.exit(run_job(commands[sys.argv[1]], "plan", sys.argv[2:], None))
 """
 
 Replicas = list[tuple[BrokerId, ...]]
@@ -61,10 +62,12 @@ def document(assigned: Replicas) -> str:
 
 
 @contextmanager
-def executor(cluster: RegentCluster, plan: Path) -> Iterator[subprocess.Popen[str]]:
+def executor(
+    cluster: RegentCluster, plan: Path, command: str = "execute"
+) -> Iterator[subprocess.Popen[str]]:
     address = cluster.description["zookeeper"]
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(plan), "--zookeeper", address],
+        [sys.executable, "-c", PROGRAM, command, str(plan), "--zookeeper", address],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -127,3 +130,8 @@ def test_a_plan_survives_the_receiving_broker_and_its_executor(cluster: RegentCl
     assert assignments(cluster) == TARGETS
     for p, state in cluster.partition_states("orders").items():
         assert set(state.leader_and_isr.isr) == set(TARGET[p])
+
+    with executor(cluster, plan, "rollback") as back:
+        status, summary, said = outcome(back)
+    assert (status, summary["moved"]) == (0, PARTITIONS), said
+    assert assignments(cluster) == [ReplicaAssignment(replicas) for replicas in BEFORE]

@@ -166,7 +166,7 @@ class Reassignments:
             return set()
         if isinstance(wanted, BadDataError):
             self._log.error("a request to reassign partitions is deleted: %s", wanted)
-            self._services.outbox.record("a request to reassign partitions is deleted: %s", wanted)
+            self._services.outbox.note("a request to reassign partitions is deleted: %s", wanted)
             wanted = {}
         moves: dict[TopicPartition, ReplicaAssignment] = {}
         refused: Refusals = {}
@@ -209,7 +209,7 @@ class Reassignments:
     def _report(self, refused: Refusals) -> None:
         if refused:
             for refusal in refused.values():
-                self._services.outbox.record("refused: %s", refusal.message)
+                self._services.outbox.note("refused: %s", refusal.message)
             self._log.warning(
                 "%d partitions are not reassigned, the first: %s",
                 len(refused),

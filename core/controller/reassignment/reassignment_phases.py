@@ -168,7 +168,7 @@ class ReassignmentPhases:
                 for r in before.replicas
                 if r not in assignment.replicas
             ]
-            self._services.outbox.record(
+            self._services.outbox.note(
                 "%s: reassigning %s → %s",
                 topic_partition,
                 list(before.target_replicas),
@@ -277,7 +277,7 @@ class ReassignmentPhases:
         for topic_partition, target in targets.items():
             moving.discard(topic_partition)
             self._incomplete.pop(topic_partition, None)
-            self._services.outbox.record(
+            self._services.outbox.note(
                 "%s: reassigned to %s", topic_partition, list(target.replicas)
             )
         self._services.announce_metadata(targets)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from regent.core.controller.effects import SendResponse
+from regent.core.controller.effects import RecordChanges, SendResponse
 from regent.core.controller.events import AlterPartitionReceived
 from regent.core.errors import ControllerMovedError, Errors
 from regent.core.model import (
@@ -121,7 +121,8 @@ def test_an_accepted_isr_is_sent_to_all_brokers_by_update_metadata_only(
     assert kinds(effects) == [(1, "UpdateMetadata"), (2, "UpdateMetadata"), (3, "UpdateMetadata")]
     assert metadata_rows(effects)[3][T0].isr == (1, 2, 3)
     assert metadata_rows(effects)[3][T0].partition_epoch == 3
-    assert "t-0: leader 1, isr [1, 2] → [1, 2, 3]" in repr(effects)
+    [said] = of_type(effects, RecordChanges)
+    assert [*map(str, said.changes)] == ["t-0: leader 1, isr [1, 2] → [1, 2, 3]"]
 
 
 def test_only_changed_partitions_are_returned_as_changed(parts: ControllerParts) -> None:

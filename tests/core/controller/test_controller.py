@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from regent.core.controller import events
+from regent.core.controller.changes import PartitionCreated
 from regent.core.controller.controller import Controller
 from regent.core.controller.effects import (
     AddBroker,
@@ -41,7 +42,12 @@ from regent.core.controller.events import (
 )
 from regent.core.controller.services import ControllerSettings
 from regent.core.errors import Errors, ForeignDirectoryError
-from regent.core.model import MAX_CONTROLLER_EPOCH, UNKNOWN_BROKER_EPOCH, TopicPartition
+from regent.core.model import (
+    MAX_CONTROLLER_EPOCH,
+    UNKNOWN_BROKER_EPOCH,
+    LeaderAndIsr,
+    TopicPartition,
+)
 from regent.core.protocol.control import (
     ControlHeader,
     LeaderAndIsrRequest,
@@ -409,8 +415,9 @@ def test_recorded_changes_are_the_last_effect_and_are_limited(
     changes = effects[-1]
     assert isinstance(changes, RecordChanges)
     assert (changes.controller_epoch, len(changes.changes), changes.total) == (1, 20, 51)
-    assert changes.changes[0] == "wide: new topic"
-    assert changes.changes[1] == "wide-0: created, leader 1, isr [1, 2]"
+    first, second = changes.changes[:2]
+    assert first == "wide: new topic"
+    assert second == PartitionCreated(TopicPartition("wide", 0), LeaderAndIsr(1, (1, 2)))
 
 
 # --- responses of brokers -------------------------------------------------------------------------

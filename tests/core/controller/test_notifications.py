@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from regent.core.controller.effects import RecordChanges
 from regent.core.controller.events import LeaderAndIsrResponseReceived
 from regent.core.controller.states import ReplicaState
 from regent.core.errors import ControllerMovedError, Errors
@@ -32,6 +33,7 @@ from tests.support.controller_parts import (
     leader_and_isr_requests,
     leader_and_isr_rows,
     metadata_rows,
+    of_type,
     topic_id,
 )
 from tests.support.fake_zookeeper import Moment, act_once
@@ -75,7 +77,8 @@ def test_a_notified_isr_is_read_and_sent_to_all_brokers(parts: ControllerParts) 
     assert kinds(effects) == [(1, "UpdateMetadata"), (2, "UpdateMetadata"), (3, "UpdateMetadata")]
     row = metadata_rows(effects)[2][T0]
     assert (row.isr, row.partition_epoch) == ((1, 2, 3), 1)
-    assert "t-0: leader 1, isr [1, 2] → [1, 2, 3]" in repr(effects)
+    [said] = of_type(effects, RecordChanges)
+    assert [*map(str, said.changes)] == ["t-0: leader 1, isr [1, 2] → [1, 2, 3]"]
     assert left_in(parts, ISR_CHANGES) == []
 
 

@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from regent.core.controller.effects import RecordChanges
 from regent.core.controller.partition_change import Cause, LeaderLeavesAssignment, RemoveReplica
 from regent.core.controller.partition_change_writer import MAX_ROUNDS, change_partitions
 from regent.core.errors import ControllerMovedError, SessionExpiredError, StateChangeFailedError
 from regent.core.model import TopicPartition
-from tests.support.controller_parts import T0, T1, ControllerParts
+from tests.support.controller_parts import T0, T1, ControllerParts, of_type
 from tests.support.fake_zookeeper import Call, Moment, lose_connection
 
 STATE = "/brokers/topics/t/partitions/%d/state"
@@ -57,8 +58,8 @@ def test_an_accepted_change_is_in_zookeeper_in_memory_and_in_the_result(
 
 def test_a_change_is_recorded_for_the_journal(parts: ControllerParts) -> None:
     change_partitions(parts.services, [T0], MOVE_TO_2)
-    (changes,) = parts.effects()
-    assert "t-0: leader 1 → 2, isr [1, 2, 3], leader epoch 1" in repr(changes)
+    (said,) = of_type(parts.effects(), RecordChanges)
+    assert [*map(str, said.changes)] == ["t-0: leader 1 → 2, isr [1, 2, 3], leader epoch 1"]
 
 
 def test_after_a_conflict_the_new_state_decides(parts: ControllerParts) -> None:

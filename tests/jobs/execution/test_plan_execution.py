@@ -208,6 +208,24 @@ def test_a_rollback_cancels_what_is_in_flight_and_moves_the_rest_back(
     assert (summary["job"], summary["reached_before"], summary["moved"]) == ("plan rollback", 1, 2)
 
 
+def test_the_first_execution_after_a_rollback_cancels_what_moves_back(
+    controller: MovingController, plan: Path
+):
+    controller.assign(
+        {
+            0: ReplicaAssignment(TARGET).reassign_to(BEFORE),
+            1: ReplicaAssignment(TARGET),
+        }
+    )
+    (plan / "rolling-back").touch()
+    execute(controller, plan)
+    assert (controller.cancelled, controller.submitted) == ([0], [[2]])
+    assert controller.replicas() == [TARGET] * 3
+
+    controller.assign({0: ReplicaAssignment(TARGET).reassign_to(BEFORE)})
+    assert "left alone: t-0" in str(failing(controller, plan))  # now by another tool
+
+
 def test_a_move_that_an_ended_execution_still_begins_is_rolled_back(
     controller: MovingController, plan: Path
 ):

@@ -82,7 +82,8 @@ def leaders_of(rows: Sequence[tuple[int, int, int]], *missing: int, **options: A
 
 
 def term(epoch: int, **found: Any) -> dict[str, Any]:
-    return {"broker_id": 1, "controller_epoch": epoch, "failover_ms": None, **found}
+    quick = {"has_failed": False, "vacant_ms": None, "failover_ms": None}
+    return {"broker_id": 1, "controller_epoch": epoch, **quick, **found}
 
 
 def events_report(**found: Any) -> dict[str, Any]:
@@ -168,7 +169,7 @@ def test_brokers_that_are_not_listed_have_no_share():
     balance, _ = balance_of([[0, 1], [1, 7]], [(0, None), (1, None)])
     verdict = verdict_of([[0, 1], [1, 7]], [(0, None), (1, None)])
     assert balance.unlisted == named_brokers(balance)["not_listed"] == [7]
-    assert "1 broker holds 1 replica and is not registered: 7." in verdict.problems
+    assert "Broker 7 is not registered, and 1 replica is there." in verdict.problems
     commands = [remedy.command for remedy in verdict.remedies]
     assert commands[0] == "regent brokers start 7 --data-dir 'my data'"
     assert "decommission --from 7" in commands[1]
@@ -220,7 +221,7 @@ def test_partitions_without_a_leader_come_first():
     assert verdict.problems[:2] == [
         "12 partitions have no leader and can be neither written nor read"
         " (t-0, t-1, t-2 and 9 more).",
-        "1 broker is not registered and cannot lead (0).",
+        "Broker 0 is not registered and cannot lead.",
     ]
 
 

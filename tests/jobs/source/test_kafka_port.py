@@ -9,8 +9,8 @@ from confluent_kafka.admin import AdminClient
 from regent.core.model import TopicPartition
 from regent.jobs.source.columns import columns_schema
 from regent.jobs.source.kafka_port import BrokersError, KafkaPort
-from regent.jobs.source.offset_range import DataLossError, OffsetRange
-from regent.jobs.source.options import OptionError, Subscription
+from regent.jobs.source.offsets import NO_OFFSET, DataLossError, OffsetRange
+from regent.jobs.source.options import EARLIEST, LATEST, OptionError, Subscription
 from tests.clients.librdkafka import TIMEOUT_S, produce, producer
 from tests.support.breakable_cluster import BROKERS, BreakableCluster
 
@@ -33,9 +33,9 @@ def journal(cluster: BreakableCluster) -> BreakableCluster:
     return cluster
 
 
-def port(cluster: BreakableCluster, *, strict: bool = True, timeout_s: float = 60.0) -> KafkaPort:
+def port(cluster: BreakableCluster, *, strict: bool = True) -> KafkaPort:
     settings = {"bootstrap.servers": cluster.bootstrap_servers}
-    return KafkaPort(settings, fail_on_data_loss=strict, poll_timeout_s=timeout_s)
+    return KafkaPort(settings, fail_on_data_loss=strict)
 
 
 def offsets(store: KafkaPort, start: int, end: int) -> list[int]:
@@ -45,15 +45,11 @@ def offsets(store: KafkaPort, start: int, end: int) -> list[int]:
 
 def test_logs_begin_end_and_are_searched_by_time(journal: BreakableCluster):
     store = port(journal)
-    assert store.earliest([FIRST, OTHER]) == {FIRST: 5, OTHER: 0}
-    assert store.latest([FIRST, OTHER]) == {FIRST: 20, OTHER: 0}
-    times = {FIRST: TIME_MS + 11_500, OTHER: 0}
-    assert store.at_times(times) == {FIRST: 12, OTHER: None}
-    assert store.at_times({FIRST: TIME_MS + 20_000}) == {FIRST: None}
-    young = [OffsetRange(FIRST, 6, end, TIME_MS + 11_500) for end in (20, 9)]
-    assert [(r.start, r.end) for r in store.without_old(young)] == [(12, 20), (9, 9)]
-    all_of_it = OffsetRange(FIRST, 6, 20)
-    assert store.without_old([all_of_it]) == [all_of_it]
+    assert store.list_offsets([FIRST, OTHER], EARLIEST) == {FIRST: 5, OTHER: 0}
+    assert store.list_offsets([FIRST, OTHER], LATEST) == {FIRST: 20, OTHER: 0}
+    found = store.list_offsets([FIRST, OTHER], TIME_MS + 11_500)
+    assert found == {FIRST: 12, OTHER: NO_OFFSET}
+    assert store.list_offsets([FIRST], TIME_MS + 20_000) == {FIRST: NO_OFFSET}
 
 
 def test_partitions_are_found_and_missing_ones_named(journal: BreakableCluster):
@@ -64,7 +60,7 @@ def test_partitions_are_found_and_missing_ones_named(journal: BreakableCluster):
     assert store.partitions(Subscription(assigned=(OTHER,))) == [OTHER]
     with pytest.raises(OptionError, match="there is no topic nothing"):
         store.partitions(Subscription(topics=("journal", "nothing")))
-    with pytest.raises(OptionError, match="2 partitions: there is no partition 2"):
+    with pytest.raises(OptionError, match="there is no partition journal-2 in the cluster at 127"):
         store.partitions(Subscription(assigned=(TopicPartition("journal", 2),)))
 
 
@@ -74,28 +70,31 @@ def test_exactly_the_range_is_read(journal: BreakableCluster):
 
 
 def test_deleted_records_are_an_error_or_skipped(journal: BreakableCluster):
-    with pytest.raises(DataLossError, match="journal-0: offsets 0 to 4 are gone"):
+    with pytest.raises(DataLossError, match="journal-0: records from offset 0 on are gone"):
         offsets(port(journal), 0, 20)
     assert offsets(port(journal, strict=False), 0, 20) == list(range(5, 20))
     assert offsets(port(journal, strict=False), 0, 3) == []
 
 
-def test_records_beyond_the_end_are_awaited_and_then_an_error(journal: BreakableCluster):
+def test_records_beyond_the_end_are_awaited_and_then_an_error(
+    journal: BreakableCluster, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("regent.jobs.source.kafka_port._PATIENCE_S", 1.0)
     with pytest.raises(DataLossError, match="offsets 20 to 24 are gone, the log ends at 20"):
-        offsets(port(journal, timeout_s=1.0), 18, 25)
-    assert offsets(port(journal, strict=False, timeout_s=1.0), 18, 25) == [18, 19]
+        offsets(port(journal), 18, 25)
+    assert offsets(port(journal, strict=False), 18, 25) == [18, 19]
 
 
 def test_after_the_death_of_leader_and_controller_the_next_leader_is_used(
     journal: BreakableCluster,
 ):
     store = port(journal)
-    ends = store.latest([FIRST, OTHER])
+    ends = store.list_offsets([FIRST, OTHER], LATEST)
     victim = journal.leader_of(*FIRST)
     journal.kill(victim)
     try:
         assert store.partitions(Subscription(topics=("journal",))) == [FIRST, OTHER]
-        assert store.latest([FIRST, OTHER]) == ends
+        assert store.list_offsets([FIRST, OTHER], LATEST) == ends
         assert offsets(store, 5, 20) == list(range(5, 20))
     finally:
         journal.revive(victim)
@@ -106,6 +105,12 @@ def test_brokers_that_do_not_answer_are_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("regent.jobs.source.kafka_port._PATIENCE_S", 0.0)
     monkeypatch.setattr("regent.jobs.source.kafka_port._REQUEST_S", 0.5)
     settings = {"bootstrap.servers": "127.0.0.1:9"}
-    store = KafkaPort(settings, fail_on_data_loss=True, poll_timeout_s=0.5)
+    store = KafkaPort(settings, fail_on_data_loss=True)
     with pytest.raises(BrokersError, match=r"the brokers at 127\.0\.0\.1:9 did not answer"):
         store.partitions(Subscription(pattern=".*"))
+
+
+def test_settings_that_librdkafka_does_not_know_are_named():
+    settings = {"bootstrap.servers": "127.0.0.1:9", "fetch.min.byte": "5"}
+    with pytest.raises(OptionError, match=r"kafka\.\*: No such .*fetch\.min\.byte"):
+        KafkaPort(settings, fail_on_data_loss=True)

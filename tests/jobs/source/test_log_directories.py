@@ -7,22 +7,22 @@ import pytest
 from regent.core.model import TopicPartition
 from regent.jobs.source.columns import columns_schema
 from regent.jobs.source.log_directories import LogDirectories
-from regent.jobs.source.offset_range import DataLossError, OffsetRange
-from regent.jobs.source.options import OptionError, Subscription
+from regent.jobs.source.offsets import NO_OFFSET, DataLossError, OffsetRange
+from regent.jobs.source.options import EARLIEST, LATEST, OptionError, Subscription
 from regent.storage.offset_index import OffsetIndex
-from tests.jobs.source.batches import LogRecord, encoded, with_attributes
+from tests.jobs.source.batches import GZIP, compressed, encoded
 from tests.jobs.source.log_files import numbered, set_offsets, write_log, write_segment
+from tests.support.transactional_batches import ABORT, COMMIT, in_transaction, marker
 
 ORDERS = TopicPartition("orders", 0)
-CONTROL = 0x20 | 0x10
 
 
 def store_of(*directories: Path, uncommitted: bool = False, strict: bool = True) -> LogDirectories:
     return LogDirectories(directories, include_uncommitted=uncommitted, fail_on_data_loss=strict)
 
 
-def offsets(store: LogDirectories, start: int, end: int, since_ms: int = 0) -> list[int]:
-    wanted = OffsetRange(ORDERS, start, end, since_ms)
+def offsets(store: LogDirectories, start: int, end: int) -> list[int]:
+    wanted = OffsetRange(ORDERS, start, end)
     return [o for b in store.read(wanted, columns_schema("offset")) for o in b[0].to_pylist()]
 
 
@@ -51,23 +51,23 @@ def test_committed_records_lie_between_the_checkpoints(tmp_path: Path):
     write_log(tmp_path, ORDERS, 100)
     set_offsets(tmp_path, ORDERS, high_watermark=83, log_start=12)
     store = store_of(tmp_path)
-    assert store.earliest([ORDERS]) == {ORDERS: 12}
-    assert store.latest([ORDERS]) == {ORDERS: 83}
-    assert store_of(tmp_path, uncommitted=True).latest([ORDERS]) == {ORDERS: 100}
+    assert store.list_offsets([ORDERS], EARLIEST) == {ORDERS: 12}
+    assert store.list_offsets([ORDERS], LATEST) == {ORDERS: 83}
+    assert store_of(tmp_path, uncommitted=True).list_offsets([ORDERS], LATEST) == {ORDERS: 100}
 
 
 def test_without_checkpoints_no_record_counts_as_committed(tmp_path: Path):
     write_segment(tmp_path, ORDERS, [encoded(numbered(40, 50))], 40)
-    assert store_of(tmp_path).earliest([ORDERS]) == {ORDERS: 40}
-    assert store_of(tmp_path).latest([ORDERS]) == {ORDERS: 40}
-    assert store_of(tmp_path, uncommitted=True).latest([ORDERS]) == {ORDERS: 50}
+    assert store_of(tmp_path).list_offsets([ORDERS], EARLIEST) == {ORDERS: 40}
+    assert store_of(tmp_path).list_offsets([ORDERS], LATEST) == {ORDERS: 40}
+    assert store_of(tmp_path, uncommitted=True).list_offsets([ORDERS], LATEST) == {ORDERS: 50}
 
 
 def test_the_replica_with_the_highest_watermark_is_read(tmp_path: Path):
     for number, count in enumerate((20, 60, 40)):
         write_log(tmp_path / str(number), ORDERS, count)
     directories = sorted(tmp_path.iterdir())
-    assert store_of(*directories).latest([ORDERS]) == {ORDERS: 60}
+    assert store_of(*directories).list_offsets([ORDERS], LATEST) == {ORDERS: 60}
     assert offsets(store_of(*directories), 0, 60) == list(range(60))
 
 
@@ -75,7 +75,7 @@ def test_the_replica_with_the_highest_watermark_is_read(tmp_path: Path):
 def test_a_log_ends_before_a_torn_batch(tmp_path: Path, cut: int):
     segment = write_segment(tmp_path, ORDERS, [encoded(numbered(0, 5)), encoded(numbered(5, 9))])
     segment.write_bytes(segment.read_bytes()[:-cut])
-    assert store_of(tmp_path, uncommitted=True).latest([ORDERS]) == {ORDERS: 5}
+    assert store_of(tmp_path, uncommitted=True).list_offsets([ORDERS], LATEST) == {ORDERS: 5}
     assert offsets(store_of(tmp_path), 0, 5) == [0, 1, 2, 3, 4]
 
 
@@ -100,25 +100,42 @@ def test_missing_records_are_an_error(tmp_path: Path):
     assert offsets(store_of(tmp_path, strict=False), 0, 40) == list(range(30))
 
 
-def test_transaction_markers_are_not_records(tmp_path: Path):
-    markers = [
-        with_attributes(encoded([LogRecord(offset, 0, b"\0\0\0\1", b"\0" * 6)]), CONTROL)
-        for offset in (5, 8)
+def test_only_records_of_committed_transactions_are_read(tmp_path: Path):
+    def written(offset: int, producer_id: int) -> bytes:
+        values = (b"x", b"y")
+        return in_transaction(*values, producer_id=producer_id, sequence=0, base_offset=offset)
+
+    first = [
+        *(written(0, 1), written(2, 2), encoded(numbered(4, 6))),
+        *(marker(ABORT, producer_id=1, base_offset=6), written(7, 1)),
     ]
-    batches = [encoded(numbered(0, 5)), markers[0], encoded(numbered(6, 8)), markers[1]]
-    write_segment(tmp_path, ORDERS, batches)
-    assert offsets(store_of(tmp_path), 0, 9) == [0, 1, 2, 3, 4, 6, 7]
+    second = [
+        *(
+            marker(COMMIT, producer_id=1, base_offset=9),
+            marker(COMMIT, producer_id=2, base_offset=10),
+        ),
+        *(written(11, 1), written(13, 3), marker(COMMIT, producer_id=3, base_offset=15)),
+    ]
+    write_segment(tmp_path, ORDERS, first)
+    write_segment(tmp_path, ORDERS, second, 9)
+    set_offsets(tmp_path, ORDERS, high_watermark=15)
+    assert offsets(store_of(tmp_path), 0, 15) == [2, 3, 4, 5, 7, 8, 13, 14]
+    assert offsets(store_of(tmp_path), 0, 8) == [2, 3, 4, 5, 7]
+    assert offsets(store_of(tmp_path), 9, 13) == [], "the last transaction of 1 is open"
 
 
-def test_old_batches_are_skipped(tmp_path: Path):
-    write_log(tmp_path, ORDERS, 100)
-    assert offsets(store_of(tmp_path), 0, 100, since_ms=35) == list(range(30, 100))
+def test_records_that_cannot_be_decompressed_are_an_error(tmp_path: Path):
+    garbage = compressed(encoded(numbered(5, 9)), GZIP, lambda _: b"garbage")
+    write_segment(tmp_path, ORDERS, [encoded(numbered(0, 5)), garbage])
+    with pytest.raises(DataLossError, match="from offset 0: records that cannot be decompressed"):
+        offsets(store_of(tmp_path), 0, 9)
 
 
 def test_the_first_record_since_a_time_is_found(tmp_path: Path):
     write_log(tmp_path, ORDERS, 100)
     store = store_of(tmp_path)
-    assert [store.at_times({ORDERS: t})[ORDERS] for t in (0, 37, 99, 100)] == [0, 37, 99, None]
+    found = [store.list_offsets([ORDERS], t)[ORDERS] for t in (0, 37, 99, 100)]
+    assert found == [0, 37, 99, NO_OFFSET]
 
 
 def test_only_logs_in_use_are_found_and_missing_ones_are_named(tmp_path: Path):
@@ -134,7 +151,7 @@ def test_only_logs_in_use_are_found_and_missing_ones_are_named(tmp_path: Path):
     assert store.partitions(Subscription(pattern="order")) == []
     with pytest.raises(OptionError, match="there is no topic nothing in "):
         store.partitions(Subscription(topics=("orders", "nothing")))
-    with pytest.raises(OptionError, match="there is no orders-1 in "):
+    with pytest.raises(OptionError, match="there is no partition orders-1 in "):
         store.partitions(Subscription(assigned=(ORDERS, TopicPartition("orders", 1))))
     with pytest.raises(OptionError, match="README is no directory"):
         store_of(tmp_path / "README").partitions(Subscription(topics=("orders",)))

@@ -12,8 +12,9 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from regent.jobs.source import RegentDataSource
 from regent.jobs.source.options import OptionError
-from regent.jobs.source.outgoing import ANY_PARTITION, Row, RowColumns
+from regent.jobs.source.writer import ANY_PARTITION, Row, RowColumns, SendError
 
 STRING, BINARY, INT = StringType(), BinaryType(), IntegerType()
 
@@ -32,8 +33,16 @@ def schema_of(**columns: DataType) -> StructType:
         (schema_of(value=STRING), None, "neither a column nor the option topic"),
         (schema_of(value=INT), "t", "column value is int: it must be string or binary"),
         (schema_of(value=STRING, topic=BINARY), None, "topic is binary: it must be string"),
-        (schema_of(value=STRING, partition=LongType()), "t", "column partition must be int"),
-        (schema_of(value=STRING, headers=MapType(STRING, BINARY)), "t", "headers must be array<"),
+        (
+            schema_of(value=STRING, partition=LongType()),
+            "t",
+            "column partition is bigint: it must be int",
+        ),
+        (
+            schema_of(value=STRING, headers=MapType(STRING, BINARY)),
+            "t",
+            "it must be array<struct<key",
+        ),
     ],
 )
 def test_columns_that_cannot_be_written_are_named(
@@ -57,5 +66,11 @@ def test_the_option_overrides_the_column_and_other_columns_are_ignored():
     rows = list(RowColumns(schema, None).rows(batch))
     assert rows == [Row("a", 3, None, "x", []), Row("b", ANY_PARTITION, b"k", None, [])]
     assert [row.topic for row in RowColumns(schema, "t").rows(batch)] == ["t", "t"]
-    assert RowColumns(schema, "t").topics(batch) == {"t"}
-    assert RowColumns(schema, None).topics(batch) == {"a", "b"}
+
+
+def test_rows_without_a_topic_and_other_modes_than_append_are_refused():
+    batch = pa.record_batch({"value": [b"x"], "topic": pa.array([None], "string")})
+    with pytest.raises(SendError, match="a row has no topic"):
+        list(RowColumns(schema_of(value=BINARY, topic=STRING), None).rows(batch))
+    with pytest.raises(OptionError, match="use the mode append"):
+        RegentDataSource({}).writer(schema_of(value=BINARY), overwrite=True)
