@@ -60,12 +60,12 @@ def over_brokers(
             axes.set_xlim(-0.02 * len(values), len(values) - 0.5)
             axes.xaxis.set_major_formatter(lambda place, _: _name_at(broker_ids, place))
             axes.set_ylabel(label)
+        highest = values.max()
         if fair is not None:
             low, high = UNDERLOAD * fair[places], OVERLOAD * fair[places]
-            axes.fill_between(
-                places, low, high, step="mid", color=MUTED, alpha=0.16, linewidth=0
-            )  # fmt: skip
-        axes.set_ylim(min(0.0, 1.15 * values.min()), 1.15 * max(values.max(), 0) or 1)
+            axes.fill_between(places, low, high, step="mid", color=MUTED, alpha=0.16, zorder=0)
+            highest = max(highest, np.nanmax(high))
+        axes.set_ylim(1.15 * min(0.0, values.min()), 1.15 * max(highest, 0) or 1)
         axes.set_xlabel("broker id")
 
     return draw

@@ -74,10 +74,7 @@ def write_page(report: Row, verdict: Verdict, path: Path) -> None:
     page.table(latencies)
     page.table(slowest)
     page.heading("Partitions")
-    _add_bars(page, report["leader_churn"], {"leader_changes": "leader changes"}, churn.caption)
     page.table(churn)
-    counts = {"isr_shrinks": "shrinks", "isr_expands": "expands"}
-    _add_bars(page, report["isr_flapping"], counts, flapping.caption)
     page.table(flapping)
     page.heading("Brokers")
     answers = [row for row in report["slowest_brokers"] if row["answered_ms"]]
@@ -120,14 +117,6 @@ def _add_percentiles(page: Page, names: Sequence[str], rows: Sequence[Row], what
         f"{what}: the median (p50), what 95 and 99 of 100 do not exceed, and the maximum",
         height_in=height_of(rows[:MOST_BARS]),
     )
-
-
-def _add_bars(page: Page, rows: Sequence[Row], counts: Mapping[str, str], caption: str) -> None:
-    if rows:
-        shown = rows[:MOST_BARS]
-        partitions = [f"{row['topic']}-{row['partition']}" for row in shown]
-        series = {label: [row[name] for row in shown] for name, label in counts.items()}
-        page.figure(stacks(partitions, series, "times"), caption, height_in=height_of(shown))
 
 
 def _facts(report: Row) -> list[tuple[str, object]]:

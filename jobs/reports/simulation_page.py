@@ -20,6 +20,11 @@ _GROWTH_CAPTION: Final = (
     " the fewest that make the load even. Regent never places existing partitions again: plans"
     " move the fewest."
 )
+_WORDS: Final = (
+    "A copyset is a set of brokers that has all replicas of a partition: if all of them fail at"
+    " once, the partition is lost. The scatter width of a broker is the number of others with which"
+    " it shares partitions. “By the mean” is how many times the mean."
+)
 _BUSIEST: Final = (
     "Partitions that the busiest of the other brokers leads after one broker has failed and the"
     " second replicas have taken over"
@@ -47,6 +52,7 @@ def write_page(
         ]
     )
     page.table(comparison)
+    page.text(_WORDS)
     if len(trials) == 1:
         [trial] = trials.values()
         _add_one(page, trial)

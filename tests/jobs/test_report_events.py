@@ -264,7 +264,7 @@ def test_the_report_is_shown_as_tables_and_as_one_page(report: Report, tmp_path:
     page = tmp_path / "events.html"
     write_page(report, Verdict([], "All is well."), page)
     document = page.read_text()
-    assert document.count("<figure>") == 9
+    assert document.count("<figure>") == 7
     assert "LeaderAndIsrResponseReceived" in document
     assert "http://" not in document.replace("http://www.w3.org", "")
 
