@@ -141,10 +141,11 @@ def _spreads(arrays: ReplicaArrays, racks: Racks) -> Counter[tuple[int, int]]:
     for replicas in arrays.by_factor.values():
         of_rack = np.sort(racks.of_broker[replicas], axis=1)
         is_new = np.diff(of_rack, axis=1, prepend=-1) > 0
-        pairs = np.stack([(of_rack >= 0).sum(axis=1), is_new.sum(axis=1)], axis=1)
-        rows, counts = np.unique(pairs, axis=0, return_counts=True)
-        for (factor, spread_), count in zip(rows.tolist(), counts.tolist(), strict=True):
-            found[factor, spread_] += count
+        width = of_rack.shape[1] + 1
+        key = (of_rack >= 0).sum(axis=1) * width + is_new.sum(axis=1)
+        for number, count in enumerate(np.bincount(key).tolist()):
+            if count:
+                found[divmod(number, width)] += count
     return found
 
 
