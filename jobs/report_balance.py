@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow
 from pyspark.sql import SparkSession
 
-from regent.jobs.assignment_source import AssignmentSource, assignment_frame, check_assignment
+from regent.jobs.assignment_source import assignment_frame, check_assignment
 from regent.jobs.command import progress, run_job
 from regent.jobs.job_session import JobSession, job_session, spark_options
 from regent.jobs.reports.balance import (
@@ -31,14 +31,21 @@ from regent.jobs.reports.balance import (
     summary,
     tables,
 )
+from regent.jobs.reports.balance_verdict import (
+    balance_verdict,
+    exposed,
+    named_brokers,
+)
 from regent.jobs.reports.inputs import (
     assignment_options,
     bytes_per_broker,
     log_directories,
     read_inputs,
 )
-from regent.jobs.reports.output import Table, print_report, report_options
+from regent.jobs.reports.output import print_report, report_options
+from regent.jobs.reports.page import Table
 from regent.jobs.reports.replica_arrays import Counts, ReplicaArrays, positions, replica_arrays
+from regent.jobs.reports.verdict import Verdict
 
 DEFAULT_TRIALS: Final = 2000
 
@@ -78,47 +85,40 @@ def _command(spark: SparkSession | None, /, **options: Any) -> None:
 def _report(job: JobSession, options: Mapping[str, Any], started: float) -> None:
     source, brokers = read_inputs(options, job.files)
     sizes = bytes_per_broker(log_directories(options))
-    table = read_assignment(job.start(), source)
+    session = job.start()
+    with progress("reading the assignment", session):
+        frame = assignment_frame(session, source)
+        check_assignment(frame, source.where)
+        table = frame.select("replicas", "leader").toArrow()
     arrays = replica_arrays(table["replicas"], [*(b.broker_id for b in brokers), *sizes])
     check_failures(options["failures"], arrays.brokers)
     racks = racks_of(arrays, {b.broker_id: b.rack for b in brokers})
     more_loads = _leaders(arrays, table["leader"]) | _bytes(arrays, sizes)
-    with progress("simulating failures"):
-        balance = measure(
-            arrays,
-            racks,
-            more_loads,
-            LossOptions(options["failures"], options["trials"], options["seed"]),
-        )
-    unlisted = sorted({*arrays.broker_ids.tolist()} - {b.broker_id for b in brokers})
+    loss = LossOptions(options["failures"], options["trials"], options["seed"])
+    with progress("simulating failures", session):
+        balance = measure(arrays, racks, more_loads, loss, brokers)
+        at_risk = exposed(balance, arrays, frame)
+    verdict = balance_verdict(balance, arrays, at_risk, options)
     facts = {
         "partitions": arrays.partitions,
         "brokers": arrays.brokers,
         "racks": len(racks.names),
         "copysets": balance.copysets,
-        "brokers not listed": len(unlisted) if brokers else 0,
+        "brokers not listed": len(balance.unlisted),
     }
     html = options["html"]
     if html is not None:
         with job.files.writing(html) as path:
-            _write_page(balance, source.where, facts, path)
+            _write_page(balance, verdict, source.where, facts, path)
     result: dict[str, Any] = {"job": "report balance"}
     result |= {k.replace(" ", "_"): v for k, v in facts.items()}
+    result |= named_brokers(balance)
+    result |= {"topics_with_one_replica": at_risk.single.topics}
+    result |= {"topics_in_one_rack": at_risk.together.topics}
     result |= summary(balance) | {"trials": options["trials"], "seed": options["seed"]}
     result |= {"html": html, "seconds": round(time.monotonic() - started, 3)}
     overview = Table(f"Assignment: {source.where}", tuple(facts), [tuple(facts.values())])
-    print_report(options["output"], result, [overview, *tables(balance)])
-
-
-def read_assignment(spark: SparkSession, source: AssignmentSource) -> pyarrow.Table:
-    """Return the columns replicas and leader of a valid assignment.
-
-    Raises the errors of ``assignment_frame`` and ``check_assignment``.
-    """
-    with progress("reading the assignment", spark):
-        frame = assignment_frame(spark, source)
-        check_assignment(frame, source.where)
-        return frame.select("replicas", "leader").toArrow()
+    print_report(options["output"], result, [overview, *tables(balance)], verdict)
 
 
 def _leaders(arrays: ReplicaArrays, leader: pyarrow.ChunkedArray) -> dict[str, Counts]:
@@ -137,11 +137,14 @@ def _bytes(arrays: ReplicaArrays, sizes: Mapping[int, int]) -> dict[str, Counts]
     return {"bytes": np.array([sizes.get(b, 0) for b in arrays.broker_ids.tolist()], np.int64)}
 
 
-def _write_page(balance: Balance, where: str, facts: Mapping[str, object], path: Path) -> None:
+def _write_page(
+    balance: Balance, verdict: Verdict, where: str, facts: Mapping[str, object], path: Path
+) -> None:
     from regent.jobs.reports.balance_page import add_balance
     from regent.jobs.reports.page import Page
 
     page = Page("Balance of an assignment")
+    page.verdict(verdict)
     page.text(f"Read from {where}.")
     page.facts([(name.capitalize(), value) for name, value in facts.items()])
     add_balance(page, balance)

@@ -35,6 +35,7 @@ from regent.jobs.reports.event_journals import (
     write_events,
 )
 from regent.jobs.reports.event_tables import event_tables
+from regent.jobs.reports.event_verdict import event_verdict
 from regent.jobs.reports.output import print_report, report_options
 
 _SMALL_BYTES: Final = 50_000_000
@@ -89,13 +90,14 @@ def _command(spark: SparkSession | None, /, **options: Any) -> None:
     with job_session(spark, options, app_name="regent-events") as job:
         places = options["journals"] or (str(options["data_dir"]),)
         summary = {"job": "report events", **_report(job, places, period, options)}
+        verdict = event_verdict(summary, options)
         if options["html"]:
             from regent.jobs.reports.event_page import write_page
 
             with job.files.writing(options["html"]) as path:
-                write_page(summary, path)
+                write_page(summary, verdict, path)
     summary["seconds"] = round(time.monotonic() - started, 3)
-    print_report(options["output"], summary, event_tables(summary))
+    print_report(options["output"], summary, event_tables(summary), verdict)
 
 
 def _report(

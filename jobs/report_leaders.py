@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -19,15 +19,27 @@ import pyarrow
 import pyarrow.compute
 from pyspark.sql import DataFrame, SparkSession
 
-from regent.jobs.assignment_source import assignment_frame, check_assignment
+from regent.jobs.assignment_source import ZOOKEEPER, assignment_frame, check_assignment
 from regent.jobs.command import InputError, progress, run_job
 from regent.jobs.job_session import job_session, spark_options
 from regent.jobs.reports.balance import percent, spread_fields
+from regent.jobs.reports.balance_verdict import missing_brokers, plan_remedies
 from regent.jobs.reports.inputs import assignment_options, read_inputs
-from regent.jobs.reports.output import Table, print_report, report_options
+from regent.jobs.reports.output import print_report, report_options
+from regent.jobs.reports.page import Table
 from regent.jobs.reports.replica_arrays import Counts, positions
+from regent.jobs.reports.verdict import (
+    CLUSTER,
+    OVERLOAD,
+    Remedy,
+    Verdict,
+    command_line,
+    counted,
+    listed,
+    number_range,
+)
 
-_NAMED: Final = 10  # leaderless partitions that are named
+_NAMED: Final = 10  # leaderless partitions and missing brokers that are named
 _ROWS: Final = 40  # brokers in a table; programs get all
 
 _WHO_LEADS: Final = """
@@ -56,6 +68,13 @@ class Leaders(NamedTuple):
     def imbalance(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Kafka's leader imbalance ratio; 0 for a broker without preferred partitions."""
         return self.not_led / np.maximum(self.preferred, 1)
+
+    @property
+    def too_many(self) -> list[int]:
+        """The brokers that lead far more than the average, by position, the worst first."""
+        order = np.argsort(-self.leading, kind="stable")
+        found: list[int] = order[self.leading[order] > OVERLOAD * self.leading.mean()].tolist()
+        return found
 
 
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
@@ -91,14 +110,17 @@ def _command(spark: SparkSession | None, /, **options: Any) -> None:
                 f"{source.where} names no leaders: use zookeeper, or a file with a leader for"
                 " each partition"
             )
+        missing = _missing(found, {b.broker_id for b in brokers})
+        verdict = leaders_verdict(found, names, missing, options)
         result = _summary(found, names, options["threshold"])
+        result |= {"not_listed": missing}
         tables = _tables(found, names, options["threshold"])
         if html is not None:
             with job.files.writing(html) as path:
-                _write_page(found, source.where, tables, path)
+                _write_page(found, verdict, source.where, tables, path)
     result |= {"html": html}
     result |= {"seconds": round(time.monotonic() - started, 3)}
-    print_report(options["output"], result, tables)
+    print_report(options["output"], result, tables, verdict)
 
 
 def _count(spark: SparkSession, frame: DataFrame) -> pyarrow.Table:
@@ -138,6 +160,86 @@ def leaders(who_leads: pyarrow.Table, broker_ids: Sequence[int]) -> Leaders:
     )
 
 
+def _missing(found: Leaders, listed: set[int]) -> list[int]:
+    """Return the brokers with partitions that are not listed, or nothing if none is listed."""
+    return [b for b in found.broker_ids.tolist() if b not in listed] if listed else []
+
+
+# --- verdict --------------------------------------------------------------------------------------
+
+
+def leaders_verdict(
+    found: Leaders, leaderless: Sequence[str], missing: Sequence[int], options: Mapping[str, Any]
+) -> Verdict:
+    """Judge the leaders; ``missing`` brokers are not listed, ``leaderless`` are some partitions."""
+    problems, remedies = [], []
+
+    def remedy(purpose: str, words: str) -> None:
+        remedies.append(Remedy(purpose, command_line(words, options, *CLUSTER)))
+
+    if found.leaderless:
+        has = counted(found.leaderless, "partition has", "partitions have")
+        problems.append(
+            f"{has} no leader and can be neither written nor read"
+            f" ({listed(leaderless, found.leaderless)})."
+        )
+        words = "topics describe --unavailable-partitions"
+        remedy("To see which brokers they wait for", words)
+    if missing:
+        problems.append(f"{missing_brokers(missing, options)} and cannot lead.")
+        if options["assignment"] == ZOOKEEPER and not options["zookeeper"]:
+            remedy("To start them", f"brokers start {' '.join(map(str, missing[:_NAMED]))}")
+    not_led, uneven = _not_led(found, options["threshold"]), _uneven(found)
+    problems += not_led + uneven
+    too_many_preferred = _too_many_preferred(found)
+    if not_led or (uneven and not too_many_preferred):
+        words = "elect-leaders --election-type preferred --all-topic-partitions"
+        remedy("To let preferred leaders lead again", words)
+    if too_many_preferred:
+        purpose = "To make preferred leaders even too (it also evens out replicas)"
+        remedies += plan_remedies(purpose, "rebalance", options)
+    if found.leaderless:
+        words = "elect-leaders --election-type unclean --all-topic-partitions"
+        remedy("Only if brokers that are awaited never return (this loses records)", words)
+    fine = (
+        f"All {counted(_partitions(found), 'partition', 'partitions')} have leaders, and each of"
+        f" the {len(found.broker_ids):,} brokers leads about as many as it should:"
+        f" {number_range(int(found.leading.min()), int(found.leading.max()))}."
+    )
+    return Verdict(problems, fine, remedies)
+
+
+def _not_led(found: Leaders, percentage: float) -> list[str]:
+    order = np.argsort(-found.imbalance, kind="stable").tolist()
+    above = [b for b in order if found.imbalance[b] > percentage / 100]
+    names = [
+        f"broker {found.broker_ids[b]}: {found.not_led[b]:,} of {found.preferred[b]:,}"
+        for b in above
+    ]
+    fail = counted(len(above), "broker does", "brokers do")
+    return [
+        f"{fail} not lead more than {percentage:g} % of the partitions that prefer them"
+        f" ({listed(names)})."
+    ] * bool(above)
+
+
+def _uneven(found: Leaders) -> list[str]:
+    over = found.too_many
+    names = [f"broker {found.broker_ids[b]}: {found.leading[b]:,}" for b in over]
+    lead = counted(len(over), "broker leads", "brokers lead")
+    remain = _too_many_preferred(found)
+    preferred = f"; {remain:,} would even if only preferred leaders led" if remain else ""
+    return [
+        f"{lead} more than {OVERLOAD} times the average of {found.leading.mean():,.4g} partitions"
+        f" ({listed(names)}){preferred}."
+    ] * bool(over)
+
+
+def _too_many_preferred(found: Leaders) -> int:
+    most = OVERLOAD * float(found.preferred.mean())
+    return sum(bool(found.preferred[b] > most) for b in found.too_many)
+
+
 # --- output ---------------------------------------------------------------------------------------
 
 
@@ -145,7 +247,7 @@ def _summary(found: Leaders, names: list[str], threshold: float) -> dict[str, An
     fields = ("broker", "preferred", "not_led", "imbalance", "leading", "of_fair_share")
     return {
         "job": "report leaders",
-        "partitions": int(found.preferred.sum()) + found.unknown,
+        "partitions": _partitions(found),
         "brokers": len(found.broker_ids),
         "leaderless": found.leaderless,
         "leaderless_partitions": names,
@@ -155,8 +257,13 @@ def _summary(found: Leaders, names: list[str], threshold: float) -> dict[str, An
         "threshold": threshold / 100,
         "above_threshold": int((found.imbalance > threshold / 100).sum()),
         "leaders": spread_fields(found.leading),
+        "overloaded": [int(found.broker_ids[b]) for b in found.too_many],
         "per_broker": [dict(zip(fields, row, strict=True)) for row in _rows(found)],
     }
+
+
+def _partitions(found: Leaders) -> int:
+    return int(found.preferred.sum()) + found.unknown
 
 
 def _overall(found: Leaders) -> float:
@@ -180,10 +287,16 @@ def _tables(found: Leaders, names: list[str], threshold: float) -> list[Table]:
     above = int((found.imbalance > threshold / 100).sum())
     overview = Table(
         "Leaders",
-        ("partitions", "not led by preferred", "imbalance", "leaderless", f"above {threshold:g} %"),
+        (
+            "partitions",
+            "led by another",
+            "imbalance",
+            "leaderless",
+            f"above {threshold:g} % imbalance",
+        ),
         [
             (
-                int(found.preferred.sum()) + found.unknown,
+                _partitions(found),
                 int(found.not_led.sum()),
                 percent(_overall(found)),
                 found.leaderless,
@@ -191,15 +304,16 @@ def _tables(found: Leaders, names: list[str], threshold: float) -> list[Table]:
             )
         ],
     )
-    worst = sorted(_rows(found), key=lambda row: (-row[3], -row[5], row[0]))[:_ROWS]
+    worst = sorted(_rows(found), key=lambda row: (-max(row[3], abs(row[5] - 1)), row[0]))[:_ROWS]
     shown = [
         (broker, preferred, not_led, percent(imbalance), leading, percent(share))
         for broker, preferred, not_led, imbalance, leading, share in worst
     ]
     first = f" (the first {_ROWS})" if len(found.broker_ids) > _ROWS else ""
     per_broker = Table(
-        f"Brokers, the most imbalanced first{first}",
-        ("broker", "preferred", "of these not led", "imbalance", "leading", "of fair share"),
+        f"Brokers, the most uneven first{first}; imbalance: the share of what a broker should lead"
+        " that it does not",
+        ("broker", "should lead", "of these does not", "imbalance", "leads", "of fair share"),
         [(str(broker), *row) for broker, *row in shown],
     )
     if not names:
@@ -209,27 +323,39 @@ def _tables(found: Leaders, names: list[str], threshold: float) -> list[Table]:
     return [overview, per_broker, Table(title, ("partition",), [(name,) for name in names])]
 
 
-def _write_page(found: Leaders, where: str, tables: list[Table], path: Path) -> None:
-    from regent.jobs.reports.balance_page import sorted_curves
+def _write_page(
+    found: Leaders, verdict: Verdict, where: str, tables: list[Table], path: Path
+) -> None:
+    from regent.jobs.reports.charts import MOST_BARS, NEAR, columns, over_brokers
     from regent.jobs.reports.page import Page
 
     page = Page("Leaders of partitions")
+    page.verdict(verdict)
     page.text(f"Read from {where}.")
     overview, *others = tables
-    page.facts([*zip(overview.headers, overview.rows[0], strict=True)])
-    page.figure(
-        sorted_curves(
-            {"leading": found.leading, "preferred": found.preferred}, "partitions of a broker"
-        ),
-        "Partitions a broker leads, and those it is the preferred leader of: each line has the"
-        " brokers in its own order.",
+    page.facts(
+        [(name.capitalize(), n) for name, n in zip(overview.headers, overview.rows[0], strict=True)]
     )
-    page.figure(
-        sorted_curves({"imbalance": 100 * found.imbalance}, "imbalance, %"),
-        "Of the partitions a broker should lead, the share that it does not.",
-    )
+    ids, leading, preferred = found.broker_ids, found.leading, found.preferred
+    if len(ids) <= MOST_BARS:
+        series = {"leads": leading.tolist(), "should lead": preferred.tolist()}
+        page.figure(
+            columns([*map(str, ids.tolist())], series, "partitions", of="broker id"),
+            "Partitions that a broker leads, and that it should lead because it has their first"
+            " replica (it is their preferred leader).",
+        )
+    else:
+        page.figure(
+            over_brokers(ids, leading, "partitions", np.full(len(ids), leading.mean())),
+            f"Partitions that a broker leads. {NEAR} the average.",
+        )
+        page.figure(
+            over_brokers(ids, leading - preferred, "partitions"),
+            "Partitions that a broker leads, less those that it should lead because it has their"
+            " first replica. Above 0 it leads more than it should, below 0 less.",
+        )
     for table in others:
-        page.table(table.headers, table.rows, table.caption)
+        page.table(table)
     page.write(path)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import click
@@ -30,7 +30,8 @@ from regent.jobs.reports.balance import (
     spread_fields,
     summary,
 )
-from regent.jobs.reports.output import Table, print_report, report_options
+from regent.jobs.reports.output import print_report, report_options
+from regent.jobs.reports.page import Table
 from regent.jobs.reports.placement_trial import (
     BLOCKS,
     INTERLEAVED,
@@ -44,6 +45,7 @@ from regent.jobs.reports.placement_trial import (
     rack_names,
     strategies_to_compare,
 )
+from regent.jobs.reports.verdict import SPARK, Remedy, Verdict, command_line, listed, number_range
 
 MAX_REPLICAS: Final = 100_000_000  # they take three gigabytes
 _MAX_BROKERS: Final = 100_000
@@ -148,17 +150,18 @@ def _command(spark: SparkSession | None, /, **options: Any) -> None:
         session = job.start(is_small=is_small)
         trials = {str(name): _try(session, setting, name, added, loss) for name in names}
         tables = [_comparison(trials), *_loss_tables(trials)]
+        verdict = _verdict(trials, options)
         if html is not None:
             from regent.jobs.reports.simulation_page import write_page
 
             with job.files.writing(html) as path:
-                write_page(setting, trials, tables, path)
+                write_page(setting, trials, verdict, tables, path)
     result = {"job": "simulate placement", **setting._asdict(), "growth": added}
     result["trials"] = options["trials"]
     result["strategies"] = {name: _fields(trial) for name, trial in trials.items()}
     result["html"] = html
     result["seconds"] = round(time.monotonic() - started, 3)
-    print_report(options["output"], result, tables)
+    print_report(options["output"], result, tables, verdict)
 
 
 def _check(setting: TrialSetting, names: Sequence[str], failures: int | None) -> None:
@@ -192,6 +195,77 @@ def _try(
     return Trial(balance, failure, growth, time.monotonic() - started)
 
 
+# --- verdict --------------------------------------------------------------------------------------
+
+
+def _verdict(trials: Mapping[str, Trial], options: Mapping[str, Any]) -> Verdict:
+    if len(trials) > 1:
+        return Verdict([], _best(trials))
+    [(name, trial)] = trials.items()
+    balance, most = trial.balance, trial.balance.loss[-1]
+    replicas = balance.loads["replicas"]
+    range_ = number_range(int(replicas.min()), int(replicas.max()))
+    words = (
+        f"{name}: each broker holds {range_} replicas. If {most.failures} of"
+        f" {len(replicas):,} brokers fail at once, a partition is lost with a probability of"
+        f" {percent(most.probability)}."
+    )
+    if trial.failure is not None:
+        words += (
+            f" If one fails, the busiest of the others leads up to {_busiest_leader(trial):.3g}"
+            " times the average."
+        )
+    lost = balance.lost_with_rack
+    problems = []
+    if len(lost) > 1 and lost.any():
+        problems = [words, f"The failure of a rack loses {lost.mean():,.4g} partitions on average."]
+        other = "jobs simulate placement --strategy rack-aware"
+        names = ("brokers", "partitions", "racks", "rack_layout", *SPARK)
+        return Verdict(
+            problems, "", [Remedy("To spread over racks", command_line(other, options, *names))]
+        )
+    return Verdict([], words)
+
+
+def _best(trials: Mapping[str, Trial]) -> str:
+    """Say which strategies are best, and in what."""
+    failures = next(iter(trials.values())).balance.loss[-1].failures
+
+    def best(what: str, number: Callable[[Trial], float], unit: str) -> str:
+        least = min(map(number, trials.values()))
+        names = [name for name, trial in trials.items() if number(trial) == least]
+        return f"{what}: {listed(names)} ({least:.3g} {unit})"
+
+    found = [
+        best("Most even replicas", _fullest, "times the average at most"),
+        best(
+            f"fewest losses when {failures} brokers fail at once",
+            lambda trial: 100 * trial.balance.loss[-1].probability,
+            "% of all cases",
+        ),
+    ]
+    if all(trial.failure for trial in trials.values()):
+        found.append(
+            best(
+                "least load on one other broker when one fails",
+                _busiest_leader,
+                " times the average",
+            )
+        )
+    return "; ".join(found) + "."
+
+
+def _fullest(trial: Trial) -> float:
+    replicas = trial.balance.loads["replicas"]
+    return _ratio(int(replicas.max()), float(replicas.mean()))
+
+
+def _busiest_leader(trial: Trial) -> float:
+    assert trial.failure is not None
+    mean = float(trial.balance.loads["preferred leaders"].mean())
+    return _ratio(int(trial.failure.busiest_leader.max()), mean)
+
+
 # --- output ---------------------------------------------------------------------------------------
 
 
@@ -221,7 +295,7 @@ def _measures(trial: Trial) -> list[tuple[str, object]]:
     most = balance.loss[-1]
     found: list[tuple[str, object]] = [
         ("replicas of a broker, mean", float(replicas.mean())),
-        ("  most replicas by the mean", _ratio(int(replicas.max()), float(replicas.mean()))),
+        ("  most replicas by the mean", _fullest(trial)),
         ("leaders of a broker, mean", float(leaders.mean())),
         ("  most leaders by the mean", _ratio(int(leaders.max()), float(leaders.mean()))),
         ("copysets", balance.copysets),
@@ -239,10 +313,7 @@ def _measures(trial: Trial) -> list[tuple[str, object]]:
         shares = failure.busiest_source / replicas.clip(min=1)
         found += [
             ("a broker fails: brokers that lead instead, mean", float(failure.heirs.mean())),
-            (
-                "  busiest leader by the mean, worst case",
-                _ratio(int(failure.busiest_leader.max()), float(leaders.mean())),
-            ),
+            ("  busiest leader by the mean, worst case", _busiest_leader(trial)),
             ("  brokers copied from, mean", float(failure.sources.mean())),
             ("  largest share copied from one, worst case", percent(float(shares.max()))),
         ]

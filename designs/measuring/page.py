@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from regent.designs.measuring.comparison import DesignComparison
@@ -11,12 +10,12 @@ from regent.designs.measuring.failure import FailureResult
 from regent.designs.measuring.registry import DESIGNS
 from regent.designs.measuring.tables import (
     GROWING,
-    MeasureTable,
     claims_table,
     comparison_tables,
     growth_table,
 )
-from regent.jobs.reports.page import Axes, Page
+from regent.jobs.reports.charts import Draw, Line, lines
+from regent.jobs.reports.page import Page, Table
 
 _ABOUT_COUNTS: Final = (
     "The counts are ZooKeeper's own: its four-letter words mntr, cons and wchs before and after,"
@@ -36,43 +35,30 @@ def comparison_page(comparison: DesignComparison) -> Page:
     for name in comparison.designs:
         page.text(f"{name}: {DESIGNS[name].meaning}" if name in DESIGNS else name)
     page.heading("Claims")
-    _add(page, claims_table(comparison))
+    page.table(Table(*claims_table(comparison)))
     page.heading("Measures")
     page.text(_ABOUT_COUNTS)
     page.text(_ABOUT_TIMES)
     for table in comparison_tables(comparison):
-        _add(page, table)
+        page.table(Table(*table))
     if setting.growth:
         page.heading("Growth with the partitions")
         for name, number in GROWING.items():
-            page.figure(partial(_draw_growth, comparison, name, number), _caption(name))
-        _add(page, growth_table(comparison))
+            page.figure(_growth(comparison, name, number), _caption(name))
+        page.table(Table(*growth_table(comparison)))
     return page
-
-
-def _add(page: Page, table: MeasureTable) -> None:
-    page.table(table.columns, table.rows, table.caption)
 
 
 def _caption(name: str) -> str:
     return f"{name[0].upper()}{name[1:]}, by the number of partitions."
 
 
-def _draw_growth(
-    comparison: DesignComparison,
-    name: str,
-    number: Callable[[FailureResult], float],
-    axes: Axes,
-) -> None:
-    highest = 1.0
+def _growth(
+    comparison: DesignComparison, name: str, number: Callable[[FailureResult], float]
+) -> Draw:
+    series = []
     for design, result in comparison.designs.items():
         points = sorted((found.case.partitions, number(found)) for found in result.growth)
         sizes, numbers = zip(*points, strict=True)
-        axes.plot(sizes, numbers, marker="o", markersize=4, label=design)
-        highest = max(highest, *numbers)
-    axes.set_xscale("log")
-    axes.set_yscale("symlog")  # a count may be 0
-    axes.set_ylim(0, 2 * highest)
-    axes.set_xlabel("partitions")
-    axes.set_ylabel(name)
-    axes.legend()
+        series.append(Line(design, sizes, numbers))
+    return lines(series, "partitions", name, x_scale="log", y_scale="symlog")  # may be 0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from regent.designs.votes.comparison import VotesComparison
 from regent.designs.votes.table import votes_table
-from regent.jobs.reports.page import Axes, Page
+from regent.jobs.reports.charts import Draw, Line, lines
+from regent.jobs.reports.page import Page, Table
 
 _DRAWN: Final = ("majority vote", "ISR", "leaderless")  # the others commit as the ISR does
 
@@ -38,12 +38,11 @@ def add_votes(page: Page, comparison: VotesComparison) -> None:
         " may have all records, but cannot know it: they wait."
     )
     header, *rows = votes_table(comparison)
-    page.table(
-        header,
-        rows,
+    caption = (
         "Replicas die one by one, each in the moment of an acknowledgement, while a producer"
-        " writes; then they come back with their disks.",
+        " writes; then they come back with their disks."
     )
+    page.table(Table(caption, header, rows))
     page.figure(
         _p99(comparison),
         "99 of 100 records are acknowledged within this time. Lines are computed, points simulated."
@@ -52,24 +51,15 @@ def add_votes(page: Page, comparison: VotesComparison) -> None:
     )
 
 
-def _p99(comparison: VotesComparison) -> Callable[[Axes], None]:
-    def draw(axes: Axes) -> None:
-        for colour, name in enumerate(_DRAWN):
-            points = [point for point in comparison.p99 if point.scheme == name]
-            [row] = [row for row in comparison.schemes if row.scheme.name == name]
-            failures = [point.failures for point in points]
-            healthy_ms = [point.healthy_ms for point in points]
-            one_slow_ms = [point.one_slow_ms for point in points]
-            axes.plot(failures, healthy_ms, color=f"C{colour}", label=name)
-            axes.plot(failures, one_slow_ms, "--", color=f"C{colour}")
-            for latency in (row.healthy, row.one_slow):
-                simulated_ms = latency.p99_ms.simulated
-                if simulated_ms is not None:
-                    axes.plot(comparison.failures, simulated_ms, "o", color=f"C{colour}")
-        axes.set_yscale("log")
-        axes.set_xticks(failures)
-        axes.set_xlabel("deaths survived")
-        axes.set_ylabel("ms")
-        axes.legend(loc="upper right", bbox_to_anchor=(1, 0.9))
-
-    return draw
+def _p99(comparison: VotesComparison) -> Draw:
+    series = []
+    for number, name in enumerate(_DRAWN):
+        points = [point for point in comparison.p99 if point.scheme == name]
+        [row] = [row for row in comparison.schemes if row.scheme.name == name]
+        failures, colour = [point.failures for point in points], f"C{number}"
+        series.append(Line(name, failures, [p.healthy_ms for p in points], "-", colour))
+        series.append(Line("", failures, [p.one_slow_ms for p in points], "--", colour))
+        simulated = (latency.p99_ms.simulated for latency in (row.healthy, row.one_slow))
+        known = [ms for ms in simulated if ms is not None]
+        series.append(Line("", [comparison.failures] * len(known), known, "o", colour))
+    return lines(series, "deaths survived", "ms", y_scale="log")

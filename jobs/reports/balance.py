@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
+from regent.jobs.brokers_file import PlannedBroker
 from regent.jobs.command import InputError
+from regent.jobs.planning.fair_share import fair_share, rack_limits
 from regent.jobs.reports.loss_simulation import LossPoint, default_failures, loss_curve, rack_losses
-from regent.jobs.reports.output import Table
+from regent.jobs.reports.page import Table
 from regent.jobs.reports.replica_arrays import (
     Copysets,
     Counts,
@@ -21,6 +25,7 @@ from regent.jobs.reports.replica_arrays import (
 )
 
 _ROWS: Final = 12  # of a table that shows a curve
+_ENDS: Final = 10  # brokers in a table, if there are many: as many with the most and the least
 
 
 class Spread(NamedTuple):
@@ -46,22 +51,45 @@ class Racks(NamedTuple):
     names: tuple[str, ...]
     of_broker: Positions
 
+    def name_of(self, position: int) -> str | None:
+        """Return the rack of a broker, by its position."""
+        rack = self.of_broker[position]
+        return self.names[rack] if rack >= 0 else None
+
+
+Shares: TypeAlias = NDArray[np.float64]
+
 
 @dataclass(frozen=True, slots=True)
 class Balance:
     """The results; arrays are by position of the broker.
 
-    ``loads`` has the loads of brokers, by the name to show. ``lost_with_rack`` counts the
-    partitions that are lost when a rack fails.
+    ``loads`` has the loads of brokers, by the name to show. ``fair`` is the number of replicas to
+    which ``regent jobs plan rebalance`` brings a broker; NaN if it is not listed.
+    ``lost_with_rack`` counts the partitions that are lost when a rack fails.
     """
 
     broker_ids: Counts
     loads: Mapping[str, Counts]
+    fair: Shares
     racks: Racks
     copysets: int
     scatter_width: Counts
     loss: Sequence[LossPoint]
     lost_with_rack: Counts
+
+    @property
+    def unlisted(self) -> list[int]:
+        """The ids of brokers that hold replicas and are not listed."""
+        found: list[int] = self.broker_ids[np.isnan(self.fair)].tolist()
+        return found
+
+    @property
+    def of_fair_share(self) -> Shares:
+        """The replicas of brokers by their fair share; NaN if there is no share."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shares: Shares = self.loads["replicas"] / self.fair
+        return shares
 
 
 def check_failures(failures: int | None, brokers: int) -> None:
@@ -85,8 +113,48 @@ def racks_of(arrays: ReplicaArrays, rack_by_id: Mapping[int, str | None]) -> Rac
     return Racks(names, np.array([-1 if r is None else number[r] for r in found], np.int32))
 
 
+def fair_shares(arrays: ReplicaArrays, racks: Racks, listed: Mapping[int, PlannedBroker]) -> Shares:
+    """Return the fair share of replicas of each broker, as ``regent jobs plan rebalance`` has it.
+
+    Brokers that are not ``listed`` have none (NaN), unless no broker is listed. Racks count if all
+    listed brokers have one.
+    """
+    ids = arrays.broker_ids.tolist()
+    usable = [b for b, broker_id in enumerate(ids) if not listed or broker_id in listed]
+    held = int(arrays.replicas_per_broker()[usable].sum())
+    found = (listed.get(ids[b]) for b in usable)
+    most = [held if b is None or b.capacity is None else b.capacity for b in found]
+    of_rack = np.zeros(len(usable), np.int32)
+    limits = {}
+    if (racks.of_broker[usable] >= 0).all() and len(racks.names) > 1:
+        of_rack = racks.of_broker[usable]
+        limits = rack_limits(_spreads(arrays, racks), of_rack.tolist(), {})
+    shares = np.full(len(ids), np.nan)
+    low_and_high = fair_share([0] * len(usable), most, of_rack.tolist(), limits, held)
+    shares[usable] = np.mean(low_and_high, axis=0)
+    return shares
+
+
+def _spreads(arrays: ReplicaArrays, racks: Racks) -> Counter[tuple[int, int]]:
+    """Count the partitions by (replicas in racks, racks)."""
+    found: Counter[tuple[int, int]] = Counter()
+    for replicas in arrays.by_factor.values():
+        of_rack = np.sort(racks.of_broker[replicas], axis=1)
+        is_new = np.diff(of_rack, axis=1, prepend=-1) > 0
+        width = of_rack.shape[1] + 1
+        key = (of_rack >= 0).sum(axis=1) * width + is_new.sum(axis=1)
+        for number, count in enumerate(np.bincount(key).tolist()):
+            if count:
+                found[divmod(number, width)] += count
+    return found
+
+
 def measure(
-    arrays: ReplicaArrays, racks: Racks, more_loads: Mapping[str, Counts], options: LossOptions
+    arrays: ReplicaArrays,
+    racks: Racks,
+    more_loads: Mapping[str, Counts],
+    options: LossOptions,
+    listed: Sequence[PlannedBroker] = (),
 ) -> Balance:
     """Measure an assignment; ten million partitions take some seconds."""
     sets: list[Copysets] = [copysets(r, arrays.brokers) for r in arrays.by_factor.values()]
@@ -99,6 +167,7 @@ def measure(
     return Balance(
         arrays.broker_ids,
         loads | dict(more_loads),
+        fair_shares(arrays, racks, {b.broker_id: b for b in listed}),
         racks,
         sum(len(s.members) for s in sets),
         scatter_widths(sets, arrays.brokers),
@@ -142,20 +211,45 @@ def spread_fields(load: Counts) -> dict[str, float]:
 
 def tables(balance: Balance) -> list[Table]:
     """Return the results as tables."""
-    found = [_load_table(balance)]
+    found = [_spread_table(balance), _broker_table(balance)]
     if balance.racks.names:
         rows = list(_rack_rows(balance))
-        found.append(Table("Racks", rows[0][0], [row for _, row in rows]))
+        title = "Racks (lost partitions: those with all of their replicas in the rack)"
+        found.append(Table(title, rows[0][0], [row for _, row in rows]))
     found.append(loss_table(balance.loss))
     return found
 
 
-def _load_table(balance: Balance) -> Table:
-    loads = {**balance.loads, "scatter width": balance.scatter_width}
+def _spread_table(balance: Balance) -> Table:
+    loads = {**balance.loads, "others it shares partitions with": balance.scatter_width}
     return Table(
-        "Per broker (cv: standard deviation by mean)",
+        "What brokers hold (cv: standard deviation divided by the mean; 0 is even)",
         ("", "min", "mean", "max", "cv"),
         [(name, *spread(load)) for name, load in loads.items()],
+    )
+
+
+def _broker_table(balance: Balance) -> Table:
+    """Return a row for each broker, the fullest first; of many brokers only those at both ends."""
+    order = np.lexsort([balance.broker_ids, -balance.of_fair_share])
+    title = "Brokers, the fullest first"
+    if len(order) > 2 * _ENDS:
+        title = f"The {_ENDS} fullest brokers and the {_ENDS} emptiest"
+        order = np.concatenate([order[:_ENDS], order[-_ENDS:]])
+    has_racks = ["rack"] if balance.racks.names else []
+    loads = balance.loads.values()
+    return Table(
+        title,
+        ("broker", *has_racks, "of fair share", *balance.loads),
+        [
+            (
+                str(balance.broker_ids[b]),
+                *([balance.racks.name_of(b)] if has_racks else []),
+                None if np.isnan(balance.fair[b]) else percent(balance.of_fair_share[b]),
+                *(int(load[b]) for load in loads),
+            )
+            for b in order.tolist()
+        ],
     )
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from regent.jobs.reports.event_terms import PERCENTILES
-from regent.jobs.reports.output import Table
+from regent.jobs.reports.page import Table
 
 Row = Mapping[str, Any]
 _Columns = Sequence[tuple[str, str]]  # a header, and the name of the value: "a.b" is b of a

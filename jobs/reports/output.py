@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
 
 import click
 
 from regent.jobs.command import InputError, print_summary
 from regent.jobs.files import is_remote, local_path
-from regent.jobs.reports.page import is_number, shown
+from regent.jobs.reports.page import Table, is_number, shown
+from regent.jobs.reports.verdict import Verdict
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 JSON: Final = "json"
 _TABLE: Final = "table"
-
-
-class Table(NamedTuple):
-    """One table of a report; each row has a value for each header."""
-
-    caption: str
-    headers: Sequence[str]
-    rows: Sequence[Sequence[object]]
 
 
 def report_options(command: F) -> F:
@@ -58,11 +51,21 @@ def _writable(location: str | None) -> str | None:
     return location
 
 
-def print_report(output: str, summary: Mapping[str, Any], tables: Iterable[Table]) -> None:
-    """Print ``summary`` as one line of JSON, or else the tables."""
+def print_report(
+    output: str,
+    summary: Mapping[str, Any],
+    tables: Iterable[Table],
+    verdict: Verdict | None = None,
+) -> None:
+    """Print ``summary`` and the verdict as one line of JSON, or else the verdict and the tables."""
     if output == JSON:
-        print_summary(summary)
+        print_summary({**summary, **(verdict.fields() if verdict else {})})
         return
+    if verdict:
+        click.echo("\n".join(verdict.problems) or verdict.fine)
+        for purpose, command in verdict.remedies:
+            click.echo(f"{purpose}:\n  {command}")
+        click.echo()
     for number, table in enumerate(tables):
         if number:
             click.echo()

@@ -17,7 +17,9 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from regent.jobs.reports.verdict import Verdict
 
 if TYPE_CHECKING:  # the import takes half a second, and most reports have no plots
     import matplotlib.axes
@@ -43,35 +45,73 @@ _COLOURS: Final = {
     _SERIES[4]: ("series-5", "#5a48bf", "#a093f0"),
     _SERIES[5]: ("series-6", "#c93c6e", "#e97a9f"),
 }
+_SHORT: Final = 24  # letters that are not wrapped in a table
 _WIDTH_IN: Final = 7.4
 _MATPLOTLIB_FOLDER: Final = "MPLCONFIGDIR"
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --page: #fcfcfa; %(light)s }
 @media (prefers-color-scheme: dark) { :root { --page: #191917; %(dark)s } }
-body { margin: 0 auto; max-width: 52rem; padding: 2rem 1.25rem 4rem; background: var(--page);
-  color: var(--ink); font: 1rem/1.5 system-ui, sans-serif; }
+body { margin: 0 auto; max-width: 72rem; padding: 2rem 1.25rem 4rem; background: var(--page);
+  color: var(--ink); font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
 h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 1rem; }
-h2 { font-size: 1.15rem; margin: 2.5rem 0 0.5rem; }
-p { max-width: 44rem; }
-dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr)); gap: 1rem;
+h2 { font-size: 1.25rem; margin: 2.75rem 0 0.5rem; }
+p { max-width: 46rem; }
+.verdict { border-left: 0.35rem solid var(--series-2); padding: 0.1rem 0 0.1rem 1rem;
+  font-size: 1.1rem; }
+.verdict.fine { border-color: var(--series-3); }
+.verdict p { margin: 0.4rem 0; }
+.verdict .purpose { font-size: 1rem; margin-top: 0.9rem; }
+code { font: 0.9rem/1.5 ui-monospace, monospace; display: block; white-space: pre-wrap;
+  border: 1px solid var(--grid); border-radius: 0.3rem; padding: 0.4rem 0.6rem;
+  max-width: 44rem; user-select: all; }
+code span { display: inline-block; max-width: 100%%; }  /* a line does not end in an option */
+dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); gap: 1rem;
   margin: 1.5rem 0; }
 dt { color: var(--muted); font-size: 0.85rem; }
 dd { margin: 0; font-size: 1.35rem; font-variant-numeric: tabular-nums; }
-figure { margin: 1.75rem 0; }
-figcaption, caption { color: var(--muted); font-size: 0.9rem; text-align: left; }
-figcaption { margin-top: 0.35rem; }
-caption { padding-bottom: 0.5rem; }
-figure svg { display: block; width: 100%%; height: auto; }
-figure svg * { stroke-linejoin: round; stroke-linecap: butt; }
-figure svg text, figure svg tspan { font-family: system-ui, sans-serif !important; }
-.wide { overflow-x: auto; margin: 1.75rem 0; }
+figure { margin: 1.75rem 0; max-width: 54rem; }
+figure.table { max-width: none; }
+figcaption { max-width: 54rem; padding-bottom: 0.4rem; font-size: 0.95rem; }
+.table figcaption { font-weight: 600; padding: 0; }
+.wide { overflow-x: auto; }
+svg { display: block; width: 100%%; min-width: 35rem; height: auto; }
+svg * { stroke-linejoin: round; stroke-linecap: butt; }
+svg text, svg tspan { font-family: system-ui, sans-serif !important; }
 table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.3rem 1.25rem 0.3rem 0; text-align: left; vertical-align: top; }
-th { border-bottom: 1px solid var(--muted); font-weight: 600; vertical-align: bottom; }
+th, td { padding: 0.3rem 1.1rem 0.3rem 0; text-align: left; vertical-align: top;
+  max-width: 24rem; min-width: 2rem; white-space: pre-wrap; }
+th { border-bottom: 1px solid var(--muted); font-weight: 600; vertical-align: bottom;
+  overflow-wrap: normal; color: var(--muted); }
 td { border-bottom: 1px solid var(--grid); }
-.number { text-align: right; white-space: nowrap; }
+th:first-child, td:first-child { position: sticky; left: 0; background: var(--page); }
+td:not([class]) { min-width: 8rem; }
+th.number { text-align: right; }
+td.number { text-align: right; white-space: nowrap; }
+td.short { white-space: pre; }
+@media print {
+  @page { margin: 12mm; }
+  :root { color-scheme: light; --page: #fff; %(light)s }
+  body { padding: 0; max-width: none; font-size: 10pt; }
+  h2, figcaption { break-after: avoid; }
+  figure:not(.table), tr, .verdict, dl { break-inside: avoid; }
+  figure { max-width: 16cm; }
+  svg { min-width: 0; }
+  .wide { overflow: visible; }
+  th:first-child, td:first-child { position: static; }
+  table { font-size: 7.5pt; }
+  th, td, td[class], td:not([class]) { padding-right: 0.4rem; min-width: 0;
+    white-space: pre-wrap; }
+}
 """
+
+
+class Table(NamedTuple):
+    """One table of a report; each row has a value for each header."""
+
+    caption: str
+    headers: Sequence[str]
+    rows: Sequence[Sequence[object]]
 
 
 class Page:
@@ -81,6 +121,16 @@ class Page:
         self._title = title
         self._parts: list[str] = []
         self._figures = 0
+
+    def verdict(self, verdict: Verdict) -> None:
+        """Add what is wrong and what mends it, or that all is fine."""
+        kind = "verdict" if verdict.problems else "verdict fine"
+        parts = [f"<p>{html.escape(s)}</p>" for s in verdict.problems or [verdict.fine]]
+        for purpose, command in verdict.remedies:
+            parts.append(f'<p class="purpose">{html.escape(purpose)}:</p>')
+            words = (f"<span>{html.escape(word)}</span>" for word in command.split(" "))
+            parts.append(f"<code>{' '.join(words)}</code>")
+        self._parts.append(f'<section class="{kind}">{"".join(parts)}</section>')
 
     def heading(self, text: str) -> None:
         """Begin a section."""
@@ -98,21 +148,16 @@ class Page:
         )
         self._parts.append(f"<dl>{''.join(pairs)}</dl>")
 
-    def table(
-        self, headers: Sequence[str], rows: Iterable[Sequence[object]], caption: str = ""
-    ) -> None:
+    def table(self, table: Table) -> None:
         """Add a table; columns of numbers are aligned to the right."""
-        cells = [list(row) for row in rows]
-        classes = [
-            ' class="number"' if is_number([row[column] for row in cells]) else ""
-            for column in range(len(headers))
-        ]
-        head = _row("th", headers, classes)
-        body = "\n".join(_row("td", [shown(value) for value in row], classes) for row in cells)
-        title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
+        columns = list(zip(*table.rows, strict=True)) or [()] * len(table.headers)
+        classes = [_class_of(column) for column in columns]
+        head = _row("th", table.headers, classes)
+        body = "\n".join(_row("td", map(shown, row), classes) for row in table.rows)
         self._parts.append(
-            f'<div class="wide"><table>{title}<thead>{head}</thead>\n'
-            f"<tbody>{body}</tbody></table></div>"
+            f'<figure class="table"><figcaption>{html.escape(table.caption)}</figcaption>\n'
+            f'<div class="wide"><table><thead>{head}</thead>\n'
+            f"<tbody>{body}</tbody></table></div></figure>"
         )
 
     def figure(self, draw: Callable[[Axes], None], caption: str, *, height_in: float = 3.0) -> None:
@@ -126,7 +171,8 @@ class Page:
         label = html.escape(caption, quote=True)
         svg = svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
         self._parts.append(
-            f"<figure>\n{svg}<figcaption>{html.escape(caption)}</figcaption></figure>"
+            f"<figure><figcaption>{html.escape(caption)}</figcaption>\n"
+            f'<div class="wide">{svg}</div></figure>'
         )
 
     def write(self, path: Path) -> None:
@@ -174,7 +220,13 @@ def _stylesheet() -> str:
     return _STYLE % {"light": light, "dark": dark}
 
 
-def _row(tag: str, cells: Sequence[str], classes: Sequence[str]) -> str:
+def _class_of(column: Sequence[object]) -> str:
+    if is_number(column):
+        return ' class="number"'
+    return ' class="short"' if all(len(shown(value)) <= _SHORT for value in column) else ""
+
+
+def _row(tag: str, cells: Iterable[str], classes: Sequence[str]) -> str:
     columns = zip(cells, classes, strict=True)
     return f"<tr>{''.join(f'<{tag}{c}>{html.escape(cell)}</{tag}>' for cell, c in columns)}</tr>"
 

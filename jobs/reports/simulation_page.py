@@ -1,35 +1,47 @@
-"""The page of a simulated placement: all strategies, and one of them in detail."""
+"""The page of a simulated placement: all strategies, or one of them in detail."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from regent.jobs.reports.balance_page import (
-    LOSS_CAPTION,
-    add_balance,
-    bars,
-    loss_curves,
-    sorted_curves,
-)
-from regent.jobs.reports.output import Table
-from regent.jobs.reports.page import Axes, Page
+import numpy as np
+from numpy.typing import NDArray
+
+from regent.jobs.reports.balance_page import LOSS_CAPTION, add_balance, loss_curves
+from regent.jobs.reports.charts import columns, height_of, over_brokers, spreads
+from regent.jobs.reports.page import Page, Table
 from regent.jobs.reports.placement_trial import GrowthCost, Trial, TrialSetting
+from regent.jobs.reports.verdict import Verdict
 
 _GROWTH_CAPTION: Final = (
-    "Replicas that move when brokers are added: if the scheme places all partitions again, and the"
-    " fewest that make the load even. Regent never places existing partitions again: plans move the"
-    " fewest."
+    "Replicas that move when brokers are added: if the strategy places all partitions again, and"
+    " the fewest that make the load even. Regent never places existing partitions again: plans"
+    " move the fewest."
+)
+_WORDS: Final = (
+    "A copyset is a set of brokers that has all replicas of a partition: if all of them fail at"
+    " once, the partition is lost. The scatter width of a broker is the number of others with which"
+    " it shares partitions. “By the mean” is how many times the mean."
+)
+_BUSIEST: Final = (
+    "Partitions that the busiest of the other brokers leads after one broker has failed and the"
+    " second replicas have taken over"
 )
 
 
 def write_page(
-    setting: TrialSetting, trials: Mapping[str, Trial], tables: Sequence[Table], path: Path
+    setting: TrialSetting,
+    trials: Mapping[str, Trial],
+    verdict: Verdict,
+    tables: Sequence[Table],
+    path: Path,
 ) -> None:
     """Write the page of the trials. Raises OSError."""
     comparison, loss = tables
     page = Page("Simulated placement of replicas")
+    page.verdict(verdict)
     page.facts(
         [
             ("Brokers", setting.brokers),
@@ -39,75 +51,66 @@ def write_page(
             ("Partitions of a topic", setting.partitions_per_topic),
         ]
     )
-    page.table(comparison.headers, comparison.rows, comparison.caption)
+    page.table(comparison)
+    page.text(_WORDS)
     if len(trials) == 1:
         [trial] = trials.values()
-        add_balance(page, trial.balance)
+        _add_one(page, trial)
     else:
         page.heading("Several brokers fail")
-        page.figure(
-            loss_curves({name: trial.balance.loss for name, trial in trials.items()}),
-            LOSS_CAPTION,
-            height_in=3.6,
-        )
-        page.table(loss.headers, loss.rows, loss.caption)
-        _add_loads(page, trials)
-    _add_failure(page, trials)
-    growths = {name: t.growth for name, t in trials.items() if t.growth is not None}
-    if len(growths) > 1:
-        page.heading("Brokers are added")
-        page.figure(_growth(growths), _GROWTH_CAPTION)
+        curves = {name: trial.balance.loss for name, trial in trials.items()}
+        page.figure(loss_curves(curves), LOSS_CAPTION, height_in=3.6)
+        page.table(loss)
+        _add_comparison(page, trials)
     page.write(path)
 
 
-def _add_loads(page: Page, trials: Mapping[str, Trial]) -> None:
-    page.heading("Load")
+def _add_one(page: Page, trial: Trial) -> None:
+    add_balance(page, trial.balance)
+    if trial.failure is not None:
+        busiest = trial.failure.busiest_leader
+        draw = over_brokers(trial.balance.broker_ids, busiest, "partitions")
+        page.figure(draw, f"{_BUSIEST}, by the broker that failed.")
+
+
+def _add_comparison(page: Page, trials: Mapping[str, Trial]) -> None:
+    page.heading("Load of brokers")
     for load in ("replicas", "preferred leaders"):
-        page.figure(
-            sorted_curves(
-                {name: trial.balance.loads[load] for name, trial in trials.items()},
-                f"{load} of a broker",
-            ),
-            f"{load.capitalize()}: brokers from the least loaded to the most.",
-        )
-
-
-def _add_failure(page: Page, trials: Mapping[str, Trial]) -> None:
+        values = {name: trial.balance.loads[load] for name, trial in trials.items()}
+        _add_spreads(page, values, f"{load.capitalize()} of a broker", load)
     failures = {name: t.failure for name, t in trials.items() if t.failure is not None}
-    if not failures:
-        return
-    page.heading("One broker fails")
-    page.figure(
-        sorted_curves(
-            {name: failure.busiest_leader for name, failure in failures.items()},
-            "partitions led",
-        ),
-        "Partitions that the busiest of the others leads after a broker failed and the second"
-        " replicas took over; one point for each broker that may fail, in ascending order.",
-    )
-    if len(failures) == 1:
-        return
-    page.figure(
-        bars(
-            {name: float(failure.sources.mean()) for name, failure in failures.items()},
+    if failures:
+        page.heading("One broker fails")
+        busiest = {name: failure.busiest_leader for name, failure in failures.items()}
+        _add_spreads(page, busiest, _BUSIEST, "partitions")
+        sources = {name: failure.sources for name, failure in failures.items()}
+        _add_spreads(
+            page,
+            sources,
+            "Brokers that the replicas of a failed one are copied from: the more there are, the"
+            " faster it is replaced, and the more sets of brokers there are whose failure loses"
+            " a partition",
             "brokers",
-            is_logarithmic=True,
-        ),
-        "Brokers that the replicas of a failed one are copied from, on average: the more there"
-        " are, the faster it is replaced, and the more copysets there are to lose.",
+        )
+    growths = {name: t.growth for name, t in trials.items() if t.growth is not None}
+    if growths:
+        _add_growths(page, growths)
+
+
+def _add_spreads(page: Page, values: Mapping[str, NDArray[Any]], what: str, label: str) -> None:
+    quantiles = [np.quantile(numbers, (0, 0.5, 1)) for numbers in values.values()]
+    marks = dict(zip(("lowest", "median", "highest"), np.transpose(quantiles), strict=True))
+    page.figure(
+        spreads([*values], marks, label),
+        f"{what}: the lowest, the median and the highest, over all brokers.",
+        height_in=height_of(values),
     )
 
 
-def _growth(growths: Mapping[str, GrowthCost]) -> Callable[[Axes], None]:
-    def draw(axes: Axes) -> None:
-        places = range(len(growths))
-        recomputed = [growth.recomputed for growth in growths.values()]
-        least = [growth.minimum for growth in growths.values()]
-        axes.bar([p - 0.2 for p in places], recomputed, width=0.36, label="placed again")
-        axes.bar([p + 0.2 for p in places], least, width=0.36, label="the fewest")
-        axes.set_xticks(list(places), list(growths))
-        axes.set_xlim(-0.6, len(growths) - 0.4)
-        axes.set_ylabel("replicas moved")
-        axes.legend()
-
-    return draw
+def _add_growths(page: Page, growths: Mapping[str, GrowthCost]) -> None:
+    page.heading("Brokers are added")
+    moved = {
+        "placed again": [growth.recomputed for growth in growths.values()],
+        "the fewest": [growth.minimum for growth in growths.values()],
+    }
+    page.figure(columns([*growths], moved, "replicas moved"), _GROWTH_CAPTION)

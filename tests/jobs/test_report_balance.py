@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from itertools import combinations
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from regent.jobs import plan
 from regent.jobs.report_balance import main
 
 RACKS = {0: "a", 1: "a", 2: "b", 3: "b", 4: "c", 5: None}
@@ -105,13 +107,41 @@ def test_the_report_is_shown_as_tables_and_as_a_page(
     assert assignment
     assert main([*options(tmp_path), "--html", str(page)], spark) == 0
     output = capsys.readouterr().out
-    assert "Per broker" in output
+    assert output.startswith(
+        "1 partition has all replicas in one rack and would be lost with it (b; topics t).\n"
+        "Broker 7 is not in --brokers, and 17 replicas are there.\n"
+    )
+    assert "What brokers hold" in output
     assert "LOST PARTITIONS" in output
     assert "{" not in output
     text = page.read_text()
-    assert text.count("<svg ") == 6
-    assert "Probability that at least one partition" in text
+    assert text.count("<svg ") == 5
+    assert "the probability that at least one partition" in text
     assert "bytes" not in text  # no log directories were given
+
+
+@pytest.mark.spark
+def test_the_plans_that_the_verdict_proposes_can_be_made(
+    spark: SparkSession,
+    assignment: list[dict[str, Any]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    assert assignment
+    monkeypatch.chdir(tmp_path)
+    assert main([*options(tmp_path), "-o", "json"], spark) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["is_fine"], found["not_listed"], found["topics_in_one_rack"]) == (
+        False,
+        [7],
+        ["t"],
+    )
+    plans = [shlex.split(remedy["command"]) for remedy in found["remedies"]]
+    plans = [words for words in plans if words[:3] == ["regent", "jobs", "plan"]]
+    assert [words[3] for words in plans] == ["replication-factor", "decommission", "rebalance"]
+    for words in plans:
+        assert plan.main(words[3:], spark) == 0
 
 
 @pytest.mark.parametrize(

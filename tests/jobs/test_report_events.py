@@ -25,6 +25,7 @@ from regent.core.protocol.controller import AlterPartitionRequest, AlterPartitio
 from regent.jobs.report_events import main
 from regent.jobs.reports.event_page import write_page
 from regent.jobs.reports.event_tables import event_tables
+from regent.jobs.reports.verdict import Verdict
 from tests.jobs.journals import START_MS, Event, Leadership, World, write_journals
 from tests.support.controller_parts import T0, Candidate, Tree, of_type
 
@@ -261,9 +262,9 @@ def test_the_report_is_shown_as_tables_and_as_one_page(report: Report, tmp_path:
     top = report["leader_churn"][0]
     assert churn.rows[0][:2] == [f"{top['topic']}-{top['partition']}", top["leader_changes"]]
     page = tmp_path / "events.html"
-    write_page(report, page)
+    write_page(report, Verdict([], "All is well."), page)
     document = page.read_text()
-    assert document.count("<figure>") == 9
+    assert document.count("<figure>") == 7
     assert "LeaderAndIsrResponseReceived" in document
     assert "http://" not in document.replace("http://www.w3.org", "")
 

@@ -40,6 +40,6 @@ def test_the_page_has_every_table_and_a_plot_for_each_growing_number(tmp_path: P
     comparison_page(comparison).write(tmp_path / "page.html")
     document = (tmp_path / "page.html").read_text()
     tables = [*comparison_tables(comparison), claims_table(comparison), growth_table(comparison)]
-    assert all(f"<caption>{table.caption}" in document for table in tables)
-    assert document.count("<figure") == 5
+    assert all(f"<figcaption>{table.caption}" in document for table in tables)
+    assert document.count("<figure>") == 5
     assert "watches that fire for one dead broker: v1-name 100, v3 2" in document

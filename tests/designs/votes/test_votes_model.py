@@ -111,7 +111,7 @@ def test_the_page_has_the_table_and_a_plot(comparison: VotesComparison, tmp_path
     add_votes(page, comparison)
     page.write(tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
-    assert "<td>none lost, goes on</td>" in text
+    assert ">none lost, goes on</td>" in text
     assert text.count("<svg ") == 1
 
 

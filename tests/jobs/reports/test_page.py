@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from regent.jobs.reports.page import INK, MUTED, Axes, Page, shown
+from regent.jobs.reports.page import INK, MUTED, Axes, Page, Table, shown
+from regent.jobs.reports.verdict import Remedy, Verdict
 
 
 def draw(axes: Axes) -> None:
@@ -27,7 +28,8 @@ def page() -> Page:
     result.heading("Brokers")
     result.text("Seen & counted.")
     result.facts([("Partitions", 10_000_000)])
-    result.table(["broker", "replicas"], [["b & c", 1234567], ["d", None]], "Per broker")
+    result.verdict(Verdict(["Too <few>."], "", [Remedy("To mend it", "regent status 'a & b'")]))
+    result.table(Table("Per broker", ["broker", "replicas"], [["b & c", 1234567], ["d", None]]))
     result.figure(draw, 'Probability of "loss"')
     result.figure(draw, "The same again")
     return result
@@ -39,7 +41,7 @@ class Elements(HTMLParser):
     def __init__(self, document: str) -> None:
         super().__init__()
         self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
+        self.texts: list[str] = []
         self.feed(document)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -48,7 +50,12 @@ class Elements(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         """Store the text."""
-        self.words.append(data.strip())
+        self.texts.append(data)
+
+    @property
+    def words(self) -> list[str]:
+        """The texts without space around them."""
+        return [text.strip() for text in self.texts]
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +83,26 @@ def test_all_texts_are_on_the_page_and_escaped(document: str):
         assert text in words
     assert {"1,234,567", "Per broker", 'Probability of "loss"', "a & b, $5"} <= set(words)
     assert "brokers <failed>" in words  # text of a plot stays text
+
+
+def test_a_command_stays_one_line_of_text(document: str):
+    _, _, rest = document.partition("<code>")
+    assert "".join(Elements(rest.partition("</code>")[0]).texts) == "regent status 'a & b'"
+    assert "<p>Too &lt;few&gt;.</p>" in document
+
+
+def test_a_verdict_says_whether_all_is_fine(document: str, tmp_path: Path):
+    fine = Page("Fine")
+    fine.verdict(Verdict([], "All is well."))
+    fine.write(tmp_path / "fine.html")
+    assert 'class="verdict fine"><p>All is well.</p>' in (tmp_path / "fine.html").read_text()
+    assert '<section class="verdict"><p>Too' in document
+
+
+def test_a_page_prints_black_on_white_whatever_the_scheme(document: str):
+    style, _, _ = document.partition("</style>")
+    _, _, printed = style.partition("@media print")
+    assert "--page: #fff; --ink: #1b1b1a;" in printed
 
 
 def test_ticks_are_written_out(document: str):
@@ -108,7 +135,7 @@ def test_the_same_report_is_the_same_file(document: str, tmp_path: Path):
 
 
 def test_columns_of_numbers_are_right_aligned(document: str):
-    assert '<th>broker</th><th class="number">replicas</th>' in document
+    assert '<th class="short">broker</th><th class="number">replicas</th>' in document
 
 
 def test_a_page_that_cannot_be_written_leaves_no_file(tmp_path: Path):

@@ -1,0 +1,216 @@
+"""The charts of reports: functions that draw on the axes of ``Page.figure``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Sized
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from regent.jobs.reports.page import INK, MUTED, Axes, shown
+from regent.jobs.reports.verdict import OVERLOAD, UNDERLOAD
+
+Draw: TypeAlias = Callable[[Axes], None]
+
+MOST_BARS: Final = 40
+NEAR: Final = f"Grey: from {UNDERLOAD} to {OVERLOAD} times"
+"""For captions of ``over_brokers``."""
+
+_MOST_POINTS: Final = 500  # in a figure: more would overlap
+_FEW: Final = 30  # up to this many points are marked
+_BAR_IN: Final = 0.3
+_LABELS: Final = 3  # at either end
+
+
+class Line(NamedTuple):
+    """A line of a chart; ``band`` are the low and high ends of a shaded area around it."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    style: str = "-"
+    colour: str | None = None
+    band: tuple[Sequence[float], Sequence[float]] | None = None
+
+
+def height_of(rows: Sized) -> float:
+    """Return the height of a chart with a bar for each row, in inches."""
+    return 1.1 + _BAR_IN * max(len(rows), 2)
+
+
+def over_brokers(
+    broker_ids: NDArray[Any], values: NDArray[Any], label: str, fair: NDArray[Any] | None = None
+) -> Draw:
+    """Draw a number of each broker by its id, with the range that is near the ``fair`` one.
+
+    A few brokers have bars, many have dots, and the extremes have labels.
+    """
+    places = np.arange(len(values))
+    if len(values) > MOST_BARS:
+        places = _lowest_and_highest(values)
+
+    def draw(axes: Axes) -> None:
+        if len(values) <= MOST_BARS:
+            columns([str(b) for b in broker_ids.tolist()], {"": values.tolist()}, label)(axes)
+        else:
+            axes.plot(places, values[places], ".", markersize=3)
+            _label_extremes(axes, broker_ids, values)
+            axes.locator_params(integer=True)
+            axes.set_xlim(-0.02 * len(values), len(values) - 0.5)
+            axes.xaxis.set_major_formatter(lambda place, _: _name_at(broker_ids, place))
+            axes.set_ylabel(label)
+        highest = values.max()
+        if fair is not None:
+            low, high = UNDERLOAD * fair[places], OVERLOAD * fair[places]
+            axes.fill_between(places, low, high, step="mid", color=MUTED, alpha=0.16, zorder=0)
+            highest = max(highest, np.nanmax(high))
+        axes.set_ylim(1.15 * min(0.0, values.min()), 1.15 * max(highest, 0) or 1)
+        axes.set_xlabel("broker id")
+
+    return draw
+
+
+def _lowest_and_highest(values: NDArray[Any]) -> NDArray[np.intp]:
+    """Return the places to draw: all, or the lowest and highest of each of many groups."""
+    if len(values) <= 2 * _MOST_POINTS:
+        return np.arange(len(values))
+    groups = np.array_split(np.arange(len(values)), _MOST_POINTS)
+    found = [group[f(values[group])] for group in groups for f in (np.argmin, np.argmax)]
+    return np.unique(found)
+
+
+def _label_extremes(axes: Axes, broker_ids: NDArray[Any], values: NDArray[Any]) -> None:
+    order = np.argsort(values, kind="stable")
+    span = float(values.max() - values.min())
+    if not span:
+        return
+    labelled: list[tuple[int, float]] = []
+    for place in (*order[::-1][:_LABELS].tolist(), *order[:_LABELS].tolist()):
+        value = float(values[place])
+        if any(
+            abs(place - x) < len(values) / 6 and abs(value - y) < span / 10 for x, y in labelled
+        ):
+            continue
+        labelled.append((place, value))
+        is_left = place < 0.75 * len(values)
+        axes.plot(place, value, "o", markersize=4, color="C1")
+        axes.annotate(
+            f"broker {broker_ids[place]}: {shown(int(value))}",
+            (place, value),
+            (6 if is_left else -6, 0),
+            textcoords="offset points",
+            ha="left" if is_left else "right",
+            va="center",
+        )
+
+
+def _name_at(broker_ids: NDArray[Any], place: float) -> str:
+    return str(broker_ids[int(place)]) if place in range(len(broker_ids)) else ""
+
+
+def columns(
+    names: Sequence[str],
+    series: Mapping[str, Sequence[float]],
+    label: str,
+    *,
+    of: str = "",
+) -> Draw:
+    """Draw upright bars, one of each series for each name."""
+    width = 0.7 / len(series)
+    are_short = len(names) <= 12
+
+    def draw(axes: Axes) -> None:
+        for number, (name, values) in enumerate(series.items()):
+            shift = (number - (len(series) - 1) / 2) * width
+            drawn = axes.bar(np.arange(len(names)) + shift, values, width, label=name)
+            if are_short:
+                axes.bar_label(drawn, [shown(value) for value in values], padding=2)
+        axes.set_xticks(range(len(names)), names, rotation=0 if are_short else 90)
+        axes.set_xlim(-0.6, len(names) - 0.4)
+        axes.locator_params(axis="y", integer=True)
+        axes.set_ylabel(label)
+        axes.set_xlabel(of)
+        _add_legend(axes, len(series))
+
+    return draw
+
+
+def stacks(names: Sequence[str], series: Mapping[str, Sequence[float]], label: str) -> Draw:
+    """Draw a level bar for each name, with a part for each series."""
+
+    def draw(axes: Axes) -> None:
+        ends = np.zeros(len(names))
+        for name, values in series.items():
+            axes.barh(names, values, left=ends, height=0.6, label=name)
+            ends = ends + values
+        _name_levels(axes, label)
+        _add_legend(axes, len(series))
+
+    return draw
+
+
+def spreads(
+    names: Sequence[str], marks: Mapping[str, ArrayLike], label: str, scale: str = "linear"
+) -> Draw:
+    """Draw for each name a line from the first to the last of its ``marks``, which are named."""
+
+    def draw(axes: Axes) -> None:
+        ends = [np.asarray(values) for values in marks.values()]
+        axes.hlines(names, ends[0], ends[-1], color=MUTED, linewidth=1)
+        for (name, values), marker in zip(marks.items(), "oDs|"[-len(marks) :], strict=True):
+            colour = INK if marker == "|" else None
+            axes.plot(values, names, marker, label=name, markersize=5, color=colour)
+        axes.set_xscale(scale)
+        _name_levels(axes, label)
+        _add_legend(axes, len(marks))
+
+    return draw
+
+
+def lines(
+    series: Sequence[Line],
+    x_label: str,
+    y_label: str,
+    *,
+    x_scale: str = "linear",
+    y_scale: str = "linear",
+) -> Draw:
+    """Draw lines; those without a name are not in the legend."""
+
+    def draw(axes: Axes) -> None:
+        for number, line in enumerate(series):
+            colour = line.colour or f"C{number}"
+            dots = "o" if len(line.x) <= _FEW and line.style[0] == "-" else ""
+            axes.plot(
+                line.x, line.y, f"{dots}{line.style}", color=colour, markersize=4,
+                label=line.name or "_",
+            )  # fmt: skip
+            if line.band:
+                axes.fill_between(line.x, *line.band, color=colour, alpha=0.2, linewidth=0)
+        axes.set_xscale(x_scale)
+        axes.set_yscale(y_scale)
+        if y_scale != "log":
+            axes.set_ylim(bottom=0)
+        if x_scale == "linear":
+            axes.locator_params(axis="x", integer=True)
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(y_label)
+        _add_legend(axes, sum(bool(line.name) for line in series))
+
+    return draw
+
+
+def _name_levels(axes: Axes, label: str) -> None:
+    """Put the first name of level bars on top."""
+    axes.margins(y=0.15 if len(axes.get_yticks()) < 6 else 0.05)
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    axes.grid(visible=True, axis="x")
+    axes.set_xlabel(label)
+
+
+def _add_legend(axes: Axes, names: int) -> None:
+    """Add a legend above the plot, where it hides nothing."""
+    if names > 1:
+        axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=5, borderaxespad=0.2)

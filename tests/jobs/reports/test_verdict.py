@@ -1,0 +1,288 @@
+"""Verdicts of reports: what they name, and that their commands exist."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import pyarrow
+import pytest
+
+from regent.cli.main import cli
+from regent.jobs import plan, report_balance, report_leaders
+from regent.jobs.brokers_file import PlannedBroker
+from regent.jobs.reports.balance import Balance, LossOptions, measure, racks_of
+from regent.jobs.reports.balance_verdict import (
+    AtRisk,
+    Exposed,
+    balance_verdict,
+    named_brokers,
+)
+from regent.jobs.reports.event_verdict import event_verdict
+from regent.jobs.reports.replica_arrays import ReplicaArrays, replica_arrays
+from regent.jobs.reports.verdict import Verdict, command_line, counted, listed
+
+JOBS = {
+    "plan": plan._command,
+    "balance": report_balance._command,
+    "leaders": report_leaders._command,
+}
+"""The commands of jobs, which ``regent jobs`` starts without looking at their arguments."""
+RUNNING: Mapping[str, Any] = {"assignment": "zookeeper", "brokers": None, "zookeeper": None}
+RUNNING = {**RUNNING, "data_dir": Path("my data"), "master": None, "conf": {}, "threshold": 10.0}
+NO_RISK = AtRisk(Exposed(0, []), Exposed(0, []))
+
+
+def check_is_accepted(line: str) -> None:
+    """Parse a command line down to the options of its last command."""
+    program, *words = shlex.split(line)
+    assert program == "regent"
+    command: click.Command = cli
+    while isinstance(command, click.Group):
+        name = words.pop(0)
+        found = command.get_command(click.Context(command), name)
+        assert found is not None, line
+        command = JOBS.get(name, found)
+    command.make_context(command.name, words)
+
+
+def balance_of(
+    replicas: Sequence[Sequence[int]], brokers: Sequence[tuple[int, str | None]] = ()
+) -> tuple[Balance, ReplicaArrays]:
+    planned = [PlannedBroker(broker_id, rack, 0, None) for broker_id, rack in brokers]
+    column = pyarrow.chunked_array([replicas], pyarrow.list_(pyarrow.int32()))
+    arrays = replica_arrays(column, [broker_id for broker_id, _ in brokers])
+    options = LossOptions(None, 100, 0)
+    return measure(arrays, racks_of(arrays, dict(brokers)), {}, options, planned), arrays
+
+
+def verdict_of(
+    replicas: Sequence[Sequence[int]],
+    brokers: Sequence[tuple[int, str | None]] = (),
+    at_risk: AtRisk = NO_RISK,
+    **options: Any,
+) -> Verdict:
+    balance, arrays = balance_of(replicas, brokers)
+    return balance_verdict(balance, arrays, at_risk, {**RUNNING, **options})
+
+
+def leaders_of(rows: Sequence[tuple[int, int, int]], *missing: int, **options: Any) -> Verdict:
+    preferred, leader, partitions = zip(*rows, strict=True)
+    columns = {
+        "preferred": pyarrow.array(preferred, pyarrow.int32()),
+        "leader": pyarrow.array(leader, pyarrow.int32()),
+        "partitions": pyarrow.array(partitions, pyarrow.int64()),
+    }
+    found = report_leaders.leaders(pyarrow.table(columns), [])
+    names = [f"t-{n}" for n in range(min(found.leaderless, 10))]
+    return report_leaders.leaders_verdict(found, names, missing, {**RUNNING, **options})
+
+
+def term(epoch: int, **found: Any) -> dict[str, Any]:
+    quick = {"has_failed": False, "vacant_ms": None, "failover_ms": None}
+    return {"broker_id": 1, "controller_epoch": epoch, **quick, **found}
+
+
+def events_report(**found: Any) -> dict[str, Any]:
+    """The parts of an analysis that the verdict reads: nothing unusual, except for ``found``."""
+    quiet = {"event": "BrokerChange", "queue_ms": {"max": 1.0}}
+    report = {"events": 9, "first_ms": 1_795_000_000_000, "latencies": [quiet]}
+    report |= {key: [] for key in ("terms", "slowest_brokers", "leader_churn", "isr_flapping")}
+    return {**report, "unreadable_lines": {}, **found}
+
+
+EVENTS = {"journals": (), "data_dir": Path("my data")}
+UNEVEN = [[2, 0], [2, 1], [2, 3], [2, 0]]
+
+
+def test_names_are_listed_up_to_a_few():
+    assert [listed([]), listed(["a"]), listed(["a", "b"])] == ["", "a", "a and b"]
+    assert listed(["a", "b", "c"]) == "a, b and c"
+    assert listed(["a", "b", "c", "d"]) == "a, b, c and 1 more"
+    assert listed(["a"], 5001) == "a and 5,000 more"
+    assert [counted(n, "is", "are") for n in (1, 2000)] == ["1 is", "2,000 are"]
+
+
+def test_a_command_has_the_users_options_quoted():
+    options = {**RUNNING, "brokers": "a b.json", "conf": {"spark.x": "1"}}
+    assert command_line("status", options, "brokers", "zookeeper", "data_dir", "conf") == (
+        "regent status --brokers 'a b.json' --data-dir 'my data' --conf spark.x=1"
+    )
+    options |= {"zookeeper": "z:1", "data_dir": Path("data")}
+    assert command_line("status", options, "zookeeper", "data_dir") == (
+        "regent status --zookeeper z:1"
+    )
+
+
+def test_even_replicas_are_fine_and_the_verdict_says_what_may_fail():
+    replicas = [[0, 1], [1, 2], [2, 3], [3, 0]]
+    racks = [(0, "a"), (1, "b"), (2, "a"), (3, "b")]
+    verdict = verdict_of(replicas, racks)
+    assert verdict.fields() == {
+        "verdict": "Replicas are spread evenly: each broker holds 2, and any 1 broker, or any one"
+        " rack can fail without a loss.",
+        "is_fine": True,
+        "remedies": [],
+    }
+
+
+def test_brokers_with_too_many_and_too_few_replicas_are_named_with_a_plan():
+    verdict = verdict_of(UNEVEN)
+    assert verdict.problems[0] == (
+        "Of 4 brokers, 1 holds more than 1.2 times (broker 2: 4), and 2 hold less than 0.8"
+        " times (broker 1: 1 and broker 3: 1) their fair share of replicas, which is 2."
+    )
+    named = named_brokers(balance_of(UNEVEN)[0])
+    assert named["overloaded"] == [{"broker": 2, "replicas": 4, "fair_share": 2.0}]
+    assert [row["broker"] for row in named["underloaded"]] == [1, 3]
+    assert verdict.remedies[0].command == (
+        "regent jobs plan rebalance --out rebalance-plan --assignment zookeeper --brokers zookeeper"
+        " --data-dir 'my data'"
+    )
+
+
+def test_a_share_is_what_a_plan_can_reach_with_the_racks():
+    """Each partition has a replica in rack a, whose only broker no plan can relieve."""
+    replicas = [[0, 1], [0, 2], [0, 1], [0, 2]]
+    balance, _ = balance_of(replicas, [(0, "a"), (1, "b"), (2, "b")])
+    assert balance.fair.tolist() == [4, 2, 2]
+    assert (
+        verdict_of(replicas, [(0, "a"), (1, "b"), (2, "b")]).problems[0].startswith("1 broker has")
+    )
+
+
+def test_preferred_leaders_are_uneven_too_and_one_plan_evens_out_both():
+    verdict = verdict_of(UNEVEN)
+    assert verdict.problems[1:] == [
+        "1 broker has more than 1.2 times the average number of preferred leaders, 1 (broker 2: 4)."
+    ]
+    assert [remedy.purpose for remedy in verdict.remedies] == [
+        "To even them out",
+        "Then, to carry it out",
+    ]
+
+
+def test_brokers_that_are_not_listed_have_no_share():
+    balance, _ = balance_of([[0, 1], [1, 7]], [(0, None), (1, None)])
+    verdict = verdict_of([[0, 1], [1, 7]], [(0, None), (1, None)])
+    assert balance.unlisted == named_brokers(balance)["not_listed"] == [7]
+    assert "Broker 7 is not registered, and 1 replica is there." in verdict.problems
+    commands = [remedy.command for remedy in verdict.remedies]
+    assert commands[0] == "regent brokers start 7 --data-dir 'my data'"
+    assert "decommission --from 7" in commands[1]
+
+
+def test_partitions_that_one_failure_loses_are_counted_with_their_topics():
+    racks = [(0, "a"), (1, "a"), (2, "b")]
+    at_risk = AtRisk(Exposed(1, ["x"]), Exposed(1, ["y"]))
+    verdict = verdict_of([[0], [0, 1], [1, 2], [2, 0]], racks, at_risk)
+    assert verdict.problems[:2] == [
+        "1 partition has only one replica and is lost when its broker fails (topics x).",
+        "1 partition has all replicas in one rack and would be lost with it (a; topics y).",
+    ]
+    assert "replication-factor --factor 2 --topics x " in verdict.remedies[0].command
+
+
+def test_without_a_list_of_brokers_the_verdict_says_to_make_one():
+    verdict = verdict_of(UNEVEN, assignment="a.jsonl")
+    assert verdict.remedies[0].purpose == (
+        "To even them out, once brokers.json lists the brokers to use, such as [0, 1, 2]"
+    )
+    assert "--brokers brokers.json" in verdict.remedies[0].command
+
+
+def test_leaders_are_judged_by_what_is_not_led_and_by_what_is_led_too_much():
+    verdict = leaders_of([(0, 1, 9), (0, 0, 1), (1, 1, 10), (2, 2, 10)])
+    assert verdict.problems == [
+        "1 broker does not lead more than 10 % of the partitions that prefer them"
+        " (broker 0: 9 of 10).",
+        "1 broker leads more than 1.2 times the average of 10 partitions (broker 1: 19).",
+    ]
+    assert leaders_of([(0, 0, 5), (1, 1, 5)]).fields()["verdict"] == (
+        "All 10 partitions have leaders, and each of the 2 brokers leads about as many as it"
+        " should: 5."
+    )
+
+
+def test_an_election_does_not_help_where_preferred_leaders_are_uneven():
+    verdict = leaders_of([(0, 0, 20), (1, 1, 10), (2, 2, 10)])
+    assert verdict.problems == [
+        "1 broker leads more than 1.2 times the average of 13.33 partitions (broker 0: 20);"
+        " 1 would even if only preferred leaders led."
+    ]
+    assert "jobs plan rebalance " in verdict.remedies[0].command
+
+
+def test_partitions_without_a_leader_come_first():
+    verdict = leaders_of([(0, -1, 12), (1, 1, 12)], 0)
+    assert verdict.problems[:2] == [
+        "12 partitions have no leader and can be neither written nor read"
+        " (t-0, t-1, t-2 and 9 more).",
+        "Broker 0 is not registered and cannot lead.",
+    ]
+
+
+def test_a_quiet_journal_is_fine():
+    report = events_report(terms=[term(1, failover_ms=80.0)])
+    assert event_verdict(report, EVENTS).fields()["verdict"] == (
+        "Nothing unusual: 9 events in 1 term of a controller; 1 failover, 80 ms at the longest."
+    )
+
+
+def test_slow_failovers_waits_and_brokers_are_named():
+    answers = {1: 20.0, 2: 30.0, 3: 150.0}
+    report = events_report(
+        terms=[term(1, has_failed=True), term(2, vacant_ms=6000.0, failover_ms=2500.0)],
+        latencies=[{"event": "BrokerChange", "queue_ms": {"max": 1200.0}}],
+        slowest_brokers=[{"broker_id": b, "answered_ms": {"p95": ms}} for b, ms in answers.items()],
+    )
+    assert event_verdict(report, EVENTS).problems == [
+        "1 controller failed without resigning (broker 1 in epoch 1).",
+        "1 time there was no controller for more than 1 s (broker 1 in epoch 2: 6 s).",
+        "1 failover took more than 1 s (broker 1 in epoch 2: 2.5 s).",
+        "Events waited up to 1.2 s in the queue of the controller (BrokerChange).",
+        "1 broker answers slowly; 95 of 100 answers take up to this long:"
+        " broker 3: 150 ms, the others 25 ms.",
+    ]
+
+
+def test_partitions_without_leaders_and_with_restless_isrs_are_named_and_unreadable_lines():
+    name = {"topic": "t", "partition": 0}
+    report = events_report(
+        leader_churn=[{**name, "times_leaderless": 2}],
+        isr_flapping=[{**name, "isr_shrinks": 7}, {**name, "isr_shrinks": 1}],
+        unreadable_lines={"x/events.jsonl": 3},
+    )
+    verdict = event_verdict(report, EVENTS)
+    assert verdict.problems == [
+        "Partitions had no leader for a time (t-0 2 times).",
+        "Replicas fell behind and left the ISR (the replicas in sync) again and again"
+        " (t-0 7 times).",
+        "3 lines of the journals could not be read (x/events.jsonl).",
+    ]
+    assert event_verdict(report, {**EVENTS, "journals": ["x"]}).remedies == []
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        verdict_of(UNEVEN, [(0, "a"), (1, "b"), (3, "b")], AtRisk(*[Exposed(1, ["a b"])] * 2)),
+        verdict_of(UNEVEN, zookeeper="z:1", conf={"spark.x": "1"}, master="yarn"),
+        leaders_of([(0, -1, 12), (0, 2, 1), (1, 1, 12)], 0),
+        leaders_of([(0, -1, 12), (1, 1, 12)], 0, zookeeper="z:1"),
+        event_verdict(
+            events_report(
+                leader_churn=[{"topic": "t", "partition": 0, "times_leaderless": 1}],
+                slowest_brokers=[{"broker_id": 1, "answered_ms": {"p95": 5000.0}}],
+            ),
+            EVENTS,
+        ),
+    ],
+)
+def test_every_command_of_a_verdict_is_accepted(verdict: Verdict):
+    assert len(verdict.remedies) > 1
+    for remedy in verdict.remedies:
+        check_is_accepted(remedy.command)
