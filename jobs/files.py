@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote, urlparse
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
@@ -64,11 +63,6 @@ def path_to_write(location: str | Path) -> str:
 def path_to_read(location: str | Path) -> str:
     """Return the form of a location for ``spark.read``, which would take it for a glob pattern."""
     return _GLOB.sub(r"\\\1", path_to_write(location))
-
-
-def location_from_spark(uri: str) -> str:
-    """Return the location in ``_metadata.file_path``, which is encoded as a URI."""
-    return uri if is_remote(uri) else unquote(urlparse(uri).path)
 
 
 def check_shared(spark: SparkSession, locations: Iterable[str]) -> None:

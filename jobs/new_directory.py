@@ -13,16 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
 from regent.jobs.command import InputError
 from regent.jobs.files import (
     SUCCESS,
     JobFiles,
-    check_shared,
     is_remote,
     local_path,
-    path_to_write,
 )
 
 
@@ -60,26 +56,6 @@ def new_directory(out: str, files: JobFiles) -> Iterator[Path]:
         for parent in missing:
             with suppress(OSError):
                 parent.rmdir()
-        raise
-
-
-@contextmanager
-def new_table(out: str, files: JobFiles, spark: SparkSession) -> Iterator[str]:
-    """Yield the path for Spark's writers of a directory; without an error it becomes ``out``.
-
-    Raises ``InputError`` as ``new_directory``, and if executors cannot write to ``out``.
-    """
-    check_shared(spark, [out])
-    if not is_remote(out):
-        with new_directory(out, files) as directory:
-            yield path_to_write(directory)
-        return
-    check_is_new(out, files)
-    try:
-        yield out
-    except BaseException:
-        with suppress(InputError):
-            files.remove(out)
         raise
 
 

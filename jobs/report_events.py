@@ -1,22 +1,20 @@
 """``regent jobs report events``: a report from the event journals of the controllers.
 
 ``--journals`` names the folder of a cluster or of a broker, or a journal; it may be repeated. The
-journals are read once; the report is made from their events, which stay on the executors meanwhile.
-``--out`` also writes them as a Parquet table, partitioned by controller epoch. The report names the
-number of unreadable lines.
+journals are read once. ``--out`` also writes their events as a Parquet table, partitioned by
+controller epoch. The report names the number of unreadable lines.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
 
 import click
-from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from regent.admin.cluster_connection import data_dir_option
 from regent.config.moments import parse_moment
@@ -24,21 +22,14 @@ from regent.core.errors import RegentError
 from regent.jobs.command import InputError, progress, run_job
 from regent.jobs.files import check_shared
 from regent.jobs.job_session import JobSession, job_session, spark_options
-from regent.jobs.new_directory import check_is_new, new_table
+from regent.jobs.new_directory import check_is_new, new_directory
 from regent.jobs.reports.event_analysis import analyse_events
-from regent.jobs.reports.event_journals import (
-    Period,
-    events_of,
-    find_journals,
-    read_journals,
-    unreadable_of,
-    write_events,
-)
+from regent.jobs.reports.event_job import read_journals, write_tables
+from regent.jobs.reports.event_journals import Period, find_journals
+from regent.jobs.reports.event_parts import Parts
 from regent.jobs.reports.event_tables import event_tables
 from regent.jobs.reports.event_verdict import event_verdict
 from regent.jobs.reports.output import print_report, report_options
-
-_SMALL_BYTES: Final = 50_000_000
 
 
 class NoEventsError(RegentError):
@@ -103,28 +94,31 @@ def _command(spark: SparkSession | None, /, **options: Any) -> None:
 def _report(
     job: JobSession, places: Sequence[str], period: Period, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    journals = find_journals(places, job.files)
-    out = options["out"]
+    journals = [journal.location for journal in find_journals(places, job.files)]
+    out, top = options["out"], options["top"]
     if out is not None:
         check_is_new(out, job.files)
-    session = job.start(is_small=sum(journal.size for journal in journals) < _SMALL_BYTES)
-    locations = [journal.location for journal in journals]
-    check_shared(session, locations)
-    lines = read_journals(session, locations, period, with_sentences=out is not None)
+    session = job.start(is_small=True)  # Python computes, so the JVM only has to start fast
+    check_shared(session, journals)
+    parts: list[Parts] = []
+    unreadable: dict[str, int] = {}
     with (
-        nullcontext() if out is None else new_table(out, job.files, session) as table,
+        nullcontext() if out is None else new_directory(out, job.files) as directory,
         progress(f"reading {len(journals)} journals", session),
-        _kept(lines),
     ):
-        report = analyse_events(events_of(lines), top=options["top"])
+        keeps = directory is not None
+        results = read_journals(session, journals, period, top=top, keeps=keeps)
+        for number, result in enumerate(results):
+            parts += [] if result.parts is None else [result.parts]
+            unreadable |= {result.location: result.unreadable} if result.unreadable else {}
+            if directory is not None:
+                write_tables(directory, number, result)
+        report = analyse_events(parts, top=top)
         if not report:
-            raise NoEventsError(f"no events of that time in {_names(locations)}")
-        unreadable = unreadable_of(lines)
-        if table is not None:
-            write_events(events_of(lines), table)
+            raise NoEventsError(f"no events of that time in {_names(journals)}")
     return {
         "journals": len(journals),
-        "unreadable_lines": dict(unreadable),
+        "unreadable_lines": unreadable,
         **report,
         "out": out,
         "html": options["html"],
@@ -135,16 +129,6 @@ def _period(since_ms: int | None, until_ms: int | None) -> Period:
     if since_ms is not None and until_ms is not None and since_ms >= until_ms:
         raise InputError("--since must be before --until")
     return Period(since_ms, until_ms)
-
-
-@contextmanager
-def _kept(lines: DataFrame) -> Iterator[None]:
-    """Keep the parsed lines on the executors' disks during the block."""
-    lines.persist(StorageLevel.DISK_ONLY)
-    try:
-        yield
-    finally:
-        lines.unpersist()
 
 
 def _names(journals: Sequence[str]) -> str:

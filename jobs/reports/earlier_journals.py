@@ -2,79 +2,70 @@
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
-# One match a sentence, of four kinds:
+MORE: Final = r"^and (\d+) more$"
+BROKER_OF_CAUSE: Final = r"\bbroker (?P<id>\d+)"
+
+# Four kinds:
 #   P: created, leader 1, isr [1, 2]             P: leader 1 → 2, isr [2], leader epoch 5
 #   P: leader 1, isr [1, 2] → [1, 2, 3]          P: leader 1, isr [1, 2] → [1], leader epoch 5
-_SENTENCE: Final = (
-    r"^(\\S+)-(\\d+): (created, )?leader (-?\\d+|\\?)(?: → (-?\\d+))?"
-    r", isr \\[?([\\d, ]+|\\?)\\]?(?: → \\[([\\d, ]+)\\])?(?:, leader epoch (\\d+)|, recovering)?$"
+_PARTITION: Final = re.compile(
+    r"(\S+)-(\d+): (created, )?leader (-?\d+|\?)(?: → (-?\d+))?"
+    r", isr \[?([\d, ]+|\?)\]?(?: → \[([\d, ]+)\])?(?:, leader epoch (\d+)|, recovering)?"
 )
+_BROKERS: Final = re.compile(r"brokers \[([\d, ]+)\]: (started|failed)")
+_ELECTED: Final = re.compile(r"broker \d+: controller epoch \d+")
+_RESIGNED: Final = re.compile(r"broker \d+: resigned")
 
 
-def _numbers(text: str) -> str:
-    """Return the SQL of the list of numbers in a text like ``1, 2``."""
-    return f"transform(split({text}, ', '), b -> try_cast(b AS INT))"
+def typed_fields(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a line with its typed fields, and ``named_changes``."""
+    changes: list[str] = line["changes"]
+    more = re.match(MORE, changes[-1])
+    sentences = changes[:-1] if more else changes
+    of_brokers = [match for match in map(_BROKERS.fullmatch, sentences) if match]
+    is_elected = any(map(_ELECTED.fullmatch, sentences))
+    epoch = line["controller_epoch"]
+    cause = re.search(BROKER_OF_CAUSE, line["cause"])
+    return {
+        **line,
+        "broker": int(cause["id"]) if cause else None,
+        "named_changes": len(sentences),
+        "change_count": len(sentences) + (int(more[1]) if more else 0),
+        "elected": epoch if is_elected else None,
+        # The event is counted to the term that it began, or else to the one that it ended.
+        "resigned": epoch - is_elected if any(map(_RESIGNED.fullmatch, sentences)) else None,
+        **{
+            did: [b for match in of_brokers if match[2] == did for b in _numbers(match[1])]
+            for did in ("started", "failed")
+        },
+        "partitions": list(_partitions(sentences)),
+    }
 
 
-def _brokers(did: str) -> str:
-    sentences = f"filter(changes, s -> s LIKE 'brokers [%]: {did}')"
-    listed = _numbers(r"regexp_extract(s, '\\[([\\d, ]+)\\]', 1)")
-    return f"flatten(transform({sentences}, s -> {listed}))"
+def _partitions(sentences: Iterable[str]) -> Iterable[dict[str, Any]]:
+    for match in filter(None, map(_PARTITION.fullmatch, sentences)):
+        topic, partition, created, leader, new_leader, isr, new_isr, leader_epoch = match.groups()
+        leader_before = None if created or leader == "?" else int(leader)
+        isr_before = _numbers(isr) if new_isr and isr != "?" else None
+        isr_now = _numbers(new_isr or isr)
+        if isr_before is None and leader_before is not None and leader_before >= 0:
+            # The ISR before a change of the leader is not told. Without its other members, only
+            # the former leader can have left it.
+            isr_before = [leader_before, *(b for b in isr_now if b != leader_before)]
+        yield {
+            "topic": topic,
+            "partition": int(partition),
+            "leader_before": leader_before,
+            "isr_before": isr_before,
+            "leader": int(new_leader or leader),
+            "isr": isr_now,
+            "leader_epoch": 0 if created else leader_epoch and int(leader_epoch),
+        }
 
 
-_PARTS: Final = f"""
-transform(filter(changes, s -> s RLIKE '{_SENTENCE}'),
-          s -> split(regexp_replace(s, '{_SENTENCE}', '$1|$2|$3|$4|$5|$6|$7|$8'), '[|]'))
-"""
-
-_WITH_ARROWS: Final = f"""
-transform({_PARTS}, p -> struct(
-  p[0] AS topic, try_cast(p[1] AS INT) AS partition,
-  IF(p[2] = '', try_cast(p[3] AS INT), NULL) AS leader_before,
-  IF(p[6] = '' OR p[5] = '?', NULL, {_numbers("p[5]")}) AS isr_before,
-  try_cast(IF(p[4] = '', p[3], p[4]) AS INT) AS leader,
-  {_numbers("IF(p[6] = '', p[5], p[6])")} AS isr,
-  IF(p[2] = '', try_cast(p[7] AS INT), 0) AS leader_epoch))
-"""
-
-# The ISR before a change of the leader is not told. Without its other members, only the former
-# leader can have left it.
-_PARTITIONS: Final = f"""
-transform({_WITH_ARROWS}, p -> named_struct(
-  'topic', p.topic, 'partition', p.partition, 'leader_before', p.leader_before,
-  'isr_before', IF(p.isr_before IS NULL AND p.leader_before >= 0,
-                   array_union(array(p.leader_before), p.isr), p.isr_before),
-  'leader', p.leader, 'isr', p.isr, 'leader_epoch', p.leader_epoch))
-"""
-
-_IS_OLD: Final = "change_count IS NULL AND size(changes) > 0"
-_LAST: Final = "try_element_at(changes, -1)"
-_HAS_MORE: Final = f"{_LAST} LIKE 'and % more'"
-_NAMED: Final = f"size(changes) - IF({_HAS_MORE}, 1, 0)"
-_MORE: Final = f"coalesce(try_cast(regexp_extract({_LAST}, '[0-9]+', 0) AS INT), 0)"
-_WON: Final = r"exists(changes, s -> s RLIKE '^broker \\d+: controller epoch \\d+$')"
-_RESIGNED: Final = r"exists(changes, s -> s RLIKE '^broker \\d+: resigned$')"
-
-_OLD: Final = {
-    "elected": f"IF({_WON}, controller_epoch, NULL)",
-    # The event is counted to the term that it began, or else to the one that it ended.
-    "resigned": f"IF({_RESIGNED}, controller_epoch - IF({_WON}, 1, 0), NULL)",
-    "started": _brokers("started"),
-    "failed": _brokers("failed"),
-    "partitions": _PARTITIONS,
-}
-
-NAMED_CHANGES: Final = f"IF(size(changes) > 0, {_NAMED}, 0)"
-"""The SQL of the number of changes with a sentence."""
-
-TYPED_FIELDS: Final = {
-    "change_count": f"coalesce(change_count, named_changes + IF({_HAS_MORE}, {_MORE}, 0))",
-    **{name: f"IF({_IS_OLD}, {old}, {name})" for name, old in _OLD.items()},
-    "broker": r"coalesce(broker, IF(cause LIKE '%broker %',"
-    r" try_cast(regexp_extract(cause, 'broker (\\d+)', 1) AS INT), NULL))",
-}
-"""The SQL of each typed field that may come from sentences.
-
-A line with ``change_count``, or without changes, has its own values."""
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(", ")] if text != "?" else []

@@ -1,22 +1,22 @@
-"""The analysis of the table of the controllers' events.
+"""The analysis of the controllers' events, from the tables of ``jobs.reports.event_parts``.
 
-Each query reads few columns of the table once. Its groups are few, so Python makes the rest.
-Percentiles are of sketches (KLL): exact up to some thousands of values, then within 0.1 % of rank.
-
-A journal names the first few changes of an event and counts the others, so results about partitions
-and ISRs are about the *named* changes. Times are wall clocks of the brokers' machines; a term has
-one broker and so one clock.
+The driver has these tables in memory; they have few rows. A journal names the first few changes of
+an event and counts the others, so results about partitions and ISRs are about the *named* changes.
+Times are wall clocks of the brokers' machines; a term has one broker and so one clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Final
 
-from pyspark import StorageLevel
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+import numpy as np
+import pyarrow as pa
 
+from regent.core.model import BrokerId
+from regent.jobs.reports.event_parts import Parts, bucket_of, merged
 from regent.jobs.reports.event_terms import (
     Groups,
     Rows,
@@ -26,159 +26,141 @@ from regent.jobs.reports.event_terms import (
     to_us,
 )
 
-_SKETCH: Final = 4000  # values that it keeps at least
-_MINUTE_MS: Final = 60_000
-_MAX_BUCKETS: Final = 120  # Spark would sort the events for more groups with percentiles
-_LEAST_BUCKET_MS: Final = 100
-
-_GROUPS: Final = (
-    "count(*) AS events",
-    "min(ts_ms) AS first_ms",
-    "max(ts_ms) AS last_ms",
-    "max(ts_ms + handling_ms) AS handled_ms",
-    "min(ts_ms - queue_ms) AS arrived_ms",
-    "sum(named_changes) AS named_changes",
-    "sum(change_count) AS changes",
-)
-_LEADERSHIP: Final = (
-    "count(*) AS times",
-    "count_if(leader <> leader_before) AS leader_changes",
-    "count_if(leader = -1 AND leader_before <> -1) AS times_leaderless",
-    "min(leader_epoch) AS first_epoch",
-    "max(leader_epoch) AS last_epoch",
-)
-_PARTITION: Final = (
-    "sum(leader_changes) AS leader_changes",
-    "sum(times_leaderless) AS times_leaderless",
-    "coalesce(max(last_epoch) - min(first_epoch), 0) AS leader_epochs",
-    "sum(IF(size(isr_left) > 0, times, 0)) AS isr_shrinks",
-    "sum(IF(size(isr_joined) > 0, times, 0)) AS isr_expands",
-)
+_SHARES: Final = np.array((0.5, 0.95, 0.99, 1.0))
 
 
-def analyse_events(events: DataFrame, *, top: int) -> dict[str, Any]:
+def analyse_events(parts: Sequence[Parts], *, top: int) -> dict[str, Any]:
     """Analyse events; of partitions, minutes and single events return the ``top`` first.
 
-    ``events`` are those of ``event_journals``; without any the result is empty. Times end in
-    ``_ms``: moments since the epoch, or durations; distributions are {p50, p95, p99, max}.
+    Without any part the result is empty. Times end in ``_ms``: moments since the epoch, or
+    durations; distributions are {p50, p95, p99, max}.
     """
-    rows = _rows(_grouped(events, ("broker_id", "controller_epoch", "event", "broker"), _GROUPS))
-    if not rows:
+    if not parts:
         return {}
-    first_ms = min(row["first_ms"] for row in rows)
-    last_ms = max(row["last_ms"] for row in rows)
-    bucket_ms = max(_LEAST_BUCKET_MS, (last_ms - first_ms) // (_MAX_BUCKETS - 2) + 1)
-    groups = Groups(rows, _rows(_elections(events)), _rows(_comings_and_goings(events)))
-    answers = _grouped(
-        events.filter("answered_ms IS NOT NULL"), ("broker",), (_percentiles("answered_ms"),)
-    )
+    whole = merged(parts, top)
+    rows = _rows(whole["groups"])
+    groups = Groups(rows, _elections(whole), _rows(whole["comings"]))
     named_changes, changes = (sum(row[n] for row in rows) for n in ("named_changes", "changes"))
+    partitions = _partitions(whole["partitions"], groups)
+    starts = whole["buckets"]["start_ms"].to_pylist()
     return {
         "events": sum(row["events"] for row in rows),
-        "first_ms": first_ms,
-        "last_ms": last_ms,
+        "first_ms": min(row["first_ms"] for row in rows),
+        "last_ms": max(row["last_ms"] for row in rows),
         "brokers": sorted({row["broker_id"] for row in rows}),
         "named_changes": named_changes,
         "unnamed_changes": changes - named_changes,
-        "latencies": _rows(_latencies(events)),
+        "latencies": _latencies(whole, rows),
         "terms": terms_of_controllers(groups),
-        **_partitions(events, groups, top),
-        "slowest_brokers": slowest_brokers(groups, _rows(answers)),
-        "busiest_minutes": _rows(_busiest_minutes(events, top)),
-        "slowest_events": _rows(_slowest(events, top)),
-        "bucket_ms": bucket_ms,
-        "over_time": _rows(_over_time(events, bucket_ms)),
+        "leader_churn": _churn(partitions)[:top],
+        "isr_flapping": _flapping(partitions)[:top],
+        "slowest_brokers": slowest_brokers(groups, _distributions(whole["answers"])),
+        "busiest_minutes": _busiest_minutes(whole)[:top],
+        "slowest_events": _rows(whole["slowest"]),
+        "bucket_ms": bucket_of(min(starts), max(starts)),
+        "over_time": _over_time(whole),
     }
 
 
-def _latencies(events: DataFrame) -> DataFrame:
-    latencies = ("count(*) AS count", _percentiles("handling_ms"), _percentiles("queue_ms"))
-    return _grouped(events, ("event",), latencies).orderBy(F.desc("count"), "event")
+def _rows(table: pa.Table) -> Rows:
+    rows: Rows = table.to_pylist()
+    return [{name: to_us(value) for name, value in row.items()} for row in rows]
 
 
-def _elections(events: DataFrame) -> DataFrame:
-    """Return the events with which terms begin or end."""
-    columns = ("elected", "resigned", "broker_id", "ts_ms", "event", "queue_ms", "handling_ms")
-    ends = events.filter("elected IS NOT NULL OR resigned IS NOT NULL")
-    return ends.selectExpr(*columns, "change_count - 1 AS changes")
-
-
-def _comings_and_goings(events: DataFrame) -> DataFrame:
-    both = events.selectExpr("controller_epoch", "ts_ms", _brokers_that("started", "failed"))
-    keys = ("controller_epoch", "broker", "did")
-    return _grouped(both, keys, ("count(*) AS times", "min(ts_ms) AS first_ms"))
-
-
-def _in_buckets(events: DataFrame, bucket_ms: int, *waits: str) -> DataFrame:
-    start = F.expr(f"ts_ms - ts_ms % {bucket_ms}").alias("start_ms")
-    sums = ("count(*) AS events", "sum(change_count) AS changes", "sum(handling_ms) AS handling_ms")
-    return events.groupBy(start).agg(*map(F.expr, (*sums, *waits)))
-
-
-def _over_time(events: DataFrame, bucket_ms: int) -> DataFrame:
-    return _in_buckets(events, bucket_ms, _percentiles("queue_ms")).orderBy("start_ms")
-
-
-def _busiest_minutes(events: DataFrame, top: int) -> DataFrame:
-    minutes = _in_buckets(events, _MINUTE_MS, "max(queue_ms) AS longest_wait_ms")
-    return minutes.orderBy(F.desc("events"), "start_ms").limit(top)
-
-
-def _slowest(events: DataFrame, top: int) -> DataFrame:
-    columns = ("ts_ms", "broker_id", "controller_epoch", "event", "cause", "queue_ms")
-    events = events.select(*columns, "handling_ms", F.col("change_count").alias("changes"))
-    return events.orderBy(F.desc("handling_ms"), "ts_ms", "broker_id").limit(top)
-
-
-def _partitions(events: DataFrame, groups: Groups, top: int) -> dict[str, Rows]:
-    """Count the changes of partitions, and in ``groups`` those of brokers in ISRs."""
-    name = ("topic", "partition")
-    by_change = events.selectExpr("inline(partitions)").selectExpr(
-        "*",
-        "array_except(isr_before, isr) AS isr_left",
-        "array_except(isr, isr_before) AS isr_joined",
-    )
-    changes = _grouped(by_change, (*name, "isr_left", "isr_joined"), _LEADERSHIP)
-    changes.persist(StorageLevel.DISK_ONLY)
-    members = changes.selectExpr("times", _brokers_that("isr_left", "isr_joined"))
-    groups.add_times(_rows(_grouped(members, ("broker", "did"), ("sum(times) AS times",))))
-    partitions = _grouped(changes, name, _PARTITION)
-    churn = partitions.drop("isr_shrinks", "isr_expands").filter("leader_changes > 0")
-    churn = churn.orderBy(F.desc("leader_changes"), F.desc("leader_epochs"), *name)
-    flapping = partitions.select(*name, "isr_shrinks", "isr_expands")
-    flapping = flapping.filter("isr_shrinks + isr_expands > 0")
-    flapping = flapping.orderBy(F.expr("isr_shrinks + isr_expands").desc(), *name)
-    found = {
-        "leader_churn": _rows(churn.limit(top)),
-        "isr_flapping": _rows(flapping.limit(top)),
-    }
-    changes.unpersist()
+def _distributions(counted: pa.Table) -> dict[Any, dict[str, float]]:
+    """Return the percentiles of each key, from rows of (key, value, times)."""
+    if not len(counted):
+        return {}
+    key, value, times = counted.column_names
+    counted = counted.sort_by([(key, "ascending"), (value, "ascending")])
+    keys = counted[key].to_numpy(zero_copy_only=False)
+    values, ends = counted[value].to_numpy(), np.cumsum(counted[times].to_numpy())
+    begins = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+    found = {}
+    for low, high in zip(begins, np.append(begins[1:], len(keys)), strict=True):
+        before = ends[low - 1] if low else 0
+        ranks = before + np.ceil(_SHARES * (ends[high - 1] - before))
+        found[keys[low]] = distribution(values[np.searchsorted(ends, ranks)].tolist())
     return found
 
 
-def _brokers_that(*did: str) -> str:
-    """Return the SQL of rows (broker, did) for the brokers in the lists with these names."""
-    lists = (
-        f"transform(coalesce({name}, array()), b -> struct(b AS broker, '{name}' AS did))"
-        for name in did
-    )
-    return f"inline(concat({', '.join(lists)}))"
+def _elections(whole: Parts) -> Rows:
+    return [{**row, "changes": row["changes"] - 1} for row in _rows(whole["elections"])]
 
 
-def _grouped(frame: DataFrame, keys: Sequence[str], results: Sequence[str]) -> DataFrame:
-    return frame.groupBy(*keys).agg(*map(F.expr, results))
-
-
-def _percentiles(column: str) -> str:
-    sketch = f"kll_sketch_agg_double({column}, {_SKETCH})"
-    return f"kll_sketch_get_quantile_double({sketch}, array(0.5D, 0.95D, 0.99D, 1D)) AS {column}"
-
-
-def _rows(frame: DataFrame) -> Rows:
+def _latencies(whole: Parts, groups: Rows) -> Rows:
+    counts: Counter[str] = Counter()
+    for row in groups:
+        counts[row["event"]] += row["events"]
+    handling, queueing = _distributions(whole["handling"]), _distributions(whole["queueing"])
     return [
-        {
-            name: distribution(value) if isinstance(value, list) else to_us(value)
-            for name, value in row.items()
-        }
-        for row in frame.toArrow().to_pylist()
+        {"event": e, "count": n, "handling_ms": handling[e], "queue_ms": queueing[e]}
+        for e, n in sorted(counts.items(), key=lambda counted: (-counted[1], counted[0]))
     ]
+
+
+def _over_time(whole: Parts) -> Rows:
+    waits = _distributions(whole["waits"])
+    rows = sorted(_rows(whole["buckets"]), key=lambda row: row["start_ms"])
+    return [{**_in_time(row), "queue_ms": waits[row["start_ms"]]} for row in rows]
+
+
+def _busiest_minutes(whole: Parts) -> Rows:
+    rows = sorted(_rows(whole["minutes"]), key=lambda row: (-row["events"], row["start_ms"]))
+    return [{**_in_time(row), "longest_wait_ms": row["longest_wait_ms"]} for row in rows]
+
+
+def _in_time(row: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("start_ms", "events", "changes")
+    return {**{name: row[name] for name in names}, "handling_ms": row["handling_sum_ms"]}
+
+
+# --- partitions -----------------------------------------------------------------------------------
+
+
+def _partitions(changes: pa.Table, groups: Groups) -> Rows:
+    """Return one row a partition, and count in ``groups`` the changes of brokers in ISRs."""
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    epochs: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    for row in changes.to_pylist():
+        name = row["topic"], row["partition"]
+        of_partition = found.setdefault(name, {"topic": name[0], "partition": name[1], **_NOTHING})
+        for count in ("leader_changes", "times_leaderless"):
+            of_partition[count] += row[count]
+        if row["first_epoch"] is not None:
+            epochs[name] += (row["first_epoch"], row["last_epoch"])
+        before, now = _brokers(row["isr_before"]), _brokers(row["isr"])
+        if before is None or now is None:
+            continue
+        for did, brokers in (("isr_left", before - now), ("isr_joined", now - before)):
+            groups.add_times({"broker": b, "did": did, "times": row["times"]} for b in brokers)
+        of_partition["isr_shrinks"] += row["times"] if before - now else 0
+        of_partition["isr_expands"] += row["times"] if now - before else 0
+    for name, known in epochs.items():
+        found[name]["leader_epochs"] = max(known) - min(known)
+    return [found[name] for name in sorted(found)]
+
+
+_NOTHING: Final = dict.fromkeys(
+    ("leader_changes", "times_leaderless", "leader_epochs", "isr_shrinks", "isr_expands"), 0
+)
+
+
+@cache
+def _brokers(text: str | None) -> frozenset[BrokerId] | None:
+    if text is None:
+        return None
+    return frozenset(int(broker) for broker in text.split(",") if broker)
+
+
+def _churn(partitions: Rows) -> Rows:
+    names = ("topic", "partition", "leader_changes", "times_leaderless", "leader_epochs")
+    rows = [{name: row[name] for name in names} for row in partitions if row["leader_changes"]]
+    return sorted(rows, key=lambda row: (-row["leader_changes"], -row["leader_epochs"]))
+
+
+def _flapping(partitions: Rows) -> Rows:
+    names = ("topic", "partition", "isr_shrinks", "isr_expands")
+    rows = [{name: row[name] for name in names} for row in partitions]
+    times = [(row["isr_shrinks"] + row["isr_expands"], row) for row in rows]
+    return [row for count, row in sorted(times, key=lambda pair: -pair[0]) if count]

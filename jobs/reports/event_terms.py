@@ -6,7 +6,7 @@ They have few rows, for which Python is faster than another query of Spark.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -63,7 +63,7 @@ class Groups:
             if row["did"] == "started" and row["first_ms"] <= updated.get(broker_id, -1):
                 del updated[broker_id]
 
-    def add_times(self, rows: Rows) -> None:
+    def add_times(self, rows: Iterable[dict[str, Any]]) -> None:
         """Add what brokers did some times."""
         for row in rows:
             self.times[row["broker"], row["did"]] += row["times"]
@@ -127,7 +127,7 @@ def _term(groups: Groups, epoch: int, *, is_last: bool) -> dict[str, Any]:
     return term
 
 
-def slowest_brokers(groups: Groups, answers: Rows) -> Rows:
+def slowest_brokers(groups: Groups, answered: Mapping[BrokerId, dict[str, float]]) -> Rows:
     """Return one row a broker, the slowest to answer controllers first.
 
     ``answered_ms`` counts from when a request was first sent, ``updated_after_ms`` from when a new
@@ -138,7 +138,6 @@ def slowest_brokers(groups: Groups, answers: Rows) -> Rows:
         announced_ms = election["ts_ms"] + election["handling_ms"]
         for broker_id, updated_ms in groups.updated_ms[epoch].items():
             waited[broker_id].append(max(0.0, updated_ms - announced_ms))
-    answered = {row["broker"]: row["answered_ms"] for row in answers}
     rows = [
         {
             "broker_id": broker_id,

@@ -1,22 +1,16 @@
 """The journals of all brokers become one table; lines that are not events are counted."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from regent.jobs.command import InputError
-from regent.jobs.reports.event_journals import (
-    Period,
-    Unreadable,
-    events_of,
-    find_journals,
-    read_journals,
-    unreadable_of,
-    write_events,
-)
+from regent.jobs.reports.event_job import read_journals, write_tables
+from regent.jobs.reports.event_journals import EVENTS, Period, find_journals, read_journal
 from tests.jobs.journals import Event, Leadership, World, write_journals
 from tests.jobs.local_files import LOCAL_FILES
 
@@ -88,55 +82,70 @@ def found_in(*places: Path | str) -> list[str]:
     return [entry.location for entry in find_journals(map(str, places), LOCAL_FILES)]
 
 
-def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(rows, key=lambda row: (row["ts_ms"], row["broker_id"], row["event_id"]))
-
-
-def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
+def rows_of(table: pyarrow.Table) -> list[dict[str, Any]]:
     """Return the rows with empty lists in place of absent ones, without what is never there."""
-    assert frame.filter("coalesce(topic, partition, trigger) IS NOT NULL").isEmpty()
+    never = ("topic", "partition", "trigger")
+    assert all(table[name].null_count == len(table) for name in never)
     lists = ("started", "failed", "partitions")
-    rows = frame.drop("topic", "partition", "trigger").toArrow().to_pylist()
-    return [row | {name: row[name] or [] for name in lists} for row in rows]
+    rows = table.drop_columns(never).to_pylist()
+    rows = [row | {name: row[name] or [] for name in lists} for row in rows]
+    return sorted(rows, key=lambda row: row["event_id"])
 
 
-@pytest.mark.spark
-@pytest.mark.parametrize("old", [0, 150])
-def test_every_event_is_a_row_and_other_lines_are_counted(
-    spark: SparkSession, tmp_path: Path, old: int
-):
-    cluster = tmp_path / "a b{c}[1]%20*"  # special characters of globs and URIs
-    events = list(World(3).events(3, 100))
-    write_journals(cluster, events, old=old)
-    bad = cluster / "broker-1" / "events.jsonl"
-    whole = bad.read_bytes().splitlines(keepends=True)
-    bad.write_bytes(b"\n".join([*NO_EVENTS[:-1], b"", b"".join(whole) + TORN]))
-    torn = cluster / "broker-2" / "events.jsonl"
-    torn.write_bytes(torn.read_bytes() + TORN)
-    lines = read_journals(spark, found_in(cluster), Period(), with_sentences=True)
-    unreadable = [Unreadable(str(bad), len(NO_EVENTS)), Unreadable(str(torn), 1)]
-    assert unreadable_of(lines) == unreadable
+def lines_of(events: Sequence[Event], old: int = 0) -> list[bytes]:
+    """Return the lines of a journal; the first ``old`` are as in earlier versions."""
+    lines = (event.line(is_old=number < old) for number, event in enumerate(events))
+    return [line.encode() for line in lines]
+
+
+@pytest.mark.parametrize("old", [0, 40])
+def test_every_event_is_a_row_and_other_lines_are_counted(old: int):
+    events = [event for event in World(3).events(3, 100) if event.broker_id == 1]
+    lines = lines_of(events, old)
+    middle = len(lines) // 2
+    data = b"\n".join([*lines[:middle], *NO_EVENTS[:-1], b"", *lines[middle:], TORN])
+    journal = read_journal(data, Period())
+    assert journal.unreadable == len(NO_EVENTS)
     expected = [row(event, is_old=number < old) for number, event in enumerate(events)]
-    assert in_order(rows_of(events_of(lines))) == in_order(expected)
+    assert rows_of(journal.events) == sorted(expected, key=lambda row: row["event_id"])
     assert any(event.unnamed for event in events)
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b"\n \n"])
+def test_an_empty_journal_has_no_events(data: bytes):
+    assert read_journal(data, Period()) == (EVENTS.empty_table(), 0)
+
+
+def test_only_events_of_the_period_are_read():
+    events = list(World(4).events(3, 10))
+    since_ms, until_ms = events[5].ts_ms, events[-5].ts_ms
+    journal = read_journal(b"\n".join(lines_of(events)), Period(since_ms, until_ms))
+    wanted = [event for event in events if since_ms <= event.ts_ms < until_ms]
+    names = ("event_id", "ts_ms")
+    found = zip(*(journal.events[name].to_pylist() for name in names), strict=True)
+    assert sorted(found) == sorted((event.event_id, event.ts_ms) for event in wanted)
 
 
 @pytest.mark.spark
 def test_the_table_is_compressed_and_has_a_folder_for_each_controller_epoch(
     spark: SparkSession, tmp_path: Path
 ):
+    cluster, table = tmp_path / "a b{c}[1]%20*,d", tmp_path / "table"  # of globs and URIs
     events = list(World(4).events(3, 10))
-    write_journals(tmp_path, events)
-    since_ms, until_ms = events[5].ts_ms, events[-5].ts_ms
-    table = tmp_path / "table"
-    lines = read_journals(spark, found_in(tmp_path), Period(since_ms, until_ms))
-    write_events(events_of(lines), str(table))
-    wanted = [event for event in events if since_ms <= event.ts_ms < until_ms]
-    folders = {path.name for path in table.iterdir() if path.is_dir()}
-    assert folders == {f"controller_epoch={event.controller_epoch}" for event in wanted}
+    write_journals(cluster, events)
+    torn = cluster / "broker-2" / "events.jsonl"
+    torn.write_bytes(torn.read_bytes() + TORN)
+    table.mkdir()
+    results = list(read_journals(spark, found_in(cluster), Period(), top=1, keeps=True))
+    for number, result in enumerate(results):
+        write_tables(table, number, result)
+    assert [(r.location, r.unreadable) for r in results if r.unreadable] == [(str(torn), 1)]
+    folders = {path.name for path in table.iterdir()}
+    assert folders == {f"controller_epoch={event.controller_epoch}" for event in events}
     parts = [pyarrow.parquet.read_metadata(path) for path in table.rglob("*.parquet")]
-    assert sum(part.num_rows for part in parts) == len(wanted)
+    assert sum(part.num_rows for part in parts) == len(events)
     assert {part.row_group(0).column(0).compression for part in parts} == {"ZSTD"}
+    assert spark.read.parquet(str(table)).count() == len(events)
 
 
 def test_journals_are_found_in_a_cluster_a_broker_or_by_name(tmp_path: Path):
