@@ -44,7 +44,10 @@ def test_a_failed_disk_costs_its_replicas_and_the_last_one_the_broker(
     one, two = (cluster.data_dir / f"broker-{BROKER}" / name for name in ("one", "two"))
     cluster.create_topic_on("payments", [(BROKER, other) for other in (0, 1, 2, 0)])
     assert led_by(cluster, BROKER, "payments") == {0, 1, 2, 3}
-    eventually(lambda: len(partitions_in(one, "payments")) == 2, "its logs are there")
+    eventually(
+        lambda: all(len(partitions_in(d, "payments")) == 2 for d in (one, two)),
+        "its logs are there",
+    )
     kept = partitions_in(two, "payments")
 
     shutil.rmtree(one)
