@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -20,6 +21,7 @@ UNDERLOAD: Final = 0.8
 """Times its fair share, below which a broker has too little."""
 
 _NAMED: Final = 3
+_SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)  # as Spark's own
 
 
 class Remedy(NamedTuple):
@@ -52,17 +54,24 @@ class Verdict(NamedTuple):
 
 
 def command_line(words: str, options: Mapping[str, Any], *names: str) -> str:
-    """Return a command of this program that has the user's options of some ``names``."""
+    """Return a command of this program that has the user's options of some ``names``.
+
+    Values of secret settings of Spark are left out: a page is shown to others.
+    """
     line = f"{program()} {words}"
     for name in names:
         value = options.get(name)
         if name == "data_dir" and (options["zookeeper"] or value == DATA_DIR):
             continue
-        texts = [f"{k}={v}" for k, v in value.items()] if isinstance(value, Mapping) else [value]
+        texts = [_setting(*pair) for pair in value.items()] if name == "conf" else [value]
         for text in texts:
             if text:
                 line += f" --{name.replace('_', '-')} {shlex.quote(str(text))}"
     return line
+
+
+def _setting(key: str, value: str) -> str:
+    return f"{key}=..." if _SECRET.search(key) else f"{key}={value}"
 
 
 def counted(count: int, one: str, many: str) -> str:

@@ -117,6 +117,14 @@ def test_a_command_has_the_users_options_quoted():
     )
 
 
+def test_a_command_does_not_tell_secrets():
+    secret = {"spark.hadoop.fs.s3a.secret.key": "abc", "spark.hadoop.fs.s3a.access.key": "def"}
+    line = command_line("status", {**RUNNING, "conf": secret}, "conf")
+    assert line.endswith(
+        "--conf spark.hadoop.fs.s3a.secret.key=... --conf spark.hadoop.fs.s3a.access.key=..."
+    )
+
+
 def test_even_replicas_are_fine_and_the_verdict_says_what_may_fail():
     replicas = [[0, 1], [1, 2], [2, 3], [3, 0]]
     racks = [(0, "a"), (1, "b"), (2, "a"), (3, "b")]
