@@ -63,15 +63,15 @@ def command_line(words: str, options: Mapping[str, Any], *names: str) -> str:
         value = options.get(name)
         if name == "data_dir" and (options["zookeeper"] or value == DATA_DIR):
             continue
-        texts = [_setting(*pair) for pair in value.items()] if name == "conf" else [value]
+        texts = _settings(value) if isinstance(value, Mapping) else [value]
         for text in texts:
             if text:
                 line += f" --{name.replace('_', '-')} {shlex.quote(str(text))}"
     return line
 
 
-def _setting(key: str, value: str) -> str:
-    return f"{key}=..." if _SECRET.search(key) else f"{key}={value}"
+def _settings(conf: Mapping[str, str]) -> list[str]:
+    return [f"{key}={'...' if _SECRET.search(key) else value}" for key, value in conf.items()]
 
 
 def counted(count: int, one: str, many: str) -> str:
