@@ -81,6 +81,17 @@ def _fail(name: str, status: int, message: str) -> int:
     return status
 
 
+def with_options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Return a decorator that adds options of click, which ``--help`` shows in this sequence."""
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
 @contextmanager
 def progress(what: str, spark: SparkSession | None = None) -> Iterator[None]:
     """Show the activity, its duration and Spark's tasks on a terminal, during the block."""

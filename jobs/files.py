@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from regent.jobs.command import InputError
 from regent.jobs.java_errors import innermost_cause
+from regent.jobs.session import is_local
 
 SUCCESS: Final = "_SUCCESS"
 """The last file of a complete directory, as Spark's own writers leave it."""
@@ -67,9 +68,11 @@ def path_to_read(location: str | Path) -> str:
 
 def check_shared(spark: SparkSession, locations: Iterable[str]) -> None:
     """Raise ``InputError`` for a location that the executors do not see: a path of the driver's."""
-    master = spark.sparkContext.master or ""
+    if is_local(spark):
+        return
     for location in locations:
-        if not is_remote(location) and not master.startswith("local"):
+        if not is_remote(location):
+            master = spark.sparkContext.master
             raise InputError(
                 f"{location} is on this machine, and the executors of {master} are not: use a file"
                 " system that they reach (hdfs://, s3a:// …), or --master local[*]"
@@ -122,8 +125,9 @@ class JobFiles:
 
     def read(self, location: str) -> bytes:
         """Return the content of a file. Raises ``InputError``."""
+        path = self.copy(location)
         with _readable(location):
-            return self.copy(location).read_bytes()
+            return path.read_bytes()
 
     def copy(self, location: str) -> Path:
         """Return a file or directory as a path of this machine, copied if it is not there.

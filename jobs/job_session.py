@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 from py4j.protocol import Py4JJavaError
@@ -16,46 +16,14 @@ from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from regent.core.errors import RegentError
-from regent.jobs.command import InputError
+from regent.jobs.command import InputError, with_options
 from regent.jobs.files import JobFiles
 from regent.jobs.java_errors import error_of_worker, innermost_cause
 from regent.jobs.session import START_TIMEOUT_S, is_local, spark_session
 from regent.jobs.spark_settings import QUICK_START
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit sets it for the program it runs
 _NOT_SHIPPED: Final = frozenset({"tests", "bench"})
-
-
-def spark_options(command: F) -> F:
-    """Add ``--master``, ``--conf`` and ``--start-timeout``."""
-    options = (
-        click.option(
-            "--master",
-            metavar="URL",
-            help="Where Spark runs: local[N], spark://HOST:PORT, yarn, k8s://…"
-            "  [default: that of spark-defaults.conf, or local[*]]",
-        ),
-        click.option(
-            "--conf",
-            multiple=True,
-            metavar="KEY=VALUE",
-            callback=_settings,
-            help="A setting of Spark; may be repeated.",
-        ),
-        click.option(
-            "--start-timeout",
-            type=click.FloatRange(min=0, min_open=True),
-            default=START_TIMEOUT_S,
-            show_default=True,
-            metavar="SECONDS",
-            help="How long Spark may take to start.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 def _settings(_context: object, _option: object, given: tuple[str, ...]) -> dict[str, str]:
@@ -66,6 +34,32 @@ def _settings(_context: object, _option: object, given: tuple[str, ...]) -> dict
             raise InputError(f"--conf {text}: write it as spark.NAME=VALUE")
         settings[name] = value
     return settings
+
+
+spark_options: Final = with_options(
+    click.option(
+        "--master",
+        metavar="URL",
+        help="Where Spark runs: local[N], spark://HOST:PORT, yarn, k8s://…"
+        "  [default: that of spark-defaults.conf, or local[*]]",
+    ),
+    click.option(
+        "--conf",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=_settings,
+        help="A setting of Spark; may be repeated.",
+    ),
+    click.option(
+        "--start-timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        default=START_TIMEOUT_S,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long Spark may take to start.",
+    ),
+)
+"""Adds ``--master``, ``--conf`` and ``--start-timeout`` to a command."""
 
 
 class SparkJobError(RegentError):

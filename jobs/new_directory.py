@@ -14,12 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from regent.jobs.command import InputError
-from regent.jobs.files import (
-    SUCCESS,
-    JobFiles,
-    is_remote,
-    local_path,
-)
+from regent.jobs.files import SUCCESS, JobFiles, is_remote, local_path
 
 
 def check_is_new(out: str, files: JobFiles) -> None:

@@ -19,12 +19,7 @@ from pyspark.sql import SparkSession
 from regent.admin.cluster_connection import cluster_options
 from regent.core.errors import RegentError
 from regent.core.placement.replica_placer import RANDOM, IndexScope, Strategy, scatter_width
-from regent.jobs.command import (
-    cluster_admin,
-    print_summary,
-    progress,
-    run_job,
-)
+from regent.jobs.command import cluster_admin, print_summary, progress, run_job
 from regent.jobs.job_session import JobSession, job_session, spark_options
 from regent.jobs.new_directory import new_directory
 from regent.jobs.placement_arrays import placement_arrays

@@ -1,4 +1,4 @@
-"""The input of ``place``: every error is found before Spark starts."""
+"""The input of ``place``: every error is found before a job of Spark runs."""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ from regent.jobs.command import (
     print_summary,
     progress,
     run_job,
+    with_options,
 )
 from regent.jobs.execution.plan_commands import (
     execute_command,
@@ -90,13 +91,7 @@ class _BrokerIds(click.ParamType[list[BrokerId]]):
         return broker_ids
 
 
-def _plan_options(command: F) -> F:
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
-_OPTIONS: Final = (
+_plan_options: Final = with_options(
     click.option(
         "--assignment",
         required=True,

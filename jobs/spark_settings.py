@@ -92,10 +92,11 @@ def private_settings(
         **conf,
     }
     inherited = {k: v for k, v in os.environ.items() if not _SCRUBBED.fullmatch(k)}
-    of_launch = _of_launch(java, spark_home(), directory)
+    home = spark_home()
+    of_launch = _of_launch(java, home, directory)
     private = {"SPARK_LOCAL_IP": _LOOPBACK, "MALLOC_ARENA_MAX": "2"}  # glibc's arenas take memory
     return SparkSettings(
-        command=_command(spark_home(), chosen, ["pyspark-shell"]),
+        command=_command(home, chosen, ["pyspark-shell"]),
         environment=inherited | of_launch | private,
         working_directory=directory,
         connection_file=directory / _CONNECTION,

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 import orjson
 
 from regent.admin.cluster_connection import cluster_options, zookeeper_address
 from regent.config.command_line import program
-from regent.jobs.command import InputError, cluster_admin, print_summary
+from regent.jobs.command import InputError, cluster_admin, print_summary, with_options
 from regent.jobs.execution.plan_directory import PAUSED, ROLLING_BACK, read_plan
 from regent.jobs.execution.plan_execution import (
     DEFAULT_LIMITS,
@@ -32,8 +31,6 @@ from regent.jobs.execution.plan_throttle import THROTTLE, clear_throttle
 from regent.jobs.execution.time_left import in_words, seconds_left
 from regent.jobs.files import is_remote, local_path
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 _RECENT_S: Final = 120.0
 
 
@@ -47,7 +44,7 @@ def _directory(_context: object, _argument: object, location: str) -> Path:
 
 _plan_argument = click.argument("plan", metavar="DIR", callback=_directory)
 
-_OPTIONS: Final = (
+_execution_options: Final = with_options(
     _plan_argument,
     cluster_options,
     click.option(
@@ -82,12 +79,6 @@ _OPTIONS: Final = (
         "--additional", is_flag=True, help="Begin even while other reassignments are in progress."
     ),
 )
-
-
-def _execution_options(command: F) -> F:
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
 
 
 @click.command("execute", help="Execute a plan, or resume its execution.")

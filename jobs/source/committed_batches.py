@@ -50,5 +50,5 @@ class CommittedBatches:
                         if marker is not None:
                             found[header.producer_id].append((header.base_offset, marker.is_commit))
             except (RecordsRefusedError, BadDataError):
-                continue  # whoever reads these records is told
+                continue  # reading these records raises the error
         return found

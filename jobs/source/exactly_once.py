@@ -4,7 +4,7 @@ One task sends all rows in one transaction (KIP-98). The same transaction commit
 batch, as the offset of a consumer group that nobody is in. So the rows and the number become
 visible together, or never. A repeated batch finds its number, and does nothing.
 
-Whatever dies, the next try is right. It begins with ``init_transactions``: brokers end the
+After any failure the next try is right. It begins with ``init_transactions``: brokers end the
 transaction of the try before and refuse its requests from then on, so what it has committed is
 known, and a task that still runs somewhere cannot commit. Rows that a repeated batch computes in
 another way do no harm: of an earlier try all rows are visible, or none.

@@ -1,4 +1,4 @@
-"""A batch is written once, whoever dies at whichever step, on a real cluster."""
+"""A batch is written once, even if its sender dies at any step, on a real cluster."""
 
 import os
 import signal
