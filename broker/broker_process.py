@@ -54,7 +54,6 @@ from regent.broker.transaction_service import BrokerTransactionService
 from regent.broker.zookeeper_checks import ZooKeeperChecks
 from regent.cluster.guardian import Guardian
 from regent.config.addresses import port_of, tcp_endpoint
-from regent.config.command_line import COMMAND
 from regent.config.settings import Settings
 from regent.config.threads import thread_names_begin_with
 from regent.core.controller.controller import Controller
@@ -327,7 +326,7 @@ class BrokerProcess(ControllerListener):
 
     def _join(self, info: BrokerInfo) -> None:
         """Open the session, register, and take part in controller elections."""
-        self._guardian = Guardian(COMMAND, self._options.zookeeper)
+        self._guardian = Guardian(self._options.zookeeper)
         self._guardian.start()
         self._undo.callback(self._guardian.dismiss)
         self._keeper = SessionKeeper(

@@ -1,4 +1,4 @@
-"""``broker``: one broker in the foreground; ``guardian``: its small companion process."""
+"""``broker``: one broker in the foreground."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from regent.broker.broker_process import BrokerOptions, BrokerProcess
 from regent.cli.local_brokers import bring_back, print_started
 from regent.cli.output import note
 from regent.cluster.child_process import when_parent_ends
-from regent.cluster.guardian import watch_over
 from regent.cluster.supervisor_socket import start_command
 from regent.config.cluster_location import CLUSTER_FILE
 from regent.config.command_line import EXIT_INTERRUPTED, SAME_SIGNAL_S
@@ -120,15 +119,6 @@ def broker(
     _log_to(data_dir, settings.logging)
     with thread_names_begin_with(settings.broker.thread_name_prefix):
         sys.exit(_run(BrokerOptions(broker_id, zookeeper, data_dir), settings, death_pipe_fd))
-
-
-@click.command(hidden=True)
-@click.option("--zookeeper", required=True)
-@click.option("--pid", type=int, required=True)
-def guardian(zookeeper: str, pid: int) -> None:
-    """Close the ZooKeeper session of a broker process once it is dead."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)  # inherited from the broker
-    watch_over(pid, zookeeper, sys.stdin.buffer)
 
 
 def _prepare_process() -> None:

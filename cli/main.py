@@ -53,7 +53,6 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "designs": LazyCommand(
         "regent.cli.designs", "designs", "Compare the designs that came before the controller."
     ),
-    "guardian": LazyCommand("regent.cli.broker", "guardian", None),
     "placement-service": LazyCommand("regent.cli.placement_service", "placement_service", None),
     "design-broker": LazyCommand("regent.cli.design_broker", "design_broker", None),
 }

@@ -1,7 +1,8 @@
 """A small process for each broker that closes the broker's ZooKeeper session after a crash.
 
 Without it the controller notices a crash seconds later, when the session times out. It acts only
-when the kernel reports that the broker's process has ended (pidfd).
+when the kernel reports that the broker's process has ended (pidfd). Its side is
+``zk.client.orphaned_session``; this is the side of the broker.
 
 The broker writes the credentials of each session to the guardian's standard input, before it
 creates a znode in that session. After a clean shutdown it dismisses the guardian.
@@ -11,24 +12,19 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import BinaryIO
 
 from regent.config.threads import NamedThread
-from regent.zk.client.operations import ConnectionLossError
-from regent.zk.client.session import close_session
+from regent.zk.client.orphaned_session import DISMISS, GUARDIAN, session_line
 from regent.zk.client.zookeeper_client import SessionCredentials
 
 logger = logging.getLogger(__name__)
 
-_DISMISS = b"dismiss\n"
-_CLOSE_TIMEOUT_S = 5.0
 _END_TIMEOUT_S = 5.0
-_ALIVE_POLL_MS = 60_000
 _FIRST_BACKOFF_S = 0.1
 _MAX_BACKOFF_S = 30.0
 _SOUND_AFTER_S = 60.0  # a guardian that ran for longer is replaced without a pause
@@ -42,15 +38,8 @@ class Guardian:
     meanwhile; if it crashed then, its session would have to time out.
     """
 
-    def __init__(self, program: tuple[str, ...], hosts: str) -> None:
-        self._command = [
-            *program,
-            "guardian",
-            "--zookeeper",
-            hosts,
-            "--pid",
-            str(os.getpid()),
-        ]
+    def __init__(self, hosts: str, program: Sequence[str] = GUARDIAN) -> None:
+        self._command = [*program, "--pid", str(os.getpid()), "--zookeeper", hosts]
         self._lock = threading.Lock()  # guards the process and the credentials sent to it
         self._process: subprocess.Popen[bytes] | None = None
         self._credentials: SessionCredentials | None = None
@@ -73,13 +62,13 @@ class Guardian:
         """Send a new session, which replaces the previous one."""
         with self._lock:
             self._credentials = credentials
-            self._tell(_session_line(credentials))
+            self._tell(session_line(*credentials))
 
     def dismiss(self) -> None:
         """End the process; it does not close the session."""
         with self._lock:
             self._dismissed.set()
-            self._tell(_DISMISS)
+            self._tell(DISMISS)
             process = self._process
         self._thread.join(_END_TIMEOUT_S)
         if self._thread.is_alive() and process is not None:
@@ -127,49 +116,10 @@ class Guardian:
                 logger.error("The guardian cannot be started: %s", error)
                 self._process = None
             if self._credentials is not None:
-                self._tell(_session_line(self._credentials))
+                self._tell(session_line(*self._credentials))
 
     def _tell(self, line: bytes) -> None:
         """Write a line; if the guardian has ended, its replacement gets the credentials."""
         if self._process is not None and self._process.stdin is not None:
             with suppress(OSError, ValueError):
                 self._process.stdin.write(line)
-
-
-def _session_line(credentials: SessionCredentials) -> bytes:
-    return b"session %d %s\n" % (credentials.session_id, credentials.password.hex().encode())
-
-
-def watch_over(pid: int, hosts: str, commands: BinaryIO) -> None:
-    """Wait for the end of process ``pid`` and close its session; the guardian's main loop.
-
-    ``commands`` is the guardian's standard input. Returns when dismissed, or when the session is
-    closed or could not be closed in time.
-    """
-    pidfd = _open_pidfd(pid)
-    credentials: SessionCredentials | None = None
-    for line in iter(commands.readline, b""):
-        if line == _DISMISS:
-            return
-        if not line.endswith(b"\n"):
-            break  # the broker ended while it wrote the line
-        session_id, password = line.split()[1:]
-        credentials = SessionCredentials(int(session_id), bytes.fromhex(password.decode()))
-    if pidfd is not None:  # the pipe is closed: the process has ended, or will soon
-        while not select.select([pidfd], [], [], _ALIVE_POLL_MS / 1000)[0]:
-            logger.warning("Process %d closed its pipe but is still alive", pid)
-    if credentials is None:
-        return
-    with suppress(ConnectionLossError):  # then the session times out by itself
-        close_session(hosts, credentials, _CLOSE_TIMEOUT_S)
-
-
-def _open_pidfd(pid: int) -> int | None:
-    """Return a pidfd of the parent; None if it has ended (its pid may be reused by now)."""
-    if os.getppid() != pid:
-        return None
-    try:
-        pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
-    return pidfd if os.getppid() == pid else None

@@ -19,7 +19,6 @@ from regent.actors.scheduler import Scheduler
 from regent.actors.timer import monotonic_ms
 from regent.cluster.child_process import when_parent_ends
 from regent.cluster.guardian import Guardian
-from regent.config.command_line import COMMAND
 from regent.config.threads import named_executor
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.model import BrokerId, TopicPartition
@@ -97,7 +96,7 @@ class DesignProcess:
         self._client: ZooKeeperClient | None = None
         self._is_closing = False
         self._appends: Counter[bool] = Counter()  # by whether they were committed
-        self._guardian = Guardian(COMMAND, options.zookeeper)
+        self._guardian = Guardian(options.zookeeper)
         self._guardian.start()
         self._context = new_context()
         self._pool = named_executor(THREADS, "actors")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,6 +111,11 @@ def test_imports_point_one_way(name: str):
 @pytest.mark.parametrize("name", SOURCES)
 def test_our_modules_are_imported_by_their_full_names(name: str):
     assert not libraries(SOURCES[name]) & MAY_IMPORT.keys()
+
+
+def test_the_guardian_imports_nothing_but_the_standard_library():
+    tree = SOURCES["zk/client/orphaned_session.py"]
+    assert {module.partition(".")[0] for module in imported(tree)} <= sys.stdlib_module_names
 
 
 @pytest.mark.parametrize("name", SOURCES)

@@ -59,7 +59,7 @@ def program(tmp_path: Path) -> Program:
 
 @pytest.fixture
 def guardian(program: Program) -> Iterator[Guardian]:
-    guardian = Guardian((sys.executable, str(program.path)), "127.0.0.1:1")
+    guardian = Guardian("127.0.0.1:1", (sys.executable, str(program.path)))
     guardian.start()
     yield guardian
     guardian.dismiss()
@@ -84,7 +84,7 @@ def test_a_guardian_that_dies_is_replaced_and_handed_the_present_session(
 
 def test_a_guardian_that_keeps_dying_is_started_more_and_more_seldom(tmp_path: Path) -> None:
     program = Program(tmp_path, reads=False)
-    guardian = Guardian((sys.executable, str(program.path)), "127.0.0.1:1")
+    guardian = Guardian("127.0.0.1:1", (sys.executable, str(program.path)))
     guardian.start()
     eventually(lambda: len(program.starts()) >= 5, "five have died")
     guardian.watch_session(FIRST)  # to nobody
@@ -96,7 +96,7 @@ def test_a_guardian_that_keeps_dying_is_started_more_and_more_seldom(tmp_path: P
 
 
 def test_a_guardian_that_cannot_be_started_stops_nobody(tmp_path: Path) -> None:
-    guardian = Guardian((sys.executable, str(tmp_path / "program.py")), "127.0.0.1:1")
+    guardian = Guardian("127.0.0.1:1", (sys.executable, str(tmp_path / "program.py")))
     guardian._command[0] = str(tmp_path / "no-python")
     guardian.start()
     guardian.watch_session(FIRST)

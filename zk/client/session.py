@@ -25,6 +25,7 @@ from regent.zk.client.operations import (
     WatchEvent,
     Znode,
 )
+from regent.zk.client.orphaned_session import close_session
 from regent.zk.client.requests import MAX_REQUEST_BYTES
 from regent.zk.client.zookeeper_client import ConnectionState, SessionCredentials, ZooKeeperClient
 
@@ -310,7 +311,7 @@ class SessionKeeper:
             return
         try:
             close_session(self._hosts, predecessor, self._session_timeout_ms / 1000)
-        except ConnectionLossError as error:
+        except ConnectionError as error:
             logger.warning("the previous session was not closed; it ends at its timeout: %s", error)
 
     def _await_loss(self, client: ZooKeeperClient) -> None:
@@ -359,22 +360,3 @@ class SessionKeeper:
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
-
-
-def close_session(hosts: str, credentials: SessionCredentials, timeout_s: float) -> bool:
-    """Close another client's session: this deletes its ephemeral nodes and fires their watches.
-
-    For the guardian of a process, once the process has ended. Returns False when the
-    session is over already. Raises ``ConnectionLossError`` when no server answers in time.
-    """
-    deadline = time.monotonic() + timeout_s
-    client = ZooKeeperClient(
-        hosts, int(timeout_s * 1000), on_watch=lambda _: None, credentials=credentials
-    )
-    try:
-        client.start(timeout_s)
-    except SessionExpiredError:
-        return False
-    if client.close(max(deadline - time.monotonic(), 0.1)):
-        return True
-    raise ConnectionLossError(f"session {credentials.session_id:#x} may not have been closed")

@@ -11,7 +11,8 @@ import pytest
 from regent.core.errors import ForeignDirectoryError, SessionExpiredError
 from regent.testing.waits import eventually
 from regent.zk.client.operations import ConnectionLossError, Create, SetData, WatchEvent, ZooKeeper
-from regent.zk.client.session import SessionKeeper, close_session
+from regent.zk.client.orphaned_session import close_session
+from regent.zk.client.session import SessionKeeper
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from tests.support.tcp_proxy import TcpProxy
@@ -278,6 +279,19 @@ def test_a_session_is_closed_from_outside_once(
     assert close_session(zookeeper_address, credentials, timeout_s=5.0)
     assert observer.get("/e") is None
     assert not close_session(zookeeper_address, credentials, timeout_s=5.0)
+
+
+def test_a_session_is_closed_through_the_first_server_that_answers(
+    keep: Keep, observer: ZooKeeperClient, zookeeper_address: str
+) -> None:
+    owner = keep()
+    owner.keeper.multi([Create("/e", ephemeral=True)])
+    credentials = owner.keeper.client.credentials
+
+    with pytest.raises(ConnectionError, match=r"127\.0\.0\.1:1,\[::1\]:1/chroot"):
+        close_session("127.0.0.1:1,[::1]:1/chroot", credentials, timeout_s=0.1)
+    assert close_session(f"127.0.0.1:1,{zookeeper_address}/chroot", credentials, timeout_s=5.0)
+    assert observer.get("/e") is None
 
 
 def test_a_session_that_the_owner_refuses_is_the_last_one(
