@@ -179,10 +179,14 @@ class UnifiedLog:
             return contents.epochs.end_offset_for(leader_epoch, contents.log_end_offset)
 
     def assign_epoch(self, leader_epoch: int) -> None:
-        """Begin a leader epoch at the log end offset."""
+        """Begin a leader epoch at the log end offset.
+
+        The file is written with the first records of the epoch, or when the log is closed: the
+        leader of ten thousand partitions does not write ten thousand files. A crash may lose an
+        epoch without records, which no replica asks for.
+        """
         with self.exclusively() as contents:
             contents.epochs.assign(leader_epoch, contents.log_end_offset)
-            contents.epochs.save_or_put_off()
 
     # --- writing ---
 

@@ -109,6 +109,8 @@ class Disk(MemoryLogs):
 
     def ended(self, *, is_clean: bool, lost_batches: LostBatches | None) -> Disk:
         """Continue after the end of the process; a loss of power removes the last batches."""
+        if not is_clean:
+            self.crash()
         if lost_batches is not None:
             self.lose_power(lost_batches)
         return self

@@ -50,11 +50,6 @@ def follow(logs: LogManager) -> None:
         log.append_as_follower(batch(b"%04d" % end, base_offset=end, leader_epoch=2))
 
 
-def lead(logs: LogManager) -> None:
-    """Begin a leader epoch."""
-    log_of(logs).assign_epoch(3)
-
-
 def truncate(logs: LogManager) -> None:
     """Truncate several segments."""
     log_of(logs).truncate_to(2)
@@ -81,7 +76,6 @@ def read(logs: LogManager) -> None:
 ACTS: dict[str, tuple[Act, list[bytes]]] = {
     "append": (append, numbered(0, HISTORY + 2)),
     "follow": (follow, numbered(0, HISTORY + 2)),
-    "lead": (lead, numbered(0, HISTORY)),
     "truncate": (truncate, numbered(0, 2)),
     "start over": (start_over, []),
     "begin later": (begin_later, numbered(4, HISTORY)),
@@ -143,7 +137,6 @@ def test_an_operation_without_descriptors_succeeds_at_the_next_attempt(
         epoch = log.latest_epoch
         after = log_of(machine.crash())
         assert values(after) == expected
-        # An epoch without records is only in the file that could not be written.
         assert after.latest_epoch == epoch
         assert not machine.damaged
 

@@ -148,9 +148,14 @@ class MemoryLog:
         return EpochEndOffset(found, next(later, self._end))
 
     def assign_epoch(self, leader_epoch: int) -> None:
-        """Store that an epoch begins at the end."""
+        """Note that an epoch begins at the end; it is stored with its first records."""
         self._check_writable()
         self._assign(leader_epoch, self._end)
+
+    def forget_epoch_without_records(self) -> None:
+        """Forget the epoch that begins at the end."""
+        if self.epochs and self.epochs[-1][1] >= self._end:
+            del self.epochs[-1]
 
     def _assign(self, leader_epoch: int, offset: int) -> None:
         if self.epochs and self.epochs[-1][0] == leader_epoch and offset >= self.epochs[-1][1]:
@@ -403,6 +408,11 @@ class MemoryLogs(NotesInMemory):
         self._defaults = defaults
         self._configs = dict(configs or {})
         self.wall_clock_ms = wall_clock_ms
+
+    def crash(self) -> None:
+        """Forget what a process notes in memory only: leader epochs without records."""
+        for log in self._logs.values():
+            log.forget_epoch_without_records()
 
     def log(self, topic_partition: TopicPartition) -> MemoryLog:
         """Return a log that must exist, possibly offline."""

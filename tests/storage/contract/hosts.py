@@ -61,7 +61,8 @@ class MemoryHost:
         """Do nothing."""
 
     def crash(self) -> None:
-        """Do nothing."""
+        """Forget what only the process knew."""
+        self.logs.crash()
 
     def damage(self, name: TopicPartition, base_offset: int) -> None:
         """Change the bytes of a batch."""

@@ -48,16 +48,30 @@ def test_an_empty_log_has_no_epoch_until_one_is_assigned(host: Host, log: Partit
         log = log_of(host)
         assert log.latest_epoch == 4
         assert log.end_offset_for_epoch(4) == EpochEndOffset(4, 0)
-        host.crash()
+        host.restart()
 
 
-def test_an_epoch_without_records_is_kept(host: Host, log: PartitionLog):
+def test_an_epoch_without_records_is_kept_until_a_crash(host: Host, log: PartitionLog):
     append(log, b"a", epoch=1)
     log.assign_epoch(7)
-    host.crash()
+    host.restart()
     log = log_of(host)
     assert log.latest_epoch == 7
     assert log.end_offset_for_epoch(7) == EpochEndOffset(7, 1)
+    log.assign_epoch(8)
+    host.crash()
+    log = log_of(host)
+    assert log.latest_epoch in (1, 7)
+    assert log.end_offset_for_epoch(1) == EpochEndOffset(1, 1)
+
+
+def test_an_epoch_is_kept_with_its_first_records(host: Host, log: PartitionLog):
+    append(log, b"a", epoch=1)
+    log.assign_epoch(7)
+    append(log, b"b", epoch=7)
+    host.crash()
+    log = log_of(host)
+    assert log.latest_epoch == 7
     assert log.end_offset_for_epoch(1) == EpochEndOffset(1, 1)
 
 
