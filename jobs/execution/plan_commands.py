@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,9 +24,8 @@ from regent.jobs.execution.plan_execution import (
     flight_summary,
 )
 from regent.jobs.execution.plan_flight import Flight, Limits
-from regent.jobs.execution.plan_progress import MoveState
-from regent.jobs.execution.plan_survey import survey
 from regent.jobs.execution.plan_throttle import THROTTLE, clear_throttle
+from regent.jobs.execution.planned_move import MoveState
 from regent.jobs.execution.time_left import in_words, seconds_left
 from regent.jobs.files import is_remote, local_path
 
@@ -175,13 +173,12 @@ def plan_status(
     is_rollback = plan.has(ROLLING_BACK)
     plan = plan.rollback if is_rollback else plan
     with open_cluster(address) as admin:
-        standings = survey(admin, plan.moves)
-    flight = Flight(standings, DEFAULT_LIMITS, lambda: False, cancels=is_rollback)
+        flight = Flight(admin, plan, DEFAULT_LIMITS, cancels=is_rollback)
     note = orjson.loads(plan.read(PROGRESS) or b"{}")
     is_recent = time.time() - note.get("at", 0.0) < _RECENT_S
     return {
         **flight_summary(plan, flight),
-        "states": dict(Counter(standing.state.value for standing in standings)),
+        "states": {state.value: number for state, number in flight.states.items()},
         "is_rollback": is_rollback,
         "is_paused": plan.has(PAUSED),
         "is_throttled": plan.has(THROTTLE),

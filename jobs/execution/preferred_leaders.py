@@ -18,7 +18,7 @@ from regent.core.protocol.controller import (
     ElectLeadersRequest,
     ElectLeadersResponse,
 )
-from regent.jobs.execution.plan_progress import PlannedMove
+from regent.jobs.execution.planned_move import PlannedMove
 from regent.zk.stores.admin_store import ZkAdminStore
 
 _ANSWER_S: Final = 30.0
