@@ -30,6 +30,7 @@ from regent.jobs.execution.planned_move import (
     Standing,
     not_registered,
     read_obstacles,
+    roles,
     survey,
 )
 from regent.zk.stores.admin_store import ZkAdminStore
@@ -76,7 +77,7 @@ def choose(
     used: Counter[BrokerId] = Counter()
     moving = 0
     for move in in_progress:
-        used.update(move.roles)
+        used.update(roles(move.before, move.target))
         moving += move.replicas_moved
     full = {broker for broker, held in used.items() if held >= limits.per_broker}
     now = time.monotonic()
@@ -87,16 +88,16 @@ def choose(
         move, count = one.move, one.move.replicas_moved
         if count and moving and moving + count > limits.total:
             break
-        roles = move.roles
+        parts = roles(move.before, move.target)
         one.dead = next((b for b in move.added if b not in live), None)
         one.busy = next(
-            (b for b, part in roles.items() if used[b] and used[b] + part > limits.per_broker), None
+            (b for b, part in parts.items() if used[b] and used[b] + part > limits.per_broker), None
         )
         if one.dead is None and one.busy is None:
             chosen.append(move)
             moving += count
-            used.update(roles)
-            full.update(broker for broker in roles if used[broker] >= limits.per_broker)
+            used.update(parts)
+            full.update(broker for broker in parts if used[broker] >= limits.per_broker)
             if len(chosen) == _ROWS_PER_REQUEST:
                 break
     return chosen

@@ -30,22 +30,23 @@ class PlannedMove(NamedTuple):
         return [broker for broker in self.target if broker not in self.before]
 
     @property
-    def roles(self) -> dict[BrokerId, int]:
-        """The number of replicas that each broker receives, gives up or sends.
-
-        The preferred leader counts as the sender, because it usually leads.
-        """
-        roles = {broker: 1 for broker in self.before if broker not in self.target}
-        if added := self.added:
-            roles.update(dict.fromkeys(added, 1))
-            roles[self.before[0]] = len(added)
-        return roles
-
-    @property
     def replicas_moved(self) -> int:
         """The number of replicas that are moved, added or removed."""
         kept = len(set(self.before).intersection(self.target))
         return max(len(self.before), len(self.target)) - kept
+
+
+def roles(before: Sequence[BrokerId], after: Sequence[BrokerId]) -> dict[BrokerId, int]:
+    """Return the number of replicas that each broker receives, gives up or sends.
+
+    The preferred leader counts as the sender, because it usually leads.
+    """
+    parts = {broker: 1 for broker in before if broker not in after}
+    added = [broker for broker in after if broker not in before]
+    if added:
+        parts.update(dict.fromkeys(added, 1))
+        parts[before[0]] = len(added)
+    return parts
 
 
 class MoveState(Enum):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from regent.core.model import NO_LEADER, LeaderAndIsr, ReplicaAssignment, TopicPartition
-from regent.jobs.execution.planned_move import MoveState, PlannedMove, obstacle, standing
+from regent.jobs.execution.planned_move import MoveState, PlannedMove, obstacle, roles, standing
 
 MOVE = PlannedMove(TopicPartition("t", 0), before=(0, 1), target=(2, 1))
 ALL_BROKERS = {0, 1, 2, 3}
@@ -77,10 +77,6 @@ def test_a_partition_at_its_target_waits_for_live_brokers_only():
 
 
 # --- what a move takes ----------------------------------------------------------------------------
-
-
-def roles(before: tuple[int, ...], target: tuple[int, ...]) -> dict[int, int]:
-    return PlannedMove(TopicPartition("t", 0), before, target).roles
 
 
 def test_dropping_a_replica_sends_nothing_and_another_sequence_costs_nothing():
