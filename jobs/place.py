@@ -22,10 +22,10 @@ from regent.core.placement.replica_placer import RANDOM, IndexScope, Strategy, s
 from regent.jobs.command import cluster_admin, print_summary, progress, run_job
 from regent.jobs.job_session import JobSession, job_session, spark_options
 from regent.jobs.new_directory import new_directory
-from regent.jobs.placement_arrays import placement_arrays
+from regent.jobs.placement_arrays import Loads, placement_arrays
 from regent.jobs.placement_input import PlacementOrder, read_order
 from regent.jobs.placement_job import placed_parts
-from regent.jobs.placement_output import FORMATS, Loads, read_placement, write_parts
+from regent.jobs.placement_output import FORMATS, read_placement, write_parts
 from regent.jobs.progress_line import ProgressLine
 from regent.jobs.topic_writer import Written, placed_topics, write_topics
 
@@ -187,7 +187,7 @@ def _place(job: JobSession, order: PlacementOrder, directories: dict[str, Path])
     arrays = placement_arrays(order.request)
     session = job.start(is_small=True)  # Python computes, so the JVM only has to start fast
     with progress(f"placing {order.partitions} partitions", session):
-        parts = placed_parts(session, arrays, tuple(directories))
+        parts = placed_parts(session, arrays)
         return write_parts(parts, directories, len(arrays.broker_ids))
 
 

@@ -80,7 +80,7 @@ def test_topics_are_created_and_written_as_placed_although_a_worker_dies_while_i
         stdout, stderr = job.communicate(timeout=TIMEOUT_S)
     finally:
         job.kill()
-    assert (job.returncode, stderr) == (0, "")
+    assert job.returncode == 0, stderr
     assert json.loads(stdout)["created"] == TOPICS
     request = PlaceTopicsRequest(
         tuple(specs),
