@@ -26,7 +26,6 @@ from regent.jobs.placement_arrays import Loads, placement_arrays
 from regent.jobs.placement_input import PlacementOrder, read_order
 from regent.jobs.placement_job import placed_parts
 from regent.jobs.placement_output import FORMATS, read_placement, write_parts
-from regent.jobs.progress_line import ProgressLine
 from regent.jobs.topic_writer import Written, placed_topics, write_topics
 
 _HELP: Final = """Place the partitions of many topics in one Spark job.
@@ -193,14 +192,9 @@ def _place(job: JobSession, order: PlacementOrder, directories: dict[str, Path])
 
 def _apply(order: PlacementOrder, table: Path) -> Written:
     assert order.zookeeper is not None
-    total = len(order.request.topics)
-    with ProgressLine() as line, cluster_admin(order.zookeeper) as admin:
-        return write_topics(
-            admin,
-            placed_topics(read_placement(table)),
-            order.configs,
-            lambda done: line.show(f"creating topics: {done} of {total}"),
-        )
+    topics = placed_topics(read_placement(table))
+    with cluster_admin(order.zookeeper) as admin:
+        return write_topics(admin, topics, order.configs, len(order.request.topics))
 
 
 def _check_room(order: PlacementOrder, loads: Loads) -> None:

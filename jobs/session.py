@@ -214,34 +214,6 @@ class SparkJvm:
         sys.path[:] = [path for path in sys.path if not path.startswith(str(self._directory))]
 
 
-class KillSwitch:
-    """Kills a JVM and every later one, from any thread, so that its owner stops waiting for it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._jvm: SparkJvm | None = None
-        self._is_thrown = False
-
-    @property
-    def is_thrown(self) -> bool:
-        """Whether the owner must stop its work."""
-        return self._is_thrown
-
-    def guard(self, jvm: SparkJvm | None) -> None:
-        """Set the JVM to kill."""
-        with self._lock:
-            self._jvm = jvm
-            if self._is_thrown and jvm is not None:
-                jvm.kill()
-
-    def throw(self) -> None:
-        """Kill the JVM and every later one."""
-        with self._lock:
-            self._is_thrown = True
-            if self._jvm is not None:
-                self._jvm.kill()
-
-
 @contextmanager
 def spark_session(
     master: str | None = None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow
@@ -22,6 +22,7 @@ from regent.core.ports import TopicAssignment
 from regent.core.protocol.placement import PlaceTopicsRequest
 from regent.core.protocol.topics import AssignedPartition, ConfigEntry, CreatableTopic
 from regent.jobs.command import InputError
+from regent.jobs.progress_line import ProgressLine
 from regent.zk.stores.admin_store import ZkAdminStore
 
 MAX_NAMED: Final = 3
@@ -106,29 +107,32 @@ def write_topics(
     admin: ZkAdminStore,
     topics: Iterable[PlacedTopic],
     configs: Mapping[str, tuple[ConfigEntry, ...]],
-    on_slice: Callable[[int], None] = lambda _: None,
+    total: int,
 ) -> Written:
-    """Create the topics, a slice at a time, in bounded memory for any number.
+    """Create the topics, a slice at a time, in bounded memory for any number; show the progress.
 
-    ``on_slice`` gets the number of topics done. Raises ``NoClusterError``, ``ControllerError``,
-    ``TopicsRefusedError`` and ``SessionExpiredError``; topics created until then remain.
+    After an error or an interruption, the topics created until then remain, and a line on stderr
+    has their number. Raises ``NoClusterError``, ``ControllerError``, ``TopicsRefusedError`` and
+    ``SessionExpiredError``.
     """
-    created = unchanged = 0
+    created = done = 0
     existing: list[str] = []
     wanted = (_creatable(topic, configs.get(topic.topic, ())) for topic in topics)
-    with _controller_of(admin) as controller:
-        for part in slices(wanted):
-            (response,) = _client(controller).create(part, None, waits=False)
-            codes = {row.topic: row.error_code for row in response.outcomes}
-            exists = Errors.TOPIC_ALREADY_EXISTS
-            raise_if_refused(row for row in response.outcomes if row.error_code is not exists)
-            there = [topic for topic in part if codes[topic.topic] is exists]
-            otherwise = _existing_otherwise(admin, there)
-            created += len(part) - len(there)
-            unchanged += len(there) - len(otherwise)
-            existing += otherwise
-            on_slice(created + unchanged + len(existing))
-    return Written(created, unchanged, tuple(existing))
+    with ProgressLine() as line, _controller_of(admin) as controller:
+        try:
+            for part in slices(wanted):
+                (response,) = _client(controller).create(part, None, waits=False)
+                exists = Errors.TOPIC_ALREADY_EXISTS
+                raise_if_refused(row for row in response.outcomes if row.error_code is not exists)
+                names = {row.topic for row in response.outcomes if row.error_code is exists}
+                existing += _existing_otherwise(admin, [t for t in part if t.topic in names])
+                created += len(part) - len(names)
+                done += len(part)
+                line.show(f"creating topics: {done} of {total}")
+        except BaseException:
+            line.say(f"{done} of {total} topics exist: the same command creates the others")
+            raise
+    return Written(created, done - created - len(existing), tuple(existing))
 
 
 def _creatable(placed: PlacedTopic, config: tuple[ConfigEntry, ...]) -> CreatableTopic:
