@@ -16,9 +16,10 @@ from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from regent.core.errors import RegentError
-from regent.jobs.command import InputError, with_options
+from regent.jobs.command import InputError
 from regent.jobs.files import JobFiles
 from regent.jobs.java_errors import error_of_worker, innermost_cause
+from regent.jobs.options import with_options
 from regent.jobs.session import START_TIMEOUT_S, is_local, spark_session
 from regent.jobs.spark_settings import QUICK_START
 

@@ -18,10 +18,11 @@ from pyspark.sql import SparkSession
 
 from regent.admin.cluster_connection import cluster_options
 from regent.core.errors import RegentError
-from regent.core.placement.replica_placer import RANDOM, IndexScope, Strategy, scatter_width
+from regent.core.placement.replica_placer import RANDOM, Strategy, scatter_width
 from regent.jobs.command import cluster_admin, print_summary, progress, run_job
 from regent.jobs.job_session import JobSession, job_session, spark_options
 from regent.jobs.new_directory import new_directory
+from regent.jobs.options import strategy_options
 from regent.jobs.placement_arrays import Loads, placement_arrays
 from regent.jobs.placement_input import PlacementOrder, read_order
 from regent.jobs.placement_job import placed_parts
@@ -113,27 +114,7 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     show_default=True,
     help="The format of the output.",
 )
-@click.option(
-    "--strategy",
-    type=click.Choice([s.value for s in Strategy]),
-    default=Strategy.RING.value,
-    show_default=True,
-    help="Which brokers hold a partition.",
-)
-@click.option(
-    "--start-index",
-    default="0",
-    show_default=True,
-    metavar="N|random|least-loaded",
-    help="Where the first partition begins.",
-)
-@click.option(
-    "--index",
-    type=click.Choice([s.value for s in IndexScope]),
-    default=IndexScope.BATCH.value,
-    show_default=True,
-    help="How partitions are counted.",
-)
+@strategy_options
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**63 - 1),

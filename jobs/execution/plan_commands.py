@@ -11,7 +11,7 @@ import orjson
 
 from regent.admin.cluster_connection import cluster_options, zookeeper_address
 from regent.config.command_line import program
-from regent.jobs.command import InputError, cluster_admin, print_summary, with_options
+from regent.jobs.command import InputError, cluster_admin, print_summary
 from regent.jobs.execution.plan_directory import PAUSED, ROLLING_BACK, read_plan
 from regent.jobs.execution.plan_execution import (
     DEFAULT_LIMITS,
@@ -28,6 +28,7 @@ from regent.jobs.execution.plan_throttle import THROTTLE, clear_throttle
 from regent.jobs.execution.planned_move import MoveState
 from regent.jobs.execution.time_left import in_words, seconds_left
 from regent.jobs.files import is_remote, local_path
+from regent.jobs.options import with_options
 
 _RECENT_S: Final = 120.0
 
