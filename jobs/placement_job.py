@@ -39,7 +39,7 @@ def place_with_spark(spark: SparkSession, request: PlaceTopicsRequest) -> list[P
 
 
 def placed_tables(spark: SparkSession, request: PlaceTopicsRequest) -> Iterator[pyarrow.Table]:
-    """Return rows of (topic string, partition int, replicas array<int>), sorted by the first two.
+    """Return rows of (topic, partition, replicas), sorted by the first two.
 
     Raises:
         PlacementError: the request cannot be satisfied.

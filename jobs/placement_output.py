@@ -43,8 +43,8 @@ def encoded(rows: pyarrow.RecordBatch) -> bytes:
 
 
 def decoded(part: Part) -> pyarrow.Table:
-    """Return the rows of a part."""
-    return pq.read_table(pyarrow.BufferReader(part.table))
+    """Return the rows of a part; its topics are a dictionary."""
+    return pq.read_table(pyarrow.BufferReader(part.table), read_dictionary=[_TOPIC])
 
 
 def write_parts(parts: Iterable[Part], directories: Mapping[str, Path], brokers: int) -> Loads:
@@ -59,13 +59,13 @@ def write_parts(parts: Iterable[Part], directories: Mapping[str, Path], brokers:
                 case "parquet":
                     (directory / f"part-{number:05d}.parquet").write_bytes(part.table)
                 case "jsonl":
-                    lines = _json_lines(decoded(part), b"\n")
-                    (directory / f"part-{number:05d}.json").write_bytes(lines)
+                    with (directory / f"part-{number:05d}.json").open("wb") as file:
+                        file.writelines(_json_lines(part, b"\n"))
                 case _:
-                    lines = _json_lines(decoded(part), _BETWEEN)
                     with (directory / JSON_DOCUMENT).open("ab") as file:
-                        file.write(_BETWEEN if number else _HEAD)
-                        file.write(lines[: -len(_BETWEEN)])
+                        for lines in _json_lines(part, _BETWEEN):
+                            file.write(_BETWEEN if file.tell() else _HEAD)
+                            file.write(lines[: -len(_BETWEEN)])
         for total, added in zip(loads, part.loads, strict=True):
             total += added
     if "json" in directories:
@@ -74,20 +74,20 @@ def write_parts(parts: Iterable[Part], directories: Mapping[str, Path], brokers:
     return loads
 
 
-def _json_lines(rows: pyarrow.Table, end: bytes) -> memoryview:
-    """Return a JSON object for each row; the names of topics need no escapes."""
-    topics, partitions, replicas = rows.combine_chunks().columns
-    lines = pc.binary_join_element_wise(
-        '{"topic":"',
-        topics,
-        '","partition":',
-        pc.cast(partitions, pyarrow.string()),
-        ',"replicas":[',
-        pc.binary_join(pc.cast(replicas, pyarrow.list_(pyarrow.string())), ","),
-        "]}" + end.decode(),
-        "",
-    )
-    return memoryview(lines.combine_chunks().buffers()[2])  # the texts, one after another
+def _json_lines(part: Part, end: bytes) -> Iterator[memoryview]:
+    """Yield JSON objects, one for each row; the names of topics need no escapes."""
+    for batch in decoded(part).to_batches():
+        topics, partitions, replicas = batch.columns
+        heads = pc.binary_join_element_wise('{"topic":"', topics.dictionary, '","partition":', "")
+        lines = pc.binary_join_element_wise(
+            heads.take(topics.indices),
+            pc.cast(partitions, pyarrow.string()),
+            ',"replicas":[',
+            pc.binary_join(pc.cast(replicas, pyarrow.list_(pyarrow.string())), ","),
+            "]}" + end.decode(),
+            "",
+        )
+        yield memoryview(lines.buffers()[2])  # the texts, one after another
 
 
 def read_placement(directory: Path) -> Iterator[pyarrow.RecordBatch]:
