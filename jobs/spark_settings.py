@@ -51,24 +51,35 @@ appender.stderr.layout.pattern = %d{ISO8601} %p %c{1}: %m%n%ex
 class SparkSettings:
     """How to start the JVM of a session, and the session in it.
 
-    ``conf`` is stronger than ``spark-defaults.conf``. ``defaults`` are weaker: each is used where
-    nothing else has set it, and all only with a local master.
+    Its temporary files are in ``directory``.
     """
 
     command: Sequence[str | Path]
     environment: Mapping[str, str]
     working_directory: Path
-    connection_file: Path  # the JVM writes there how to connect to it
-    defaults: Mapping[str, str]
+    directory: Path
     hidden: re.Pattern[str] | None  # variables that the session must not see
 
+    @property
+    def connection_file(self) -> Path:
+        """Where the JVM writes how to connect to it."""
+        return self.directory / _CONNECTION
+
     def complete(self, conf: SparkConf) -> SparkConf:
-        """Add the defaults to the settings with which the JVM has started."""
+        """Add defaults to the settings with which the JVM has started, where nothing is set."""
         master = conf.get("spark.master") or ""
         defaults = {}
         if (local := re.match(r"local(?:\[(\d+)?.*)?$", master)) is not None:
             cores = local[1] or (os.cpu_count() if "[" in master else 1)
-            defaults = {**self.defaults, "spark.sql.shuffle.partitions": str(cores)}
+            defaults = {
+                "spark.local.dir": str(self.directory),
+                "spark.sql.warehouse.dir": str(self.directory / "warehouse"),
+                "spark.sql.adaptive.enabled": "false",
+                "spark.sql.session.timeZone": "UTC",
+                "spark.sql.shuffle.partitions": str(cores),
+                "spark.ui.enabled": "false",
+                "spark.ui.showConsoleProgress": "false",
+            }
         if re.match(r"local\b|spark://(127\.|localhost\b)", master):
             defaults |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
         for name, value in defaults.items():
@@ -99,8 +110,7 @@ def private_settings(
         command=_command(home, chosen, ["pyspark-shell"]),
         environment=inherited | of_launch | private,
         working_directory=directory,
-        connection_file=directory / _CONNECTION,
-        defaults=_defaults(directory),
+        directory=directory,
         hidden=_SCRUBBED,
     )
 
@@ -120,8 +130,7 @@ def job_settings(
         command=_command(home, conf, arguments),
         environment=os.environ | of_launch,
         working_directory=Path.cwd(),  # settings may have relative paths
-        connection_file=directory / _CONNECTION,
-        defaults=_defaults(directory),
+        directory=directory,
         hidden=None,
     )
 
@@ -155,14 +164,3 @@ def _java_options(java: JavaRuntime, directory: Path, *, logs: bool) -> list[str
         file.write_text(_LOGGING)
         options.append(f"-Dlog4j2.configurationFile={file}")
     return options
-
-
-def _defaults(directory: Path) -> dict[str, str]:
-    return {
-        "spark.local.dir": str(directory),
-        "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-    }

@@ -14,14 +14,12 @@ from regent.config.command_line import program
 from regent.jobs.command import InputError, cluster_admin, print_summary
 from regent.jobs.execution.plan_directory import PAUSED, ROLLING_BACK, read_plan
 from regent.jobs.execution.plan_execution import (
-    DEFAULT_LIMITS,
+    DEFAULTS,
     PROGRESS,
-    STALL_TIMEOUT_S,
     ExecutionOptions,
     OpenCluster,
     PlanIncompleteError,
     execute_plan,
-    flight_summary,
 )
 from regent.jobs.execution.plan_flight import Flight, Limits
 from regent.jobs.execution.plan_throttle import THROTTLE, clear_throttle
@@ -49,14 +47,14 @@ _execution_options: Final = with_options(
     click.option(
         "--max-moves-per-broker",
         type=click.IntRange(min=1),
-        default=DEFAULT_LIMITS.per_broker,
+        default=DEFAULTS.limits.per_broker,
         show_default=True,
         help="The most moves in flight in which one broker receives, sends or gives up a replica.",
     ),
     click.option(
         "--max-moves",
         type=click.IntRange(min=1),
-        default=DEFAULT_LIMITS.total,
+        default=DEFAULTS.limits.total,
         show_default=True,
         help="The most moves in flight.",
     ),
@@ -69,7 +67,7 @@ _execution_options: Final = with_options(
     click.option(
         "--stall-timeout",
         type=click.FloatRange(min=0, min_open=True),
-        default=STALL_TIMEOUT_S,
+        default=DEFAULTS.stall_timeout_s,
         show_default=True,
         metavar="SECONDS",
         help="Give up when no move has begun or ended for so long.",
@@ -174,11 +172,11 @@ def plan_status(
     is_rollback = plan.has(ROLLING_BACK)
     plan = plan.rollback if is_rollback else plan
     with open_cluster(address) as admin:
-        flight = Flight(admin, plan, DEFAULT_LIMITS, cancels=is_rollback)
+        flight = Flight(admin, plan, DEFAULTS.limits, cancels=is_rollback)
     note = orjson.loads(plan.read(PROGRESS) or b"{}")
     is_recent = time.time() - note.get("at", 0.0) < _RECENT_S
     return {
-        **flight_summary(plan, flight),
+        **flight.summary(),
         "states": {state.value: number for state, number in flight.states.items()},
         "is_rollback": is_rollback,
         "is_paused": plan.has(PAUSED),

@@ -18,13 +18,13 @@ import shlex
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from regent.admin.cluster_connection import ClusterNotFoundError
-from regent.admin.controller_ref import ControllerError, ControllerRef
+from regent.admin.controller_ref import ControllerRef
 from regent.admin.wording import counted, listed
 from regent.config.command_line import program
 from regent.core.errors import RegentError
@@ -43,8 +43,6 @@ from regent.jobs.execution.time_left import Speed, in_words, seconds_left
 from regent.jobs.progress_line import ProgressLine
 from regent.zk.stores.admin_store import ZkAdminStore
 
-DEFAULT_LIMITS: Final = Limits(per_broker=5, total=250)  # 5 is Cruise Control's concurrency too
-STALL_TIMEOUT_S: Final = 3600.0
 PROGRESS: Final = "progress.json"
 _CLIENT_ID: Final = "regent-plan"
 _FIRST_ANSWER_S: Final = 30.0
@@ -70,8 +68,8 @@ class PlanIncompleteError(RegentError):
 class ExecutionOptions:
     """How a plan is executed; see the options of ``plan execute``."""
 
-    limits: Limits = DEFAULT_LIMITS
-    stall_timeout_s: float = STALL_TIMEOUT_S
+    limits: Limits = field(default_factory=Limits)
+    stall_timeout_s: float = 3600.0
     additional: bool = False
     throttle: int | None = None  # bytes a second
 
@@ -242,11 +240,16 @@ class _Execution:
         if self._plan.is_turned:
             direction = "being executed" if self._plan.is_rollback else "being rolled back"
             raise PlanIncompleteError(f"another command: the plan is {direction}", self.summary())
-        ongoing = self._ongoing(controller)
+        answer = controller.ask(
+            ListPartitionReassignmentsRequest(),
+            ListPartitionReassignmentsResponse,
+            deadline=time.monotonic() + _ANSWER_S,
+        )
+        ongoing = {} if answer is None else _ongoing(answer)
         live = admin.read_brokers().keys()
-        flight.observe(admin, controller, ongoing or {}, live)
-        others = [] if ongoing is None else self._moved_by_others(ongoing)
-        if ongoing is None:
+        flight.observe(admin, controller, ongoing, live)
+        others = self._moved_by_others(ongoing)
+        if answer is None:
             self._obstacle = controller.failure
         elif self._plan.has(PAUSED):
             self._obstacle = "paused"
@@ -267,33 +270,18 @@ class _Execution:
     # --- others -----------------------------------------------------------------------------------
 
     def _refuse_if_others_move(self, controller: ControllerRef) -> None:
-        ongoing = self._ongoing(controller, time.monotonic() + _FIRST_ANSWER_S)
-        if ongoing is None:
-            raise ControllerError(controller.failure)
-        others = self._moved_by_others(ongoing)
+        deadline = time.monotonic() + _FIRST_ANSWER_S
+        answer = controller.ask_until_answered(
+            ListPartitionReassignmentsRequest(),
+            ListPartitionReassignmentsResponse,
+            deadline=deadline,
+        )
+        others = self._moved_by_others(_ongoing(answer))
         if others:
             raise RegentError(
                 f"others are moving {listed(others)}: wait until that is done"
                 f" (`{program()} reassign --list`), or move more at a time with --additional"
             )
-
-    def _ongoing(self, controller: ControllerRef, deadline: float = 0.0) -> Ongoing | None:
-        """Return the reassignments in progress; ask once, or until ``deadline``."""
-        request, kind = ListPartitionReassignmentsRequest(), ListPartitionReassignmentsResponse
-        answer: ListPartitionReassignmentsResponse | None
-        if deadline:
-            answer = controller.ask_until_answered(request, kind, deadline=deadline)
-        else:
-            answer = controller.ask(request, kind, deadline=time.monotonic() + _ANSWER_S)
-        if answer is None:
-            return None
-        ongoing = {}
-        for topic, number, *replicas in answer.partitions:
-            assignment, partition = ReplicaAssignment(*replicas), TopicPartition(topic, number)
-            ongoing[partition] = PlannedMove(
-                partition, assignment.origin_replicas, assignment.target_replicas
-            )
-        return ongoing
 
     def _moved_by_others(self, ongoing: Ongoing) -> list[TopicPartition]:
         """Return the partitions that are being moved, but not by this plan."""
@@ -342,31 +330,21 @@ class _Execution:
 
     def summary(self) -> dict[str, Any]:
         """Return what is done, in which time, and what is not."""
+        assert self._flight is not None
         return {
             "job": f"plan {'rollback' if self._plan.is_rollback else 'execute'}",
-            **flight_summary(self._plan, self._flight),
+            **self._flight.summary(),
             "leaders_elected": self._elected,
             "seconds": round(time.monotonic() - self._started, 3),
         }
 
 
-def flight_summary(plan: ExecutablePlan, flight: Flight | None) -> dict[str, Any]:
-    """Return what is done and what is not; without ``flight`` nothing is known."""
-    summary: dict[str, Any] = {"plan": str(plan.directory), "partitions": len(plan.moves)}
-    if flight is None:
-        return summary
-    return summary | {
-        "reached_before": flight.states[MoveState.REACHED],
-        "moved": flight.moved,
-        "in_flight": len(flight.in_flight),
-        "left": flight.left,
-        "bytes_left" if flight.has_bytes else "moves_left": flight.work,
-        "changed_meanwhile": [
-            {"topic": topic, "partition": number, "replicas": replicas}
-            for (topic, number), replicas in flight.changed.items()
-        ],
-        "refused": [
-            {"topic": topic, "partition": number, "reason": reason}
-            for (topic, number), reason in flight.refused.items()
-        ],
-    }
+def _ongoing(answer: ListPartitionReassignmentsResponse) -> Ongoing:
+    """Return the reassignments in progress."""
+    ongoing = {}
+    for topic, number, *replicas in answer.partitions:
+        assignment, partition = ReplicaAssignment(*replicas), TopicPartition(topic, number)
+        ongoing[partition] = PlannedMove(
+            partition, assignment.origin_replicas, assignment.target_replicas
+        )
+    return ongoing

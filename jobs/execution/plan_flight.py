@@ -11,7 +11,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from regent.admin.controller_ref import ControllerRef, batches, refusal
 from regent.admin.wording import listed
@@ -47,8 +47,8 @@ Ongoing: TypeAlias = Mapping[TopicPartition, PlannedMove]
 class Limits(NamedTuple):
     """The most moves in flight of one broker, and of all."""
 
-    per_broker: int
-    total: int
+    per_broker: int = 5  # Cruise Control's concurrency too
+    total: int = 250
 
 
 @dataclass(slots=True)
@@ -125,7 +125,7 @@ class Flight:
         self._waiting: dict[TopicPartition, WaitingMove] = {}
         self._obstacles: Mapping[TopicPartition, Obstacle] = {}
         self._silence = ""  # why the controller did not answer the last request
-        self.has_bytes = any(move.bytes for move in plan.moves)
+        self._has_bytes = any(move.bytes for move in plan.moves)
         self.states = self.look(admin)
         """How many moves had each state at the beginning."""
 
@@ -144,9 +144,29 @@ class Flight:
         """The moves that are neither complete nor given up."""
         return [*(waiting.move for waiting in self._waiting.values()), *self.in_flight.values()]
 
+    def summary(self) -> dict[str, Any]:
+        """Return what is done and what is not."""
+        return {
+            "plan": str(self._plan.directory),
+            "partitions": len(self._plan.moves),
+            "reached_before": self.states[MoveState.REACHED],
+            "moved": self.moved,
+            "in_flight": len(self.in_flight),
+            "left": self.left,
+            "bytes_left" if self._has_bytes else "moves_left": self.work,
+            "changed_meanwhile": [
+                {"topic": topic, "partition": number, "replicas": replicas}
+                for (topic, number), replicas in self.changed.items()
+            ],
+            "refused": [
+                {"topic": topic, "partition": number, "reason": reason}
+                for (topic, number), reason in self.refused.items()
+            ],
+        }
+
     def work_of(self, move: PlannedMove) -> int:
         """Return the bytes that a move copies; if sizes are not known, its replicas."""
-        return move.bytes * len(move.added) if self.has_bytes else move.replicas_moved
+        return move.bytes * len(move.added) if self._has_bytes else move.replicas_moved
 
     def look(self, admin: ZkAdminStore) -> Counter[MoveState]:
         """Read how far all moves are that were not given up; return the number in each state."""
