@@ -33,7 +33,7 @@ from pyspark.sql import SparkSession
 
 from regent.config.java import find_java
 from regent.core.errors import RegentError
-from regent.jobs.spark_settings import job_settings, private_settings
+from regent.jobs.spark_settings import spark_settings
 
 DIRECTORY_PREFIX: Final = "regent-spark-"
 START_TIMEOUT_S: Final = 120.0
@@ -79,8 +79,9 @@ class SparkJvm:
         self._gateway: Any = None
         self._session: SparkSession | None = None
         named = {"spark.app.name": app_name} | ({"spark.master": master} if master else {})
-        make_settings = private_settings if is_private else job_settings
-        self._settings = settings = make_settings(java, directory, {**named, **conf}, jvm_options)
+        self._settings = settings = spark_settings(
+            java, directory, {**named, **conf}, jvm_options, is_private=is_private
+        )
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 settings.command,
