@@ -125,6 +125,8 @@ class Flight:
         self._waiting: dict[TopicPartition, WaitingMove] = {}
         self._obstacles: Mapping[TopicPartition, Obstacle] = {}
         self._silence = ""  # why the controller did not answer the last request
+        self.work = 0
+        """What is left, in bytes or in moves."""
         self._has_bytes = any(move.bytes for move in plan.moves)
         self.states = self.look(admin)
         """How many moves had each state at the beginning."""
@@ -164,7 +166,7 @@ class Flight:
             ],
         }
 
-    def work_of(self, move: PlannedMove) -> int:
+    def _work_of(self, move: PlannedMove) -> int:
         """Return the bytes that a move copies; if sizes are not known, its replicas."""
         return move.bytes * len(move.added) if self._has_bytes else move.replicas_moved
 
@@ -175,8 +177,7 @@ class Flight:
         for standing in found:
             if standing.state is not MoveState.REACHED:
                 self._sort(standing)
-        self.work = sum(map(self.work_of, self.open_moves))
-        """What is left, in bytes or in moves."""
+        self.work = sum(map(self._work_of, self.open_moves))
         return Counter(standing.state for standing in found)
 
     def observe(
@@ -261,9 +262,8 @@ class Flight:
                 self.refused[move.partition] = problem
 
     def _close(self, move: PlannedMove) -> None:
-        is_open = self._waiting.pop(move.partition, self.in_flight.pop(move.partition, None))
-        if is_open:
-            self.work -= self.work_of(move)
+        if self._waiting.pop(move.partition, None) or self.in_flight.pop(move.partition, None):
+            self.work -= self._work_of(move)
 
     def _submit(
         self,

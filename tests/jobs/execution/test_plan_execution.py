@@ -242,6 +242,16 @@ def test_a_move_that_an_ended_execution_still_begins_is_rolled_back(
     assert controller.cancelled == [2]
 
 
+def test_a_rollback_gives_up_a_partition_that_cannot_be_moved(
+    controller: MovingController, plan: Path
+):
+    controller.assign(dict.fromkeys(range(3), ReplicaAssignment(TARGET)))
+    controller.refuses[1] = (Errors.UNKNOWN_TOPIC_OR_PARTITION, "t-1 is being deleted")
+    error = failing(controller, plan, is_rollback=True)
+    assert str(error) == "not moved: t-1 (is being deleted)"
+    assert controller.submitted == [[2, 1, 0]]
+
+
 @pytest.mark.parametrize("is_rollback", [False, True])
 def test_an_execution_ends_when_a_command_of_the_other_direction_begins(
     controller: MovingController, plan: Path, *, is_rollback: bool
