@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
@@ -37,7 +36,6 @@ from regent.jobs.spark_settings import spark_settings
 
 DIRECTORY_PREFIX: Final = "regent-spark-"
 START_TIMEOUT_S: Final = 120.0
-NO_SETTINGS: Final[Mapping[str, str]] = MappingProxyType({})
 _EXIT_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.02
 
@@ -66,7 +64,7 @@ class SparkJvm:
         master: str | None = None,
         *,
         app_name: str = "regent",
-        conf: Mapping[str, str] = NO_SETTINGS,
+        conf: Mapping[str, str] | None = None,
         is_private: bool = True,
         parent_directory: Path | None = None,
         jvm_options: Sequence[str] = (),
@@ -80,7 +78,7 @@ class SparkJvm:
         self._session: SparkSession | None = None
         named = {"spark.app.name": app_name} | ({"spark.master": master} if master else {})
         self._settings = settings = spark_settings(
-            java, directory, {**named, **conf}, jvm_options, is_private=is_private
+            java, directory, named | dict(conf or {}), jvm_options, is_private=is_private
         )
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -220,7 +218,7 @@ def spark_session(
     master: str | None = None,
     *,
     app_name: str = "regent",
-    conf: Mapping[str, str] = NO_SETTINGS,
+    conf: Mapping[str, str] | None = None,
     jvm_options: Sequence[str] = (),
     start_timeout_s: float = START_TIMEOUT_S,
 ) -> Iterator[SparkSession]:
