@@ -173,9 +173,9 @@ def _place(job: JobSession, order: PlacementOrder, directories: dict[str, Path])
 
 def _apply(order: PlacementOrder, table: Path) -> Written:
     assert order.zookeeper is not None
-    topics = placed_topics(read_placement(table))
+    topics = placed_topics(read_placement(table), order.configs)
     with cluster_admin(order.zookeeper) as admin:
-        return write_topics(admin, topics, order.configs, len(order.request.topics))
+        return write_topics(admin, topics, len(order.request.topics))
 
 
 def _check_room(order: PlacementOrder, loads: Loads) -> None:

@@ -17,7 +17,6 @@ from regent.admin.controller_ref import ControllerRef
 from regent.admin.live_brokers import not_registered
 from regent.admin.topics import TopicsClient, new_topic_id, raise_if_refused, slices
 from regent.core.errors import Errors, RegentError
-from regent.core.model import BrokerId
 from regent.core.ports import TopicAssignment
 from regent.core.protocol.placement import PlaceTopicsRequest
 from regent.core.protocol.topics import AssignedPartition, ConfigEntry, CreatableTopic
@@ -32,13 +31,6 @@ _PATIENCE_S: Final = 30.0  # limit for each request while no controller answers
 
 class TopicsExistError(RegentError):
     """Topics exist with other replicas; all others were written."""
-
-
-class PlacedTopic(NamedTuple):
-    """The replicas of a topic by partition."""
-
-    topic: str
-    partitions: Mapping[int, tuple[BrokerId, ...]]
 
 
 class Written(NamedTuple):
@@ -92,7 +84,9 @@ def check_new_topics(
 # --- writing --------------------------------------------------------------------------------------
 
 
-def placed_topics(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[PlacedTopic]:
+def placed_topics(
+    batches: Iterable[pyarrow.RecordBatch], configs: Mapping[str, tuple[ConfigEntry, ...]]
+) -> Iterator[CreatableTopic]:
     """Yield the topics of rows of (topic, partition, replicas) that are sorted by topic."""
     rows = (
         row
@@ -100,15 +94,17 @@ def placed_topics(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[PlacedTopi
         for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
     )
     for topic, partitions in itertools.groupby(rows, key=lambda row: row[0]):
-        yield PlacedTopic(topic, {p: tuple(replicas) for _, p, replicas in partitions})
+        yield CreatableTopic(
+            topic,
+            assignment=tuple(
+                AssignedPartition(p, tuple(replicas)) for _, p, replicas in partitions
+            ),
+            config=configs.get(topic, ()),
+            topic_id=new_topic_id(),
+        )
 
 
-def write_topics(
-    admin: ZkAdminStore,
-    topics: Iterable[PlacedTopic],
-    configs: Mapping[str, tuple[ConfigEntry, ...]],
-    total: int,
-) -> Written:
+def write_topics(admin: ZkAdminStore, topics: Iterable[CreatableTopic], total: int) -> Written:
     """Create the topics, a slice at a time, in bounded memory for any number; show the progress.
 
     After an error or an interruption, the topics created until then remain, and a line on stderr
@@ -117,10 +113,9 @@ def write_topics(
     """
     created = done = 0
     existing: list[str] = []
-    wanted = (_creatable(topic, configs.get(topic.topic, ())) for topic in topics)
     with ProgressLine() as line, _controller_of(admin) as controller:
         try:
-            for part in slices(wanted):
+            for part in slices(topics):
                 (response,) = _client(controller).create(part, None, waits=False)
                 exists = Errors.TOPIC_ALREADY_EXISTS
                 raise_if_refused(row for row in response.outcomes if row.error_code is not exists)
@@ -133,13 +128,6 @@ def write_topics(
             line.say(f"{done} of {total} topics exist: the same command creates the others")
             raise
     return Written(created, done - created - len(existing), tuple(existing))
-
-
-def _creatable(placed: PlacedTopic, config: tuple[ConfigEntry, ...]) -> CreatableTopic:
-    assignment = tuple(AssignedPartition(*row) for row in placed.partitions.items())
-    return CreatableTopic(
-        placed.topic, assignment=assignment, config=config, topic_id=new_topic_id()
-    )
 
 
 def _existing_otherwise(admin: ZkAdminStore, wanted: Sequence[CreatableTopic]) -> list[str]:
