@@ -30,7 +30,7 @@ from tests.support.topic_controller import brokers_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.zookeeper]
 
-TOPICS, PARTITIONS, BROKERS = 210, 1_000, 30  # for two tasks at least
+TOPICS, PARTITIONS, BROKERS = 40, 1_000, 30
 TIMEOUT_S = 240.0
 
 
