@@ -14,14 +14,12 @@ from regent.config.command_line import program
 from regent.jobs.command import InputError, cluster_admin, print_summary
 from regent.jobs.execution.plan_directory import PAUSED, ROLLING_BACK, read_plan
 from regent.jobs.execution.plan_execution import (
-    DEFAULTS,
     PROGRESS,
-    ExecutionOptions,
     OpenCluster,
     PlanIncompleteError,
     execute_plan,
 )
-from regent.jobs.execution.plan_flight import Flight, Limits
+from regent.jobs.execution.plan_flight import DEFAULTS, ExecutionOptions, Flight
 from regent.jobs.execution.plan_throttle import THROTTLE, clear_throttle
 from regent.jobs.execution.planned_move import MoveState
 from regent.jobs.execution.time_left import in_words, seconds_left
@@ -47,14 +45,14 @@ _execution_options: Final = with_options(
     click.option(
         "--max-moves-per-broker",
         type=click.IntRange(min=1),
-        default=DEFAULTS.limits.per_broker,
+        default=DEFAULTS.max_moves_per_broker,
         show_default=True,
         help="The most moves in flight in which one broker receives, sends or gives up a replica.",
     ),
     click.option(
         "--max-moves",
         type=click.IntRange(min=1),
-        default=DEFAULTS.limits.total,
+        default=DEFAULTS.max_moves,
         show_default=True,
         help="The most moves in flight.",
     ),
@@ -67,7 +65,7 @@ _execution_options: Final = with_options(
     click.option(
         "--stall-timeout",
         type=click.FloatRange(min=0, min_open=True),
-        default=DEFAULTS.stall_timeout_s,
+        default=DEFAULTS.stall_timeout,
         show_default=True,
         metavar="SECONDS",
         help="Give up when no move has begun or ended for so long.",
@@ -172,7 +170,7 @@ def plan_status(
     is_rollback = plan.has(ROLLING_BACK)
     plan = plan.rollback if is_rollback else plan
     with open_cluster(address) as admin:
-        flight = Flight(admin, plan, DEFAULTS.limits, cancels=is_rollback)
+        flight = Flight(admin, plan, cancels=is_rollback)
     note = orjson.loads(plan.read(PROGRESS) or b"{}")
     is_recent = time.time() - note.get("at", 0.0) < _RECENT_S
     return {
@@ -186,12 +184,7 @@ def plan_status(
 
 
 def _run(plan: Path, address: str, options: dict[str, Any], *, is_rollback: bool) -> None:
-    how = ExecutionOptions(
-        Limits(options["max_moves_per_broker"], options["max_moves"]),
-        options["stall_timeout"],
-        options["additional"],
-        options["throttle"],
-    )
+    how = ExecutionOptions(**options)
     try:
         print_summary(execute_plan(plan, address, how, is_rollback=is_rollback))
     except PlanIncompleteError as error:

@@ -18,7 +18,6 @@ import shlex
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -35,7 +34,7 @@ from regent.core.protocol.controller import (
 )
 from regent.jobs.command import InputError, cluster_admin
 from regent.jobs.execution.plan_directory import PAUSED, ROLLING_BACK, ExecutablePlan, read_plan
-from regent.jobs.execution.plan_flight import Flight, Limits, Ongoing
+from regent.jobs.execution.plan_flight import DEFAULTS, ExecutionOptions, Flight, Ongoing
 from regent.jobs.execution.plan_throttle import THROTTLE, clear_throttle, set_throttle
 from regent.jobs.execution.planned_move import MoveState, PlannedMove, under_way
 from regent.jobs.execution.preferred_leaders import elect_preferred
@@ -62,19 +61,6 @@ class PlanIncompleteError(RegentError):
     def __init__(self, message: str, summary: Mapping[str, Any]) -> None:
         super().__init__(message)
         self.summary = summary
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutionOptions:
-    """How a plan is executed; see the options of ``plan execute``."""
-
-    limits: Limits = field(default_factory=Limits)
-    stall_timeout_s: float = 3600.0
-    additional: bool = False
-    throttle: int | None = None  # bytes a second
-
-
-DEFAULTS: Final = ExecutionOptions()
 
 
 def execute_plan(
@@ -203,7 +189,7 @@ class _Execution:
 
     def _begin(self, admin: ZkAdminStore, controller: ControllerRef) -> Flight:
         """Find the moves that are left, and check that no other tool reassigns partitions."""
-        flight = Flight(admin, self._plan, self._options.limits, cancels=self._cancels)
+        flight = Flight(admin, self._plan, self._options, cancels=self._cancels)
         if flight.left:
             if not self._options.additional:
                 self._refuse_if_others_move(controller)
@@ -260,9 +246,9 @@ class _Execution:
             flight.begin(admin, controller, ongoing, live)
 
     def _give_up_if_stalled(self, why: Callable[[], str]) -> None:
-        if time.monotonic() - self._last_progress > self._options.stall_timeout_s:
+        if time.monotonic() - self._last_progress > self._options.stall_timeout:
             raise PlanIncompleteError(
-                f"no move has begun or ended for {self._options.stall_timeout_s:g} s: {why()};"
+                f"no move has begun or ended for {self._options.stall_timeout:g} s: {why()};"
                 " run the same command again to continue",
                 self.summary(),
             )

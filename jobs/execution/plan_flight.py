@@ -44,11 +44,17 @@ Ongoing: TypeAlias = Mapping[TopicPartition, PlannedMove]
 """The reassignments in progress, of this plan and of others."""
 
 
-class Limits(NamedTuple):
-    """The most moves in flight of one broker, and of all."""
+class ExecutionOptions(NamedTuple):
+    """How a plan is executed; see the options of ``plan execute``."""
 
-    per_broker: int = 5  # Cruise Control's concurrency too
-    total: int = 250
+    max_moves_per_broker: int = 5  # Cruise Control's concurrency too
+    max_moves: int = 250
+    stall_timeout: float = 3600.0
+    additional: bool = False
+    throttle: int | None = None
+
+
+DEFAULTS: Final = ExecutionOptions()
 
 
 @dataclass(slots=True)
@@ -66,7 +72,7 @@ def choose(
     waiting: Iterable[WaitingMove],
     in_progress: Iterable[PlannedMove],
     live: Collection[BrokerId],
-    limits: Limits,
+    options: ExecutionOptions,
 ) -> list[PlannedMove]:
     """Return the moves that may begin now beside those in progress; the first has precedence.
 
@@ -74,30 +80,31 @@ def choose(
     number. A move that exceeds a limit alone begins when its brokers do nothing else. A broker that
     is not ``live`` cannot receive. A look at a move is short while what it waited for is the same.
     """
+    per_broker = options.max_moves_per_broker
     used: Counter[BrokerId] = Counter()
     moving = 0
     for move in in_progress:
         used.update(roles(move.before, move.target))
         moving += move.replicas_moved
-    full = {broker for broker, held in used.items() if held >= limits.per_broker}
+    full = {broker for broker, held in used.items() if held >= per_broker}
     now = time.monotonic()
     chosen: list[PlannedMove] = []
     for one in waiting:
         if one.busy in full or now < one.retry_at or not (one.dead is None or one.dead in live):
             continue
         move, count = one.move, one.move.replicas_moved
-        if count and moving and moving + count > limits.total:
+        if count and moving and moving + count > options.max_moves:
             break
         parts = roles(move.before, move.target)
         one.dead = next((b for b in move.added if b not in live), None)
         one.busy = next(
-            (b for b, part in parts.items() if used[b] and used[b] + part > limits.per_broker), None
+            (b for b, part in parts.items() if used[b] and used[b] + part > per_broker), None
         )
         if one.dead is None and one.busy is None:
             chosen.append(move)
             moving += count
             used.update(parts)
-            full.update(broker for broker in parts if used[broker] >= limits.per_broker)
+            full.update(broker for broker in parts if used[broker] >= per_broker)
             if len(chosen) == _ROWS_PER_REQUEST:
                 break
     return chosen
@@ -111,10 +118,15 @@ class Flight:
     """
 
     def __init__(
-        self, admin: ZkAdminStore, plan: ExecutablePlan, limits: Limits, *, cancels: bool = False
+        self,
+        admin: ZkAdminStore,
+        plan: ExecutablePlan,
+        options: ExecutionOptions = DEFAULTS,
+        *,
+        cancels: bool = False,
     ) -> None:
         self._plan = plan
-        self._limits = limits
+        self._options = options
         self._cancels = cancels
         self.moved = self.begun = 0
         self.changed: dict[TopicPartition, tuple[BrokerId, ...]] = {}
@@ -217,7 +229,7 @@ class Flight:
         """Begin the moves for which there is room beside those in flight and ``ongoing`` ones."""
         now = time.monotonic()
         in_progress = {**ongoing, **self.in_flight}.values()
-        chosen = choose(self._waiting.values(), in_progress, live, self._limits)
+        chosen = choose(self._waiting.values(), in_progress, live, self._options)
         standings = survey(admin, chosen)
         for standing in standings:
             self._sort(standing)  # another execution of the plan, or others, may have moved it

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from regent.core.model import TopicPartition
-from regent.jobs.execution.plan_flight import Limits, WaitingMove, choose
+from regent.jobs.execution.plan_flight import ExecutionOptions, WaitingMove, choose
 from regent.jobs.execution.planned_move import PlannedMove, roles
 
 
@@ -26,7 +26,7 @@ def random_moves(seed: int, count: int, brokers: int) -> list[PlannedMove]:
 class Queue:
     """The moves that wait, which a choice leaves."""
 
-    def __init__(self, moves: Collection[PlannedMove], limits: Limits) -> None:
+    def __init__(self, moves: Collection[PlannedMove], limits: ExecutionOptions) -> None:
         self.waiting = [WaitingMove(move) for move in moves]
         self._limits = limits
 
@@ -48,7 +48,7 @@ def test_every_move_begins_once_and_no_broker_exceeds_its_limit(seed: int):
     dice = Random(seed)
     brokers, per_broker, total = range(8 + seed), 3 + seed % 3, 8 + seed
     moves = random_moves(seed, 200, len(brokers))
-    queue = Queue(moves, Limits(per_broker, total))
+    queue = Queue(moves, ExecutionOptions(per_broker, total))
     flying: list[PlannedMove] = []
     begun: list[PlannedMove] = []
     while len(begun) < len(moves):
@@ -71,7 +71,7 @@ def test_every_move_begins_once_and_no_broker_exceeds_its_limit(seed: int):
 @pytest.mark.parametrize("seed", range(20))
 def test_no_move_that_could_begin_stays_behind(seed: int):
     dice = Random(seed)
-    limits = Limits(2, 1_000)
+    limits = ExecutionOptions(2, 1_000)
     queue = Queue(random_moves(seed, 100, 12), limits)
     flying: list[PlannedMove] = []
     while queue.waiting:
@@ -85,7 +85,7 @@ def test_no_move_that_could_begin_stays_behind(seed: int):
 def test_moves_begin_in_their_sequence_and_the_ones_behind_a_busy_broker_are_not_blocked():
     moves = [PlannedMove(TopicPartition("t", n), (0, n + 1), (n + 1, 90)) for n in range(4)]
     moves.append(PlannedMove(TopicPartition("t", 4), (7,), (8,)))
-    queue = Queue(moves, Limits(2, 100))
+    queue = Queue(moves, ExecutionOptions(2, 100))
     live = set(range(100))
     assert queue.take(live) == [moves[0], moves[1], moves[4]]
     assert queue.take(live, holding(0, 0, 90, 90)) == []
@@ -95,7 +95,7 @@ def test_moves_begin_in_their_sequence_and_the_ones_behind_a_busy_broker_are_not
 def test_a_move_that_exceeds_a_limit_alone_begins_when_its_brokers_do_nothing_else():
     large = PlannedMove(TopicPartition("t", 0), (1,), (1, 2, 3, 4))
     small = PlannedMove(TopicPartition("t", 1), (1,), (5,))
-    queue = Queue([large, small], Limits(2, 2))
+    queue = Queue([large, small], ExecutionOptions(2, 2))
     live = {1, 2, 3, 4, 5}
     assert queue.take(live, holding(1)) == []
     assert queue.take(live) == [large]
@@ -104,7 +104,7 @@ def test_a_move_that_exceeds_a_limit_alone_begins_when_its_brokers_do_nothing_el
 
 def test_moves_to_a_dead_broker_are_known_and_begin_when_it_lives():
     moves = [PlannedMove(TopicPartition("t", n), (0,), (9,)) for n in range(3)]
-    queue = Queue(moves, Limits(5, 2))
+    queue = Queue(moves, ExecutionOptions(5, 2))
     assert queue.take({0}) == []
     assert [one.dead for one in queue.waiting] == [9, 9, 9]
     assert queue.take({0, 9}) == moves[:2]
