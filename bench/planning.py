@@ -47,7 +47,7 @@ def place(directory: Path, partitions: int, brokers: int, racks: int) -> None:
     now = directory / "now"
     now.mkdir()
     with spark_session() as spark:
-        parts = placed_parts(spark, placement_arrays(request), ["parquet"])
+        parts = placed_parts(spark, placement_arrays(request))
         write_parts(parts, {"parquet": now}, brokers)
     for name, count in (("brokers", brokers), ("more", brokers + LEAVING)):
         rows = [{"id": b, "rack": f"rack-{b % racks:02d}"} for b in range(count)]

@@ -5,65 +5,40 @@ from __future__ import annotations
 import functools
 import secrets
 from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final
 
 import click
 
 from regent.cluster.cluster_file import PlacementEntry
-from regent.core.placement.replica_placer import IndexScope, Strategy
 from regent.core.protocol.placement import PlacementStatusRequest, PlacementStatusResponse
 from regent.core.protocol.topics import PlacementOptions
+from regent.jobs.options import strategy_options, with_options
 
 PLACEMENT_TIMEOUT_MS: Final = 60_000
 
-F = TypeVar("F", bound=Callable[..., Any])
 
-
-def service_options(command: F) -> F:
-    """Add the options about the service: ``placement_service`` and ``placement_timeout_ms``."""
-    with_timeout = click.option(
+service_options: Final = with_options(
+    click.option(
+        "--placement-service/--no-placement-service",
+        default=True,
+        help="Place with the Spark session of the placement service, or without Spark.",
+    ),
+    click.option(
         "--placement-timeout-ms",
         type=click.IntRange(min=0),
         default=PLACEMENT_TIMEOUT_MS,
         show_default=True,
         help="Time to wait for the placement service to start; then Spark is not used.",
-    )(command)
-    return click.option(
-        "--placement-service/--no-placement-service",
-        default=True,
-        help="Place with the Spark session of the placement service, or without Spark.",
-    )(with_timeout)
+    ),
+)
+"""Adds the options about the service: ``placement_service`` and ``placement_timeout_ms``."""
 
 
-def placement_options(command: F) -> F:
+def placement_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of the placement: ``placement`` and ``placement_timeout_ms``."""
-    options = [
-        click.option(
-            "--strategy",
-            type=click.Choice([strategy.value for strategy in Strategy]),
-            default=Strategy.RING.value,
-            show_default=True,
-            help="How replicas are spread. ring: over neighbouring brokers. kafka: as Kafka does"
-            " without racks. rack-aware: as Kafka does with racks. copyset: over few sets of"
-            " brokers.",
-        ),
-        click.option(
-            "--start-index",
-            metavar="N|random|least-loaded",
-            default="0",
-            show_default=True,
-            help="The index of the first replica of the first partition.",
-        ),
-        click.option(
-            "--index",
-            type=click.Choice([scope.value for scope in IndexScope]),
-            default=IndexScope.BATCH.value,
-            show_default=True,
-            help="Whether partitions are counted over all topics of a file, or from 0 in each.",
-        ),
-        service_options,
-    ]
 
+    @strategy_options
+    @service_options
     @functools.wraps(command)
     def with_placement(*args: Any, **kwargs: Any) -> Any:
         options = PlacementOptions(
@@ -75,10 +50,7 @@ def placement_options(command: F) -> F:
         )
         return command(*args, placement=options, **kwargs)
 
-    decorated: Any = with_placement
-    for option in reversed(options):
-        decorated = option(decorated)
-    return cast("F", decorated)
+    return with_placement
 
 
 def placement_status(

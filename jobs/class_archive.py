@@ -20,10 +20,7 @@ from pyspark.sql import SparkSession
 
 from regent.config.java import JavaRuntime, find_java
 from regent.core.errors import RegentError
-from regent.core.placement.replica_placer import Strategy
-from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.jobs import place, plan, report_balance
-from regent.jobs.placement_job import place_with_spark
 from regent.jobs.placement_output import FORMATS
 from regent.jobs.session import SparkJvm
 from regent.jobs.spark_home import class_archives
@@ -33,7 +30,7 @@ _DUMP_TIMEOUT_S: Final = 300.0
 
 
 def make_class_archive() -> Path:
-    """Start Spark, run typical placements, and archive the loaded classes.
+    """Start Spark, run typical jobs, and archive the loaded classes.
 
     Takes half a minute. Replaces an earlier archive.
 
@@ -49,10 +46,7 @@ def make_class_archive() -> Path:
     unfinished = archive.with_suffix(".part")
     jvm = SparkJvm(jvm_options=(*QUICK_START, f"-XX:ArchiveClassesAtExit={unfinished}"))
     try:
-        session = jvm.session()
-        for strategy in Strategy:
-            place_with_spark(session, _small_request(strategy))
-        _run_jobs(session)
+        _run_jobs(jvm.session())
         if not jvm.finish(_DUMP_TIMEOUT_S) or not unfinished.exists():
             raise jvm.failure("this Java runtime wrote no class archive")
         unfinished.rename(archive)
@@ -95,12 +89,6 @@ def _run_jobs(session: SparkSession) -> None:
         assignment = ["--assignment", str(here / "parquet"), "--brokers", str(brokers)]
         plan.main(["decommission", *assignment, "--from", "3", "--dry-run"], session)
         report_balance.main(assignment, session)
-
-
-def _small_request(strategy: Strategy) -> PlaceTopicsRequest:
-    brokers = tuple(PlacementBroker(b, f"rack-{b % 3}", 0) for b in range(6))
-    topics = (PlacementSpec("a", 12, 3, 0), PlacementSpec("b", 1, 5, 0))
-    return PlaceTopicsRequest(topics, brokers, strategy, "0", "batch", 0)
 
 
 def main() -> int:

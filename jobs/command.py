@@ -12,10 +12,10 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 import orjson
@@ -29,8 +29,6 @@ from regent.config.command_line import program
 from regent.core.errors import RegentError
 from regent.core.placement.replica_placer import PlacementError
 from regent.jobs.progress_line import ProgressLine
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 cluster_admin: Final = partial(
     cluster_connection.cluster_admin,
@@ -79,17 +77,6 @@ def _fail(name: str, status: int, message: str) -> int:
     line = next((line for line in message.splitlines() if line.strip()), "failed")
     click.echo(f"regent jobs {name}: {line.strip()}", err=True)
     return status
-
-
-def with_options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
-    """Return a decorator that adds options of click, which ``--help`` shows in this sequence."""
-
-    def add(command: F) -> F:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
 
 
 @contextmanager

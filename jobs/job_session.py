@@ -16,9 +16,10 @@ from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from regent.core.errors import RegentError
-from regent.jobs.command import InputError, with_options
+from regent.jobs.command import InputError
 from regent.jobs.files import JobFiles
 from regent.jobs.java_errors import error_of_worker, innermost_cause
+from regent.jobs.options import with_options
 from regent.jobs.session import START_TIMEOUT_S, is_local, spark_session
 from regent.jobs.spark_settings import QUICK_START
 
@@ -74,14 +75,14 @@ class JobSession:
     """
 
     def __init__(
-        self, given: SparkSession | None, options: Mapping[str, Any], app_name: str
+        self, given: SparkSession | None, options: Mapping[str, Any], app_name: str, end: ExitStack
     ) -> None:
         self._given = given
         self._options = options
         self._app_name = app_name
-        self._open = ExitStack()
+        self._end = end  # of the job
         self.files = JobFiles(self.start)
-        self._open.callback(self.files.close)
+        end.callback(self.files.close)
 
     def start(self, *, is_small: bool = False) -> SparkSession:
         """Return the session; ``is_small``: it starts faster and computes more slowly.
@@ -92,15 +93,11 @@ class JobSession:
             self._given = self._started(is_small=is_small)
         return self._given
 
-    def close(self) -> None:
-        """End what was started here."""
-        self._open.close()
-
     def _started(self, *, is_small: bool) -> SparkSession:
         if _SUBMITTED in os.environ:
             session = SparkSession.builder.getOrCreate()
         else:
-            session = self._open.enter_context(
+            session = self._end.enter_context(
                 spark_session(
                     self._options["master"],
                     app_name=self._app_name,
@@ -118,7 +115,7 @@ class JobSession:
         root = Path(__file__).parents[1]
         if not root.is_dir():
             return  # it came in an archive of --py-files, which the executors have too
-        folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="regent-package-"))
+        folder = self._end.enter_context(tempfile.TemporaryDirectory(prefix="regent-package-"))
         archive = Path(folder, "regent.zip")
         packages = [path.parent for path in root.glob("*/__init__.py")]
         modules = [root / "__init__.py"]
@@ -140,12 +137,10 @@ def job_session(
     Raises ``SparkJobError`` for an error of the JVM, which only its own JVM can explain, or of a
     Python worker.
     """
-    session = JobSession(spark, options, app_name)
-    try:
-        yield session
-    except Py4JJavaError as error:
-        raise SparkJobError(innermost_cause(error)) from error
-    except PythonException as error:
-        raise SparkJobError(error_of_worker(str(error))) from error
-    finally:
-        session.close()
+    with ExitStack() as end:
+        try:
+            yield JobSession(spark, options, app_name, end)
+        except Py4JJavaError as error:
+            raise SparkJobError(innermost_cause(error)) from error
+        except PythonException as error:
+            raise SparkJobError(error_of_worker(str(error))) from error

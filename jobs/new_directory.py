@@ -58,7 +58,8 @@ def _upload(source: Path, out: str, files: JobFiles) -> None:
     base = out.rstrip("/")
     try:
         for path in sorted(path for path in source.rglob("*") if path.is_file()):
-            files.put(path, f"{base}/{path.relative_to(source)}")
+            if path.suffix != ".crc":  # Hadoop's, for a file of the local file system
+                files.put(path, f"{base}/{path.relative_to(source)}")
         (source / SUCCESS).touch()
         files.put(source / SUCCESS, f"{base}/{SUCCESS}")
     except BaseException:

@@ -18,15 +18,15 @@ from pyspark.sql import SparkSession
 
 from regent.admin.cluster_connection import cluster_options
 from regent.core.errors import RegentError
-from regent.core.placement.replica_placer import RANDOM, IndexScope, Strategy, scatter_width
+from regent.core.placement.replica_placer import RANDOM, Strategy, scatter_width
 from regent.jobs.command import cluster_admin, print_summary, progress, run_job
 from regent.jobs.job_session import JobSession, job_session, spark_options
 from regent.jobs.new_directory import new_directory
-from regent.jobs.placement_arrays import placement_arrays
+from regent.jobs.options import strategy_options
+from regent.jobs.placement_arrays import Loads, placement_arrays
 from regent.jobs.placement_input import PlacementOrder, read_order
 from regent.jobs.placement_job import placed_parts
-from regent.jobs.placement_output import FORMATS, Loads, read_placement, write_parts
-from regent.jobs.progress_line import ProgressLine
+from regent.jobs.placement_output import FORMATS, read_placement, write_parts
 from regent.jobs.topic_writer import Written, placed_topics, write_topics
 
 _HELP: Final = """Place the partitions of many topics in one Spark job.
@@ -114,27 +114,7 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     show_default=True,
     help="The format of the output.",
 )
-@click.option(
-    "--strategy",
-    type=click.Choice([s.value for s in Strategy]),
-    default=Strategy.RING.value,
-    show_default=True,
-    help="Which brokers hold a partition.",
-)
-@click.option(
-    "--start-index",
-    default="0",
-    show_default=True,
-    metavar="N|random|least-loaded",
-    help="Where the first partition begins.",
-)
-@click.option(
-    "--index",
-    type=click.Choice([s.value for s in IndexScope]),
-    default=IndexScope.BATCH.value,
-    show_default=True,
-    help="How partitions are counted.",
-)
+@strategy_options
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**63 - 1),
@@ -187,20 +167,15 @@ def _place(job: JobSession, order: PlacementOrder, directories: dict[str, Path])
     arrays = placement_arrays(order.request)
     session = job.start(is_small=True)  # Python computes, so the JVM only has to start fast
     with progress(f"placing {order.partitions} partitions", session):
-        parts = placed_parts(session, arrays, tuple(directories))
+        parts = placed_parts(session, arrays)
         return write_parts(parts, directories, len(arrays.broker_ids))
 
 
 def _apply(order: PlacementOrder, table: Path) -> Written:
     assert order.zookeeper is not None
-    total = len(order.request.topics)
-    with ProgressLine() as line, cluster_admin(order.zookeeper) as admin:
-        return write_topics(
-            admin,
-            placed_topics(read_placement(table)),
-            order.configs,
-            lambda done: line.show(f"creating topics: {done} of {total}"),
-        )
+    topics = placed_topics(read_placement(table), order.configs)
+    with cluster_admin(order.zookeeper) as admin:
+        return write_topics(admin, topics, len(order.request.topics))
 
 
 def _check_room(order: PlacementOrder, loads: Loads) -> None:

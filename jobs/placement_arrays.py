@@ -38,13 +38,9 @@ Rule: TypeAlias = Callable[[Numbers, Numbers, int], Positions]
 """Returns the replicas for ``first``, ``shift`` and a replication factor: a row for each row."""
 
 
-class Placed(NamedTuple):
-    """Placed rows of (topic, partition, replicas), and how many replicas and leaders brokers get.
+class Loads(NamedTuple):
+    """The replicas and leaders of each broker, in the order of the broker ids."""
 
-    The counts are in the order of the broker ids.
-    """
-
-    rows: pyarrow.RecordBatch
     replicas: Numbers
     leaders: Numbers
 
@@ -77,8 +73,8 @@ class PlacementArrays:
         """The largest replication factor."""
         return int(self.factors.max(initial=1))
 
-    def place(self, low: int, high: int) -> Placed:
-        """Place the rows from ``low`` to before ``high``."""
+    def place(self, low: int, high: int) -> tuple[pyarrow.RecordBatch, Loads]:
+        """Place the rows from ``low`` to before ``high``: return (topic, partition, replicas)."""
         chosen = slice(
             np.searchsorted(self.begins, low, side="right") - 1, np.searchsorted(self.begins, high)
         )
@@ -102,7 +98,7 @@ class PlacementArrays:
         )
         brokers = len(self.broker_ids)
         leaders = np.bincount(positions[bounds[:-1]], minlength=brokers)
-        return Placed(rows, np.bincount(positions, minlength=brokers), leaders)
+        return rows, Loads(np.bincount(positions, minlength=brokers), leaders)
 
     def _replicas(
         self, first: Numbers, shift: Numbers, factors: Numbers

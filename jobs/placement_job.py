@@ -7,18 +7,17 @@ harm. The driver runs jobs of limited size, one after another: their results are
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final
 
 import pyarrow
-import pyarrow.parquet as pq
 from pyspark import Broadcast
 from pyspark.sql import SparkSession
 
 from regent.core.protocol.placement import PlacedPartition, PlaceTopicsRequest
 from regent.jobs.placement_arrays import PlacementArrays, placement_arrays
-from regent.jobs.placement_output import Loads, Part, encode
+from regent.jobs.placement_output import Part, decoded, encoded
 
 _ONE_TASK: Final = 200_000  # partitions up to which a second task costs more than it saves
 _ROWS_OF_TASK: Final = 2**20
@@ -40,19 +39,16 @@ def place_with_spark(spark: SparkSession, request: PlaceTopicsRequest) -> list[P
 
 
 def placed_tables(spark: SparkSession, request: PlaceTopicsRequest) -> Iterator[pyarrow.Table]:
-    """Yield rows of (topic string, partition int, replicas array<int>), sorted by the first two.
+    """Return rows of (topic, partition, replicas), sorted by the first two.
 
     Raises:
         PlacementError: the request cannot be satisfied.
     """
-    for part in placed_parts(spark, placement_arrays(request), ["parquet"]):
-        yield pq.read_table(pyarrow.BufferReader(part.encoded[0]))
+    return map(decoded, placed_parts(spark, placement_arrays(request)))
 
 
-def placed_parts(
-    spark: SparkSession, arrays: PlacementArrays, formats: Sequence[str]
-) -> Iterator[Part]:
-    """Yield the rows in their sequence, encoded in each of the formats.
+def placed_parts(spark: SparkSession, arrays: PlacementArrays) -> Iterator[Part]:
+    """Yield the rows in their sequence.
 
     RDDs pass on bytes as they are. ``DataFrame.mapInArrow`` needs pandas, and copies them through
     rows.
@@ -64,7 +60,7 @@ def placed_parts(
     for first in tasks[::_TASKS_OF_JOB]:
         numbers = tasks[first : first + _TASKS_OF_JOB]
         job = context.parallelize(numbers, len(numbers))
-        yield from job.mapPartitions(partial(_place, shared, size, tuple(formats))).collect()
+        yield from job.mapPartitions(partial(_place, shared, size)).collect()
     if isinstance(shared, Broadcast):
         shared.destroy()
 
@@ -77,14 +73,10 @@ def _rows_of_task(arrays: PlacementArrays, parallelism: int) -> int:
 def _place(
     shared: PlacementArrays | Broadcast[PlacementArrays],
     size: int,
-    formats: Sequence[str],
     numbers: Iterable[int],
 ) -> Iterator[Part]:
     """Place and encode on an executor."""
     arrays = shared.value if isinstance(shared, Broadcast) else shared
     for number in numbers:
-        low, high = number * size, min((number + 1) * size, arrays.rows)
-        placed = arrays.place(low, high)
-        ends = {"is_first": low == 0, "is_last": high == arrays.rows}
-        encoded = tuple(encode(placed.rows, file_format, **ends) for file_format in formats)
-        yield Part(encoded, Loads(placed.replicas, placed.leaders))
+        rows, loads = arrays.place(number * size, min((number + 1) * size, arrays.rows))
+        yield Part(encoded(rows), loads)

@@ -1,4 +1,4 @@
-"""The files of a placement: tasks encode rows, and the driver writes and reads them.
+"""The files of a placement: tasks give Parquet, and the driver writes every format and reads it.
 
 A task hands its rows to the driver as bytes, so that executors need no disk that the driver sees.
 """
@@ -6,7 +6,6 @@ A task hands its rows to the driver as bytes, so that executors need no disk tha
 from __future__ import annotations
 
 import io
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -16,109 +15,79 @@ import pyarrow
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from regent.jobs.placement_arrays import Numbers
+from regent.jobs.placement_arrays import Loads
 
 FORMATS: Final = ("json", "jsonl", "parquet")
 JSON_DOCUMENT: Final = "placement.json"
 
-_CODEC: Final = "zstd"
 _ROWS_AT_ONCE: Final = 2**18
 _TOPIC: Final = "topic"
-_HEAD, _TAIL = b'{"version":1,"partitions":[\n', b"\n]}\n"
-
-
-class Loads(NamedTuple):
-    """The replicas and leaders of each broker, in the order of the broker ids."""
-
-    replicas: Numbers
-    leaders: Numbers
+_HEAD, _BETWEEN, _TAIL = b'{"version":1,"partitions":[\n', b",\n", b"\n]}\n"
 
 
 class Part(NamedTuple):
-    """Rows in each of the formats that the driver asked for, and what they add to the loads."""
+    """Rows of (topic, partition, replicas) as a Parquet file, and what they add to the loads."""
 
-    encoded: tuple[bytes, ...]
+    table: bytes
     loads: Loads
 
 
-# --- in tasks -------------------------------------------------------------------------------------
-
-
-def encode(rows: pyarrow.RecordBatch, file_format: str, *, is_first: bool, is_last: bool) -> bytes:
-    """Return rows of (topic, partition, replicas) in one of ``FORMATS``.
-
-    ``json`` is the format of ``kafka-reassign-partitions``: one document over all parts. It and
-    ``jsonl`` are compressed.
-    """
-    match file_format:
-        case "parquet":
-            return _parquet(rows)
-        case "jsonl":
-            return _compressed(_json_lines(rows, "\n"))
-        case _:
-            lines = _json_lines(rows, ",\n")
-            body = lines.slice(0, lines.size - len(",\n")) if is_last else lines
-            return _compressed(_HEAD if is_first else b"", body, _TAIL if is_last else b"")
-
-
-def _parquet(rows: pyarrow.RecordBatch) -> bytes:
+def encoded(rows: pyarrow.RecordBatch) -> bytes:
+    """Return rows as a Parquet file."""
     file = io.BytesIO()
     # zstd finds the patterns of the replicas; with a dictionary they would be larger.
-    options = {"compression": _CODEC, "use_dictionary": [_TOPIC], "store_schema": False}
+    options = {"compression": "zstd", "use_dictionary": [_TOPIC], "store_schema": False}
     with pq.ParquetWriter(file, rows.schema, **options) as writer:
         writer.write_batch(rows)
     return file.getvalue()
 
 
-def _json_lines(rows: pyarrow.RecordBatch, end: str) -> pyarrow.Buffer:
-    """Return a JSON object for each row; the names of topics need no escapes."""
-    topics, partitions, replicas = rows.columns
-    names = pc.binary_join_element_wise('{"topic":"', topics.dictionary, '","partition":', "")
-    brokers = pc.binary_join(pc.cast(replicas, pyarrow.list_(pyarrow.string())), ",")
-    lines = pc.binary_join_element_wise(
-        names.take(topics.indices),
-        pc.cast(partitions, pyarrow.string()),
-        ',"replicas":[',
-        brokers,
-        "]}" + end,
-        "",
-    )
-    return lines.buffers()[2]  # the texts, one after another
-
-
-def _compressed(*texts: bytes | pyarrow.Buffer) -> bytes:
-    buffer = pyarrow.BufferOutputStream()
-    with pyarrow.CompressedOutputStream(buffer, _CODEC) as stream:
-        for text in texts:
-            stream.write(text)
-    compressed: bytes = buffer.getvalue().to_pybytes()
-    return compressed
-
-
-# --- on the driver --------------------------------------------------------------------------------
+def decoded(part: Part) -> pyarrow.Table:
+    """Return the rows of a part; its topics are a dictionary."""
+    return pq.read_table(pyarrow.BufferReader(part.table), read_dictionary=[_TOPIC])
 
 
 def write_parts(parts: Iterable[Part], directories: Mapping[str, Path], brokers: int) -> Loads:
-    """Write each part into the directory of each format, as the parts come; return the loads.
+    """Write the parts into the directory of each format, as they come; return the sum of the loads.
 
-    Raises OSError.
+    ``json`` is the format of ``kafka-reassign-partitions``: one document. Raises OSError.
     """
     loads = Loads(np.zeros(brokers, np.int64), np.zeros(brokers, np.int64))
     for number, part in enumerate(parts):
-        for (file_format, directory), data in zip(directories.items(), part.encoded, strict=True):
-            _write(directory, number, file_format, data)
+        for file_format, directory in directories.items():
+            match file_format:
+                case "parquet":
+                    (directory / f"part-{number:05d}.parquet").write_bytes(part.table)
+                case "jsonl":
+                    with (directory / f"part-{number:05d}.json").open("wb") as file:
+                        file.writelines(_json_lines(part, b"\n"))
+                case _:
+                    with (directory / JSON_DOCUMENT).open("ab") as file:
+                        for lines in _json_lines(part, _BETWEEN):
+                            file.write(_BETWEEN if file.tell() else _HEAD)
+                            file.write(lines[: -len(_BETWEEN)])
         for total, added in zip(loads, part.loads, strict=True):
             total += added
+    if "json" in directories:
+        with (directories["json"] / JSON_DOCUMENT).open("ab") as file:
+            file.write(_TAIL)
     return loads
 
 
-def _write(directory: Path, number: int, file_format: str, data: bytes) -> None:
-    if file_format == "parquet":
-        (directory / f"part-{number:05d}.parquet").write_bytes(data)
-        return
-    name = JSON_DOCUMENT if file_format == "json" else f"part-{number:05d}.json"
-    with (directory / name).open("ab") as file:
-        shutil.copyfileobj(pyarrow.CompressedInputStream(pyarrow.BufferReader(data), _CODEC), file)
+def _json_lines(part: Part, end: bytes) -> Iterator[memoryview]:
+    """Yield JSON objects, one for each row; the names of topics need no escapes."""
+    for batch in decoded(part).to_batches():
+        topics, partitions, replicas = batch.columns
+        heads = pc.binary_join_element_wise('{"topic":"', topics.dictionary, '","partition":', "")
+        lines = pc.binary_join_element_wise(
+            heads.take(topics.indices),
+            pc.cast(partitions, pyarrow.string()),
+            ',"replicas":[',
+            pc.binary_join(pc.cast(replicas, pyarrow.list_(pyarrow.string())), ","),
+            "]}" + end.decode(),
+            "",
+        )
+        yield memoryview(lines.buffers()[2])  # the texts, one after another
 
 
 def read_placement(directory: Path) -> Iterator[pyarrow.RecordBatch]:

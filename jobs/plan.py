@@ -32,7 +32,6 @@ from regent.jobs.command import (
     print_summary,
     progress,
     run_job,
-    with_options,
 )
 from regent.jobs.execution.plan_commands import (
     execute_command,
@@ -46,6 +45,7 @@ from regent.jobs.execution.plan_execution import PlanIncompleteError, execute_pl
 from regent.jobs.files import JobFiles, is_remote, local_path
 from regent.jobs.job_session import job_session, spark_options
 from regent.jobs.new_directory import check_is_new, new_directory
+from regent.jobs.options import with_options
 from regent.jobs.planning.goals import Decommission, Goal, Rebalance, Replace, ReplicationFactor
 from regent.jobs.planning.partition_sizes import sizes_from_file, sizes_in_cluster
 from regent.jobs.planning.planner import PlacementPlan, Request, make_plan

@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 import pykka
-from pyspark.sql import SparkSession
 
 from regent.config.command_line import program
 from regent.core.errors import Errors
@@ -45,12 +44,7 @@ from regent.core.protocol.placement import (
     PlaceTopicsResponse,
 )
 from regent.jobs.placement_job import place_with_spark
-from regent.jobs.session import (
-    DIRECTORY_PREFIX,
-    START_TIMEOUT_S,
-    KillSwitch,
-    SparkJvm,
-)
+from regent.jobs.session import DIRECTORY_PREFIX, START_TIMEOUT_S, SparkJvm
 from regent.jobs.spark_settings import QUICK_START
 from regent.transport.server import ControlServer, IncomingRequest
 from regent.transport.sockets import Context, new_context
@@ -88,30 +82,34 @@ class PlacementState(StrEnum):
     FAILED = "failed"
 
 
-class Status:
-    """The state; any thread can read it, even while the actor is busy."""
+class Shared:
+    """What other threads read and do while the actor is busy."""
 
     def __init__(self) -> None:
-        self._response = _status(PlacementState.STARTING, "Spark is starting")
+        self.is_stopping = False
+        self._jvm: SparkJvm | None = None
+        self.set(PlacementState.STARTING, "Spark is starting")
 
     def set(self, state: PlacementState, message: str = "") -> None:
-        """Change the state."""
-        self._response = _status(state, message)  # one reference: readers see the old or the new
+        """Change the status."""
+        self.status = PlacementStatusResponse(Errors.NONE, state.value, message)
         logger.info("Placement service is %s%s", state, f": {message}" if message else "")
 
-    def get(self) -> PlacementStatusResponse:
-        """Return the state as a response."""
-        return self._response
+    def guard(self, jvm: SparkJvm | None) -> None:
+        """Set the JVM that ``stop`` kills; it is killed now if ``stop`` was called before."""
+        self._jvm = jvm
+        if self.is_stopping and jvm is not None:
+            jvm.kill()
 
-
-def _status(state: PlacementState, message: str) -> PlacementStatusResponse:
-    return PlacementStatusResponse(Errors.NONE, state.value, message)
+    def stop(self) -> None:
+        """Kill the JVM and every later one, so that the actor does not wait for it."""
+        self.is_stopping = True  # first: a JVM that is set from now on is killed by ``guard``
+        if (jvm := self._jvm) is not None:
+            jvm.kill()
 
 
 class StartSpark(NamedTuple):
     """Start Spark, unless it was started since."""
-
-    attempt: int
 
 
 class WarmUp(NamedTuple):
@@ -142,22 +140,17 @@ class Placement(pykka.ThreadingActor):
 
     use_daemon_thread = True
 
-    def __init__(
-        self, status: Status, kill_switch: KillSwitch, work_directory: Path | None
-    ) -> None:
+    def __init__(self, shared: Shared, work_directory: Path | None) -> None:
         super().__init__()
-        self._status = status
-        self._kill_switch = kill_switch
+        self._shared = shared
         self._work_directory = work_directory
         self._jvm: SparkJvm | None = None
-        self._session: SparkSession | None = None
         self._started_at = 0.0
-        self._attempt = 0
         self._failures = 0  # in a row
 
     def on_start(self) -> None:
         """Start Spark before the first message is handled."""
-        self.on_receive(StartSpark(self._attempt))
+        self.on_receive(StartSpark())
 
     def on_receive(self, message: Message) -> None:
         """Handle a message; an error does not end this actor."""
@@ -172,8 +165,8 @@ class Placement(pykka.ThreadingActor):
 
     def _handle(self, message: Message) -> None:
         match message:
-            case StartSpark(attempt):
-                if attempt == self._attempt:
+            case StartSpark():
+                if self._jvm is None:
                     self._start_spark()
             case WarmUp(left):
                 self._warm_up(left)
@@ -182,16 +175,15 @@ class Placement(pykka.ThreadingActor):
                     self._fail(jvm.failure("Spark ended"))
             case Place(incoming, request, done):
                 done()
-                incoming.reply(self._place(request, may_retry=True))
+                incoming.reply(self._place(request))
 
     # --- the session ------------------------------------------------------------------------------
 
     def _start_spark(self) -> None:
-        self._attempt += 1
         self._started_at = time.monotonic()
         parent = os.fsencode(self._work_directory or tempfile.gettempdir())
         has_room = len(os.path.abspath(parent)) <= _MAX_SOCKET_DIRECTORY
-        self._status.set(PlacementState.STARTING, "Spark is starting")
+        self._shared.set(PlacementState.STARTING, "Spark is starting")
         try:
             self._jvm = SparkJvm(
                 "local[2,2]",  # a task whose Python worker was killed runs once more
@@ -201,16 +193,16 @@ class Placement(pykka.ThreadingActor):
                 jvm_options=_JVM_OPTIONS,
                 on_exit=lambda jvm: self._tell(SparkExited(jvm)),
             )
-            self._kill_switch.guard(self._jvm)
-            self._session = self._jvm.session()
+            self._shared.guard(self._jvm)
+            self._jvm.session()
         except Exception as error:  # noqa: BLE001  any error: the next attempt may succeed
             self._fail(error)
             return
-        self._status.set(PlacementState.WARMING, "Spark is warming up")
+        self._shared.set(PlacementState.WARMING, "Spark is warming up")
         self._tell(WarmUp(_WARM_UPS))
 
     def _warm_up(self, left: int) -> None:
-        if self._session is None:
+        if self._jvm is None:
             return
         try:
             self._run(_warm_up_request(left))
@@ -220,28 +212,28 @@ class Placement(pykka.ThreadingActor):
         if left > 1:
             self._tell(WarmUp(left - 1))
         else:
-            self._status.set(PlacementState.READY)
+            self._shared.set(PlacementState.READY)
 
     def _fail(self, error: Exception) -> None:
         """Drop the session; the next attempt is at once, or later after successive failures."""
         self._drop_spark()
-        if self._kill_switch.is_thrown:
+        if self._shared.is_stopping:
             return
         if time.monotonic() - self._started_at > _STABLE_S:
             self._failures = 0
         pause_s = min(2.0**self._failures - 1, _MAX_PAUSE_S)
         self._failures += 1
         if pause_s:
-            self._status.set(PlacementState.FAILED, f"{error}; next attempt in {pause_s:g} s")
+            self._shared.set(PlacementState.FAILED, f"{error}; next attempt in {pause_s:g} s")
         else:
-            self._status.set(PlacementState.STARTING, f"{error}; starting again")
-        timer = threading.Timer(pause_s, self._tell, [StartSpark(self._attempt)])
+            self._shared.set(PlacementState.STARTING, f"{error}; starting again")
+        timer = threading.Timer(pause_s, self._tell, [StartSpark()])
         timer.daemon = True
         timer.start()
 
     def _drop_spark(self) -> None:
-        jvm, self._jvm, self._session = self._jvm, None, None
-        self._kill_switch.guard(None)
+        jvm, self._jvm = self._jvm, None
+        self._shared.guard(None)
         if jvm is not None:
             jvm.stop(gracefully=False)
 
@@ -251,29 +243,25 @@ class Placement(pykka.ThreadingActor):
 
     # --- jobs -------------------------------------------------------------------------------------
 
-    def _place(self, request: PlaceTopicsRequest, *, may_retry: bool) -> PlaceTopicsResponse:
-        if self._kill_switch.is_thrown:
-            return _refused(Errors.BROKER_NOT_AVAILABLE, "shutting down")
-        if self._session is None and may_retry and self._is_to_start_at_once:
-            self._start_spark()
-        if self._session is None or self._jvm is None:
-            return _refused(Errors.BROKER_NOT_AVAILABLE, self._status.get().message)
-        try:
-            return PlaceTopicsResponse(Errors.NONE, partitions=tuple(self._run(request)))
-        except PlacementError as error:
-            return _refused(error.error_code, str(error))
-        except Exception as error:  # noqa: BLE001  any error: the client is told
-            explanation = self._explain(error)
-            if not self._jvm.has_exited():
-                return _refused(Errors.UNKNOWN_SERVER_ERROR, f"cannot place: {explanation}")
-            self._fail(explanation)
-        if may_retry and not self._kill_switch.is_thrown:
-            self._start_spark()
-        return self._place(request, may_retry=False)
-
-    @property
-    def _is_to_start_at_once(self) -> bool:
-        return self._status.get().state == PlacementState.STARTING
+    def _place(self, request: PlaceTopicsRequest) -> PlaceTopicsResponse:
+        for is_retry in (False, True):
+            if self._shared.is_stopping:
+                return _refused(Errors.BROKER_NOT_AVAILABLE, "shutting down")
+            is_starting = self._shared.status.state == PlacementState.STARTING
+            if self._jvm is None and (is_retry or is_starting):
+                self._start_spark()
+            if self._jvm is None:
+                break
+            try:
+                return PlaceTopicsResponse(Errors.NONE, partitions=tuple(self._run(request)))
+            except PlacementError as error:
+                return _refused(error.error_code, str(error))
+            except Exception as error:  # noqa: BLE001  any error: the client is told
+                explanation = self._explain(error)
+                if not self._jvm.has_exited():
+                    return _refused(Errors.UNKNOWN_SERVER_ERROR, f"cannot place: {explanation}")
+                self._fail(explanation)
+        return _refused(Errors.BROKER_NOT_AVAILABLE, self._shared.status.message)
 
     def _explain(self, error: Exception) -> Exception:
         """Return why a job failed: the JVM ended, or ``error``, which is logged as a defect."""
@@ -283,11 +271,10 @@ class Placement(pykka.ThreadingActor):
         return error
 
     def _run(self, request: PlaceTopicsRequest) -> list[PlacedPartition]:
-        assert self._session is not None
         assert self._jvm is not None
-        is_warm = self._status.get().state == PlacementState.READY
+        is_warm = self._shared.status.state == PlacementState.READY
         with self._jvm.killed_after(JOB_TIMEOUT_S if is_warm else START_TIMEOUT_S):
-            return place_with_spark(self._session, request)
+            return place_with_spark(self._jvm.session(), request)
 
 
 def _refused(error_code: Errors, message: str) -> PlaceTopicsResponse:
@@ -314,8 +301,7 @@ class PlacementService:
     """
 
     def __init__(self, context: Context, bind: str, work_directory: Path | None = None) -> None:
-        self._status = Status()
-        self._kill_switch = KillSwitch()
+        self._shared = Shared()
         self._work_directory = work_directory
         self._places = threading.Semaphore(MAX_WAITING)
         self._actor: pykka.ActorRef[Placement] | None = None
@@ -333,11 +319,11 @@ class PlacementService:
             for left_over in self._work_directory.glob(f"{DIRECTORY_PREFIX}*"):
                 shutil.rmtree(left_over, ignore_errors=True)
         self._server.start()
-        self._actor = Placement.start(self._status, self._kill_switch, self._work_directory)
+        self._actor = Placement.start(self._shared, self._work_directory)
 
     def stop(self) -> None:
         """Refuse waiting requests, end Spark at once, and stop listening."""
-        self._kill_switch.throw()
+        self._shared.stop()
         if self._actor is not None:
             with suppress(pykka.ActorDeadError, pykka.Timeout):
                 self._actor.stop(timeout=_STOP_TIMEOUT_S)
@@ -346,7 +332,7 @@ class PlacementService:
     def _dispatch(self, incoming: IncomingRequest) -> None:
         match incoming.body:
             case PlacementStatusRequest():
-                incoming.reply(self._status.get())
+                incoming.reply(self._shared.status)
             case PlaceTopicsRequest() as request:
                 refusal = self._enqueue(incoming, request)
                 if refusal is not None:
@@ -368,7 +354,7 @@ class PlacementService:
                 f"more than {MAX_PARTITIONS} partitions at once are for '{program()} jobs place'",
             )
         if self._actor is None:
-            return _refused(Errors.BROKER_NOT_AVAILABLE, self._status.get().message)
+            return _refused(Errors.BROKER_NOT_AVAILABLE, self._shared.status.message)
         if not self._places.acquire(blocking=False):
             return _refused(Errors.OPERATION_NOT_ATTEMPTED, f"{MAX_WAITING} requests wait already")
         self._actor.tell(Place(incoming, request, self._places.release))

@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
@@ -33,11 +32,10 @@ from pyspark.sql import SparkSession
 
 from regent.config.java import find_java
 from regent.core.errors import RegentError
-from regent.jobs.spark_settings import job_settings, private_settings
+from regent.jobs.spark_settings import spark_settings
 
 DIRECTORY_PREFIX: Final = "regent-spark-"
 START_TIMEOUT_S: Final = 120.0
-NO_SETTINGS: Final[Mapping[str, str]] = MappingProxyType({})
 _EXIT_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.02
 
@@ -66,7 +64,7 @@ class SparkJvm:
         master: str | None = None,
         *,
         app_name: str = "regent",
-        conf: Mapping[str, str] = NO_SETTINGS,
+        conf: Mapping[str, str] | None = None,
         is_private: bool = True,
         parent_directory: Path | None = None,
         jvm_options: Sequence[str] = (),
@@ -79,8 +77,9 @@ class SparkJvm:
         self._gateway: Any = None
         self._session: SparkSession | None = None
         named = {"spark.app.name": app_name} | ({"spark.master": master} if master else {})
-        make_settings = private_settings if is_private else job_settings
-        self._settings = settings = make_settings(java, directory, {**named, **conf}, jvm_options)
+        self._settings = settings = spark_settings(
+            java, directory, named | dict(conf or {}), jvm_options, is_private=is_private
+        )
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 settings.command,
@@ -214,40 +213,12 @@ class SparkJvm:
         sys.path[:] = [path for path in sys.path if not path.startswith(str(self._directory))]
 
 
-class KillSwitch:
-    """Kills a JVM and every later one, from any thread, so that its owner stops waiting for it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._jvm: SparkJvm | None = None
-        self._is_thrown = False
-
-    @property
-    def is_thrown(self) -> bool:
-        """Whether the owner must stop its work."""
-        return self._is_thrown
-
-    def guard(self, jvm: SparkJvm | None) -> None:
-        """Set the JVM to kill."""
-        with self._lock:
-            self._jvm = jvm
-            if self._is_thrown and jvm is not None:
-                jvm.kill()
-
-    def throw(self) -> None:
-        """Kill the JVM and every later one."""
-        with self._lock:
-            self._is_thrown = True
-            if self._jvm is not None:
-                self._jvm.kill()
-
-
 @contextmanager
 def spark_session(
     master: str | None = None,
     *,
     app_name: str = "regent",
-    conf: Mapping[str, str] = NO_SETTINGS,
+    conf: Mapping[str, str] | None = None,
     jvm_options: Sequence[str] = (),
     start_timeout_s: float = START_TIMEOUT_S,
 ) -> Iterator[SparkSession]:

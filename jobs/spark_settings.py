@@ -34,6 +34,18 @@ _CONNECTION: Final = "connection"
 _LOOPBACK: Final = "127.0.0.1"
 _LOGGING_FILE: Final = "log4j2.properties"
 _PRIVATE_OPTIONS: Final = ("-XX:+UseSerialGC", "-Xss512k")  # few cores, small heap
+_PRIVATE_ENVIRONMENT: Final = {
+    "SPARK_LOCAL_IP": _LOOPBACK,
+    "MALLOC_ARENA_MAX": "2",  # glibc's arenas take memory
+}
+_PRIVATE_CONF: Final = {
+    "spark.master": "local[2]",
+    "spark.driver.memory": "512m",
+    "spark.ui.retainedJobs": "10",  # kept even without the UI
+    "spark.ui.retainedStages": "10",
+    "spark.ui.retainedTasks": "10",
+    "spark.sql.ui.retainedExecutions": "1",
+}
 _LOGGING: Final = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -51,24 +63,35 @@ appender.stderr.layout.pattern = %d{ISO8601} %p %c{1}: %m%n%ex
 class SparkSettings:
     """How to start the JVM of a session, and the session in it.
 
-    ``conf`` is stronger than ``spark-defaults.conf``. ``defaults`` are weaker: each is used where
-    nothing else has set it, and all only with a local master.
+    Its temporary files are in ``directory``.
     """
 
     command: Sequence[str | Path]
     environment: Mapping[str, str]
     working_directory: Path
-    connection_file: Path  # the JVM writes there how to connect to it
-    defaults: Mapping[str, str]
+    directory: Path
     hidden: re.Pattern[str] | None  # variables that the session must not see
 
+    @property
+    def connection_file(self) -> Path:
+        """Where the JVM writes how to connect to it."""
+        return self.directory / _CONNECTION
+
     def complete(self, conf: SparkConf) -> SparkConf:
-        """Add the defaults to the settings with which the JVM has started."""
+        """Add defaults to the settings with which the JVM has started, where nothing is set."""
         master = conf.get("spark.master") or ""
         defaults = {}
         if (local := re.match(r"local(?:\[(\d+)?.*)?$", master)) is not None:
             cores = local[1] or (os.cpu_count() if "[" in master else 1)
-            defaults = {**self.defaults, "spark.sql.shuffle.partitions": str(cores)}
+            defaults = {
+                "spark.local.dir": str(self.directory),
+                "spark.sql.warehouse.dir": str(self.directory / "warehouse"),
+                "spark.sql.adaptive.enabled": "false",
+                "spark.sql.session.timeZone": "UTC",
+                "spark.sql.shuffle.partitions": str(cores),
+                "spark.ui.enabled": "false",
+                "spark.ui.showConsoleProgress": "false",
+            }
         if re.match(r"local\b|spark://(127\.|localhost\b)", master):
             defaults |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
         for name, value in defaults.items():
@@ -76,72 +99,42 @@ class SparkSettings:
         return conf
 
 
-def private_settings(
-    java: JavaRuntime, directory: Path, conf: Mapping[str, str], jvm_options: Sequence[str]
+def spark_settings(
+    java: JavaRuntime,
+    directory: Path,
+    conf: Mapping[str, str],
+    jvm_options: Sequence[str],
+    *,
+    is_private: bool,
 ) -> SparkSettings:
-    """Return the settings of a private session, whose files are all in ``directory``."""
-    options = [*_PRIVATE_OPTIONS, *_java_options(java, directory, logs=True), *jvm_options]
-    chosen = {
-        "spark.master": "local[2]",
-        "spark.driver.memory": "512m",
-        "spark.driver.extraJavaOptions": shlex.join(options),
-        "spark.ui.retainedJobs": "10",  # kept even without the UI
-        "spark.ui.retainedStages": "10",
-        "spark.ui.retainedTasks": "10",
-        "spark.sql.ui.retainedExecutions": "1",
-        **conf,
-    }
-    inherited = {k: v for k, v in os.environ.items() if not _SCRUBBED.fullmatch(k)}
-    home = spark_home()
-    of_launch = _of_launch(java, home, directory)
-    private = {"SPARK_LOCAL_IP": _LOOPBACK, "MALLOC_ARENA_MAX": "2"}  # glibc's arenas take memory
-    return SparkSettings(
-        command=_command(home, chosen, ["pyspark-shell"]),
-        environment=inherited | of_launch | private,
-        working_directory=directory,
-        connection_file=directory / _CONNECTION,
-        defaults=_defaults(directory),
-        hidden=_SCRUBBED,
-    )
-
-
-def job_settings(
-    java: JavaRuntime, directory: Path, conf: Mapping[str, str], jvm_options: Sequence[str]
-) -> SparkSettings:
-    """Return the settings of a user's job; its temporary files are in ``directory``."""
-    home = Path(os.environ.get("SPARK_HOME") or spark_home())
-    logs = not (Path(os.environ.get("SPARK_CONF_DIR") or home / "conf") / _LOGGING_FILE).exists()
+    """Return the settings of a private session or of a user's job; its files: ``directory``."""
+    environment = dict(os.environ)
+    if is_private:
+        kept = {k: v for k, v in environment.items() if not _SCRUBBED.fullmatch(k)}
+        environment = kept | _PRIVATE_ENVIRONMENT
+        conf, jvm_options = {**_PRIVATE_CONF, **conf}, [*_PRIVATE_OPTIONS, *jvm_options]
+    home = Path(environment.get("SPARK_HOME") or spark_home())
+    logs = not (Path(environment.get("SPARK_CONF_DIR") or home / "conf") / _LOGGING_FILE).exists()
     options = shlex.join([*_java_options(java, directory, logs=logs), *jvm_options])
-    of_launch = _of_launch(java, home, directory)
-    # Of two options the JVM takes the last one, which is the user's.
-    of_launch["SPARK_SUBMIT_OPTS"] = f"{options} {os.environ.get('SPARK_SUBMIT_OPTS', '')}".strip()
-    arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
-    return SparkSettings(
-        command=_command(home, conf, arguments),
-        environment=os.environ | of_launch,
-        working_directory=Path.cwd(),  # settings may have relative paths
-        connection_file=directory / _CONNECTION,
-        defaults=_defaults(directory),
-        hidden=None,
-    )
-
-
-def _command(
-    home: Path, conf: Mapping[str, str], arguments: Sequence[str]
-) -> tuple[str | Path, ...]:
     settings = (part for key, value in conf.items() for part in ("--conf", f"{key}={value}"))
-    return (home / "bin" / "spark-submit", *settings, *arguments)
-
-
-def _of_launch(java: JavaRuntime, home: Path, directory: Path) -> dict[str, str]:
-    return {
+    arguments = shlex.split(environment.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+    environment |= {
         "JAVA_HOME": str(java.home),
         "SPARK_HOME": str(home),
+        # Of two options the JVM takes the last one, which is the user's.
+        "SPARK_SUBMIT_OPTS": f"{options} {environment.get('SPARK_SUBMIT_OPTS', '')}".strip(),
         # For the short-lived JVM that only builds the command line of the other.
         "SPARK_LAUNCHER_OPTS": "-XX:-UsePerfData",
         "SPARK_CONNECT_MODE": "0",
         "_PYSPARK_DRIVER_CONN_INFO_PATH": str(directory / _CONNECTION),
     }
+    return SparkSettings(
+        command=(home / "bin" / "spark-submit", *settings, *arguments),
+        environment=environment,
+        working_directory=directory if is_private else Path.cwd(),  # settings may have paths
+        directory=directory,
+        hidden=_SCRUBBED if is_private else None,
+    )
 
 
 def _java_options(java: JavaRuntime, directory: Path, *, logs: bool) -> list[str]:
@@ -155,14 +148,3 @@ def _java_options(java: JavaRuntime, directory: Path, *, logs: bool) -> list[str
         file.write_text(_LOGGING)
         options.append(f"-Dlog4j2.configurationFile={file}")
     return options
-
-
-def _defaults(directory: Path) -> dict[str, str]:
-    return {
-        "spark.local.dir": str(directory),
-        "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-    }

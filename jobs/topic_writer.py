@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow
@@ -17,11 +17,11 @@ from regent.admin.controller_ref import ControllerRef
 from regent.admin.live_brokers import not_registered
 from regent.admin.topics import TopicsClient, new_topic_id, raise_if_refused, slices
 from regent.core.errors import Errors, RegentError
-from regent.core.model import BrokerId
 from regent.core.ports import TopicAssignment
 from regent.core.protocol.placement import PlaceTopicsRequest
 from regent.core.protocol.topics import AssignedPartition, ConfigEntry, CreatableTopic
 from regent.jobs.command import InputError
+from regent.jobs.progress_line import ProgressLine
 from regent.zk.stores.admin_store import ZkAdminStore
 
 MAX_NAMED: Final = 3
@@ -31,13 +31,6 @@ _PATIENCE_S: Final = 30.0  # limit for each request while no controller answers
 
 class TopicsExistError(RegentError):
     """Topics exist with other replicas; all others were written."""
-
-
-class PlacedTopic(NamedTuple):
-    """The replicas of a topic by partition."""
-
-    topic: str
-    partitions: Mapping[int, tuple[BrokerId, ...]]
 
 
 class Written(NamedTuple):
@@ -91,7 +84,9 @@ def check_new_topics(
 # --- writing --------------------------------------------------------------------------------------
 
 
-def placed_topics(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[PlacedTopic]:
+def placed_topics(
+    batches: Iterable[pyarrow.RecordBatch], configs: Mapping[str, tuple[ConfigEntry, ...]]
+) -> Iterator[CreatableTopic]:
     """Yield the topics of rows of (topic, partition, replicas) that are sorted by topic."""
     rows = (
         row
@@ -99,43 +94,40 @@ def placed_topics(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[PlacedTopi
         for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
     )
     for topic, partitions in itertools.groupby(rows, key=lambda row: row[0]):
-        yield PlacedTopic(topic, {p: tuple(replicas) for _, p, replicas in partitions})
+        yield CreatableTopic(
+            topic,
+            assignment=tuple(
+                AssignedPartition(p, tuple(replicas)) for _, p, replicas in partitions
+            ),
+            config=configs.get(topic, ()),
+            topic_id=new_topic_id(),
+        )
 
 
-def write_topics(
-    admin: ZkAdminStore,
-    topics: Iterable[PlacedTopic],
-    configs: Mapping[str, tuple[ConfigEntry, ...]],
-    on_slice: Callable[[int], None] = lambda _: None,
-) -> Written:
-    """Create the topics, a slice at a time, in bounded memory for any number.
+def write_topics(admin: ZkAdminStore, topics: Iterable[CreatableTopic], total: int) -> Written:
+    """Create the topics, a slice at a time, in bounded memory for any number; show the progress.
 
-    ``on_slice`` gets the number of topics done. Raises ``NoClusterError``, ``ControllerError``,
-    ``TopicsRefusedError`` and ``SessionExpiredError``; topics created until then remain.
+    After an error or an interruption, the topics created until then remain, and a line on stderr
+    has their number. Raises ``NoClusterError``, ``ControllerError``, ``TopicsRefusedError`` and
+    ``SessionExpiredError``.
     """
-    created = unchanged = 0
+    created = done = 0
     existing: list[str] = []
-    wanted = (_creatable(topic, configs.get(topic.topic, ())) for topic in topics)
-    with _controller_of(admin) as controller:
-        for part in slices(wanted):
-            (response,) = _client(controller).create(part, None, waits=False)
-            codes = {row.topic: row.error_code for row in response.outcomes}
-            exists = Errors.TOPIC_ALREADY_EXISTS
-            raise_if_refused(row for row in response.outcomes if row.error_code is not exists)
-            there = [topic for topic in part if codes[topic.topic] is exists]
-            otherwise = _existing_otherwise(admin, there)
-            created += len(part) - len(there)
-            unchanged += len(there) - len(otherwise)
-            existing += otherwise
-            on_slice(created + unchanged + len(existing))
-    return Written(created, unchanged, tuple(existing))
-
-
-def _creatable(placed: PlacedTopic, config: tuple[ConfigEntry, ...]) -> CreatableTopic:
-    assignment = tuple(AssignedPartition(*row) for row in placed.partitions.items())
-    return CreatableTopic(
-        placed.topic, assignment=assignment, config=config, topic_id=new_topic_id()
-    )
+    with ProgressLine() as line, _controller_of(admin) as controller:
+        try:
+            for part in slices(topics):
+                (response,) = _client(controller).create(part, None, waits=False)
+                exists = Errors.TOPIC_ALREADY_EXISTS
+                raise_if_refused(row for row in response.outcomes if row.error_code is not exists)
+                names = {row.topic for row in response.outcomes if row.error_code is exists}
+                existing += _existing_otherwise(admin, [t for t in part if t.topic in names])
+                created += len(part) - len(names)
+                done += len(part)
+                line.show(f"creating topics: {done} of {total}")
+        except BaseException:
+            line.say(f"{done} of {total} topics exist: the same command creates the others")
+            raise
+    return Written(created, done - created - len(existing), tuple(existing))
 
 
 def _existing_otherwise(admin: ZkAdminStore, wanted: Sequence[CreatableTopic]) -> list[str]:

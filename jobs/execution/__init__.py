@@ -1,1 +1,1 @@
-"""Executes plans on a running cluster, wave by wave."""
+"""Executes plans on a running cluster."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,24 +11,20 @@ import orjson
 
 from regent.admin.cluster_connection import cluster_options, zookeeper_address
 from regent.config.command_line import program
-from regent.jobs.command import InputError, cluster_admin, print_summary, with_options
+from regent.jobs.command import InputError, cluster_admin, print_summary
 from regent.jobs.execution.plan_directory import PAUSED, ROLLING_BACK, read_plan
 from regent.jobs.execution.plan_execution import (
-    DEFAULT_LIMITS,
     PROGRESS,
-    STALL_TIMEOUT_S,
-    ExecutionOptions,
     OpenCluster,
     PlanIncompleteError,
     execute_plan,
-    flight_summary,
 )
-from regent.jobs.execution.plan_flight import Flight, Limits
-from regent.jobs.execution.plan_progress import MoveState
-from regent.jobs.execution.plan_survey import survey
+from regent.jobs.execution.plan_flight import DEFAULTS, ExecutionOptions, Flight
 from regent.jobs.execution.plan_throttle import THROTTLE, clear_throttle
+from regent.jobs.execution.planned_move import MoveState
 from regent.jobs.execution.time_left import in_words, seconds_left
 from regent.jobs.files import is_remote, local_path
+from regent.jobs.options import with_options
 
 _RECENT_S: Final = 120.0
 
@@ -50,14 +45,14 @@ _execution_options: Final = with_options(
     click.option(
         "--max-moves-per-broker",
         type=click.IntRange(min=1),
-        default=DEFAULT_LIMITS.per_broker,
+        default=DEFAULTS.max_moves_per_broker,
         show_default=True,
         help="The most moves in flight in which one broker receives, sends or gives up a replica.",
     ),
     click.option(
         "--max-moves",
         type=click.IntRange(min=1),
-        default=DEFAULT_LIMITS.total,
+        default=DEFAULTS.max_moves,
         show_default=True,
         help="The most moves in flight.",
     ),
@@ -70,7 +65,7 @@ _execution_options: Final = with_options(
     click.option(
         "--stall-timeout",
         type=click.FloatRange(min=0, min_open=True),
-        default=STALL_TIMEOUT_S,
+        default=DEFAULTS.stall_timeout,
         show_default=True,
         metavar="SECONDS",
         help="Give up when no move has begun or ended for so long.",
@@ -175,13 +170,12 @@ def plan_status(
     is_rollback = plan.has(ROLLING_BACK)
     plan = plan.rollback if is_rollback else plan
     with open_cluster(address) as admin:
-        standings = survey(admin, plan.moves)
-    flight = Flight(standings, DEFAULT_LIMITS, lambda: False, cancels=is_rollback)
+        flight = Flight(admin, plan, cancels=is_rollback)
     note = orjson.loads(plan.read(PROGRESS) or b"{}")
     is_recent = time.time() - note.get("at", 0.0) < _RECENT_S
     return {
-        **flight_summary(plan, flight),
-        "states": dict(Counter(standing.state.value for standing in standings)),
+        **flight.summary(),
+        "states": {state.value: number for state, number in flight.states.items()},
         "is_rollback": is_rollback,
         "is_paused": plan.has(PAUSED),
         "is_throttled": plan.has(THROTTLE),
@@ -190,12 +184,7 @@ def plan_status(
 
 
 def _run(plan: Path, address: str, options: dict[str, Any], *, is_rollback: bool) -> None:
-    how = ExecutionOptions(
-        Limits(options["max_moves_per_broker"], options["max_moves"]),
-        options["stall_timeout"],
-        options["additional"],
-        options["throttle"],
-    )
+    how = ExecutionOptions(**options)
     try:
         print_summary(execute_plan(plan, address, how, is_rollback=is_rollback))
     except PlanIncompleteError as error:

@@ -20,7 +20,7 @@ from regent.core.admin.topic_validation import topic_name_problem
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, TopicPartition
 from regent.jobs.command import InputError
-from regent.jobs.execution.plan_progress import PlannedMove
+from regent.jobs.execution.planned_move import PlannedMove
 from regent.zk.codecs.json_fields import JsonObject, decode_object
 
 PLAN: Final = "plan.json"
@@ -44,6 +44,11 @@ class ExecutablePlan:
         """The plan that moves everything back, the last move first."""
         moves = tuple(m._replace(before=m.target, target=m.before) for m in reversed(self.moves))
         return replace(self, moves=moves, is_rollback=True)
+
+    @property
+    def is_turned(self) -> bool:
+        """Whether a command of the other direction has begun since."""
+        return self.has(ROLLING_BACK) is not self.is_rollback
 
     def has(self, note: str) -> bool:
         """Return whether ``PAUSED`` or ``ROLLING_BACK`` was left in the directory."""

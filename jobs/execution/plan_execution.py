@@ -18,13 +18,12 @@ import shlex
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from regent.admin.cluster_connection import ClusterNotFoundError
-from regent.admin.controller_ref import ControllerError, ControllerRef
+from regent.admin.controller_ref import ControllerRef
 from regent.admin.wording import counted, listed
 from regent.config.command_line import program
 from regent.core.errors import RegentError
@@ -35,17 +34,14 @@ from regent.core.protocol.controller import (
 )
 from regent.jobs.command import InputError, cluster_admin
 from regent.jobs.execution.plan_directory import PAUSED, ROLLING_BACK, ExecutablePlan, read_plan
-from regent.jobs.execution.plan_flight import Flight, Limits
-from regent.jobs.execution.plan_progress import MoveState, under_way
-from regent.jobs.execution.plan_survey import survey
+from regent.jobs.execution.plan_flight import DEFAULTS, ExecutionOptions, Flight, Ongoing
 from regent.jobs.execution.plan_throttle import THROTTLE, clear_throttle, set_throttle
+from regent.jobs.execution.planned_move import MoveState, PlannedMove, under_way
 from regent.jobs.execution.preferred_leaders import elect_preferred
 from regent.jobs.execution.time_left import Speed, in_words, seconds_left
 from regent.jobs.progress_line import ProgressLine
 from regent.zk.stores.admin_store import ZkAdminStore
 
-DEFAULT_LIMITS: Final = Limits(per_broker=5, total=250)  # 5 is Cruise Control's concurrency too
-STALL_TIMEOUT_S: Final = 3600.0
 PROGRESS: Final = "progress.json"
 _CLIENT_ID: Final = "regent-plan"
 _FIRST_ANSWER_S: Final = 30.0
@@ -57,7 +53,6 @@ _PAUSE_GROWTH: Final = 1.5
 _NOTE_S: Final = 10.0  # between two notes of the speed in the directory
 
 OpenCluster: TypeAlias = Callable[[str], AbstractContextManager[ZkAdminStore]]
-Ongoing: TypeAlias = dict[TopicPartition, ReplicaAssignment]
 
 
 class PlanIncompleteError(RegentError):
@@ -66,19 +61,6 @@ class PlanIncompleteError(RegentError):
     def __init__(self, message: str, summary: Mapping[str, Any]) -> None:
         super().__init__(message)
         self.summary = summary
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutionOptions:
-    """How a plan is executed; see the options of ``plan execute``."""
-
-    limits: Limits = DEFAULT_LIMITS
-    stall_timeout_s: float = STALL_TIMEOUT_S
-    additional: bool = False
-    throttle: int | None = None  # bytes a second
-
-
-DEFAULTS: Final = ExecutionOptions()
 
 
 def execute_plan(
@@ -168,8 +150,6 @@ class _Execution:
         self._moves = {move.partition: move for move in plan.moves}
         self._flight: Flight | None = None  # None: nothing is known yet
         self._cancels = cancels  # moves in the other direction are of this plan too
-        self._is_confirmed = not cancels
-        self._counts: tuple[int, ...] = ()
         self._obstacle = ""  # why no move may begin now
         self._elected = 0
         self._speed = Speed()
@@ -196,81 +176,66 @@ class _Execution:
             raise PlanIncompleteError(problems, self.summary())
 
     def _advance(self, admin: ZkAdminStore, controller: ControllerRef) -> None:
-        flight = self._flight or self._begin(admin, controller)
-        while flight.left or not self._is_confirmed:
-            if flight.left:
-                self._complete(flight, admin, controller)
-            if self._cancels:
-                # A request of an execution that has ended may have been on its way.
-                flight = self._look_again(admin, flight)
-            self._is_confirmed = not flight.left
+        self._flight = flight = self._flight or self._begin(admin, controller)
+        self._complete(flight, admin, controller)
+        while self._cancels:
+            flight.look(admin)  # a request of an execution that has ended may have been on its way
+            if not flight.left:
+                break
+            self._complete(flight, admin, controller)
         self._line.show("electing preferred leaders")
         ours = [m for m in self._plan.moves if m.partition not in flight.changed]
         self._elected += elect_preferred(admin, controller, ours)
 
     def _begin(self, admin: ZkAdminStore, controller: ControllerRef) -> Flight:
         """Find the moves that are left, and check that no other tool reassigns partitions."""
-        flight = self._survey(admin)
+        flight = Flight(admin, self._plan, self._options, cancels=self._cancels)
         if flight.left:
             if not self._options.additional:
                 self._refuse_if_others_move(controller)
             to_move = "move back" if self._plan.is_rollback else "move"
             self._line.say(f"{counted(flight.left, 'partition')} to {to_move}")
             self._throttle(admin, flight)
-        self._flight = flight
         self._last_progress = time.monotonic()
         return flight
 
     def _throttle(self, admin: ZkAdminStore, flight: Flight) -> None:
-        """Set the throttle before the first move; remove one that a killed execution has left."""
+        """Set the throttle before the first move, instead of one of a killed execution."""
+        if self._plan.has(THROTTLE):
+            clear_throttle(admin.configs, self._plan)
         if self._options.throttle is not None:
             self._line.show("setting the throttle")
             set_throttle(admin.configs, self._plan, flight.open_moves, self._options.throttle)
-        elif self._plan.has(THROTTLE):
-            clear_throttle(admin.configs, self._plan)
-
-    def _survey(self, admin: ZkAdminStore) -> Flight:
-        return Flight(
-            survey(admin, self._plan.moves),
-            self._options.limits,
-            self._may_submit,
-            cancels=self._cancels,
-        )
-
-    def _look_again(self, admin: ZkAdminStore, flight: Flight) -> Flight:
-        again = self._survey(admin)
-        again.reached_before, again.moved = flight.reached_before, flight.moved
-        self._flight = again
-        return again
 
     def _complete(self, flight: Flight, admin: ZkAdminStore, controller: ControllerRef) -> None:
         """Wait until every partition of the plan is at its target, or given up."""
-        pause_s = _FIRST_PAUSE_S
-        while True:
+        pause_s, counts = _FIRST_PAUSE_S, flight.counts
+        while flight.left:
             self._step(flight, admin, controller)
-            if not flight.left:
-                return
-            counts = (flight.moved, flight.begun, len(flight.changed), len(flight.refused))
-            if counts != self._counts or self._plan.has(PAUSED):
+            is_new, counts = counts != flight.counts, flight.counts
+            if is_new or self._plan.has(PAUSED):
                 self._last_progress = time.monotonic()
             self._give_up_if_stalled(lambda: self._obstacle or flight.waits())
-            pause_s = min(_MAX_PAUSE_S, pause_s * _PAUSE_GROWTH)
-            if counts != self._counts:
-                pause_s, self._counts = _FIRST_PAUSE_S, counts
+            pause_s = _FIRST_PAUSE_S if is_new else min(_MAX_PAUSE_S, pause_s * _PAUSE_GROWTH)
             self._speed.note(time.monotonic(), flight.work)
             self._note_speed()
             self._line.show(self._progress(flight))
             time.sleep(pause_s)
 
     def _step(self, flight: Flight, admin: ZkAdminStore, controller: ControllerRef) -> None:
-        if self._plan.has(ROLLING_BACK) is not self._plan.is_rollback:
+        if self._plan.is_turned:
             direction = "being executed" if self._plan.is_rollback else "being rolled back"
             raise PlanIncompleteError(f"another command: the plan is {direction}", self.summary())
-        ongoing = self._ongoing(controller)
+        answer = controller.ask(
+            ListPartitionReassignmentsRequest(),
+            ListPartitionReassignmentsResponse,
+            deadline=time.monotonic() + _ANSWER_S,
+        )
+        ongoing = {} if answer is None else _ongoing(answer)
         live = admin.read_brokers().keys()
-        flight.observe(admin, controller, ongoing or {}, live)
-        others = [] if ongoing is None else self._moved_by_others(ongoing)
-        if ongoing is None:
+        flight.observe(admin, controller, ongoing, live)
+        others = self._moved_by_others(ongoing)
+        if answer is None:
             self._obstacle = controller.failure
         elif self._plan.has(PAUSED):
             self._obstacle = "paused"
@@ -280,14 +245,10 @@ class _Execution:
             self._obstacle = ""
             flight.begin(admin, controller, ongoing, live)
 
-    def _may_submit(self) -> bool:
-        is_mine = self._plan.has(ROLLING_BACK) is self._plan.is_rollback
-        return is_mine and not self._plan.has(PAUSED)
-
     def _give_up_if_stalled(self, why: Callable[[], str]) -> None:
-        if time.monotonic() - self._last_progress > self._options.stall_timeout_s:
+        if time.monotonic() - self._last_progress > self._options.stall_timeout:
             raise PlanIncompleteError(
-                f"no move has begun or ended for {self._options.stall_timeout_s:g} s: {why()};"
+                f"no move has begun or ended for {self._options.stall_timeout:g} s: {why()};"
                 " run the same command again to continue",
                 self.summary(),
             )
@@ -295,39 +256,27 @@ class _Execution:
     # --- others -----------------------------------------------------------------------------------
 
     def _refuse_if_others_move(self, controller: ControllerRef) -> None:
-        ongoing = self._ongoing(controller, time.monotonic() + _FIRST_ANSWER_S)
-        if ongoing is None:
-            raise ControllerError(controller.failure)
-        others = self._moved_by_others(ongoing)
+        deadline = time.monotonic() + _FIRST_ANSWER_S
+        answer = controller.ask_until_answered(
+            ListPartitionReassignmentsRequest(),
+            ListPartitionReassignmentsResponse,
+            deadline=deadline,
+        )
+        others = self._moved_by_others(_ongoing(answer))
         if others:
             raise RegentError(
                 f"others are moving {listed(others)}: wait until that is done"
                 f" (`{program()} reassign --list`), or move more at a time with --additional"
             )
 
-    def _ongoing(self, controller: ControllerRef, deadline: float = 0.0) -> Ongoing | None:
-        """Return the reassignments in progress; ask once, or until ``deadline``."""
-        request, kind = ListPartitionReassignmentsRequest(), ListPartitionReassignmentsResponse
-        answer: ListPartitionReassignmentsResponse | None
-        if deadline:
-            answer = controller.ask_until_answered(request, kind, deadline=deadline)
-        else:
-            answer = controller.ask(request, kind, deadline=time.monotonic() + _ANSWER_S)
-        if answer is None:
-            return None
-        return {
-            TopicPartition(topic, partition): ReplicaAssignment(*replicas)
-            for topic, partition, *replicas in answer.partitions
-        }
-
     def _moved_by_others(self, ongoing: Ongoing) -> list[TopicPartition]:
         """Return the partitions that are being moved, but not by this plan."""
         ours = {MoveState.MOVING, *([MoveState.MOVING_BACK] if self._cancels else [])}
         return sorted(
             partition
-            for partition, assignment in ongoing.items()
+            for partition, move in ongoing.items()
             if partition not in self._moves
-            or under_way(self._moves[partition], assignment.target_replicas) not in ours
+            or under_way(self._moves[partition], move.target) not in ours
         )
 
     # --- messages ---------------------------------------------------------------------------------
@@ -367,31 +316,21 @@ class _Execution:
 
     def summary(self) -> dict[str, Any]:
         """Return what is done, in which time, and what is not."""
+        assert self._flight is not None
         return {
             "job": f"plan {'rollback' if self._plan.is_rollback else 'execute'}",
-            **flight_summary(self._plan, self._flight),
+            **self._flight.summary(),
             "leaders_elected": self._elected,
             "seconds": round(time.monotonic() - self._started, 3),
         }
 
 
-def flight_summary(plan: ExecutablePlan, flight: Flight | None) -> dict[str, Any]:
-    """Return what is done and what is not; without ``flight`` nothing is known."""
-    summary: dict[str, Any] = {"plan": str(plan.directory), "partitions": len(plan.moves)}
-    if flight is None:
-        return summary
-    return summary | {
-        "reached_before": flight.reached_before,
-        "moved": flight.moved,
-        "in_flight": len(flight.in_flight),
-        "left": flight.left,
-        "bytes_left" if flight.has_bytes else "moves_left": flight.work,
-        "changed_meanwhile": [
-            {"topic": topic, "partition": number, "replicas": replicas}
-            for (topic, number), replicas in flight.changed.items()
-        ],
-        "refused": [
-            {"topic": topic, "partition": number, "reason": reason}
-            for (topic, number), reason in flight.refused.items()
-        ],
-    }
+def _ongoing(answer: ListPartitionReassignmentsResponse) -> Ongoing:
+    """Return the reassignments in progress."""
+    ongoing = {}
+    for topic, number, *replicas in answer.partitions:
+        assignment, partition = ReplicaAssignment(*replicas), TopicPartition(topic, number)
+        ongoing[partition] = PlannedMove(
+            partition, assignment.origin_replicas, assignment.target_replicas
+        )
+    return ongoing

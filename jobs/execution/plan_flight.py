@@ -8,22 +8,31 @@ stopped in between reads again, because its view may be outdated.
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from regent.admin.controller_ref import ControllerRef, refusal
+from regent.admin.controller_ref import ControllerRef, batches, refusal
 from regent.admin.wording import listed
 from regent.core.errors import Errors
-from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
+from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,
 )
-from regent.jobs.execution.move_queue import MoveQueue, replicas_moved, roles
-from regent.jobs.execution.plan_progress import MoveState, Obstacle, PlannedMove
-from regent.jobs.execution.plan_survey import Standing, read_obstacles, survey
+from regent.jobs.execution.plan_directory import PAUSED, ExecutablePlan
+from regent.jobs.execution.planned_move import (
+    MoveState,
+    Obstacle,
+    PlannedMove,
+    Standing,
+    not_registered,
+    read_obstacles,
+    roles,
+    survey,
+)
 from regent.zk.stores.admin_store import ZkAdminStore
 
 _SUBMIT_S: Final = 10.0  # then look for the controller again, because it may have moved
@@ -31,180 +40,242 @@ _FRESH_S: Final = 5.0  # an older view of a partition is read again before a sub
 _RETRY_S: Final = 5.0  # until a move that was refused for a temporary reason is submitted again
 _ROWS_PER_REQUEST: Final = 1_000  # so that no request keeps the controller busy for long
 
+Ongoing: TypeAlias = Mapping[TopicPartition, PlannedMove]
+"""The reassignments in progress, of this plan and of others."""
 
-class Limits(NamedTuple):
-    """The most moves in flight of one broker, and of all."""
 
-    per_broker: int
-    total: int
+class ExecutionOptions(NamedTuple):
+    """How a plan is executed; see the options of ``plan execute``."""
+
+    max_moves_per_broker: int = 5  # Cruise Control's concurrency too
+    max_moves: int = 250
+    stall_timeout: float = 3600.0
+    additional: bool = False
+    throttle: int | None = None
+
+
+DEFAULTS: Final = ExecutionOptions()
+
+
+@dataclass(slots=True)
+class WaitingMove:
+    """A move that has not begun, and why not: as far as it was looked at."""
+
+    move: PlannedMove
+    busy: BrokerId | None = None  # a broker without room for it
+    dead: BrokerId | None = None  # a broker to add that was not registered
+    refusal: str = ""  # of the controller
+    retry_at: float = 0.0
+
+
+def choose(
+    waiting: Iterable[WaitingMove],
+    in_progress: Iterable[PlannedMove],
+    live: Collection[BrokerId],
+    options: ExecutionOptions,
+) -> list[PlannedMove]:
+    """Return the moves that may begin now beside those in progress; the first has precedence.
+
+    A broker takes part in a limited number of moves at a time, and all together make a limited
+    number. A move that exceeds a limit alone begins when its brokers do nothing else. A broker that
+    is not ``live`` cannot receive. A look at a move is short while what it waited for is the same.
+    """
+    per_broker = options.max_moves_per_broker
+    used: Counter[BrokerId] = Counter()
+    moving = 0
+    for move in in_progress:
+        used.update(roles(move.before, move.target))
+        moving += move.replicas_moved
+    full = {broker for broker, held in used.items() if held >= per_broker}
+    now = time.monotonic()
+    chosen: list[PlannedMove] = []
+    for one in waiting:
+        if one.busy in full or now < one.retry_at or not (one.dead is None or one.dead in live):
+            continue
+        move, count = one.move, one.move.replicas_moved
+        if count and moving and moving + count > options.max_moves:
+            break
+        parts = roles(move.before, move.target)
+        one.dead = next((b for b in move.added if b not in live), None)
+        one.busy = next(
+            (b for b, part in parts.items() if used[b] and used[b] + part > per_broker), None
+        )
+        if one.dead is None and one.busy is None:
+            chosen.append(move)
+            moving += count
+            used.update(parts)
+            full.update(broker for broker in parts if used[broker] >= per_broker)
+            if len(chosen) == _ROWS_PER_REQUEST:
+                break
+    return chosen
 
 
 class Flight:
     """The moves of a plan, by the states that they had when the execution began.
 
-    ``may_submit`` is asked right before each request. ``cancels``: moves in the other direction
-    are cancelled; otherwise they are those of another tool.
+    ``cancels``: moves in the other direction are cancelled; otherwise they are those of another
+    tool.
     """
 
     def __init__(
         self,
-        standings: Sequence[Standing],
-        limits: Limits,
-        may_submit: Callable[[], bool],
+        admin: ZkAdminStore,
+        plan: ExecutablePlan,
+        options: ExecutionOptions = DEFAULTS,
         *,
         cancels: bool = False,
     ) -> None:
-        self.reached_before = 0
-        self.moved = 0
+        self._plan = plan
+        self._options = options
+        self._cancels = cancels
+        self.moved = self.begun = 0
         self.changed: dict[TopicPartition, tuple[BrokerId, ...]] = {}
         """Partitions that others have reassigned since, and their replicas."""
         self.refused: dict[TopicPartition, str] = {}
         """Partitions that the plan cannot move, with the reasons."""
         self.in_flight: dict[TopicPartition, PlannedMove] = {}
-        self.begun = 0
-        self._may_submit = may_submit
-        self._obstacles: dict[TopicPartition, Obstacle] = {}
-        self._postponed: dict[TopicPartition, tuple[PlannedMove, str, float]] = {}
+        self._waiting: dict[TopicPartition, WaitingMove] = {}
+        self._obstacles: Mapping[TopicPartition, Obstacle] = {}
         self._silence = ""  # why the controller did not answer the last request
-        self._cancels = cancels
-        left = []
-        for standing in self._seen(standings):
-            match standing.state:
-                case MoveState.REACHED:
-                    self.reached_before += 1
-                case MoveState.TO_MOVE:
-                    left.append(standing.move)
-                case MoveState.MOVING | MoveState.MOVING_BACK:
-                    left.append(standing.move)
-                    self.in_flight[standing.move.partition] = standing.move
-                case MoveState.CHANGED | MoveState.GONE:
-                    self._set_aside(standing)
-        self._queue = MoveQueue(left, self.in_flight, *limits)
-        self.open_moves = tuple(left)
-        """The moves that were neither complete nor given up at the beginning."""
-        self.has_bytes = any(standing.move.bytes for standing in standings)
-        self.work = sum(map(self.work_of, left))
+        self.work = 0
         """What is left, in bytes or in moves."""
+        self._has_bytes = any(move.bytes for move in plan.moves)
+        self.states = self.look(admin)
+        """How many moves had each state at the beginning."""
 
     @property
     def left(self) -> int:
         """The number of partitions that are neither at their targets nor given up."""
-        return len(self._queue) + len(self.in_flight) + len(self._postponed)
+        return len(self._waiting) + len(self.in_flight)
 
-    def work_of(self, move: PlannedMove) -> int:
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Numbers that change when a move has begun or ended."""
+        return self.moved, self.begun, len(self.changed), len(self.refused)
+
+    @property
+    def open_moves(self) -> list[PlannedMove]:
+        """The moves that are neither complete nor given up."""
+        return [*(waiting.move for waiting in self._waiting.values()), *self.in_flight.values()]
+
+    def summary(self) -> dict[str, Any]:
+        """Return what is done and what is not."""
+        return {
+            "plan": str(self._plan.directory),
+            "partitions": len(self._plan.moves),
+            "reached_before": self.states[MoveState.REACHED],
+            "moved": self.moved,
+            "in_flight": len(self.in_flight),
+            "left": self.left,
+            "bytes_left" if self._has_bytes else "moves_left": self.work,
+            "changed_meanwhile": [
+                {"topic": topic, "partition": number, "replicas": replicas}
+                for (topic, number), replicas in self.changed.items()
+            ],
+            "refused": [
+                {"topic": topic, "partition": number, "reason": reason}
+                for (topic, number), reason in self.refused.items()
+            ],
+        }
+
+    def _work_of(self, move: PlannedMove) -> int:
         """Return the bytes that a move copies; if sizes are not known, its replicas."""
-        if self.has_bytes:
-            return move.bytes * len(set(move.target) - set(move.before))
-        return replicas_moved(move.before, move.target)
+        return move.bytes * len(move.added) if self._has_bytes else move.replicas_moved
+
+    def look(self, admin: ZkAdminStore) -> Counter[MoveState]:
+        """Read how far all moves are that were not given up; return the number in each state."""
+        given_up = self.changed.keys() | self.refused.keys()
+        found = survey(admin, [m for m in self._plan.moves if m.partition not in given_up])
+        for standing in found:
+            if standing.state is not MoveState.REACHED:
+                self._sort(standing)
+        self.work = sum(map(self._work_of, self.open_moves))
+        return Counter(standing.state for standing in found)
 
     def observe(
         self,
         admin: ZkAdminStore,
         controller: ControllerRef,
-        ongoing: Mapping[TopicPartition, ReplicaAssignment],
+        ongoing: Ongoing,
         live: Collection[BrokerId],
     ) -> None:
         """Find out which moves in flight are complete; ``ongoing`` need not be read again."""
         now = time.monotonic()
         standings, unclear = [], []
         for partition, move in self.in_flight.items():
-            if partition in ongoing and ongoing[partition].target_replicas == move.target:
+            if partition in ongoing and ongoing[partition].target == move.target:
                 standings.append(Standing(move, MoveState.MOVING))
             else:
                 unclear.append(move)
-        standings += self._seen(survey(admin, unclear))
+        standings += survey(admin, unclear)
         self._obstacles = read_obstacles(admin, standings, live)
-        back = []
         for standing in standings:
-            match standing.state:
-                case MoveState.REACHED if standing.move.partition not in self._obstacles:
-                    self.moved += 1
-                    self._end(standing.move)
-                case MoveState.TO_MOVE:  # the request was lost
-                    self._queue.put_back(self.in_flight.pop(standing.move.partition))
-                case MoveState.MOVING_BACK:
-                    back.append(standing.move)
-                case MoveState.CHANGED | MoveState.GONE:
-                    self._end(standing.move)
-                    self._set_aside(standing)
-                case MoveState.REACHED | MoveState.MOVING:
-                    pass
+            partition = standing.move.partition
+            if standing.state is MoveState.REACHED and partition not in self._obstacles:
+                self.moved += 1
+                self._close(standing.move)
+            else:
+                self._sort(standing)
+        back = [s.move for s in standings if s.state is MoveState.MOVING_BACK and self._cancels]
         self._submit(back, controller, now, is_cancelled=True)
 
     def begin(
         self,
         admin: ZkAdminStore,
         controller: ControllerRef,
-        ongoing: Mapping[TopicPartition, ReplicaAssignment],
+        ongoing: Ongoing,
         live: Collection[BrokerId],
     ) -> None:
         """Begin the moves for which there is room beside those in flight and ``ongoing`` ones."""
         now = time.monotonic()
-        for move, _, retry_at in list(self._postponed.values()):
-            if now >= retry_at:
-                del self._postponed[move.partition]
-                self._queue.put_back(move)
-        pairs = [(m.before, m.target) for m in self.in_flight.values()]
-        pairs += [
-            (a.origin_replicas, a.target_replicas)
-            for partition, a in ongoing.items()
-            if partition not in self.in_flight
-        ]
-        busy: Counter[BrokerId] = Counter()
-        for pair in pairs:
-            busy.update(roles(*pair))
-        moving = sum(replicas_moved(*pair) for pair in pairs)
-        chosen = self._queue.take(busy, moving, live, _ROWS_PER_REQUEST)
-        ready = []
-        for standing in self._seen(survey(admin, chosen)):
-            if standing.state is MoveState.TO_MOVE:
-                ready.append(standing.move)
-            elif standing.state in (MoveState.CHANGED, MoveState.GONE):
-                self._count_out(standing.move)
-                self._set_aside(standing)
-            else:  # another execution of the plan has begun it
-                self.in_flight[standing.move.partition] = standing.move
+        in_progress = {**ongoing, **self.in_flight}.values()
+        chosen = choose(self._waiting.values(), in_progress, live, self._options)
+        standings = survey(admin, chosen)
+        for standing in standings:
+            self._sort(standing)  # another execution of the plan, or others, may have moved it
+        ready = [s.move for s in standings if s.state is MoveState.TO_MOVE]
         self._submit(ready, controller, now)
-
-    def _seen(self, standings: Sequence[Standing]) -> Sequence[Standing]:
-        if self._cancels:
-            return standings
-        return [
-            s._replace(state=MoveState.CHANGED) if s.state is MoveState.MOVING_BACK else s
-            for s in standings
-        ]
 
     def waits(self, *, only_stuck: bool = False) -> str:
         """Return what open moves wait for; ``only_stuck``: those that need an operator."""
-        by_reason: dict[str, list[TopicPartition]] = {}
+        by_reason: defaultdict[str, list[TopicPartition]] = defaultdict(list)
         for partition in self.in_flight:
             obstacle = self._obstacles.get(partition)
             if obstacle is None and self._silence:
-                by_reason.setdefault(f"not begun: {self._silence}", []).append(partition)
+                by_reason[f"not begun: {self._silence}"].append(partition)
             elif not only_stuck or (obstacle and obstacle.is_stuck):
-                reason = obstacle.reason if obstacle else "just begun"
-                by_reason.setdefault(reason, []).append(partition)
-        for partition, (_, reason, _) in self._postponed.items():
-            by_reason.setdefault(f"not begun: {reason}", []).append(partition)
-        for broker, moves in self._queue.waiting_for_dead().items():
-            reason = f"waiting for broker {broker}, which is not registered"
-            by_reason.setdefault(reason, []).extend(move.partition for move in moves)
+                by_reason[obstacle.reason if obstacle else "just begun"].append(partition)
+        for partition, waiting in self._waiting.items():
+            if waiting.refusal:
+                by_reason[f"not begun: {waiting.refusal}"].append(partition)
+            elif waiting.dead is not None:
+                by_reason[not_registered([waiting.dead])].append(partition)
         return "; ".join(
             f"{reason} ({listed(sorted(of))})" for reason, of in sorted(by_reason.items())
         )
 
-    def _end(self, move: PlannedMove) -> None:
-        del self.in_flight[move.partition]
-        self._count_out(move)
+    def _sort(self, standing: Standing) -> None:
+        """Put a move where its state belongs; one whose request was lost waits again."""
+        move, state, replicas, problem = standing
+        if state is MoveState.MOVING_BACK and not self._cancels:
+            state = MoveState.CHANGED
+        match state:
+            case MoveState.TO_MOVE:
+                self.in_flight.pop(move.partition, None)
+                self._waiting.setdefault(move.partition, WaitingMove(move))
+            case MoveState.MOVING | MoveState.MOVING_BACK | MoveState.REACHED:
+                self._waiting.pop(move.partition, None)
+                self.in_flight[move.partition] = move
+            case MoveState.CHANGED:
+                self._close(move)
+                self.changed[move.partition] = replicas
+            case MoveState.GONE:
+                self._close(move)
+                self.refused[move.partition] = problem
 
-    def _count_out(self, move: PlannedMove) -> None:
-        self.work -= self.work_of(move)
-
-    def _set_aside(self, standing: Standing) -> None:
-        if standing.state is MoveState.CHANGED:
-            self.changed[standing.move.partition] = standing.replicas
-        else:
-            self.refused[standing.move.partition] = standing.problem
+    def _close(self, move: PlannedMove) -> None:
+        if self._waiting.pop(move.partition, None) or self.in_flight.pop(move.partition, None):
+            self.work -= self._work_of(move)
 
     def _submit(
         self,
@@ -219,14 +290,12 @@ class Flight:
         A repeated request has no further effect. Without an answer the moves are in flight: the
         next observation shows whether they have begun.
         """
-        for first in range(0, len(moves), _ROWS_PER_REQUEST):
-            batch = moves[first : first + _ROWS_PER_REQUEST]
-            if not self._may_submit() or time.monotonic() - observed > _FRESH_S:
-                if not is_cancelled:
-                    for move in batch:
-                        self._queue.put_back(move)
-                continue
-            self.in_flight.update((move.partition, move) for move in batch)
+        for batch in batches(moves, _ROWS_PER_REQUEST):
+            plan = self._plan
+            if plan.is_turned or plan.has(PAUSED) or time.monotonic() - observed > _FRESH_S:
+                return
+            for move in batch:
+                self._sort(Standing(move, MoveState.MOVING))
             request = AlterPartitionReassignmentsRequest(
                 tuple(
                     ReassignablePartition(*move.partition, None if is_cancelled else move.target)
@@ -253,10 +322,13 @@ class Flight:
             partition = TopicPartition(row.topic, row.partition)
             if row.error_code is Errors.NONE or partition not in self.in_flight:
                 continue
-            move = self.in_flight.pop(partition)
+            move = self.in_flight[partition]
             if row.error_code is Errors.UNKNOWN_TOPIC_OR_PARTITION:
+                self._close(move)
                 self.refused[partition] = refusal(row)
-                self._count_out(move)
             else:
+                del self.in_flight[partition]
                 retry_at = time.monotonic() + _RETRY_S
-                self._postponed[partition] = (move, refusal(row), retry_at)
+                self._waiting[partition] = WaitingMove(
+                    move, refusal=refusal(row), retry_at=retry_at
+                )

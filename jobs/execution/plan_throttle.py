@@ -26,9 +26,8 @@ from regent.core.admin.reassignment_plan import (
     reassigning_brokers,
 )
 from regent.core.errors import BadDataError
-from regent.core.model import BrokerId
 from regent.jobs.execution.plan_directory import ExecutablePlan
-from regent.jobs.execution.plan_progress import PlannedMove
+from regent.jobs.execution.planned_move import PlannedMove
 from regent.zk.stores.entity_configs import BROKERS, TOPICS, ZkEntityConfigs
 
 THROTTLE: Final = "throttle.json"
@@ -42,34 +41,40 @@ def set_throttle(
     moves: Collection[PlannedMove],
     bytes_per_second: int,
 ) -> None:
-    """Limit what the brokers of these moves send and fetch for them; may be repeated.
+    """Limit what the brokers of these moves send and fetch for them. Raises ``BadDataError``.
 
-    Raises ``BadDataError`` and ``InputError``.
+    A throttle that the plan has already must be cleared before.
     """
-    noted, rate = _read_note(plan), str(bytes_per_second)
     of_partition = {
-        move.partition: PartitionMove(
-            frozenset(move.before), frozenset(move.target) - frozenset(move.before)
-        )
+        move.partition: PartitionMove(frozenset(move.before), frozenset(move.added))
         for move in moves
-        if set(move.target) - set(move.before)
+        if move.added
     }
     brokers = reassigning_brokers(of_partition.values())
     leaders, followers = leader_throttles(of_partition), follower_throttles(of_partition)
-    lists = {
-        topic: {LEADER_REPLICAS: leaders[topic], FOLLOWER_REPLICAS: followers[topic]}
-        for topic in leaders
-    }
-    note = {
-        "rates": sorted({*noted["rates"], rate}),  # an interrupted change leaves the former one
-        "rates_before": noted["rates_before"] | _rates_before(configs, brokers, noted),
-        "replicas": noted["replicas"] | _not_listed(configs, lists, noted["replicas"]),
+    rate = str(bytes_per_second)
+    note: dict[str, Any] = {
+        "rates": [rate],
+        "rates_before": {
+            broker: {name: config.get(name) for name in _RATES}
+            for broker, config in _readable(configs.read_broker_configs(brokers)).items()
+            if broker.isdecimal()
+        },
+        "replicas": {
+            topic: {
+                name: sorted(_pairs(wanted[topic]) - there)
+                for name, wanted in ((LEADER_REPLICAS, leaders), (FOLLOWER_REPLICAS, followers))
+                if _EVERY not in (there := _pairs(config.get(name, "")))
+            }
+            for topic, config in _readable(configs.read_topic_configs(leaders)).items()
+        },
     }
     plan.leave(THROTTLE, orjson.dumps(note))
     for topic, pairs in note["replicas"].items():
         configs.change_config(f"{TOPICS}/{topic}", partial(_list_too, pairs))
-    for broker in note["rates_before"]:
-        configs.change_config(f"{BROKERS}/{broker}", lambda _: dict.fromkeys(_RATES, rate))
+    configs.alter_configs(
+        {f"{BROKERS}/{broker}": dict.fromkeys(_RATES, rate) for broker in note["rates_before"]}
+    )
 
 
 def clear_throttle(configs: ZkEntityConfigs, plan: ExecutablePlan) -> None:
@@ -77,7 +82,10 @@ def clear_throttle(configs: ZkEntityConfigs, plan: ExecutablePlan) -> None:
 
     Raises ``BadDataError`` and ``InputError``.
     """
-    note = _read_note(plan)
+    content = plan.read(THROTTLE)
+    if content is None:
+        return
+    note = orjson.loads(content)
     for broker, before in note["rates_before"].items():
         configs.change_config(f"{BROKERS}/{broker}", partial(_restore, before, note["rates"]))
     for topic, pairs in note["replicas"].items():
@@ -85,46 +93,15 @@ def clear_throttle(configs: ZkEntityConfigs, plan: ExecutablePlan) -> None:
     plan.remove(THROTTLE)
 
 
-def _read_note(plan: ExecutablePlan) -> dict[str, Any]:
-    content = plan.read(THROTTLE)
-    if content is None:
-        return {"rates": [], "rates_before": {}, "replicas": {}}
-    note: dict[str, Any] = orjson.loads(content)
-    return note
-
-
-def _rates_before(
-    configs: ZkEntityConfigs, brokers: Collection[BrokerId], noted: Mapping[str, Any]
-) -> dict[str, dict[str, str | None]]:
-    """Return the rates of others; a rate that this plan has set is not one."""
-    rates: dict[str, dict[str, str | None]] = {}
-    for broker, config in configs.read_broker_configs(brokers).items():
+def _readable(
+    configs: Mapping[str, dict[str, str] | BadDataError],
+) -> dict[str, dict[str, str]]:
+    readable = {}
+    for name, config in configs.items():
         if isinstance(config, BadDataError):
             raise config
-        if broker.isdecimal():
-            earlier = noted["rates_before"].get(broker, {})
-            rates[broker] = {
-                name: earlier.get(name) if config.get(name) in noted["rates"] else config.get(name)
-                for name in _RATES
-            }
-    return rates
-
-
-def _not_listed(
-    configs: ZkEntityConfigs, lists: Mapping[str, Mapping[str, str]], noted: Mapping[str, Any]
-) -> dict[str, dict[str, list[str]]]:
-    """Return the replicas that topics do not list yet, and those that this plan has added."""
-    added: dict[str, dict[str, list[str]]] = {}
-    for topic, config in configs.read_topic_configs(lists).items():
-        if isinstance(config, BadDataError):
-            raise config
-        earlier = noted.get(topic, {})
-        added[topic] = {
-            name: sorted({*earlier.get(name, []), *_pairs(wanted) - _pairs(config.get(name, ""))})
-            for name, wanted in lists[topic].items()
-            if _EVERY not in _pairs(config.get(name, ""))
-        }
-    return added
+        readable[name] = config
+    return readable
 
 
 def _pairs(text: str) -> set[str]:

@@ -18,12 +18,11 @@ from regent.core.protocol.controller import (
     ElectLeadersRequest,
     ElectLeadersResponse,
 )
-from regent.jobs.execution.plan_progress import PlannedMove
+from regent.jobs.execution.planned_move import PlannedMove
 from regent.zk.stores.admin_store import ZkAdminStore
 
 _ANSWER_S: Final = 30.0
 _ROWS_AT_ONCE: Final = 1_000  # so that clients do not lose all their leaders at once
-_STATES_AT_ONCE: Final = 10_000
 
 
 def elect_preferred(
@@ -34,11 +33,11 @@ def elect_preferred(
     Raises ``ControllerError``.
     """
     elected = 0
-    for few in batches(moves, _STATES_AT_ONCE):
+    for few in batches(moves, _ROWS_AT_ONCE):
         wanted = _not_led_by_preferred(admin, few)
-        for batch in batches(wanted, _ROWS_AT_ONCE):
+        if wanted:
             answer = controller.ask_until_answered(
-                ElectLeadersRequest(ElectionType.PREFERRED, batch),
+                ElectLeadersRequest(ElectionType.PREFERRED, wanted),
                 ElectLeadersResponse,
                 deadline=time.monotonic() + _ANSWER_S,
             )
@@ -48,7 +47,7 @@ def elect_preferred(
 
 def _not_led_by_preferred(
     admin: ZkAdminStore, moves: Sequence[PlannedMove]
-) -> list[TopicPartition]:
+) -> tuple[TopicPartition, ...]:
     states = admin.read_partition_states([move.partition for move in moves])
     wanted = []
     for move in moves:
@@ -57,4 +56,4 @@ def _not_led_by_preferred(
             leadership, preferred = state.leader_and_isr, move.target[0]
             if leadership.leader != preferred and preferred in leadership.isr:
                 wanted.append(move.partition)
-    return wanted
+    return tuple(wanted)

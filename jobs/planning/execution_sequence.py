@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from regent.core.model import BrokerId
-from regent.jobs.execution.move_queue import roles
+from regent.jobs.execution.planned_move import roles
 from regent.jobs.planning.model import Change
 
 

@@ -19,6 +19,7 @@ from regent.jobs import place as place_job
 from regent.jobs import plan as plan_job
 from regent.jobs import report_balance, report_events
 from regent.jobs.files import SUCCESS, JobFiles, path_to_read
+from regent.jobs.new_directory import new_directory
 from tests.jobs.journals import World, write_journals
 from tests.support.maven_jars import JarsUnavailableError
 from tests.support.mini_hadoop import MiniHadoop
@@ -111,6 +112,14 @@ def test_what_is_on_hdfs_is_not_overwritten(
     assert place_job.main([*inputs, "--out", hdfs], spark) == 2
     assert f"{hdfs} exists already: choose a new directory for --out" in capsys.readouterr().err
     assert files.entries(hdfs) == before
+
+
+def test_checksums_of_local_files_are_not_copied(hdfs: str, files: JobFiles):
+    with new_directory(f"{hdfs}/without-checksums", files) as directory:
+        (directory / "part-00000.parquet").touch()
+        (directory / ".part-00000.parquet.crc").touch()
+    entries = files.entries(f"{hdfs}/without-checksums")
+    assert [entry.name for entry in entries] == [SUCCESS, "part-00000.parquet"]
 
 
 def test_a_file_that_is_missing_on_hdfs_is_named(hdfs: str, spark: SparkSession, capsys: Any):

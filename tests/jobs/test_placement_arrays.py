@@ -30,7 +30,7 @@ def request(
 
 
 def placed(arrays: PlacementArrays, low: int = 0, high: int | None = None) -> list[PlacedPartition]:
-    rows = arrays.place(low, arrays.rows if high is None else high).rows.to_pylist()
+    rows = arrays.place(low, arrays.rows if high is None else high)[0].to_pylist()
     return [PlacedPartition(r["topic"], r["partition"], tuple(r["replicas"])) for r in rows]
 
 
@@ -108,7 +108,7 @@ def test_the_largest_partition_ids_and_broker_ids_are_placed():
 
 def test_replicas_and_leaders_are_counted_by_broker():
     arrays = placement_arrays(request([PlacementSpec("t", 4, 2, 0)], [None] * 3))
-    _, replicas, leaders = arrays.place(0, 4)
+    _, (replicas, leaders) = arrays.place(0, 4)
     assert replicas.tolist() == [3, 3, 2]
     assert leaders.tolist() == [2, 1, 1]
     assert np.array_equal(arrays.broker_ids, [1, 4, 7])

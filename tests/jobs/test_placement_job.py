@@ -41,7 +41,7 @@ def test_many_tasks_in_many_jobs_give_one_sequence_of_rows(
     directories = {file_format: tmp_path / file_format for file_format in FORMATS}
     for directory in directories.values():
         directory.mkdir()
-    parts = list(placed_parts(spark, placement_arrays(large), FORMATS))
+    parts = list(placed_parts(spark, placement_arrays(large)))
     assert len(parts) == 7
     loads = write_parts(parts, directories, 5)
 

@@ -21,8 +21,8 @@ from regent.core.protocol.placement import (
     PlaceTopicsRequest,
     PlaceTopicsResponse,
 )
-from regent.jobs.service import MAX_PARTITIONS, MAX_WAITING
-from regent.jobs.session import DIRECTORY_PREFIX
+from regent.jobs.service import MAX_PARTITIONS, MAX_WAITING, Shared
+from regent.jobs.session import DIRECTORY_PREFIX, SparkJvm
 from regent.testing.waits import eventually
 from regent.transport.remote_ref import RemoteActorRef
 from regent.transport.sockets import new_context
@@ -295,6 +295,15 @@ def test_sigterm_ends_it_and_even_a_stopped_jvm(tmp_path: Path):
         service.process.terminate()
         assert service.process.wait(TIMEOUT_S) == 0
         assert_nothing_is_left(service, jvm)
+
+
+def test_a_stop_before_the_jvm_exists_ends_the_next_one(tmp_path: Path):
+    shared = Shared()
+    shared.stop()
+    jvm = SparkJvm(parent_directory=tmp_path)
+    shared.guard(jvm)
+    assert jvm.has_exited(TIMEOUT_S)
+    jvm.stop()
 
 
 def test_it_ends_with_its_parent(tmp_path: Path):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from regent.jobs.session import KillSwitch, SparkFailedError, SparkJvm
+from regent.jobs.session import SparkFailedError, SparkJvm
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]
 
@@ -28,25 +28,14 @@ def test_a_jvm_that_does_not_start_reports_the_cause_and_leaves_no_files(
 
 def test_a_jvm_that_is_killed_while_it_starts_is_an_error_and_leaves_no_files(tmp_path: Path):
     exited = threading.Event()
-    switch = KillSwitch()
     jvm = SparkJvm(parent_directory=tmp_path, on_exit=lambda _: exited.set())
-    switch.guard(jvm)
-    switch.throw()
+    jvm.kill()
     with pytest.raises(SparkFailedError, match=r"did not start \(SIGKILL\)"):
         jvm.session(TIMEOUT_S)
     assert exited.wait(TIMEOUT_S)
     jvm.stop()
     jvm.stop()
     assert not list(tmp_path.iterdir())
-
-
-def test_a_stop_before_the_jvm_exists_ends_the_next_one(tmp_path: Path):
-    switch = KillSwitch()
-    switch.throw()
-    jvm = SparkJvm(parent_directory=tmp_path)
-    switch.guard(jvm)
-    assert jvm.has_exited(TIMEOUT_S)
-    jvm.stop()
 
 
 def test_a_jvm_that_starts_too_slowly_is_ended(tmp_path: Path):

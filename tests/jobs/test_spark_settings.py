@@ -6,7 +6,7 @@ import pytest
 from pyspark import SparkConf
 
 from regent.config.java import JavaRuntime
-from regent.jobs.spark_settings import SparkSettings, job_settings, private_settings
+from regent.jobs.spark_settings import SparkSettings, spark_settings
 
 JAVA = JavaRuntime(Path("/java"), Path("/java/bin/java"), 17)
 OURS = "spark.sql.adaptive.enabled"
@@ -21,7 +21,7 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def of_a_job(directory: Path, **conf: str) -> SparkSettings:
-    return job_settings(JAVA, directory, conf, ("-XX:OurOption",))
+    return spark_settings(JAVA, directory, conf, ("-XX:OurOption",), is_private=False)
 
 
 def completed(settings: SparkSettings, master: str, **known: str) -> dict[str, str]:
@@ -48,7 +48,7 @@ def test_a_job_has_the_variables_of_its_user(tmp_path: Path, monkeypatch: pytest
 def test_a_private_session_ignores_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name in ("HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS"):
         monkeypatch.setenv(name, "/of/the/user")
-    settings = private_settings(JAVA, tmp_path, {}, ())
+    settings = spark_settings(JAVA, tmp_path, {}, (), is_private=True)
     assert "/of/the/user" not in settings.environment.values()
     assert settings.working_directory == tmp_path
     assert "spark.master=local[2]" in settings.command

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow.parquet
@@ -13,15 +14,24 @@ import pytest
 
 from regent.config.command_line import COMMAND
 from regent.core.placement.replica_placer import place
-from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from regent.core.ports import TopicAssignment
+from regent.core.protocol.placement import (
+    PlacedPartition,
+    PlacementBroker,
+    PlacementSpec,
+    PlaceTopicsRequest,
+)
 from regent.testing.waits import eventually
+from regent.zk.client.zookeeper_client import ZooKeeperClient
+from regent.zk.stores.admin_store import ZkAdminStore
 from tests.support.own_disks import OwnDisksUnavailableError, require_own_disks
 from tests.support.standalone_spark import StandaloneSpark
+from tests.support.topic_controller import brokers_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.zookeeper]
 
-TOPICS, PARTITIONS = 1_000, 1_000
-BROKERS = range(7, 1_007)
+TOPICS, PARTITIONS, BROKERS = 40, 1_000, 30
+TIMEOUT_S = 240.0
 
 
 @pytest.fixture
@@ -37,18 +47,26 @@ def spark(
         yield spark
 
 
-def test_the_death_of_a_worker_does_not_change_the_placement(
-    spark: StandaloneSpark, tmp_path: Path
+@pytest.fixture
+def admin(zookeeper_address: str) -> Iterator[ZkAdminStore]:
+    """A cluster without topics, one of whose brokers creates them."""
+    with closing(ZooKeeperClient(zookeeper_address, 6000, on_watch=lambda _: None)) as client:
+        client.start(timeout_s=10.0)
+        with brokers_of(client, BROKERS):
+            yield ZkAdminStore(client)
+
+
+def test_topics_are_created_and_written_as_placed_although_a_worker_dies_while_it_computes(
+    spark: StandaloneSpark, admin: ZkAdminStore, zookeeper_address: str, tmp_path: Path
 ):
     specs = [PlacementSpec(f"topic-{number:04d}", PARTITIONS, 3, 0) for number in range(TOPICS)]
-    topics, brokers, out = tmp_path / "topics.json", tmp_path / "brokers.json", tmp_path / "out"
+    topics, out = tmp_path / "topics.json", tmp_path / "out"
     topics.write_text(json.dumps([spec._asdict() for spec in specs]))
-    brokers.write_text(json.dumps(list(BROKERS)))
     job = subprocess.Popen(
         [
             *(*COMMAND, "jobs", "place", "--master", spark.master),
-            *("--topics", str(topics), "--brokers", str(brokers)),
-            *("--out", str(out), "--format", "parquet"),
+            *("--topics", str(topics), "--brokers", "zookeeper", "--zookeeper", zookeeper_address),
+            *("--apply", "--out", str(out), "--format", "parquet"),
         ],
         env={**os.environ, "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
@@ -56,20 +74,26 @@ def test_the_death_of_a_worker_does_not_change_the_placement(
         text=True,
     )
     try:
-        eventually(lambda: spark.busy_workers == 2, "both workers have an executor", 60)
-        assert job.poll() is None
-        spark.kill_worker(0)
-        stdout, stderr = job.communicate(timeout=120)
+        computing = eventually(lambda: spark.computing_workers, "a task has begun", TIMEOUT_S)
+        spark.kill_worker(computing[0])
+        assert admin.topics.read_topic_names() == []
+        stdout, stderr = job.communicate(timeout=TIMEOUT_S)
     finally:
         job.kill()
-    assert (job.returncode, stderr) == (0, "")
-    assert json.loads(stdout)["partitions"] == TOPICS * PARTITIONS
+    assert job.returncode == 0, stderr
+    assert json.loads(stdout)["created"] == TOPICS
     request = PlaceTopicsRequest(
-        tuple(specs), tuple(PlacementBroker(b, None, 0) for b in BROKERS), "ring", "0", "batch", 0
-    )
-    table = pyarrow.parquet.read_table(out).sort_by(
-        [("topic", "ascending"), ("partition", "ascending")]
+        tuple(specs),
+        tuple(PlacementBroker(b, None, 0) for b in range(BROKERS)),
+        *("ring", "0", "batch", 0),
     )
     expected = place(request)
-    assert table["replicas"].to_pylist() == [list(row.replicas) for row in expected]
-    assert table["partition"].to_pylist() == [row.partition for row in expected]
+    created = admin.topics.read_topics([spec.topic for spec in specs])
+    assert expected == [
+        PlacedPartition(name, number, assignment.replicas)
+        for name, topic in sorted(created.items())
+        if isinstance(topic, TopicAssignment)
+        for number, assignment in sorted(topic.partitions.items())
+    ]
+    written = pyarrow.parquet.read_table(out)["replicas"].to_pylist()
+    assert written == [list(row.replicas) for row in expected]

@@ -1,7 +1,8 @@
 """Placed topics written to ZooKeeper: a fake one with failures, and a real one."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from typing import TypeAlias
 
 import pyarrow
 import pytest
@@ -11,7 +12,6 @@ from regent.core.protocol.placement import PlacementBroker, PlacementSpec, Place
 from regent.core.protocol.topics import ConfigEntry
 from regent.jobs.command import InputError
 from regent.jobs.topic_writer import (
-    PlacedTopic,
     TopicsExistError,
     Written,
     check_new_topics,
@@ -25,7 +25,9 @@ from regent.zk.stores.admin_store import ZkAdminStore
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from tests.support.topic_controller import brokers_of
 
-TOPICS = [PlacedTopic(f"t{n}", {0: (0, 1), 1: (1, 2)}) for n in range(10)]
+Placed: TypeAlias = tuple[str, dict[int, tuple[int, ...]]]
+
+TOPICS: list[Placed] = [(f"t{n}", {0: (0, 1), 1: (1, 2)}) for n in range(10)]
 
 
 CONFIG = {"t1": (ConfigEntry("retention.ms", "5"),)}
@@ -48,6 +50,20 @@ def replicas(admin: ZkAdminStore, topic: str) -> dict[int, tuple[int, ...]]:
     return {p: assignment.replicas for p, assignment in found.partitions.items()}
 
 
+def batch(topic: str, placed: Mapping[int, tuple[int, ...]]) -> pyarrow.RecordBatch:
+    rows = [{"topic": topic, "partition": p, "replicas": r} for p, r in placed.items()]
+    return pyarrow.RecordBatch.from_pylist(rows)
+
+
+def write(
+    admin: ZkAdminStore,
+    topics: Iterable[Placed],
+    configs: Mapping[str, tuple[ConfigEntry, ...]] = {},
+) -> Written:
+    batches = (batch(*topic) for topic in topics)
+    return write_topics(admin, placed_topics(batches, configs), 10)
+
+
 def content(server: FakeZooKeeperServer) -> dict[str, bytes]:
     return {path: node.data for path, node in server.snapshot().items()}
 
@@ -58,7 +74,7 @@ def content(server: FakeZooKeeperServer) -> dict[str, bytes]:
 def test_topics_are_created_as_placed_each_with_its_configuration(
     server: FakeZooKeeperServer, admin: ZkAdminStore
 ):
-    written = write_topics(admin, TOPICS, CONFIG)
+    written = write(admin, TOPICS, CONFIG)
     assert written == Written(created=10, unchanged=0, existing=())
     assert {t: replicas(admin, t) for t, _ in TOPICS} == dict(TOPICS)
     data = server.snapshot()[ConfigEntityZNode.path("topics", "t1")].data
@@ -67,19 +83,19 @@ def test_topics_are_created_as_placed_each_with_its_configuration(
 
 
 def test_a_second_run_changes_nothing(server: FakeZooKeeperServer, admin: ZkAdminStore):
-    write_topics(admin, TOPICS[:4], {})
+    write(admin, TOPICS[:4])
     before = content(server)
-    assert write_topics(admin, TOPICS, {}) == Written(created=6, unchanged=4, existing=())
+    assert write(admin, TOPICS) == Written(created=6, unchanged=4, existing=())
     assert content(server).items() >= before.items()
 
 
 def test_topics_that_exist_with_other_replicas_stay_and_are_reported(
     server: FakeZooKeeperServer, admin: ZkAdminStore
 ):
-    others = [PlacedTopic(f"t{n}", {0: (0, 1), 1: (2, 1)}) for n in range(5)]
-    write_topics(admin, others, {})
+    others = [(f"t{n}", {0: (0, 1), 1: (2, 1)}) for n in range(5)]
+    write(admin, others)
     before = content(server)
-    written = write_topics(admin, TOPICS, CONFIG)
+    written = write(admin, TOPICS, CONFIG)
     assert written == Written(5, 0, ("t0", "t1", "t2", "t3", "t4"))
     assert content(server).items() >= before.items()
     with pytest.raises(TopicsExistError, match=r"^5 topics exist .*: t0, t1, t2 and 2 more$"):
@@ -89,44 +105,50 @@ def test_topics_that_exist_with_other_replicas_stay_and_are_reported(
 def test_a_topic_being_deleted_does_not_count_as_created(
     server: FakeZooKeeperServer, admin: ZkAdminStore
 ):
-    write_topics(admin, TOPICS, {})
+    write(admin, TOPICS)
     server.put(DeleteTopicsTopicZNode.path("t7"))
-    assert write_topics(admin, TOPICS, {}) == Written(0, 9, ("t7",))
+    assert write(admin, TOPICS) == Written(0, 9, ("t7",))
 
 
 def test_a_topic_with_an_unreadable_znode_is_reported(
     server: FakeZooKeeperServer, admin: ZkAdminStore
 ):
     server.put(znodes.TopicZNode.path("t1"), b"garbage")
-    assert write_topics(admin, TOPICS, {}) == Written(9, 0, ("t1",))
+    assert write(admin, TOPICS) == Written(9, 0, ("t1",))
 
 
-@pytest.mark.parametrize("last", [3, 6, 9, 10])
+@pytest.mark.parametrize("done", [3, 6])
 def test_the_same_command_continues_an_interrupted_run(
-    admin: ZkAdminStore, monkeypatch: pytest.MonkeyPatch, last: int
+    admin: ZkAdminStore,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    done: int,
 ):
     monkeypatch.setattr(regent.admin.topics, "_MAX_SLICE_TOPICS", 3)
 
-    def interrupt(done: int) -> None:
-        if done == last:
-            raise KeyboardInterrupt
+    def interrupted() -> Iterator[Placed]:
+        yield from TOPICS[: done + 2]
+        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_topics(admin, TOPICS, {}, interrupt)
-    assert write_topics(admin, TOPICS, {}) == Written(10 - last, last, ())
+        write(admin, interrupted())
+    assert capsys.readouterr().err == (
+        f"{done} of 10 topics exist: the same command creates the others\n"
+    )
+    assert write(admin, TOPICS) == Written(10 - done, done, ())
 
 
 def test_memory_is_bounded_for_any_number_of_topics(admin: ZkAdminStore):
     ahead = 0
 
-    def many() -> Iterator[PlacedTopic]:
+    def many() -> Iterator[Placed]:
         nonlocal ahead
         for number in range(3_000):
             ahead = max(ahead, number - len(admin.topics.read_topic_names()))
-            yield PlacedTopic(f"many-{number:04}", {0: (0,)})
+            yield (f"many-{number:04}", {0: (0,)})
 
-    assert write_topics(admin, many(), {}).created == 3_000
-    assert ahead <= 1_000
+    assert write(admin, many()).created == 3_000
+    assert ahead <= 1_001
 
 
 @pytest.mark.zookeeper
@@ -136,11 +158,11 @@ def test_topics_are_created_in_a_real_zookeeper(zookeeper_address: str):
         stack.enter_context(closing(client))
         client.start(timeout_s=10.0)
         stack.enter_context(brokers_of(client, 4))
-        topics = [PlacedTopic(f"t{n}", {p: (p % 3, 3) for p in range(50)}) for n in range(500)]
+        topics = [(f"t{n}", {p: (p % 3, 3) for p in range(50)}) for n in range(500)]
         admin = ZkAdminStore(client)
-        assert write_topics(admin, topics[:200], {}).created == 200
-        assert write_topics(admin, topics, {}) == Written(300, 200, ())
-        assert replicas(admin, "t499") == topics[499].partitions
+        assert write(admin, topics[:200]).created == 200
+        assert write(admin, topics) == Written(300, 200, ())
+        assert replicas(admin, "t499") == topics[499][1]
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -153,12 +175,9 @@ def test_rows_become_topics_also_over_the_ends_of_batches():
         for p in range(partitions)
     ]
     batches = pyarrow.Table.from_pylist(rows).to_batches(max_chunksize=2)
-    assert [(t, len(partitions)) for t, partitions in placed_topics(batches)] == [
-        ("a", 3),
-        ("b", 1),
-        ("c", 4),
-    ]
-    assert list(placed_topics([])) == []
+    found = [(t.topic, len(t.assignment or ())) for t in placed_topics(batches, {})]
+    assert found == [("a", 3), ("b", 1), ("c", 4)]
+    assert list(placed_topics([], {})) == []
 
 
 # --- checks before the first write ----------------------------------------------------------------
@@ -194,12 +213,12 @@ def test_a_topic_that_cannot_be_created_is_found_before_the_first_write(
     configs: Mapping[str, tuple[ConfigEntry, ...]],
     message: str,
 ):
-    write_topics(admin, [PlacedTopic("a_b", {0: (0,)})], {})
+    write(admin, [("a_b", {0: (0,)})])
     with pytest.raises(InputError, match=message.replace("?", r"\?")):
         check_new_topics(admin, wanted, configs)
 
 
 def test_existing_topics_pass_the_checks(admin: ZkAdminStore):
-    write_topics(admin, TOPICS, {})
+    write(admin, TOPICS)
     again = request(*(PlacementSpec(topic, 2, 2, 0) for topic, _ in TOPICS))
     check_new_topics(admin, again, CONFIG)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -62,14 +63,34 @@ class StandaloneSpark:
         return sum(worker["state"] == "ALIVE" for worker in self._state()["workers"])
 
     @property
-    def busy_workers(self) -> int:
-        """The number of workers that run an executor."""
-        return sum(worker["coresused"] > 0 for worker in self._state()["workers"])
+    def computing_workers(self) -> list[int]:
+        """The workers that run the Python of a task."""
+        return [
+            number
+            for number in range(len(self._workers))
+            if any("pyspark.daemon" in command for command in self._started_by(number).values())
+        ]
 
     def kill_worker(self, number: int) -> None:
-        """``kill -9`` a worker; its executors end by themselves."""
+        """``kill -9`` a worker and its executors."""
+        executors = self._started_by(number)
         self._workers[number].kill()
         self._workers[number].wait()
+        for pid in executors:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _started_by(self, number: int) -> dict[int, str]:
+        """Return the processes that a worker has started, and those have: ids and commands."""
+        listing = ["ps", "-A", "-o", "pid=,ppid=,args="]
+        table = subprocess.run(listing, capture_output=True, text=True, check=True, timeout=20)
+        rows = [line.split(None, 2) for line in table.stdout.splitlines()]
+        found = {self._workers[number].pid: ""}
+        for pid, parent, *command in sorted(rows, key=lambda row: int(row[0])):
+            if int(parent) in found:
+                found[int(pid)] = " ".join(command)
+        del found[self._workers[number].pid]
+        return found
 
     def _logged(self, pattern: str) -> str:
         """Wait for a line of the master's log and return what the group of the pattern matches."""

@@ -12,7 +12,7 @@ import pytest
 from regent.core.model import TopicPartition
 from regent.jobs.command import InputError
 from regent.jobs.execution.plan_directory import read_plan
-from regent.jobs.execution.plan_progress import PlannedMove
+from regent.jobs.execution.planned_move import PlannedMove
 
 ROW = {"topic": "t", "partition": 0, "replicas": [2, 3]}
 T1 = TopicPartition("t", 1)

@@ -16,12 +16,8 @@ from regent.core.protocol.controller import (
 )
 from regent.jobs.command import run_job
 from regent.jobs.execution.plan_commands import execute_command, plan_status
-from regent.jobs.execution.plan_execution import (
-    ExecutionOptions,
-    PlanIncompleteError,
-    execute_plan,
-)
-from regent.jobs.execution.plan_flight import Limits
+from regent.jobs.execution.plan_execution import PlanIncompleteError, execute_plan
+from regent.jobs.execution.plan_flight import ExecutionOptions
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.codecs.znodes import TopicZNode
 from tests.support.fake_cluster import ADDRESS, FakeCluster
@@ -49,8 +45,8 @@ def plan(tmp_path: Path) -> Path:
     return write_plan(tmp_path / "plan", 0, 1, 2)
 
 
-ALL_AT_ONCE = Limits(per_broker=9, total=99)
-ONE_BY_ONE = Limits(per_broker=9, total=2)  # each partition moves two replicas
+ALL_AT_ONCE = {"max_moves_per_broker": 9, "max_moves": 99}
+ONE_BY_ONE = {"max_moves_per_broker": 9, "max_moves": 2}  # each partition moves two replicas
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +59,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def execute(
     controller: MovingController, plan: Path, *, is_rollback: bool = False, **options: Any
 ) -> dict[str, Any]:
-    how = ExecutionOptions(**{"stall_timeout_s": 30.0, "limits": ALL_AT_ONCE, **options})
+    how = ExecutionOptions(**{"stall_timeout": 30.0, **ALL_AT_ONCE, **options})
     cluster = opener(controller.cluster)
     return execute_plan(plan, ADDRESS, how, is_rollback=is_rollback, open_cluster=cluster)
 
@@ -102,11 +98,11 @@ def test_moves_begin_in_the_sequence_of_the_plan(
     assert capsys.readouterr().err.splitlines() == ["3 partitions to move"]
 
 
-@pytest.mark.parametrize("limits", [ONE_BY_ONE, Limits(per_broker=2, total=99)])
+@pytest.mark.parametrize("limits", [ONE_BY_ONE, {**ALL_AT_ONCE, "max_moves_per_broker": 2}])
 def test_a_move_begins_when_there_is_room_and_not_before(
-    controller: MovingController, plan: Path, limits: Limits
+    controller: MovingController, plan: Path, limits: dict[str, int]
 ):
-    execute(controller, plan, limits=limits)
+    execute(controller, plan, **limits)
     assert controller.submitted == [[0], [1], [2]]
 
 
@@ -120,13 +116,13 @@ def test_the_others_go_on_while_one_move_is_slow(controller: MovingController, p
         return Errors.NONE
 
     controller.before_answer = end
-    execute(controller, plan, limits=Limits(per_broker=4, total=99))
+    execute(controller, plan, max_moves_per_broker=4)
     assert controller.replicas() == [TARGET] * 3
 
 
 def test_moves_of_others_take_room_too(controller: MovingController, plan: Path):
     controller.others = [OngoingReassignment("other", 7, (2, 9, 8), (2,), (8,))]
-    execute(controller, plan, additional=True, limits=Limits(per_broker=3, total=99))
+    execute(controller, plan, additional=True, max_moves_per_broker=3)
     assert controller.submitted == [[0], [1], [2]]
 
 
@@ -161,7 +157,7 @@ def test_a_paused_execution_begins_nothing_until_it_is_resumed(
 
     controller.cluster.hook = resume_later
     controller.before_answer = pause
-    execute(controller, plan, limits=ONE_BY_ONE, stall_timeout_s=0.05)
+    execute(controller, plan, **ONE_BY_ONE, stall_timeout=0.05)
     assert controller.submitted == [[0], [1], [2]]
 
 
@@ -242,6 +238,16 @@ def test_a_move_that_an_ended_execution_still_begins_is_rolled_back(
     assert controller.cancelled == [2]
 
 
+def test_a_rollback_gives_up_a_partition_that_cannot_be_moved(
+    controller: MovingController, plan: Path
+):
+    controller.assign(dict.fromkeys(range(3), ReplicaAssignment(TARGET)))
+    controller.refuses[1] = (Errors.UNKNOWN_TOPIC_OR_PARTITION, "t-1 is being deleted")
+    error = failing(controller, plan, is_rollback=True)
+    assert str(error) == "not moved: t-1 (is being deleted)"
+    assert controller.submitted == [[2, 1, 0]]
+
+
 @pytest.mark.parametrize("is_rollback", [False, True])
 def test_an_execution_ends_when_a_command_of_the_other_direction_begins(
     controller: MovingController, plan: Path, *, is_rollback: bool
@@ -257,7 +263,7 @@ def test_an_execution_ends_when_a_command_of_the_other_direction_begins(
         return Errors.NONE
 
     controller.before_answer = turn
-    error = failing(controller, plan, is_rollback=is_rollback, limits=ONE_BY_ONE)
+    error = failing(controller, plan, is_rollback=is_rollback, **ONE_BY_ONE)
     assert "another command: the plan is being " in str(error)
     assert len(controller.submitted) == 1
 
@@ -370,7 +376,7 @@ def test_no_more_moves_begin_while_others_move_partitions(controller: MovingCont
         return Errors.NONE
 
     controller.before_answer = begin
-    error = failing(controller, plan, stall_timeout_s=0.1, limits=ONE_BY_ONE)
+    error = failing(controller, plan, stall_timeout=0.1, **ONE_BY_ONE)
 
     assert str(error).startswith("no move has begun or ended for 0.1 s: others move other-7;")
     assert controller.submitted == [[0]]
@@ -429,7 +435,7 @@ def test_moves_to_a_dead_broker_wait_by_name_and_do_not_block_others(
     document = json.loads((plan / "plan.json").read_text())
     document["partitions"][2]["replicas"] = [2, 1]
     (plan / "plan.json").write_text(json.dumps(document))
-    error = failing(controller, plan, stall_timeout_s=0.1, limits=ONE_BY_ONE)
+    error = failing(controller, plan, stall_timeout=0.1, **ONE_BY_ONE)
 
     assert str(error) == (
         "no move has begun or ended for 0.1 s: waiting for broker 3, which is not registered"
@@ -450,7 +456,7 @@ def test_a_broker_that_dies_during_its_moves_is_waited_for(
         return Errors.NONE
 
     controller.before_answer = kill
-    error = failing(controller, plan, stall_timeout_s=0.1)
+    error = failing(controller, plan, stall_timeout=0.1)
     assert "waiting for broker 3, which is not registered (t-0);" in str(error)
     assert (error.summary["moved"], error.summary["in_flight"]) == (2, 1)
 
@@ -462,7 +468,7 @@ def test_new_replicas_are_awaited_until_they_are_in_sync(controller: MovingContr
         return Errors.NONE
 
     controller.before_answer = lag
-    error = failing(controller, plan, stall_timeout_s=0.1)
+    error = failing(controller, plan, stall_timeout=0.1)
     assert "waiting for brokers 2, 3 to catch up (t-0);" in str(error)
 
 
@@ -521,7 +527,7 @@ def test_a_permanent_outage_of_zookeeper_ends_the_execution(
             raise ConnectionLossError("lost")
 
     cluster.hook = fail
-    error = failing(controller, plan, stall_timeout_s=0.1)
+    error = failing(controller, plan, stall_timeout=0.1)
     assert str(error).startswith("no move has begun or ended for 0.1 s: no ZooKeeper answers at")
     assert error.summary["left"] == 3
 

@@ -10,8 +10,8 @@ import pytest
 
 from regent.core.errors import Errors, RegentError
 from regent.core.model import ReplicaAssignment
-from regent.jobs.execution.plan_execution import ExecutionOptions, execute_plan
-from regent.jobs.execution.plan_flight import Limits
+from regent.jobs.execution.plan_execution import execute_plan
+from regent.jobs.execution.plan_flight import ExecutionOptions
 from tests.support.fake_cluster import ADDRESS, FakeCluster
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.plan_controller import (
@@ -24,7 +24,7 @@ from tests.support.plan_controller import (
 
 SEEDS = 12
 PARTITIONS = list(range(8))
-LIMITS = Limits(per_broker=6, total=6)  # a partition moves two replicas: three at a time
+LIMITS = (6, 6)  # a partition moves two replicas: three at a time
 ELSEWHERE = (1, 3)
 
 
@@ -109,7 +109,7 @@ def test_executions_and_rollbacks_keep_their_limits_and_the_last_command_decides
 
     def run(*, is_rollback: bool) -> None:
         throttle = chance.choice([None, 1000, 2000])
-        options = ExecutionOptions(LIMITS, stall_timeout_s=20.0, throttle=throttle)
+        options = ExecutionOptions(*LIMITS, stall_timeout=20.0, throttle=throttle)
         with suppress(KeyboardInterrupt, RegentError):
             execute_plan(
                 plan, ADDRESS, options, is_rollback=is_rollback, open_cluster=opener(cluster)

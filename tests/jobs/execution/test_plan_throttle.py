@@ -9,8 +9,8 @@ import pytest
 
 from regent.core.errors import Errors
 from regent.core.model import ReplicaAssignment
-from regent.jobs.execution.plan_execution import ExecutionOptions, execute_plan
-from regent.jobs.execution.plan_flight import Limits
+from regent.jobs.execution.plan_execution import execute_plan
+from regent.jobs.execution.plan_flight import ExecutionOptions
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode
 from tests.support.fake_cluster import ADDRESS, FakeCluster
@@ -45,7 +45,7 @@ def put(cluster: FakeCluster, kind: str, name: str, values: dict[str, str]) -> N
 
 
 def execute(cluster: FakeCluster, plan: Path, throttle: int | None = 1000) -> None:
-    options = ExecutionOptions(Limits(9, 99), throttle=throttle)
+    options = ExecutionOptions(9, 99, throttle=throttle)
     execute_plan(plan, ADDRESS, options, open_cluster=opener(cluster))
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from regent.core.model import NO_LEADER, LeaderAndIsr, ReplicaAssignment, TopicPartition
-from regent.jobs.execution.plan_progress import MoveState, PlannedMove, move_state, obstacle
+from regent.jobs.execution.planned_move import MoveState, PlannedMove, obstacle, roles, standing
 
 MOVE = PlannedMove(TopicPartition("t", 0), before=(0, 1), target=(2, 1))
 ALL_BROKERS = {0, 1, 2, 3}
@@ -29,18 +29,19 @@ BACK = ReplicaAssignment((2, 1)).reassign_to((0, 1))
 def test_the_state_of_a_move_follows_from_the_assignment(
     assignment: ReplicaAssignment, state: MoveState
 ):
-    assert move_state(MOVE, assignment) is state
+    assert standing(MOVE, assignment).state is state
 
 
 def test_a_pending_request_of_a_tool_counts_before_the_assignment():
-    assert move_state(MOVE, ReplicaAssignment((0, 1)), pending=(2, 1)) is MoveState.MOVING
-    assert move_state(MOVE, ReplicaAssignment((0, 1)), pending=(3, 1)) is MoveState.CHANGED
-    assert move_state(MOVE, MOVING, pending=(3, 1)) is MoveState.CHANGED
+    resting = ReplicaAssignment((0, 1))
+    assert standing(MOVE, resting, pending=(2, 1)).state is MoveState.MOVING
+    assert standing(MOVE, resting, pending=(3, 1)).state is MoveState.CHANGED
+    assert standing(MOVE, MOVING, pending=(3, 1)).state is MoveState.CHANGED
 
 
 def test_a_move_that_changes_nothing_is_done():
     move = PlannedMove(TopicPartition("t", 0), (0, 1), (0, 1))
-    assert move_state(move, ReplicaAssignment((0, 1))) is MoveState.REACHED
+    assert standing(move, ReplicaAssignment((0, 1))).state is MoveState.REACHED
 
 
 # --- reasons for waiting --------------------------------------------------------------------------
@@ -52,14 +53,6 @@ def reason(state: MoveState, isr: tuple[int, ...] | None, live: set[int], leader
     if found is None:
         return ""
     return f"! {found.reason}" if found.is_stuck else found.reason
-
-
-def test_a_move_can_begin_when_all_added_brokers_are_registered():
-    assert reason(MoveState.TO_MOVE, None, ALL_BROKERS) == ""
-    assert reason(MoveState.TO_MOVE, None, {2}) == ""
-    assert reason(MoveState.TO_MOVE, None, {0, 1}) == (
-        "! waiting for broker 2, which is not registered"
-    )
 
 
 def test_a_move_ends_when_its_target_is_in_sync():
@@ -83,6 +76,10 @@ def test_a_partition_at_its_target_waits_for_live_brokers_only():
     assert reason(MoveState.REACHED, (1,), {1}) == ""
 
 
-@pytest.mark.parametrize("state", [MoveState.CHANGED, MoveState.GONE])
-def test_a_partition_moved_by_others_waits_for_no_broker(state: MoveState):
-    assert reason(state, None, set()) == ""
+# --- what a move takes ----------------------------------------------------------------------------
+
+
+def test_dropping_a_replica_sends_nothing_and_another_sequence_costs_nothing():
+    assert roles((0, 1), (0,)) == {1: 1}
+    assert roles((0, 1, 2), (2, 0, 1)) == {}
+    assert roles((0, 1), (2, 3)) == {0: 2, 1: 1, 2: 1, 3: 1}

@@ -1,0 +1,180 @@
+"""The moves of a reassignment plan, and how far each has come by the assignments in ZooKeeper.
+
+A plan has two assignments of each partition: the original and the target. If the assignment in
+ZooKeeper is neither, and is not being reassigned to the target, another tool has changed it. The
+plan does not touch it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from regent.core.errors import BadDataError
+from regent.core.model import BrokerId, LeaderAndIsr, ReplicaAssignment, TopicPartition
+from regent.zk.stores.admin_store import ZkAdminStore
+
+
+class PlannedMove(NamedTuple):
+    """A partition, the replicas it had when the plan was made, and its target replicas."""
+
+    partition: TopicPartition
+    before: tuple[BrokerId, ...]
+    target: tuple[BrokerId, ...]
+    bytes: int = 0  # of the partition; 0 when it is not known
+
+    @property
+    def added(self) -> list[BrokerId]:
+        """The brokers that receive a replica."""
+        return [broker for broker in self.target if broker not in self.before]
+
+    @property
+    def replicas_moved(self) -> int:
+        """The number of replicas that are moved, added or removed."""
+        kept = len(set(self.before).intersection(self.target))
+        return max(len(self.before), len(self.target)) - kept
+
+
+def roles(before: Sequence[BrokerId], after: Sequence[BrokerId]) -> dict[BrokerId, int]:
+    """Return the number of replicas that each broker receives, gives up or sends.
+
+    The preferred leader counts as the sender, because it usually leads.
+    """
+    parts = {broker: 1 for broker in before if broker not in after}
+    added = [broker for broker in after if broker not in before]
+    if added:
+        parts.update(dict.fromkeys(added, 1))
+        parts[before[0]] = len(added)
+    return parts
+
+
+class MoveState(Enum):
+    """How far a partition is with its planned move."""
+
+    TO_MOVE = "to move"
+    MOVING = "moving"
+    REACHED = "reached"
+    MOVING_BACK = "moving back"  # it is being reassigned to its original replicas
+    CHANGED = "changed meanwhile"
+    GONE = "gone"
+
+
+class Standing(NamedTuple):
+    """The state of a partition's planned move.
+
+    ``replicas`` are its present or pending ones; ``problem`` is why there are none.
+    """
+
+    move: PlannedMove
+    state: MoveState
+    replicas: tuple[BrokerId, ...] = ()
+    problem: str = ""
+
+
+class Obstacle(NamedTuple):
+    """Why a move does not end; ``is_stuck`` if it needs an operator."""
+
+    reason: str
+    is_stuck: bool
+
+
+# --- states ---------------------------------------------------------------------------------------
+
+
+def survey(admin: ZkAdminStore, moves: Collection[PlannedMove]) -> list[Standing]:
+    """Read the state of each move, in sequence; a topic that cannot be decoded is ``GONE``."""
+    try:
+        pending = admin.read_pending_reassignments()
+    except BadDataError:  # the controller deletes the znode when it cannot decode it
+        pending = {}
+    topics = admin.topics.read_topics(sorted({move.partition.topic for move in moves}))
+    standings = []
+    for move in moves:
+        topic = topics.get(move.partition.topic)
+        if isinstance(topic, BadDataError):
+            standings.append(Standing(move, MoveState.GONE, problem=str(topic)))
+        elif topic is None or move.partition.partition not in topic.partitions:
+            standings.append(Standing(move, MoveState.GONE, problem="it does not exist"))
+        else:
+            assignment = topic.partitions[move.partition.partition]
+            standings.append(standing(move, assignment, pending.get(move.partition)))
+    return standings
+
+
+def standing(
+    move: PlannedMove, assignment: ReplicaAssignment, pending: tuple[BrokerId, ...] | None = None
+) -> Standing:
+    """Return the state of a move by the partition's assignment.
+
+    ``pending``: the target in ``/admin/reassign_partitions``, which supersedes the assignment.
+    """
+    replicas = pending or assignment.target_replicas
+    if pending is not None or assignment.is_being_reassigned:
+        return Standing(move, under_way(move, replicas), replicas)
+    if replicas == move.target:
+        return Standing(move, MoveState.REACHED, replicas)
+    state = MoveState.TO_MOVE if replicas == move.before else MoveState.CHANGED
+    return Standing(move, state, replicas)
+
+
+def under_way(move: PlannedMove, target: tuple[BrokerId, ...]) -> MoveState:
+    """Return the state of a move whose partition is being reassigned to ``target``."""
+    if target == move.target:
+        return MoveState.MOVING
+    return MoveState.MOVING_BACK if target == move.before else MoveState.CHANGED
+
+
+# --- obstacles ------------------------------------------------------------------------------------
+
+
+def read_obstacles(
+    admin: ZkAdminStore, standings: Sequence[Standing], live: Collection[BrokerId]
+) -> Mapping[TopicPartition, Obstacle]:
+    """Read what prevents moves in flight from ending; other moves have no entry."""
+    begun = [s for s in standings if s.state in (MoveState.MOVING, MoveState.REACHED)]
+    leaderships = admin.read_partition_states([s.move.partition for s in begun])
+    obstacles = {}
+    for move, state, *_ in begun:
+        found = leaderships.get(move.partition)
+        leadership = None if found is None or isinstance(found, BadDataError) else found[0]
+        problem = obstacle(move, state, leadership, live)
+        if problem is not None:
+            obstacles[move.partition] = problem
+    return obstacles
+
+
+def obstacle(
+    move: PlannedMove,
+    state: MoveState,
+    leadership: LeaderAndIsr | None,
+    live: Collection[BrokerId],
+) -> Obstacle | None:
+    """Return what a move that has begun waits for; None when it is complete.
+
+    It is complete when the live replicas of the target are in sync: a replica that died after the
+    move does not count.
+    """
+    behind = [b for b in move.target if leadership is None or b not in leadership.isr]
+    if state is MoveState.REACHED:
+        behind = [b for b in behind if b in live]
+        if not behind:
+            return None
+    if leadership is None or leadership.leader not in live:
+        return Obstacle("without a leader", is_stuck=True)
+    down = [b for b in behind if b not in live]
+    if down:
+        return Obstacle(not_registered(down), is_stuck=True)
+    catching_up = f"waiting for {_named(behind)} to catch up"
+    return Obstacle(catching_up if behind else "waiting for the controller", is_stuck=False)
+
+
+def not_registered(brokers: Collection[BrokerId]) -> str:
+    """Return that a move waits for brokers to start."""
+    are = "which is" if len(brokers) == 1 else "which are"
+    return f"waiting for {_named(brokers)}, {are} not registered"
+
+
+def _named(brokers: Collection[BrokerId]) -> str:
+    noun = "broker" if len(brokers) == 1 else "brokers"
+    return f"{noun} {', '.join(map(str, sorted(brokers)))}"
