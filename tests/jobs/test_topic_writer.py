@@ -92,7 +92,7 @@ def test_a_second_run_changes_nothing(server: FakeZooKeeperServer, admin: ZkAdmi
 def test_topics_that_exist_with_other_replicas_stay_and_are_reported(
     server: FakeZooKeeperServer, admin: ZkAdminStore
 ):
-    others = [(f"t{n}", {0: (0, 1), 1: (2, 1)}) for n in range(5)]
+    others: list[Placed] = [(f"t{n}", {0: (0, 1), 1: (2, 1)}) for n in range(5)]
     write(admin, others)
     before = content(server)
     written = write(admin, TOPICS, CONFIG)
@@ -158,7 +158,7 @@ def test_topics_are_created_in_a_real_zookeeper(zookeeper_address: str):
         stack.enter_context(closing(client))
         client.start(timeout_s=10.0)
         stack.enter_context(brokers_of(client, 4))
-        topics = [(f"t{n}", {p: (p % 3, 3) for p in range(50)}) for n in range(500)]
+        topics: list[Placed] = [(f"t{n}", {p: (p % 3, 3) for p in range(50)}) for n in range(500)]
         admin = ZkAdminStore(client)
         assert write(admin, topics[:200]).created == 200
         assert write(admin, topics) == Written(300, 200, ())

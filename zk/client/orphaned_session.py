@@ -16,7 +16,8 @@ import struct
 import sys
 import time
 from contextlib import suppress
-from typing import BinaryIO
+from io import BufferedRWPair
+from typing import Any, BinaryIO
 
 GUARDIAN = (sys.executable, "-I", "-S", __file__, "guardian")
 """The start of the guardian's command line."""
@@ -103,7 +104,7 @@ def _connect(server: str, deadline: float, servers: int) -> socket.socket:
     return socket.create_connection((host.strip("[]"), int(port)), timeout_s)
 
 
-def _attach(stream: BinaryIO, session_id: int, password: bytes) -> bool:
+def _attach(stream: BufferedRWPair[Any, Any], session_id: int, password: bytes) -> bool:
     """Attach the connection to a session; return False when the session is over."""
     timeout_ms = int(_CLOSE_TIMEOUT_S * 1000)
     request = _CONNECT.pack(0, 0, timeout_ms, session_id, len(password)) + password + b"\0"
@@ -111,7 +112,7 @@ def _attach(stream: BinaryIO, session_id: int, password: bytes) -> bool:
     return bool(granted_ms > 0)
 
 
-def _ask(stream: BinaryIO, request: bytes) -> bytes:
+def _ask(stream: BufferedRWPair[Any, Any], request: bytes) -> bytes:
     """Send a frame and return the next one. Raises ``ConnectionError`` at the end of the stream."""
     stream.write(_SIZE.pack(len(request)) + request)
     stream.flush()

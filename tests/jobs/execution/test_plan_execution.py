@@ -45,8 +45,11 @@ def plan(tmp_path: Path) -> Path:
     return write_plan(tmp_path / "plan", 0, 1, 2)
 
 
-ALL_AT_ONCE = {"max_moves_per_broker": 9, "max_moves": 99}
-ONE_BY_ONE = {"max_moves_per_broker": 9, "max_moves": 2}  # each partition moves two replicas
+ALL_AT_ONCE: dict[str, Any] = {"max_moves_per_broker": 9, "max_moves": 99}
+ONE_BY_ONE: dict[str, Any] = {
+    "max_moves_per_broker": 9,
+    "max_moves": 2,
+}  # each partition moves two replicas
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +103,7 @@ def test_moves_begin_in_the_sequence_of_the_plan(
 
 @pytest.mark.parametrize("limits", [ONE_BY_ONE, {**ALL_AT_ONCE, "max_moves_per_broker": 2}])
 def test_a_move_begins_when_there_is_room_and_not_before(
-    controller: MovingController, plan: Path, limits: dict[str, int]
+    controller: MovingController, plan: Path, limits: dict[str, Any]
 ):
     execute(controller, plan, **limits)
     assert controller.submitted == [[0], [1], [2]]
