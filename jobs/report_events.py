@@ -26,7 +26,7 @@ from regent.jobs.new_directory import check_is_new, new_directory
 from regent.jobs.reports.event_analysis import analyse_events
 from regent.jobs.reports.event_job import read_journals, write_tables
 from regent.jobs.reports.event_journals import Period, find_journals
-from regent.jobs.reports.event_parts import Parts
+from regent.jobs.reports.event_parts import Parts, merged
 from regent.jobs.reports.event_tables import event_tables
 from regent.jobs.reports.event_verdict import event_verdict
 from regent.jobs.reports.output import print_report, report_options
@@ -100,22 +100,23 @@ def _report(
         check_is_new(out, job.files)
     session = job.start(is_small=True)  # Python computes, so the JVM only has to start fast
     check_shared(session, journals)
-    parts: list[Parts] = []
+    whole: Parts = {}
     unreadable: dict[str, int] = {}
     with (
         nullcontext() if out is None else new_directory(out, job.files) as directory,
         progress(f"reading {len(journals)} journals", session),
     ):
         keeps = directory is not None
-        results = read_journals(session, journals, period, top=top, keeps=keeps)
-        for number, result in enumerate(results):
-            parts += [] if result.parts is None else [result.parts]
-            unreadable |= {result.location: result.unreadable} if result.unreadable else {}
-            if directory is not None:
+        number = 0
+        for results in read_journals(session, journals, period, top=top, keeps=keeps):
+            whole = merged([whole, *(result.parts for result in results)], top)
+            unreadable |= {r.location: r.unreadable for r in results if r.unreadable}
+            for result in results if directory is not None else ():
                 write_tables(directory, number, result)
-        report = analyse_events(parts, top=top)
-        if not report:
+                number += 1
+        if not whole:
             raise NoEventsError(f"no events of that time in {_names(journals)}")
+        report = analyse_events(whole, top=top)
     return {
         "journals": len(journals),
         "unreadable_lines": unreadable,

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from regent.jobs.reports.charts import MOST_BARS, Draw, Line, height_of, lines, spreads, stacks
+from regent.jobs.reports.event_analysis import PERCENTILES
 from regent.jobs.reports.event_tables import event_tables, moment
-from regent.jobs.reports.event_terms import PERCENTILES
 from regent.jobs.reports.event_verdict import in_words
 from regent.jobs.reports.page import INK, Axes, Page
 from regent.jobs.reports.verdict import Verdict

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from regent.jobs.reports.event_terms import PERCENTILES
+from regent.jobs.reports.event_analysis import PERCENTILES
 from regent.jobs.reports.page import Table
 
 Row = Mapping[str, Any]
