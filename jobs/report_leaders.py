@@ -8,9 +8,8 @@ the next check of the controller elects the preferred leaders.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import click
@@ -19,27 +18,34 @@ import pyarrow
 import pyarrow.compute
 from pyspark.sql import DataFrame, SparkSession
 
-from regent.jobs.assignment_source import ZOOKEEPER, assignment_frame, check_assignment
+from regent.admin.wording import how_many, number_range
+from regent.jobs.assignment_source import assignment_frame, check_assignment
 from regent.jobs.command import InputError, progress, run_job
-from regent.jobs.job_session import job_session, spark_options
+from regent.jobs.job_session import JobSession, spark_options
 from regent.jobs.reports.balance import percent, spread_fields
-from regent.jobs.reports.balance_verdict import missing_brokers, plan_remedies
+from regent.jobs.reports.balance_verdict import (
+    beyond,
+    missing_brokers,
+    plan_remedies,
+    start_remedies,
+)
+from regent.jobs.reports.charts import MOST_BARS, NEAR, columns, over_brokers
 from regent.jobs.reports.inputs import assignment_options, read_inputs
-from regent.jobs.reports.output import print_report, report_options
-from regent.jobs.reports.page import Table
+from regent.jobs.reports.output import Report, report_options, run_report
+from regent.jobs.reports.page import Page, Table
 from regent.jobs.reports.replica_arrays import Counts, positions
 from regent.jobs.reports.verdict import (
     CLUSTER,
     OVERLOAD,
+    Problem,
     Remedy,
     Verdict,
     command_line,
-    counted,
-    listed,
-    number_range,
+    several,
 )
 
-_NAMED: Final = 10  # leaderless partitions and missing brokers that are named
+_NAME: Final = "report leaders"
+_NAMED: Final = 10  # leaderless partitions that are named
 _ROWS: Final = 40  # brokers in a table; programs get all
 
 _WHO_LEADS: Final = """
@@ -72,14 +78,18 @@ class Leaders(NamedTuple):
     @property
     def too_many(self) -> list[int]:
         """The brokers that lead far more than the average, by position, the worst first."""
-        order = np.argsort(-self.leading, kind="stable")
-        found: list[int] = order[self.leading[order] > OVERLOAD * self.leading.mean()].tolist()
-        return found
+        return beyond(self.leading / (self.leading.mean() or 1.0))
+
+    @property
+    def too_many_preferred(self) -> int:
+        """How many of them would lead too many even if only preferred leaders led."""
+        most = OVERLOAD * float(self.preferred.mean())
+        return int((self.preferred[self.too_many] > most).sum())
 
 
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
     """Run the command in ``spark``, or in a new session; return the exit status."""
-    return run_job(_command, "report leaders", argv, spark)
+    return run_job(_command, _NAME, argv, spark)
 
 
 @click.command("leaders", help="Report the actual and the preferred leaders of partitions.")
@@ -95,32 +105,32 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
 @spark_options
 @click.pass_obj
 def _command(spark: SparkSession | None, /, **options: Any) -> None:
-    started = time.monotonic()
-    html = options["html"]
-    with job_session(spark, options, app_name="regent-report-leaders") as job:
-        source, brokers = read_inputs(options, job.files)
-        session = job.start()
-        with progress("reading the assignment", session):
-            frame = assignment_frame(session, source)
-            check_assignment(frame, source.where)
-            found = leaders(_count(session, frame), [b.broker_id for b in brokers])
-            names = _leaderless(session, frame) if found.leaderless else []
-        if not found.leading.any() and not found.leaderless:
-            raise InputError(
-                f"{source.where} names no leaders: use zookeeper, or a file with a leader for"
-                " each partition"
-            )
-        missing = _missing(found, {b.broker_id for b in brokers})
-        verdict = leaders_verdict(found, names, missing, options)
-        result = _summary(found, names, options["threshold"])
-        result |= {"not_listed": missing}
-        tables = _tables(found, names, options["threshold"])
-        if html is not None:
-            with job.files.writing(html) as path:
-                _write_page(found, verdict, source.where, tables, path)
-    result |= {"html": html}
-    result |= {"seconds": round(time.monotonic() - started, 3)}
-    print_report(options["output"], result, tables, verdict)
+    run_report(spark, options, _NAME, _report)
+
+
+def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
+    source, brokers = read_inputs(options, job.files)
+    listed = [b.broker_id for b in brokers]
+    session = job.start()
+    with progress("reading the assignment", session):
+        frame = assignment_frame(session, source)
+        check_assignment(frame, source.where)
+        found = leaders(_count(session, frame), listed)
+        names = _leaderless(session, frame) if found.leaderless else []
+    if not found.leading.any() and not found.leaderless:
+        raise InputError(
+            f"{source.where} names no leaders: use zookeeper, or a file with a leader for"
+            " each partition"
+        )
+    missing = [b for b in found.broker_ids.tolist() if b not in listed] if listed else []
+    tables = _tables(found, names, options["threshold"])
+    return Report(
+        "Leaders of partitions",
+        _summary(found, names, options["threshold"]) | {"not_listed": missing},
+        leaders_verdict(found, names, missing, options),
+        tables,
+        partial(_draw, found=found, where=source.where, tables=tables),
+    )
 
 
 def _count(spark: SparkSession, frame: DataFrame) -> pyarrow.Table:
@@ -160,11 +170,6 @@ def leaders(who_leads: pyarrow.Table, broker_ids: Sequence[int]) -> Leaders:
     )
 
 
-def _missing(found: Leaders, listed: set[int]) -> list[int]:
-    """Return the brokers with partitions that are not listed, or nothing if none is listed."""
-    return [b for b in found.broker_ids.tolist() if b not in listed] if listed else []
-
-
 # --- verdict --------------------------------------------------------------------------------------
 
 
@@ -172,72 +177,70 @@ def leaders_verdict(
     found: Leaders, leaderless: Sequence[str], missing: Sequence[int], options: Mapping[str, Any]
 ) -> Verdict:
     """Judge the leaders; ``missing`` brokers are not listed, ``leaderless`` are some partitions."""
-    problems, remedies = [], []
 
-    def remedy(purpose: str, words: str) -> None:
-        remedies.append(Remedy(purpose, command_line(words, options, *CLUSTER)))
+    def remedy(purpose: str, words: str) -> Remedy:
+        return Remedy(purpose, command_line(words, options, *CLUSTER))
 
-    if found.leaderless:
-        has = counted(found.leaderless, "partition has", "partitions have")
-        problems.append(
-            f"{has} no leader and can be neither written nor read"
-            f" ({listed(leaderless, found.leaderless)})."
-        )
-        words = "topics describe --unavailable-partitions"
-        remedy("To see which brokers they wait for", words)
-    if missing:
-        problems.append(f"{missing_brokers(missing, options)} and cannot lead.")
-        if options["assignment"] == ZOOKEEPER and not options["zookeeper"]:
-            remedy("To start them", f"brokers start {' '.join(map(str, missing[:_NAMED]))}")
-    not_led, uneven = _not_led(found, options["threshold"]), _uneven(found)
-    problems += not_led + uneven
-    too_many_preferred = _too_many_preferred(found)
-    if not_led or (uneven and not too_many_preferred):
-        words = "elect-leaders --election-type preferred --all-topic-partitions"
-        remedy("To let preferred leaders lead again", words)
-    if too_many_preferred:
-        purpose = "To make preferred leaders even too (it also evens out replicas)"
-        remedies += plan_remedies(purpose, "rebalance", options)
-    if found.leaderless:
-        words = "elect-leaders --election-type unclean --all-topic-partitions"
-        remedy("Only if brokers that are awaited never return (this loses records)", words)
+    start = start_remedies("To start them", missing, options) if missing else []
+    elect = "elect-leaders --all-topic-partitions --election-type"
+    unled = [
+        remedy("To see which brokers they wait for", "topics describe --unavailable-partitions"),
+        *start,
+        remedy(
+            "Only if brokers that are awaited never return (this loses records)", f"{elect} unclean"
+        ),
+    ]
+    give_back = remedy("To let preferred leaders lead again", f"{elect} preferred")
+    even_out = plan_remedies(
+        "To make preferred leaders even too (it also evens out replicas)", "rebalance", options
+    )
+    problems = [
+        *several(
+            leaderless,
+            "partition has",
+            "partitions have",
+            "no leader and can be neither written nor read",
+            unled,
+            total=found.leaderless,
+        ),
+        *[Problem(f"{missing_brokers(missing, options)} and cannot lead.", start)] * bool(missing),
+        *_not_led(found, options["threshold"], give_back),
+        *_uneven(found, even_out if found.too_many_preferred else [give_back]),
+    ]
     fine = (
-        f"All {counted(_partitions(found), 'partition', 'partitions')} have leaders, and each of"
+        f"All {how_many(_partitions(found), 'partition', 'partitions')} have leaders, and each of"
         f" the {len(found.broker_ids):,} brokers leads about as many as it should:"
         f" {number_range(int(found.leading.min()), int(found.leading.max()))}."
     )
-    return Verdict(problems, fine, remedies)
+    return Verdict(problems, fine)
 
 
-def _not_led(found: Leaders, percentage: float) -> list[str]:
+def _not_led(found: Leaders, percentage: float, remedy: Remedy) -> list[Problem]:
     order = np.argsort(-found.imbalance, kind="stable").tolist()
-    above = [b for b in order if found.imbalance[b] > percentage / 100]
-    names = [
-        f"broker {found.broker_ids[b]}: {found.not_led[b]:,} of {found.preferred[b]:,}"
-        for b in above
-    ]
-    fail = counted(len(above), "broker does", "brokers do")
-    return [
-        f"{fail} not lead more than {percentage:g} % of the partitions that prefer them"
-        f" ({listed(names)})."
-    ] * bool(above)
+    return several(
+        [
+            f"broker {found.broker_ids[b]}: {found.not_led[b]:,} of {found.preferred[b]:,}"
+            for b in order
+            if found.imbalance[b] > percentage / 100
+        ],
+        "broker does",
+        "brokers do",
+        f"not lead more than {percentage:g} % of the partitions that prefer them",
+        [remedy],
+    )
 
 
-def _uneven(found: Leaders) -> list[str]:
-    over = found.too_many
-    names = [f"broker {found.broker_ids[b]}: {found.leading[b]:,}" for b in over]
-    lead = counted(len(over), "broker leads", "brokers lead")
-    remain = _too_many_preferred(found)
-    preferred = f"; {remain:,} would even if only preferred leaders led" if remain else ""
-    return [
-        f"{lead} more than {OVERLOAD} times the average of {found.leading.mean():,.4g} partitions"
-        f" ({listed(names)}){preferred}."
-    ] * bool(over)
-
-
-def _too_many_preferred(found: Leaders) -> int:
-    most = OVERLOAD * float(found.preferred.mean())
-    return sum(bool(found.preferred[b] > most) for b in found.too_many)
+def _uneven(found: Leaders, remedies: Sequence[Remedy]) -> list[Problem]:
+    remain = found.too_many_preferred
+    preferred = f" {remain:,} would even if only preferred leaders led." if remain else ""
+    problems = several(
+        [f"broker {found.broker_ids[b]}: {found.leading[b]:,}" for b in found.too_many],
+        "broker leads",
+        "brokers lead",
+        f"more than {OVERLOAD} times the average of {found.leading.mean():,.4g} partitions",
+        remedies,
+    )
+    return [problem._replace(sentence=problem.sentence + preferred) for problem in problems]
 
 
 # --- output ---------------------------------------------------------------------------------------
@@ -246,7 +249,6 @@ def _too_many_preferred(found: Leaders) -> int:
 def _summary(found: Leaders, names: list[str], threshold: float) -> dict[str, Any]:
     fields = ("broker", "preferred", "not_led", "imbalance", "leading", "of_fair_share")
     return {
-        "job": "report leaders",
         "partitions": _partitions(found),
         "brokers": len(found.broker_ids),
         "leaderless": found.leaderless,
@@ -323,14 +325,7 @@ def _tables(found: Leaders, names: list[str], threshold: float) -> list[Table]:
     return [overview, per_broker, Table(title, ("partition",), [(name,) for name in names])]
 
 
-def _write_page(
-    found: Leaders, verdict: Verdict, where: str, tables: list[Table], path: Path
-) -> None:
-    from regent.jobs.reports.charts import MOST_BARS, NEAR, columns, over_brokers
-    from regent.jobs.reports.page import Page
-
-    page = Page("Leaders of partitions")
-    page.verdict(verdict)
+def _draw(page: Page, found: Leaders, where: str, tables: Sequence[Table]) -> None:
     page.text(f"Read from {where}.")
     overview, *others = tables
     page.facts(
@@ -356,7 +351,6 @@ def _write_page(
         )
     for table in others:
         page.table(table)
-    page.write(path)
 
 
 if __name__ == "__main__":

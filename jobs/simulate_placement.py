@@ -11,14 +11,16 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import click
 from pyspark.sql import SparkSession
 
+from regent.admin.wording import listed, number_range
 from regent.core.placement.replica_placer import Strategy, check
 from regent.jobs.command import InputError, progress, run_job
-from regent.jobs.job_session import job_session, spark_options
+from regent.jobs.job_session import JobSession, spark_options
 from regent.jobs.report_balance import DEFAULT_TRIALS
 from regent.jobs.reports.balance import (
     LossOptions,
@@ -30,7 +32,7 @@ from regent.jobs.reports.balance import (
     spread_fields,
     summary,
 )
-from regent.jobs.reports.output import print_report, report_options
+from regent.jobs.reports.output import Report, report_options, run_report
 from regent.jobs.reports.page import Table
 from regent.jobs.reports.placement_trial import (
     BLOCKS,
@@ -45,15 +47,17 @@ from regent.jobs.reports.placement_trial import (
     rack_names,
     strategies_to_compare,
 )
-from regent.jobs.reports.verdict import SPARK, Remedy, Verdict, command_line, listed, number_range
+from regent.jobs.reports.simulation_page import add_trials
+from regent.jobs.reports.verdict import SPARK, Problem, Remedy, Verdict, command_line
 
+_NAME: Final = "simulate placement"
 MAX_REPLICAS: Final = 100_000_000  # they take three gigabytes
 _MAX_BROKERS: Final = 100_000
 
 
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
     """Run the command in ``spark``, or in a new session; return the exit status."""
-    return run_job(_command, "simulate placement", argv, spark)
+    return run_job(_command, _NAME, argv, spark)
 
 
 _ANY_SEED: Final = click.IntRange(0, 2**63 - 1)
@@ -136,32 +140,31 @@ _STRATEGIES: Final = (*(strategy.value for strategy in Strategy), UNIFORM)
 @spark_options
 @click.pass_obj
 def _command(spark: SparkSession | None, /, **options: Any) -> None:
-    started = time.monotonic()
+    run_report(spark, options, _NAME, _report)
+
+
+def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
     setting = TrialSetting(**{name: options[name] for name in TrialSetting._fields})
-    compare = options["compare"]
-    names = strategies_to_compare(setting) if compare else [options["strategy"]]
+    names = strategies_to_compare(setting) if options["compare"] else [options["strategy"]]
     _check(setting, names, options["failures"])
     growth = options["growth"]
     added = -(-setting.brokers // 100) if growth is None else growth
     loss = LossOptions(options["failures"], options["trials"], options["seed"])
-    is_small = setting.partitions * len(names) <= 1_000_000
-    html = options["html"]
-    with job_session(spark, options, app_name="regent-simulate") as job:
-        session = job.start(is_small=is_small)
-        trials = {str(name): _try(session, setting, name, added, loss) for name in names}
-        tables = [_comparison(trials), *_loss_tables(trials)]
-        verdict = _verdict(trials, options)
-        if html is not None:
-            from regent.jobs.reports.simulation_page import write_page
-
-            with job.files.writing(html) as path:
-                write_page(setting, trials, verdict, tables, path)
-    result = {"job": "simulate placement", **setting._asdict(), "growth": added}
-    result["trials"] = options["trials"]
-    result["strategies"] = {name: _fields(trial) for name, trial in trials.items()}
-    result["html"] = html
-    result["seconds"] = round(time.monotonic() - started, 3)
-    print_report(options["output"], result, tables, verdict)
+    session = job.start(is_small=setting.partitions * len(names) <= 1_000_000)
+    trials = {str(name): _try(session, setting, name, added, loss) for name in names}
+    tables = [_comparison(trials), *_loss_tables(trials)]
+    return Report(
+        "Simulated placement of replicas",
+        {
+            **setting._asdict(),
+            "growth": added,
+            "trials": options["trials"],
+            "strategies": {name: _fields(trial) for name, trial in trials.items()},
+        },
+        _verdict(trials, options),
+        tables,
+        partial(add_trials, setting=setting, trials=trials, tables=tables),
+    )
 
 
 def _check(setting: TrialSetting, names: Sequence[str], failures: int | None) -> None:
@@ -216,15 +219,13 @@ def _verdict(trials: Mapping[str, Trial], options: Mapping[str, Any]) -> Verdict
             " times the average."
         )
     lost = balance.lost_with_rack
-    problems = []
-    if len(lost) > 1 and lost.any():
-        problems = [words, f"The failure of a rack loses {lost.mean():,.4g} partitions on average."]
-        other = "jobs simulate placement --strategy rack-aware"
-        names = ("brokers", "partitions", "racks", "rack_layout", *SPARK)
-        return Verdict(
-            problems, "", [Remedy("To spread over racks", command_line(other, options, *names))]
-        )
-    return Verdict([], words)
+    if len(lost) < 2 or not lost.any():
+        return Verdict([], words)
+    other = "jobs simulate placement --strategy rack-aware"
+    names = ("brokers", "partitions", "racks", "rack_layout", *SPARK)
+    remedy = Remedy("To spread over racks", command_line(other, options, *names))
+    loses = f"The failure of a rack loses {lost.mean():,.4g} partitions on average."
+    return Verdict([Problem(loses, [remedy]), Problem(words)], "")
 
 
 def _best(trials: Mapping[str, Trial]) -> str:

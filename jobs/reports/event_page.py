@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from math import nan
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from regent.jobs.reports.charts import MOST_BARS, Draw, Line, height_of, lines, spreads, stacks
@@ -13,7 +12,6 @@ from regent.jobs.reports.event_analysis import PERCENTILES
 from regent.jobs.reports.event_tables import event_tables, moment
 from regent.jobs.reports.event_verdict import in_words
 from regent.jobs.reports.page import INK, Axes, Page
-from regent.jobs.reports.verdict import Verdict
 
 Row = Mapping[str, Any]
 
@@ -49,12 +47,10 @@ class _Clock(NamedTuple):
         return f"{self.unit} since {moment(self.start_ms)}"
 
 
-def write_page(report: Row, verdict: Verdict, path: Path) -> None:
-    """Write the result of ``event_analysis.analyse_events``. Raises OSError."""
+def add_events(page: Page, report: Row) -> None:
+    """Add the result of ``event_analysis.analyse_events``."""
     clock = _Clock.of(report)
-    page = Page("The controllers' events")
     overview, latencies, terms, churn, flapping, brokers, minutes, slowest = event_tables(report)
-    page.verdict(verdict)
     page.facts(_facts(report))
     page.text(
         "A journal names the first few changes of an event and counts the others: partitions and"
@@ -84,7 +80,6 @@ def write_page(report: Row, verdict: Verdict, path: Path) -> None:
     page.table(brokers)
     page.heading("Journals")
     page.table(overview)
-    page.write(path)
 
 
 def _add_terms(page: Page, rows: Sequence[Row], clock: _Clock) -> None:
@@ -96,18 +91,18 @@ def _add_terms(page: Page, rows: Sequence[Row], clock: _Clock) -> None:
         " Numbers are controller epochs, which count the terms. A cross: the controller failed.",
         height_in=height_of({row["broker_id"] for row in rows}),
     )
-    elected = [row for row in rows if row["elected_ms"] is not None]
-    if elected:
-        names = [f"epoch {row['controller_epoch']}, broker {row['broker_id']}" for row in elected]
+    failovers = [row for row in rows if row["failover_ms"] is not None]
+    if failovers:
+        names = [f"epoch {row['controller_epoch']}, broker {row['broker_id']}" for row in failovers]
         page.figure(
-            stacks(names, {name: _spans(elected, *ends) for name, ends in _PHASES.items()}, "ms"),
+            stacks(names, {name: _spans(failovers, *ends) for name, ends in _PHASES.items()}, "ms"),
             "How long failovers took, from when the new controller noticed that there was none",
-            height_in=height_of(elected),
+            height_in=height_of(failovers),
         )
 
 
 def _spans(rows: Sequence[Row], begin: str, end: str) -> list[float]:
-    return [max(0.0, row[end] - row[begin]) if row[end] is not None else 0.0 for row in rows]
+    return [max(0.0, row[end] - row[begin]) for row in rows]
 
 
 def _add_percentiles(page: Page, names: Sequence[str], rows: Sequence[Row], what: str) -> None:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import click
 
 from regent.admin.cluster_connection import cluster_options, zookeeper_address
 from regent.jobs.assignment_source import ZOOKEEPER, AssignmentSource
 from regent.jobs.brokers_file import PlannedBroker, read_brokers_file, read_registered_brokers
-from regent.jobs.command import InputError, cluster_admin
+from regent.jobs.command import InputError, cluster_admin, with_options
 from regent.jobs.files import JobFiles
 from regent.storage.log_names import LOG_SUFFIX, log_of_directory
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _META: Final = "meta.properties"
 
@@ -31,21 +29,22 @@ class ReportInputs(NamedTuple):
     brokers: tuple[PlannedBroker, ...]
 
 
-def assignment_options(command: F) -> F:
-    """Add ``--assignment``, ``--brokers``, and the options that name a cluster."""
-    assignment = click.option(
+assignment_options: Final = with_options(
+    click.option(
         "--assignment",
         default=ZOOKEEPER,
         show_default=True,
         metavar=f"{ZOOKEEPER}|FILE|DIR",
         help="The running cluster, or files: reassignment JSON, JSON lines, Parquet.",
-    )
-    brokers = click.option(
+    ),
+    click.option(
         "--brokers",
         metavar=f"{ZOOKEEPER}|FILE",
         help=f"The brokers and their racks.  [default: {ZOOKEEPER}, if --assignment is]",
-    )
-    return assignment(brokers(cluster_options(command)))
+    ),
+    cluster_options,
+)
+"""Adds ``--assignment``, ``--brokers``, and the options that name a cluster."""
 
 
 def read_inputs(options: Mapping[str, Any], files: JobFiles) -> ReportInputs:

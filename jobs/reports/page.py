@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from regent.jobs.reports.verdict import Verdict
+from regent.jobs.reports.verdict import Findings, Verdict
 
 if TYPE_CHECKING:  # the import takes half a second, and most reports have no plots
     import matplotlib.axes
@@ -115,22 +115,17 @@ class Table(NamedTuple):
 
 
 class Page:
-    """A page; parts are added from top to bottom."""
+    """A page; parts are added from top to bottom, between the first and the other findings."""
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, verdict: Verdict | None = None) -> None:
         self._title = title
         self._parts: list[str] = []
+        self._end: list[str] = []
         self._figures = 0
-
-    def verdict(self, verdict: Verdict) -> None:
-        """Add what is wrong and what mends it, or that all is fine."""
-        kind = "verdict" if verdict.problems else "verdict fine"
-        parts = [f"<p>{html.escape(s)}</p>" for s in verdict.problems or [verdict.fine]]
-        for purpose, command in verdict.remedies:
-            parts.append(f'<p class="purpose">{html.escape(purpose)}:</p>')
-            words = (f"<span>{html.escape(word)}</span>" for word in command.split(" "))
-            parts.append(f"<code>{' '.join(words)}</code>")
-        self._parts.append(f'<section class="{kind}">{"".join(parts)}</section>')
+        if verdict:
+            self._parts.append(_section(verdict.first, "" if verdict.problems else " fine"))
+            if verdict.others.sentences:
+                self._end = ["<h2>More findings</h2>", _section(verdict.others)]
 
     def heading(self, text: str) -> None:
         """Begin a section."""
@@ -177,7 +172,7 @@ class Page:
 
     def write(self, path: Path) -> None:
         """Write the page atomically; an existing file is replaced. Raises OSError."""
-        title, parts = html.escape(self._title), "\n".join(self._parts)
+        title, parts = html.escape(self._title), "\n".join(self._parts + self._end)
         unfinished = path.with_name(f"{path.name}.part")
         try:
             unfinished.write_text(
@@ -212,6 +207,15 @@ def is_number(values: Sequence[object]) -> bool:
         isinstance(value, int | float) or re.match(r"[-+<≤>≥]? ?[\d.,]+( \S+)?$", str(value))
         for value in numbers
     )
+
+
+def _section(findings: Findings, kind: str = "") -> str:
+    parts = [f"<p>{html.escape(sentence)}</p>" for sentence in findings.sentences]
+    for purpose, command in findings.remedies:
+        parts.append(f'<p class="purpose">{html.escape(purpose)}:</p>')
+        words = (f"<span>{html.escape(word)}</span>" for word in command.split(" "))
+        parts.append(f"<code>{' '.join(words)}</code>")
+    return f'<section class="verdict{kind}">{"".join(parts)}</section>'
 
 
 def _stylesheet() -> str:

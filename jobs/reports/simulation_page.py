@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +12,6 @@ from regent.jobs.reports.balance_page import LOSS_CAPTION, add_balance, loss_cur
 from regent.jobs.reports.charts import columns, height_of, over_brokers, spreads
 from regent.jobs.reports.page import Page, Table
 from regent.jobs.reports.placement_trial import GrowthCost, Trial, TrialSetting
-from regent.jobs.reports.verdict import Verdict
 
 _GROWTH_CAPTION: Final = (
     "Replicas that move when brokers are added: if the strategy places all partitions again, and"
@@ -31,17 +29,11 @@ _BUSIEST: Final = (
 )
 
 
-def write_page(
-    setting: TrialSetting,
-    trials: Mapping[str, Trial],
-    verdict: Verdict,
-    tables: Sequence[Table],
-    path: Path,
+def add_trials(
+    page: Page, setting: TrialSetting, trials: Mapping[str, Trial], tables: Sequence[Table]
 ) -> None:
-    """Write the page of the trials. Raises OSError."""
+    """Add the results of the trials."""
     comparison, loss = tables
-    page = Page("Simulated placement of replicas")
-    page.verdict(verdict)
     page.facts(
         [
             ("Brokers", setting.brokers),
@@ -62,7 +54,6 @@ def write_page(
         page.figure(loss_curves(curves), LOSS_CAPTION, height_in=3.6)
         page.table(loss)
         _add_comparison(page, trials)
-    page.write(path)
 
 
 def _add_one(page: Page, trial: Trial) -> None:

@@ -22,9 +22,9 @@ from regent.core.controller.events import (
 )
 from regent.core.protocol.controller import AlterPartitionRequest, AlterPartitionRow
 from regent.jobs.report_events import main
-from regent.jobs.reports.event_page import write_page
+from regent.jobs.reports.event_page import add_events
 from regent.jobs.reports.event_tables import event_tables
-from regent.jobs.reports.verdict import Verdict
+from regent.jobs.reports.page import Page
 from tests.jobs.journals import START_MS, Event, Leadership, World, write_journals
 from tests.support.controller_parts import T0, Candidate, Tree, of_type
 
@@ -258,7 +258,9 @@ def test_the_report_is_shown_as_tables_and_as_one_page(report: Report, tmp_path:
     top = report["leader_churn"][0]
     assert churn.rows[0][:2] == [f"{top['topic']}-{top['partition']}", top["leader_changes"]]
     page = tmp_path / "events.html"
-    write_page(report, Verdict([], "All is well."), page)
+    drawn = Page("Events")
+    add_events(drawn, report)
+    drawn.write(page)
     document = page.read_text()
     assert document.count("<figure>") == 7
     assert "LeaderAndIsrResponseReceived" in document
