@@ -100,7 +100,8 @@ def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
 
     def draw(page: Page) -> None:
         page.text(f"Read from {source.where}.")
-        page.facts([(name.capitalize(), value) for name, value in facts.items()])
+        told = {name: facts[name] for name in ("partitions", "brokers", "racks") if facts[name]}
+        page.facts([(name.capitalize(), value) for name, value in told.items()])
         add_balance(page, balance)
 
     return Report(

@@ -46,7 +46,7 @@ from regent.jobs.reports.verdict import (
 
 _NAME: Final = "report leaders"
 _NAMED: Final = 10  # leaderless partitions that are named
-_ROWS: Final = 40  # brokers in a table; programs get all
+_ROWS: Final = 20  # brokers in a table; programs get all
 
 _WHO_LEADS: Final = """
 SELECT replicas[0] AS preferred, leader, count(*) AS partitions
@@ -54,6 +54,9 @@ FROM {assignment} GROUP BY replicas[0], leader"""
 _LEADERLESS: Final = """
 SELECT topic, partition FROM {assignment} WHERE leader = -1
 ORDER BY topic, partition LIMIT {limit}"""
+
+
+_Row = tuple[int, int, int, float, int, float]
 
 
 class Leaders(NamedTuple):
@@ -272,7 +275,7 @@ def _overall(found: Leaders) -> float:
     return float(found.not_led.sum() / max(int(found.preferred.sum()), 1))
 
 
-def _rows(found: Leaders) -> list[tuple[int, int, int, float, int, float]]:
+def _rows(found: Leaders) -> list[_Row]:
     fair = max(float(found.leading.mean()), 1e-9)
     columns = (
         found.broker_ids,
@@ -306,23 +309,30 @@ def _tables(found: Leaders, names: list[str], threshold: float) -> list[Table]:
             )
         ],
     )
-    worst = sorted(_rows(found), key=lambda row: (-max(row[3], abs(row[5] - 1)), row[0]))[:_ROWS]
-    shown = [
-        (broker, preferred, not_led, percent(imbalance), leading, percent(share))
-        for broker, preferred, not_led, imbalance, leading, share in worst
-    ]
-    first = f" (the first {_ROWS})" if len(found.broker_ids) > _ROWS else ""
-    per_broker = Table(
+    rows = _rows(found)
+    worst = sorted(rows, key=lambda row: (-max(row[3], abs(row[5] - 1)), row[0]))[:_ROWS]
+    first = f" (the first {_ROWS})" if len(rows) > _ROWS else ""
+    per_broker = _broker_table(
         f"Brokers, the most uneven first{first}; imbalance: the share of what a broker should lead"
         " that it does not",
-        ("broker", "should lead", "of these does not", "imbalance", "leads", "of fair share"),
-        [(str(broker), *row) for broker, *row in shown],
+        worst,
     )
     if not names:
         return [overview, per_broker]
     more = found.leaderless - len(names)
     title = f"Without a leader{f' (and {more:,} more)' if more else ''}"
     return [overview, per_broker, Table(title, ("partition",), [(name,) for name in names])]
+
+
+def _broker_table(caption: str, rows: Sequence[_Row]) -> Table:
+    return Table(
+        caption,
+        ("broker", "should lead", "of these does not", "imbalance", "leads", "of fair share"),
+        [
+            (str(broker), preferred, not_led, percent(imbalance), leading, percent(share))
+            for broker, preferred, not_led, imbalance, leading, share in rows
+        ],
+    )
 
 
 def _draw(page: Page, found: Leaders, where: str, tables: Sequence[Table]) -> None:
@@ -351,6 +361,7 @@ def _draw(page: Page, found: Leaders, where: str, tables: Sequence[Table]) -> No
         )
     for table in others:
         page.table(table)
+    page.all_brokers(_broker_table(f"All {len(ids):,} brokers", _rows(found)))
 
 
 if __name__ == "__main__":

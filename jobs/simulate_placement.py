@@ -250,7 +250,7 @@ def _best(trials: Mapping[str, Trial]) -> str:
             best(
                 "least load on one other broker when one fails",
                 _busiest_leader,
-                " times the average",
+                "times the average",
             )
         )
     return "; ".join(found) + "."
@@ -296,9 +296,9 @@ def _measures(trial: Trial) -> list[tuple[str, object]]:
     most = balance.loss[-1]
     found: list[tuple[str, object]] = [
         ("replicas of a broker, mean", float(replicas.mean())),
-        ("  most replicas by the mean", _fullest(trial)),
+        ("  most replicas, times the mean", _fullest(trial)),
         ("leaders of a broker, mean", float(leaders.mean())),
-        ("  most leaders by the mean", _ratio(int(leaders.max()), float(leaders.mean()))),
+        ("  most leaders, times the mean", _ratio(int(leaders.max()), float(leaders.mean()))),
         ("copysets", balance.copysets),
         ("scatter width, mean", float(balance.scatter_width.mean())),
         (f"{most.failures} brokers fail: any loss", percent(most.probability)),
@@ -314,7 +314,7 @@ def _measures(trial: Trial) -> list[tuple[str, object]]:
         shares = failure.busiest_source / replicas.clip(min=1)
         found += [
             ("a broker fails: brokers that lead instead, mean", float(failure.heirs.mean())),
-            ("  busiest leader by the mean, worst case", _busiest_leader(trial)),
+            ("  busiest leader, times the mean, worst case", _busiest_leader(trial)),
             ("  brokers copied from, mean", float(failure.sources.mean())),
             ("  largest share copied from one, worst case", percent(float(shares.max()))),
         ]
@@ -322,10 +322,10 @@ def _measures(trial: Trial) -> list[tuple[str, object]]:
         total = int(replicas.sum())
         found += [
             (
-                f"{growth.added} brokers added: moved if recomputed",
+                f"{growth.added} brokers added: moved if all are placed again",
                 percent(growth.recomputed / total),
             ),
-            ("  that must move", percent(growth.minimum / total)),
+            ("  the fewest that even out the load", percent(growth.minimum / total)),
         ]
     return found
 

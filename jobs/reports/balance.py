@@ -211,7 +211,7 @@ def spread_fields(load: Counts) -> dict[str, float]:
 
 def tables(balance: Balance) -> list[Table]:
     """Return the results as tables."""
-    found = [_spread_table(balance), _broker_table(balance)]
+    found = [_spread_table(balance), broker_tables(balance)[0]]
     if balance.racks.names:
         rows = list(_rack_rows(balance))
         title = "Racks (lost partitions: those with all of their replicas in the rack)"
@@ -229,28 +229,26 @@ def _spread_table(balance: Balance) -> Table:
     )
 
 
-def _broker_table(balance: Balance) -> Table:
-    """Return a row for each broker, the fullest first; of many brokers only those at both ends."""
+def broker_tables(balance: Balance) -> tuple[Table, Table]:
+    """Return the fullest and the emptiest brokers, and a table of all brokers by their ids."""
+    has_racks = ["rack"] if balance.racks.names else []
+    headers = ("broker", *has_racks, "of fair share", *balance.loads)
+    rows: list[tuple[object, ...]] = [
+        (
+            str(broker_id),
+            *([balance.racks.name_of(b)] if has_racks else []),
+            None if np.isnan(balance.fair[b]) else percent(balance.of_fair_share[b]),
+            *(int(load[b]) for load in balance.loads.values()),
+        )
+        for b, broker_id in enumerate(balance.broker_ids.tolist())
+    ]
     order = np.lexsort([balance.broker_ids, -balance.of_fair_share])
     title = "Brokers, the fullest first"
     if len(order) > 2 * _ENDS:
         title = f"The {_ENDS} fullest brokers and the {_ENDS} emptiest"
         order = np.concatenate([order[:_ENDS], order[-_ENDS:]])
-    has_racks = ["rack"] if balance.racks.names else []
-    loads = balance.loads.values()
-    return Table(
-        title,
-        ("broker", *has_racks, "of fair share", *balance.loads),
-        [
-            (
-                str(balance.broker_ids[b]),
-                *([balance.racks.name_of(b)] if has_racks else []),
-                None if np.isnan(balance.fair[b]) else percent(balance.of_fair_share[b]),
-                *(int(load[b]) for load in loads),
-            )
-            for b in order.tolist()
-        ],
-    )
+    ends = Table(title, headers, [rows[b] for b in order])
+    return ends, Table(f"All {len(rows):,} brokers", headers, rows)
 
 
 def loss_table(curve: Sequence[LossPoint]) -> Table:

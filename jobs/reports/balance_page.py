@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from regent.jobs.reports.balance import Balance, tables
+from regent.jobs.reports.balance import Balance, broker_tables, tables
 from regent.jobs.reports.charts import NEAR, Draw, Line, lines, over_brokers
 from regent.jobs.reports.loss_simulation import LossPoint
 from regent.jobs.reports.page import Axes, Page
@@ -30,6 +30,7 @@ def add_balance(page: Page, balance: Balance) -> None:
             f"{name.capitalize()} of each broker. {NEAR} the {share}.",
         )
     page.table(brokers)
+    page.all_brokers(broker_tables(balance)[1])
     page.table(spreads)
     if racks:
         page.heading("Racks")

@@ -30,7 +30,8 @@ from regent.jobs.reports.verdict import (
 )
 
 _PLAN: Final = ("assignment", "brokers", *CLUSTER, *SPARK)
-_TOPICS: Final = 10  # that are named
+_TOPICS: Final = 10  # in a command
+_NAMED: Final = 3  # in a sentence
 _Options = Mapping[str, Any]
 
 
@@ -113,7 +114,7 @@ def _with_one_replica(arrays: ReplicaArrays, single: Exposed, options: _Options)
     return [
         Problem(
             f"{has} only one replica and {are_lost} when its broker fails"
-            f" (topics {_some(single.topics)}).",
+            f" ({_some(single.topics)}).",
             remedies,
         )
     ]
@@ -135,7 +136,7 @@ def _in_one_rack(
     return [
         Problem(
             f"{has} all replicas in one rack and would be lost with it"
-            f" (racks {named(racks)}; topics {_some(together.topics)}).",
+            f" (racks {named(racks)}; {_some(together.topics)}).",
             _change_factor(purpose, factor, together.topics, options, "racks-plan")
             if factor <= arrays.brokers
             else [],
@@ -151,7 +152,9 @@ def _change_factor(
 
 
 def _some(topics: Sequence[str]) -> str:
-    return named(topics[:_TOPICS]) + (" …" if len(topics) > _TOPICS else "")
+    """Return the names of a few topics; ``topics`` may not have all."""
+    few = named(topics[:_NAMED])
+    return f"topics such as {few}" if len(topics) > _NAMED else f"topics {few}"
 
 
 def _unlisted(balance: Balance, options: _Options) -> list[Problem]:

@@ -54,16 +54,18 @@ def over_brokers(
         if len(values) <= MOST_BARS:
             columns([str(b) for b in broker_ids.tolist()], {"": values.tolist()}, label)(axes)
         else:
-            axes.plot(places, values[places], ".", markersize=3)
+            _draw_dots(axes, places, values[places])
             _label_extremes(axes, broker_ids, values)
             axes.locator_params(integer=True)
-            axes.set_xlim(-0.02 * len(values), len(values) - 0.5)
+            axes.set_xlim(-0.02 * len(values), 1.02 * len(values))
             axes.xaxis.set_major_formatter(lambda place, _: _name_at(broker_ids, place))
             axes.set_ylabel(label)
         highest = values.max()
         if fair is not None:
-            low, high = UNDERLOAD * fair[places], OVERLOAD * fair[places]
-            axes.fill_between(places, low, high, step="mid", color=MUTED, alpha=0.16, zorder=0)
+            is_end = np.diff(fair, prepend=np.nan, append=np.nan) != 0  # of the same values
+            ends = np.flatnonzero(is_end[:-1] | is_end[1:])
+            low, high = UNDERLOAD * fair[ends], OVERLOAD * fair[ends]
+            axes.fill_between(ends, low, high, step="mid", color=MUTED, alpha=0.16, zorder=0)
             highest = max(highest, np.nanmax(high))
         axes.set_ylim(1.15 * min(0.0, values.min()), 1.15 * max(highest, 0) or 1)
         axes.set_xlabel("broker id")
@@ -78,6 +80,12 @@ def _lowest_and_highest(values: NDArray[Any]) -> NDArray[np.intp]:
     groups = np.array_split(np.arange(len(values)), _MOST_POINTS)
     found = [group[f(values[group])] for group in groups for f in (np.argmin, np.argmax)]
     return np.unique(found)
+
+
+def _draw_dots(axes: Axes, x: NDArray[Any], y: NDArray[Any]) -> None:
+    """Draw lines of no length with round ends: markers would be an element each."""
+    dots = [np.column_stack([ends, ends, np.full(len(ends), np.nan)]).ravel() for ends in (x, y)]
+    axes.plot(*dots, linewidth=3, solid_capstyle="round")
 
 
 def _label_extremes(axes: Axes, broker_ids: NDArray[Any], values: NDArray[Any]) -> None:

@@ -21,7 +21,7 @@ _GROWTH_CAPTION: Final = (
 _WORDS: Final = (
     "A copyset is a set of brokers that has all replicas of a partition: if all of them fail at"
     " once, the partition is lost. The scatter width of a broker is the number of others with which"
-    " it shares partitions. “By the mean” is how many times the mean."
+    " it shares partitions."
 )
 _BUSIEST: Final = (
     "Partitions that the busiest of the other brokers leads after one broker has failed and the"

@@ -146,7 +146,7 @@ def test_the_same_report_is_the_same_file(document: str, tmp_path: Path):
 
 
 def test_columns_of_numbers_are_right_aligned(document: str):
-    assert '<th class="short">broker</th><th class="number">replicas</th>' in document
+    assert "<th class=short>broker</th><th class=number>replicas</th>" in document
 
 
 def test_a_page_that_cannot_be_written_leaves_no_file(tmp_path: Path):
