@@ -14,17 +14,15 @@ from typing import Any, Final, NamedTuple
 
 import click
 import numpy as np
-import pyarrow
-import pyarrow.compute
 from pyspark.sql import DataFrame, SparkSession
 
 from regent.admin.wording import how_many, number_range
+from regent.core.model import NO_LEADER
 from regent.jobs.assignment_source import assignment_frame, check_assignment
 from regent.jobs.command import InputError, progress, run_job
 from regent.jobs.job_session import JobSession, spark_options
-from regent.jobs.reports.balance import percent, spread_fields
+from regent.jobs.reports.balance import percent, spread
 from regent.jobs.reports.balance_verdict import (
-    beyond,
     missing_brokers,
     plan_remedies,
     start_remedies,
@@ -33,7 +31,6 @@ from regent.jobs.reports.charts import MOST_BARS, NEAR, columns, over_brokers
 from regent.jobs.reports.inputs import assignment_options, read_inputs
 from regent.jobs.reports.output import Report, report_options, run_report
 from regent.jobs.reports.page import Page, Table
-from regent.jobs.reports.replica_arrays import Counts, positions
 from regent.jobs.reports.verdict import (
     CLUSTER,
     OVERLOAD,
@@ -48,46 +45,67 @@ _NAME: Final = "report leaders"
 _NAMED: Final = 10  # leaderless partitions that are named
 _ROWS: Final = 20  # brokers in a table; programs get all
 
-_WHO_LEADS: Final = """
-SELECT replicas[0] AS preferred, leader, count(*) AS partitions
-FROM {assignment} GROUP BY replicas[0], leader"""
+# The broker NULL has the partitions whose leader is unknown, and -1 leads those without a leader.
+_PER_BROKER: Final = """
+SELECT broker, sum(preferred) AS preferred, sum(not_led) AS not_led, sum(leading) AS leading
+FROM (SELECT replicas[0] AS first, leader, count(*) AS n FROM {assignment}
+      GROUP BY replicas[0], leader)
+LATERAL VIEW stack(2, if(leader IS NULL, NULL, first), n, if(leader = first, 0L, n), 0L,
+                      leader, 0L, 0L, n) AS broker, preferred, not_led, leading
+GROUP BY broker"""
 _LEADERLESS: Final = """
 SELECT topic, partition FROM {assignment} WHERE leader = -1
 ORDER BY topic, partition LIMIT {limit}"""
 
 
-_Row = tuple[int, int, int, float, int, float]
+class BrokerLeaders(NamedTuple):
+    """Partitions of a broker, without those whose leader is unknown.
+
+    ``preferred``: it has the first replica. ``not_led``: it has the first replica and does not
+    lead. ``imbalance`` is Kafka's ratio of the two, 0 without preferred partitions. ``leading``: it
+    is the leader, ``of_fair_share`` by the average of all brokers.
+    """
+
+    broker: int
+    preferred: int
+    not_led: int
+    imbalance: float
+    leading: int
+    of_fair_share: float
 
 
 class Leaders(NamedTuple):
-    """Partitions of each broker, by its position in ``broker_ids``.
+    """The brokers by their ids, and the partitions without a leader or with an unknown one."""
 
-    ``preferred``: the broker has the first replica. ``not_led``: it has the first replica and does
-    not lead. Partitions with an unknown leader are in neither. ``leading``: it is the leader.
-    """
-
-    broker_ids: Counts
-    preferred: Counts
-    not_led: Counts
-    leading: Counts
+    brokers: Sequence[BrokerLeaders]
     leaderless: int
     unknown: int
 
     @property
-    def imbalance(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Kafka's leader imbalance ratio; 0 for a broker without preferred partitions."""
-        return self.not_led / np.maximum(self.preferred, 1)
+    def partitions(self) -> int:
+        """The number of all partitions."""
+        return sum(row.preferred for row in self.brokers) + self.unknown
 
     @property
-    def too_many(self) -> list[int]:
-        """The brokers that lead far more than the average, by position, the worst first."""
-        return beyond(self.leading / (self.leading.mean() or 1.0))
+    def not_led(self) -> int:
+        """The number of partitions that their preferred leader does not lead."""
+        return sum(row.not_led for row in self.brokers)
 
     @property
-    def too_many_preferred(self) -> int:
-        """How many of them would lead too many even if only preferred leaders led."""
-        most = OVERLOAD * float(self.preferred.mean())
-        return int((self.preferred[self.too_many] > most).sum())
+    def imbalance(self) -> float:
+        """Kafka's ratio, of all brokers together."""
+        return self.not_led / max(self.partitions - self.unknown, 1)
+
+    def above(self, threshold: float) -> list[BrokerLeaders]:
+        """Return the brokers above an imbalance in percent, the worst first."""
+        found = [row for row in self.brokers if row.imbalance > threshold / 100]
+        return sorted(found, key=lambda row: -row.imbalance)
+
+    @property
+    def too_many(self) -> list[BrokerLeaders]:
+        """The brokers that lead far more than the average, the worst first."""
+        found = [row for row in self.brokers if row.of_fair_share > OVERLOAD]
+        return sorted(found, key=lambda row: -row.leading)
 
 
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
@@ -118,14 +136,14 @@ def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
     with progress("reading the assignment", session):
         frame = assignment_frame(session, source)
         check_assignment(frame, source.where)
-        found = leaders(_count(session, frame), listed)
+        found = leaders(session, frame, listed)
         names = _leaderless(session, frame) if found.leaderless else []
-    if not found.leading.any() and not found.leaderless:
+    if found.partitions == found.unknown:
         raise InputError(
             f"{source.where} names no leaders: use zookeeper, or a file with a leader for"
             " each partition"
         )
-    missing = [b for b in found.broker_ids.tolist() if b not in listed] if listed else []
+    missing = [row.broker for row in found.brokers if row.broker not in listed] if listed else []
     tables = _tables(found, names, options["threshold"])
     return Report(
         "Leaders of partitions",
@@ -136,41 +154,31 @@ def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
     )
 
 
-def _count(spark: SparkSession, frame: DataFrame) -> pyarrow.Table:
-    return spark.sql(_WHO_LEADS, assignment=frame).toArrow()
+def leaders(spark: SparkSession, frame: DataFrame, broker_ids: Sequence[int]) -> Leaders:
+    """Count the partitions of brokers; those of ``broker_ids`` may have none."""
+    table = spark.sql(_PER_BROKER, assignment=frame).toArrow()
+    counts: dict[int | None, tuple[int, int, int]] = {
+        row["broker"]: (row["preferred"], row["not_led"], row["leading"])
+        for row in table.to_pylist()
+    }
+    nothing = (0, 0, 0)
+    unknown, _, _ = counts.pop(None, nothing)
+    _, _, leaderless = counts.pop(NO_LEADER, nothing)
+    ids = sorted({broker for broker in counts if broker is not None} | {*broker_ids})
+    fair = sum(leading for _, _, leading in counts.values()) / max(len(ids), 1) or 1.0
+    rows = [
+        BrokerLeaders(
+            broker, preferred, not_led, not_led / max(preferred, 1), leading, leading / fair
+        )
+        for broker in ids
+        for preferred, not_led, leading in [counts.get(broker, nothing)]
+    ]
+    return Leaders(rows, leaderless, unknown)
 
 
 def _leaderless(spark: SparkSession, frame: DataFrame) -> list[str]:
     rows = spark.sql(_LEADERLESS, assignment=frame, limit=_NAMED).toArrow().to_pylist()
     return [f"{row['topic']}-{row['partition']}" for row in rows]
-
-
-def leaders(who_leads: pyarrow.Table, broker_ids: Sequence[int]) -> Leaders:
-    """Sum up rows of (preferred, leader, partitions); brokers without rows get zeros."""
-    known = who_leads.filter(pyarrow.compute.is_valid(who_leads["leader"]))
-    unknown = pyarrow.compute.sum(who_leads["partitions"]).as_py() or 0
-    preferred, leader, partitions = (
-        known[name].to_numpy() for name in ("preferred", "leader", "partitions")
-    )
-    unknown -= int(partitions.sum())
-    ids = np.unique(np.concatenate([preferred, leader[leader >= 0], np.array(broker_ids, int)]))
-    ids = ids.astype(np.int64)
-    is_led = leader >= 0
-    n = len(ids)
-
-    def count(brokers: np.ndarray[Any, Any], weights: np.ndarray[Any, Any]) -> Counts:
-        total = np.zeros(n, np.int64)
-        np.add.at(total, positions(ids, brokers), weights)
-        return total
-
-    return Leaders(
-        ids,
-        preferred=count(preferred, partitions),
-        not_led=count(preferred, np.where(preferred == leader, 0, partitions)),
-        leading=count(leader[is_led], partitions[is_led]),
-        leaderless=int(partitions[~is_led].sum()),
-        unknown=unknown,
-    )
 
 
 # --- verdict --------------------------------------------------------------------------------------
@@ -208,23 +216,22 @@ def leaders_verdict(
         ),
         *[Problem(f"{missing_brokers(missing, options)} and cannot lead.", start)] * bool(missing),
         *_not_led(found, options["threshold"], give_back),
-        *_uneven(found, even_out if found.too_many_preferred else [give_back]),
+        *_uneven(found, even_out, give_back),
     ]
+    leading = [row.leading for row in found.brokers]
     fine = (
-        f"All {how_many(_partitions(found), 'partition', 'partitions')} have leaders, and each of"
-        f" the {len(found.broker_ids):,} brokers leads about as many as it should:"
-        f" {number_range(int(found.leading.min()), int(found.leading.max()))}."
+        f"All {how_many(found.partitions, 'partition', 'partitions')} have leaders, and each of"
+        f" the {len(leading):,} brokers leads about as many as it should:"
+        f" {number_range(min(leading), max(leading))}."
     )
     return Verdict(problems, fine)
 
 
 def _not_led(found: Leaders, percentage: float, remedy: Remedy) -> list[Problem]:
-    order = np.argsort(-found.imbalance, kind="stable").tolist()
     return several(
         [
-            f"broker {found.broker_ids[b]}: {found.not_led[b]:,} of {found.preferred[b]:,}"
-            for b in order
-            if found.imbalance[b] > percentage / 100
+            f"broker {row.broker}: {row.not_led:,} of {row.preferred:,}"
+            for row in found.above(percentage)
         ],
         "broker does",
         "brokers do",
@@ -233,63 +240,44 @@ def _not_led(found: Leaders, percentage: float, remedy: Remedy) -> list[Problem]
     )
 
 
-def _uneven(found: Leaders, remedies: Sequence[Remedy]) -> list[Problem]:
-    remain = found.too_many_preferred
-    preferred = f" {remain:,} would even if only preferred leaders led." if remain else ""
+def _uneven(found: Leaders, even_out: Sequence[Remedy], give_back: Remedy) -> list[Problem]:
+    brokers, over = len(found.brokers), found.too_many
+    most = OVERLOAD * sum(row.preferred for row in found.brokers) / brokers
+    remain = sum(row.preferred > most for row in over)
+    mean = sum(row.leading for row in found.brokers) / brokers
     problems = several(
-        [f"broker {found.broker_ids[b]}: {found.leading[b]:,}" for b in found.too_many],
+        [f"broker {row.broker}: {row.leading:,}" for row in over],
         "broker leads",
         "brokers lead",
-        f"more than {OVERLOAD} times the average of {found.leading.mean():,.4g} partitions",
-        remedies,
+        f"more than {OVERLOAD} times the average of {mean:,.4g} partitions",
+        even_out if remain else [give_back],
     )
+    preferred = f" {remain:,} would even if only preferred leaders led." if remain else ""
     return [problem._replace(sentence=problem.sentence + preferred) for problem in problems]
 
 
 # --- output ---------------------------------------------------------------------------------------
 
 
-def _summary(found: Leaders, names: list[str], threshold: float) -> dict[str, Any]:
-    fields = ("broker", "preferred", "not_led", "imbalance", "leading", "of_fair_share")
+def _summary(found: Leaders, names: Sequence[str], threshold: float) -> dict[str, Any]:
     return {
-        "partitions": _partitions(found),
-        "brokers": len(found.broker_ids),
+        "partitions": found.partitions,
+        "brokers": len(found.brokers),
         "leaderless": found.leaderless,
         "leaderless_partitions": names,
         "unknown": found.unknown,
-        "imbalance": _overall(found),
-        "worst_imbalance": float(found.imbalance.max()),
+        "imbalance": found.imbalance,
+        "worst_imbalance": max(row.imbalance for row in found.brokers),
         "threshold": threshold / 100,
-        "above_threshold": int((found.imbalance > threshold / 100).sum()),
-        "leaders": spread_fields(found.leading),
-        "overloaded": [int(found.broker_ids[b]) for b in found.too_many],
-        "per_broker": [dict(zip(fields, row, strict=True)) for row in _rows(found)],
+        "above_threshold": len(found.above(threshold)),
+        "leaders": spread(np.array([row.leading for row in found.brokers])),
+        "overloaded": [row.broker for row in found.too_many],
+        "per_broker": [row._asdict() for row in found.brokers],
     }
 
 
-def _partitions(found: Leaders) -> int:
-    return int(found.preferred.sum()) + found.unknown
-
-
-def _overall(found: Leaders) -> float:
-    return float(found.not_led.sum() / max(int(found.preferred.sum()), 1))
-
-
-def _rows(found: Leaders) -> list[_Row]:
-    fair = max(float(found.leading.mean()), 1e-9)
-    columns = (
-        found.broker_ids,
-        found.preferred,
-        found.not_led,
-        found.imbalance,
-        found.leading,
-        found.leading / fair,
-    )
-    return list(zip(*(column.tolist() for column in columns), strict=True))
-
-
-def _tables(found: Leaders, names: list[str], threshold: float) -> list[Table]:
-    above = int((found.imbalance > threshold / 100).sum())
+def _tables(found: Leaders, names: Sequence[str], threshold: float) -> list[Table]:
+    brokers = len(found.brokers)
     overview = Table(
         "Leaders",
         (
@@ -301,21 +289,22 @@ def _tables(found: Leaders, names: list[str], threshold: float) -> list[Table]:
         ),
         [
             (
-                _partitions(found),
-                int(found.not_led.sum()),
-                percent(_overall(found)),
+                found.partitions,
+                found.not_led,
+                percent(found.imbalance),
                 found.leaderless,
-                f"{above:,} of {len(found.broker_ids):,} brokers",
+                f"{len(found.above(threshold)):,} of {brokers:,} brokers",
             )
         ],
     )
-    rows = _rows(found)
-    worst = sorted(rows, key=lambda row: (-max(row[3], abs(row[5] - 1)), row[0]))[:_ROWS]
-    first = f" (the first {_ROWS})" if len(rows) > _ROWS else ""
+    worst = sorted(
+        found.brokers, key=lambda row: (-max(row.imbalance, abs(row.of_fair_share - 1)), row.broker)
+    )
+    first = f" (the first {_ROWS})" if brokers > _ROWS else ""
     per_broker = _broker_table(
         f"Brokers, the most uneven first{first}; imbalance: the share of what a broker should lead"
         " that it does not",
-        worst,
+        worst[:_ROWS],
     )
     if not names:
         return [overview, per_broker]
@@ -324,7 +313,7 @@ def _tables(found: Leaders, names: list[str], threshold: float) -> list[Table]:
     return [overview, per_broker, Table(title, ("partition",), [(name,) for name in names])]
 
 
-def _broker_table(caption: str, rows: Sequence[_Row]) -> Table:
+def _broker_table(caption: str, rows: Sequence[BrokerLeaders]) -> Table:
     return Table(
         caption,
         ("broker", "should lead", "of these does not", "imbalance", "leads", "of fair share"),
@@ -341,7 +330,10 @@ def _draw(page: Page, found: Leaders, where: str, tables: Sequence[Table]) -> No
     page.facts(
         [(name.capitalize(), n) for name, n in zip(overview.headers, overview.rows[0], strict=True)]
     )
-    ids, leading, preferred = found.broker_ids, found.leading, found.preferred
+    ids, leading, preferred = (
+        np.array(column)
+        for column in zip(*((r.broker, r.leading, r.preferred) for r in found.brokers), strict=True)
+    )
     if len(ids) <= MOST_BARS:
         series = {"leads": leading.tolist(), "should lead": preferred.tolist()}
         page.figure(
@@ -361,7 +353,7 @@ def _draw(page: Page, found: Leaders, where: str, tables: Sequence[Table]) -> No
         )
     for table in others:
         page.table(table)
-    page.all_brokers(_broker_table(f"All {len(ids):,} brokers", _rows(found)))
+    page.all_brokers(_broker_table(f"All {len(ids):,} brokers", found.brokers))
 
 
 if __name__ == "__main__":

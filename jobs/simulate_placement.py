@@ -29,7 +29,7 @@ from regent.jobs.reports.balance import (
     measure,
     percent,
     racks_of,
-    spread_fields,
+    spread,
     summary,
 )
 from regent.jobs.reports.output import Report, report_options, run_report
@@ -273,7 +273,7 @@ def _busiest_leader(trial: Trial) -> float:
 def _fields(trial: Trial) -> dict[str, Any]:
     fields = summary(trial.balance)
     fields["one_failure"] = trial.failure and {
-        name: spread_fields(values) for name, values in trial.failure._asdict().items()
+        name: spread(values) for name, values in trial.failure._asdict().items()
     }
     fields["growth"] = trial.growth and trial.growth._asdict()
     fields["seconds"] = round(trial.seconds, 3)

@@ -14,6 +14,7 @@ from regent.jobs.assignment_source import ZOOKEEPER, AssignmentSource
 from regent.jobs.brokers_file import PlannedBroker, read_brokers_file, read_registered_brokers
 from regent.jobs.command import InputError, cluster_admin, with_options
 from regent.jobs.files import JobFiles
+from regent.storage.log_directory import LogDirectory
 from regent.storage.log_names import LOG_SUFFIX, log_of_directory
 
 _META: Final = "meta.properties"
@@ -103,11 +104,10 @@ def bytes_per_broker(directories: Iterable[Path]) -> dict[int, int]:
 
 
 def _owner(directory: Path) -> int:
-    for line in (directory / _META).read_text(encoding="utf-8").splitlines():
-        name, _, value = line.partition("=")
-        if name.strip() == "broker.id" and value.strip().isdecimal():
-            return int(value)
-    raise InputError(f"{directory / _META} names no broker")
+    broker_id = LogDirectory(directory).read_meta_properties()
+    if broker_id is None or not broker_id.isdecimal():
+        raise InputError(f"{directory / _META} names no broker")
+    return int(broker_id)
 
 
 def _size_of(segment: Path) -> int:

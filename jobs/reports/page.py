@@ -118,6 +118,11 @@ class Table(NamedTuple):
     headers: Sequence[str]
     rows: Sequence[Sequence[object]]
 
+    def fields(self) -> list[dict[str, object]]:
+        """Return the rows as JSON values."""
+        names = [header.replace(" ", "_") for header in self.headers]
+        return [dict(zip(names, row, strict=True)) for row in self.rows]
+
 
 class Page:
     """A page; parts are added from top to bottom, between the first and the other findings."""

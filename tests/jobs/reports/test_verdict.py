@@ -69,15 +69,18 @@ def verdict_of(
     return balance_verdict(balance, arrays, at_risk, {**RUNNING, **options})
 
 
-def leaders_of(rows: Sequence[tuple[int, int, int]], *missing: int, **options: Any) -> Verdict:
-    preferred, leader, partitions = zip(*rows, strict=True)
-    columns = {
-        "preferred": pyarrow.array(preferred, pyarrow.int32()),
-        "leader": pyarrow.array(leader, pyarrow.int32()),
-        "partitions": pyarrow.array(partitions, pyarrow.int64()),
-    }
-    found = report_leaders.leaders(pyarrow.table(columns), [])
-    names = [f"t-{n}" for n in range(min(found.leaderless, 10))]
+def leaders_of(
+    brokers: Mapping[int, tuple[int, int, int]], *missing: int, leaderless: int = 0, **options: Any
+) -> Verdict:
+    """Judge brokers by (preferred, not led, leading) partitions."""
+    fair = sum(leading for _, _, leading in brokers.values()) / len(brokers)
+    rows = [
+        report_leaders.BrokerLeaders(b, preferred, not_led, not_led / preferred, leading,
+                                     leading / fair)
+        for b, (preferred, not_led, leading) in brokers.items()
+    ]  # fmt: skip
+    names = [f"t-{n}" for n in range(min(leaderless, 10))]
+    found = report_leaders.Leaders(rows, leaderless, unknown=0)
     return report_leaders.leaders_verdict(found, names, missing, {**RUNNING, **options})
 
 
@@ -227,20 +230,20 @@ def test_without_a_list_of_brokers_the_verdict_says_to_make_one():
 
 
 def test_leaders_are_judged_by_what_is_not_led_and_by_what_is_led_too_much():
-    verdict = leaders_of([(0, 1, 9), (0, 0, 1), (1, 1, 10), (2, 2, 10)])
+    verdict = leaders_of({0: (10, 9, 1), 1: (10, 0, 19), 2: (10, 0, 10)})
     assert sentences(verdict) == [
         "1 broker does not lead more than 10 % of the partitions that prefer them"
         " (broker 0: 9 of 10).",
         "1 broker leads more than 1.2 times the average of 10 partitions (broker 1: 19).",
     ]
-    assert leaders_of([(0, 0, 5), (1, 1, 5)]).fields()["verdict"] == (
+    assert leaders_of({0: (5, 0, 5), 1: (5, 0, 5)}).fields()["verdict"] == (
         "All 10 partitions have leaders, and each of the 2 brokers leads about as many as it"
         " should: 5."
     )
 
 
 def test_an_election_does_not_help_where_preferred_leaders_are_uneven():
-    verdict = leaders_of([(0, 0, 20), (1, 1, 10), (2, 2, 10)])
+    verdict = leaders_of({0: (20, 0, 20), 1: (10, 0, 10), 2: (10, 0, 10)})
     assert sentences(verdict) == [
         "1 broker leads more than 1.2 times the average of 13.33 partitions (broker 0: 20)."
         " 1 would even if only preferred leaders led."
@@ -249,7 +252,7 @@ def test_an_election_does_not_help_where_preferred_leaders_are_uneven():
 
 
 def test_partitions_without_a_leader_come_first():
-    verdict = leaders_of([(0, -1, 12), (1, 1, 12)], 0)
+    verdict = leaders_of({0: (12, 12, 0), 1: (12, 0, 12)}, 0, leaderless=12)
     assert sentences(verdict)[:2] == [
         "12 partitions have no leader and can be neither written nor read"
         " (t-0, t-1, t-2 and 9 more).",
@@ -303,8 +306,8 @@ def test_partitions_without_leaders_and_with_restless_isrs_are_named_and_unreada
     [
         verdict_of(UNEVEN, [(0, "a"), (1, "b"), (3, "b")], AtRisk(*[Exposed(1, ["a b"])] * 2)),
         verdict_of(UNEVEN, zookeeper="z:1", conf={"spark.x": "1"}, master="yarn"),
-        leaders_of([(0, -1, 12), (0, 2, 1), (1, 1, 12)], 0),
-        leaders_of([(0, -1, 12), (1, 1, 12)], 0, zookeeper="z:1"),
+        leaders_of({0: (13, 13, 0), 1: (12, 0, 12), 2: (1, 0, 2)}, 0, leaderless=12),
+        leaders_of({0: (12, 12, 0), 1: (12, 0, 12)}, 0, leaderless=12, zookeeper="z:1"),
         event_verdict(
             events_report(
                 leader_churn=[{"topic": "t", "partition": 0, "times_leaderless": 1}],
