@@ -38,6 +38,7 @@ from regent.jobs.reports.verdict import (
     Remedy,
     Verdict,
     command_line,
+    named,
     several,
 )
 
@@ -228,16 +229,13 @@ def leaders_verdict(
 
 
 def _not_led(found: Leaders, percentage: float, remedy: Remedy) -> list[Problem]:
-    return several(
-        [
-            f"broker {row.broker}: {row.not_led:,} of {row.preferred:,}"
-            for row in found.above(percentage)
-        ],
-        "broker does",
-        "brokers do",
-        f"not lead more than {percentage:g} % of the partitions that prefer them",
-        [remedy],
+    above = found.above(percentage)
+    names = [f"broker {row.broker}: {row.not_led:,} of {row.preferred:,}" for row in above]
+    sentence = (
+        f"Others lead more than {percentage:g} % of the partitions that"
+        f" {how_many(len(above), 'broker', 'brokers')} should lead ({named(names)})."
     )
+    return [Problem(sentence, [remedy])] if above else []
 
 
 def _uneven(found: Leaders, even_out: Sequence[Remedy], give_back: Remedy) -> list[Problem]:
@@ -252,7 +250,7 @@ def _uneven(found: Leaders, even_out: Sequence[Remedy], give_back: Remedy) -> li
         f"more than {OVERLOAD} times the average of {mean:,.4g} partitions",
         even_out if remain else [give_back],
     )
-    preferred = f" {remain:,} would even if only preferred leaders led." if remain else ""
+    preferred = f" {remain:,} of them would even if only preferred leaders led." if remain else ""
     return [problem._replace(sentence=problem.sentence + preferred) for problem in problems]
 
 
@@ -285,7 +283,7 @@ def _tables(found: Leaders, names: Sequence[str], threshold: float) -> list[Tabl
             "led by another",
             "imbalance",
             "leaderless",
-            f"above {threshold:g} % imbalance",
+            f"brokers above {threshold:g} %",
         ),
         [
             (
@@ -293,7 +291,7 @@ def _tables(found: Leaders, names: Sequence[str], threshold: float) -> list[Tabl
                 found.not_led,
                 percent(found.imbalance),
                 found.leaderless,
-                f"{len(found.above(threshold)):,} of {brokers:,} brokers",
+                f"{len(found.above(threshold)):,} of {brokers:,}",
             )
         ],
     )

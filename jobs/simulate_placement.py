@@ -209,7 +209,7 @@ def _verdict(trials: Mapping[str, Trial], options: Mapping[str, Any]) -> Verdict
     replicas = balance.loads["replicas"]
     range_ = number_range(int(replicas.min()), int(replicas.max()))
     words = (
-        f"{name}: each broker holds {range_} replicas. If {most.failures} of"
+        f"With {name}, each broker holds {range_} replicas. If {most.failures} of"
         f" {len(replicas):,} brokers fail at once, a partition is lost with a probability of"
         f" {percent(most.probability)}."
     )

@@ -58,14 +58,15 @@ def over_brokers(
             _label_extremes(axes, broker_ids, values)
             axes.locator_params(integer=True)
             axes.set_xlim(-0.02 * len(values), 1.02 * len(values))
-            axes.xaxis.set_major_formatter(lambda place, _: _name_at(broker_ids, place))
+            ticks = [int(tick) for tick in axes.get_xticks() if tick in range(len(values))]
+            axes.set_xticks(ticks, broker_ids[ticks].astype(str))
             axes.set_ylabel(label)
         highest = values.max()
         if fair is not None:
-            is_end = np.diff(fair, prepend=np.nan, append=np.nan) != 0  # of the same values
-            ends = np.flatnonzero(is_end[:-1] | is_end[1:])
-            low, high = UNDERLOAD * fair[ends], OVERLOAD * fair[ends]
-            axes.fill_between(ends, low, high, step="mid", color=MUTED, alpha=0.16, zorder=0)
+            starts = np.flatnonzero(np.diff(fair, prepend=np.nan))  # of brokers with equal shares
+            ends, shares = np.append(starts, len(fair)) - 0.5, fair[[*starts, -1]]
+            low, high = UNDERLOAD * shares, OVERLOAD * shares
+            axes.fill_between(ends, low, high, step="post", color=MUTED, alpha=0.16, zorder=0)
             highest = max(highest, np.nanmax(high))
         axes.set_ylim(1.15 * min(0.0, values.min()), 1.15 * max(highest, 0) or 1)
         axes.set_xlabel("broker id")
@@ -111,10 +112,6 @@ def _label_extremes(axes: Axes, broker_ids: NDArray[Any], values: NDArray[Any]) 
             ha="left" if is_left else "right",
             va="center",
         )
-
-
-def _name_at(broker_ids: NDArray[Any], place: float) -> str:
-    return str(broker_ids[int(place)]) if place in range(len(broker_ids)) else ""
 
 
 def columns(

@@ -107,7 +107,9 @@ def _slow_brokers(report: Row, remedies: Sequence[Remedy]) -> list[Problem]:
         others = [other for b, other in answers.items() if b != broker_id]
         usual = median(others) if others else ms
         if ms > _SLOW_MS or ms > max(_SLOWER_MS, _SLOWER_TIMES * usual):
-            names.append(f"broker {broker_id}: {in_words(ms)}, the others {in_words(usual)}")
+            names.append(
+                f"broker {broker_id}: {in_words(ms)} against {in_words(usual)} of the others"
+            )
     rest = "slowly: 5 of 100 answers take longer than this"
     return several(names, "broker answers", "brokers answer", rest, remedies)
 

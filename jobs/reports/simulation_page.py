@@ -57,7 +57,7 @@ def add_trials(
 
 
 def _add_one(page: Page, trial: Trial) -> None:
-    add_balance(page, trial.balance)
+    add_balance(page, trial.balance, are_real=False)
     if trial.failure is not None:
         busiest = trial.failure.busiest_leader
         draw = over_brokers(trial.balance.broker_ids, busiest, "partitions")

@@ -232,7 +232,7 @@ def test_without_a_list_of_brokers_the_verdict_says_to_make_one():
 def test_leaders_are_judged_by_what_is_not_led_and_by_what_is_led_too_much():
     verdict = leaders_of({0: (10, 9, 1), 1: (10, 0, 19), 2: (10, 0, 10)})
     assert sentences(verdict) == [
-        "1 broker does not lead more than 10 % of the partitions that prefer them"
+        "Others lead more than 10 % of the partitions that 1 broker should lead"
         " (broker 0: 9 of 10).",
         "1 broker leads more than 1.2 times the average of 10 partitions (broker 1: 19).",
     ]
@@ -246,7 +246,7 @@ def test_an_election_does_not_help_where_preferred_leaders_are_uneven():
     verdict = leaders_of({0: (20, 0, 20), 1: (10, 0, 10), 2: (10, 0, 10)})
     assert sentences(verdict) == [
         "1 broker leads more than 1.2 times the average of 13.33 partitions (broker 0: 20)."
-        " 1 would even if only preferred leaders led."
+        " 1 of them would even if only preferred leaders led."
     ]
     assert "jobs plan rebalance " in remedies(verdict)[0].command
 
@@ -280,7 +280,7 @@ def test_slow_failovers_waits_and_brokers_are_named():
         "1 failover took more than 1 s (broker 1 in epoch 2: 2.5 s).",
         "Events waited up to 1.2 s in the queue of the controller (BrokerChange).",
         "1 broker answers slowly: 5 of 100 answers take longer than this"
-        " (broker 3: 150 ms, the others 25 ms).",
+        " (broker 3: 150 ms against 25 ms of the others).",
     ]
 
 
