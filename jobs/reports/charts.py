@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Sized
+from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -13,6 +14,8 @@ from regent.jobs.reports.verdict import OVERLOAD, UNDERLOAD
 
 Draw: TypeAlias = Callable[[Axes], None]
 
+DATES: Final = "dates"
+"""The scale of an x axis that shows ``dates`` as local time."""
 MOST_BARS: Final = 40
 NEAR: Final = f"Grey: from {UNDERLOAD} to {OVERLOAD} times"
 """For captions of ``over_brokers``."""
@@ -114,6 +117,17 @@ def _label_extremes(axes: Axes, broker_ids: NDArray[Any], values: NDArray[Any]) 
         )
 
 
+def dates(moments_ms: Sequence[float]) -> list[float]:
+    """Return the moments as matplotlib counts them: in days."""
+    return [ms / 86_400_000 for ms in moments_ms]
+
+
+def show_dates(axes: Axes) -> None:
+    """Let the x axis, which is of ``dates``, show local time."""
+    _, last = axes.get_xlim()
+    axes.xaxis_date(datetime.fromtimestamp(last * 86_400).astimezone().tzinfo)
+
+
 def columns(
     names: Sequence[str],
     series: Mapping[str, Sequence[float]],
@@ -193,7 +207,10 @@ def lines(
             )  # fmt: skip
             if line.band:
                 axes.fill_between(line.x, *line.band, color=colour, alpha=0.2, linewidth=0)
-        axes.set_xscale(x_scale)
+        if x_scale == DATES:
+            show_dates(axes)
+        else:
+            axes.set_xscale(x_scale)
         axes.set_yscale(y_scale)
         if y_scale != "log":
             axes.set_ylim(bottom=0)

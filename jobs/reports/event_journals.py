@@ -20,6 +20,7 @@ from regent.jobs.files import Entry, JobFiles
 
 JOURNAL: Final = "events.jsonl"
 _NAMES: Final = (f"{JOURNAL}.1", JOURNAL)  # the first has the older events
+_END_OF_TIME_MS: Final = 250_000_000_000_000  # dates end with the year 9999
 _BLOCK_BYTES: Final = 16 << 20  # of lines that are in memory at a time
 
 _REQUIRED: Final = {
@@ -121,7 +122,8 @@ def read_journal(file: IO[bytes], period: Period, *, has_sentences: bool) -> Ite
 def _block(data: bytes, period: Period, schema: pa.Schema) -> Block:
     tables, unreadable = _parsed(data.strip(b"\n"), schema)
     lines = pa.concat_tables([schema.empty_table(), *tables])
-    is_event = pc.is_valid(lines["ts_ms"])
+    ts_ms = lines["ts_ms"]
+    is_event = pc.and_(pc.greater_equal(ts_ms, 0), pc.less(ts_ms, _END_OF_TIME_MS))
     for name in _REQUIRED:
         is_event = pc.and_(is_event, pc.is_valid(lines[name]))
     events = lines.filter(is_event)

@@ -302,6 +302,7 @@ def _settings() -> Any:  # matplotlib's type for it has a literal of every name 
         "axes.prop_cycle": cycler(color=_SERIES),
         "axes.spines.right": False,
         "axes.spines.top": False,
+        "date.converter": "concise",
         "figure.facecolor": "none",
         "font.sans-serif": ["DejaVu Sans"],  # for measures; the browser uses its own
         "font.size": 9.5,

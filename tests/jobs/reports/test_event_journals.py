@@ -24,6 +24,7 @@ NO_EVENTS = (
     b'"ts_ms"',
     b"{}",
     b'{"ts_ms":"soon","broker_id":1}',
+    next(World(1).events(1, 0)).line().replace("179500", "179500000000", 1).encode(),  # year 58,851
     b"\x00\x00\x00",
     b'{"event":"\xe2\x86',  # half a character
     TORN,
