@@ -10,7 +10,7 @@ import io
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,13 +30,13 @@ _EPOCH: Final = "controller_epoch"
 class JournalResult(NamedTuple):
     """What a task returns for a journal; ``parts`` is empty if it has no event of the period.
 
-    ``tables`` has the events as Parquet for each controller epoch, if they are to be kept.
+    ``tables`` has the events as Parquet, each with its controller epoch, if they are to be kept.
     """
 
     location: str
     unreadable: int
     parts: Parts
-    tables: dict[int, bytes]
+    tables: list[tuple[int, bytes]]
 
 
 def read_journals(
@@ -71,51 +71,27 @@ def _contents(context: SparkContext, locations: Sequence[str]) -> RDD[tuple[str,
 def _read(period: Period, top: int, keeps: bool, file: tuple[str, bytes | None]) -> JournalResult:
     """Read a journal on an executor."""
     location, content = file
+    unreadable, parts, tables = 0, Parts(), list[tuple[int, bytes]]()
     with local_path(location).open("rb") if content is None else io.BytesIO(content) as lines:
-        return _result(location, lines, period, top, keeps=keeps)
+        for block in read_journal(lines, period, has_sentences=keeps):
+            unreadable += block.unreadable
+            if len(block.events):
+                parts = merged([parts, parts_of(block.events, top)], top)
+                tables += _parquet(block.events) if keeps else ()
+    return JournalResult(location, unreadable, parts, tables)
 
 
-def _result(
-    location: str, file: IO[bytes], period: Period, top: int, *, keeps: bool
-) -> JournalResult:
-    unreadable, parts, tables = 0, Parts(), _EpochTables()
-    for block in read_journal(file, period, has_sentences=keeps):
-        unreadable += block.unreadable
-        if len(block.events):
-            parts = merged([parts, parts_of(block.events, top)], top)
-            if keeps:
-                tables.append(block.events)
-    return JournalResult(location, unreadable, parts, tables.close())
-
-
-class _EpochTables:
-    """Parquet in memory for each controller epoch."""
-
-    def __init__(self) -> None:
-        self._open: dict[int, tuple[io.BytesIO, pq.ParquetWriter]] = {}
-
-    def append(self, events: pa.Table) -> None:
-        """Add the events to the tables of their epochs."""
-        for epoch in pc.unique(events[_EPOCH]).to_pylist():
-            of_epoch = events.filter(pc.equal(events[_EPOCH], epoch)).drop_columns([_EPOCH])
-            if epoch not in self._open:
-                file = io.BytesIO()
-                writer = pq.ParquetWriter(
-                    file, of_epoch.schema, compression="zstd", store_schema=False
-                )
-                self._open[epoch] = file, writer
-            self._open[epoch][1].write_table(of_epoch)
-
-    def close(self) -> dict[int, bytes]:
-        """Complete the tables and return them."""
-        for _, writer in self._open.values():
-            writer.close()
-        return {epoch: file.getvalue() for epoch, (file, _) in self._open.items()}
+def _parquet(events: pa.Table) -> Iterator[tuple[int, bytes]]:
+    for epoch in pc.unique(events[_EPOCH]).to_pylist():
+        file = io.BytesIO()
+        of_epoch = events.filter(pc.equal(events[_EPOCH], epoch)).drop_columns([_EPOCH])
+        pq.write_table(of_epoch, file, compression="zstd", store_schema=False)
+        yield epoch, file.getvalue()
 
 
 def write_tables(directory: Path, number: int, result: JournalResult) -> None:
     """Write the events of a journal into a table with a folder for each controller epoch."""
-    for epoch, table in result.tables.items():
+    for block, (epoch, table) in enumerate(result.tables):
         folder = directory / f"{_EPOCH}={epoch}"
         folder.mkdir(exist_ok=True)
-        (folder / f"part-{number:05d}.parquet").write_bytes(table)
+        (folder / f"part-{number:05d}-{block:03d}.parquet").write_bytes(table)

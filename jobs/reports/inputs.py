@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 
@@ -18,16 +18,6 @@ from regent.storage.log_directory import LogDirectory
 from regent.storage.log_names import LOG_SUFFIX, log_of_directory
 
 _META: Final = "meta.properties"
-
-
-class ReportInputs(NamedTuple):
-    """The inputs; those of this machine are checked without Spark.
-
-    ``brokers`` is empty when none were named: then the brokers with replicas are used.
-    """
-
-    source: AssignmentSource
-    brokers: tuple[PlannedBroker, ...]
 
 
 assignment_options: Final = with_options(
@@ -48,10 +38,13 @@ assignment_options: Final = with_options(
 """Adds ``--assignment``, ``--brokers``, and the options that name a cluster."""
 
 
-def read_inputs(options: Mapping[str, Any], files: JobFiles) -> ReportInputs:
+def read_inputs(
+    options: Mapping[str, Any], files: JobFiles
+) -> tuple[AssignmentSource, tuple[PlannedBroker, ...]]:
     """Read the inputs of ``assignment_options``; files of partitions are not read yet.
 
-    Raises InputError, and the errors of ZooKeeper.
+    There are no brokers when none were named: then those with replicas are used. Raises InputError,
+    and the errors of ZooKeeper.
     """
 
     def address() -> str:
@@ -60,11 +53,11 @@ def read_inputs(options: Mapping[str, Any], files: JobFiles) -> ReportInputs:
     source = AssignmentSource.of(options["assignment"], address, files)
     brokers = options["brokers"] or (ZOOKEEPER if options["assignment"] == ZOOKEEPER else None)
     if brokers is None:
-        return ReportInputs(source, ())
+        return source, ()
     if brokers == ZOOKEEPER:
         with cluster_admin(address()) as admin:
-            return ReportInputs(source, read_registered_brokers(admin))
-    return ReportInputs(source, read_brokers_file(brokers, files))
+            return source, read_registered_brokers(admin)
+    return source, read_brokers_file(brokers, files)
 
 
 def log_directories(options: Mapping[str, Any]) -> tuple[Path, ...]:
