@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -34,13 +35,13 @@ from regent.jobs.reports.inputs import (
     assignment_options,
     bytes_per_broker,
     log_directories,
+    loss_options,
     read_inputs,
 )
 from regent.jobs.reports.output import Report, report_options, run_report
-from regent.jobs.reports.page import Page, Table
+from regent.jobs.reports.page import Table
 from regent.jobs.reports.replica_arrays import Counts, ReplicaArrays, positions, replica_arrays
 
-DEFAULT_TRIALS: Final = 2000
 _NAME: Final = "report balance"
 
 
@@ -52,21 +53,7 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
 @click.command("balance", help="Report the balance of brokers, and losses by failures.")
 @assignment_options
 @click.option("--log-dirs", metavar="DIR,DIR", help="Log directories of brokers, to count bytes.")
-@click.option("--failures", type=click.IntRange(min=1), help="The most brokers that fail at once.")
-@click.option(
-    "--trials",
-    type=click.IntRange(min=1),
-    default=DEFAULT_TRIALS,
-    show_default=True,
-    help="Number of simulated failures.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0, 2**63 - 1),
-    default=0,
-    show_default=True,
-    help="The same seed gives the same result.",
-)
+@loss_options
 @report_options
 @spark_options
 @click.pass_obj
@@ -98,14 +85,10 @@ def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
         "brokers not listed": len(balance.unlisted),
     }
 
-    def draw(page: Page) -> None:
-        page.text(f"Read from {source.where}.")
-        told = {name: facts[name] for name in ("partitions", "brokers", "racks") if facts[name]}
-        page.facts([(name.capitalize(), value) for name, value in told.items()])
-        add_balance(page, balance)
-
     return Report(
         "Balance of an assignment",
+        balance_verdict(balance, arrays, at_risk, options),
+        {name: facts[name] for name in ("partitions", "brokers", "racks") if facts[name]},
         {
             **{name.replace(" ", "_"): value for name, value in facts.items()},
             **named_brokers(balance),
@@ -115,12 +98,11 @@ def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
             "trials": options["trials"],
             "seed": options["seed"],
         },
-        balance_verdict(balance, arrays, at_risk, options),
         [
             Table(f"Assignment: {source.where}", tuple(facts), [tuple(facts.values())]),
             *tables(balance),
         ],
-        draw,
+        partial(add_balance, balance=balance, where=source.where),
     )
 
 

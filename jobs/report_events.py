@@ -28,7 +28,7 @@ from regent.jobs.new_directory import check_is_new, new_directory
 from regent.jobs.reports.event_analysis import analyse_events
 from regent.jobs.reports.event_job import read_journals, write_tables
 from regent.jobs.reports.event_journals import Period, find_journals
-from regent.jobs.reports.event_page import add_events
+from regent.jobs.reports.event_page import add_events, event_facts
 from regent.jobs.reports.event_parts import Parts, merged
 from regent.jobs.reports.event_tables import event_tables
 from regent.jobs.reports.event_verdict import event_verdict
@@ -93,8 +93,9 @@ def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
     found = _analysed(job, journals, Period(since_ms, until_ms), options)
     return Report(
         "The controllers' events",
-        found | {"out": options["out"]},
         event_verdict(found, options),
+        event_facts(found),
+        found | {"out": options["out"]},
         event_tables(found),
         partial(add_events, report=found),
     )

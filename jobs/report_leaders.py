@@ -145,12 +145,14 @@ def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
             " each partition"
         )
     missing = [row.broker for row in found.brokers if row.broker not in listed] if listed else []
-    tables = _tables(found, names, options["threshold"])
+    facts = _facts(found, options["threshold"])
+    tables = _tables(found, names)
     return Report(
         "Leaders of partitions",
-        _summary(found, names, options["threshold"]) | {"not_listed": missing},
         leaders_verdict(found, names, missing, options),
-        tables,
+        facts,
+        _summary(found, names, options["threshold"]) | {"not_listed": missing},
+        [Table("Leaders", tuple(facts), [tuple(facts.values())]), *tables],
         partial(_draw, found=found, where=source.where, tables=tables),
     )
 
@@ -274,27 +276,19 @@ def _summary(found: Leaders, names: Sequence[str], threshold: float) -> dict[str
     }
 
 
-def _tables(found: Leaders, names: Sequence[str], threshold: float) -> list[Table]:
+def _facts(found: Leaders, threshold: float) -> dict[str, object]:
+    above = len(found.above(threshold))
+    return {
+        "partitions": found.partitions,
+        "led by another": found.not_led,
+        "imbalance": percent(found.imbalance),
+        "leaderless": found.leaderless,
+        f"brokers above {threshold:g} %": f"{above:,} of {len(found.brokers):,}",
+    }
+
+
+def _tables(found: Leaders, names: Sequence[str]) -> list[Table]:
     brokers = len(found.brokers)
-    overview = Table(
-        "Leaders",
-        (
-            "partitions",
-            "led by another",
-            "imbalance",
-            "leaderless",
-            f"brokers above {threshold:g} %",
-        ),
-        [
-            (
-                found.partitions,
-                found.not_led,
-                percent(found.imbalance),
-                found.leaderless,
-                f"{len(found.above(threshold)):,} of {brokers:,}",
-            )
-        ],
-    )
     worst = sorted(
         found.brokers, key=lambda row: (-max(row.imbalance, abs(row.of_fair_share - 1)), row.broker)
     )
@@ -305,10 +299,10 @@ def _tables(found: Leaders, names: Sequence[str], threshold: float) -> list[Tabl
         worst[:_ROWS],
     )
     if not names:
-        return [overview, per_broker]
+        return [per_broker]
     more = found.leaderless - len(names)
     title = f"Without a leader{f' (and {more:,} more)' if more else ''}"
-    return [overview, per_broker, Table(title, ("partition",), [(name,) for name in names])]
+    return [per_broker, Table(title, ("partition",), [(name,) for name in names])]
 
 
 def _broker_table(caption: str, rows: Sequence[BrokerLeaders]) -> Table:
@@ -324,10 +318,6 @@ def _broker_table(caption: str, rows: Sequence[BrokerLeaders]) -> Table:
 
 def _draw(page: Page, found: Leaders, where: str, tables: Sequence[Table]) -> None:
     page.text(f"Read from {where}.")
-    overview, *others = tables
-    page.facts(
-        [(name.capitalize(), n) for name, n in zip(overview.headers, overview.rows[0], strict=True)]
-    )
     ids, leading, preferred = (
         np.array(column)
         for column in zip(*((r.broker, r.leading, r.preferred) for r in found.brokers), strict=True)
@@ -349,7 +339,7 @@ def _draw(page: Page, found: Leaders, where: str, tables: Sequence[Table]) -> No
             "Partitions that a broker leads, less those that it should lead because it has their"
             " first replica. Above 0 it leads more than it should, below 0 less.",
         )
-    for table in others:
+    for table in tables:
         page.table(table)
     page.all_brokers(_broker_table(f"All {len(ids):,} brokers", found.brokers))
 

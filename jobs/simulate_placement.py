@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 from pyspark.sql import SparkSession
@@ -21,7 +21,6 @@ from regent.admin.wording import listed, number_range
 from regent.core.placement.replica_placer import Strategy, check
 from regent.jobs.command import InputError, progress, run_job
 from regent.jobs.job_session import JobSession, spark_options
-from regent.jobs.report_balance import DEFAULT_TRIALS
 from regent.jobs.reports.balance import (
     LossOptions,
     check_failures,
@@ -32,6 +31,7 @@ from regent.jobs.reports.balance import (
     spread,
     summary,
 )
+from regent.jobs.reports.inputs import loss_options
 from regent.jobs.reports.output import Report, report_options, run_report
 from regent.jobs.reports.page import Table
 from regent.jobs.reports.placement_trial import (
@@ -50,6 +50,8 @@ from regent.jobs.reports.placement_trial import (
 from regent.jobs.reports.simulation_page import add_trials
 from regent.jobs.reports.verdict import SPARK, Problem, Remedy, Verdict, command_line
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 _NAME: Final = "simulate placement"
 MAX_REPLICAS: Final = 100_000_000  # they take three gigabytes
 _MAX_BROKERS: Final = 100_000
@@ -60,41 +62,20 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     return run_job(_command, _NAME, argv, spark)
 
 
-_ANY_SEED: Final = click.IntRange(0, 2**63 - 1)
-_POSITIVE: Final = click.IntRange(min=1)
-_STRATEGIES: Final = (*(strategy.value for strategy in Strategy), UNIFORM)
+def _number(
+    option: str, default: int, text: str, *, most: int | None = None, name: str | None = None
+) -> Callable[[F], F]:
+    """Return an option for a number of things, at least one."""
+    names = (option,) if name is None else (option, name)
+    kind = click.IntRange(1, most)
+    return click.option(*names, type=kind, default=default, show_default=True, help=text)
 
 
 @click.command("placement", help="Simulate a placement scheme at scale.")
-@click.option(
-    "--brokers",
-    type=click.IntRange(1, _MAX_BROKERS),
-    default=1000,
-    show_default=True,
-    help="Number of brokers.",
-)
-@click.option(
-    "--partitions",
-    type=_POSITIVE,
-    default=100_000,
-    show_default=True,
-    help="Number of partitions of all topics.",
-)
-@click.option(
-    "--partitions-per-topic",
-    type=_POSITIVE,
-    default=100,
-    show_default=True,
-    help="Number of partitions of a topic.",
-)
-@click.option(
-    "--replication-factor",
-    "factor",
-    type=_POSITIVE,
-    default=3,
-    show_default=True,
-    help="Number of replicas of a partition.",
-)
+@_number("--brokers", 1000, "Number of brokers.", most=_MAX_BROKERS)
+@_number("--partitions", 100_000, "Number of partitions of all topics.")
+@_number("--partitions-per-topic", 100, "Number of partitions of a topic.")
+@_number("--replication-factor", 3, "Number of replicas of a partition.", name="factor")
 @click.option(
     "--racks", type=click.IntRange(min=0), default=0, help="Number of racks; 0: no racks."
 )
@@ -107,7 +88,7 @@ _STRATEGIES: Final = (*(strategy.value for strategy in Strategy), UNIFORM)
 )
 @click.option(
     "--strategy",
-    type=click.Choice(_STRATEGIES),
+    type=click.Choice((*(strategy.value for strategy in Strategy), UNIFORM)),
     default="ring",
     show_default=True,
     help="How replicas are spread over the brokers.",
@@ -115,27 +96,13 @@ _STRATEGIES: Final = (*(strategy.value for strategy in Strategy), UNIFORM)
 @click.option("--compare", is_flag=True, help="Try all strategies.")
 @click.option(
     "--scatter-width",
-    type=_POSITIVE,
+    type=click.IntRange(min=1),
     help="How many brokers help to restore one, with copysets.  [default: 10]",
 )
-@click.option("--failures", type=_POSITIVE, help="The most brokers that fail at once.")
 @click.option(
     "--growth", type=click.IntRange(min=0), help="How many brokers are added.  [default: 1 %]"
 )
-@click.option(
-    "--trials",
-    type=_POSITIVE,
-    default=DEFAULT_TRIALS,
-    show_default=True,
-    help="Number of simulated failures.",
-)
-@click.option(
-    "--seed",
-    type=_ANY_SEED,
-    default=0,
-    show_default=True,
-    help="The same seed gives the same result.",
-)
+@loss_options
 @report_options
 @spark_options
 @click.pass_obj
@@ -155,15 +122,22 @@ def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
     tables = [_comparison(trials), *_loss_tables(trials)]
     return Report(
         "Simulated placement of replicas",
+        _verdict(trials, options),
+        {
+            "brokers": setting.brokers,
+            "racks": setting.racks or None,
+            "partitions": setting.partitions,
+            "replication factor": setting.factor,
+            "partitions of a topic": setting.partitions_per_topic,
+        },
         {
             **setting._asdict(),
             "growth": added,
             "trials": options["trials"],
             "strategies": {name: _fields(trial) for name, trial in trials.items()},
         },
-        _verdict(trials, options),
         tables,
-        partial(add_trials, setting=setting, trials=trials, tables=tables),
+        partial(add_trials, trials=trials, tables=tables),
     )
 
 

@@ -19,8 +19,13 @@ LOSS_CAPTION: Final = (
 )
 
 
-def add_balance(page: Page, balance: Balance, *, are_real: bool = True) -> None:
-    """Add the plots and tables of one assignment; ``are_real``: with tables of the brokers."""
+def add_balance(page: Page, balance: Balance, where: str | None = None) -> None:
+    """Add the plots and tables of one assignment, with tables of the brokers if it is a real one.
+
+    ``where`` it was read; None: it is simulated.
+    """
+    if where is not None:
+        page.text(f"Read from {where}.")
     spreads, brokers, *racks, loss = tables(balance)
     page.heading("Brokers")
     for name, load in balance.loads.items():
@@ -30,7 +35,7 @@ def add_balance(page: Page, balance: Balance, *, are_real: bool = True) -> None:
             over_brokers(balance.broker_ids, load, name, fair),
             f"{name.capitalize()} of each broker. {NEAR} the {share}.",
         )
-    if are_real:
+    if where is not None:
         page.table(brokers)
         page.all_brokers(broker_tables(balance)[1])
     page.table(spreads)

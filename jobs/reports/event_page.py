@@ -39,7 +39,6 @@ _LABELLED_TERMS: Final = 25
 def add_events(page: Page, report: Row) -> None:
     """Add the result of ``event_analysis.analyse_events``."""
     overview, latencies, terms, churn, flapping, brokers, minutes, slowest = event_tables(report)
-    page.facts(_facts(report))
     page.text(
         "A journal names the first few changes of an event and counts the others: partitions and"
         " ISRs are those of the named ones. Times are wall clocks of the brokers' machines."
@@ -102,17 +101,18 @@ def _add_percentiles(page: Page, names: Sequence[str], rows: Sequence[Row], what
     )
 
 
-def _facts(report: Row) -> list[tuple[str, object]]:
+def event_facts(report: Row) -> dict[str, object]:
+    """Return the main results."""
     failovers = [row["failover_ms"] for row in report["terms"] if row["failover_ms"] is not None]
     longest_wait = max(row["queue_ms"]["max"] for row in report["latencies"])
-    return [
-        ("Events", report["events"]),
-        ("Terms of controllers", len(report["terms"])),
-        ("Brokers", len(report["brokers"])),
-        ("Longest failover", in_words(max(failovers)) if failovers else None),
-        ("Longest wait of an event", in_words(longest_wait)),
-        ("Unreadable lines", sum(report["unreadable_lines"].values())),
-    ]
+    return {
+        "events": report["events"],
+        "terms of controllers": len(report["terms"]),
+        "brokers": len(report["brokers"]),
+        "longest failover": in_words(max(failovers)) if failovers else None,
+        "longest wait": in_words(longest_wait),
+        "unreadable lines": sum(report["unreadable_lines"].values()),
+    }
 
 
 def _draw_terms(rows: Sequence[Row], axes: Axes) -> None:

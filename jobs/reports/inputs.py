@@ -38,6 +38,28 @@ assignment_options: Final = with_options(
 """Adds ``--assignment``, ``--brokers``, and the options that name a cluster."""
 
 
+loss_options: Final = with_options(
+    click.option(
+        "--failures", type=click.IntRange(min=1), help="The most brokers that fail at once."
+    ),
+    click.option(
+        "--trials",
+        type=click.IntRange(min=1),
+        default=2000,
+        show_default=True,
+        help="Number of simulated failures.",
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(0, 2**63 - 1),
+        default=0,
+        show_default=True,
+        help="The same seed gives the same result.",
+    ),
+)
+"""Adds the options of ``LossOptions`` to a command."""
+
+
 def read_inputs(
     options: Mapping[str, Any], files: JobFiles
 ) -> tuple[AssignmentSource, tuple[PlannedBroker, ...]]:

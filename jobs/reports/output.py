@@ -21,11 +21,15 @@ _TABLE: Final = "table"
 
 
 class Report(NamedTuple):
-    """A report for programs, for a terminal, and for a browser; ``draw`` fills the page."""
+    """A report for programs, for a terminal, and for a browser; ``draw`` fills the page.
+
+    ``facts`` are the main results, for the beginning of the page.
+    """
 
     title: str
-    fields: Mapping[str, Any]
     verdict: Verdict
+    facts: Mapping[str, object]
+    fields: Mapping[str, Any]
     tables: Sequence[Table]
     draw: Callable[[Page], None]
 
@@ -62,6 +66,7 @@ def run_report(
         report = make(job, options)
         if html is not None:
             page = Page(report.title, report.verdict)
+            page.facts((name.capitalize(), value) for name, value in report.facts.items())
             report.draw(page)
             with job.files.writing(html) as path:
                 page.write(path)

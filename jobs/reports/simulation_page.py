@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from regent.jobs.reports.balance_page import LOSS_CAPTION, add_balance, loss_curves
 from regent.jobs.reports.charts import columns, height_of, over_brokers, spreads
 from regent.jobs.reports.page import Page, Table
-from regent.jobs.reports.placement_trial import GrowthCost, Trial, TrialSetting
+from regent.jobs.reports.placement_trial import GrowthCost, Trial
 
 _GROWTH_CAPTION: Final = (
     "Replicas that move when brokers are added: if the strategy places all partitions again, and"
@@ -29,20 +29,9 @@ _BUSIEST: Final = (
 )
 
 
-def add_trials(
-    page: Page, setting: TrialSetting, trials: Mapping[str, Trial], tables: Sequence[Table]
-) -> None:
+def add_trials(page: Page, trials: Mapping[str, Trial], tables: Sequence[Table]) -> None:
     """Add the results of the trials."""
     comparison, loss = tables
-    page.facts(
-        [
-            ("Brokers", setting.brokers),
-            ("Racks", setting.racks or None),
-            ("Partitions", setting.partitions),
-            ("Replication factor", setting.factor),
-            ("Partitions of a topic", setting.partitions_per_topic),
-        ]
-    )
     page.table(comparison)
     page.text(_WORDS)
     if len(trials) == 1:
@@ -57,7 +46,7 @@ def add_trials(
 
 
 def _add_one(page: Page, trial: Trial) -> None:
-    add_balance(page, trial.balance, are_real=False)
+    add_balance(page, trial.balance)
     if trial.failure is not None:
         busiest = trial.failure.busiest_leader
         draw = over_brokers(trial.balance.broker_ids, busiest, "partitions")
