@@ -145,6 +145,7 @@ def columns(
             drawn = axes.bar(np.arange(len(names)) + shift, values, width, label=name)
             if are_short:
                 axes.bar_label(drawn, [shown(value) for value in values], padding=2)
+        axes.margins(y=0.12)  # for the numbers above the bars
         axes.set_xticks(range(len(names)), names, rotation=0 if are_short else 90)
         axes.set_xlim(-0.6, len(names) - 0.4)
         axes.locator_params(axis="y", integer=True)
