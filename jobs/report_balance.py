@@ -9,9 +9,8 @@ once.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -21,9 +20,8 @@ from pyspark.sql import SparkSession
 
 from regent.jobs.assignment_source import assignment_frame, check_assignment
 from regent.jobs.command import progress, run_job
-from regent.jobs.job_session import JobSession, job_session, spark_options
+from regent.jobs.job_session import JobSession, spark_options
 from regent.jobs.reports.balance import (
-    Balance,
     LossOptions,
     check_failures,
     measure,
@@ -31,58 +29,39 @@ from regent.jobs.reports.balance import (
     summary,
     tables,
 )
-from regent.jobs.reports.balance_verdict import (
-    balance_verdict,
-    exposed,
-    named_brokers,
-)
+from regent.jobs.reports.balance_page import add_balance
+from regent.jobs.reports.balance_verdict import balance_verdict, exposed, named_brokers
 from regent.jobs.reports.inputs import (
     assignment_options,
     bytes_per_broker,
     log_directories,
+    loss_options,
     read_inputs,
 )
-from regent.jobs.reports.output import print_report, report_options
+from regent.jobs.reports.output import Report, report_options, run_report
 from regent.jobs.reports.page import Table
 from regent.jobs.reports.replica_arrays import Counts, ReplicaArrays, positions, replica_arrays
-from regent.jobs.reports.verdict import Verdict
 
-DEFAULT_TRIALS: Final = 2000
+_NAME: Final = "report balance"
 
 
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
     """Run the command in ``spark``, or in a new session; return the exit status."""
-    return run_job(_command, "report balance", argv, spark)
+    return run_job(_command, _NAME, argv, spark)
 
 
 @click.command("balance", help="Report the balance of brokers, and losses by failures.")
 @assignment_options
 @click.option("--log-dirs", metavar="DIR,DIR", help="Log directories of brokers, to count bytes.")
-@click.option("--failures", type=click.IntRange(min=1), help="The most brokers that fail at once.")
-@click.option(
-    "--trials",
-    type=click.IntRange(min=1),
-    default=DEFAULT_TRIALS,
-    show_default=True,
-    help="Number of simulated failures.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0, 2**63 - 1),
-    default=0,
-    show_default=True,
-    help="The same seed gives the same result.",
-)
+@loss_options
 @report_options
 @spark_options
 @click.pass_obj
 def _command(spark: SparkSession | None, /, **options: Any) -> None:
-    started = time.monotonic()
-    with job_session(spark, options, app_name="regent-report-balance") as job:
-        _report(job, options, started)
+    run_report(spark, options, _NAME, _report)
 
 
-def _report(job: JobSession, options: Mapping[str, Any], started: float) -> None:
+def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
     source, brokers = read_inputs(options, job.files)
     sizes = bytes_per_broker(log_directories(options))
     session = job.start()
@@ -98,7 +77,6 @@ def _report(job: JobSession, options: Mapping[str, Any], started: float) -> None
     with progress("simulating failures", session):
         balance = measure(arrays, racks, more_loads, loss, brokers)
         at_risk = exposed(balance, arrays, frame)
-    verdict = balance_verdict(balance, arrays, at_risk, options)
     facts = {
         "partitions": arrays.partitions,
         "brokers": arrays.brokers,
@@ -106,19 +84,26 @@ def _report(job: JobSession, options: Mapping[str, Any], started: float) -> None
         "copysets": balance.copysets,
         "brokers not listed": len(balance.unlisted),
     }
-    html = options["html"]
-    if html is not None:
-        with job.files.writing(html) as path:
-            _write_page(balance, verdict, source.where, facts, path)
-    result: dict[str, Any] = {"job": "report balance"}
-    result |= {k.replace(" ", "_"): v for k, v in facts.items()}
-    result |= named_brokers(balance)
-    result |= {"topics_with_one_replica": at_risk.single.topics}
-    result |= {"topics_in_one_rack": at_risk.together.topics}
-    result |= summary(balance) | {"trials": options["trials"], "seed": options["seed"]}
-    result |= {"html": html, "seconds": round(time.monotonic() - started, 3)}
-    overview = Table(f"Assignment: {source.where}", tuple(facts), [tuple(facts.values())])
-    print_report(options["output"], result, [overview, *tables(balance)], verdict)
+
+    return Report(
+        "Balance of an assignment",
+        balance_verdict(balance, arrays, at_risk, options),
+        {name: facts[name] for name in ("partitions", "brokers", "racks") if facts[name]},
+        {
+            **{name.replace(" ", "_"): value for name, value in facts.items()},
+            **named_brokers(balance),
+            "topics_with_one_replica": at_risk.single.topics,
+            "topics_in_one_rack": at_risk.together.topics,
+            **summary(balance),
+            "trials": options["trials"],
+            "seed": options["seed"],
+        },
+        [
+            Table(f"Assignment: {source.where}", tuple(facts), [tuple(facts.values())]),
+            *tables(balance),
+        ],
+        partial(add_balance, balance=balance, where=source.where),
+    )
 
 
 def _leaders(arrays: ReplicaArrays, leader: pyarrow.ChunkedArray) -> dict[str, Counts]:
@@ -135,20 +120,6 @@ def _bytes(arrays: ReplicaArrays, sizes: Mapping[int, int]) -> dict[str, Counts]
     if not sizes:
         return {}
     return {"bytes": np.array([sizes.get(b, 0) for b in arrays.broker_ids.tolist()], np.int64)}
-
-
-def _write_page(
-    balance: Balance, verdict: Verdict, where: str, facts: Mapping[str, object], path: Path
-) -> None:
-    from regent.jobs.reports.balance_page import add_balance
-    from regent.jobs.reports.page import Page
-
-    page = Page("Balance of an assignment")
-    page.verdict(verdict)
-    page.text(f"Read from {where}.")
-    page.facts([(name.capitalize(), value) for name, value in facts.items()])
-    add_balance(page, balance)
-    page.write(path)
 
 
 if __name__ == "__main__":

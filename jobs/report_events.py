@@ -8,28 +8,33 @@ controller epoch. The report names the number of unreadable lines.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from functools import partial
+from itertools import count
+from typing import Any, Final
 
 import click
 from pyspark.sql import SparkSession
 
 from regent.admin.cluster_connection import data_dir_option
+from regent.admin.wording import listed
 from regent.config.moments import parse_moment
 from regent.core.errors import RegentError
 from regent.jobs.command import InputError, progress, run_job
 from regent.jobs.files import check_shared
-from regent.jobs.job_session import JobSession, job_session, spark_options
+from regent.jobs.job_session import JobSession, spark_options
 from regent.jobs.new_directory import check_is_new, new_directory
 from regent.jobs.reports.event_analysis import analyse_events
 from regent.jobs.reports.event_job import read_journals, write_tables
 from regent.jobs.reports.event_journals import Period, find_journals
-from regent.jobs.reports.event_parts import Parts
+from regent.jobs.reports.event_page import add_events, event_facts
+from regent.jobs.reports.event_parts import Parts, merged
 from regent.jobs.reports.event_tables import event_tables
 from regent.jobs.reports.event_verdict import event_verdict
-from regent.jobs.reports.output import print_report, report_options
+from regent.jobs.reports.output import Report, report_options, run_report
+
+_NAME: Final = "report events"
 
 
 class NoEventsError(RegentError):
@@ -38,7 +43,7 @@ class NoEventsError(RegentError):
 
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
     """Run the command in ``spark``, or in a new session; return the exit status."""
-    return run_job(_command, "report events", argv, spark)
+    return run_job(_command, _NAME, argv, spark)
 
 
 def _moment(_context: object, _option: object, text: str | None) -> int | None:
@@ -76,63 +81,52 @@ def _moment(_context: object, _option: object, text: str | None) -> int | None:
 @spark_options
 @click.pass_obj
 def _command(spark: SparkSession | None, /, **options: Any) -> None:
-    started = time.monotonic()
-    period = _period(options["since_ms"], options["until_ms"])
-    with job_session(spark, options, app_name="regent-events") as job:
-        places = options["journals"] or (str(options["data_dir"]),)
-        summary = {"job": "report events", **_report(job, places, period, options)}
-        verdict = event_verdict(summary, options)
-        if options["html"]:
-            from regent.jobs.reports.event_page import write_page
-
-            with job.files.writing(options["html"]) as path:
-                write_page(summary, verdict, path)
-    summary["seconds"] = round(time.monotonic() - started, 3)
-    print_report(options["output"], summary, event_tables(summary), verdict)
+    run_report(spark, options, _NAME, _report)
 
 
-def _report(
-    job: JobSession, places: Sequence[str], period: Period, options: Mapping[str, Any]
-) -> dict[str, Any]:
+def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
+    since_ms, until_ms = options["since_ms"], options["until_ms"]
+    if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+        raise InputError("--since must be before --until")
+    places = options["journals"] or (str(options["data_dir"]),)
     journals = [journal.location for journal in find_journals(places, job.files)]
+    found = _analysed(job, journals, Period(since_ms, until_ms), options)
+    return Report(
+        "The controllers' events",
+        event_verdict(found, options),
+        event_facts(found),
+        found | {"out": options["out"]},
+        event_tables(found),
+        partial(add_events, report=found),
+    )
+
+
+def _analysed(
+    job: JobSession, journals: Sequence[str], period: Period, options: Mapping[str, Any]
+) -> dict[str, Any]:
     out, top = options["out"], options["top"]
     if out is not None:
         check_is_new(out, job.files)
     session = job.start(is_small=True)  # Python computes, so the JVM only has to start fast
     check_shared(session, journals)
-    parts: list[Parts] = []
+    whole: Parts = {}
     unreadable: dict[str, int] = {}
+    numbers = count()
     with (
         nullcontext() if out is None else new_directory(out, job.files) as directory,
         progress(f"reading {len(journals)} journals", session),
     ):
         keeps = directory is not None
-        results = read_journals(session, journals, period, top=top, keeps=keeps)
-        for number, result in enumerate(results):
-            parts += [] if result.parts is None else [result.parts]
-            unreadable |= {result.location: result.unreadable} if result.unreadable else {}
+        for results in read_journals(session, journals, period, top=top, keeps=keeps):
+            whole = merged([whole, *(result.parts for result in results)], top)
+            unreadable |= {r.location: r.unreadable for r in results if r.unreadable}
             if directory is not None:
-                write_tables(directory, number, result)
-        report = analyse_events(parts, top=top)
-        if not report:
-            raise NoEventsError(f"no events of that time in {_names(journals)}")
-    return {
-        "journals": len(journals),
-        "unreadable_lines": unreadable,
-        **report,
-        "out": out,
-        "html": options["html"],
-    }
-
-
-def _period(since_ms: int | None, until_ms: int | None) -> Period:
-    if since_ms is not None and until_ms is not None and since_ms >= until_ms:
-        raise InputError("--since must be before --until")
-    return Period(since_ms, until_ms)
-
-
-def _names(journals: Sequence[str]) -> str:
-    return f"{journals[0]}{f' and {len(journals) - 1} more' if journals[1:] else ''}"
+                for result in results:
+                    write_tables(directory, next(numbers), result)
+        if not whole:
+            raise NoEventsError(f"no events of that time in {listed(journals, 1)}")
+        report = analyse_events(whole, top=top)
+    return {"journals": len(journals), "unreadable_lines": unreadable, **report}
 
 
 if __name__ == "__main__":

@@ -8,78 +8,110 @@ the next check of the controller elects the preferred leaders.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import click
 import numpy as np
-import pyarrow
-import pyarrow.compute
 from pyspark.sql import DataFrame, SparkSession
 
-from regent.jobs.assignment_source import ZOOKEEPER, assignment_frame, check_assignment
+from regent.admin.wording import how_many, number_range
+from regent.core.model import NO_LEADER
+from regent.jobs.assignment_source import assignment_frame, check_assignment
 from regent.jobs.command import InputError, progress, run_job
-from regent.jobs.job_session import job_session, spark_options
-from regent.jobs.reports.balance import percent, spread_fields
-from regent.jobs.reports.balance_verdict import missing_brokers, plan_remedies
+from regent.jobs.job_session import JobSession, spark_options
+from regent.jobs.reports.balance import percent, spread
+from regent.jobs.reports.balance_verdict import (
+    missing_brokers,
+    plan_remedies,
+    start_remedies,
+)
+from regent.jobs.reports.charts import MOST_BARS, NEAR, columns, over_brokers
 from regent.jobs.reports.inputs import assignment_options, read_inputs
-from regent.jobs.reports.output import print_report, report_options
-from regent.jobs.reports.page import Table
-from regent.jobs.reports.replica_arrays import Counts, positions
+from regent.jobs.reports.output import Report, report_options, run_report
+from regent.jobs.reports.page import Page, Table
 from regent.jobs.reports.verdict import (
     CLUSTER,
     OVERLOAD,
+    Problem,
     Remedy,
     Verdict,
     command_line,
-    counted,
-    listed,
-    number_range,
+    named,
+    several,
 )
 
-_NAMED: Final = 10  # leaderless partitions and missing brokers that are named
-_ROWS: Final = 40  # brokers in a table; programs get all
+_NAME: Final = "report leaders"
+_NAMED: Final = 10  # leaderless partitions that are named
+_ROWS: Final = 20  # brokers in a table; programs get all
 
-_WHO_LEADS: Final = """
-SELECT replicas[0] AS preferred, leader, count(*) AS partitions
-FROM {assignment} GROUP BY replicas[0], leader"""
+# The broker NULL has the partitions whose leader is unknown, and -1 leads those without a leader.
+_PER_BROKER: Final = """
+SELECT broker, sum(preferred) AS preferred, sum(not_led) AS not_led, sum(leading) AS leading
+FROM (SELECT replicas[0] AS first, leader, count(*) AS n FROM {assignment}
+      GROUP BY replicas[0], leader)
+LATERAL VIEW stack(2, if(leader IS NULL, NULL, first), n, if(leader = first, 0L, n), 0L,
+                      leader, 0L, 0L, n) AS broker, preferred, not_led, leading
+GROUP BY broker"""
 _LEADERLESS: Final = """
 SELECT topic, partition FROM {assignment} WHERE leader = -1
 ORDER BY topic, partition LIMIT {limit}"""
 
 
-class Leaders(NamedTuple):
-    """Partitions of each broker, by its position in ``broker_ids``.
+class BrokerLeaders(NamedTuple):
+    """Partitions of a broker, without those whose leader is unknown.
 
-    ``preferred``: the broker has the first replica. ``not_led``: it has the first replica and does
-    not lead. Partitions with an unknown leader are in neither. ``leading``: it is the leader.
+    ``preferred``: it has the first replica. ``not_led``: it has the first replica and does not
+    lead. ``imbalance`` is Kafka's ratio of the two, 0 without preferred partitions. ``leading``: it
+    is the leader, ``of_fair_share`` by the average of all brokers.
     """
 
-    broker_ids: Counts
-    preferred: Counts
-    not_led: Counts
-    leading: Counts
+    broker: int
+    preferred: int
+    not_led: int
+    imbalance: float
+    leading: int
+    of_fair_share: float
+
+
+class Leaders(NamedTuple):
+    """The brokers by their ids, and the partitions without a leader or with an unknown one."""
+
+    brokers: Sequence[BrokerLeaders]
     leaderless: int
     unknown: int
 
     @property
-    def imbalance(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Kafka's leader imbalance ratio; 0 for a broker without preferred partitions."""
-        return self.not_led / np.maximum(self.preferred, 1)
+    def partitions(self) -> int:
+        """The number of all partitions."""
+        return sum(row.preferred for row in self.brokers) + self.unknown
 
     @property
-    def too_many(self) -> list[int]:
-        """The brokers that lead far more than the average, by position, the worst first."""
-        order = np.argsort(-self.leading, kind="stable")
-        found: list[int] = order[self.leading[order] > OVERLOAD * self.leading.mean()].tolist()
-        return found
+    def not_led(self) -> int:
+        """The number of partitions that their preferred leader does not lead."""
+        return sum(row.not_led for row in self.brokers)
+
+    @property
+    def imbalance(self) -> float:
+        """Kafka's ratio, of all brokers together."""
+        return self.not_led / max(self.partitions - self.unknown, 1)
+
+    def above(self, threshold: float) -> list[BrokerLeaders]:
+        """Return the brokers above an imbalance in percent, the worst first."""
+        found = [row for row in self.brokers if row.imbalance > threshold / 100]
+        return sorted(found, key=lambda row: -row.imbalance)
+
+    @property
+    def too_many(self) -> list[BrokerLeaders]:
+        """The brokers that lead far more than the average, the worst first."""
+        found = [row for row in self.brokers if row.of_fair_share > OVERLOAD]
+        return sorted(found, key=lambda row: -row.leading)
 
 
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
     """Run the command in ``spark``, or in a new session; return the exit status."""
-    return run_job(_command, "report leaders", argv, spark)
+    return run_job(_command, _NAME, argv, spark)
 
 
 @click.command("leaders", help="Report the actual and the preferred leaders of partitions.")
@@ -95,74 +127,61 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
 @spark_options
 @click.pass_obj
 def _command(spark: SparkSession | None, /, **options: Any) -> None:
-    started = time.monotonic()
-    html = options["html"]
-    with job_session(spark, options, app_name="regent-report-leaders") as job:
-        source, brokers = read_inputs(options, job.files)
-        session = job.start()
-        with progress("reading the assignment", session):
-            frame = assignment_frame(session, source)
-            check_assignment(frame, source.where)
-            found = leaders(_count(session, frame), [b.broker_id for b in brokers])
-            names = _leaderless(session, frame) if found.leaderless else []
-        if not found.leading.any() and not found.leaderless:
-            raise InputError(
-                f"{source.where} names no leaders: use zookeeper, or a file with a leader for"
-                " each partition"
-            )
-        missing = _missing(found, {b.broker_id for b in brokers})
-        verdict = leaders_verdict(found, names, missing, options)
-        result = _summary(found, names, options["threshold"])
-        result |= {"not_listed": missing}
-        tables = _tables(found, names, options["threshold"])
-        if html is not None:
-            with job.files.writing(html) as path:
-                _write_page(found, verdict, source.where, tables, path)
-    result |= {"html": html}
-    result |= {"seconds": round(time.monotonic() - started, 3)}
-    print_report(options["output"], result, tables, verdict)
+    run_report(spark, options, _NAME, _report)
 
 
-def _count(spark: SparkSession, frame: DataFrame) -> pyarrow.Table:
-    return spark.sql(_WHO_LEADS, assignment=frame).toArrow()
+def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
+    source, brokers = read_inputs(options, job.files)
+    listed = [b.broker_id for b in brokers]
+    session = job.start()
+    with progress("reading the assignment", session):
+        frame = assignment_frame(session, source)
+        check_assignment(frame, source.where)
+        found = leaders(session, frame, listed)
+        names = _leaderless(session, frame) if found.leaderless else []
+    if found.partitions == found.unknown:
+        raise InputError(
+            f"{source.where} names no leaders: use zookeeper, or a file with a leader for"
+            " each partition"
+        )
+    missing = [row.broker for row in found.brokers if row.broker not in listed] if listed else []
+    facts = _facts(found, options["threshold"])
+    tables = _tables(found, names)
+    return Report(
+        "Leaders of partitions",
+        leaders_verdict(found, names, missing, options),
+        facts,
+        _summary(found, names, options["threshold"]) | {"not_listed": missing},
+        [Table("Leaders", tuple(facts), [tuple(facts.values())]), *tables],
+        partial(_draw, found=found, where=source.where, tables=tables),
+    )
+
+
+def leaders(spark: SparkSession, frame: DataFrame, broker_ids: Sequence[int]) -> Leaders:
+    """Count the partitions of brokers; those of ``broker_ids`` may have none."""
+    table = spark.sql(_PER_BROKER, assignment=frame).toArrow()
+    counts: dict[int | None, tuple[int, int, int]] = {
+        row["broker"]: (row["preferred"], row["not_led"], row["leading"])
+        for row in table.to_pylist()
+    }
+    nothing = (0, 0, 0)
+    unknown, _, _ = counts.pop(None, nothing)
+    _, _, leaderless = counts.pop(NO_LEADER, nothing)
+    ids = sorted({broker for broker in counts if broker is not None} | {*broker_ids})
+    fair = sum(leading for _, _, leading in counts.values()) / max(len(ids), 1) or 1.0
+    rows = [
+        BrokerLeaders(
+            broker, preferred, not_led, not_led / max(preferred, 1), leading, leading / fair
+        )
+        for broker in ids
+        for preferred, not_led, leading in [counts.get(broker, nothing)]
+    ]
+    return Leaders(rows, leaderless, unknown)
 
 
 def _leaderless(spark: SparkSession, frame: DataFrame) -> list[str]:
     rows = spark.sql(_LEADERLESS, assignment=frame, limit=_NAMED).toArrow().to_pylist()
     return [f"{row['topic']}-{row['partition']}" for row in rows]
-
-
-def leaders(who_leads: pyarrow.Table, broker_ids: Sequence[int]) -> Leaders:
-    """Sum up rows of (preferred, leader, partitions); brokers without rows get zeros."""
-    known = who_leads.filter(pyarrow.compute.is_valid(who_leads["leader"]))
-    unknown = pyarrow.compute.sum(who_leads["partitions"]).as_py() or 0
-    preferred, leader, partitions = (
-        known[name].to_numpy() for name in ("preferred", "leader", "partitions")
-    )
-    unknown -= int(partitions.sum())
-    ids = np.unique(np.concatenate([preferred, leader[leader >= 0], np.array(broker_ids, int)]))
-    ids = ids.astype(np.int64)
-    is_led = leader >= 0
-    n = len(ids)
-
-    def count(brokers: np.ndarray[Any, Any], weights: np.ndarray[Any, Any]) -> Counts:
-        total = np.zeros(n, np.int64)
-        np.add.at(total, positions(ids, brokers), weights)
-        return total
-
-    return Leaders(
-        ids,
-        preferred=count(preferred, partitions),
-        not_led=count(preferred, np.where(preferred == leader, 0, partitions)),
-        leading=count(leader[is_led], partitions[is_led]),
-        leaderless=int(partitions[~is_led].sum()),
-        unknown=unknown,
-    )
-
-
-def _missing(found: Leaders, listed: set[int]) -> list[int]:
-    """Return the brokers with partitions that are not listed, or nothing if none is listed."""
-    return [b for b in found.broker_ids.tolist() if b not in listed] if listed else []
 
 
 # --- verdict --------------------------------------------------------------------------------------
@@ -172,171 +191,137 @@ def leaders_verdict(
     found: Leaders, leaderless: Sequence[str], missing: Sequence[int], options: Mapping[str, Any]
 ) -> Verdict:
     """Judge the leaders; ``missing`` brokers are not listed, ``leaderless`` are some partitions."""
-    problems, remedies = [], []
 
-    def remedy(purpose: str, words: str) -> None:
-        remedies.append(Remedy(purpose, command_line(words, options, *CLUSTER)))
+    def remedy(purpose: str, words: str) -> Remedy:
+        return Remedy(purpose, command_line(words, options, *CLUSTER))
 
-    if found.leaderless:
-        has = counted(found.leaderless, "partition has", "partitions have")
-        problems.append(
-            f"{has} no leader and can be neither written nor read"
-            f" ({listed(leaderless, found.leaderless)})."
-        )
-        words = "topics describe --unavailable-partitions"
-        remedy("To see which brokers they wait for", words)
-    if missing:
-        problems.append(f"{missing_brokers(missing, options)} and cannot lead.")
-        if options["assignment"] == ZOOKEEPER and not options["zookeeper"]:
-            remedy("To start them", f"brokers start {' '.join(map(str, missing[:_NAMED]))}")
-    not_led, uneven = _not_led(found, options["threshold"]), _uneven(found)
-    problems += not_led + uneven
-    too_many_preferred = _too_many_preferred(found)
-    if not_led or (uneven and not too_many_preferred):
-        words = "elect-leaders --election-type preferred --all-topic-partitions"
-        remedy("To let preferred leaders lead again", words)
-    if too_many_preferred:
-        purpose = "To make preferred leaders even too (it also evens out replicas)"
-        remedies += plan_remedies(purpose, "rebalance", options)
-    if found.leaderless:
-        words = "elect-leaders --election-type unclean --all-topic-partitions"
-        remedy("Only if brokers that are awaited never return (this loses records)", words)
-    fine = (
-        f"All {counted(_partitions(found), 'partition', 'partitions')} have leaders, and each of"
-        f" the {len(found.broker_ids):,} brokers leads about as many as it should:"
-        f" {number_range(int(found.leading.min()), int(found.leading.max()))}."
-    )
-    return Verdict(problems, fine, remedies)
-
-
-def _not_led(found: Leaders, percentage: float) -> list[str]:
-    order = np.argsort(-found.imbalance, kind="stable").tolist()
-    above = [b for b in order if found.imbalance[b] > percentage / 100]
-    names = [
-        f"broker {found.broker_ids[b]}: {found.not_led[b]:,} of {found.preferred[b]:,}"
-        for b in above
+    start = start_remedies("To start them", missing, options) if missing else []
+    elect = "elect-leaders --all-topic-partitions --election-type"
+    unled = [
+        remedy("To see which brokers they wait for", "topics describe --unavailable-partitions"),
+        *start,
+        remedy(
+            "Only if brokers that are awaited never return (this loses records)", f"{elect} unclean"
+        ),
     ]
-    fail = counted(len(above), "broker does", "brokers do")
-    return [
-        f"{fail} not lead more than {percentage:g} % of the partitions that prefer them"
-        f" ({listed(names)})."
-    ] * bool(above)
+    give_back = remedy("To let preferred leaders lead again", f"{elect} preferred")
+    even_out = plan_remedies(
+        "To make preferred leaders even too (it also evens out replicas)", "rebalance", options
+    )
+    problems = [
+        *several(
+            leaderless,
+            "partition has",
+            "partitions have",
+            "no leader and can be neither written nor read",
+            unled,
+            total=found.leaderless,
+        ),
+        *[Problem(f"{missing_brokers(missing, options)} and cannot lead.", start)] * bool(missing),
+        *_not_led(found, options["threshold"], give_back),
+        *_uneven(found, even_out, give_back),
+    ]
+    leading = [row.leading for row in found.brokers]
+    fine = (
+        f"All {how_many(found.partitions, 'partition', 'partitions')} have leaders, and each of"
+        f" the {len(leading):,} brokers leads about as many as it should:"
+        f" {number_range(min(leading), max(leading))}."
+    )
+    return Verdict(problems, fine)
 
 
-def _uneven(found: Leaders) -> list[str]:
-    over = found.too_many
-    names = [f"broker {found.broker_ids[b]}: {found.leading[b]:,}" for b in over]
-    lead = counted(len(over), "broker leads", "brokers lead")
-    remain = _too_many_preferred(found)
-    preferred = f"; {remain:,} would even if only preferred leaders led" if remain else ""
-    return [
-        f"{lead} more than {OVERLOAD} times the average of {found.leading.mean():,.4g} partitions"
-        f" ({listed(names)}){preferred}."
-    ] * bool(over)
+def _not_led(found: Leaders, percentage: float, remedy: Remedy) -> list[Problem]:
+    above = found.above(percentage)
+    names = [f"broker {row.broker}: {row.not_led:,} of {row.preferred:,}" for row in above]
+    sentence = (
+        f"Others lead more than {percentage:g} % of the partitions that"
+        f" {how_many(len(above), 'broker', 'brokers')} should lead ({named(names)})."
+    )
+    return [Problem(sentence, [remedy])] if above else []
 
 
-def _too_many_preferred(found: Leaders) -> int:
-    most = OVERLOAD * float(found.preferred.mean())
-    return sum(bool(found.preferred[b] > most) for b in found.too_many)
+def _uneven(found: Leaders, even_out: Sequence[Remedy], give_back: Remedy) -> list[Problem]:
+    brokers, over = len(found.brokers), found.too_many
+    most = OVERLOAD * sum(row.preferred for row in found.brokers) / brokers
+    remain = sum(row.preferred > most for row in over)
+    mean = sum(row.leading for row in found.brokers) / brokers
+    problems = several(
+        [f"broker {row.broker}: {row.leading:,}" for row in over],
+        "broker leads",
+        "brokers lead",
+        f"more than {OVERLOAD} times the average of {mean:,.4g} partitions",
+        even_out if remain else [give_back],
+    )
+    preferred = f" {remain:,} of them would even if only preferred leaders led." if remain else ""
+    return [problem._replace(sentence=problem.sentence + preferred) for problem in problems]
 
 
 # --- output ---------------------------------------------------------------------------------------
 
 
-def _summary(found: Leaders, names: list[str], threshold: float) -> dict[str, Any]:
-    fields = ("broker", "preferred", "not_led", "imbalance", "leading", "of_fair_share")
+def _summary(found: Leaders, names: Sequence[str], threshold: float) -> dict[str, Any]:
     return {
-        "job": "report leaders",
-        "partitions": _partitions(found),
-        "brokers": len(found.broker_ids),
+        "partitions": found.partitions,
+        "brokers": len(found.brokers),
         "leaderless": found.leaderless,
         "leaderless_partitions": names,
         "unknown": found.unknown,
-        "imbalance": _overall(found),
-        "worst_imbalance": float(found.imbalance.max()),
+        "imbalance": found.imbalance,
+        "worst_imbalance": max(row.imbalance for row in found.brokers),
         "threshold": threshold / 100,
-        "above_threshold": int((found.imbalance > threshold / 100).sum()),
-        "leaders": spread_fields(found.leading),
-        "overloaded": [int(found.broker_ids[b]) for b in found.too_many],
-        "per_broker": [dict(zip(fields, row, strict=True)) for row in _rows(found)],
+        "above_threshold": len(found.above(threshold)),
+        "leaders": spread(np.array([row.leading for row in found.brokers])),
+        "overloaded": [row.broker for row in found.too_many],
+        "per_broker": [row._asdict() for row in found.brokers],
     }
 
 
-def _partitions(found: Leaders) -> int:
-    return int(found.preferred.sum()) + found.unknown
+def _facts(found: Leaders, threshold: float) -> dict[str, object]:
+    above = len(found.above(threshold))
+    return {
+        "partitions": found.partitions,
+        "led by another": found.not_led,
+        "imbalance": percent(found.imbalance),
+        "leaderless": found.leaderless,
+        f"brokers above {threshold:g} %": f"{above:,} of {len(found.brokers):,}",
+    }
 
 
-def _overall(found: Leaders) -> float:
-    return float(found.not_led.sum() / max(int(found.preferred.sum()), 1))
-
-
-def _rows(found: Leaders) -> list[tuple[int, int, int, float, int, float]]:
-    fair = max(float(found.leading.mean()), 1e-9)
-    columns = (
-        found.broker_ids,
-        found.preferred,
-        found.not_led,
-        found.imbalance,
-        found.leading,
-        found.leading / fair,
+def _tables(found: Leaders, names: Sequence[str]) -> list[Table]:
+    brokers = len(found.brokers)
+    worst = sorted(
+        found.brokers, key=lambda row: (-max(row.imbalance, abs(row.of_fair_share - 1)), row.broker)
     )
-    return list(zip(*(column.tolist() for column in columns), strict=True))
-
-
-def _tables(found: Leaders, names: list[str], threshold: float) -> list[Table]:
-    above = int((found.imbalance > threshold / 100).sum())
-    overview = Table(
-        "Leaders",
-        (
-            "partitions",
-            "led by another",
-            "imbalance",
-            "leaderless",
-            f"above {threshold:g} % imbalance",
-        ),
-        [
-            (
-                _partitions(found),
-                int(found.not_led.sum()),
-                percent(_overall(found)),
-                found.leaderless,
-                f"{above:,} of {len(found.broker_ids):,} brokers",
-            )
-        ],
-    )
-    worst = sorted(_rows(found), key=lambda row: (-max(row[3], abs(row[5] - 1)), row[0]))[:_ROWS]
-    shown = [
-        (broker, preferred, not_led, percent(imbalance), leading, percent(share))
-        for broker, preferred, not_led, imbalance, leading, share in worst
-    ]
-    first = f" (the first {_ROWS})" if len(found.broker_ids) > _ROWS else ""
-    per_broker = Table(
+    first = f" (the first {_ROWS})" if brokers > _ROWS else ""
+    per_broker = _broker_table(
         f"Brokers, the most uneven first{first}; imbalance: the share of what a broker should lead"
         " that it does not",
-        ("broker", "should lead", "of these does not", "imbalance", "leads", "of fair share"),
-        [(str(broker), *row) for broker, *row in shown],
+        worst[:_ROWS],
     )
     if not names:
-        return [overview, per_broker]
+        return [per_broker]
     more = found.leaderless - len(names)
     title = f"Without a leader{f' (and {more:,} more)' if more else ''}"
-    return [overview, per_broker, Table(title, ("partition",), [(name,) for name in names])]
+    return [per_broker, Table(title, ("partition",), [(name,) for name in names])]
 
 
-def _write_page(
-    found: Leaders, verdict: Verdict, where: str, tables: list[Table], path: Path
-) -> None:
-    from regent.jobs.reports.charts import MOST_BARS, NEAR, columns, over_brokers
-    from regent.jobs.reports.page import Page
-
-    page = Page("Leaders of partitions")
-    page.verdict(verdict)
-    page.text(f"Read from {where}.")
-    overview, *others = tables
-    page.facts(
-        [(name.capitalize(), n) for name, n in zip(overview.headers, overview.rows[0], strict=True)]
+def _broker_table(caption: str, rows: Sequence[BrokerLeaders]) -> Table:
+    return Table(
+        caption,
+        ("broker", "should lead", "of these does not", "imbalance", "leads", "of fair share"),
+        [
+            (str(broker), preferred, not_led, percent(imbalance), leading, percent(share))
+            for broker, preferred, not_led, imbalance, leading, share in rows
+        ],
     )
-    ids, leading, preferred = found.broker_ids, found.leading, found.preferred
+
+
+def _draw(page: Page, found: Leaders, where: str, tables: Sequence[Table]) -> None:
+    page.text(f"Read from {where}.")
+    ids, leading, preferred = (
+        np.array(column)
+        for column in zip(*((r.broker, r.leading, r.preferred) for r in found.brokers), strict=True)
+    )
     if len(ids) <= MOST_BARS:
         series = {"leads": leading.tolist(), "should lead": preferred.tolist()}
         page.figure(
@@ -354,9 +339,9 @@ def _write_page(
             "Partitions that a broker leads, less those that it should lead because it has their"
             " first replica. Above 0 it leads more than it should, below 0 less.",
         )
-    for table in others:
+    for table in tables:
         page.table(table)
-    page.write(path)
+    page.all_brokers(_broker_table(f"All {len(ids):,} brokers", found.brokers))
 
 
 if __name__ == "__main__":

@@ -11,15 +11,16 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import click
 from pyspark.sql import SparkSession
 
+from regent.admin.wording import listed, number_range
 from regent.core.placement.replica_placer import Strategy, check
 from regent.jobs.command import InputError, progress, run_job
-from regent.jobs.job_session import job_session, spark_options
-from regent.jobs.report_balance import DEFAULT_TRIALS
+from regent.jobs.job_session import JobSession, spark_options
 from regent.jobs.reports.balance import (
     LossOptions,
     check_failures,
@@ -27,10 +28,11 @@ from regent.jobs.reports.balance import (
     measure,
     percent,
     racks_of,
-    spread_fields,
+    spread,
     summary,
 )
-from regent.jobs.reports.output import print_report, report_options
+from regent.jobs.reports.inputs import loss_options
+from regent.jobs.reports.output import Report, report_options, run_report
 from regent.jobs.reports.page import Table
 from regent.jobs.reports.placement_trial import (
     BLOCKS,
@@ -45,52 +47,35 @@ from regent.jobs.reports.placement_trial import (
     rack_names,
     strategies_to_compare,
 )
-from regent.jobs.reports.verdict import SPARK, Remedy, Verdict, command_line, listed, number_range
+from regent.jobs.reports.simulation_page import add_trials
+from regent.jobs.reports.verdict import SPARK, Problem, Remedy, Verdict, command_line
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+_NAME: Final = "simulate placement"
 MAX_REPLICAS: Final = 100_000_000  # they take three gigabytes
 _MAX_BROKERS: Final = 100_000
 
 
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
     """Run the command in ``spark``, or in a new session; return the exit status."""
-    return run_job(_command, "simulate placement", argv, spark)
+    return run_job(_command, _NAME, argv, spark)
 
 
-_ANY_SEED: Final = click.IntRange(0, 2**63 - 1)
-_POSITIVE: Final = click.IntRange(min=1)
-_STRATEGIES: Final = (*(strategy.value for strategy in Strategy), UNIFORM)
+def _number(
+    option: str, default: int, text: str, *, most: int | None = None, name: str | None = None
+) -> Callable[[F], F]:
+    """Return an option for a number of things, at least one."""
+    names = (option,) if name is None else (option, name)
+    kind = click.IntRange(1, most)
+    return click.option(*names, type=kind, default=default, show_default=True, help=text)
 
 
 @click.command("placement", help="Simulate a placement scheme at scale.")
-@click.option(
-    "--brokers",
-    type=click.IntRange(1, _MAX_BROKERS),
-    default=1000,
-    show_default=True,
-    help="Number of brokers.",
-)
-@click.option(
-    "--partitions",
-    type=_POSITIVE,
-    default=100_000,
-    show_default=True,
-    help="Number of partitions of all topics.",
-)
-@click.option(
-    "--partitions-per-topic",
-    type=_POSITIVE,
-    default=100,
-    show_default=True,
-    help="Number of partitions of a topic.",
-)
-@click.option(
-    "--replication-factor",
-    "factor",
-    type=_POSITIVE,
-    default=3,
-    show_default=True,
-    help="Number of replicas of a partition.",
-)
+@_number("--brokers", 1000, "Number of brokers.", most=_MAX_BROKERS)
+@_number("--partitions", 100_000, "Number of partitions of all topics.")
+@_number("--partitions-per-topic", 100, "Number of partitions of a topic.")
+@_number("--replication-factor", 3, "Number of replicas of a partition.", name="factor")
 @click.option(
     "--racks", type=click.IntRange(min=0), default=0, help="Number of racks; 0: no racks."
 )
@@ -103,7 +88,7 @@ _STRATEGIES: Final = (*(strategy.value for strategy in Strategy), UNIFORM)
 )
 @click.option(
     "--strategy",
-    type=click.Choice(_STRATEGIES),
+    type=click.Choice((*(strategy.value for strategy in Strategy), UNIFORM)),
     default="ring",
     show_default=True,
     help="How replicas are spread over the brokers.",
@@ -111,57 +96,49 @@ _STRATEGIES: Final = (*(strategy.value for strategy in Strategy), UNIFORM)
 @click.option("--compare", is_flag=True, help="Try all strategies.")
 @click.option(
     "--scatter-width",
-    type=_POSITIVE,
+    type=click.IntRange(min=1),
     help="How many brokers help to restore one, with copysets.  [default: 10]",
 )
-@click.option("--failures", type=_POSITIVE, help="The most brokers that fail at once.")
 @click.option(
     "--growth", type=click.IntRange(min=0), help="How many brokers are added.  [default: 1 %]"
 )
-@click.option(
-    "--trials",
-    type=_POSITIVE,
-    default=DEFAULT_TRIALS,
-    show_default=True,
-    help="Number of simulated failures.",
-)
-@click.option(
-    "--seed",
-    type=_ANY_SEED,
-    default=0,
-    show_default=True,
-    help="The same seed gives the same result.",
-)
+@loss_options
 @report_options
 @spark_options
 @click.pass_obj
 def _command(spark: SparkSession | None, /, **options: Any) -> None:
-    started = time.monotonic()
+    run_report(spark, options, _NAME, _report)
+
+
+def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
     setting = TrialSetting(**{name: options[name] for name in TrialSetting._fields})
-    compare = options["compare"]
-    names = strategies_to_compare(setting) if compare else [options["strategy"]]
+    names = strategies_to_compare(setting) if options["compare"] else [options["strategy"]]
     _check(setting, names, options["failures"])
     growth = options["growth"]
     added = -(-setting.brokers // 100) if growth is None else growth
     loss = LossOptions(options["failures"], options["trials"], options["seed"])
-    is_small = setting.partitions * len(names) <= 1_000_000
-    html = options["html"]
-    with job_session(spark, options, app_name="regent-simulate") as job:
-        session = job.start(is_small=is_small)
-        trials = {str(name): _try(session, setting, name, added, loss) for name in names}
-        tables = [_comparison(trials), *_loss_tables(trials)]
-        verdict = _verdict(trials, options)
-        if html is not None:
-            from regent.jobs.reports.simulation_page import write_page
-
-            with job.files.writing(html) as path:
-                write_page(setting, trials, verdict, tables, path)
-    result = {"job": "simulate placement", **setting._asdict(), "growth": added}
-    result["trials"] = options["trials"]
-    result["strategies"] = {name: _fields(trial) for name, trial in trials.items()}
-    result["html"] = html
-    result["seconds"] = round(time.monotonic() - started, 3)
-    print_report(options["output"], result, tables, verdict)
+    session = job.start(is_small=setting.partitions * len(names) <= 1_000_000)
+    trials = {str(name): _try(session, setting, name, added, loss) for name in names}
+    tables = [_comparison(trials), *_loss_tables(trials)]
+    return Report(
+        "Simulated placement of replicas",
+        _verdict(trials, options),
+        {
+            "brokers": setting.brokers,
+            "racks": setting.racks or None,
+            "partitions": setting.partitions,
+            "replication factor": setting.factor,
+            "partitions of a topic": setting.partitions_per_topic,
+        },
+        {
+            **setting._asdict(),
+            "growth": added,
+            "trials": options["trials"],
+            "strategies": {name: _fields(trial) for name, trial in trials.items()},
+        },
+        tables,
+        partial(add_trials, trials=trials, tables=tables),
+    )
 
 
 def _check(setting: TrialSetting, names: Sequence[str], failures: int | None) -> None:
@@ -206,7 +183,7 @@ def _verdict(trials: Mapping[str, Trial], options: Mapping[str, Any]) -> Verdict
     replicas = balance.loads["replicas"]
     range_ = number_range(int(replicas.min()), int(replicas.max()))
     words = (
-        f"{name}: each broker holds {range_} replicas. If {most.failures} of"
+        f"With {name}, each broker holds {range_} replicas. If {most.failures} of"
         f" {len(replicas):,} brokers fail at once, a partition is lost with a probability of"
         f" {percent(most.probability)}."
     )
@@ -216,15 +193,13 @@ def _verdict(trials: Mapping[str, Trial], options: Mapping[str, Any]) -> Verdict
             " times the average."
         )
     lost = balance.lost_with_rack
-    problems = []
-    if len(lost) > 1 and lost.any():
-        problems = [words, f"The failure of a rack loses {lost.mean():,.4g} partitions on average."]
-        other = "jobs simulate placement --strategy rack-aware"
-        names = ("brokers", "partitions", "racks", "rack_layout", *SPARK)
-        return Verdict(
-            problems, "", [Remedy("To spread over racks", command_line(other, options, *names))]
-        )
-    return Verdict([], words)
+    if len(lost) < 2 or not lost.any():
+        return Verdict([], words)
+    other = "jobs simulate placement --strategy rack-aware"
+    names = ("brokers", "partitions", "racks", "rack_layout", *SPARK)
+    remedy = Remedy("To spread over racks", command_line(other, options, *names))
+    loses = f"The failure of a rack loses {lost.mean():,.4g} partitions on average."
+    return Verdict([Problem(loses, [remedy]), Problem(words)], "")
 
 
 def _best(trials: Mapping[str, Trial]) -> str:
@@ -249,7 +224,7 @@ def _best(trials: Mapping[str, Trial]) -> str:
             best(
                 "least load on one other broker when one fails",
                 _busiest_leader,
-                " times the average",
+                "times the average",
             )
         )
     return "; ".join(found) + "."
@@ -272,7 +247,7 @@ def _busiest_leader(trial: Trial) -> float:
 def _fields(trial: Trial) -> dict[str, Any]:
     fields = summary(trial.balance)
     fields["one_failure"] = trial.failure and {
-        name: spread_fields(values) for name, values in trial.failure._asdict().items()
+        name: spread(values) for name, values in trial.failure._asdict().items()
     }
     fields["growth"] = trial.growth and trial.growth._asdict()
     fields["seconds"] = round(trial.seconds, 3)
@@ -295,9 +270,9 @@ def _measures(trial: Trial) -> list[tuple[str, object]]:
     most = balance.loss[-1]
     found: list[tuple[str, object]] = [
         ("replicas of a broker, mean", float(replicas.mean())),
-        ("  most replicas by the mean", _fullest(trial)),
+        ("  most replicas, times the mean", _fullest(trial)),
         ("leaders of a broker, mean", float(leaders.mean())),
-        ("  most leaders by the mean", _ratio(int(leaders.max()), float(leaders.mean()))),
+        ("  most leaders, times the mean", _ratio(int(leaders.max()), float(leaders.mean()))),
         ("copysets", balance.copysets),
         ("scatter width, mean", float(balance.scatter_width.mean())),
         (f"{most.failures} brokers fail: any loss", percent(most.probability)),
@@ -313,7 +288,7 @@ def _measures(trial: Trial) -> list[tuple[str, object]]:
         shares = failure.busiest_source / replicas.clip(min=1)
         found += [
             ("a broker fails: brokers that lead instead, mean", float(failure.heirs.mean())),
-            ("  busiest leader by the mean, worst case", _busiest_leader(trial)),
+            ("  busiest leader, times the mean, worst case", _busiest_leader(trial)),
             ("  brokers copied from, mean", float(failure.sources.mean())),
             ("  largest share copied from one, worst case", percent(float(shares.max()))),
         ]
@@ -321,10 +296,10 @@ def _measures(trial: Trial) -> list[tuple[str, object]]:
         total = int(replicas.sum())
         found += [
             (
-                f"{growth.added} brokers added: moved if recomputed",
+                f"{growth.added} brokers added: moved if all are placed again",
                 percent(growth.recomputed / total),
             ),
-            ("  that must move", percent(growth.minimum / total)),
+            ("  the fewest that even out the load", percent(growth.minimum / total)),
         ]
     return found
 

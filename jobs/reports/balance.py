@@ -28,15 +28,6 @@ _ROWS: Final = 12  # of a table that shows a curve
 _ENDS: Final = 10  # brokers in a table, if there are many: as many with the most and the least
 
 
-class Spread(NamedTuple):
-    """The spread of a load; ``cv`` is the coefficient of variation, deviation by mean."""
-
-    minimum: int
-    mean: float
-    maximum: int
-    cv: float
-
-
 class LossOptions(NamedTuple):
     """How losses are simulated; ``failures`` None: see ``default_failures``."""
 
@@ -98,11 +89,11 @@ def check_failures(failures: int | None, brokers: int) -> None:
         raise InputError(f"--failures {failures}: there are {brokers} brokers")
 
 
-def spread(values: Counts) -> Spread:
-    """Return the spread of ``values``, at least one."""
+def spread(values: Counts) -> dict[str, float]:
+    """Return the spread of values; ``cv``, the coefficient of variation, is deviation by mean."""
     mean = float(values.mean())
     cv = float(values.std()) / mean if mean else 0.0
-    return Spread(int(values.min()), mean, int(values.max()), cv)
+    return {"min": int(values.min()), "mean": mean, "max": int(values.max()), "cv": cv}
 
 
 def racks_of(arrays: ReplicaArrays, rack_by_id: Mapping[int, str | None]) -> Racks:
@@ -190,32 +181,21 @@ def summary(balance: Balance) -> dict[str, Any]:
     names = balance.racks.names
     return {
         "per_broker": {
-            name.replace(" ", "_"): spread_fields(load) for name, load in balance.loads.items()
+            name.replace(" ", "_"): spread(load) for name, load in balance.loads.items()
         },
-        "per_rack": [
-            {header.replace(" ", "_"): value for header, value in zip(headers, row, strict=True)}
-            for headers, row in _rack_rows(balance)
-        ],
+        "per_rack": _rack_table(balance).fields(),
         "copysets": balance.copysets,
-        "scatter_width": spread_fields(balance.scatter_width),
+        "scatter_width": spread(balance.scatter_width),
         "loss": [point._asdict() for point in balance.loss],
-        "rack_loss_probability": _rack_loss_probability(balance) if names else None,
+        "rack_loss_probability": float((balance.lost_with_rack > 0).mean()) if names else None,
     }
-
-
-def spread_fields(load: Counts) -> dict[str, float]:
-    """Return the spread of a load as JSON values."""
-    minimum, mean, maximum, cv = spread(load)
-    return {"min": minimum, "mean": mean, "max": maximum, "cv": cv}
 
 
 def tables(balance: Balance) -> list[Table]:
     """Return the results as tables."""
-    found = [_spread_table(balance), _broker_table(balance)]
+    found = [_spread_table(balance), broker_tables(balance)[0]]
     if balance.racks.names:
-        rows = list(_rack_rows(balance))
-        title = "Racks (lost partitions: those with all of their replicas in the rack)"
-        found.append(Table(title, rows[0][0], [row for _, row in rows]))
+        found.append(_rack_table(balance))
     found.append(loss_table(balance.loss))
     return found
 
@@ -225,32 +205,30 @@ def _spread_table(balance: Balance) -> Table:
     return Table(
         "What brokers hold (cv: standard deviation divided by the mean; 0 is even)",
         ("", "min", "mean", "max", "cv"),
-        [(name, *spread(load)) for name, load in loads.items()],
+        [(name, *spread(load).values()) for name, load in loads.items()],
     )
 
 
-def _broker_table(balance: Balance) -> Table:
-    """Return a row for each broker, the fullest first; of many brokers only those at both ends."""
+def broker_tables(balance: Balance) -> tuple[Table, Table]:
+    """Return the fullest and the emptiest brokers, and a table of all brokers by their ids."""
+    has_racks = ["rack"] if balance.racks.names else []
+    headers = ("broker", *has_racks, "of fair share", *balance.loads)
+    rows: list[tuple[object, ...]] = [
+        (
+            str(broker_id),
+            *([balance.racks.name_of(b)] if has_racks else []),
+            None if np.isnan(balance.fair[b]) else percent(balance.of_fair_share[b]),
+            *(int(load[b]) for load in balance.loads.values()),
+        )
+        for b, broker_id in enumerate(balance.broker_ids.tolist())
+    ]
     order = np.lexsort([balance.broker_ids, -balance.of_fair_share])
     title = "Brokers, the fullest first"
     if len(order) > 2 * _ENDS:
         title = f"The {_ENDS} fullest brokers and the {_ENDS} emptiest"
         order = np.concatenate([order[:_ENDS], order[-_ENDS:]])
-    has_racks = ["rack"] if balance.racks.names else []
-    loads = balance.loads.values()
-    return Table(
-        title,
-        ("broker", *has_racks, "of fair share", *balance.loads),
-        [
-            (
-                str(balance.broker_ids[b]),
-                *([balance.racks.name_of(b)] if has_racks else []),
-                None if np.isnan(balance.fair[b]) else percent(balance.of_fair_share[b]),
-                *(int(load[b]) for load in loads),
-            )
-            for b in order.tolist()
-        ],
-    )
+    ends = Table(title, headers, [rows[b] for b in order])
+    return ends, Table(f"All {len(rows):,} brokers", headers, rows)
 
 
 def loss_table(curve: Sequence[LossPoint]) -> Table:
@@ -273,22 +251,15 @@ def percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-def _rack_rows(balance: Balance) -> list[tuple[tuple[str, ...], tuple[object, ...]]]:
+def _rack_table(balance: Balance) -> Table:
     racks = balance.racks
-    headers = ("rack", "brokers", *balance.loads, "lost partitions")
-    return [
-        (
-            headers,
-            (
-                name,
-                int((racks.of_broker == number).sum()),
-                *(int(load[racks.of_broker == number].sum()) for load in balance.loads.values()),
-                int(balance.lost_with_rack[number]),
-            ),
-        )
-        for number, name in enumerate(racks.names)
-    ]
-
-
-def _rack_loss_probability(balance: Balance) -> float:
-    return float((balance.lost_with_rack > 0).mean())
+    members = [racks.of_broker == number for number in range(len(racks.names))]
+    return Table(
+        "Racks (lost partitions: those with all of their replicas in the rack)",
+        ("rack", "brokers", *balance.loads, "lost partitions"),
+        [
+            (name, int(are_in.sum()), *(int(load[are_in].sum()) for load in loads), int(lost))
+            for loads in [balance.loads.values()]
+            for name, are_in, lost in zip(racks.names, members, balance.lost_with_rack, strict=True)
+        ],
+    )

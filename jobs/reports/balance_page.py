@@ -7,7 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from regent.jobs.reports.balance import Balance, tables
+from regent.admin.wording import how_many
+from regent.jobs.reports.balance import Balance, broker_tables, tables
 from regent.jobs.reports.charts import NEAR, Draw, Line, lines, over_brokers
 from regent.jobs.reports.loss_simulation import LossPoint
 from regent.jobs.reports.page import Axes, Page
@@ -18,8 +19,13 @@ LOSS_CAPTION: Final = (
 )
 
 
-def add_balance(page: Page, balance: Balance) -> None:
-    """Add the plots and tables of one assignment."""
+def add_balance(page: Page, balance: Balance, where: str | None = None) -> None:
+    """Add the plots and tables of one assignment, with tables of the brokers if it is a real one.
+
+    ``where`` it was read; None: it is simulated.
+    """
+    if where is not None:
+        page.text(f"Read from {where}.")
     spreads, brokers, *racks, loss = tables(balance)
     page.heading("Brokers")
     for name, load in balance.loads.items():
@@ -29,7 +35,9 @@ def add_balance(page: Page, balance: Balance) -> None:
             over_brokers(balance.broker_ids, load, name, fair),
             f"{name.capitalize()} of each broker. {NEAR} the {share}.",
         )
-    page.table(brokers)
+    if where is not None:
+        page.table(brokers)
+        page.all_brokers(broker_tables(balance)[1])
     page.table(spreads)
     if racks:
         page.heading("Racks")
@@ -37,9 +45,11 @@ def add_balance(page: Page, balance: Balance) -> None:
     page.heading("Failures")
     page.text(
         "A copyset is a set of brokers that has all replicas of a partition: if all of them fail at"
-        f" once, the partition is lost. This assignment has {balance.copysets:,} copysets."
+        " once, the partition is lost. This assignment has"
+        f" {how_many(balance.copysets, 'copyset', 'copysets')}."
     )
-    page.figure(loss_curves({"": balance.loss}), LOSS_CAPTION)
+    if sum(point.probability > 0 for point in balance.loss) > 1:
+        page.figure(loss_curves({"": balance.loss}), LOSS_CAPTION)
     page.table(loss)
     page.figure(
         over_brokers(balance.broker_ids, balance.scatter_width, "other brokers"),

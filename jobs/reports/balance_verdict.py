@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from regent.admin.wording import how_many, number_range
 from regent.jobs.assignment_source import ZOOKEEPER
 from regent.jobs.reports.balance import Balance
 from regent.jobs.reports.page import shown
@@ -20,16 +21,18 @@ from regent.jobs.reports.verdict import (
     OVERLOAD,
     SPARK,
     UNDERLOAD,
+    Problem,
     Remedy,
     Verdict,
     command_line,
-    counted,
-    listed,
-    number_range,
+    named,
+    several,
 )
 
 _PLAN: Final = ("assignment", "brokers", *CLUSTER, *SPARK)
-_TOPICS: Final = 10  # that are named
+_TOPICS: Final = 10  # in a command
+_NAMED: Final = 3  # in a sentence
+_Options = Mapping[str, Any]
 
 
 class Exposed(NamedTuple):
@@ -71,18 +74,109 @@ def _topics(frame: DataFrame, condition: str) -> list[str]:
 
 
 def balance_verdict(
-    balance: Balance,
-    arrays: ReplicaArrays,
-    at_risk: AtRisk,
-    options: Mapping[str, Any],
+    balance: Balance, arrays: ReplicaArrays, at_risk: AtRisk, options: _Options
 ) -> Verdict:
     """Judge an assignment."""
-    found = _Findings(balance, options)
-    found.judge_losses(arrays, at_risk)
-    if balance.unlisted:
-        found.judge_unlisted(balance.unlisted)
-    found.judge_evenness()
-    return Verdict(found.problems, balance_in_words(balance), found.remedies)
+    problems = [
+        *_with_one_replica(arrays, at_risk.single, options),
+        *_in_one_rack(balance, arrays, at_risk.together, options),
+        *_unlisted(balance, options),
+        *_uneven(balance, options),
+    ]
+    return Verdict(problems, balance_in_words(balance))
+
+
+def balance_in_words(balance: Balance) -> str:
+    """Say how even replicas are, and how many brokers may fail without a loss."""
+    replicas = balance.loads["replicas"]
+    range_ = number_range(int(replicas.min()), int(replicas.max()))
+    safe = sum(point.probability == 0 for point in balance.loss)
+    survivors = [f"any {how_many(safe, 'broker', 'brokers')}"] * bool(safe)
+    if len(balance.racks.names) > 1 and not balance.lost_with_rack.any():
+        survivors.append("any one rack")
+    words = f"Replicas are spread evenly: each broker holds {range_}"
+    can_fail = f", and {', or '.join(survivors)} can fail without a loss" if survivors else ""
+    return f"{words}{can_fail}."
+
+
+# --- losses ---------------------------------------------------------------------------------------
+
+
+def _with_one_replica(arrays: ReplicaArrays, single: Exposed, options: _Options) -> list[Problem]:
+    if not single.partitions:
+        return []
+    others = {len(replicas): f for f, replicas in arrays.by_factor.items() if f > 1}
+    factor = others[max(others)] if others else min(3, arrays.brokers)
+    purpose = "To give them more replicas"
+    remedies = _change_factor(purpose, factor, single.topics, options) if factor > 1 else []
+    has = how_many(single.partitions, "partition has", "partitions have")
+    are_lost = "is lost" if single.partitions == 1 else "are lost"
+    return [
+        Problem(
+            f"{has} only one replica and {are_lost} when its broker fails"
+            f" ({_some(single.topics)}).",
+            remedies,
+        )
+    ]
+
+
+def _in_one_rack(
+    balance: Balance, arrays: ReplicaArrays, together: Exposed, options: _Options
+) -> list[Problem]:
+    if not together.partitions:
+        return []
+    lost, factor = balance.lost_with_rack, max(arrays.by_factor) + 1
+    order = np.argsort(-lost, kind="stable").tolist()
+    racks = [balance.racks.names[rack] for rack in order if lost[rack]]
+    purpose = (
+        "To add a replica in another rack"
+        f" (later --factor {factor - 1} removes one from the doubled rack)"
+    )
+    has = how_many(together.partitions, "partition has", "partitions have")
+    return [
+        Problem(
+            f"{has} all replicas in one rack and would be lost with it"
+            f" (racks {named(racks)}; {_some(together.topics)}).",
+            _change_factor(purpose, factor, together.topics, options, "racks-plan")
+            if factor <= arrays.brokers
+            else [],
+        )
+    ]
+
+
+def _change_factor(
+    purpose: str, factor: int, topics: Sequence[str], options: _Options, target: str | None = None
+) -> list[Remedy]:
+    words = " ".join(f"--topics {shlex.quote(topic)}" for topic in topics[:_TOPICS])
+    return plan_remedies(purpose, f"replication-factor --factor {factor} {words}", options, target)
+
+
+def _some(topics: Sequence[str]) -> str:
+    """Return the names of a few topics; ``topics`` may not have all."""
+    few = named(topics[:_NAMED])
+    return f"topics such as {few}" if len(topics) > _NAMED else f"topics {few}"
+
+
+def _unlisted(balance: Balance, options: _Options) -> list[Problem]:
+    """Name the brokers whose replicas are out of reach."""
+    unlisted = balance.unlisted
+    if not unlisted:
+        return []
+    held = int(balance.loads["replicas"][np.isin(balance.broker_ids, unlisted)].sum())
+    leaving = ",".join(map(str, unlisted))
+    plan = plan_remedies(
+        "To give their replicas to others", f"decommission --from {leaving}", options
+    )
+    return [
+        Problem(
+            f"{missing_brokers(unlisted, options)}, and"
+            f" {how_many(held, 'replica is', 'replicas are')} there.",
+            [*start_remedies("If they only stopped, start them again", unlisted, options), *plan],
+        )
+    ]
+
+
+# --- evenness -------------------------------------------------------------------------------------
 
 
 def named_brokers(balance: Balance) -> dict[str, Any]:
@@ -96,150 +190,91 @@ def named_brokers(balance: Balance) -> dict[str, Any]:
         ]
 
     return {
-        "overloaded": rows(_beyond(balance.of_fair_share, is_over=True)),
-        "underloaded": rows(_beyond(balance.of_fair_share, is_over=False)),
+        "overloaded": rows(beyond(balance.of_fair_share)),
+        "underloaded": rows(_below(balance.of_fair_share)),
         "not_listed": balance.unlisted,
     }
 
 
-def balance_in_words(balance: Balance) -> str:
-    """Say how even replicas are, and how many brokers may fail without a loss."""
-    replicas = balance.loads["replicas"]
-    range_ = number_range(int(replicas.min()), int(replicas.max()))
-    safe = sum(point.probability == 0 for point in balance.loss)
-    survives = f"any {counted(safe, 'broker', 'brokers')}" if safe else ""
-    if len(balance.racks.names) > 1 and not balance.lost_with_rack.any():
-        survives += f"{', or' if safe else ''} any one rack"
-    words = f"Replicas are spread evenly: each broker holds {range_}"
-    return f"{words}, and {survives} can fail without a loss." if survives else f"{words}."
-
-
-def _beyond(shares: NDArray[np.float64], *, is_over: bool) -> list[int]:
-    """Return where a load is far from its share, the farthest first."""
-    order = np.argsort(-shares if is_over else shares, kind="stable")
-    limits = shares[order] > OVERLOAD if is_over else shares[order] < UNDERLOAD
-    found: list[int] = order[limits].tolist()
+def beyond(shares: NDArray[np.float64]) -> list[int]:
+    """Return where a load is far above its share, the farthest first."""
+    order = np.argsort(-shares, kind="stable")
+    found: list[int] = order[shares[order] > OVERLOAD].tolist()
     return found
 
 
-class _Findings:
-    """Collects what is wrong, and what mends it."""
+def _below(shares: NDArray[np.float64]) -> list[int]:
+    order = np.argsort(shares, kind="stable")
+    found: list[int] = order[shares[order] < UNDERLOAD].tolist()
+    return found
 
-    def __init__(self, balance: Balance, options: Mapping[str, Any]) -> None:
-        self.problems: list[str] = []
-        self.remedies: list[Remedy] = []
-        self._balance = balance
-        self._options = options
-        self._is_running = options["assignment"] == ZOOKEEPER
 
-    def judge_losses(self, arrays: ReplicaArrays, at_risk: AtRisk) -> None:
-        """Name the partitions that are lost when one broker or one rack fails."""
-        single, together = at_risk
-        if single.partitions:
-            count = counted(single.partitions, "partition has", "partitions have")
-            self.problems.append(
-                f"{count} only one replica and {'is' if single.partitions == 1 else 'are'} lost"
-                f" when its broker fails (topics {_named(single.topics)})."
-            )
-            others = {len(r): f for f, r in arrays.by_factor.items() if f > 1}
-            factor = others[max(others)] if others else min(3, arrays.brokers)
-            if factor > 1:
-                self._change_factor("To give them more replicas", factor, single.topics)
-        if together.partitions:
-            lost = self._balance.lost_with_rack
-            worst = [self._balance.racks.names[r] for r in np.argsort(-lost, kind="stable")]
-            racks = worst[: int((lost > 0).sum())]
-            count = counted(together.partitions, "partition has", "partitions have")
-            self.problems.append(
-                f"{count} all replicas in one rack and would be lost with it"
-                f" ({listed(racks)}; topics {_named(together.topics)})."
-            )
-            factor = max(arrays.by_factor) + 1
-            if factor <= arrays.brokers:
-                purpose = (
-                    "To add a replica in another rack"
-                    f" (later --factor {factor - 1} removes one from the doubled rack)"
-                )
-                self._change_factor(purpose, factor, together.topics)
+def _uneven(balance: Balance, options: _Options) -> list[Problem]:
+    """Name the brokers with far more or fewer replicas than their share, or too many leaders.
 
-    def judge_unlisted(self, unlisted: Sequence[int]) -> None:
-        """Name the brokers whose replicas are out of reach."""
-        ids = self._balance.broker_ids
-        held = int(self._balance.loads["replicas"][np.isin(ids, unlisted)].sum())
-        self.problems.append(
-            f"{missing_brokers(unlisted, self._options)}, and"
-            f" {counted(held, 'replica is', 'replicas are')} there."
+    What preferred leaders do not lead is the subject of the report about leaders.
+    """
+    bytes_ = _beyond_average(balance, "bytes")
+    has_sizes = bool(bytes_) and options["assignment"] == ZOOKEEPER
+    goal = f"rebalance{' --sizes cluster' if has_sizes else ''}"
+    plan = plan_remedies("To even them out", goal, options)
+    problems = [
+        *_uneven_replicas(balance, plan),
+        *_beyond_average(balance, "preferred leaders", plan),
+    ]
+    if problems:
+        return problems + bytes_
+    line = command_line("jobs report leaders", options, *_PLAN)
+    mend = Remedy("To see what mends the leaders", line)
+    return [
+        *(problem._replace(remedies=plan if has_sizes else ()) for problem in bytes_),
+        *_beyond_average(balance, "leaders", [mend]),
+    ]
+
+
+def _uneven_replicas(balance: Balance, plan: Sequence[Remedy]) -> list[Problem]:
+    ids, held = balance.broker_ids, balance.loads["replicas"]
+    parts = [
+        f"{how_many(len(found), 'holds', 'hold')} {words}"
+        f" ({named([f'broker {ids[b]}: {held[b]:,}' for b in found])})"
+        for found, words in (
+            (beyond(balance.of_fair_share), f"more than {OVERLOAD} times"),
+            (_below(balance.of_fair_share), f"less than {UNDERLOAD} times"),
         )
-        if self._is_running and not self._options["zookeeper"]:
-            started = " ".join(map(str, unlisted[:_TOPICS]))
-            line = command_line(f"brokers start {started}", self._options, *CLUSTER)
-            self.remedies.append(Remedy("If they only stopped, start them again", line))
-        leaving = ",".join(map(str, unlisted))
-        self._plan("To give their replicas to others", f"decommission --from {leaving}")
-
-    def judge_evenness(self) -> None:
-        """Name the brokers with far more or fewer replicas than their share, or too many leaders.
-
-        What preferred leaders do not lead is the subject of the report about leaders.
-        """
-        loads = self._balance.loads
-        problems = [*self._uneven_replicas(), *self._beyond_average("preferred leaders")]
-        bytes_ = self._beyond_average("bytes") if "bytes" in loads else []
-        self.problems += problems + bytes_
-        if problems or (bytes_ and self._is_running):
-            sizes = " --sizes cluster" if bytes_ and self._is_running else ""
-            self._plan("To even them out", f"rebalance{sizes}")
-        leaders = self._beyond_average("leaders") if "leaders" in loads else []
-        if leaders and not problems:
-            self.problems += leaders
-            line = command_line("jobs report leaders", self._options, *_PLAN)
-            self.remedies.append(Remedy("To see what mends the leaders", line))
-
-    def _uneven_replicas(self) -> list[str]:
-        balance = self._balance
-        over, under = (_beyond(balance.of_fair_share, is_over=o) for o in (True, False))
-        parts = [
-            f"{counted(len(found), holds, hold)} {words} ({listed([self._held(b) for b in found])})"
-            for found, holds, hold, words in (
-                (over, "holds", "hold", f"more than {OVERLOAD} times"),
-                (under, "holds", "hold", f"less than {UNDERLOAD} times"),
-            )
-            if found
-        ]
-        fair = balance.fair[~np.isnan(balance.fair)]
-        range_ = number_range(round(float(fair.min())), round(float(fair.max())))
-        return [
-            f"Of {len(balance.broker_ids):,} brokers, {', and '.join(parts)} their fair share of"
-            f" replicas, which is {range_}."
-        ] * bool(parts)
-
-    def _beyond_average(self, load: str) -> list[str]:
-        values, ids = self._balance.loads[load], self._balance.broker_ids
-        mean = float(values.mean())
-        over = _beyond(values / (mean or 1.0), is_over=True)
-        names = [f"broker {ids[b]}: {int(values[b]):,}" for b in over]
-        have = counted(len(over), "broker has", "brokers have")
-        return [
-            f"{have} more than {OVERLOAD} times the average number of {load}, {shown(mean)}"
-            f" ({listed(names)})."
-        ] * bool(over)
-
-    def _held(self, broker: int) -> str:
-        held = int(self._balance.loads["replicas"][broker])
-        return f"broker {self._balance.broker_ids[broker]}: {held:,}"
-
-    def _change_factor(self, purpose: str, factor: int, topics: Sequence[str]) -> None:
-        named = " ".join(f"--topics {shlex.quote(topic)}" for topic in topics[:_TOPICS])
-        self._plan(purpose, f"replication-factor --factor {factor} {named}")
-
-    def _plan(self, purpose: str, goal: str) -> None:
-        self.remedies += plan_remedies(purpose, goal, self._options)
+        if found
+    ]
+    if not parts:
+        return []
+    fair = balance.fair[~np.isnan(balance.fair)]
+    range_ = number_range(round(float(fair.min())), round(float(fair.max())))
+    return [
+        Problem(
+            f"Of {len(ids):,} brokers, {', and '.join(parts)} their fair share of"
+            f" replicas, which is {range_}.",
+            plan,
+        )
+    ]
 
 
-def missing_brokers(broker_ids: Sequence[int], options: Mapping[str, Any]) -> str:
+def _beyond_average(balance: Balance, load: str, remedies: Sequence[Remedy] = ()) -> list[Problem]:
+    values, ids = balance.loads.get(load, np.zeros(1, np.int64)), balance.broker_ids
+    mean = float(values.mean())
+    return several(
+        [f"broker {ids[b]}: {values[b]:,}" for b in beyond(values / (mean or 1.0))],
+        "broker has",
+        "brokers have",
+        f"more than {OVERLOAD} times the average number of {load}, {shown(mean)}",
+        remedies,
+    )
+
+
+# --- remedies -------------------------------------------------------------------------------------
+
+
+def missing_brokers(broker_ids: Sequence[int], options: _Options) -> str:
     """Say that brokers with replicas cannot be used."""
     where = "registered" if options["assignment"] == ZOOKEEPER else "in --brokers"
-    names = listed([str(broker_id) for broker_id in broker_ids])
+    names = named([str(broker_id) for broker_id in broker_ids])
     return (
         f"Broker {names} is not {where}"
         if len(broker_ids) == 1
@@ -247,19 +282,28 @@ def missing_brokers(broker_ids: Sequence[int], options: Mapping[str, Any]) -> st
     )
 
 
-def plan_remedies(purpose: str, goal: str, options: Mapping[str, Any]) -> list[Remedy]:
-    """Return a command that plans for ``goal``, and in a running cluster one that executes it."""
+def start_remedies(purpose: str, broker_ids: Sequence[int], options: _Options) -> list[Remedy]:
+    """Return a command that starts brokers, if they are of a cluster on this machine."""
+    if options["assignment"] != ZOOKEEPER or options["zookeeper"]:
+        return []
+    words = f"brokers start {' '.join(map(str, broker_ids[:_TOPICS]))}"
+    return [Remedy(purpose, command_line(words, options, *CLUSTER))]
+
+
+def plan_remedies(
+    purpose: str, goal: str, options: _Options, target: str | None = None
+) -> list[Remedy]:
+    """Return a command that plans for ``goal``, and in a running cluster one that executes it.
+
+    ``target`` is the directory of the plan; None: it has the name of the goal.
+    """
     is_running = options["assignment"] == ZOOKEEPER
     given = dict(options)
     if given["brokers"] is None:
         given["brokers"] = ZOOKEEPER if is_running else "brokers.json"
         if not is_running:
             purpose += ", once brokers.json lists the brokers to use, such as [0, 1, 2]"
-    target = f"{goal.split()[0]}-plan"
+    target = target or f"{goal.split()[0]}-plan"
     line = command_line(f"jobs plan {goal} --out {target}", given, *_PLAN)
     execute = command_line(f"jobs plan execute {target}", given, *CLUSTER)
     return [Remedy(purpose, line), *[Remedy("Then, to carry it out", execute)] * is_running]
-
-
-def _named(topics: Sequence[str]) -> str:
-    return listed(topics[:_TOPICS]) + (" …" if len(topics) > _TOPICS else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Sized
+from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -13,6 +14,8 @@ from regent.jobs.reports.verdict import OVERLOAD, UNDERLOAD
 
 Draw: TypeAlias = Callable[[Axes], None]
 
+DATES: Final = "dates"
+"""The scale of an x axis that shows ``dates`` as local time."""
 MOST_BARS: Final = 40
 NEAR: Final = f"Grey: from {UNDERLOAD} to {OVERLOAD} times"
 """For captions of ``over_brokers``."""
@@ -54,16 +57,19 @@ def over_brokers(
         if len(values) <= MOST_BARS:
             columns([str(b) for b in broker_ids.tolist()], {"": values.tolist()}, label)(axes)
         else:
-            axes.plot(places, values[places], ".", markersize=3)
+            _draw_dots(axes, places, values[places])
             _label_extremes(axes, broker_ids, values)
             axes.locator_params(integer=True)
-            axes.set_xlim(-0.02 * len(values), len(values) - 0.5)
-            axes.xaxis.set_major_formatter(lambda place, _: _name_at(broker_ids, place))
+            axes.set_xlim(-0.02 * len(values), 1.02 * len(values))
+            ticks = [int(tick) for tick in axes.get_xticks() if tick in range(len(values))]
+            axes.set_xticks(ticks, broker_ids[ticks].astype(str))
             axes.set_ylabel(label)
         highest = values.max()
         if fair is not None:
-            low, high = UNDERLOAD * fair[places], OVERLOAD * fair[places]
-            axes.fill_between(places, low, high, step="mid", color=MUTED, alpha=0.16, zorder=0)
+            starts = np.flatnonzero(np.diff(fair, prepend=np.nan))  # of brokers with equal shares
+            ends, shares = np.append(starts, len(fair)) - 0.5, fair[[*starts, -1]]
+            low, high = UNDERLOAD * shares, OVERLOAD * shares
+            axes.fill_between(ends, low, high, step="post", color=MUTED, alpha=0.16, zorder=0)
             highest = max(highest, np.nanmax(high))
         axes.set_ylim(1.15 * min(0.0, values.min()), 1.15 * max(highest, 0) or 1)
         axes.set_xlabel("broker id")
@@ -78,6 +84,12 @@ def _lowest_and_highest(values: NDArray[Any]) -> NDArray[np.intp]:
     groups = np.array_split(np.arange(len(values)), _MOST_POINTS)
     found = [group[f(values[group])] for group in groups for f in (np.argmin, np.argmax)]
     return np.unique(found)
+
+
+def _draw_dots(axes: Axes, x: NDArray[Any], y: NDArray[Any]) -> None:
+    """Draw lines of no length with round ends: markers would be an element each."""
+    dots = [np.column_stack([ends, ends, np.full(len(ends), np.nan)]).ravel() for ends in (x, y)]
+    axes.plot(*dots, linewidth=3, solid_capstyle="round")
 
 
 def _label_extremes(axes: Axes, broker_ids: NDArray[Any], values: NDArray[Any]) -> None:
@@ -105,8 +117,15 @@ def _label_extremes(axes: Axes, broker_ids: NDArray[Any], values: NDArray[Any]) 
         )
 
 
-def _name_at(broker_ids: NDArray[Any], place: float) -> str:
-    return str(broker_ids[int(place)]) if place in range(len(broker_ids)) else ""
+def dates(moments_ms: Sequence[float]) -> list[float]:
+    """Return the moments as matplotlib counts them: in days."""
+    return [ms / 86_400_000 for ms in moments_ms]
+
+
+def show_dates(axes: Axes) -> None:
+    """Let the x axis, which is of ``dates``, show local time."""
+    _, last = axes.get_xlim()
+    axes.xaxis_date(datetime.fromtimestamp(last * 86_400).astimezone().tzinfo)
 
 
 def columns(
@@ -126,6 +145,7 @@ def columns(
             drawn = axes.bar(np.arange(len(names)) + shift, values, width, label=name)
             if are_short:
                 axes.bar_label(drawn, [shown(value) for value in values], padding=2)
+        axes.margins(y=0.12)  # for the numbers above the bars
         axes.set_xticks(range(len(names)), names, rotation=0 if are_short else 90)
         axes.set_xlim(-0.6, len(names) - 0.4)
         axes.locator_params(axis="y", integer=True)
@@ -188,7 +208,10 @@ def lines(
             )  # fmt: skip
             if line.band:
                 axes.fill_between(line.x, *line.band, color=colour, alpha=0.2, linewidth=0)
-        axes.set_xscale(x_scale)
+        if x_scale == DATES:
+            show_dates(axes)
+        else:
+            axes.set_xscale(x_scale)
         axes.set_yscale(y_scale)
         if y_scale != "log":
             axes.set_ylim(bottom=0)

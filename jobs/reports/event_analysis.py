@@ -8,7 +8,7 @@ Times are wall clocks of the brokers' machines; a term has one broker and so one
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -16,76 +16,101 @@ import numpy as np
 import pyarrow as pa
 
 from regent.core.model import BrokerId
-from regent.jobs.reports.event_parts import Parts, bucket_of, merged
-from regent.jobs.reports.event_terms import (
-    Groups,
-    Rows,
-    distribution,
-    slowest_brokers,
-    terms_of_controllers,
-    to_us,
+from regent.jobs.reports.event_parts import Parts, bucket_of
+
+Rows = list[dict[str, Any]]
+Updated = Mapping[int, dict[BrokerId, float]]
+"""By controller epoch and broker: the time of its first answer to a LeaderAndIsr.
+
+The first one in a term names everything the broker hosts. Brokers that started during the term, and
+were told later, are not in it.
+"""
+
+PERCENTILES: Final = ("p50", "p95", "p99", "max")
+_SHARES: Final = np.array((0.5, 0.95, 0.99, 1.0))
+_START: Final = "Startup"  # the trigger of an election of which no controller was the cause
+_TOLD: Final = "LeaderAndIsrResponseReceived"
+_KINDS: Final = {
+    _TOLD: "answers",
+    "UpdateMetadataResponseReceived": "answers",
+    "TopicDeletionStopReplicaResponseReceived": "answers",
+    "AlterPartitionReceived": "isr_proposals",
+    "ControlledShutdown": "shutdowns",
+    "ControlledShutdownAbandoned": "troubles",
+    "ChannelOverflowed": "troubles",
+    "ControlRequestFailed": "troubles",
+}
+"""What events count for the broker that they are about."""
+_COUNTED: Final = (
+    *("events", "terms", "answers", "isr_proposals", "isr_left", "isr_joined"),
+    *("started", "failed", "shutdowns", "troubles"),
+)
+_OF_PARTITION: Final = (
+    "leader_changes",
+    "times_leaderless",
+    "isr_shrinks",
+    "isr_expands",
 )
 
-_SHARES: Final = np.array((0.5, 0.95, 0.99, 1.0))
 
-
-def analyse_events(parts: Sequence[Parts], *, top: int) -> dict[str, Any]:
+def analyse_events(whole: Parts, *, top: int) -> dict[str, Any]:
     """Analyse events; of partitions, minutes and single events return the ``top`` first.
 
-    Without any part the result is empty. Times end in ``_ms``: moments since the epoch, or
-    durations; distributions are {p50, p95, p99, max}.
+    Times end in ``_ms``: moments since the epoch, or durations; distributions are {p50, p95, p99,
+    max}.
     """
-    if not parts:
-        return {}
-    whole = merged(parts, top)
-    rows = _rows(whole["groups"])
-    groups = Groups(rows, _elections(whole), _rows(whole["comings"]))
-    named_changes, changes = (sum(row[n] for row in rows) for n in ("named_changes", "changes"))
-    partitions = _partitions(whole["partitions"], groups)
-    starts = whole["buckets"]["start_ms"].to_pylist()
+    groups = _rows(whole["groups"])
+    named_changes, changes = (sum(row[n] for row in groups) for n in ("named_changes", "changes"))
+    partitions = _partitions(whole["partitions"])
+    updated = _updated(whole)
+    terms = _terms(groups, _rows(whole["elections"]), updated)
     return {
-        "events": sum(row["events"] for row in rows),
-        "first_ms": min(row["first_ms"] for row in rows),
-        "last_ms": max(row["last_ms"] for row in rows),
-        "brokers": sorted({row["broker_id"] for row in rows}),
+        "events": sum(row["events"] for row in groups),
+        "first_ms": min(row["ts_ms"] for row in groups),
+        "last_ms": max(row["last_ms"] for row in groups),
+        "brokers": sorted({row["broker_id"] for row in groups}),
         "named_changes": named_changes,
         "unnamed_changes": changes - named_changes,
-        "latencies": _latencies(whole, rows),
-        "terms": terms_of_controllers(groups),
+        "latencies": _latencies(whole, groups),
+        "terms": terms,
         "leader_churn": _churn(partitions)[:top],
         "isr_flapping": _flapping(partitions)[:top],
-        "slowest_brokers": slowest_brokers(groups, _distributions(whole["answers"])),
+        "slowest_brokers": _slowest_brokers(whole, terms, updated),
         "busiest_minutes": _busiest_minutes(whole)[:top],
         "slowest_events": _rows(whole["slowest"]),
-        "bucket_ms": bucket_of(min(starts), max(starts)),
+        "bucket_ms": bucket_of(whole["buckets"]["bucket_ms"]),
         "over_time": _over_time(whole),
     }
 
 
 def _rows(table: pa.Table) -> Rows:
-    rows: Rows = table.to_pylist()
-    return [{name: to_us(value) for name, value in row.items()} for row in rows]
+    names = ["changes" if name == "change_count" else name for name in table.column_names]
+    rows: Rows = table.rename_columns(names).to_pylist()
+    return [{name: _to_us(value) for name, value in row.items()} for row in rows]
+
+
+def _to_us(value: Any) -> Any:
+    """Round a float to three digits: milliseconds to microseconds."""
+    return round(value, 3) if isinstance(value, float) else value
 
 
 def _distributions(counted: pa.Table) -> dict[Any, dict[str, float]]:
-    """Return the percentiles of each key, from rows of (key, value, times)."""
-    if not len(counted):
-        return {}
-    key, value, times = counted.column_names
+    """Return the percentiles of each key, from rows of (key, first digits, times, value)."""
+    key, _, times, value = counted.column_names
     counted = counted.sort_by([(key, "ascending"), (value, "ascending")])
     keys = counted[key].to_numpy(zero_copy_only=False)
     values, ends = counted[value].to_numpy(), np.cumsum(counted[times].to_numpy())
-    begins = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-    found = {}
-    for low, high in zip(begins, np.append(begins[1:], len(keys)), strict=True):
-        before = ends[low - 1] if low else 0
+    limits = [*np.flatnonzero(keys[1:] != keys[:-1]) + 1, len(keys)] if len(keys) else []
+    found, low, before = {}, 0, 0
+    for high in limits:
         ranks = before + np.ceil(_SHARES * (ends[high - 1] - before))
-        found[keys[low]] = distribution(values[np.searchsorted(ends, ranks)].tolist())
+        found[keys[low]] = _percentiles(values[np.searchsorted(ends, ranks)])
+        low, before = high, ends[high - 1]
     return found
 
 
-def _elections(whole: Parts) -> Rows:
-    return [{**row, "changes": row["changes"] - 1} for row in _rows(whole["elections"])]
+def _percentiles(values: Any) -> dict[str, float]:
+    return dict(zip(PERCENTILES, map(_to_us, values.tolist()), strict=True))
 
 
 def _latencies(whole: Parts, groups: Rows) -> Rows:
@@ -101,56 +126,191 @@ def _latencies(whole: Parts, groups: Rows) -> Rows:
 
 def _over_time(whole: Parts) -> Rows:
     waits = _distributions(whole["waits"])
-    rows = sorted(_rows(whole["buckets"]), key=lambda row: row["start_ms"])
-    return [{**_in_time(row), "queue_ms": waits[row["start_ms"]]} for row in rows]
+    rows = [{**_in_time(row, "bucket_ms"), "queue_ms": waits[row["bucket_ms"]]} for row in
+            _rows(whole["buckets"])]  # fmt: skip
+    return sorted(rows, key=lambda row: row["start_ms"])
 
 
 def _busiest_minutes(whole: Parts) -> Rows:
-    rows = sorted(_rows(whole["minutes"]), key=lambda row: (-row["events"], row["start_ms"]))
-    return [{**_in_time(row), "longest_wait_ms": row["longest_wait_ms"]} for row in rows]
+    rows = [{**_in_time(row, "minute_ms"), "longest_wait_ms": row["queue_ms"]} for row in
+            _rows(whole["minutes"])]  # fmt: skip
+    return sorted(rows, key=lambda row: (-row["events"], row["start_ms"]))
 
 
-def _in_time(row: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("start_ms", "events", "changes")
-    return {**{name: row[name] for name in names}, "handling_ms": row["handling_sum_ms"]}
+def _in_time(row: Mapping[str, Any], start: str) -> dict[str, Any]:
+    counts = {name: row[name] for name in ("events", "changes")}
+    return {"start_ms": row[start], **counts, "handling_ms": row["sum_ms"]}
+
+
+# --- terms ----------------------------------------------------------------------------------------
+
+
+def _terms(groups: Rows, elections: Rows, updated: Updated) -> Rows:
+    """Return one row a term, sorted by epoch, with the phases of its failover.
+
+    An election is a failover if there was a controller before: not when the cluster starts.
+    ``vacant_ms`` is the time without a controller before: since the one before resigned, or since
+    the new one noticed that ``/controller`` was deleted. ``has_failed``: the controller did not
+    resign, and another one was elected. Unknown values, such as an election before the journals
+    begin, are None.
+    """
+    elected = {row["elected"]: row for row in elections if row["elected"]}
+    resigned_ms = {row["resigned"]: row["ts_ms"] for row in elections if row["resigned"]}
+    by_epoch: defaultdict[int, Rows] = defaultdict(list)
+    for row in groups:
+        by_epoch[row["controller_epoch"]].append(row)
+    last = max(by_epoch, default=0)
+    return [
+        {
+            "controller_epoch": epoch,
+            "broker_id": rows[0]["broker_id"],
+            **_election(elected.get(epoch), updated[epoch], resigned_ms.get(epoch - 1)),
+            "events": sum(row["events"] for row in rows),
+            "first_ms": min(row["ts_ms"] for row in rows),
+            "last_ms": max(row["handled_ms"] for row in rows),
+            "resigned_ms": resigned_ms.get(epoch),
+            "has_failed": epoch not in resigned_ms and epoch != last,
+        }
+        for epoch, rows in sorted(by_epoch.items())
+        if epoch
+    ]
+
+
+def _election(
+    row: Mapping[str, Any] | None, updated: Mapping[BrokerId, float], resigned_ms: int | None
+) -> dict[str, Any]:
+    """Return what is known of an election; ``resigned_ms``: when the controller before resigned."""
+    found: dict[str, Any] = dict.fromkeys(
+        (
+            *("trigger", "noticed_ms", "vacant_ms", "elected_ms", "announced_ms", "updated_ms"),
+            *("brokers_updated", "takeover_ms", "failover_ms", "changes"),
+        )
+    )
+    if row is None:
+        return found
+    elected_ms = row["ts_ms"]
+    noticed_ms = elected_ms - row["queue_ms"]
+    is_failover = row["elected"] > 1 and row["event"] != _START
+    found |= {
+        "trigger": row["event"],
+        "noticed_ms": _to_us(noticed_ms),
+        "elected_ms": elected_ms,
+        "announced_ms": _to_us(elected_ms + row["handling_ms"]),
+        "takeover_ms": row["handling_ms"],
+        "changes": row["changes"] - 1,  # one is the election
+        "brokers_updated": len(updated),
+    }
+    if is_failover:
+        # A paused controller resigns after the next election.
+        gone_ms = noticed_ms if resigned_ms is None else min(noticed_ms, resigned_ms)
+        found["vacant_ms"] = _to_us(elected_ms - gone_ms)
+    if updated:
+        found["updated_ms"] = max(updated.values())
+        if is_failover:
+            found["failover_ms"] = _to_us(found["updated_ms"] - noticed_ms)
+    return found
+
+
+def _updated(whole: Parts) -> Updated:
+    found: defaultdict[int, dict[BrokerId, float]] = defaultdict(dict)
+    for row in _rows(whole["groups"]):
+        if row["event"] == _TOLD and row["broker"] is not None:
+            found[row["controller_epoch"]][row["broker"]] = row["arrived_ms"]
+    for row in _rows(whole["comings"]):
+        updated, broker_id = found[row["controller_epoch"]], row["broker"]
+        if row["did"] == "started" and row["ts_ms"] <= updated.get(broker_id, -1):
+            del updated[broker_id]
+    return found
+
+
+# --- brokers --------------------------------------------------------------------------------------
+
+
+def _slowest_brokers(whole: Parts, terms: Rows, updated: Updated) -> Rows:
+    """Return one row a broker, the slowest to answer controllers first.
+
+    ``answered_ms`` counts from when a request was first sent, ``updated_after_ms`` from when the
+    new controller of a failover had sent to every broker; None if unknown.
+    """
+    times, answered = _times(whole, terms), _distributions(whole["answers"])
+    waited: defaultdict[BrokerId, list[float]] = defaultdict(list)
+    for term in terms:
+        if term["failover_ms"] is not None:
+            for broker_id, ms in updated[term["controller_epoch"]].items():
+                waited[broker_id].append(max(0.0, ms - term["announced_ms"]))
+    after = {
+        broker_id: _percentiles(np.quantile(values, _SHARES, method="inverted_cdf"))
+        for broker_id, values in waited.items()
+    }
+    rows: Rows = [
+        {
+            "broker_id": broker_id,
+            **{did: times[broker_id, did] for did in _COUNTED},
+            "answered_ms": answered.get(broker_id),
+            "failovers": len(waited[broker_id]),
+            "updated_after_ms": after.get(broker_id),
+        }
+        for broker_id in {broker_id for broker_id, _ in times}
+    ]
+    return sorted(rows, key=_slowness, reverse=True)
+
+
+def _slowness(row: Mapping[str, Any]) -> tuple[float, float, int]:
+    answered_ms, updated_after_ms = row["answered_ms"], row["updated_after_ms"]
+    return (
+        answered_ms["p95"] if answered_ms else -1.0,
+        updated_after_ms["p50"] if updated_after_ms else -1.0,
+        -row["broker_id"],
+    )
+
+
+def _times(whole: Parts, terms: Rows) -> Counter[tuple[BrokerId, str]]:
+    """Count how often each broker did something, or something happened to it."""
+    times = Counter((row["broker_id"], "terms") for row in terms if row["elected_ms"] is not None)
+    for row in whole["groups"].to_pylist():
+        times[row["broker_id"], "events"] += row["events"]
+        if row["broker"] is not None and row["event"] in _KINDS:
+            times[row["broker"], _KINDS[row["event"]]] += row["events"]
+    for row in whole["comings"].to_pylist():
+        times[row["broker"], row["did"]] += row["events"]
+    for row in whole["partitions"].to_pylist():
+        left, joined = _left_and_joined(row["isr_before"], row["isr"])
+        for did, brokers in (("isr_left", left), ("isr_joined", joined)):
+            for broker_id in brokers:
+                times[int(broker_id), did] += row["events"]
+    return times
 
 
 # --- partitions -----------------------------------------------------------------------------------
 
 
-def _partitions(changes: pa.Table, groups: Groups) -> Rows:
-    """Return one row a partition, and count in ``groups`` the changes of brokers in ISRs."""
-    found: dict[tuple[str, int], dict[str, Any]] = {}
-    epochs: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+def _partitions(changes: pa.Table) -> Rows:
+    """Return one row a partition, sorted by name."""
+    by_name: defaultdict[tuple[str, int], Rows] = defaultdict(list)
     for row in changes.to_pylist():
-        name = row["topic"], row["partition"]
-        of_partition = found.setdefault(name, {"topic": name[0], "partition": name[1], **_NOTHING})
-        for count in ("leader_changes", "times_leaderless"):
-            of_partition[count] += row[count]
-        if row["first_epoch"] is not None:
-            epochs[name] += (row["first_epoch"], row["last_epoch"])
-        before, now = _brokers(row["isr_before"]), _brokers(row["isr"])
-        if before is None or now is None:
-            continue
-        for did, brokers in (("isr_left", before - now), ("isr_joined", now - before)):
-            groups.add_times({"broker": b, "did": did, "times": row["times"]} for b in brokers)
-        of_partition["isr_shrinks"] += row["times"] if before - now else 0
-        of_partition["isr_expands"] += row["times"] if now - before else 0
-    for name, known in epochs.items():
-        found[name]["leader_epochs"] = max(known) - min(known)
-    return [found[name] for name in sorted(found)]
-
-
-_NOTHING: Final = dict.fromkeys(
-    ("leader_changes", "times_leaderless", "leader_epochs", "isr_shrinks", "isr_expands"), 0
-)
+        left, joined = _left_and_joined(row["isr_before"], row["isr"])
+        row["isr_shrinks"] = row["events"] if left else 0
+        row["isr_expands"] = row["events"] if joined else 0
+        by_name[row["topic"], row["partition"]].append(row)
+    return [
+        {
+            "topic": topic,
+            "partition": partition,
+            **{name: sum(row[name] for row in rows) for name in _OF_PARTITION},
+            "leader_epochs": max(row["last_epoch"] for row in rows)
+            - min(row["first_epoch"] for row in rows),
+        }
+        for (topic, partition), rows in sorted(by_name.items())
+    ]
 
 
 @cache
-def _brokers(text: str | None) -> frozenset[BrokerId] | None:
-    if text is None:
-        return None
-    return frozenset(int(broker) for broker in text.split(",") if broker)
+def _left_and_joined(before: str | None, now: str | None) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the brokers that left an ISR and that joined it, from both as texts."""
+    if before is None or now is None:
+        return frozenset(), frozenset()
+    former, present = (frozenset(text.split(",")) - {""} for text in (before, now))
+    return former - present, present - former
 
 
 def _churn(partitions: Rows) -> Rows:
@@ -162,5 +322,5 @@ def _churn(partitions: Rows) -> Rows:
 def _flapping(partitions: Rows) -> Rows:
     names = ("topic", "partition", "isr_shrinks", "isr_expands")
     rows = [{name: row[name] for name in names} for row in partitions]
-    times = [(row["isr_shrinks"] + row["isr_expands"], row) for row in rows]
-    return [row for count, row in sorted(times, key=lambda pair: -pair[0]) if count]
+    rows = [row for row in rows if row["isr_shrinks"] or row["isr_expands"]]
+    return sorted(rows, key=lambda row: -row["isr_shrinks"] - row["isr_expands"])

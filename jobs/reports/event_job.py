@@ -1,4 +1,4 @@
-"""Reads event journals in the tasks of Spark: one task reads a journal as a whole, once.
+"""Reads event journals in the tasks of Spark: one task reads a journal, a block at a time.
 
 A task hands tables of few rows to the driver and, if the events are to be kept, Parquet: executors
 need no disk that the driver sees, and the driver none that has room for the journals.
@@ -21,28 +21,28 @@ from pyspark.sql import SparkSession
 from regent.jobs.command import InputError
 from regent.jobs.files import is_remote, local_path, path_to_read
 from regent.jobs.reports.event_journals import Period, read_journal
-from regent.jobs.reports.event_parts import Parts, parts_of
+from regent.jobs.reports.event_parts import Parts, merged, parts_of
 
 _JOURNALS_OF_JOB: Final = 64  # their results are in the driver's memory
 _EPOCH: Final = "controller_epoch"
 
 
 class JournalResult(NamedTuple):
-    """What a task returns for a journal; ``parts`` is None if it has no event of the period.
+    """What a task returns for a journal; ``parts`` is empty if it has no event of the period.
 
-    ``tables`` has the events as Parquet for each controller epoch, if they are to be kept.
+    ``tables`` has the events as Parquet, each with its controller epoch, if they are to be kept.
     """
 
     location: str
     unreadable: int
-    parts: Parts | None
-    tables: dict[int, bytes]
+    parts: Parts
+    tables: list[tuple[int, bytes]]
 
 
 def read_journals(
     spark: SparkSession, locations: Sequence[str], period: Period, *, top: int, keeps: bool
-) -> Iterator[JournalResult]:
-    """Yield the result of each journal; ``keeps``: with the events themselves.
+) -> Iterator[list[JournalResult]]:
+    """Yield the results of some journals after the other; ``keeps``: with the events themselves.
 
     Raises ``InputError`` for a name with a comma on a remote file system.
     """
@@ -53,38 +53,32 @@ def read_journals(
             )
     for first in range(0, len(locations), _JOURNALS_OF_JOB):
         files = _contents(spark.sparkContext, locations[first : first + _JOURNALS_OF_JOB])
-        yield from files.map(partial(_read, period, top, keeps)).collect()
+        yield files.map(partial(_read, period, top, keeps)).collect()
 
 
-def _contents(context: SparkContext, locations: Sequence[str]) -> RDD[tuple[str, bytes]]:
-    """Return the content of each journal. Local ones need not pass through the JVM."""
-    local = [location for location in locations if not is_remote(location)]
+def _contents(context: SparkContext, locations: Sequence[str]) -> RDD[tuple[str, bytes | None]]:
+    """Return the content of remote journals. Local ones need not pass through the JVM."""
+    local = [(location, None) for location in locations if not is_remote(location)]
     remote = [location for location in locations if is_remote(location)]
-    contents: list[RDD[tuple[str, bytes]]] = []
+    contents: list[RDD[tuple[str, bytes | None]]] = []
     if local:
-        contents.append(context.parallelize(local, len(local)).map(_local_content))
+        contents.append(context.parallelize(local, len(local)))
     if remote:
         contents.append(context.binaryFiles(",".join(map(path_to_read, remote)), len(remote)))
     return context.union(contents)
 
 
-def _local_content(location: str) -> tuple[str, bytes]:
-    return location, local_path(location).read_bytes()
-
-
-def _read(
-    period: Period,
-    top: int,
-    keeps: bool,
-    file: tuple[str, bytes],
-) -> JournalResult:
+def _read(period: Period, top: int, keeps: bool, file: tuple[str, bytes | None]) -> JournalResult:
     """Read a journal on an executor."""
     location, content = file
-    events, unreadable = read_journal(content, period)
-    if not len(events):
-        return JournalResult(location, unreadable, None, {})
-    tables = dict(_parquet(events)) if keeps else {}
-    return JournalResult(location, unreadable, parts_of(events, top), tables)
+    unreadable, parts, tables = 0, Parts(), list[tuple[int, bytes]]()
+    with local_path(location).open("rb") if content is None else io.BytesIO(content) as lines:
+        for block in read_journal(lines, period, has_sentences=keeps):
+            unreadable += block.unreadable
+            if len(block.events):
+                parts = merged([parts, parts_of(block.events, top)], top)
+                tables += _parquet(block.events) if keeps else ()
+    return JournalResult(location, unreadable, parts, tables)
 
 
 def _parquet(events: pa.Table) -> Iterator[tuple[int, bytes]]:
@@ -97,7 +91,7 @@ def _parquet(events: pa.Table) -> Iterator[tuple[int, bytes]]:
 
 def write_tables(directory: Path, number: int, result: JournalResult) -> None:
     """Write the events of a journal into a table with a folder for each controller epoch."""
-    for epoch, table in result.tables.items():
+    for block, (epoch, table) in enumerate(result.tables):
         folder = directory / f"{_EPOCH}={epoch}"
         folder.mkdir(exist_ok=True)
-        (folder / f"part-{number:05d}.parquet").write_bytes(table)
+        (folder / f"part-{number:05d}-{block:03d}.parquet").write_bytes(table)

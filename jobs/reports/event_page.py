@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from math import nan
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from regent.jobs.reports.charts import MOST_BARS, Draw, Line, height_of, lines, spreads, stacks
-from regent.jobs.reports.event_tables import event_tables, moment
-from regent.jobs.reports.event_terms import PERCENTILES
+from regent.jobs.reports.charts import (
+    DATES,
+    MOST_BARS,
+    Draw,
+    Line,
+    dates,
+    height_of,
+    lines,
+    show_dates,
+    spreads,
+    stacks,
+)
+from regent.jobs.reports.event_analysis import PERCENTILES
+from regent.jobs.reports.event_tables import event_tables
 from regent.jobs.reports.event_verdict import in_words
 from regent.jobs.reports.page import INK, Axes, Page
-from regent.jobs.reports.verdict import Verdict
 
 Row = Mapping[str, Any]
 
@@ -25,47 +34,21 @@ _PHASES: Final = {
 _LEAST_MS: Final = 0.001  # the resolution of the journal: the start of a logarithmic axis
 _MOST_TERMS: Final = 40
 _LABELLED_TERMS: Final = 25
-_UNITS: Final = ((1000, "seconds"), (60_000, "minutes"), (3_600_000, "hours"), (86_400_000, "days"))
 
 
-class _Clock(NamedTuple):
-    """Counts time from the first event, in a unit with readable numbers."""
-
-    start_ms: int
-    unit_ms: int
-    unit: str
-
-    @classmethod
-    def of(cls, report: Row) -> _Clock:
-        start_ms, span_ms = report["first_ms"], report["last_ms"] - report["first_ms"]
-        fitting = [unit for unit in _UNITS if unit[0] * 3 <= span_ms]
-        return cls(start_ms, *(fitting or _UNITS)[-1 if fitting else 0])
-
-    def __call__(self, ms: float) -> float:
-        return (ms - self.start_ms) / self.unit_ms
-
-    @property
-    def label(self) -> str:
-        return f"{self.unit} since {moment(self.start_ms)}"
-
-
-def write_page(report: Row, verdict: Verdict, path: Path) -> None:
-    """Write the result of ``event_analysis.analyse_events``. Raises OSError."""
-    clock = _Clock.of(report)
-    page = Page("The controllers' events")
+def add_events(page: Page, report: Row) -> None:
+    """Add the result of ``event_analysis.analyse_events``."""
     overview, latencies, terms, churn, flapping, brokers, minutes, slowest = event_tables(report)
-    page.verdict(verdict)
-    page.facts(_facts(report))
     page.text(
         "A journal names the first few changes of an event and counts the others: partitions and"
         " ISRs are those of the named ones. Times are wall clocks of the brokers' machines."
     )
     page.heading("Active controllers")
-    _add_terms(page, report["terms"][-_MOST_TERMS:], clock)
+    _add_terms(page, report["terms"][-_MOST_TERMS:])
     page.table(terms)
     page.heading("How busy they were")
-    page.figure(_rate(report, clock), "Events that the controllers handled each second")
-    page.figure(_waits(report, clock), "How long events waited in the controller's queue")
+    page.figure(_rate(report), "Events that the controllers handled each second")
+    page.figure(_waits(report), "How long events waited in the controller's queue")
     page.table(minutes)
     page.heading("How long events took")
     kinds = [row["event"] for row in report["latencies"]]
@@ -84,30 +67,29 @@ def write_page(report: Row, verdict: Verdict, path: Path) -> None:
     page.table(brokers)
     page.heading("Journals")
     page.table(overview)
-    page.write(path)
 
 
-def _add_terms(page: Page, rows: Sequence[Row], clock: _Clock) -> None:
+def _add_terms(page: Page, rows: Sequence[Row]) -> None:
     if not rows:
         return
     page.figure(
-        partial(_draw_terms, rows, clock),
+        partial(_draw_terms, rows),
         "Which broker was the controller, and when: from the first event of a term to the last."
         " Numbers are controller epochs, which count the terms. A cross: the controller failed.",
         height_in=height_of({row["broker_id"] for row in rows}),
     )
-    elected = [row for row in rows if row["elected_ms"] is not None]
-    if elected:
-        names = [f"epoch {row['controller_epoch']}, broker {row['broker_id']}" for row in elected]
+    failovers = [row for row in rows if row["failover_ms"] is not None]
+    if failovers:
+        names = [f"epoch {row['controller_epoch']}, broker {row['broker_id']}" for row in failovers]
         page.figure(
-            stacks(names, {name: _spans(elected, *ends) for name, ends in _PHASES.items()}, "ms"),
+            stacks(names, {name: _spans(failovers, *ends) for name, ends in _PHASES.items()}, "ms"),
             "How long failovers took, from when the new controller noticed that there was none",
-            height_in=height_of(elected),
+            height_in=height_of(failovers),
         )
 
 
 def _spans(rows: Sequence[Row], begin: str, end: str) -> list[float]:
-    return [max(0.0, row[end] - row[begin]) if row[end] is not None else 0.0 for row in rows]
+    return [max(0.0, row[end] - row[begin]) for row in rows]
 
 
 def _add_percentiles(page: Page, names: Sequence[str], rows: Sequence[Row], what: str) -> None:
@@ -119,23 +101,24 @@ def _add_percentiles(page: Page, names: Sequence[str], rows: Sequence[Row], what
     )
 
 
-def _facts(report: Row) -> list[tuple[str, object]]:
+def event_facts(report: Row) -> dict[str, object]:
+    """Return the main results."""
     failovers = [row["failover_ms"] for row in report["terms"] if row["failover_ms"] is not None]
     longest_wait = max(row["queue_ms"]["max"] for row in report["latencies"])
-    return [
-        ("Events", report["events"]),
-        ("Terms of controllers", len(report["terms"])),
-        ("Brokers", len(report["brokers"])),
-        ("Longest failover", in_words(max(failovers)) if failovers else None),
-        ("Longest wait of an event", in_words(longest_wait)),
-        ("Unreadable lines", sum(report["unreadable_lines"].values())),
-    ]
+    return {
+        "events": report["events"],
+        "terms of controllers": len(report["terms"]),
+        "brokers": len(report["brokers"]),
+        "longest failover": in_words(max(failovers)) if failovers else None,
+        "longest wait": in_words(longest_wait),
+        "unreadable lines": sum(report["unreadable_lines"].values()),
+    }
 
 
-def _draw_terms(rows: Sequence[Row], clock: _Clock, axes: Axes) -> None:
+def _draw_terms(rows: Sequence[Row], axes: Axes) -> None:
     brokers = sorted({row["broker_id"] for row in rows})
     for row in rows:
-        begin, end = clock(row["first_ms"]), clock(row["last_ms"])
+        begin, end = dates([row["first_ms"], row["last_ms"]])
         level = brokers.index(row["broker_id"])
         axes.barh(level, end - begin, left=begin, height=0.6, color=f"C{level % 6}")
         if row["has_failed"]:
@@ -145,33 +128,31 @@ def _draw_terms(rows: Sequence[Row], clock: _Clock, axes: Axes) -> None:
     axes.set_yticks(range(len(brokers)), [f"broker {broker}" for broker in brokers])
     axes.set_ylim(-0.6, len(brokers) - 0.2)
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel(clock.label)
+    show_dates(axes)
 
 
-def _rate(report: Row, clock: _Clock) -> Draw:
+def _rate(report: Row) -> Draw:
     seconds = report["bucket_ms"] / 1000
     buckets = {row["start_ms"]: row["events"] / seconds for row in report["over_time"]}
     moments = _moments(report)
     rates = [buckets.get(ms, 0.0) for ms in moments]
-    times = [clock(ms) for ms in moments]
     area = ([0.0] * len(rates), rates)
-    return lines([Line("", times, rates, band=area)], clock.label, "events a second")
+    return lines([Line("", dates(moments), rates, band=area)], "", "events a second", x_scale=DATES)
 
 
-def _waits(report: Row, clock: _Clock) -> Draw:
+def _waits(report: Row) -> Draw:
     buckets = {row["start_ms"]: row["queue_ms"] for row in report["over_time"]}
     moments = _moments(report)
-    times = [clock(ms) for ms in moments]
     series = [
         Line(
             label,
-            times,
+            dates(moments),
             [max(buckets[ms][name], _LEAST_MS) if ms in buckets else nan for ms in moments],
             ".-",
         )
         for name, label in (("p50", "median"), ("p99", "99th percentile"), ("max", "maximum"))
     ]
-    return lines(series, clock.label, "ms", y_scale="log")
+    return lines(series, "", "ms", x_scale=DATES, y_scale="log")
 
 
 def _moments(report: Row) -> range:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, Final
 
+from regent.admin.wording import how_many
 from regent.jobs.reports.event_tables import moment
-from regent.jobs.reports.verdict import CLUSTER, Remedy, Verdict, command_line, counted, listed
+from regent.jobs.reports.verdict import (
+    CLUSTER,
+    Problem,
+    Remedy,
+    Verdict,
+    command_line,
+    named,
+    several,
+)
 
 Row = Mapping[str, Any]
 
@@ -21,30 +30,41 @@ _FLAPS: Final = 5
 
 def event_verdict(report: Row, options: Mapping[str, Any]) -> Verdict:
     """Judge the result of ``event_analysis.analyse_events``."""
-    slow_brokers, partitions = _slow_brokers(report), _partitions(report)
-    problems = [*_controllers(report), *slow_brokers, *partitions, *_unreadable(report)]
-    remedies = []
-    if not options["journals"]:
-        where = {**options, "zookeeper": None}
-        if partitions:
-            words = "topics describe --under-replicated-partitions"
-            line = command_line(words, where, *CLUSTER)
-            remedies.append(Remedy("To see which partitions lack replicas now", line))
-        if slow_brokers:
-            line = command_line("status", where, *CLUSTER)
-            remedies.append(Remedy("To see whether all brokers answer now", line))
-        if problems:
-            since = str(moment(report["first_ms"])).replace(" ", "T")
-            line = command_line(f"events --since {since}", where, *CLUSTER)
-            remedies.append(Remedy("To read the events themselves", line))
+
+    def remedy(purpose: str, words: str) -> list[Remedy]:
+        """Return a command for the running cluster; none for other journals."""
+        line = command_line(words, {**options, "zookeeper": None}, *CLUSTER)
+        return [] if options["journals"] else [Remedy(purpose, line)]
+
+    since = str(moment(report["first_ms"])).replace(" ", "T")
+    read = remedy("To read the events themselves", f"events --since {since}")
+    lacking = remedy(
+        "To see which partitions lack replicas now",
+        "topics describe --under-replicated-partitions",
+    )
+    answering = remedy("To see whether all brokers answer now", "status")
+    problems = [
+        *several(
+            [_term(row) for row in report["terms"] if row["has_failed"]],
+            *("controller", "controllers", "failed without resigning"),
+            read,
+        ),
+        *_slow_terms(report, "vacant_ms", "time", "times", "there was no controller for", read),
+        *_without_leaders(report, lacking),
+        *_slow_terms(report, "failover_ms", "failover", "failovers", "took", read),
+        *_waits(report, read),
+        *_slow_brokers(report, answering),
+        *_flapping(report, lacking),
+        *_unreadable(report),
+    ]
     failovers = [row["failover_ms"] for row in report["terms"] if row["failover_ms"] is not None]
     longest = f", {in_words(max(failovers))} at the longest" if failovers else ""
     fine = (
-        f"Nothing unusual: {counted(report['events'], 'event', 'events')} in"
-        f" {counted(len(report['terms']), 'term of a controller', 'terms of controllers')};"
-        f" {counted(len(failovers), 'failover', 'failovers')}{longest}."
+        f"Nothing unusual: {how_many(report['events'], 'event', 'events')} in"
+        f" {how_many(len(report['terms']), 'term of a controller', 'terms of controllers')};"
+        f" {how_many(len(failovers), 'failover', 'failovers')}{longest}."
     )
-    return Verdict(problems, fine, remedies)
+    return Verdict(problems, fine)
 
 
 def in_words(ms: float) -> str:
@@ -52,36 +72,31 @@ def in_words(ms: float) -> str:
     return f"{ms / 1000:,.3g} s" if ms >= _SLOW_MS else f"{ms:,.3g} ms"
 
 
-def _controllers(report: Row) -> list[str]:
-    terms = report["terms"]
-    failed = [_term(row) for row in terms if row["has_failed"]]
-    found = []
-    if failed:
-        count = counted(len(failed), "controller", "controllers")
-        found.append(f"{count} failed without resigning ({listed(failed)}).")
-    for field, one, many in (
-        ("vacant_ms", "time there was no controller for", "times there was no controller for"),
-        ("failover_ms", "failover took", "failovers took"),
-    ):
-        slow = sorted(((row[field] or 0, _term(row)) for row in terms), reverse=True)
-        names = [f"{term}: {in_words(ms)}" for ms, term in slow if ms > _SLOW_MS]
-        if names:
-            count = counted(len(names), one, many)
-            found.append(f"{count} more than {in_words(_SLOW_MS)} ({listed(names)}).")
-    waits = [(row["queue_ms"]["max"], row["event"]) for row in report["latencies"]]
-    wait, event = max(waits)
-    if wait > _SLOW_MS:
-        found.append(
-            f"Events waited up to {in_words(wait)} in the queue of the controller ({event})."
-        )
-    return found
-
-
 def _term(row: Row) -> str:
     return f"broker {row['broker_id']} in epoch {row['controller_epoch']}"
 
 
-def _slow_brokers(report: Row) -> list[str]:
+def _slow_terms(
+    report: Row, field: str, one: str, many: str, what: str, remedies: Sequence[Remedy]
+) -> list[Problem]:
+    slow = sorted(((row[field] or 0, _term(row)) for row in report["terms"]), reverse=True)
+    names = [f"{term}: {in_words(ms)}" for ms, term in slow if ms > _SLOW_MS]
+    return several(names, one, many, f"{what} more than {in_words(_SLOW_MS)}", remedies)
+
+
+def _waits(report: Row, remedies: Sequence[Remedy]) -> list[Problem]:
+    wait, event = max((row["queue_ms"]["max"], row["event"]) for row in report["latencies"])
+    if wait <= _SLOW_MS:
+        return []
+    return [
+        Problem(
+            f"Events waited up to {in_words(wait)} in the queue of the controller ({event}).",
+            remedies,
+        )
+    ]
+
+
+def _slow_brokers(report: Row, remedies: Sequence[Remedy]) -> list[Problem]:
     answers = {
         row["broker_id"]: row["answered_ms"]["p95"]
         for row in report["slowest_brokers"]
@@ -92,37 +107,38 @@ def _slow_brokers(report: Row) -> list[str]:
         others = [other for b, other in answers.items() if b != broker_id]
         usual = median(others) if others else ms
         if ms > _SLOW_MS or ms > max(_SLOWER_MS, _SLOWER_TIMES * usual):
-            names.append(f"broker {broker_id}: {in_words(ms)}, the others {in_words(usual)}")
-    answer = counted(len(names), "broker answers", "brokers answer")
-    return [f"{answer} slowly; 95 of 100 answers take up to this long: {listed(names)}."] * bool(
-        names
-    )
+            names.append(
+                f"broker {broker_id}: {in_words(ms)} against {in_words(usual)} of the others"
+            )
+    rest = "slowly: 5 of 100 answers take longer than this"
+    return several(names, "broker answers", "brokers answer", rest, remedies)
 
 
-def _partitions(report: Row) -> list[str]:
-    leaderless = [
-        f"{row['topic']}-{row['partition']} {counted(row['times_leaderless'], 'time', 'times')}"
+def _without_leaders(report: Row, remedies: Sequence[Remedy]) -> list[Problem]:
+    names = [
+        f"{row['topic']}-{row['partition']}: {how_many(row['times_leaderless'], 'time', 'times')}"
         for row in report["leader_churn"]
         if row["times_leaderless"]
     ]
-    flapping = [
-        f"{row['topic']}-{row['partition']} {row['isr_shrinks']:,} times"
+    return _some("Partitions had no leader for a time", names, remedies)
+
+
+def _flapping(report: Row, remedies: Sequence[Remedy]) -> list[Problem]:
+    names = [
+        f"{row['topic']}-{row['partition']}: {row['isr_shrinks']:,} times"
         for row in report["isr_flapping"]
         if row["isr_shrinks"] >= _FLAPS
     ]
-    found = []
-    if leaderless:
-        found.append(f"Partitions had no leader for a time ({listed(leaderless)}).")
-    if flapping:
-        found.append(
-            f"Replicas fell behind and left the ISR (the replicas in sync) again and again"
-            f" ({listed(flapping)})."
-        )
-    return found
+    sentence = "Replicas fell behind and left the ISR (the replicas in sync) again and again"
+    return _some(sentence, names, remedies)
 
 
-def _unreadable(report: Row) -> list[str]:
+def _some(sentence: str, names: Sequence[str], remedies: Sequence[Remedy]) -> list[Problem]:
+    """Return a problem whose ``names`` are not what is counted, or not all there are."""
+    return [Problem(f"{sentence} ({named(names)}).", remedies)] if names else []
+
+
+def _unreadable(report: Row) -> list[Problem]:
     unreadable = report["unreadable_lines"]
-    lines = sum(unreadable.values())
-    count = counted(lines, "line of the journals", "lines of the journals")
-    return [f"{count} could not be read ({listed([*unreadable])})."] * bool(lines)
+    count = how_many(sum(unreadable.values()), "line of the journals", "lines of the journals")
+    return _some(f"{count} could not be read", [*unreadable], [])

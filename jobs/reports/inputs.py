@@ -2,56 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final
 
 import click
 
 from regent.admin.cluster_connection import cluster_options, zookeeper_address
 from regent.jobs.assignment_source import ZOOKEEPER, AssignmentSource
 from regent.jobs.brokers_file import PlannedBroker, read_brokers_file, read_registered_brokers
-from regent.jobs.command import InputError, cluster_admin
+from regent.jobs.command import InputError, cluster_admin, with_options
 from regent.jobs.files import JobFiles
+from regent.storage.log_directory import LogDirectory
 from regent.storage.log_names import LOG_SUFFIX, log_of_directory
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _META: Final = "meta.properties"
 
 
-class ReportInputs(NamedTuple):
-    """The inputs; those of this machine are checked without Spark.
-
-    ``brokers`` is empty when none were named: then the brokers with replicas are used.
-    """
-
-    source: AssignmentSource
-    brokers: tuple[PlannedBroker, ...]
-
-
-def assignment_options(command: F) -> F:
-    """Add ``--assignment``, ``--brokers``, and the options that name a cluster."""
-    assignment = click.option(
+assignment_options: Final = with_options(
+    click.option(
         "--assignment",
         default=ZOOKEEPER,
         show_default=True,
         metavar=f"{ZOOKEEPER}|FILE|DIR",
         help="The running cluster, or files: reassignment JSON, JSON lines, Parquet.",
-    )
-    brokers = click.option(
+    ),
+    click.option(
         "--brokers",
         metavar=f"{ZOOKEEPER}|FILE",
         help=f"The brokers and their racks.  [default: {ZOOKEEPER}, if --assignment is]",
-    )
-    return assignment(brokers(cluster_options(command)))
+    ),
+    cluster_options,
+)
+"""Adds ``--assignment``, ``--brokers``, and the options that name a cluster."""
 
 
-def read_inputs(options: Mapping[str, Any], files: JobFiles) -> ReportInputs:
+loss_options: Final = with_options(
+    click.option(
+        "--failures", type=click.IntRange(min=1), help="The most brokers that fail at once."
+    ),
+    click.option(
+        "--trials",
+        type=click.IntRange(min=1),
+        default=2000,
+        show_default=True,
+        help="Number of simulated failures.",
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(0, 2**63 - 1),
+        default=0,
+        show_default=True,
+        help="The same seed gives the same result.",
+    ),
+)
+"""Adds the options of ``LossOptions`` to a command."""
+
+
+def read_inputs(
+    options: Mapping[str, Any], files: JobFiles
+) -> tuple[AssignmentSource, tuple[PlannedBroker, ...]]:
     """Read the inputs of ``assignment_options``; files of partitions are not read yet.
 
-    Raises InputError, and the errors of ZooKeeper.
+    There are no brokers when none were named: then those with replicas are used. Raises InputError,
+    and the errors of ZooKeeper.
     """
 
     def address() -> str:
@@ -60,11 +75,11 @@ def read_inputs(options: Mapping[str, Any], files: JobFiles) -> ReportInputs:
     source = AssignmentSource.of(options["assignment"], address, files)
     brokers = options["brokers"] or (ZOOKEEPER if options["assignment"] == ZOOKEEPER else None)
     if brokers is None:
-        return ReportInputs(source, ())
+        return source, ()
     if brokers == ZOOKEEPER:
         with cluster_admin(address()) as admin:
-            return ReportInputs(source, read_registered_brokers(admin))
-    return ReportInputs(source, read_brokers_file(brokers, files))
+            return source, read_registered_brokers(admin)
+    return source, read_brokers_file(brokers, files)
 
 
 def log_directories(options: Mapping[str, Any]) -> tuple[Path, ...]:
@@ -104,11 +119,10 @@ def bytes_per_broker(directories: Iterable[Path]) -> dict[int, int]:
 
 
 def _owner(directory: Path) -> int:
-    for line in (directory / _META).read_text(encoding="utf-8").splitlines():
-        name, _, value = line.partition("=")
-        if name.strip() == "broker.id" and value.strip().isdecimal():
-            return int(value)
-    raise InputError(f"{directory / _META} names no broker")
+    broker_id = LogDirectory(directory).read_meta_properties()
+    if broker_id is None or not broker_id.isdecimal():
+        raise InputError(f"{directory / _META} names no broker")
+    return int(broker_id)
 
 
 def _size_of(segment: Path) -> int:

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from regent.jobs.reports.replica_arrays import Copysets, Counts, Positions
 
-_FIRST_STEP: Final = 16
 _RARE: Final = 0.1  # up to this sum of the copysets' probabilities, losses are drawn
 _FEWER: Final = 8  # an eighth as many draws as trials are enough
 _Z: Final = 1.96  # of 95 %
@@ -197,28 +196,11 @@ class _CopysetIndex:
         rank[order] = np.arange(len(order))
         best = len(order)  # the rank of the failure that completes a copyset
         for columns, starts in zip(self._columns, self._starts, strict=True):
-            low, step = 0, _FIRST_STEP
-            while low < best:  # a copyset of brokers that fail later is not complete earlier
-                best = self._complete_at(columns, starts, order[low : low + step], best)
-                low, step = low + step, 2 * step
+            rows = _rows(starts, order)
+            complete = np.maximum.reduce([rank[column[rows]] for column in columns])
+            best = int(complete.min(initial=best))
         rank[order] = self.brokers
         return best + 1
-
-    def _complete_at(
-        self,
-        columns: Sequence[Positions],
-        starts: Counts,
-        first: NDArray[np.integer],
-        best: int,
-    ) -> int:
-        """Return when a copyset that begins with one of ``first`` is complete, or ``best``."""
-        rows = _rows(starts, first)
-        complete = self._rank[columns[0][rows]]
-        for column in columns[1:]:
-            complete = np.maximum(complete, self._rank[column[rows]])
-            is_earlier = complete < best
-            rows, complete = rows[is_earlier], complete[is_earlier]
-        return min(best, int(complete.min(initial=best)))
 
 
 def _rows(starts: Counts, first: NDArray[np.integer]) -> Counts:

@@ -3,39 +3,91 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import click
+from pyspark.sql import SparkSession
 
-from regent.jobs.command import InputError, print_summary
+from regent.jobs.command import InputError, print_summary, with_options
 from regent.jobs.files import is_remote, local_path
-from regent.jobs.reports.page import Table, is_number, shown
-from regent.jobs.reports.verdict import Verdict
-
-F = TypeVar("F", bound=Callable[..., Any])
+from regent.jobs.job_session import JobSession, job_session
+from regent.jobs.reports.page import Page, Table, is_number, shown
+from regent.jobs.reports.verdict import Findings, Verdict
 
 JSON: Final = "json"
 _TABLE: Final = "table"
 
 
-def report_options(command: F) -> F:
-    """Add ``-o table|json`` and ``--html FILE``."""
-    output = click.option(
+class Report(NamedTuple):
+    """A report for programs, for a terminal, and for a browser; ``draw`` fills the page.
+
+    ``facts`` are the main results, for the beginning of the page.
+    """
+
+    title: str
+    verdict: Verdict
+    facts: Mapping[str, object]
+    fields: Mapping[str, Any]
+    tables: Sequence[Table]
+    draw: Callable[[Page], None]
+
+
+report_options: Final = with_options(
+    click.option(
         "-o",
         "--output",
         type=click.Choice([_TABLE, JSON]),
         default=_TABLE,
         show_default=True,
         help="How to print the result.",
-    )
-    page = click.option(
+    ),
+    click.option(
         "--html",
         metavar="FILE",
         callback=lambda _context, _option, location: _writable(location),
         help="Also write the report as one HTML page.",
-    )
-    return output(page(command))
+    ),
+)
+"""Adds ``-o table|json`` and ``--html FILE`` to a command."""
+
+
+def run_report(
+    spark: SparkSession | None,
+    options: Mapping[str, Any],
+    name: str,
+    make: Callable[[JobSession, Mapping[str, Any]], Report],
+) -> None:
+    """Make a report, print it, and write its page; ``name`` follows ``regent jobs``."""
+    started = time.monotonic()
+    html = options["html"]
+    with job_session(spark, options, app_name=f"regent-{name.replace(' ', '-')}") as job:
+        report = make(job, options)
+        if html is not None:
+            page = Page(report.title, report.verdict)
+            page.facts((name.capitalize(), value) for name, value in report.facts.items())
+            report.draw(page)
+            with job.files.writing(html) as path:
+                page.write(path)
+    if options["output"] == JSON:
+        seconds = round(time.monotonic() - started, 3)
+        result = {"job": name, **report.fields, "html": html, "seconds": seconds}
+        print_summary(result | report.verdict.fields())
+    else:
+        _print_findings(report.verdict.first)
+        for table in report.tables:
+            click.echo()
+            _print_table(table)
+        if report.verdict.others.sentences:
+            click.echo()
+            _print_findings(report.verdict.others)
+
+
+def _print_findings(findings: Findings) -> None:
+    click.echo("\n".join(findings.sentences))
+    for purpose, command in findings.remedies:
+        click.echo(f"{purpose}:\n  {command}")
 
 
 def _writable(location: str | None) -> str | None:
@@ -49,27 +101,6 @@ def _writable(location: str | None) -> str | None:
     if not os.access(path.parent, os.W_OK):
         raise InputError(f"{path.parent} cannot be written to: choose another for --html")
     return location
-
-
-def print_report(
-    output: str,
-    summary: Mapping[str, Any],
-    tables: Iterable[Table],
-    verdict: Verdict | None = None,
-) -> None:
-    """Print ``summary`` and the verdict as one line of JSON, or else the verdict and the tables."""
-    if output == JSON:
-        print_summary({**summary, **(verdict.fields() if verdict else {})})
-        return
-    if verdict:
-        click.echo("\n".join(verdict.problems) or verdict.fine)
-        for purpose, command in verdict.remedies:
-            click.echo(f"{purpose}:\n  {command}")
-        click.echo()
-    for number, table in enumerate(tables):
-        if number:
-            click.echo()
-        _print_table(table)
 
 
 def _print_table(table: Table) -> None:

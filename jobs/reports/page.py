@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from regent.jobs.reports.verdict import Verdict
+from regent.jobs.reports.verdict import Findings, Verdict
 
 if TYPE_CHECKING:  # the import takes half a second, and most reports have no plots
     import matplotlib.axes
@@ -46,6 +46,8 @@ _COLOURS: Final = {
     _SERIES[5]: ("series-6", "#c93c6e", "#e97a9f"),
 }
 _SHORT: Final = 24  # letters that are not wrapped in a table
+_FEW_BROKERS: Final = 20  # tables have that many
+_MOST_BROKERS: Final = 5000  # half a megabyte
 _WIDTH_IN: Final = 7.4
 _MATPLOTLIB_FOLDER: Final = "MPLCONFIGDIR"
 
@@ -68,12 +70,14 @@ code { font: 0.9rem/1.5 ui-monospace, monospace; display: block; white-space: pr
 code span { display: inline-block; max-width: 100%%; }  /* a line does not end in an option */
 dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); gap: 1rem;
   margin: 1.5rem 0; }
+dl div { display: flex; flex-direction: column; justify-content: end; }
 dt { color: var(--muted); font-size: 0.85rem; }
 dd { margin: 0; font-size: 1.35rem; font-variant-numeric: tabular-nums; }
 figure { margin: 1.75rem 0; max-width: 54rem; }
 figure.table { max-width: none; }
 figcaption { max-width: 54rem; padding-bottom: 0.4rem; font-size: 0.95rem; }
-.table figcaption { font-weight: 600; padding: 0; }
+.table figcaption, summary { font-weight: 600; padding: 0; }
+summary { cursor: pointer; font-size: 0.95rem; }
 .wide { overflow-x: auto; }
 svg { display: block; width: 100%%; min-width: 35rem; height: auto; }
 svg * { stroke-linejoin: round; stroke-linecap: butt; }
@@ -89,6 +93,7 @@ td:not([class]) { min-width: 8rem; }
 th.number { text-align: right; }
 td.number { text-align: right; white-space: nowrap; }
 td.short { white-space: pre; }
+@media (max-width: 600px) { th:first-child, td:first-child { position: static; } }
 @media print {
   @page { margin: 12mm; }
   :root { color-scheme: light; --page: #fff; %(light)s }
@@ -113,24 +118,24 @@ class Table(NamedTuple):
     headers: Sequence[str]
     rows: Sequence[Sequence[object]]
 
+    def fields(self) -> list[dict[str, object]]:
+        """Return the rows as JSON values."""
+        names = [header.replace(" ", "_") for header in self.headers]
+        return [dict(zip(names, row, strict=True)) for row in self.rows]
+
 
 class Page:
-    """A page; parts are added from top to bottom."""
+    """A page; parts are added from top to bottom, between the first and the other findings."""
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, verdict: Verdict | None = None) -> None:
         self._title = title
         self._parts: list[str] = []
+        self._end: list[str] = []
         self._figures = 0
-
-    def verdict(self, verdict: Verdict) -> None:
-        """Add what is wrong and what mends it, or that all is fine."""
-        kind = "verdict" if verdict.problems else "verdict fine"
-        parts = [f"<p>{html.escape(s)}</p>" for s in verdict.problems or [verdict.fine]]
-        for purpose, command in verdict.remedies:
-            parts.append(f'<p class="purpose">{html.escape(purpose)}:</p>')
-            words = (f"<span>{html.escape(word)}</span>" for word in command.split(" "))
-            parts.append(f"<code>{' '.join(words)}</code>")
-        self._parts.append(f'<section class="{kind}">{"".join(parts)}</section>')
+        if verdict:
+            self._parts.append(_section(verdict.first, "" if verdict.problems else " fine"))
+            if verdict.others.sentences:
+                self._end = ["<h2>More findings</h2>", _section(verdict.others)]
 
     def heading(self, text: str) -> None:
         """Begin a section."""
@@ -148,17 +153,29 @@ class Page:
         )
         self._parts.append(f"<dl>{''.join(pairs)}</dl>")
 
-    def table(self, table: Table) -> None:
-        """Add a table; columns of numbers are aligned to the right."""
+    def table(self, table: Table, *, is_folded: bool = False) -> None:
+        """Add a table; ``is_folded``: a click on its caption shows it.
+
+        Columns of numbers are aligned to the right.
+        """
         columns = list(zip(*table.rows, strict=True)) or [()] * len(table.headers)
         classes = [_class_of(column) for column in columns]
         head = _row("th", table.headers, classes)
         body = "\n".join(_row("td", map(shown, row), classes) for row in table.rows)
-        self._parts.append(
-            f'<figure class="table"><figcaption>{html.escape(table.caption)}</figcaption>\n'
-            f'<div class="wide"><table><thead>{head}</thead>\n'
-            f"<tbody>{body}</tbody></table></div></figure>"
+        caption = html.escape(table.caption)
+        content = (
+            f'<div class="wide"><table><thead>{head}</thead>\n<tbody>{body}</tbody></table></div>'
         )
+        self._parts.append(
+            f"<details><summary>{caption}</summary>\n{content}</details>"
+            if is_folded
+            else f'<figure class="table"><figcaption>{caption}</figcaption>\n{content}</figure>'
+        )
+
+    def all_brokers(self, table: Table) -> None:
+        """Add a folded table of all brokers, unless another table has them or they are too many."""
+        if _FEW_BROKERS < len(table.rows) <= _MOST_BROKERS:
+            self.table(table, is_folded=True)
 
     def figure(self, draw: Callable[[Axes], None], caption: str, *, height_in: float = 3.0) -> None:
         """Add a plot: ``draw`` gets axes to draw on, which are as wide as the page.
@@ -177,7 +194,7 @@ class Page:
 
     def write(self, path: Path) -> None:
         """Write the page atomically; an existing file is replaced. Raises OSError."""
-        title, parts = html.escape(self._title), "\n".join(self._parts)
+        title, parts = html.escape(self._title), "\n".join(self._parts + self._end)
         unfinished = path.with_name(f"{path.name}.part")
         try:
             unfinished.write_text(
@@ -214,6 +231,15 @@ def is_number(values: Sequence[object]) -> bool:
     )
 
 
+def _section(findings: Findings, kind: str = "") -> str:
+    parts = [f"<p>{html.escape(sentence)}</p>" for sentence in findings.sentences]
+    for purpose, command in findings.remedies:
+        parts.append(f'<p class="purpose">{html.escape(purpose)}:</p>')
+        words = (f"<span>{html.escape(word)}</span>" for word in command.split(" "))
+        parts.append(f"<code>{' '.join(words)}</code>")
+    return f'<section class="verdict{kind}">{"".join(parts)}</section>'
+
+
 def _stylesheet() -> str:
     light = " ".join(f"--{name}: {colour};" for name, colour, _ in _COLOURS.values())
     dark = " ".join(f"--{name}: {colour};" for name, _, colour in _COLOURS.values())
@@ -222,8 +248,8 @@ def _stylesheet() -> str:
 
 def _class_of(column: Sequence[object]) -> str:
     if is_number(column):
-        return ' class="number"'
-    return ' class="short"' if all(len(shown(value)) <= _SHORT for value in column) else ""
+        return " class=number"
+    return " class=short" if all(len(shown(value)) <= _SHORT for value in column) else ""
 
 
 def _row(tag: str, cells: Iterable[str], classes: Sequence[str]) -> str:
@@ -276,12 +302,14 @@ def _settings() -> Any:  # matplotlib's type for it has a literal of every name 
         "axes.prop_cycle": cycler(color=_SERIES),
         "axes.spines.right": False,
         "axes.spines.top": False,
+        "date.converter": "concise",
         "figure.facecolor": "none",
         "font.sans-serif": ["DejaVu Sans"],  # for measures; the browser uses its own
         "font.size": 9.5,
         "grid.color": _GRID,
         "grid.linewidth": 0.8,
         "legend.frameon": False,
+        "path.simplify": False,
         "lines.linewidth": 1.6,
         "patch.linewidth": 0.0,
         "savefig.facecolor": "none",
@@ -308,6 +336,8 @@ def _inline(document: str, name: str) -> str:
     svg = re.sub(r'xlink:href="#', f'href="#{name}-', svg)
     svg = re.sub(r' id="', f' id="{name}-', svg)
     svg = re.sub(r"url\(#", f"url(#{name}-", svg)
+    # Hundredths of a point are enough, and most of the page is coordinates.
+    svg = re.sub(r'="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), svg)
     for colour, (variable, _, _) in _COLOURS.items():
         svg = svg.replace(colour, f"var(--{variable})")
     return svg

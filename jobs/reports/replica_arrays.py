@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 Positions: TypeAlias = NDArray[np.int32]
 Counts: TypeAlias = NDArray[np.int64]
 
-NOBODY: Final = -1
-_LOOKED_UP: Final = 1 << 24  # broker ids up to this one are looked up in a table
 _BLOCK: Final = 1 << 23  # cells of a broker-by-broker matrix that are processed at a time
 
 
@@ -73,7 +71,7 @@ def replica_arrays(replicas: pyarrow.ChunkedArray, broker_ids: Sequence[int]) ->
     lists = replicas.combine_chunks()
     values = lists.flatten().to_numpy()
     sizes = pyarrow.compute.list_value_length(lists).to_numpy()
-    known = np.union1d(np.array(broker_ids, np.int64), _distinct(values))
+    known = np.union1d(np.array(broker_ids, np.int64), pyarrow.compute.unique(lists.flatten()))
     found = positions(known, values)
     factors = np.unique(sizes)
     if len(factors) == 1:
@@ -87,12 +85,9 @@ def replica_arrays(replicas: pyarrow.ChunkedArray, broker_ids: Sequence[int]) ->
 
 def positions(broker_ids: Counts, values: NDArray[np.integer]) -> Positions:
     """Return the positions of ``values`` in ``broker_ids``, which has them all."""
-    if len(broker_ids) and broker_ids[-1] < _LOOKED_UP:
-        table = np.full(broker_ids[-1] + 1, NOBODY, np.int32)
-        table[broker_ids] = np.arange(len(broker_ids), dtype=np.int32)
-        found: Positions = table[values]
-        return found
-    return np.searchsorted(broker_ids, values).astype(np.int32)
+    known, wanted = (pyarrow.array(ids, pyarrow.int32()) for ids in (broker_ids, values))
+    found: Positions = pyarrow.compute.index_in(wanted, value_set=known).to_numpy()
+    return found
 
 
 def copysets(replicas: Positions, brokers: int) -> Copysets:
@@ -146,9 +141,3 @@ def _counted(columns: Sequence[Positions], brokers: int) -> Counts:
     for column in columns:
         total += np.bincount(column, minlength=brokers)
     return total
-
-
-def _distinct(values: NDArray[np.int32]) -> NDArray[np.integer]:
-    if len(values) and values.max() < _LOOKED_UP:
-        return np.flatnonzero(np.bincount(values))
-    return np.unique(values)

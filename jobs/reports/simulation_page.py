@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -12,8 +11,7 @@ from numpy.typing import NDArray
 from regent.jobs.reports.balance_page import LOSS_CAPTION, add_balance, loss_curves
 from regent.jobs.reports.charts import columns, height_of, over_brokers, spreads
 from regent.jobs.reports.page import Page, Table
-from regent.jobs.reports.placement_trial import GrowthCost, Trial, TrialSetting
-from regent.jobs.reports.verdict import Verdict
+from regent.jobs.reports.placement_trial import GrowthCost, Trial
 
 _GROWTH_CAPTION: Final = (
     "Replicas that move when brokers are added: if the strategy places all partitions again, and"
@@ -23,7 +21,7 @@ _GROWTH_CAPTION: Final = (
 _WORDS: Final = (
     "A copyset is a set of brokers that has all replicas of a partition: if all of them fail at"
     " once, the partition is lost. The scatter width of a broker is the number of others with which"
-    " it shares partitions. “By the mean” is how many times the mean."
+    " it shares partitions."
 )
 _BUSIEST: Final = (
     "Partitions that the busiest of the other brokers leads after one broker has failed and the"
@@ -31,26 +29,9 @@ _BUSIEST: Final = (
 )
 
 
-def write_page(
-    setting: TrialSetting,
-    trials: Mapping[str, Trial],
-    verdict: Verdict,
-    tables: Sequence[Table],
-    path: Path,
-) -> None:
-    """Write the page of the trials. Raises OSError."""
+def add_trials(page: Page, trials: Mapping[str, Trial], tables: Sequence[Table]) -> None:
+    """Add the results of the trials."""
     comparison, loss = tables
-    page = Page("Simulated placement of replicas")
-    page.verdict(verdict)
-    page.facts(
-        [
-            ("Brokers", setting.brokers),
-            ("Racks", setting.racks or None),
-            ("Partitions", setting.partitions),
-            ("Replication factor", setting.factor),
-            ("Partitions of a topic", setting.partitions_per_topic),
-        ]
-    )
     page.table(comparison)
     page.text(_WORDS)
     if len(trials) == 1:
@@ -62,7 +43,6 @@ def write_page(
         page.figure(loss_curves(curves), LOSS_CAPTION, height_in=3.6)
         page.table(loss)
         _add_comparison(page, trials)
-    page.write(path)
 
 
 def _add_one(page: Page, trial: Trial) -> None:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from regent.admin.wording import how_many, listed
 from regent.config.cluster_location import DATA_DIR
 from regent.config.command_line import program
 
@@ -20,7 +21,8 @@ OVERLOAD: Final = 1.2
 UNDERLOAD: Final = 0.8
 """Times its fair share, below which a broker has too little."""
 
-_NAMED: Final = 3
+_NAMED: Final = 3  # in a sentence; tables name more
+_MOST: Final = 3  # problems that a verdict begins with
 _SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)  # as Spark's own
 
 
@@ -31,26 +33,83 @@ class Remedy(NamedTuple):
     command: str
 
 
-class Verdict(NamedTuple):
-    """What is wrong, one sentence each, or else what is ``fine``."""
+class Problem(NamedTuple):
+    """A sentence that says what is wrong, and the commands that mend it."""
 
-    problems: Sequence[str]
-    fine: str
+    sentence: str
     remedies: Sequence[Remedy] = ()
 
+
+class Findings(NamedTuple):
+    """Sentences to show together, and the commands for them."""
+
+    sentences: Sequence[str]
+    remedies: Sequence[Remedy] = ()
+
+
+class Verdict(NamedTuple):
+    """What is wrong, the worst first, or else what is ``fine``."""
+
+    problems: Sequence[Problem]
+    fine: str
+
     @property
-    def sentences(self) -> str:
-        """The verdict without its commands."""
-        return " ".join(self.problems) or self.fine
+    def first(self) -> Findings:
+        """The worst problems, with which a report begins."""
+        if not self.problems:
+            return Findings([self.fine])
+        sentences, remedies = _findings(self.problems[:_MOST])
+        left = len(self.problems) - _MOST
+        more = [f"And {how_many(left, 'more finding', 'more findings')} below."] * (left > 0)
+        return Findings([*sentences, *more], remedies)
+
+    @property
+    def others(self) -> Findings:
+        """The problems that are not among the first, with which a report ends."""
+        sentences, remedies = _findings(self.problems[_MOST:])
+        return Findings(sentences, [r for r in remedies if r not in self.first.remedies])
 
     def fields(self) -> dict[str, Any]:
         """Return the verdict as JSON values."""
-        commands = (f"{purpose}: `{command}`" for purpose, command in self.remedies)
+        sentences, remedies = self.first
+        commands = (f"{purpose}: `{command}`" for purpose, command in remedies)
+        problems = _findings(self.problems)
         return {
-            "verdict": " ".join([self.sentences, *commands]),
+            "verdict": " ".join([*sentences, *commands]),
             "is_fine": not self.problems,
-            "remedies": [remedy._asdict() for remedy in self.remedies],
+            "problems": problems.sentences,
+            "remedies": [remedy._asdict() for remedy in problems.remedies],
         }
+
+
+def _findings(problems: Sequence[Problem]) -> Findings:
+    remedies = (remedy for problem in problems for remedy in problem.remedies)
+    return Findings([problem.sentence for problem in problems], [*dict.fromkeys(remedies)])
+
+
+def several(
+    names: Sequence[str],
+    one: str,
+    many: str,
+    rest: str,
+    remedies: Sequence[Remedy] = (),
+    *,
+    total: int | None = None,
+) -> list[Problem]:
+    """Return a problem such as "2 brokers lead too much (broker 4: 17, broker 2: 16)." or none.
+
+    ``total`` is the number of things if ``names`` has not all; ``rest`` follows ``one`` or
+    ``many``.
+    """
+    if not names:
+        return []
+    count = how_many(len(names) if total is None else total, one, many)
+    return [Problem(f"{count} {rest} ({named(names, total)}).", remedies)]
+
+
+def named(names: Sequence[str], total: int | None = None) -> str:
+    """Return as many names as a sentence has, and how many more there are."""
+    return listed(names, _NAMED, total=total)
 
 
 def command_line(words: str, options: Mapping[str, Any], *names: str) -> str:
@@ -72,23 +131,3 @@ def command_line(words: str, options: Mapping[str, Any], *names: str) -> str:
 
 def _settings(conf: Mapping[str, str]) -> list[str]:
     return [f"{key}={'...' if _SECRET.search(key) else value}" for key, value in conf.items()]
-
-
-def counted(count: int, one: str, many: str) -> str:
-    """Return a number with its noun, and perhaps a verb."""
-    return f"{count:,} {one if count == 1 else many}"
-
-
-def listed(names: Sequence[str], total: int | None = None, most: int = _NAMED) -> str:
-    """Return the first few names; ``total`` is their number if ``names`` is not complete."""
-    total = len(names) if total is None else total
-    shown = names[:most] if total > most else names
-    more = total - len(shown)
-    if more:
-        return f"{', '.join(shown)} and {more:,} more"
-    return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))
-
-
-def number_range(low: int, high: int) -> str:
-    """Return both numbers, or one if they are equal."""
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"

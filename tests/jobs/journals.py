@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-NAMED = 20
-"""How many changes of an event are written as sentences; the others are only counted."""
+from regent.core.controller.outbox import MAX_NAMED_CHANGES
 
 START_MS = 1_795_000_000_000
 TOPICS = ("payments", "audit-log.v2", "a")
@@ -78,7 +77,7 @@ class Event:
     @property
     def named(self) -> list[Leadership]:
         """The leaderships with sentences in the line."""
-        return self.leaderships[: NAMED - len(self.sentences)]
+        return self.leaderships[: MAX_NAMED_CHANGES - len(self.sentences)]
 
     @property
     def unnamed(self) -> int:
@@ -91,8 +90,9 @@ class Event:
         more = [f"and {self.unnamed} more"] if self.unnamed else []
         return [*self.sentences, *map(str, self.named), *more]
 
-    def line(self, *, is_old: bool = False) -> str:
-        """Return the line as it is in the journal, or in that of an earlier version."""
+    def line(self) -> str:
+        """Return the line as it is in the journal."""
+        count = len(self.sentences) + len(self.leaderships)
         fields: dict[str, object] = {
             "ts_ms": self.ts_ms,
             "broker_id": self.broker_id,
@@ -103,11 +103,11 @@ class Event:
             "queue_ms": self.queue_ms,
             "handling_ms": self.handling_ms,
             "answered_ms": self.answered_ms,
+            "broker": self.broker,
+            "change_count": count or None,
+            **self.typed,
+            "partitions": [led.typed() for led in self.named] or None,
         }
-        if not is_old:
-            count, partitions = len(self.sentences) + len(self.leaderships), self.named
-            fields |= {"broker": self.broker, "change_count": count or None, **self.typed}
-            fields |= {"partitions": [led.typed() for led in partitions] or None}
         present = {name: value for name, value in fields.items() if value is not None}
         present["changes"] = self.changes
         return json.dumps(present, separators=(",", ":"), ensure_ascii=False)
@@ -282,15 +282,11 @@ class World:
         )
 
 
-def write_journals(directory: Path, events: Sequence[Event], *, old: int = 0) -> None:
-    """Write each broker's events into its folder; those of broker 0 into two files.
-
-    The first ``old`` events become lines of an earlier version.
-    """
+def write_journals(directory: Path, events: Sequence[Event]) -> None:
+    """Write each broker's events into its folder; those of broker 0 into two files."""
     lines_of: dict[int, list[str]] = {0: []}
-    for number, event in enumerate(events):
-        line = event.line(is_old=number < old)
-        lines_of.setdefault(event.broker_id, []).append(f"{line}\n")
+    for event in events:
+        lines_of.setdefault(event.broker_id, []).append(f"{event.line()}\n")
     for broker_id, lines in lines_of.items():
         folder = directory / f"broker-{broker_id}"
         folder.mkdir(parents=True)

@@ -108,7 +108,7 @@ def test_the_report_is_shown_as_tables_and_as_a_page(
     assert main([*options(tmp_path), "--html", str(page)], spark) == 0
     output = capsys.readouterr().out
     assert output.startswith(
-        "1 partition has all replicas in one rack and would be lost with it (b; topics t).\n"
+        "1 partition has all replicas in one rack and would be lost with it (racks b; topics t).\n"
         "Broker 7 is not in --brokers, and 17 replicas are there.\n"
     )
     assert "What brokers hold" in output

@@ -10,7 +10,6 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
@@ -23,9 +22,9 @@ from regent.core.controller.events import (
 )
 from regent.core.protocol.controller import AlterPartitionRequest, AlterPartitionRow
 from regent.jobs.report_events import main
-from regent.jobs.reports.event_page import write_page
+from regent.jobs.reports.event_page import add_events
 from regent.jobs.reports.event_tables import event_tables
-from regent.jobs.reports.verdict import Verdict
+from regent.jobs.reports.page import Page
 from tests.jobs.journals import START_MS, Event, Leadership, World, write_journals
 from tests.support.controller_parts import T0, Candidate, Tree, of_type
 
@@ -65,14 +64,9 @@ def report(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Rep
 
 def percentiles(values: Iterable[float]) -> dict[str, Any]:
     ordered = sorted(values)
-
     shares = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("max", 1.0))
-    return {name: ordered[ceil(len(ordered) * share) - 1] for name, share in shares}
-
-
-def interpolated(values: Sequence[float]) -> dict[str, Any]:
-    found = np.percentile(values, (50, 95, 99, 100)).tolist()
-    return dict(zip(("p50", "p95", "p99", "max"), found, strict=True))
+    found = {name: ordered[ceil(len(ordered) * share) - 1] for name, share in shares}
+    return {name: pytest.approx(value, rel=0.001) for name, value in found.items()}
 
 
 def leaderships() -> list[Leadership]:
@@ -134,7 +128,9 @@ def expected_term(epoch: int) -> dict[str, Any]:
         if epoch > 1
         else None,
         "brokers_updated": len(answered),
-        "failover_ms": pytest.approx(max(answered.values()) - won.ts_ms + won.queue_ms, abs=0.01),
+        "failover_ms": pytest.approx(max(answered.values()) - won.ts_ms + won.queue_ms, abs=0.01)
+        if epoch > 1  # the cluster starts: there was no controller before
+        else None,
         "changes": len(won.leaderships),
         "events": len(events),
         "resigned_ms": ends.get(epoch),
@@ -203,7 +199,7 @@ def test_isr_flapping_is_counted_from_the_named_changes(report: Report):
 def test_the_rows_of_brokers_count_their_events(report: Report):
     rows = {row["broker_id"]: row for row in report["slowest_brokers"]}
     waited: dict[int, list[float]] = {broker_id: [] for broker_id in rows}
-    for epoch in range(1, TERMS + 1):
+    for epoch in range(2, TERMS + 1):
         events = [event for event in EVENTS if event.controller_epoch == epoch]
         [won] = [event for event in events if event.typed.get("elected") == epoch]
         for broker_id, ms in first_answers(events).items():
@@ -220,7 +216,7 @@ def test_the_rows_of_brokers_count_their_events(report: Report):
         assert row["isr_joined"] == sum(broker_id in joined_isr(led) for led in leaderships())
         assert row["events"] == sum(event.broker_id == broker_id for event in EVENTS)
         assert row["failovers"] == len(waited[broker_id])
-        assert row["updated_after_ms"] == pytest.approx(interpolated(waited[broker_id]), abs=0.002)
+        assert row["updated_after_ms"] == percentiles(waited[broker_id])
         answers = [e for e in EVENTS if e.cause == f"answer of broker {broker_id}"]
         assert row["answered_ms"] == percentiles(e.answered_ms for e in answers if e.answered_ms)
     slowness = [row["answered_ms"]["p95"] for row in rows.values()]
@@ -262,29 +258,13 @@ def test_the_report_is_shown_as_tables_and_as_one_page(report: Report, tmp_path:
     top = report["leader_churn"][0]
     assert churn.rows[0][:2] == [f"{top['topic']}-{top['partition']}", top["leader_changes"]]
     page = tmp_path / "events.html"
-    write_page(report, Verdict([], "All is well."), page)
+    drawn = Page("Events")
+    add_events(drawn, report)
+    drawn.write(page)
     document = page.read_text()
     assert document.count("<figure>") == 7
     assert "LeaderAndIsrResponseReceived" in document
     assert "http://" not in document.replace("http://www.w3.org", "")
-
-
-@pytest.mark.spark
-def test_the_sentences_of_earlier_versions_are_read(
-    report: Report, spark: SparkSession, tmp_path: Path
-):
-    write_journals(tmp_path, EVENTS, old=700)
-    found = report_on(tmp_path, spark, "--top", str(TOP))
-    exact = ("events", "named_changes", "unnamed_changes", "latencies", "terms", "over_time")
-    assert {name: found[name] for name in exact} == {name: report[name] for name in exact}
-    counts = ("started", "failed", "answers", "isr_proposals", "troubles")
-    assert [{n: row[n] for n in counts} for row in found["slowest_brokers"]] == [
-        {n: row[n] for n in counts} for row in report["slowest_brokers"]
-    ]
-    changed = ("topic", "partition", "leader_changes", "times_leaderless")
-    assert [{n: row[n] for n in changed} for row in found["leader_churn"]] == [
-        {n: row[n] for n in changed} for row in report["leader_churn"]
-    ]
 
 
 @pytest.mark.spark

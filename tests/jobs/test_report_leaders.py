@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from random import Random
 
-import pyarrow
 import pytest
 from pyspark.sql import SparkSession
 
@@ -79,29 +78,26 @@ def test_an_assignment_without_leaders_is_refused(
     assert not page.exists()
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_the_sums_equal_those_of_single_partitions(seed: int):
-    rng = Random(seed)
+@pytest.mark.spark
+def test_the_sums_equal_those_of_single_partitions(spark: SparkSession):
+    rng = Random(1)
     rows = [
-        (rng.randrange(6) * 10, rng.choice([None, -1, 0, 10, 20, 30, 70]), rng.randrange(1, 4))
-        for _ in range(30)
+        ("t", n, [rng.randrange(6) * 10, 99], rng.choice([None, -1, 0, 10, 20, 30, 70]))
+        for n in range(300)
     ]
-    preferred, leader, partitions = zip(*rows, strict=True)
-    table = pyarrow.table(
-        {
-            "preferred": pyarrow.array(preferred, pyarrow.int32()),
-            "leader": pyarrow.array(leader, pyarrow.int32()),
-            "partitions": pyarrow.array(partitions, pyarrow.int64()),
-        }
-    )
-    found = leaders(table, [5])
-    known = [row for row in rows if row[1] is not None]
-    ids = sorted({5} | {p for p, _, _ in known} | {b for _, b, _ in known if b is not None} - {-1})
-    assert found.broker_ids.tolist() == ids
-    assert found.preferred.tolist() == [sum(n for p, _, n in known if p == b) for b in ids]
-    assert found.not_led.tolist() == [
-        sum(n for p, led_by, n in known if p == b and led_by != b) for b in ids
+    columns = "topic string, partition int, replicas array<int>, leader int"
+    found = leaders(spark, spark.createDataFrame(rows, columns), [5])
+    known = [(replicas[0], leader) for _, _, replicas, leader in rows if leader is not None]
+    ids = sorted({5} | {p for p, _ in known} | {b for _, b in known} - {-1})
+    assert [(row.broker, row.preferred, row.not_led, row.leading) for row in found.brokers] == [
+        (
+            b,
+            sum(p == b for p, _ in known),
+            sum(p == b != led_by for p, led_by in known),
+            sum(led_by == b for _, led_by in known),
+        )
+        for b in ids
     ]
-    assert found.leading.tolist() == [sum(n for _, led_by, n in known if led_by == b) for b in ids]
-    assert found.leaderless == sum(n for _, led_by, n in known if led_by == -1)
-    assert found.unknown == sum(n for _, led_by, n in rows if led_by is None)
+    assert found.leaderless == sum(led_by == -1 for _, led_by in known)
+    assert found.unknown == len(rows) - len(known)
+    assert found.partitions == len(rows)

@@ -1,5 +1,6 @@
 """The journals of all brokers become one table; lines that are not events are counted."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from regent.jobs.command import InputError
+from regent.jobs.reports import event_journals
 from regent.jobs.reports.event_job import read_journals, write_tables
-from regent.jobs.reports.event_journals import EVENTS, Period, find_journals, read_journal
+from regent.jobs.reports.event_journals import Period, find_journals, read_journal
 from tests.jobs.journals import Event, Leadership, World, write_journals
 from tests.jobs.local_files import LOCAL_FILES
 
@@ -22,6 +24,7 @@ NO_EVENTS = (
     b'"ts_ms"',
     b"{}",
     b'{"ts_ms":"soon","broker_id":1}',
+    next(World(1).events(1, 0)).line().replace("179500", "179500000000", 1).encode(),  # year 58,851
     b"\x00\x00\x00",
     b'{"event":"\xe2\x86',  # half a character
     TORN,
@@ -42,20 +45,8 @@ def partition(led: Leadership) -> dict[str, Any]:
     }
 
 
-def told(led: Leadership) -> dict[str, Any]:
-    """Return what can be known from a sentence."""
-    record, then = partition(led), led.before
-    if then and then.leader != led.leader:
-        others = [broker for broker in led.isr if broker != then.leader]
-        record["isr_before"] = [then.leader, *others] if then.leader >= 0 else None
-    if then and then.leader_epoch == led.leader_epoch:
-        record["leader_epoch"] = None
-    return record
-
-
-def row(event: Event, *, is_old: bool) -> dict[str, Any]:
+def row(event: Event) -> dict[str, Any]:
     """Return the table's row of an event."""
-    partitions = [told(led) if is_old else partition(led) for led in event.named]
     return {
         "ts_ms": event.ts_ms,
         "broker_id": event.broker_id,
@@ -72,7 +63,7 @@ def row(event: Event, *, is_old: bool) -> dict[str, Any]:
         "resigned": event.typed.get("resigned"),
         "started": event.typed.get("started", []),
         "failed": event.typed.get("failed", []),
-        "partitions": partitions,
+        "partitions": [partition(led) for led in event.named],
         "changes": event.changes,
         "controller_epoch": event.controller_epoch,
     }
@@ -88,42 +79,54 @@ def rows_of(table: pyarrow.Table) -> list[dict[str, Any]]:
     assert all(table[name].null_count == len(table) for name in never)
     lists = ("started", "failed", "partitions")
     rows = table.drop_columns(never).to_pylist()
-    rows = [row | {name: row[name] or [] for name in lists} for row in rows]
-    return sorted(rows, key=lambda row: row["event_id"])
+    return [row | {name: row[name] or [] for name in lists} for row in rows]
 
 
-def lines_of(events: Sequence[Event], old: int = 0) -> list[bytes]:
-    """Return the lines of a journal; the first ``old`` are as in earlier versions."""
-    lines = (event.line(is_old=number < old) for number, event in enumerate(events))
-    return [line.encode() for line in lines]
-
-
-@pytest.mark.parametrize("old", [0, 40])
-def test_every_event_is_a_row_and_other_lines_are_counted(old: int):
-    events = [event for event in World(3).events(3, 100) if event.broker_id == 1]
-    lines = lines_of(events, old)
+def journal_of(events: Sequence[Event], *others: bytes) -> bytes:
+    """Return a journal that has ``others`` in the middle, and a torn line at the end."""
+    lines = [event.line().encode() for event in events]
     middle = len(lines) // 2
-    data = b"\n".join([*lines[:middle], *NO_EVENTS[:-1], b"", *lines[middle:], TORN])
-    journal = read_journal(data, Period())
-    assert journal.unreadable == len(NO_EVENTS)
-    expected = [row(event, is_old=number < old) for number, event in enumerate(events)]
-    assert rows_of(journal.events) == sorted(expected, key=lambda row: row["event_id"])
+    return b"\n".join([*lines[:middle], *others, *lines[middle:], TORN])
+
+
+def read(data: bytes, period: Period = Period()) -> tuple[list[dict[str, Any]], int]:  # noqa: B008
+    """Return the rows of all blocks, and the number of unreadable lines."""
+    blocks = list(read_journal(io.BytesIO(data), period, has_sentences=True))
+    rows = [row for block in blocks for row in rows_of(block.events)]
+    return sorted(rows, key=lambda row: row["event_id"]), sum(b.unreadable for b in blocks)
+
+
+@pytest.mark.parametrize("block_bytes", [1, 3_000, event_journals._BLOCK_BYTES])
+def test_every_event_is_a_row_and_other_lines_are_counted(
+    block_bytes: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(event_journals, "_BLOCK_BYTES", block_bytes)
+    events = [event for event in World(3).events(3, 100) if event.broker_id == 1]
+    rows, unreadable = read(journal_of(events, *NO_EVENTS[:-1], b""))
+    assert unreadable == len(NO_EVENTS)
+    assert rows == sorted(map(row, events), key=lambda row: row["event_id"])
     assert any(event.unnamed for event in events)
+
+
+def test_sentences_can_be_left_out():
+    [event, *_] = World(3).events(1, 1)
+    [block] = read_journal(io.BytesIO(event.line().encode()), Period(), has_sentences=False)
+    assert "changes" not in block.events.column_names
+    assert block.events["change_count"].to_pylist() == [1]
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"\n \n"])
 def test_an_empty_journal_has_no_events(data: bytes):
-    assert read_journal(data, Period()) == (EVENTS.empty_table(), 0)
+    assert read(data) == ([], 0)
 
 
 def test_only_events_of_the_period_are_read():
     events = list(World(4).events(3, 10))
     since_ms, until_ms = events[5].ts_ms, events[-5].ts_ms
-    journal = read_journal(b"\n".join(lines_of(events)), Period(since_ms, until_ms))
+    rows, unreadable = read(journal_of(events), Period(since_ms, until_ms))
     wanted = [event for event in events if since_ms <= event.ts_ms < until_ms]
-    names = ("event_id", "ts_ms")
-    found = zip(*(journal.events[name].to_pylist() for name in names), strict=True)
-    assert sorted(found) == sorted((event.event_id, event.ts_ms) for event in wanted)
+    assert sorted(row["ts_ms"] for row in rows) == [event.ts_ms for event in wanted]
+    assert unreadable == 1
 
 
 @pytest.mark.spark
@@ -136,7 +139,7 @@ def test_the_table_is_compressed_and_has_a_folder_for_each_controller_epoch(
     torn = cluster / "broker-2" / "events.jsonl"
     torn.write_bytes(torn.read_bytes() + TORN)
     table.mkdir()
-    results = list(read_journals(spark, found_in(cluster), Period(), top=1, keeps=True))
+    [results] = read_journals(spark, found_in(cluster), Period(), top=1, keeps=True)
     for number, result in enumerate(results):
         write_tables(table, number, result)
     assert [(r.location, r.unreadable) for r in results if r.unreadable] == [(str(torn), 1)]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from regent.jobs.reports.page import INK, MUTED, Axes, Page, Table, shown
-from regent.jobs.reports.verdict import Remedy, Verdict
+from regent.jobs.reports.verdict import Problem, Remedy, Verdict
 
 
 def draw(axes: Axes) -> None:
@@ -24,11 +24,11 @@ def draw(axes: Axes) -> None:
 
 
 def page() -> Page:
-    result = Page("Replicas of <all> brokers")
+    problems = [Problem("Too <few>.", [Remedy("To mend it", "regent status 'a & b'")])]
+    result = Page("Replicas of <all> brokers", Verdict(problems, ""))
     result.heading("Brokers")
     result.text("Seen & counted.")
     result.facts([("Partitions", 10_000_000)])
-    result.verdict(Verdict(["Too <few>."], "", [Remedy("To mend it", "regent status 'a & b'")]))
     result.table(Table("Per broker", ["broker", "replicas"], [["b & c", 1234567], ["d", None]]))
     result.figure(draw, 'Probability of "loss"')
     result.figure(draw, "The same again")
@@ -92,11 +92,22 @@ def test_a_command_stays_one_line_of_text(document: str):
 
 
 def test_a_verdict_says_whether_all_is_fine(document: str, tmp_path: Path):
-    fine = Page("Fine")
-    fine.verdict(Verdict([], "All is well."))
+    fine = Page("Fine", Verdict([], "All is well."))
     fine.write(tmp_path / "fine.html")
     assert 'class="verdict fine"><p>All is well.</p>' in (tmp_path / "fine.html").read_text()
     assert '<section class="verdict"><p>Too' in document
+
+
+def test_a_page_ends_with_the_findings_that_are_not_among_the_worst(tmp_path: Path):
+    problems = [Problem(f"Finding {n}.", [Remedy("Mend", f"regent {n}")]) for n in range(5)]
+    result = Page("Much", Verdict(problems, ""))
+    result.text("In the middle.")
+    result.write(tmp_path / "page.html")
+    words = Elements((tmp_path / "page.html").read_text()).words
+    places = [words.index(text) for text in ("Finding 2.", "In the middle.", "Finding 3.")]
+    assert places == sorted(places)
+    assert "And 2 more findings below." in words
+    assert words.count("Finding 0.") == words.count("Finding 4.") == 1
 
 
 def test_a_page_prints_black_on_white_whatever_the_scheme(document: str):
@@ -135,7 +146,7 @@ def test_the_same_report_is_the_same_file(document: str, tmp_path: Path):
 
 
 def test_columns_of_numbers_are_right_aligned(document: str):
-    assert '<th class="short">broker</th><th class="number">replicas</th>' in document
+    assert "<th class=short>broker</th><th class=number>replicas</th>" in document
 
 
 def test_a_page_that_cannot_be_written_leaves_no_file(tmp_path: Path):

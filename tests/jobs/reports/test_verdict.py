@@ -23,7 +23,7 @@ from regent.jobs.reports.balance_verdict import (
 )
 from regent.jobs.reports.event_verdict import event_verdict
 from regent.jobs.reports.replica_arrays import ReplicaArrays, replica_arrays
-from regent.jobs.reports.verdict import Verdict, command_line, counted, listed
+from regent.jobs.reports.verdict import Problem, Remedy, Verdict, command_line, several
 
 JOBS = {
     "plan": plan._command,
@@ -69,16 +69,27 @@ def verdict_of(
     return balance_verdict(balance, arrays, at_risk, {**RUNNING, **options})
 
 
-def leaders_of(rows: Sequence[tuple[int, int, int]], *missing: int, **options: Any) -> Verdict:
-    preferred, leader, partitions = zip(*rows, strict=True)
-    columns = {
-        "preferred": pyarrow.array(preferred, pyarrow.int32()),
-        "leader": pyarrow.array(leader, pyarrow.int32()),
-        "partitions": pyarrow.array(partitions, pyarrow.int64()),
-    }
-    found = report_leaders.leaders(pyarrow.table(columns), [])
-    names = [f"t-{n}" for n in range(min(found.leaderless, 10))]
+def leaders_of(
+    brokers: Mapping[int, tuple[int, int, int]], *missing: int, leaderless: int = 0, **options: Any
+) -> Verdict:
+    """Judge brokers by (preferred, not led, leading) partitions."""
+    fair = sum(leading for _, _, leading in brokers.values()) / len(brokers)
+    rows = [
+        report_leaders.BrokerLeaders(b, preferred, not_led, not_led / preferred, leading,
+                                     leading / fair)
+        for b, (preferred, not_led, leading) in brokers.items()
+    ]  # fmt: skip
+    names = [f"t-{n}" for n in range(min(leaderless, 10))]
+    found = report_leaders.Leaders(rows, leaderless, unknown=0)
     return report_leaders.leaders_verdict(found, names, missing, {**RUNNING, **options})
+
+
+def sentences(verdict: Verdict) -> list[str]:
+    return [problem.sentence for problem in verdict.problems]
+
+
+def remedies(verdict: Verdict) -> list[Remedy]:
+    return [*verdict.first.remedies, *verdict.others.remedies]
 
 
 def term(epoch: int, **found: Any) -> dict[str, Any]:
@@ -98,12 +109,28 @@ EVENTS = {"journals": (), "data_dir": Path("my data")}
 UNEVEN = [[2, 0], [2, 1], [2, 3], [2, 0]]
 
 
-def test_names_are_listed_up_to_a_few():
-    assert [listed([]), listed(["a"]), listed(["a", "b"])] == ["", "a", "a and b"]
-    assert listed(["a", "b", "c"]) == "a, b and c"
-    assert listed(["a", "b", "c", "d"]) == "a, b, c and 1 more"
-    assert listed(["a"], 5001) == "a and 5,000 more"
-    assert [counted(n, "is", "are") for n in (1, 2000)] == ["1 is", "2,000 are"]
+def test_a_problem_counts_things_and_names_a_few():
+    def said(names: Sequence[str], total: int | None = None) -> list[str]:
+        problems = several(names, "broker leads", "brokers lead", "too much", total=total)
+        return [problem.sentence for problem in problems]
+
+    assert said([]) == []
+    assert said(["a: 1"]) == ["1 broker leads too much (a: 1)."]
+    assert said(["a", "b", "c"]) == ["3 brokers lead too much (a, b, c)."]
+    assert said(["a", "b", "c", "d"]) == ["4 brokers lead too much (a, b, c and 1 more)."]
+    assert said(["a"], 5001) == ["5,001 brokers lead too much (a and 5,000 more)."]
+
+
+def test_a_verdict_begins_with_the_three_worst_problems_and_has_each_remedy_once():
+    same, last = Remedy("Mend", "regent status"), Remedy("Last", "regent events")
+    problems = [Problem(f"{n}.", [same]) for n in range(4)] + [Problem("4.", [last, same])]
+    verdict = Verdict(problems, "")
+    assert verdict.first == (["0.", "1.", "2.", "And 2 more findings below."], [same])
+    assert verdict.others == (["3.", "4."], [last])
+    fields = verdict.fields()
+    assert fields["verdict"] == "0. 1. 2. And 2 more findings below. Mend: `regent status`"
+    assert fields["problems"] == ["0.", "1.", "2.", "3.", "4."]
+    assert [remedy["purpose"] for remedy in fields["remedies"]] == ["Mend", "Last"]
 
 
 def test_a_command_has_the_users_options_quoted():
@@ -133,20 +160,21 @@ def test_even_replicas_are_fine_and_the_verdict_says_what_may_fail():
         "verdict": "Replicas are spread evenly: each broker holds 2, and any 1 broker, or any one"
         " rack can fail without a loss.",
         "is_fine": True,
+        "problems": [],
         "remedies": [],
     }
 
 
 def test_brokers_with_too_many_and_too_few_replicas_are_named_with_a_plan():
     verdict = verdict_of(UNEVEN)
-    assert verdict.problems[0] == (
+    assert sentences(verdict)[0] == (
         "Of 4 brokers, 1 holds more than 1.2 times (broker 2: 4), and 2 hold less than 0.8"
-        " times (broker 1: 1 and broker 3: 1) their fair share of replicas, which is 2."
+        " times (broker 1: 1, broker 3: 1) their fair share of replicas, which is 2."
     )
     named = named_brokers(balance_of(UNEVEN)[0])
     assert named["overloaded"] == [{"broker": 2, "replicas": 4, "fair_share": 2.0}]
     assert [row["broker"] for row in named["underloaded"]] == [1, 3]
-    assert verdict.remedies[0].command == (
+    assert remedies(verdict)[0].command == (
         "regent jobs plan rebalance --out rebalance-plan --assignment zookeeper --brokers zookeeper"
         " --data-dir 'my data'"
     )
@@ -157,17 +185,16 @@ def test_a_share_is_what_a_plan_can_reach_with_the_racks():
     replicas = [[0, 1], [0, 2], [0, 1], [0, 2]]
     balance, _ = balance_of(replicas, [(0, "a"), (1, "b"), (2, "b")])
     assert balance.fair.tolist() == [4, 2, 2]
-    assert (
-        verdict_of(replicas, [(0, "a"), (1, "b"), (2, "b")]).problems[0].startswith("1 broker has")
-    )
+    verdict = verdict_of(replicas, [(0, "a"), (1, "b"), (2, "b")])
+    assert sentences(verdict)[0].startswith("1 broker has")
 
 
 def test_preferred_leaders_are_uneven_too_and_one_plan_evens_out_both():
     verdict = verdict_of(UNEVEN)
-    assert verdict.problems[1:] == [
+    assert sentences(verdict)[1:] == [
         "1 broker has more than 1.2 times the average number of preferred leaders, 1 (broker 2: 4)."
     ]
-    assert [remedy.purpose for remedy in verdict.remedies] == [
+    assert [remedy.purpose for remedy in remedies(verdict)] == [
         "To even them out",
         "Then, to carry it out",
     ]
@@ -177,8 +204,8 @@ def test_brokers_that_are_not_listed_have_no_share():
     balance, _ = balance_of([[0, 1], [1, 7]], [(0, None), (1, None)])
     verdict = verdict_of([[0, 1], [1, 7]], [(0, None), (1, None)])
     assert balance.unlisted == named_brokers(balance)["not_listed"] == [7]
-    assert "Broker 7 is not registered, and 1 replica is there." in verdict.problems
-    commands = [remedy.command for remedy in verdict.remedies]
+    assert "Broker 7 is not registered, and 1 replica is there." in sentences(verdict)
+    commands = [remedy.command for remedy in remedies(verdict)]
     assert commands[0] == "regent brokers start 7 --data-dir 'my data'"
     assert "decommission --from 7" in commands[1]
 
@@ -187,46 +214,46 @@ def test_partitions_that_one_failure_loses_are_counted_with_their_topics():
     racks = [(0, "a"), (1, "a"), (2, "b")]
     at_risk = AtRisk(Exposed(1, ["x"]), Exposed(1, ["y"]))
     verdict = verdict_of([[0], [0, 1], [1, 2], [2, 0]], racks, at_risk)
-    assert verdict.problems[:2] == [
+    assert sentences(verdict)[:2] == [
         "1 partition has only one replica and is lost when its broker fails (topics x).",
-        "1 partition has all replicas in one rack and would be lost with it (a; topics y).",
+        "1 partition has all replicas in one rack and would be lost with it (racks a; topics y).",
     ]
-    assert "replication-factor --factor 2 --topics x " in verdict.remedies[0].command
+    assert "replication-factor --factor 2 --topics x " in remedies(verdict)[0].command
 
 
 def test_without_a_list_of_brokers_the_verdict_says_to_make_one():
     verdict = verdict_of(UNEVEN, assignment="a.jsonl")
-    assert verdict.remedies[0].purpose == (
+    assert remedies(verdict)[0].purpose == (
         "To even them out, once brokers.json lists the brokers to use, such as [0, 1, 2]"
     )
-    assert "--brokers brokers.json" in verdict.remedies[0].command
+    assert "--brokers brokers.json" in remedies(verdict)[0].command
 
 
 def test_leaders_are_judged_by_what_is_not_led_and_by_what_is_led_too_much():
-    verdict = leaders_of([(0, 1, 9), (0, 0, 1), (1, 1, 10), (2, 2, 10)])
-    assert verdict.problems == [
-        "1 broker does not lead more than 10 % of the partitions that prefer them"
+    verdict = leaders_of({0: (10, 9, 1), 1: (10, 0, 19), 2: (10, 0, 10)})
+    assert sentences(verdict) == [
+        "Others lead more than 10 % of the partitions that 1 broker should lead"
         " (broker 0: 9 of 10).",
         "1 broker leads more than 1.2 times the average of 10 partitions (broker 1: 19).",
     ]
-    assert leaders_of([(0, 0, 5), (1, 1, 5)]).fields()["verdict"] == (
+    assert leaders_of({0: (5, 0, 5), 1: (5, 0, 5)}).fields()["verdict"] == (
         "All 10 partitions have leaders, and each of the 2 brokers leads about as many as it"
         " should: 5."
     )
 
 
 def test_an_election_does_not_help_where_preferred_leaders_are_uneven():
-    verdict = leaders_of([(0, 0, 20), (1, 1, 10), (2, 2, 10)])
-    assert verdict.problems == [
-        "1 broker leads more than 1.2 times the average of 13.33 partitions (broker 0: 20);"
-        " 1 would even if only preferred leaders led."
+    verdict = leaders_of({0: (20, 0, 20), 1: (10, 0, 10), 2: (10, 0, 10)})
+    assert sentences(verdict) == [
+        "1 broker leads more than 1.2 times the average of 13.33 partitions (broker 0: 20)."
+        " 1 of them would even if only preferred leaders led."
     ]
-    assert "jobs plan rebalance " in verdict.remedies[0].command
+    assert "jobs plan rebalance " in remedies(verdict)[0].command
 
 
 def test_partitions_without_a_leader_come_first():
-    verdict = leaders_of([(0, -1, 12), (1, 1, 12)], 0)
-    assert verdict.problems[:2] == [
+    verdict = leaders_of({0: (12, 12, 0), 1: (12, 0, 12)}, 0, leaderless=12)
+    assert sentences(verdict)[:2] == [
         "12 partitions have no leader and can be neither written nor read"
         " (t-0, t-1, t-2 and 9 more).",
         "Broker 0 is not registered and cannot lead.",
@@ -247,13 +274,13 @@ def test_slow_failovers_waits_and_brokers_are_named():
         latencies=[{"event": "BrokerChange", "queue_ms": {"max": 1200.0}}],
         slowest_brokers=[{"broker_id": b, "answered_ms": {"p95": ms}} for b, ms in answers.items()],
     )
-    assert event_verdict(report, EVENTS).problems == [
+    assert sentences(event_verdict(report, EVENTS)) == [
         "1 controller failed without resigning (broker 1 in epoch 1).",
         "1 time there was no controller for more than 1 s (broker 1 in epoch 2: 6 s).",
         "1 failover took more than 1 s (broker 1 in epoch 2: 2.5 s).",
         "Events waited up to 1.2 s in the queue of the controller (BrokerChange).",
-        "1 broker answers slowly; 95 of 100 answers take up to this long:"
-        " broker 3: 150 ms, the others 25 ms.",
+        "1 broker answers slowly: 5 of 100 answers take longer than this"
+        " (broker 3: 150 ms against 25 ms of the others).",
     ]
 
 
@@ -265,13 +292,13 @@ def test_partitions_without_leaders_and_with_restless_isrs_are_named_and_unreada
         unreadable_lines={"x/events.jsonl": 3},
     )
     verdict = event_verdict(report, EVENTS)
-    assert verdict.problems == [
-        "Partitions had no leader for a time (t-0 2 times).",
+    assert sentences(verdict) == [
+        "Partitions had no leader for a time (t-0: 2 times).",
         "Replicas fell behind and left the ISR (the replicas in sync) again and again"
-        " (t-0 7 times).",
+        " (t-0: 7 times).",
         "3 lines of the journals could not be read (x/events.jsonl).",
     ]
-    assert event_verdict(report, {**EVENTS, "journals": ["x"]}).remedies == []
+    assert remedies(event_verdict(report, {**EVENTS, "journals": ["x"]})) == []
 
 
 @pytest.mark.parametrize(
@@ -279,8 +306,8 @@ def test_partitions_without_leaders_and_with_restless_isrs_are_named_and_unreada
     [
         verdict_of(UNEVEN, [(0, "a"), (1, "b"), (3, "b")], AtRisk(*[Exposed(1, ["a b"])] * 2)),
         verdict_of(UNEVEN, zookeeper="z:1", conf={"spark.x": "1"}, master="yarn"),
-        leaders_of([(0, -1, 12), (0, 2, 1), (1, 1, 12)], 0),
-        leaders_of([(0, -1, 12), (1, 1, 12)], 0, zookeeper="z:1"),
+        leaders_of({0: (13, 13, 0), 1: (12, 0, 12), 2: (1, 0, 2)}, 0, leaderless=12),
+        leaders_of({0: (12, 12, 0), 1: (12, 0, 12)}, 0, leaderless=12, zookeeper="z:1"),
         event_verdict(
             events_report(
                 leader_churn=[{"topic": "t", "partition": 0, "times_leaderless": 1}],
@@ -291,6 +318,6 @@ def test_partitions_without_leaders_and_with_restless_isrs_are_named_and_unreada
     ],
 )
 def test_every_command_of_a_verdict_is_accepted(verdict: Verdict):
-    assert len(verdict.remedies) > 1
-    for remedy in verdict.remedies:
+    assert len(remedies(verdict)) > 1
+    for remedy in remedies(verdict):
         check_is_accepted(remedy.command)
