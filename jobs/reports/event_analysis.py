@@ -8,7 +8,7 @@ Times are wall clocks of the brokers' machines; a term has one broker and so one
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -45,6 +45,7 @@ _COUNTED: Final = (
     *("events", "terms", "answers", "isr_proposals", "isr_left", "isr_joined"),
     *("started", "failed", "shutdowns", "troubles"),
 )
+_EPOCHS: Final = ("first_epoch", "last_epoch")
 _OF_PARTITION: Final = (
     "leader_changes",
     "times_leaderless",
@@ -297,11 +298,16 @@ def _partitions(changes: pa.Table) -> Rows:
             "topic": topic,
             "partition": partition,
             **{name: sum(row[name] for row in rows) for name in _OF_PARTITION},
-            "leader_epochs": max(row["last_epoch"] for row in rows)
-            - min(row["first_epoch"] for row in rows),
+            "leader_epochs": _range(row[name] for row in rows for name in _EPOCHS),
         }
         for (topic, partition), rows in sorted(by_name.items())
     ]
+
+
+def _range(epochs: Iterable[int | None]) -> int:
+    """Return how far epochs are apart; sentences of earlier versions do not tell all of them."""
+    known = [epoch for epoch in epochs if epoch is not None]
+    return max(known) - min(known) if known else 0
 
 
 @cache

@@ -12,8 +12,9 @@ import click
 from regent.admin.cluster_connection import cluster_options, zookeeper_address
 from regent.jobs.assignment_source import ZOOKEEPER, AssignmentSource
 from regent.jobs.brokers_file import PlannedBroker, read_brokers_file, read_registered_brokers
-from regent.jobs.command import InputError, cluster_admin, with_options
+from regent.jobs.command import InputError, cluster_admin
 from regent.jobs.files import JobFiles
+from regent.jobs.options import with_options
 from regent.storage.log_directory import LogDirectory
 from regent.storage.log_names import LOG_SUFFIX, log_of_directory
 

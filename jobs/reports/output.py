@@ -10,9 +10,10 @@ from typing import Any, Final, NamedTuple
 import click
 from pyspark.sql import SparkSession
 
-from regent.jobs.command import InputError, print_summary, with_options
+from regent.jobs.command import InputError, print_summary
 from regent.jobs.files import is_remote, local_path
 from regent.jobs.job_session import JobSession, job_session
+from regent.jobs.options import with_options
 from regent.jobs.reports.page import Page, Table, is_number, shown
 from regent.jobs.reports.verdict import Findings, Verdict
 
