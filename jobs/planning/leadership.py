@@ -13,13 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Ints: TypeAlias = npt.NDArray[np.int64]
-Mask: TypeAlias = npt.NDArray[np.bool_]
+from regent.jobs.planning.model import Ints, Mask, Replicas
 
 _FAR: Final = 1 << 40
 _NOBODY: Final = -1
@@ -48,7 +46,7 @@ class LeaderBalance:
     ``may_lead`` get leaders.
     """
 
-    replicas: npt.NDArray[np.int32]
+    replicas: Replicas
     leader: Ints
     former: Ints
     count: Ints

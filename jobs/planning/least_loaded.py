@@ -5,7 +5,7 @@ A choice looks at all brokers in an array: some microseconds for thousands of th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import numpy as np
@@ -25,26 +25,26 @@ class LeastLoaded:
     def __init__(
         self,
         layout: Layout,
-        brokers: Iterable[int],
+        brokers: Sequence[int],
         limit: Sequence[int],
         offset: Sequence[int] | None = None,
     ) -> None:
         self._layout = layout
+        self._place = {broker: place for place, broker in enumerate(brokers)}
         self._limit = limit
         self._offset = offset or [0] * len(layout.load)
-        self._brokers = list(brokers)
-        self._place = {broker: place for place, broker in enumerate(self._brokers)}
-        racks = np.array([layout.brokers.racks[broker] for broker in self._brokers])
-        self._places_of_rack = {rack: np.flatnonzero(racks == rack) for rack in set(racks.tolist())}
-        self._load = np.full(len(self._brokers), _FULL)
-        for broker in self._brokers:
+        racks = np.array(layout.brokers.racks)
+        self._of_rack = {rack: np.flatnonzero(racks == rack) for rack in set(racks.tolist())}
+        self._worth = np.full(len(layout.load), _FULL)  # the smallest is the best
+        for broker in brokers:
             self.update(broker)
 
     def update(self, broker: int) -> None:
         """Take over the load of a broker, which has changed."""
         if broker in self._place:
-            has_room = self._layout.load[broker] < self._limit[broker]
-            self._load[self._place[broker]] = self.excess(broker) if has_room else _FULL
+            worth = self.excess(broker) * len(self._place) + self._place[broker]
+            is_full = self._layout.load[broker] >= self._limit[broker]
+            self._worth[broker] = _FULL if is_full else worth
 
     def excess(self, broker: int) -> int:
         """Return a broker's load beyond its offset."""
@@ -52,14 +52,9 @@ class LeastLoaded:
 
     def best(self, members: Collection[int], closed_racks: Collection[int]) -> int | None:
         """Return the least loaded broker outside ``members`` and ``closed_racks``."""
-        if not self._brokers:
-            return None
-        load = self._load.copy()
-        for broker in members:
-            if broker in self._place:
-                load[self._place[broker]] = _FULL
+        worth = self._worth.copy()
+        worth[list(members)] = _FULL
         for rack in closed_racks:
-            if rack in self._places_of_rack:
-                load[self._places_of_rack[rack]] = _FULL
-        place = int(load.argmin())
-        return None if load[place] == _FULL else self._brokers[place]
+            worth[self._of_rack[rack]] = _FULL
+        broker = int(worth.argmin())
+        return None if worth[broker] == _FULL else broker

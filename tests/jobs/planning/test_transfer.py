@@ -25,7 +25,7 @@ def shares(cluster: PlannedCluster, new: Sequence[int] | None) -> tuple[Share, i
     usable = range(brokers.usable)
     load = [brokers.replicas[b] for b in usable]
     racks = [brokers.racks[b] for b in usable]
-    live = [[b for b in replicas if b in usable] for replicas in cluster.rows.replicas]
+    live = [[b for b in replicas if b in usable] for replicas in cluster.replicas]
     spreads = Counter((len(row), len({racks[b] for b in row})) for row in live)
     limits = rack_limits(spreads, racks, {})
     most = [load[b] if new is not None and b not in new else brokers.capacities[b] for b in usable]
@@ -73,7 +73,7 @@ def test_new_brokers_get_their_share_and_no_other_replica_moves():
     cluster = ring_cluster(brokers=40, partitions=4000, factor=3, racks=4)
     ids = dict.fromkeys(range(44))
     cluster = cluster_of(
-        [[cluster.brokers.ids[b] for b in r] for r in cluster.rows.replicas],
+        [[cluster.brokers.ids[b] for b in r] for r in cluster.replicas],
         {b: b % 4 for b in ids},
     )
     changes, bound, left = plan(cluster, new=[40, 41, 42, 43])
@@ -110,7 +110,7 @@ def test_no_plan_for_a_small_cluster_is_shorter(seed: int):
 def fewest_moves_by_trying_all(cluster: PlannedCluster) -> int:
     """Return the minimal number of moves for loads that differ by at most one."""
     ids = list(cluster.racks)
-    rows = [[cluster.brokers.ids[b] for b in row] for row in cluster.rows.replicas]
+    rows = [[cluster.brokers.ids[b] for b in row] for row in cluster.replicas]
     fewest = 99
     choices = []
     for row in rows:
@@ -147,13 +147,13 @@ def test_no_broker_exceeds_its_capacity_and_overfull_ones_give_replicas_away(see
     even = -(-sum(held[b] for b in usable) // cluster.brokers.usable)
     fullest = max(usable, key=lambda b: held[b])
     limited = cluster_of(
-        [[ids[b] for b in replicas] for replicas in cluster.rows.replicas],
+        [[ids[b] for b in replicas] for replicas in cluster.replicas],
         cluster.racks,
         {ids[fullest]: even // 2},
     )
     changes, _, left = plan(limited, seed=seed)
     loads = loads_after(changes, limited)
-    partitions = len(cluster.rows.replicas)
+    partitions = len(cluster.replicas)
     if partitions > max(loads.values()) + 1:  # else there may be no receivers
         assert left == 0
         assert loads[ids[fullest]] <= even // 2
