@@ -165,7 +165,8 @@ class Layout:
         racks = np.array([*self.brokers.racks, NO_RACK], np.int32)[replicas]
         racks.sort(axis=1)
         is_next = np.diff(racks, axis=1, prepend=NO_RACK) != 0
-        return is_next.sum(axis=1, dtype=np.int16)
+        distinct: npt.NDArray[np.int16] = is_next.sum(axis=1, dtype=np.int16)
+        return distinct
 
     def fits(self, slot: Slot, broker: int) -> bool:
         """Return whether a broker may hold a slot: no other replica there, and no rack lost."""
@@ -173,7 +174,7 @@ class Layout:
         if broker in replicas:
             return False
         racks = self.racks_without(slot) | {self.brokers.racks[broker]}
-        others = len(replicas) - (self.after[slot] != VACANT)
+        others = len(replicas) - int(self.after[slot] != VACANT)
         still_vacant = self.factor_of(slot[0]) - others - 1
         return len(racks - {NO_RACK}) + still_vacant >= self.racks_needed(slot[0])
 
@@ -199,7 +200,7 @@ class Layout:
 
     def new_replicas(self) -> Mask:
         """Return for each slot whether its broker had no replica of the row before."""
-        is_new = self.after != VACANT
+        is_new: Mask = self.after != VACANT
         for column in self.before.T:
             is_new &= self.after != column[:, None]
         return is_new
@@ -229,5 +230,5 @@ class Layout:
             sizes.tolist(),
             strict=True,
         ):
-            names = (tuple(ids[b] for b in row if b != VACANT) for row in (before, after))
-            yield Change(topic, number, *names, size)
+            was, becomes = (tuple(ids[b] for b in row if b != VACANT) for row in (before, after))
+            yield Change(topic, number, was, becomes, size)

@@ -80,11 +80,11 @@ def make_plan(spark: SparkSession, request: Request) -> PlacementPlan:
     changes = in_sequence(layout.changes())
     if excuse is not None and not changes:
         raise excuse
-    loads = {
+    loads: dict[str, tuple[Sequence[int], Sequence[int]]] = {
         "replicas_per_broker": (brokers.replicas, layout.load),
         "leaders_per_broker": (brokers.leaders, leaders),
     }
-    summary = {
+    summary: dict[str, Any] = {
         "partitions": sum(brokers.leaders),
         "partitions_changed": len(changes),
         "moves": sum(change.moves for change in changes),
