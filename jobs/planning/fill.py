@@ -25,7 +25,7 @@ def place(layout: Layout, slots: Sequence[Slot], takers: Sequence[int]) -> None:
     queue = LeastLoaded(layout, takers, layout.brokers.capacities)
     stuck = []
     for slot in slots:
-        broker = _choose(layout, slot, queue)
+        broker = queue.best(slot, in_new_rack=True)
         if broker is None:
             stuck.append(slot)
         else:
@@ -33,16 +33,6 @@ def place(layout: Layout, slots: Sequence[Slot], takers: Sequence[int]) -> None:
             queue.update(broker)
     if stuck:
         _place_by_chains(layout, stuck, takers)
-
-
-def _choose(layout: Layout, slot: Slot, queue: LeastLoaded) -> int | None:
-    replicas = layout.replicas_of(slot[0])
-    broker = queue.best(replicas, layout.racks_without(slot))
-    if broker is None:  # every rack with room has a replica already
-        broker = queue.best(replicas, ())
-        if broker is not None and not layout.fits(slot, broker):
-            return None
-    return broker
 
 
 def _place_by_chains(layout: Layout, stuck: Sequence[Slot], takers: Sequence[int]) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from regent.jobs.planning.model import Layout
+from regent.jobs.planning.model import Layout, Slot
 
 _FULL: Final = 2**62
 
@@ -50,11 +50,21 @@ class LeastLoaded:
         """Return a broker's load beyond its offset."""
         return self._layout.load[broker] - self._offset[broker]
 
-    def best(self, members: Collection[int], closed_racks: Collection[int]) -> int | None:
-        """Return the least loaded broker outside ``members`` and ``closed_racks``."""
+    def best(self, slot: Slot, *, in_new_rack: bool = False) -> int | None:
+        """Return the least loaded broker that may hold a slot.
+
+        With ``in_new_rack`` one in a rack without a replica of the row comes first.
+        """
+        closed = self._layout.closed_racks(slot)
+        found = None
+        if in_new_rack and not closed:
+            found = self._outside(slot, self._layout.racks_without(slot))
+        return self._outside(slot, closed) if found is None else found
+
+    def _outside(self, slot: Slot, racks: Collection[int]) -> int | None:
         worth = self._worth.copy()
-        worth[list(members)] = _FULL
-        for rack in closed_racks:
+        worth[self._layout.replicas_of(slot[0])] = _FULL
+        for rack in racks:
             worth[self._of_rack[rack]] = _FULL
         broker = int(worth.argmin())
         return None if worth[broker] == _FULL else broker

@@ -141,6 +141,10 @@ class Layout:
         """Return the number of replicas that a row is to have."""
         return int(self._factors[row])
 
+    def racks_needed(self, row: int) -> int:
+        """Return the number of racks that a row may not fall below."""
+        return int(self._racks_needed[row])
+
     def racks_without(self, slot: Slot) -> set[int]:
         """Return the known racks of a row without one slot."""
         row, position = slot
@@ -148,9 +152,12 @@ class Layout:
         replicas = enumerate(self.after[row].tolist())
         return {racks[b] for i, b in replicas if i != position and b != VACANT} - {NO_RACK}
 
-    def racks_needed(self, row: int) -> int:
-        """Return the number of racks that a row may not fall below."""
-        return int(self._racks_needed[row])
+    def closed_racks(self, slot: Slot) -> set[int]:
+        """Return the racks whose brokers may not hold a slot, because the row would lose a rack."""
+        row, others = slot[0], self.racks_without(slot)
+        vacant = self.factor_of(row) - len(self.replicas_of(row))
+        others_vacant = vacant - int(self.after[slot] == VACANT)
+        return others if len(others) + others_vacant < self.racks_needed(row) else set()
 
     def keep_racks(self) -> None:
         """Require of later steps to keep the racks that rows have now."""
@@ -170,13 +177,9 @@ class Layout:
 
     def fits(self, slot: Slot, broker: int) -> bool:
         """Return whether a broker may hold a slot: no other replica there, and no rack lost."""
-        replicas = self.replicas_of(slot[0])
-        if broker in replicas:
+        if broker in self.replicas_of(slot[0]):
             return False
-        racks = self.racks_without(slot) | {self.brokers.racks[broker]}
-        others = len(replicas) - int(self.after[slot] != VACANT)
-        still_vacant = self.factor_of(slot[0]) - others - 1
-        return len(racks - {NO_RACK}) + still_vacant >= self.racks_needed(slot[0])
+        return self.brokers.racks[broker] not in self.closed_racks(slot)
 
     def restore_places(self) -> None:
         """Put replicas that came back to a row, or changed positions, into their original slots."""

@@ -10,7 +10,7 @@ move more.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from random import Random
@@ -108,7 +108,7 @@ class Transfer:
         found: list[tuple[tuple[bool, bool], Slot, int]] = []
         while slots and len(found) < _CHOICES:
             slot = divmod(slots.pop(), width)
-            taker = self._taker(slot)
+            taker = self._queue.best(slot)
             if taker is None or (need_only and self._queue.excess(taker) >= 0):
                 continue  # no broker that it fits on will need it more later
             drawbacks = (self._queue.excess(taker) >= 0, slot[0] in self._moved_rows)
@@ -125,12 +125,6 @@ class Transfer:
         self._queue.update(giver)
         self._queue.update(taker)
         return taker
-
-    def _taker(self, slot: Slot) -> int | None:
-        others = self._layout.racks_without(slot)
-        is_short = len(others) < self._layout.racks_needed(slot[0])
-        closed: Collection[int] = others if is_short else ()
-        return self._queue.best(self._layout.replicas_of(slot[0]), closed)
 
     def _move_by_chains(self) -> None:
         load, share = self._layout.load, self._share
