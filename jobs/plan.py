@@ -48,6 +48,7 @@ from regent.jobs.job_session import job_session, spark_options
 from regent.jobs.new_directory import check_is_new, new_directory
 from regent.jobs.planning.goals import Decommission, Goal, Rebalance, Replace, ReplicationFactor
 from regent.jobs.planning.partition_sizes import sizes_from_file, sizes_in_cluster
+from regent.jobs.planning.plan_files import write_plan
 from regent.jobs.planning.planner import PlacementPlan, Request, make_plan
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -66,9 +67,11 @@ def _command() -> None:
     pass
 
 
-for _each in (execute_command, pause_command, resume_command, rollback_command, status_command):
+for _each in (
+    *(execute_command, pause_command, resume_command),
+    *(rollback_command, status_command, unthrottle_command),
+):
     _command.add_command(_each)
-_command.add_command(unthrottle_command)
 
 
 class _BrokerIds(click.ParamType[list[BrokerId]]):
@@ -219,7 +222,7 @@ def _run(spark: SparkSession | None, goal: Goal, name: str, options: dict[str, A
             plan = make_plan(session, request)
         if target is not None and plan.changes:
             with progress("writing the plan"), new_directory(target, job.files) as directory:
-                plan.write(directory)
+                write_plan(directory, plan.changes, plan.summary)
     if not plan.changes:
         click.echo("nothing to move", err=True)
     summary = _summary(plan, name, options, target, time.monotonic() - started)

@@ -7,6 +7,7 @@ brokers share them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -77,6 +78,19 @@ def fair_share(
         low[members[rack]] = np.clip(level, pool.least, pool.most)
         high[members[rack]] = np.clip(level + (not is_even), pool.least, pool.most)
     return Share(low.tolist(), high.tolist())
+
+
+def spreads(racks: npt.NDArray[np.int32]) -> Counter[tuple[int, int]]:
+    """Count rows by (replicas, racks).
+
+    A row has the racks of its replicas; -1 stands for no replica and for no rack.
+    """
+    racks = np.sort(racks, axis=1)
+    is_next = np.diff(racks, axis=1, prepend=-1) != 0
+    width = racks.shape[1] + 1
+    key = (racks >= 0).sum(axis=1) * width + is_next.sum(axis=1)
+    counts = enumerate(np.bincount(key).tolist())
+    return Counter({divmod(number, width): count for number, count in counts if count})
 
 
 def rack_limits(

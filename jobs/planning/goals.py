@@ -17,7 +17,7 @@ import numpy as np
 from regent.admin.wording import counted
 from regent.core.model import BrokerId
 from regent.jobs.command import InputError
-from regent.jobs.planning.fair_share import Share, fair_share, rack_limits
+from regent.jobs.planning.fair_share import Share, fair_share, rack_limits, spreads
 from regent.jobs.planning.fill import level, place
 from regent.jobs.planning.model import (
     NO_RACK,
@@ -253,11 +253,7 @@ class Rebalance(Goal):
             )
         limits = {}
         if len(set(racks.tolist())) > 1:
-            live = (np.array([*brokers.racks, NO_RACK])[layout.before] != NO_RACK).sum(axis=1)
-            spreads, rows = np.unique(
-                np.stack((live, layout.racks_in(layout.before))), axis=1, return_counts=True
-            )
-            counts = dict(zip(map(tuple, spreads.T.tolist()), rows.tolist(), strict=True))
+            counts = spreads(np.array([*brokers.racks, NO_RACK])[layout.before])
             fixed_of_rack = dict(enumerate(np.bincount(racks, fixed).astype(int).tolist()))
             limits = rack_limits(counts, racks.tolist(), fixed_of_rack)
         share = fair_share(fixed.tolist(), most.tolist(), racks.tolist(), limits, sum(load))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -17,9 +16,8 @@ from regent.jobs.brokers_file import PlannedBroker
 from regent.jobs.planning.byte_balance import ByteBalance
 from regent.jobs.planning.execution_sequence import in_sequence
 from regent.jobs.planning.goals import Goal, Planned
-from regent.jobs.planning.leader_plan import choose_leaders
+from regent.jobs.planning.leadership import choose_leaders
 from regent.jobs.planning.model import VACANT, Change, Layout, NotImprovingError, named
-from regent.jobs.planning.plan_files import write_plan
 from regent.jobs.planning.selection import broker_loads, load_layout, topic_condition
 
 _LEAST_EXTRA_MOVES: Final = 100
@@ -49,10 +47,6 @@ class PlacementPlan:
 
     changes: Sequence[Change]
     summary: dict[str, Any]
-
-    def write(self, directory: Path) -> None:
-        """Write it into an empty directory. Raises OSError."""
-        write_plan(directory, self.changes, self.summary)
 
 
 def make_plan(spark: SparkSession, request: Request) -> PlacementPlan:

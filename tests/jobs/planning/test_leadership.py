@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from regent.jobs.planning.goals import Decommission, Replace
-from regent.jobs.planning.leader_plan import choose_leaders
-from regent.jobs.planning.leadership import LeaderBalance
+from regent.jobs.planning.leadership import LeaderBalance, choose_leaders
 from tests.support.planned_clusters import PlannedCluster, cluster_of, random_cluster, ring_cluster
 
 
