@@ -112,22 +112,16 @@ class ByteBalance:
         small = small[np.argsort(self._sizes[small // width], kind="stable")]
         wanted = self._sizes[large // width] - gap // 2
         places = np.searchsorted(self._sizes[small // width], wanted)
-        pairs = []
+        pairs: list[tuple[int, int, int]] = []
         for offset in range(-_NEIGHBOURS, _NEIGHBOURS):
             place = np.clip(places + offset, 0, len(small) - 1)
             difference = self._sizes[large // width] - self._sizes[small[place] // width]
             helps = np.flatnonzero((difference > 0) & (difference < gap))
             distance = np.abs(difference - gap // 2)[helps]
-            best = helps[np.argsort(distance, kind="stable")[:_TRIALS]]
-            distances = np.abs(difference - gap // 2)[best]
-            pairs += list(
-                zip(
-                    distances.tolist(),
-                    large[best].tolist(),
-                    small[place[best]].tolist(),
-                    strict=True,
-                )
-            )
+            order = np.argsort(distance, kind="stable")[:_TRIALS]
+            best = helps[order]
+            chosen = (distance[order], large[best], small[place[best]])
+            pairs += zip(*(values.tolist() for values in chosen), strict=True)
         return pairs
 
     def _carry_out(self, first: int, second: int, giver: int, taker: int) -> bool:
