@@ -26,8 +26,8 @@ class Share(NamedTuple):
 
 
 def fair_share(
-    least: Sequence[int],
-    most: Sequence[int],
+    least: Sequence[int] | Ints,
+    most: Sequence[int] | Ints,
     racks: Sequence[int],
     rack_limits: Mapping[int, tuple[int, int]],
     replicas: int,

@@ -215,8 +215,7 @@ class Rebalance(Goal):
         share, bound = self._fair_share(layout, takers)
         if not bound:
             raise NotImprovingError(self._why_not(brokers))
-        movable = np.bincount(layout.before[layout.before != VACANT], minlength=len(brokers.ids))
-        if not any(brokers.replicas[b] > low and movable[b] for b, low in enumerate(share.low)):
+        if not any(brokers.replicas[b] > low for b, low in enumerate(share.low)):
             raise NotImprovingError("nothing to move: --topics and --exclude leave nothing")
         left = Transfer(layout, share, takers, seed).run()
         if not len(layout.changed_rows()):
@@ -239,25 +238,24 @@ class Rebalance(Goal):
 
     def _fair_share(self, layout: Layout, takers: Collection[int]) -> tuple[Share, int]:
         """Return the fair shares of the usable brokers, and the fewest moves that give them."""
-        brokers = layout.brokers
-        usable = brokers.usable
-        load, racks = list(brokers.replicas[:usable]), np.array(brokers.racks[:usable])
+        brokers, usable = layout.brokers, layout.brokers.usable
+        load, racks = np.array(brokers.replicas[:usable]), brokers.racks[:usable]
+        total = int(load.sum())
         movable = np.bincount(layout.before[layout.before != VACANT], minlength=usable)[:usable]
-        fixed = np.array(load) - movable
-        most = np.array(load)
-        most[list(takers)] = sum(load)
+        fixed, most = load - movable, load.copy()
+        most[list(takers)] = total
         most = np.maximum(fixed, np.minimum(brokers.capacities[:usable], most))
-        if most.sum() < sum(load):
+        if most.sum() < total:
             raise InfeasibleError(
-                f"capacity: the brokers hold {sum(load)} replicas and may hold {most.sum()}"
+                f"capacity: the brokers hold {total} replicas and may hold {most.sum()}"
             )
         limits = {}
-        if len(set(racks.tolist())) > 1:
+        if len(set(racks)) > 1:
             counts = spreads(np.array([*brokers.racks, NO_RACK])[layout.before])
-            fixed_of_rack = dict(enumerate(np.bincount(racks, fixed).astype(int).tolist()))
-            limits = rack_limits(counts, racks.tolist(), fixed_of_rack)
-        share = fair_share(fixed.tolist(), most.tolist(), racks.tolist(), limits, sum(load))
-        return share, moves_needed(load, share, racks.tolist(), limits)
+            fixed_of_rack = enumerate(np.bincount(racks, fixed).astype(int).tolist())
+            limits = rack_limits(counts, racks, dict(fixed_of_rack))
+        share = fair_share(fixed, most, racks, limits, total)
+        return share, moves_needed(load.tolist(), share, racks, limits)
 
     def _why_not(self, brokers: Brokers) -> str:
         load = brokers.replicas[: brokers.usable]

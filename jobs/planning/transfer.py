@@ -10,6 +10,7 @@ move more.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
@@ -36,17 +37,15 @@ def moves_needed(
 
     A rack whose number of replicas cannot change is counted separately.
     """
-    above: dict[int | None, int] = {}
-    below: dict[int | None, int] = {}
-    of_rack: dict[int, int] = {}
+    above, below, of_rack = Counter[int | None](), Counter[int | None](), Counter[int]()
     for rack, held in zip(racks, load, strict=True):
-        of_rack[rack] = of_rack.get(rack, 0) + held
+        of_rack[rack] += held
     for rack, held, low, high in zip(racks, load, share.low, share.high, strict=True):
         fewest, most = rack_limits.get(rack, (0, -1))
         part = rack if fewest == most == of_rack[rack] else None
-        above[part] = above.get(part, 0) + max(0, held - high)
-        below[part] = below.get(part, 0) + max(0, low - held)
-    return sum(max(above[part], below[part]) for part in above)
+        above[part] += max(0, held - high)
+        below[part] += max(0, low - held)
+    return (above | below).total()
 
 
 class Transfer:

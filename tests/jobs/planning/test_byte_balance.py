@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from regent.jobs.planning.byte_balance import ByteBalance
-from regent.jobs.planning.fair_share import fair_share
-from regent.jobs.planning.goals import Decommission
+from regent.jobs.planning.goals import Decommission, Rebalance
 from regent.jobs.planning.model import Layout
-from regent.jobs.planning.transfer import Transfer
 from tests.support.planned_clusters import (
     PlannedCluster,
     check_changes,
@@ -75,8 +73,7 @@ def test_replicas_that_move_for_the_numbers_are_chosen_by_size():
     ids = range(8)  # two are new
     cluster = cluster_of(cluster.replicas, dict.fromkeys(ids, 0), sizes=cluster.sizes)
     layout = cluster.layout()
-    share = fair_share([0] * 8, [2**40] * 8, [0] * 8, {}, 1200)
-    assert Transfer(layout, share, [6, 7], seed=0).run() == 0
+    assert Rebalance([6, 7]).plan(layout, seed=0) == (300, 0)
     few = moves(layout)
     balance = ByteBalance(layout, np.arange(600), ids, [6, 7], 0.05, spare=0)
     balance.run()

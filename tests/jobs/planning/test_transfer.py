@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import permutations, product
 
 import pytest
 
-from regent.jobs.planning.fair_share import Share, fair_share, rack_limits
-from regent.jobs.planning.model import Change
-from regent.jobs.planning.transfer import Transfer, moves_needed
+from regent.jobs.planning.fair_share import fair_share, rack_limits
+from regent.jobs.planning.goals import Rebalance
+from regent.jobs.planning.model import Change, NotImprovingError
 from tests.support.planned_clusters import (
     PlannedCluster,
     check_changes,
@@ -19,31 +20,21 @@ from tests.support.planned_clusters import (
 )
 
 
-def shares(cluster: PlannedCluster, new: Sequence[int] | None) -> tuple[Share, int]:
-    """Return the fair shares and the needed moves; only ``new`` brokers get more, if given."""
-    brokers = cluster.brokers
-    usable = range(brokers.usable)
-    load = [brokers.replicas[b] for b in usable]
-    racks = [brokers.racks[b] for b in usable]
-    live = [[b for b in replicas if b in usable] for replicas in cluster.replicas]
-    spreads = Counter((len(row), len({racks[b] for b in row})) for row in live)
-    limits = rack_limits(spreads, racks, {})
-    most = [load[b] if new is not None and b not in new else brokers.capacities[b] for b in usable]
-    share = fair_share([0] * len(usable), most, racks, limits, sum(load))
-    return share, moves_needed(load, share, racks, limits)
-
-
 def plan(
     cluster: PlannedCluster, new: Sequence[int] | None = None, seed: int = 0
 ) -> tuple[list[Change], int, int]:
-    """Return the changes, the minimal number of moves, and the number of misplaced replicas."""
-    share, bound = shares(cluster, new)
+    """Return the changes, the minimal number of moves, and the number of misplaced replicas.
+
+    Only ``new`` brokers get more, if given.
+    """
     layout = cluster.layout()
-    takers = list(range(cluster.brokers.usable)) if new is None else list(new)
-    left = Transfer(layout, share, takers, seed).run()
-    changes = list(layout.changes())
-    check_changes(changes, cluster, takers=[cluster.brokers.ids[b] for b in takers])
-    return changes, bound, left
+    with suppress(NotImprovingError):
+        planned = Rebalance(new).plan(layout, seed)
+        changes = list(layout.changes())
+        check_changes(changes, cluster, takers=list(cluster.racks) if new is None else new)
+        return changes, planned.lower_bound, planned.left
+    assert not list(layout.changes())
+    return [], 0, 0
 
 
 @pytest.mark.parametrize("seed", range(150))
