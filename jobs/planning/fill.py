@@ -54,17 +54,15 @@ def level(layout: Layout, takers: Sequence[int]) -> None:
     load, capacities = layout.load, layout.brokers.capacities
     if not takers or max(load[b] for b in takers) - min(load[b] for b in takers) <= 1:
         return
+    layout.keep_racks()
+    chains = Chains(layout, takers, layout.new_replicas())
     receivers = np.unique(layout.after[layout.new_replicas()]).tolist()
-    chains: Chains | None = None
     while receivers:
         least = min(load[b] for b in takers if load[b] < capacities[b] or b in receivers)
         receivers = [b for b in receivers if load[b] >= least + 2]
         if not receivers:
             return
         fullest = max(receivers, key=lambda b: (load[b], -b))
-        if chains is None:
-            layout.keep_racks()
-            chains = Chains(layout, takers, layout.new_replicas())
         if not chains.move(fullest, _below(load, capacities, load[fullest] - 1)):
             receivers.remove(fullest)
 

@@ -33,10 +33,6 @@ class PlannedCluster(NamedTuple):
             np.array(self.sizes, np.int64) if self.sizes else None,
         )
 
-    def index_of(self, *broker_ids: int) -> list[int]:
-        """Return the indexes of brokers."""
-        return [list(self.brokers.ids).index(broker_id) for broker_id in broker_ids]
-
 
 def cluster_of(
     assignment: Sequence[Sequence[int]],

@@ -24,7 +24,7 @@ def plan_decommission(cluster: PlannedCluster, *leaving: int, seed: int = 0) -> 
     for change in changes:
         assert set(change.before) - set(change.after) == set(change.before) & set(leaving)
         assert len(change.after) == len(change.before)
-    held = [cluster.brokers.replicas[b] for b in cluster.index_of(*leaving)]
+    held = [cluster.brokers.replicas[b] for b in cluster.brokers.indexes(leaving)]
     assert sum(change.moves for change in changes) == sum(held)
     after = loads_after(changes, cluster)
     assert all(after[b] == 0 for b in leaving if b in after)
@@ -138,7 +138,7 @@ def test_a_broker_replaces_another_wherever_possible(seed: int):
     old, *others = cluster.brokers.ids[: cluster.brokers.usable]
     to = others[0]
     layout = cluster.layout()
-    [leaving] = cluster.index_of(old)
+    [leaving] = cluster.brokers.indexes([old])
     holding = [[cluster.brokers.ids[b] for b in r] for r in cluster.replicas]
     if any(old in row and not may_take(row, old, to, cluster) for row in holding):
         with pytest.raises(InfeasibleError):
