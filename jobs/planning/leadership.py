@@ -119,7 +119,7 @@ class LeaderBalance:
     def _shift(self, group: Mask, above: int, below: int) -> None:
         """Shift leaderships from brokers with more leaders than ``above`` to those below ``below``.
 
-        In each phase along all chains that change the fewest leaders.
+        In each phase along all chains that change the fewest leaders, and of those the shortest.
         """
         while True:
             has_more = group & (self.count > above)
@@ -127,13 +127,15 @@ class LeaderBalance:
             if not has_more.any() or not has_less.any():
                 return
             edges = self._edges(group)
-            cost = _cheapest(edges, has_more)
-            least = int(cost[has_less].min())
-            if least >= _FAR:
+            weight = edges.cost * len(group) + 1  # a chain has fewer steps than brokers
+            distance = _distances(edges, weight, has_more)
+            least = int(distance[has_less].min())
+            if least == _FAR:
                 return
-            is_shortest = cost[edges.giver] + edges.cost == cost[edges.taker]
-            is_end = has_less & (cost == least)
-            chains = _Chains(edges, np.flatnonzero(is_shortest), has_more, is_end, self.leader)
+            is_shortest = distance[edges.giver] + weight == distance[edges.taker]
+            is_end = has_less & (distance == least)
+            is_start = has_more & (distance == 0)
+            chains = _Chains(edges, np.flatnonzero(is_shortest), is_start, is_end, self.leader)
             for chain in chains.disjoint(self.count, above, below):
                 for row, taker in chain:
                     self.leader[row] = taker
@@ -144,11 +146,8 @@ class LeaderBalance:
         for column in self.replicas.T:
             can = (column >= 0) & (column != self.leader) & group[column]
             rows = np.flatnonzero(can & group[self.leader])
-            giver, taker, former = (
-                self.leader[rows],
-                column[rows].astype(np.int64),
-                self.former[rows],
-            )
+            giver, former = self.leader[rows], self.former[rows]
+            taker = column[rows].astype(np.int64)
             cost = np.where(former < 0, 0, (taker != former) - (giver != former).astype(np.int64))
             lists.append((rows, (giver * brokers + taker) * 3 + cost + 1))
         rows, key = (np.concatenate(parts) for parts in zip(*lists, strict=True))
@@ -160,17 +159,18 @@ class LeaderBalance:
         return _Edges(giver, taker, cost - 1, np.append(start, len(rows)), rows)
 
 
-def _cheapest(edges: _Edges, sources: Mask) -> Ints:
-    """Return the least cost of a chain from a source to each broker, by Bellman and Ford."""
-    cost = np.where(sources, 0, _FAR)
-    for _ in range(len(cost)):
-        better = cost.copy()
-        np.minimum.at(better, edges.taker, cost[edges.giver] + edges.cost)
-        better = np.where(better > _FAR // 2, _FAR, better)
-        if (better == cost).all():
+def _distances(edges: _Edges, weight: Ints, sources: Mask) -> Ints:
+    """Return the least weight of a chain from a source to each broker, by Bellman and Ford."""
+    distance = np.where(sources, 0, _FAR)
+    for _ in range(len(distance)):
+        better = distance.copy()
+        is_reached = distance[edges.giver] < _FAR
+        through = distance[edges.giver] + weight
+        np.minimum.at(better, edges.taker[is_reached], through[is_reached])
+        if (better == distance).all():
             break
-        cost = better
-    return cost
+        distance = better
+    return distance
 
 
 def _reachable(start: Mask, ends: Ints, others: Ints) -> Mask:
@@ -182,35 +182,22 @@ def _reachable(start: Mask, ends: Ints, others: Ints) -> Mask:
 
 
 class _Chains:
-    """Chains over the edges of shortest paths: by breadth and then depth, as in Dinic's algorithm.
+    """Chains over the edges of shortest paths: by distance and then depth, as in Dinic's algorithm.
 
-    Every edge leads one step away from the sources, so no chain goes in a circle.
+    Every edge leads farther away from the sources, so no chain goes in a circle.
     """
 
     def __init__(
-        self,
-        edges: _Edges,
-        shortest: Ints,
-        sources: Mask,
-        ends: Mask,
-        leader: Ints,
+        self, edges: _Edges, shortest: Ints, sources: Mask, ends: Mask, leader: Ints
     ) -> None:
-        step = np.where(sources, 0, _FAR)
-        for number in range(len(step)):
-            reached = edges.taker[shortest[step[edges.giver[shortest]] == number]]
-            new = reached[step[reached] == _FAR]
-            step[new] = number + 1
-            if not len(new) or ends[new].any():
-                break
-        forward = shortest[step[edges.taker[shortest]] == step[edges.giver[shortest]] + 1]
         self._edges = edges
         self._sources = np.flatnonzero(sources).tolist()
         self._is_end = ends
         self._leader = leader
         self._edges_of: dict[int, list[int]] = {}
-        for edge in forward[::-1].tolist():
+        for edge in shortest[::-1].tolist():
             self._edges_of.setdefault(int(edges.giver[edge]), []).append(edge)
-        self._next_row = dict(zip(forward.tolist(), edges.start[forward].tolist(), strict=True))
+        self._next_row = dict(zip(shortest.tolist(), edges.start[shortest].tolist(), strict=True))
 
     def disjoint(self, count: Ints, above: int, below: int) -> Iterator[list[tuple[int, int]]]:
         """Yield chains as (row, taker); the caller carries each out at once. Updates ``count``."""
