@@ -106,6 +106,7 @@ class LeaderBalance:
         high = low + (rest > 0)
         for above, below in ((high, low), (high, high), (low, low)):
             self._shift(group, above, below)
+        self._shift(group, low, high, only_to_former=True)
         has_more, has_less = group & (self.count > high), group & (self.count < low)
         if not has_more.any() and not has_less.any():
             return []
@@ -116,10 +117,11 @@ class LeaderBalance:
             apart = _reachable(has_less, edges.taker, edges.giver)
         return [apart, group & ~apart]
 
-    def _shift(self, group: Mask, above: int, below: int) -> None:
+    def _shift(self, group: Mask, above: int, below: int, *, only_to_former: bool = False) -> None:
         """Shift leaderships from brokers with more leaders than ``above`` to those below ``below``.
 
-        In each phase along all chains that change the fewest leaders, and of those the shortest.
+        In each phase along all chains that change the fewest leaders, and of those the shortest;
+        with ``only_to_former`` only while some partition gets its former leader back.
         """
         while True:
             has_more = group & (self.count > above)
@@ -130,7 +132,7 @@ class LeaderBalance:
             weight = edges.cost * len(group) + 1  # a chain has fewer steps than brokers
             distance = _distances(edges, weight, has_more)
             least = int(distance[has_less].min())
-            if least == _FAR:
+            if least >= (0 if only_to_former else _FAR):
                 return
             is_shortest = distance[edges.giver] + weight == distance[edges.taker]
             is_end = has_less & (distance == least)

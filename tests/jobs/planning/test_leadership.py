@@ -12,11 +12,14 @@ from tests.support.planned_clusters import PlannedCluster, cluster_of, random_cl
 
 
 def leaders_of(rows: list[list[int]], former: list[int], others: list[int]) -> LeaderBalance:
-    """Return the leaders of rows, at first their first replicas; ``others`` lead other rows."""
+    """Return the leaders of rows, at first the former ones; ``others`` lead other rows.
+
+    A row without a former leader (-1) begins with its first replica.
+    """
     replicas = np.full((len(rows), max(map(len, rows))), -1, np.int32)
     for number, row in enumerate(rows):
         replicas[number, : len(row)] = row
-    first = replicas[:, 0].astype(np.int64)
+    first = np.where(np.array(former) < 0, replicas[:, 0], former)
     count = np.array(others) + np.bincount(first, minlength=len(others))
     may_lead = np.ones(len(others), np.bool_)
     return LeaderBalance(replicas, first, np.array(former), count, may_lead)
@@ -30,20 +33,30 @@ def test_no_choice_is_more_even_and_of_those_none_changes_fewer_leaders(seed: in
         dice.sample(range(brokers), dice.randint(1, min(3, brokers)))
         for _ in range(dice.randint(1, 7))
     ]
-    former = [row[0] if dice.random() < 0.8 else -1 for row in rows]
+    former = [dice.choice(row) if dice.random() < 0.8 else -1 for row in rows]
     others = [dice.choice([0, 0, 1, 3]) for _ in range(brokers)]
+    check_best(rows, former, others)
+
+
+def test_a_partition_gets_its_former_leader_back_if_that_is_as_even():
+    check_best([[0], [1, 3, 2], [0, 3], [3], [0, 3, 2]], [0, 2, -1, 3, 0], [0, 0, 1, 0])
+
+
+def check_best(rows: list[list[int]], former: list[int], others: list[int]) -> None:
+    """Compare the leaders with all possible ones."""
     found = leaders_of(rows, former, others)
     found.balance()
 
     def worth(leaders: list[int] | tuple[int, ...]) -> tuple[int, int]:
-        count = np.array(others) + np.bincount(leaders, minlength=brokers)
+        count = np.array(others) + np.bincount(leaders, minlength=len(others))
         changed = sum(b != f for b, f in zip(leaders, former, strict=True) if f >= 0)
         return int((count**2).sum()), changed
 
     chosen = found.leader.tolist()
     assert worth(chosen) == min(map(worth, product(*rows)))
     assert (
-        found.count.tolist() == (np.array(others) + np.bincount(chosen, minlength=brokers)).tolist()
+        found.count.tolist()
+        == (np.array(others) + np.bincount(chosen, minlength=len(others))).tolist()
     )
 
 
