@@ -29,8 +29,7 @@ def place(layout: Layout, slots: Sequence[Slot], takers: Sequence[int]) -> None:
         if broker is None:
             stuck.append(slot)
         else:
-            layout.put(slot, broker)
-            queue.update(broker)
+            queue.put(slot, broker)
     if stuck:
         _place_by_chains(layout, stuck, takers)
 

@@ -19,7 +19,7 @@ class LeastLoaded:
     """Finds the broker for one more replica.
 
     Brokers are compared by load minus ``offset``, equal ones by their sequence in ``brokers``;
-    those at ``limit`` are not found. Call ``update`` after every change of a load.
+    those at ``limit`` are not found.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class LeastLoaded:
         self._of_rack = {rack: np.flatnonzero(racks == rack) for rack in set(racks.tolist())}
         self._worth = np.full(len(layout.load), _FULL)  # the smallest is the best
         for broker in brokers:
-            self.update(broker)
+            self._update(broker)
 
-    def update(self, broker: int) -> None:
-        """Take over the load of a broker, which has changed."""
-        if broker in self._place:
-            worth = self.excess(broker) * len(self._place) + self._place[broker]
-            is_full = self._layout.load[broker] >= self._limit[broker]
-            self._worth[broker] = _FULL if is_full else worth
+    def put(self, slot: Slot, broker: int) -> None:
+        """Put a broker into a slot, in place of the present one."""
+        present = int(self._layout.after[slot])
+        self._layout.put(slot, broker)
+        self._update(present)
+        self._update(broker)
 
     def excess(self, broker: int) -> int:
         """Return a broker's load beyond its offset."""
@@ -60,6 +60,12 @@ class LeastLoaded:
         if in_new_rack and not closed:
             found = self._outside(slot, self._layout.racks_without(slot))
         return self._outside(slot, closed) if found is None else found
+
+    def _update(self, broker: int) -> None:
+        if broker in self._place:
+            worth = self.excess(broker) * len(self._place) + self._place[broker]
+            is_full = self._layout.load[broker] >= self._limit[broker]
+            self._worth[broker] = _FULL if is_full else worth
 
     def _outside(self, slot: Slot, racks: Collection[int]) -> int | None:
         worth = self._worth.copy()

@@ -119,10 +119,8 @@ class Transfer:
         best = min(found, key=lambda candidate: candidate[0])
         slots.extend(row * width + i for _, (row, i), _ in reversed(found) if (row, i) != best[1])
         _, slot, taker = best
-        self._layout.put(slot, taker)
+        self._queue.put(slot, taker)
         self._moved_rows.add(slot[0])
-        self._queue.update(giver)
-        self._queue.update(taker)
         return taker
 
     def _move_by_chains(self) -> None:
