@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import combinations
 from pathlib import Path
 from typing import Final
 
@@ -51,15 +50,10 @@ _ROW: Final = pyarrow.schema(
         ("isr", pyarrow.list_(_INT)),
     ]
 )
-_PAIRS: Final = combinations(range(4), 2)
-_HAS_TWO_ON_A_BROKER: Final = f"""
-  CASE WHEN size(replicas) > 4 THEN size(array_distinct(replicas)) <> size(replicas)
-  ELSE coalesce({" OR ".join(f"get(replicas, {i}) = get(replicas, {j})" for i, j in _PAIRS)}, false)
-  END"""
-IS_SOUND: Final = f"""coalesce(
+IS_SOUND: Final = """coalesce(
   topic IS NOT NULL AND partition >= 0 AND array_min(replicas) >= 0
   AND NOT array_contains(replicas, -1)  -- which is NULL if a replica is
-  AND NOT ({_HAS_TWO_ON_A_BROKER}), false)"""
+  AND size(array_distinct(replicas)) = size(replicas), false)"""
 """SQL that is true for a valid row; without lambdas, which Spark does not compile."""
 
 _FIRST_LINE_BYTES: Final = 1 << 20

@@ -48,7 +48,8 @@ from regent.jobs.new_directory import check_is_new, new_directory
 from regent.jobs.options import with_options
 from regent.jobs.planning.goals import Decommission, Goal, Rebalance, Replace, ReplicationFactor
 from regent.jobs.planning.partition_sizes import sizes_from_file, sizes_in_cluster
-from regent.jobs.planning.planner import PlacementPlan, Request, make_plan
+from regent.jobs.planning.plan_files import write_plan
+from regent.jobs.planning.planner import Request, make_plan
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,9 +67,11 @@ def _command() -> None:
     pass
 
 
-for _each in (execute_command, pause_command, resume_command, rollback_command, status_command):
+for _each in (
+    *(execute_command, pause_command, resume_command),
+    *(rollback_command, status_command, unthrottle_command),
+):
     _command.add_command(_each)
-_command.add_command(unthrottle_command)
 
 
 class _BrokerIds(click.ParamType[list[BrokerId]]):
@@ -217,26 +220,27 @@ def _run(spark: SparkSession | None, goal: Goal, name: str, options: dict[str, A
         session = job.start(is_small=source.is_small)
         with progress(f"planning to {name}", session):
             plan = make_plan(session, request)
-        if target is not None and plan.changes:
+        if not plan.changes:
+            target = None
+            click.echo("nothing to move", err=True)
+        if target is not None:
             with progress("writing the plan"), new_directory(target, job.files) as directory:
-                plan.write(directory)
-    if not plan.changes:
-        click.echo("nothing to move", err=True)
-    summary = _summary(plan, name, options, target, time.monotonic() - started)
+                write_plan(directory, plan.changes, plan.summary)
+    summary = {
+        "job": f"plan {name}",
+        **plan.summary,
+        "seed": options["seed"],
+        "out": target,
+        "seconds": round(time.monotonic() - started, 3),
+    }
     try:
-        if execute_at is not None and target is not None and plan.changes:
-            _execute(target, execute_at, summary)
-    finally:
-        print_summary(summary)
-
-
-def _execute(target: str, address: str, summary: dict[str, Any]) -> None:
-    """Execute the written plan; the result is added to the summary."""
-    try:
-        summary["execution"] = execute_plan(Path(target), address)
+        if execute_at is not None and target is not None:
+            summary["execution"] = execute_plan(Path(target), execute_at)
     except PlanIncompleteError as error:
         summary["execution"] = error.summary
         raise
+    finally:
+        print_summary(summary)
 
 
 def _request(
@@ -303,19 +307,6 @@ def _execute_at(options: dict[str, Any], address: Callable[[], str]) -> str | No
     if options["out"] is not None and is_remote(options["out"]):
         raise InputError("--execute needs an --out on this machine: it keeps its progress there")
     return address()
-
-
-def _summary(
-    plan: PlacementPlan, name: str, options: dict[str, Any], target: str | None, seconds: float
-) -> dict[str, Any]:
-    written = target if plan.changes else None
-    return {
-        "job": f"plan {name}",
-        **plan.summary,
-        "seed": options["seed"],
-        "out": written,
-        "seconds": round(seconds, 3),
-    }
 
 
 if __name__ == "__main__":

@@ -5,62 +5,54 @@ few. Most swaps cost no move: they choose which of equally good partitions moves
 more are made within a limit. Every swap makes the two brokers more even. This is a local search: a
 better plan may exist.
 
-All partitions to plan are in memory, as arrays. A step costs some milliseconds.
+A step costs some milliseconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from regent.jobs.planning.model import Layout
+from regent.jobs.planning.model import Ints, Layout
 
 _PARTNERS: Final = 8  # brokers to try a swap with
 _NEIGHBOURS: Final = 4  # smaller and larger ones to try as the counterpart of a replica
 _TRIALS: Final = 8  # pairs of replicas to try, for each neighbour
 _STEPS_OF_A_BROKER: Final = 50
 
-Ints: TypeAlias = npt.NDArray[np.int64]
-
 
 @dataclass(slots=True)
 class ByteBalance:
     """The bytes of the brokers of a layout.
 
-    Only ``takers`` may receive replicas. ``tolerance`` is the share that a broker may deviate from
-    the mean; at most ``spare`` moves more are made than there are.
+    Replicas of ``rows`` may be swapped, and only ``takers`` may receive some. ``tolerance`` is the
+    share that a broker may deviate from the mean; at most ``spare`` moves more are made than there
+    are.
     """
 
     layout: Layout
+    rows: Ints
     left: Collection[int]
     takers: Collection[int]
     tolerance: float
     spare: int
     now: Ints = field(init=False)
-    _before: npt.NDArray[np.int32] = field(init=False)
-    _after: npt.NDArray[np.int32] = field(init=False)
     _sizes: Ints = field(init=False)
     _slots: dict[int, Ints] = field(init=False)
 
     def __post_init__(self) -> None:
-        width = max(map(len, [*self.layout.replicas, *self.layout.rows.replicas]), default=0)
-        self._before = _matrix(self.layout.rows.replicas, width)
-        self._after = _matrix(self.layout.replicas, width)
-        self._sizes = np.array(self.layout.rows.sizes, np.int64)
-        assert self.layout.held_bytes is not None
-        self.now = self.layout.held_bytes.copy()
-        for matrix, sign in ((self._before, -1), (self._after, 1)):
-            flat = matrix.ravel()
-            sizes = np.repeat(self._sizes, width)[flat >= 0]
-            np.add.at(self.now, flat[flat >= 0], sign * sizes)
-        flat = self._after.ravel()
-        order = np.argsort(flat, kind="stable")
-        ends = np.searchsorted(flat[order], np.arange(len(self.now) + 1))
-        self._slots = {b: order[ends[b] : ends[b + 1]] for b in self.left}
+        assert self.layout.sizes is not None
+        self._sizes = self.layout.sizes
+        self.now = self.layout.bytes_held(self.layout.after)
+        width = self.layout.after.shape[1]
+        broker = self.layout.after[self.rows].ravel()
+        order = np.argsort(broker, kind="stable")
+        slots = (self.rows[:, None] * width + np.arange(width)).ravel()[order]
+        ends = np.searchsorted(broker[order], np.arange(len(self.now) + 1))
+        self._slots = {b: slots[ends[b] : ends[b + 1]] for b in self.left}
 
     def run(self) -> None:
         """Swap while a broker is beyond the tolerance and a swap helps."""
@@ -105,10 +97,10 @@ class ByteBalance:
     def _movable(self, giver: int, taker: int) -> tuple[Ints, Ints]:
         """Return the slots that ``taker`` may get from ``giver``, and the moves that each adds."""
         slots = self._slots[giver]
-        rows = slots // self._after.shape[1]
-        had_taker = (self._before[rows] == taker).any(axis=1)
-        had_giver = (self._before[rows] == giver).any(axis=1)
-        can = ~(self._after[rows] == taker).any(axis=1)
+        rows = slots // self.layout.after.shape[1]
+        had_taker = (self.layout.before[rows] == taker).any(axis=1)
+        had_giver = (self.layout.before[rows] == giver).any(axis=1)
+        can = ~(self.layout.after[rows] == taker).any(axis=1)
         if taker not in self.takers:
             can &= had_taker
         cost = had_giver.astype(np.int64) - had_taker
@@ -116,41 +108,34 @@ class ByteBalance:
 
     def _closest_pairs(self, large: Ints, small: Ints, gap: int) -> list[tuple[int, int, int]]:
         """Return pairs whose difference in size is closest to half of ``gap``, and its distance."""
-        width = self._after.shape[1]
+        width = self.layout.after.shape[1]
         small = small[np.argsort(self._sizes[small // width], kind="stable")]
         wanted = self._sizes[large // width] - gap // 2
         places = np.searchsorted(self._sizes[small // width], wanted)
-        pairs = []
+        pairs: list[tuple[int, int, int]] = []
         for offset in range(-_NEIGHBOURS, _NEIGHBOURS):
             place = np.clip(places + offset, 0, len(small) - 1)
             difference = self._sizes[large // width] - self._sizes[small[place] // width]
             helps = np.flatnonzero((difference > 0) & (difference < gap))
             distance = np.abs(difference - gap // 2)[helps]
-            best = helps[np.argsort(distance, kind="stable")[:_TRIALS]]
-            distances = np.abs(difference - gap // 2)[best]
-            pairs += list(
-                zip(
-                    distances.tolist(),
-                    large[best].tolist(),
-                    small[place[best]].tolist(),
-                    strict=True,
-                )
-            )
+            order = np.argsort(distance, kind="stable")[:_TRIALS]
+            best = helps[order]
+            chosen = (distance[order], large[best], small[place[best]])
+            pairs += zip(*(values.tolist() for values in chosen), strict=True)
         return pairs
 
     def _carry_out(self, first: int, second: int, giver: int, taker: int) -> bool:
-        width = self._after.shape[1]
+        width = self.layout.after.shape[1]
         slots = divmod(first, width), divmod(second, width)
-        (row, position), (other_row, other_position) = slots
+        row, other_row = slots[0][0], slots[1][0]
         layout = self.layout
         if row == other_row or not (layout.fits(slots[0], taker) and layout.fits(slots[1], giver)):
             return False
         before = self._moves(row) + self._moves(other_row)
         layout.put(slots[0], taker)
         layout.put(slots[1], giver)
-        self._after[row, position], self._after[other_row, other_position] = taker, giver
         self.spare -= max(0, self._moves(row) + self._moves(other_row) - before)
-        difference = self._sizes[row] - self._sizes[other_row]
+        difference = int(self._sizes[row] - self._sizes[other_row])
         self.now[giver] -= difference
         self.now[taker] += difference
         for broker, gone, new in ((giver, first, second), (taker, second, first)):
@@ -159,11 +144,5 @@ class ByteBalance:
         return True
 
     def _moves(self, row: int) -> int:
-        return len(set(self.layout.replicas[row]) - set(self.layout.rows.replicas[row]))
-
-
-def _matrix(lists: list[list[int]], width: int) -> npt.NDArray[np.int32]:
-    matrix = np.full((len(lists), width), -1, np.int32)
-    for row, brokers in enumerate(lists):
-        matrix[row, : len(brokers)] = brokers
-    return matrix
+        after, before = self.layout.after[row].tolist(), self.layout.before[row].tolist()
+        return len(set(after) - set(before))

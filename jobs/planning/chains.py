@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, TypeAlias
 
-from regent.jobs.planning.model import Layout, Slot
+from regent.jobs.planning.model import Layout, Mask, Slot
 
 _MAX_CHECKS: Final = 300_000  # of one slot on one broker, in all searches of a planner
 
@@ -22,13 +22,11 @@ _Origin: TypeAlias = tuple[int | None, Slot]
 class Chains:
     """Searches chains over some slots: those that move anyway, or all."""
 
-    def __init__(self, layout: Layout, slots: Iterable[Slot], brokers: Collection[int]) -> None:
+    def __init__(self, layout: Layout, brokers: Collection[int], among: Mask | None = None) -> None:
         self._layout = layout
         self._brokers = brokers
+        self._among = among
         self._slots_on: dict[int, dict[Slot, None]] = {}
-        for row, position in slots:
-            on_broker = self._slots_on.setdefault(layout.replicas[row][position], {})
-            on_broker[(row, position)] = None
         self._checks_left = _MAX_CHECKS
 
     def place(self, slot: Slot, has_room: Callable[[int], bool]) -> list[int]:
@@ -37,7 +35,7 @@ class Chains:
 
     def move(self, donor: int, has_room: Callable[[int], bool]) -> list[int]:
         """Take a replica away from a broker; return the brokers on the chain, the donor first."""
-        return self._search(self._slots_on.get(donor, ()), donor, has_room)
+        return self._search(self._slots_of(donor), donor, has_room)
 
     def _search(
         self, slots: Iterable[Slot], start: int | None, has_room: Callable[[int], bool]
@@ -62,8 +60,14 @@ class Chains:
                             return chain
                         del origin[taker]
                     else:
-                        waiting.append((taker, self._slots_on.get(taker, ())))
+                        waiting.append((taker, self._slots_of(taker)))
         return []
+
+    def _slots_of(self, broker: int) -> dict[Slot, None]:
+        if broker not in self._slots_on:
+            slots = self._layout.slots_on([broker], self._among)
+            self._slots_on[broker] = dict.fromkeys(slots)
+        return self._slots_on[broker]
 
     def _carry_out(self, origin: dict[int, _Origin], last: int) -> list[int]:
         steps: list[tuple[int, _Origin]] = []
@@ -75,10 +79,10 @@ class Chains:
         if len(set(rows)) != len(rows):
             return []  # each step was checked against the row before the other steps
         for taker, (giver, slot) in steps:
-            self._layout.put(slot, taker)
             if giver is not None:
-                del self._slots_on[giver][slot]
-            self._slots_on.setdefault(taker, {})[slot] = None
+                del self._slots_of(giver)[slot]
+            self._slots_of(taker)[slot] = None
+            self._layout.put(slot, taker)
         first = steps[-1][1][0]
         chain = [taker for taker, _ in reversed(steps)]
         return chain if first is None else [first, *chain]

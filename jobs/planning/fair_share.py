@@ -7,12 +7,15 @@ brokers share them.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from regent.jobs.planning.model import Ints
 
 
 class Share(NamedTuple):
@@ -22,26 +25,9 @@ class Share(NamedTuple):
     high: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """Brokers that share replicas, with the minimum and maximum of each, by position."""
-
-    least: npt.NDArray[np.int64]
-    most: npt.NDArray[np.int64]
-
-    def held(self, level: int) -> int:
-        """Return the number of replicas when the brokers are filled to a level."""
-        return int(np.clip(level, self.least, self.most).sum())
-
-    def level_of(self, replicas: int) -> tuple[int, bool]:
-        """Return the highest level with at most ``replicas``, and whether it has just as many."""
-        level = _highest(self.held, replicas)
-        return level, self.held(level) == replicas
-
-
 def fair_share(
-    least: Sequence[int],
-    most: Sequence[int],
+    least: Sequence[int] | Ints,
+    most: Sequence[int] | Ints,
     racks: Sequence[int],
     rack_limits: Mapping[int, tuple[int, int]],
     replicas: int,
@@ -50,33 +36,45 @@ def fair_share(
 
     ``rack_limits`` are the minimum and maximum of a rack; a missing rack has no limits.
     """
-    every = Pool(np.array(least, np.int64), np.array(most, np.int64))
-    of_rack = np.array(racks)
-    members = {rack: np.flatnonzero(of_rack == rack) for rack in sorted(set(racks))}
-    pools = {rack: Pool(every.least[where], every.most[where]) for rack, where in members.items()}
-    limits = {
-        rack: rack_limits.get(rack, (0, pool.held(int(every.most.max()))))
-        for rack, pool in pools.items()
-    }
+    names, rack_of = np.unique(racks, return_inverse=True)
+    limits = [rack_limits.get(rack, (0, math.inf)) for rack in names.tolist()]
+    fewest, highest = np.array(limits).T
+    floors, ceilings = np.array(least, np.int64), np.array(most, np.int64)
+
+    def filled(level: int) -> Ints:
+        return floors.clip(level, ceilings)
+
+    def in_racks(level: int) -> Ints:
+        return np.bincount(rack_of, filled(level)).astype(np.int64)
 
     def held(level: int) -> int:
-        return sum(
-            min(max(pool.held(level), limits[rack][0]), limits[rack][1])
-            for rack, pool in pools.items()
-        )
+        return int(np.clip(in_racks(level), fewest, highest).sum())
 
-    common = _highest(held, replicas)
-    low, high = np.empty_like(every.least), np.empty_like(every.least)
-    for rack, pool in pools.items():
-        fewest, most_of_rack = limits[rack]
-        level, is_even = common, held(common) == replicas
-        if pool.held(common) >= most_of_rack:
-            level, is_even = pool.level_of(most_of_rack)
-        elif pool.held(common + 1) <= fewest:
-            level, is_even = pool.level_of(fewest)
-        low[members[rack]] = np.clip(level, pool.least, pool.most)
-        high[members[rack]] = np.clip(level + (not is_even), pool.least, pool.most)
+    def level_in(rack: int, replicas: int) -> int:
+        return _highest(lambda level: int(in_racks(level)[rack]), replicas)
+
+    level = _highest(held, replicas)
+    is_full, is_short = in_racks(level) >= highest, in_racks(level + 1) <= fewest
+    low, high = filled(level), filled(level + (held(level) != replicas))
+    for rack in np.flatnonzero(is_full | is_short).tolist():
+        limit = int(highest[rack] if is_full[rack] else fewest[rack])
+        level = level_in(rack, limit)
+        members, is_even = rack_of == rack, in_racks(level)[rack] == limit
+        low[members], high[members] = filled(level)[members], filled(level + (not is_even))[members]
     return Share(low.tolist(), high.tolist())
+
+
+def spreads(racks: npt.NDArray[np.int32]) -> Counter[tuple[int, int]]:
+    """Count rows by (replicas, racks).
+
+    A row has the racks of its replicas; -1 stands for no replica and for no rack.
+    """
+    racks = np.sort(racks, axis=1)
+    is_next = np.diff(racks, axis=1, prepend=-1) != 0
+    width = racks.shape[1] + 1
+    key = (racks >= 0).sum(axis=1) * width + is_next.sum(axis=1)
+    counts = enumerate(np.bincount(key).tolist())
+    return Counter({divmod(number, width): count for number, count in counts if count})
 
 
 def rack_limits(

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from regent.jobs.planning.chains import Chains
 from regent.jobs.planning.least_loaded import LeastLoaded
-from regent.jobs.planning.model import UNLIMITED, VACANT, InfeasibleError, Layout, Slot, named
+from regent.jobs.planning.model import UNLIMITED, InfeasibleError, Layout, Slot, named
 
 
 def place(layout: Layout, slots: Sequence[Slot], takers: Sequence[int]) -> None:
@@ -23,29 +25,18 @@ def place(layout: Layout, slots: Sequence[Slot], takers: Sequence[int]) -> None:
     queue = LeastLoaded(layout, takers, layout.brokers.capacities)
     stuck = []
     for slot in slots:
-        broker = _choose(layout, slot, queue)
+        broker = queue.best(slot, in_new_rack=True)
         if broker is None:
             stuck.append(slot)
         else:
-            layout.put(slot, broker)
-            queue.update(broker)
+            queue.put(slot, broker)
     if stuck:
         _place_by_chains(layout, stuck, takers)
 
 
-def _choose(layout: Layout, slot: Slot, queue: LeastLoaded) -> int | None:
-    replicas = layout.replicas[slot[0]]
-    broker = queue.best(replicas, layout.racks_without(slot))
-    if broker is None:  # every rack with room has a replica already
-        broker = queue.best(replicas, ())
-        if broker is not None and not layout.fits(slot, broker):
-            return None
-    return broker
-
-
 def _place_by_chains(layout: Layout, stuck: Sequence[Slot], takers: Sequence[int]) -> None:
     layout.keep_racks()
-    chains = Chains(layout, layout.changed_slots(), takers)
+    chains = Chains(layout, takers, layout.new_replicas())
     for slot in stuck:
         if chains.place(slot, layout.has_room):
             continue
@@ -62,17 +53,15 @@ def level(layout: Layout, takers: Sequence[int]) -> None:
     load, capacities = layout.load, layout.brokers.capacities
     if not takers or max(load[b] for b in takers) - min(load[b] for b in takers) <= 1:
         return
-    receivers = sorted({layout.replicas[row][position] for row, position in layout.changed_slots()})
-    chains: Chains | None = None
+    layout.keep_racks()
+    chains = Chains(layout, takers, layout.new_replicas())
+    receivers = np.unique(layout.after[layout.new_replicas()]).tolist()
     while receivers:
         least = min(load[b] for b in takers if load[b] < capacities[b] or b in receivers)
         receivers = [b for b in receivers if load[b] >= least + 2]
         if not receivers:
             return
         fullest = max(receivers, key=lambda b: (load[b], -b))
-        if chains is None:
-            layout.keep_racks()
-            chains = Chains(layout, layout.changed_slots(), takers)
         if not chains.move(fullest, _below(load, capacities, load[fullest] - 1)):
             receivers.remove(fullest)
 
@@ -96,17 +85,17 @@ def _check_room(layout: Layout, needed: int, takers: Sequence[int]) -> None:
 
 def _why_not(layout: Layout, slot: Slot, takers: Sequence[int]) -> str:
     row = slot[0]
-    replicas, name = layout.replicas[row], layout.rows.name(row)
+    replicas, name = layout.replicas_of(row), layout.name(row)
     others = [broker for broker in takers if broker not in replicas]
     if not others:
         return (
-            f"{name}: {len(replicas)} replicas need as many brokers, and there are no others than"
-            f" {_named(layout, [b for b in replicas if b != VACANT])}"
+            f"{name}: {layout.factor_of(row)} replicas need as many brokers, and there are no"
+            f" others than {_named(layout, replicas)}"
         )
     fitting = [broker for broker in others if layout.fits(slot, broker)]
     if not fitting:
         return (
-            f"racks: {name} has replicas in {layout.racks_before(row)} racks, and no broker of"
+            f"racks: {name} has replicas in {layout.racks_needed(row)} racks, and no broker of"
             f" another rack can take a replica (--no-rack-aware ignores racks)"
         )
     full = [b for b in fitting if layout.brokers.capacities[b] < UNLIMITED]

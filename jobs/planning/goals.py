@@ -1,32 +1,35 @@
-"""The goals of plans: the partitions to move, their new replicas, and the fewest moves.
+"""The goals of plans: the new replicas of partitions, and the fewest moves.
 
-Each goal checks its brokers before Spark starts, gives a condition for the partitions to load, and
-plans in their layout.
+Each goal checks its brokers before Spark starts, and plans in the layout of the partitions that may
+move.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812
+import numpy as np
 
 from regent.admin.wording import counted
 from regent.core.model import BrokerId
 from regent.jobs.command import InputError
-from regent.jobs.planning.fair_share import Share, fair_share, rack_limits
-from regent.jobs.planning.model import InfeasibleError, Layout, NotImprovingError
-from regent.jobs.planning.replacement import decommission, replace
-from regent.jobs.planning.replication_factor import change_factor
-from regent.jobs.planning.selection import Survey, replicas_by_rack
+from regent.jobs.planning.fair_share import Share, fair_share, rack_limits, spreads
+from regent.jobs.planning.fill import level, place
+from regent.jobs.planning.model import (
+    NO_RACK,
+    VACANT,
+    Brokers,
+    InfeasibleError,
+    Ints,
+    Layout,
+    NotImprovingError,
+    Slot,
+)
 from regent.jobs.planning.transfer import Transfer, moves_needed
-
-ALL_ROWS: Final = 500_000  # up to this many partitions every candidate is examined
-_SPARE_SHARE: Final = 2.0
-_SPARE_COUNT: Final = 100
 
 
 class Planned(NamedTuple):
@@ -34,34 +37,33 @@ class Planned(NamedTuple):
 
     lower_bound: int  # every plan for the goal has at least so many moves
     left: int = 0  # replicas that are still misplaced
-    keeps_places: bool = False  # a broker that replaces a preferred leader is one, if possible
 
 
 class Goal(ABC):
     """The purpose of a plan."""
+
+    keeps_places = False
+    """Whether a broker that replaces a preferred leader is one, if possible."""
 
     @abstractmethod
     def check(self, listed: Collection[BrokerId]) -> None:
         """Raise ``InputError`` or ``InfeasibleError`` for errors that need no assignment."""
 
     @abstractmethod
-    def concerns(self, survey: Survey, seed: int) -> Column:
-        """Return the condition for the partitions to load.
+    def plan(self, layout: Layout, seed: int) -> Planned:
+        """Change the layout. Raises InputError, InfeasibleError, NotImprovingError."""
 
-        Raises InputError, InfeasibleError, NotImprovingError.
-        """
-
-    @abstractmethod
-    def plan(self, survey: Survey, layout: Layout, seed: int) -> Planned:
-        """Change the layout. Raises InfeasibleError."""
-
-    def left_brokers(self, survey: Survey) -> list[int]:
+    def left_brokers(self, brokers: Brokers) -> list[int]:
         """Return the indexes of the brokers that remain after the plan."""
-        return list(range(survey.brokers.usable))
+        return list(range(brokers.usable))
 
-    def takers(self, survey: Survey) -> list[int]:
+    def takers(self, brokers: Brokers) -> list[int]:
         """Return the indexes of the brokers among which replicas may be swapped for their size."""
-        return self.left_brokers(survey)
+        return self.left_brokers(brokers)
+
+    def rows_to_swap(self, layout: Layout) -> Ints:
+        """Return the rows whose replicas may be swapped for their size."""
+        return layout.changed_rows()
 
 
 @dataclass
@@ -75,25 +77,28 @@ class Decommission(Goal):
         if set(listed) <= set(self.leaving):
             raise InfeasibleError("brokers: every listed broker is in --from, so none remains")
 
-    def concerns(self, survey: Survey, seed: int) -> Column:
+    def plan(self, layout: Layout, seed: int) -> Planned:
+        """Spread the replicas of the leaving brokers over the others."""
+        slots = self._vacate(layout)
+        takers = self.takers(layout.brokers)
+        Random(seed).shuffle(takers)
+        place(layout, slots, takers)
+        level(layout, takers)
+        return Planned(len(slots))
+
+    def left_brokers(self, brokers: Brokers) -> list[int]:
         """See Goal."""
-        del seed
-        known = set(survey.brokers.ids)
+        return [b for b in range(brokers.usable) if brokers.ids[b] not in self.leaving]
+
+    def _vacate(self, layout: Layout) -> list[Slot]:
+        known = set(layout.brokers.ids)
         for broker_id in self.leaving:
             if broker_id not in known:
                 raise InputError(f"--from: broker {broker_id} is not listed and holds no replica")
-        return survey.holds_any(self.leaving)
-
-    def plan(self, survey: Survey, layout: Layout, seed: int) -> Planned:
-        """See Goal."""
-        leaving = set(survey.indexes(self.leaving))
-        decommission(layout, leaving, seed)
-        return Planned(_replicas_before(layout, leaving))
-
-    def left_brokers(self, survey: Survey) -> list[int]:
-        """See Goal."""
-        leaving = set(survey.indexes(self.leaving))
-        return [b for b in range(survey.brokers.usable) if b not in leaving]
+        slots = layout.slots_on(layout.brokers.indexes(self.leaving))
+        for slot in slots:
+            layout.put(slot, VACANT)
+        return slots
 
 
 @dataclass
@@ -101,6 +106,7 @@ class Replace(Decommission):
     """Replace some brokers by others."""
 
     to: Sequence[BrokerId]
+    keeps_places = True
 
     def check(self, listed: Collection[BrokerId]) -> None:
         """See Goal."""
@@ -114,13 +120,27 @@ class Replace(Decommission):
             )
         _check_listed(self.to, "--to", listed)
 
-    def plan(self, survey: Survey, layout: Layout, seed: int) -> Planned:
-        """See Goal."""
-        leaving = survey.indexes(self.leaving)
-        replace(layout, leaving, survey.indexes(self.to))
-        return Planned(_replicas_before(layout, leaving), keeps_places=True)
+    def plan(self, layout: Layout, seed: int) -> Planned:
+        """Put each of the brokers ``to`` into the slots of its counterpart.
 
-    def takers(self, survey: Survey) -> list[int]:
+        A slot goes to another of ``to`` if the counterpart has the partition already or is full, or
+        if a rack would be lost.
+        """
+        del seed
+        slots = self._vacate(layout)
+        to = layout.brokers.indexes(self.to)
+        counterpart = dict(zip(layout.brokers.indexes(self.leaving), to, strict=True))
+        open_slots = []
+        for slot in slots:
+            taker = counterpart[int(layout.before[slot])]
+            if layout.has_room(taker) and layout.fits(slot, taker):
+                layout.put(slot, taker)
+            else:
+                open_slots.append(slot)
+        place(layout, open_slots, to)
+        return Planned(len(slots))
+
+    def takers(self, brokers: Brokers) -> list[int]:
         """See Goal."""
         return []
 
@@ -139,14 +159,41 @@ class ReplicationFactor(Goal):
                 f" {len(listed)} are listed"
             )
 
-    def concerns(self, survey: Survey, seed: int) -> Column:
-        """See Goal."""
-        return F.size("replicas") != self.factor
+    def plan(self, layout: Layout, seed: int) -> Planned:
+        """Add or drop replicas.
 
-    def plan(self, survey: Survey, layout: Layout, seed: int) -> Planned:
-        """See Goal."""
-        change_factor(layout, self.factor, seed)
-        return Planned(sum(abs(self.factor - len(before)) for before in layout.rows.replicas))
+        New replicas are appended. Replicas on unusable brokers are dropped first, then those in a
+        rack with another replica, then those on the fullest broker; the preferred leader stays.
+        """
+        layout.set_factor(self.factor)
+        held = (layout.before != VACANT).sum(axis=1)
+        for row in np.flatnonzero(held > self.factor).tolist():
+            for _ in range(held[row] - self.factor):
+                _drop(layout, row)
+        is_new = layout.after[:, : self.factor] == VACANT
+        rows, positions = np.nonzero(is_new)
+        takers = self.takers(layout.brokers)
+        Random(seed).shuffle(takers)
+        place(layout, list(zip(rows.tolist(), positions.tolist(), strict=True)), takers)
+        level(layout, takers)
+        return Planned(int(np.abs(held - self.factor).sum()))
+
+
+def _drop(layout: Layout, row: int) -> None:
+    replicas = layout.replicas_of(row)
+    usable, racks = layout.brokers.usable, layout.brokers.racks
+
+    def worth(position: int) -> tuple[bool, bool, bool, int, int]:
+        broker = replicas[position]
+        rack = racks[broker]
+        is_only_one = all(racks[b] != rack for b in replicas if b != broker) and rack != NO_RACK
+        is_live = broker < usable
+        return (is_live, position == 0, is_only_one, -layout.load[broker], -position)
+
+    position = min(range(len(replicas)), key=worth)
+    layout.put((row, position), VACANT)
+    del replicas[position]
+    layout.after[row] = [*replicas, *[VACANT] * (layout.after.shape[1] - len(replicas))]
 
 
 @dataclass
@@ -154,74 +201,64 @@ class Rebalance(Goal):
     """Give every broker its fair share; with ``new`` (which may be empty) only those get any."""
 
     new: Sequence[BrokerId] | None = None
-    _share: Share = field(default_factory=lambda: Share([], []), init=False)
-    _bound: int = field(default=0, init=False)
 
     def check(self, listed: Collection[BrokerId]) -> None:
         """See Goal."""
         _check_listed(self.new or (), "--new", listed)
 
-    def concerns(self, survey: Survey, seed: int) -> Column:
+    def plan(self, layout: Layout, seed: int) -> Planned:
         """See Goal."""
-        brokers = survey.brokers
-        if self.new is not None and not self.new:
-            self.new = [brokers.ids[b] for b in range(brokers.usable) if not brokers.replicas[b]]
-            if not self.new:
-                raise InputError("every listed broker has replicas: say which are new with --new")
-        self._find_shares(survey)
-        load, low = brokers.replicas, self._share.low
-        if not self._bound:
-            raise NotImprovingError(self._why_not(survey))
-        givers = [b for b in range(brokers.usable) if load[b] > low[b] and survey.movable[b]]
-        if not givers:
+        brokers = layout.brokers
+        takers = self.takers(brokers)
+        if not takers:
+            raise InputError("every listed broker has replicas: say which are new with --new")
+        share, bound = self._fair_share(layout, takers)
+        if not bound:
+            raise NotImprovingError(self._why_not(brokers))
+        if not any(brokers.replicas[b] > low for b, low in enumerate(share.low)):
             raise NotImprovingError("nothing to move: --topics and --exclude leave nothing")
-        if survey.movable_partitions <= ALL_ROWS:
-            return survey.holds_any(brokers.ids[b] for b in givers)
-        chances = {
-            brokers.ids[b]: (_SPARE_SHARE * (load[b] - low[b]) + _SPARE_COUNT) / survey.movable[b]
-            for b in givers
-        }
-        return survey.sample(chances, seed)
-
-    def plan(self, survey: Survey, layout: Layout, seed: int) -> Planned:
-        """See Goal."""
-        left = Transfer(layout, self._share, self.takers(survey), seed).run()
-        if not any(layout.changed_rows()):
+        left = Transfer(layout, share, takers, seed).run()
+        if not len(layout.changed_rows()):
             raise NotImprovingError(
                 "nothing can be moved: brokers with too few replicas hold the same partitions as"
                 " those with too many, or partitions would lose a rack"
             )
-        return Planned(self._bound, left)
+        return Planned(bound, left)
 
-    def takers(self, survey: Survey) -> list[int]:
+    def takers(self, brokers: Brokers) -> list[int]:
         """See Goal."""
-        if self.new is None:
-            return list(range(survey.brokers.usable))
-        return survey.indexes(self.new)
-
-    def _find_shares(self, survey: Survey) -> None:
-        brokers = survey.brokers
+        if self.new:
+            return brokers.indexes(self.new)
         usable = range(brokers.usable)
-        takers = set(self.takers(survey))
-        load = [brokers.replicas[b] for b in usable]
-        fixed = [load[b] - survey.movable[b] for b in usable]
-        most = [
-            max(fixed[b], min(brokers.capacities[b], load[b] if b not in takers else sum(load)))
-            for b in usable
-        ]
-        if sum(most) < sum(load):
+        return [b for b in usable if self.new is None or not brokers.replicas[b]]
+
+    def rows_to_swap(self, layout: Layout) -> Ints:
+        """See Goal."""
+        return np.arange(len(layout.after))
+
+    def _fair_share(self, layout: Layout, takers: Collection[int]) -> tuple[Share, int]:
+        """Return the fair shares of the usable brokers, and the fewest moves that give them."""
+        brokers, usable = layout.brokers, layout.brokers.usable
+        load, racks = np.array(brokers.replicas[:usable]), brokers.racks[:usable]
+        total = int(load.sum())
+        movable = np.bincount(layout.before[layout.before != VACANT], minlength=usable)[:usable]
+        fixed, most = load - movable, load.copy()
+        most[list(takers)] = total
+        most = np.maximum(fixed, np.minimum(brokers.capacities[:usable], most))
+        if most.sum() < total:
             raise InfeasibleError(
-                f"capacity: the brokers hold {sum(load)} replicas and may hold {sum(most)}"
+                f"capacity: the brokers hold {total} replicas and may hold {most.sum()}"
             )
-        racks = [brokers.racks[b] for b in usable]
         limits = {}
         if len(set(racks)) > 1:
-            limits = rack_limits(survey.spreads(), racks, replicas_by_rack(survey, fixed))
-        self._share = fair_share(fixed, most, racks, limits, sum(load))
-        self._bound = moves_needed(load, self._share, racks, limits)
+            counts = spreads(np.array([*brokers.racks, NO_RACK])[layout.before])
+            fixed_of_rack = enumerate(np.bincount(racks, fixed).astype(int).tolist())
+            limits = rack_limits(counts, racks, dict(fixed_of_rack))
+        share = fair_share(fixed, most, racks, limits, total)
+        return share, moves_needed(load.tolist(), share, racks, limits)
 
-    def _why_not(self, survey: Survey) -> str:
-        load = survey.brokers.replicas[: survey.brokers.usable]
+    def _why_not(self, brokers: Brokers) -> str:
+        load = brokers.replicas[: brokers.usable]
         if self.new is not None:
             return "nothing to move: the new brokers have their fair share of replicas already"
         return (
@@ -236,7 +273,3 @@ def _check_listed(
     for broker_id in broker_ids:
         if broker_id not in listed:
             raise InputError(f"{option}: broker {broker_id} is not one of the listed brokers")
-
-
-def _replicas_before(layout: Layout, brokers: Collection[int]) -> int:
-    return sum(b in brokers for replicas in layout.rows.replicas for b in replicas)

@@ -11,18 +11,52 @@ replicas need 150 MB and some seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Ints: TypeAlias = npt.NDArray[np.int64]
-Mask: TypeAlias = npt.NDArray[np.bool_]
+from regent.jobs.planning.model import Ints, Layout, Mask, Replicas
 
 _FAR: Final = 1 << 40
 _NOBODY: Final = -1
+
+
+def choose_leaders(
+    layout: Layout, left: Collection[int], *, evenly: bool, keeps_places: bool = False
+) -> list[int]:
+    """Choose the preferred leaders and reorder the replicas; return the leaders of each broker.
+
+    Only brokers that are ``left`` get leaders. Without ``evenly`` a leader that stays a replica
+    leads on, and of the moved ones only those without such a leader may choose. With
+    ``keeps_places`` the broker that took the place of a leader is regarded as that leader.
+    """
+    after, before = layout.after, layout.before[:, 0].astype(np.int64)
+    stays = (after == before[:, None]).any(axis=1)
+    former = np.where(stays, before, after[:, 0] if keeps_places else -1)
+    may_lead = np.zeros(len(layout.brokers.ids), np.bool_)
+    may_lead[list(left)] = True
+    leader = np.where(former >= 0, former, _first_that(may_lead, after))
+    count = np.array(layout.brokers.leaders) - np.bincount(before, minlength=len(may_lead))
+    count += np.bincount(leader, minlength=len(may_lead))
+    rows = np.arange(len(leader)) if evenly else np.flatnonzero(former < 0)
+    leaders = LeaderBalance(after[rows], leader[rows], former[rows], count, may_lead)
+    leaders.balance()
+    leader[rows] = leaders.leader
+    reordered = np.flatnonzero(leader != after[:, 0])
+    follows = after[reordered] != leader[reordered, None]
+    sequence = np.argsort(follows, axis=1, kind="stable")  # the leader, then the others as before
+    after[reordered] = np.take_along_axis(after[reordered], sequence, axis=1)
+    counts: list[int] = leaders.count.tolist()
+    return counts
+
+
+def _first_that(may_lead: Mask, replicas: Replicas) -> Ints:
+    """Return the first replica of each row that may lead; if none may, the first one."""
+    can = may_lead[replicas] & (replicas >= 0)
+    first: Ints = replicas[np.arange(len(replicas)), can.argmax(axis=1)].astype(np.int64)
+    return first
 
 
 class _Edges(NamedTuple):
@@ -48,7 +82,7 @@ class LeaderBalance:
     ``may_lead`` get leaders.
     """
 
-    replicas: npt.NDArray[np.int32]
+    replicas: Replicas
     leader: Ints
     former: Ints
     count: Ints
@@ -72,6 +106,7 @@ class LeaderBalance:
         high = low + (rest > 0)
         for above, below in ((high, low), (high, high), (low, low)):
             self._shift(group, above, below)
+        self._shift(group, low, high, only_to_former=True)
         has_more, has_less = group & (self.count > high), group & (self.count < low)
         if not has_more.any() and not has_less.any():
             return []
@@ -82,10 +117,11 @@ class LeaderBalance:
             apart = _reachable(has_less, edges.taker, edges.giver)
         return [apart, group & ~apart]
 
-    def _shift(self, group: Mask, above: int, below: int) -> None:
+    def _shift(self, group: Mask, above: int, below: int, *, only_to_former: bool = False) -> None:
         """Shift leaderships from brokers with more leaders than ``above`` to those below ``below``.
 
-        In each phase along all chains that change the fewest leaders.
+        In each phase along all chains that change the fewest leaders, and of those the shortest;
+        with ``only_to_former`` only while some partition gets its former leader back.
         """
         while True:
             has_more = group & (self.count > above)
@@ -93,13 +129,15 @@ class LeaderBalance:
             if not has_more.any() or not has_less.any():
                 return
             edges = self._edges(group)
-            cost = _cheapest(edges, has_more)
-            least = int(cost[has_less].min())
-            if least >= _FAR:
+            weight = edges.cost * len(group) + 1  # a chain has fewer steps than brokers
+            distance = _distances(edges, weight, has_more)
+            least = int(distance[has_less].min())
+            if least >= (0 if only_to_former else _FAR):
                 return
-            is_shortest = cost[edges.giver] + edges.cost == cost[edges.taker]
-            is_end = has_less & (cost == least)
-            chains = _Chains(edges, np.flatnonzero(is_shortest), has_more, is_end, self.leader)
+            is_shortest = distance[edges.giver] + weight == distance[edges.taker]
+            is_end = has_less & (distance == least)
+            is_start = has_more & (distance == 0)
+            chains = _Chains(edges, np.flatnonzero(is_shortest), is_start, is_end, self.leader)
             for chain in chains.disjoint(self.count, above, below):
                 for row, taker in chain:
                     self.leader[row] = taker
@@ -110,11 +148,8 @@ class LeaderBalance:
         for column in self.replicas.T:
             can = (column >= 0) & (column != self.leader) & group[column]
             rows = np.flatnonzero(can & group[self.leader])
-            giver, taker, former = (
-                self.leader[rows],
-                column[rows].astype(np.int64),
-                self.former[rows],
-            )
+            giver, former = self.leader[rows], self.former[rows]
+            taker = column[rows].astype(np.int64)
             cost = np.where(former < 0, 0, (taker != former) - (giver != former).astype(np.int64))
             lists.append((rows, (giver * brokers + taker) * 3 + cost + 1))
         rows, key = (np.concatenate(parts) for parts in zip(*lists, strict=True))
@@ -126,17 +161,18 @@ class LeaderBalance:
         return _Edges(giver, taker, cost - 1, np.append(start, len(rows)), rows)
 
 
-def _cheapest(edges: _Edges, sources: Mask) -> Ints:
-    """Return the least cost of a chain from a source to each broker, by Bellman and Ford."""
-    cost = np.where(sources, 0, _FAR)
-    for _ in range(len(cost)):
-        better = cost.copy()
-        np.minimum.at(better, edges.taker, cost[edges.giver] + edges.cost)
-        better = np.where(better > _FAR // 2, _FAR, better)
-        if (better == cost).all():
+def _distances(edges: _Edges, weight: Ints, sources: Mask) -> Ints:
+    """Return the least weight of a chain from a source to each broker, by Bellman and Ford."""
+    distance = np.where(sources, 0, _FAR)
+    for _ in range(len(distance)):
+        better = distance.copy()
+        is_reached = distance[edges.giver] < _FAR
+        through = distance[edges.giver] + weight
+        np.minimum.at(better, edges.taker[is_reached], through[is_reached])
+        if (better == distance).all():
             break
-        cost = better
-    return cost
+        distance = better
+    return distance
 
 
 def _reachable(start: Mask, ends: Ints, others: Ints) -> Mask:
@@ -148,35 +184,22 @@ def _reachable(start: Mask, ends: Ints, others: Ints) -> Mask:
 
 
 class _Chains:
-    """Chains over the edges of shortest paths: by breadth and then depth, as in Dinic's algorithm.
+    """Chains over the edges of shortest paths: by distance and then depth, as in Dinic's algorithm.
 
-    Every edge leads one step away from the sources, so no chain goes in a circle.
+    Every edge leads farther away from the sources, so no chain goes in a circle.
     """
 
     def __init__(
-        self,
-        edges: _Edges,
-        shortest: Ints,
-        sources: Mask,
-        ends: Mask,
-        leader: Ints,
+        self, edges: _Edges, shortest: Ints, sources: Mask, ends: Mask, leader: Ints
     ) -> None:
-        step = np.where(sources, 0, _FAR)
-        for number in range(len(step)):
-            reached = edges.taker[shortest[step[edges.giver[shortest]] == number]]
-            new = reached[step[reached] == _FAR]
-            step[new] = number + 1
-            if not len(new) or ends[new].any():
-                break
-        forward = shortest[step[edges.taker[shortest]] == step[edges.giver[shortest]] + 1]
         self._edges = edges
         self._sources = np.flatnonzero(sources).tolist()
         self._is_end = ends
         self._leader = leader
         self._edges_of: dict[int, list[int]] = {}
-        for edge in forward[::-1].tolist():
+        for edge in shortest[::-1].tolist():
             self._edges_of.setdefault(int(edges.giver[edge]), []).append(edge)
-        self._next_row = dict(zip(forward.tolist(), edges.start[forward].tolist(), strict=True))
+        self._next_row = dict(zip(shortest.tolist(), edges.start[shortest].tolist(), strict=True))
 
     def disjoint(self, count: Ints, above: int, below: int) -> Iterator[list[tuple[int, int]]]:
         """Yield chains as (row, taker); the caller carries each out at once. Updates ``count``."""

@@ -5,12 +5,12 @@ A choice looks at all brokers in an array: some microseconds for thousands of th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import numpy as np
 
-from regent.jobs.planning.model import Layout
+from regent.jobs.planning.model import Layout, Slot
 
 _FULL: Final = 2**62
 
@@ -19,47 +19,58 @@ class LeastLoaded:
     """Finds the broker for one more replica.
 
     Brokers are compared by load minus ``offset``, equal ones by their sequence in ``brokers``;
-    those at ``limit`` are not found. Call ``update`` after every change of a load.
+    those at ``limit`` are not found.
     """
 
     def __init__(
         self,
         layout: Layout,
-        brokers: Iterable[int],
+        brokers: Sequence[int],
         limit: Sequence[int],
         offset: Sequence[int] | None = None,
     ) -> None:
         self._layout = layout
+        self._place = {broker: place for place, broker in enumerate(brokers)}
         self._limit = limit
         self._offset = offset or [0] * len(layout.load)
-        self._brokers = list(brokers)
-        self._place = {broker: place for place, broker in enumerate(self._brokers)}
-        racks = np.array([layout.brokers.racks[broker] for broker in self._brokers])
-        self._places_of_rack = {rack: np.flatnonzero(racks == rack) for rack in set(racks.tolist())}
-        self._load = np.full(len(self._brokers), _FULL)
-        for broker in self._brokers:
-            self.update(broker)
+        racks = np.array(layout.brokers.racks)
+        self._of_rack = {rack: np.flatnonzero(racks == rack) for rack in set(racks.tolist())}
+        self._worth = np.full(len(layout.load), _FULL)  # the smallest is the best
+        for broker in brokers:
+            self._update(broker)
 
-    def update(self, broker: int) -> None:
-        """Take over the load of a broker, which has changed."""
-        if broker in self._place:
-            has_room = self._layout.load[broker] < self._limit[broker]
-            self._load[self._place[broker]] = self.excess(broker) if has_room else _FULL
+    def put(self, slot: Slot, broker: int) -> None:
+        """Put a broker into a slot, in place of the present one."""
+        present = int(self._layout.after[slot])
+        self._layout.put(slot, broker)
+        self._update(present)
+        self._update(broker)
 
     def excess(self, broker: int) -> int:
         """Return a broker's load beyond its offset."""
         return self._layout.load[broker] - self._offset[broker]
 
-    def best(self, members: Collection[int], closed_racks: Collection[int]) -> int | None:
-        """Return the least loaded broker outside ``members`` and ``closed_racks``."""
-        if not self._brokers:
-            return None
-        load = self._load.copy()
-        for broker in members:
-            if broker in self._place:
-                load[self._place[broker]] = _FULL
-        for rack in closed_racks:
-            if rack in self._places_of_rack:
-                load[self._places_of_rack[rack]] = _FULL
-        place = int(load.argmin())
-        return None if load[place] == _FULL else self._brokers[place]
+    def best(self, slot: Slot, *, in_new_rack: bool = False) -> int | None:
+        """Return the least loaded broker that may hold a slot.
+
+        With ``in_new_rack`` one in a rack without a replica of the row comes first.
+        """
+        closed = self._layout.closed_racks(slot)
+        found = None
+        if in_new_rack and not closed:
+            found = self._outside(slot, self._layout.racks_without(slot))
+        return self._outside(slot, closed) if found is None else found
+
+    def _update(self, broker: int) -> None:
+        if broker in self._place:
+            worth = self.excess(broker) * len(self._place) + self._place[broker]
+            is_full = self._layout.load[broker] >= self._limit[broker]
+            self._worth[broker] = _FULL if is_full else worth
+
+    def _outside(self, slot: Slot, racks: Collection[int]) -> int | None:
+        worth = self._worth.copy()
+        worth[self._layout.replicas_of(slot[0])] = _FULL
+        for rack in racks:
+            worth[self._of_rack[rack]] = _FULL
+        broker = int(worth.argmin())
+        return None if worth[broker] == _FULL else broker

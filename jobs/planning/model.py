@@ -1,4 +1,4 @@
-"""The model of planners: brokers by index, partitions as rows, and a layout that they change.
+"""The model of planners: brokers by index, and a layout of replicas that a plan changes.
 
 Brokers are indexes from 0: first those that may be used, sorted by id, then those that only appear
 in the assignment. A *slot* is a place in the replicas of a row.
@@ -6,7 +6,7 @@ in the assignment. A *slot* is a place in the replicas of a row.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
@@ -25,6 +25,11 @@ _MOST_NAMED: Final = 5
 
 Slot: TypeAlias = tuple[int, int]
 """Row and position."""
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+Replicas: TypeAlias = npt.NDArray[np.int32]
+"""The brokers of a row each, with -1 after the last one."""
 
 
 def named(broker_ids: Sequence[BrokerId]) -> str:
@@ -56,46 +61,10 @@ class Brokers:
     replicas: Sequence[int]
     leaders: Sequence[int]  # preferred: first in the list of replicas
 
-
-class Rows(NamedTuple):
-    """The partitions to plan, sorted; replicas are indexes, sizes 0 when they are not known."""
-
-    topics: list[str]
-    partitions: list[int]
-    replicas: list[list[int]]
-    sizes: list[int]
-
-    def name(self, row: int) -> str:
-        """Return the name of a partition."""
-        return f"{self.topics[row]}-{self.partitions[row]}"
-
-
-class Partitions(NamedTuple):
-    """The loaded partitions, sorted, as arrays: 30 bytes each; ``planned`` are those to plan.
-
-    ``replicas`` are indexes, a row each, with -1 after the last one.
-    """
-
-    topics: pyarrow.ChunkedArray
-    numbers: npt.NDArray[np.int32]
-    replicas: npt.NDArray[np.int32]
-    sizes: npt.NDArray[np.int64]
-    planned: npt.NDArray[np.int64]
-
-    def bytes_of(self, brokers: int) -> npt.NDArray[np.int64]:
-        """Return the bytes of each of so many brokers."""
-        held = np.zeros(brokers, np.int64)
-        for column in self.replicas.T:
-            np.add.at(held, column[column >= 0], self.sizes[column >= 0])
-        return held
-
-    @property
-    def rows(self) -> Rows:
-        """The partitions to plan, as lists: a kilobyte each."""
-        replicas = [[b for b in row if b >= 0] for row in self.replicas[self.planned].tolist()]
-        topics = self.topics.take(pyarrow.array(self.planned)).to_pylist()
-        numbers, sizes = self.numbers[self.planned], self.sizes[self.planned]
-        return Rows(topics, numbers.tolist(), replicas, sizes.tolist())
+    def indexes(self, broker_ids: Iterable[BrokerId]) -> list[int]:
+        """Return the indexes of brokers that are listed or hold replicas."""
+        index = {broker_id: number for number, broker_id in enumerate(self.ids)}
+        return [index[broker_id] for broker_id in broker_ids]
 
 
 class Change(NamedTuple):
@@ -121,103 +90,148 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class Layout:
-    """The planned replicas of the rows, and the resulting loads of brokers."""
+    """The partitions that may move, sorted, with their replicas before and after the plan.
+
+    They are arrays: 32 bytes for a partition with three replicas, and its topic. ``load`` is the
+    number of replicas of each broker after the plan, ``sizes`` are the bytes of partitions.
+    """
 
     brokers: Brokers
-    rows: Rows
-    held_bytes: npt.NDArray[np.int64] | None = None
-    """The bytes of each broker before the plan, if sizes are known."""
-    replicas: list[list[int]] = field(init=False)
+    topics: pyarrow.ChunkedArray
+    numbers: npt.NDArray[np.int32]
+    before: Replicas
+    sizes: Ints | None = None
+    after: Replicas = field(init=False)
     load: list[int] = field(init=False)
-    _racks_kept: dict[int, int] = field(init=False, default_factory=dict)
+    _factors: npt.NDArray[np.int16] = field(init=False)  # replicas that a row is to have
+    _racks_needed: npt.NDArray[np.int16] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.replicas = [list(replicas) for replicas in self.rows.replicas]
+        self.after = self.before.copy()
         self.load = list(self.brokers.replicas)
+        self._factors = (self.before != VACANT).sum(axis=1, dtype=np.int16)
+        self._racks_needed = self.racks_in(self.before)
+
+    def set_factor(self, factor: int) -> None:
+        """Let every row have so many slots at least; new ones are vacant."""
+        self._factors = np.full(len(self.before), factor, np.int16)
+        missing = max(0, factor - self.before.shape[1])
+        wider = ((0, 0), (0, missing))
+        self.before = np.pad(self.before, wider, constant_values=VACANT)
+        self.after = np.pad(self.after, wider, constant_values=VACANT)
 
     def put(self, slot: Slot, broker: int) -> None:
         """Put a broker into a slot, in place of the present one."""
-        row, position = slot
-        replicas = self.replicas[row]
-        if replicas[position] != VACANT:
-            self.load[replicas[position]] -= 1
+        present = int(self.after[slot])
+        if present != VACANT:
+            self.load[present] -= 1
         if broker != VACANT:
             self.load[broker] += 1
-        replicas[position] = broker
+        self.after[slot] = broker
 
     def has_room(self, broker: int) -> bool:
         """Return whether a broker may hold one more replica."""
         return self.load[broker] < self.brokers.capacities[broker]
 
-    def racks_of(self, replicas: Collection[int]) -> set[int]:
-        """Return the known racks of ``replicas``."""
-        racks = self.brokers.racks
-        return {racks[b] for b in replicas if b != VACANT and racks[b] != NO_RACK}
+    def replicas_of(self, row: int) -> list[int]:
+        """Return the brokers of a row."""
+        return [broker for broker in self.after[row].tolist() if broker != VACANT]
 
-    def racks_before(self, row: int) -> int:
-        """Return the original number of racks of a row."""
-        return len(self.racks_of(self.rows.replicas[row]))
+    def factor_of(self, row: int) -> int:
+        """Return the number of replicas that a row is to have."""
+        return int(self._factors[row])
+
+    def racks_needed(self, row: int) -> int:
+        """Return the number of racks that a row may not fall below."""
+        return int(self._racks_needed[row])
+
+    def racks_without(self, slot: Slot) -> set[int]:
+        """Return the known racks of a row without one slot."""
+        row, position = slot
+        racks = self.brokers.racks
+        replicas = enumerate(self.after[row].tolist())
+        return {racks[b] for i, b in replicas if i != position and b != VACANT} - {NO_RACK}
+
+    def closed_racks(self, slot: Slot) -> set[int]:
+        """Return the racks whose brokers may not hold a slot, because the row would lose a rack."""
+        row, others = slot[0], self.racks_without(slot)
+        vacant = self.factor_of(row) - len(self.replicas_of(row))
+        others_vacant = vacant - int(self.after[slot] == VACANT)
+        return others if len(others) + others_vacant < self.racks_needed(row) else set()
 
     def keep_racks(self) -> None:
         """Require of later steps to keep the racks that rows have now."""
-        for row in self.changed_rows():
-            racks = len(self.racks_of(self.replicas[row]))
-            self._racks_kept[row] = max(racks, self.racks_before(row))
+        self._racks_needed = np.maximum(self.racks_in(self.before), self.racks_in(self.after))
 
     def let_racks_go(self) -> None:
         """Require only the original number of racks of each row."""
-        self._racks_kept.clear()
+        self._racks_needed = self.racks_in(self.before)
 
-    def racks_without(self, slot: Slot) -> set[int]:
-        """Return the racks of a row without one slot."""
-        row, position = slot
-        replicas = self.replicas[row]
-        return self.racks_of([b for i, b in enumerate(replicas) if i != position])
+    def racks_in(self, replicas: Replicas) -> npt.NDArray[np.int16]:
+        """Return the number of known racks of each row."""
+        racks = np.array([*self.brokers.racks, NO_RACK], np.int32)[replicas]
+        racks.sort(axis=1)
+        is_next = np.diff(racks, axis=1, prepend=NO_RACK) != 0
+        distinct: npt.NDArray[np.int16] = is_next.sum(axis=1, dtype=np.int16)
+        return distinct
 
     def fits(self, slot: Slot, broker: int) -> bool:
         """Return whether a broker may hold a slot: no other replica there, and no rack lost."""
-        row, position = slot
-        replicas = self.replicas[row]
-        if broker in replicas:
+        if broker in self.replicas_of(slot[0]):
             return False
-        racks = self.racks_without(slot) | {self.brokers.racks[broker]}
-        open_slots = replicas.count(VACANT) - (replicas[position] == VACANT)
-        needed = self._racks_kept.get(row) or self.racks_before(row)
-        return len(racks - {NO_RACK}) + open_slots >= needed
+        return self.brokers.racks[broker] not in self.closed_racks(slot)
 
     def restore_places(self) -> None:
         """Put replicas that came back to a row, or changed positions, into their original slots."""
-        for row in self.changed_rows():
-            replicas = self.replicas[row]
-            for position, broker in enumerate(self.rows.replicas[row]):
+        for row in self.changed_rows().tolist():
+            replicas = self.after[row].tolist()
+            for position, broker in enumerate(self.before[row].tolist()):
                 if broker in replicas:
                     place = replicas.index(broker)
                     replicas[place], replicas[position] = replicas[position], broker
+            self.after[row] = replicas
 
-    def changed_rows(self) -> Iterator[int]:
-        """Yield the changed rows."""
-        for row, (before, after) in enumerate(zip(self.rows.replicas, self.replicas, strict=True)):
-            if before != after:
-                yield row
+    def slots_on(self, brokers: Collection[int], among: Mask | None = None) -> list[Slot]:
+        """Return the slots of brokers, of those that ``among`` is true for."""
+        is_there = np.isin(self.after, list(brokers))
+        rows, positions = np.nonzero(is_there if among is None else is_there & among)
+        return list(zip(rows.tolist(), positions.tolist(), strict=True))
 
-    def changed_slots(self) -> Iterator[Slot]:
-        """Yield the slots with a broker that had no replica of the row before."""
-        for row in self.changed_rows():
-            before = self.rows.replicas[row]
-            for position, broker in enumerate(self.replicas[row]):
-                if broker != VACANT and broker not in before:
-                    yield row, position
+    def changed_rows(self) -> Ints:
+        """Return the changed rows."""
+        return np.flatnonzero((self.before != self.after).any(axis=1))
+
+    def new_replicas(self) -> Mask:
+        """Return for each slot whether its broker had no replica of the row before."""
+        is_new: Mask = self.after != VACANT
+        for column in self.before.T:
+            is_new &= self.after != column[:, None]
+        return is_new
+
+    def bytes_held(self, replicas: Replicas) -> Ints:
+        """Return the bytes of each broker."""
+        assert self.sizes is not None
+        held = np.zeros(len(self.brokers.ids), np.int64)
+        for column in replicas.T:
+            np.add.at(held, column[column != VACANT], self.sizes[column != VACANT])
+        return held
+
+    def name(self, row: int) -> str:
+        """Return the name of a partition."""
+        return f"{self.topics[row]}-{self.numbers[row]}"
 
     def changes(self) -> Iterator[Change]:
         """Yield the changes, in the sequence of the rows."""
-        ids, rows = self.brokers.ids, self.rows
-        name = ids.__getitem__
-        for row in self.changed_rows():
-            before = rows.replicas[row]
-            yield Change(
-                rows.topics[row],
-                rows.partitions[row],
-                tuple(map(name, before)),
-                tuple(map(name, self.replicas[row])),
-                rows.sizes[row],
-            )
+        rows = self.changed_rows()
+        sizes = np.zeros(len(rows), np.int64) if self.sizes is None else self.sizes[rows]
+        ids = self.brokers.ids
+        for topic, number, before, after, size in zip(
+            self.topics.take(pyarrow.array(rows)).to_pylist(),
+            self.numbers[rows].tolist(),
+            self.before[rows].tolist(),
+            self.after[rows].tolist(),
+            sizes.tolist(),
+            strict=True,
+        ):
+            was, becomes = (tuple(ids[b] for b in row if b != VACANT) for row in (before, after))
+            yield Change(topic, number, was, becomes, size)

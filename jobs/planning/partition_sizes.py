@@ -5,8 +5,6 @@ They are a table in the memory of the driver: topic, partition, bytes.
 
 from __future__ import annotations
 
-import socket
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -17,24 +15,22 @@ import pyarrow.compute
 import pyarrow.json
 import pyarrow.parquet
 
+from regent.admin.broker_request import NoAnswerError, ask_broker
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import EndPoint
 from regent.jobs.command import InputError
 from regent.transport.kafka.api import KafkaApiKey
-from regent.transport.kafka.message import decoded, encoded
 from regent.transport.kafka.messages.log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
-from regent.transport.kafka.primitives import MalformedRequestError
 from regent.zk.stores.admin_store import ZkAdminStore
 
 _SCHEMA: Final = pyarrow.schema(
     [("topic", pyarrow.string()), ("partition", pyarrow.int32()), ("bytes", pyarrow.int64())]
 )
+_DESCRIBE_LOG_DIRS: Final = (KafkaApiKey.DESCRIBE_LOG_DIRS, 1)
 _TIMEOUT_S: Final = 30.0
-_VERSION: Final = 1  # the last one without tagged fields
-_CLIENT_ID: Final = b"regent-plan"
 
 
 def sizes_from_file(path: Path) -> pyarrow.Table:
@@ -84,7 +80,7 @@ def sizes_in_cluster(admin: ZkAdminStore) -> pyarrow.Table:
             raise RegentError(f"--sizes: broker {broker_id} has no PLAINTEXT listener")
         try:
             rows += _logs(end_point)
-        except (OSError, MalformedRequestError, struct.error) as error:
+        except NoAnswerError as error:
             raise RegentError(
                 f"--sizes: broker {broker_id} does not describe its log directories: {error}"
             ) from None
@@ -103,17 +99,9 @@ def _largest(table: pyarrow.Table, where: str) -> pyarrow.Table:
 
 
 def _logs(end_point: EndPoint) -> Iterator[tuple[str, int, int]]:
-    """Yield topic, partition and bytes of the logs of a broker, in DescribeLogDirs' version 1."""
-    head = struct.pack(">hhih", KafkaApiKey.DESCRIBE_LOG_DIRS, _VERSION, 1, len(_CLIENT_ID))
-    body = encoded(DescribeLogDirsRequest(topics=None), _VERSION, is_flexible=False)
-    request = head + _CLIENT_ID + body
-    address = (end_point.host, end_point.port)
-    with socket.create_connection(address, timeout=_TIMEOUT_S) as connection:
-        connection.sendall(struct.pack(">i", len(request)) + request)
-        with connection.makefile("rb") as stream:
-            (size,) = struct.unpack(">i", stream.read(4))
-            answer = memoryview(stream.read(size))[4:]  # after the correlation id
-    found = decoded(DescribeLogDirsResponse, answer, _VERSION, is_flexible=False)
+    """Yield topic, partition and bytes of the logs of a broker."""
+    every = DescribeLogDirsRequest(topics=None)
+    found = ask_broker(end_point, _DESCRIBE_LOG_DIRS, every, DescribeLogDirsResponse, _TIMEOUT_S)
     for directory in found.results:
         for topic in directory.topics:
             for log in topic.partitions:

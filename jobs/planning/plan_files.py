@@ -8,44 +8,33 @@ assignment of the same partitions. Both are as ``kafka-reassign-partitions --exe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
 from regent.core.model import BrokerId
 from regent.jobs.planning.model import Change
 
-_ROWS_AT_ONCE: Final = 1000
-
 
 def write_plan(directory: Path, changes: Sequence[Change], summary: Mapping[str, Any]) -> None:
     """Write a plan into an empty directory."""
-    _write_document(directory / "plan.json", changes, _after)
-    _write_document(directory / "rollback.json", changes, _before)
+    plan = (_row(c, c.after) | ({"bytes": c.bytes} if c.bytes else {}) for c in changes)
+    _write_document(directory / "plan.json", plan)
+    _write_document(directory / "rollback.json", (_row(c, c.before) for c in changes))
     summary_json = orjson.dumps(summary, option=orjson.OPT_INDENT_2)
     (directory / "summary.json").write_bytes(summary_json + b"\n")
 
 
-def _write_document(path: Path, changes: Sequence[Change], row: Callable[[Change], bytes]) -> None:
-    """Write one row a line; few are in memory at a time, because each takes a kilobyte."""
+def _write_document(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write one row a line; one is in memory at a time, because each takes a kilobyte."""
     with path.open("wb") as file:
         file.write(b'{"version":1,"partitions":[')
-        for first in range(0, len(changes), _ROWS_AT_ONCE):
-            file.write(b",\n" if first else b"\n")
-            file.write(b",\n".join(map(row, changes[first : first + _ROWS_AT_ONCE])))
+        for number, row in enumerate(rows):
+            file.write((b",\n" if number else b"\n") + orjson.dumps(row))
         file.write(b"\n]}\n")
 
 
-def _before(change: Change) -> bytes:
-    return _row(change, change.before)
-
-
-def _after(change: Change) -> bytes:
-    return _row(change, change.after, **({"bytes": change.bytes} if change.bytes else {}))
-
-
-def _row(change: Change, replicas: Sequence[BrokerId], **more: int) -> bytes:
-    topic, partition = change.topic, change.partition
-    return orjson.dumps({"topic": topic, "partition": partition, "replicas": replicas, **more})
+def _row(change: Change, replicas: Sequence[BrokerId]) -> dict[str, Any]:
+    return {"topic": change.topic, "partition": change.partition, "replicas": replicas}

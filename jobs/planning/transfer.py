@@ -9,11 +9,15 @@ move more.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from array import array
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 from random import Random
 from typing import Final
+
+import numpy as np
 
 from regent.jobs.planning.chains import Chains
 from regent.jobs.planning.fair_share import Share
@@ -33,17 +37,15 @@ def moves_needed(
 
     A rack whose number of replicas cannot change is counted separately.
     """
-    above: dict[int | None, int] = {}
-    below: dict[int | None, int] = {}
-    of_rack: dict[int, int] = {}
+    above, below, of_rack = Counter[int | None](), Counter[int | None](), Counter[int]()
     for rack, held in zip(racks, load, strict=True):
-        of_rack[rack] = of_rack.get(rack, 0) + held
+        of_rack[rack] += held
     for rack, held, low, high in zip(racks, load, share.low, share.high, strict=True):
         fewest, most = rack_limits.get(rack, (0, -1))
         part = rack if fewest == most == of_rack[rack] else None
-        above[part] = above.get(part, 0) + max(0, held - high)
-        below[part] = below.get(part, 0) + max(0, low - held)
-    return sum(max(above[part], below[part]) for part in above)
+        above[part] += max(0, held - high)
+        below[part] += max(0, low - held)
+    return (above | below).total()
 
 
 class Transfer:
@@ -101,11 +103,11 @@ class Transfer:
 
     def _give_one(self, giver: int, *, need_only: bool) -> int | None:
         """Move one replica, if possible to a broker below its share; return the target."""
-        slots = self._candidates.get(giver, [])
+        slots, width = self._candidates[giver], self._layout.after.shape[1]
         found: list[tuple[tuple[bool, bool], Slot, int]] = []
         while slots and len(found) < _CHOICES:
-            slot = slots.pop()
-            taker = self._taker(slot)
+            slot = divmod(slots.pop(), width)
+            taker = self._queue.best(slot)
             if taker is None or (need_only and self._queue.excess(taker) >= 0):
                 continue  # no broker that it fits on will need it more later
             drawbacks = (self._queue.excess(taker) >= 0, slot[0] in self._moved_rows)
@@ -115,26 +117,15 @@ class Transfer:
         if not found:
             return None
         best = min(found, key=lambda candidate: candidate[0])
-        slots.extend(slot for _, slot, _ in reversed(found) if slot != best[1])
+        slots.extend(row * width + i for _, (row, i), _ in reversed(found) if (row, i) != best[1])
         _, slot, taker = best
-        self._layout.put(slot, taker)
+        self._queue.put(slot, taker)
         self._moved_rows.add(slot[0])
-        self._queue.update(giver)
-        self._queue.update(taker)
         return taker
-
-    def _taker(self, slot: Slot) -> int | None:
-        row = slot[0]
-        others = self._layout.racks_without(slot)
-        closed: Collection[int] = others if len(others) < self._layout.racks_before(row) else ()
-        return self._queue.best(self._layout.replicas[row], closed)
 
     def _move_by_chains(self) -> None:
         load, share = self._layout.load, self._share
-        slots = [
-            (r, p) for r, replicas in enumerate(self._layout.replicas) for p in range(len(replicas))
-        ]
-        chains = Chains(self._layout, slots, self._takers)
+        chains = Chains(self._layout, self._takers)
         brokers = range(len(share.low))
         for giver in brokers:
             while load[giver] > share.high[giver]:
@@ -148,29 +139,25 @@ class Transfer:
                 return
 
 
-def _slots_to_give(layout: Layout, share: Share, seed: int) -> dict[int, list[Slot]]:
-    """Return the slots of every broker that may give some, the best last.
+def _slots_to_give(layout: Layout, share: Share, seed: int) -> dict[int, array[int]]:
+    """Return the slots of every broker that may give some, as row * width + position, best last.
 
     The sequence is random; otherwise all moves would be from the first topics. If sizes are known,
     the best have the size that brings the broker to the mean bytes.
     """
-    slots: dict[int, list[Slot]] = {
-        broker: [] for broker, low in enumerate(share.low) if layout.load[broker] > low
+    excess = np.zeros(len(layout.load) + 1, np.int64)  # the last one is that of vacant slots
+    excess[: len(share.low)] = np.array(layout.load[: len(share.low)]) - share.low
+    giver = layout.after.ravel()
+    slots = np.random.default_rng(seed).permutation(np.flatnonzero(excess[giver] > 0))
+    worth = np.zeros(len(slots), np.int64)
+    if layout.sizes is not None:
+        held = layout.bytes_held(layout.after)
+        wanted = (held - held[: len(share.low)].mean()) / np.maximum(excess[:-1], 1)
+        sizes = layout.sizes[slots // layout.after.shape[1]]
+        worth = -np.abs(sizes - wanted[giver[slots]])
+    slots = slots[np.lexsort((worth, giver[slots]))]
+    starts = np.searchsorted(giver[slots], np.arange(len(excess)))
+    return {
+        broker: array("q", slots[start:end].tobytes())
+        for broker, (start, end) in enumerate(pairwise(starts.tolist()))
     }
-    for row, replicas in enumerate(layout.replicas):
-        for position, broker in enumerate(replicas):
-            if broker in slots:
-                slots[broker].append((row, position))
-    dice = Random(seed)
-    held = layout.held_bytes
-    mean = 0.0 if held is None else float(held[: len(share.low)].mean())
-    for broker, of_broker in slots.items():
-        dice.shuffle(of_broker)
-        if held is not None:
-            wanted = (float(held[broker]) - mean) / (layout.load[broker] - share.low[broker])
-            of_broker.sort(key=partial(_nearness, layout.rows.sizes, wanted))
-    return slots
-
-
-def _nearness(sizes: Sequence[int], wanted: float, slot: Slot) -> float:
-    return -abs(sizes[slot[0]] - wanted)

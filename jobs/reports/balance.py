@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from regent.jobs.brokers_file import PlannedBroker
 from regent.jobs.command import InputError
-from regent.jobs.planning.fair_share import fair_share, rack_limits
+from regent.jobs.planning.fair_share import fair_share, rack_limits, spreads
 from regent.jobs.reports.loss_simulation import LossPoint, default_failures, loss_curve, rack_losses
 from regent.jobs.reports.page import Table
 from regent.jobs.reports.replica_arrays import (
@@ -119,25 +119,12 @@ def fair_shares(arrays: ReplicaArrays, racks: Racks, listed: Mapping[int, Planne
     limits = {}
     if (racks.of_broker[usable] >= 0).all() and len(racks.names) > 1:
         of_rack = racks.of_broker[usable]
-        limits = rack_limits(_spreads(arrays, racks), of_rack.tolist(), {})
+        counts = sum((spreads(racks.of_broker[r]) for r in arrays.by_factor.values()), Counter())
+        limits = rack_limits(counts, of_rack.tolist(), {})
     shares = np.full(len(ids), np.nan)
     low_and_high = fair_share([0] * len(usable), most, of_rack.tolist(), limits, held)
     shares[usable] = np.mean(low_and_high, axis=0)
     return shares
-
-
-def _spreads(arrays: ReplicaArrays, racks: Racks) -> Counter[tuple[int, int]]:
-    """Count the partitions by (replicas in racks, racks)."""
-    found: Counter[tuple[int, int]] = Counter()
-    for replicas in arrays.by_factor.values():
-        of_rack = np.sort(racks.of_broker[replicas], axis=1)
-        is_new = np.diff(of_rack, axis=1, prepend=-1) > 0
-        width = of_rack.shape[1] + 1
-        key = (of_rack >= 0).sum(axis=1) * width + is_new.sum(axis=1)
-        for number, count in enumerate(np.bincount(key).tolist()):
-            if count:
-                found[divmod(number, width)] += count
-    return found
 
 
 def measure(

@@ -9,7 +9,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from regent.jobs.plan import main
-from regent.jobs.planning import goals
 
 Assignment = dict[tuple[str, int], list[int]]
 RACKS = {0: "a", 1: "b", 2: "c", 3: "a", 4: "b", 5: "c"}
@@ -120,10 +119,7 @@ def test_replace_moves_all_replicas_of_a_broker_to_another(spark: SparkSession, 
 
 
 @pytest.mark.spark
-def test_new_brokers_get_their_share(
-    spark: SparkSession, planner: Planner, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(goals, "ALL_ROWS", 0)  # sampled, as with millions of rows
+def test_new_brokers_get_their_share(spark: SparkSession, planner: Planner):
     new = {2_000_000_070: "a", 2_000_000_080: "b", 2_000_000_090: "c"}
     racks = RACKS | new
     planner.brokers += [{"id": broker, "rack": rack} for broker, rack in new.items()]
@@ -151,10 +147,7 @@ def test_the_replication_factor_of_some_topics(spark: SparkSession, planner: Pla
 
 
 @pytest.mark.spark
-def test_rebalance_is_refused_when_there_is_nothing_to_move(
-    spark: SparkSession, planner: Planner, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(goals, "ALL_ROWS", 0)  # sampled, as with millions of rows
+def test_rebalance_is_refused_when_there_is_nothing_to_move(spark: SparkSession, planner: Planner):
     planner.assignment = {("t", p): [p % 2, 2 + p % 2, 9] for p in range(30)}
     planner.brokers = [{"id": b} for b in range(5)]
     assert planner.run("rebalance", spark=spark) == 0
@@ -232,9 +225,12 @@ def test_a_goal_that_the_assignment_does_not_allow_is_one_line(
 
 
 @pytest.mark.spark
-def test_a_broker_without_replicas_needs_no_decommission(spark: SparkSession, planner: Planner):
+@pytest.mark.parametrize("option", ["--leaders", "--no-leaders"])
+def test_a_broker_without_replicas_needs_no_decommission(
+    spark: SparkSession, planner: Planner, option: str
+):
     planner.brokers.append({"id": 6, "rack": "a"})
-    assert planner.run("decommission", "--from", "6", spark=spark) == 0
+    assert planner.run("decommission", "--from", "6", option, spark=spark) == 0
     assert planner.summary["moves"] == 0
     assert planner.summary["out"] is None
     assert not planner.out.exists()

@@ -11,36 +11,27 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow
 
-from regent.jobs.planning.model import NO_RACK, UNLIMITED, Brokers, Change, Layout, Partitions, Rows
+from regent.jobs.planning.model import NO_RACK, UNLIMITED, VACANT, Brokers, Change, Layout
 
 
 class PlannedCluster(NamedTuple):
-    """Brokers and rows as planners take them; ``racks`` is by broker id, for listed brokers."""
+    """Brokers, and the replicas of partitions as indexes; ``racks`` is by id of listed brokers."""
 
     brokers: Brokers
-    rows: Rows
+    replicas: list[list[int]]
     racks: dict[int, int]
+    sizes: Sequence[int] = ()
 
     def layout(self) -> Layout:
-        """Return a layout to plan in."""
-        return Layout(self.brokers, self.rows)
-
-    def partitions(self) -> Partitions:
-        """Return all partitions as arrays, all of them to plan."""
-        replicas = np.full((len(self.rows.replicas), max(map(len, self.rows.replicas))), -1)
-        for row, brokers in enumerate(self.rows.replicas):
-            replicas[row, : len(brokers)] = brokers
-        return Partitions(
-            pyarrow.chunked_array([self.rows.topics]),
-            np.array(self.rows.partitions, np.int32),
-            replicas.astype(np.int32),
-            np.array(self.rows.sizes, np.int64),
-            np.arange(len(replicas)),
+        """Return a layout to plan in, of one topic."""
+        width = max(map(len, self.replicas))
+        return Layout(
+            self.brokers,
+            pyarrow.chunked_array([["t"] * len(self.replicas)]),
+            np.arange(len(self.replicas), dtype=np.int32),
+            np.array([[*row, *[VACANT] * (width - len(row))] for row in self.replicas], np.int32),
+            np.array(self.sizes, np.int64) if self.sizes else None,
         )
-
-    def index_of(self, *broker_ids: int) -> list[int]:
-        """Return the indexes of brokers."""
-        return [list(self.brokers.ids).index(broker_id) for broker_id in broker_ids]
 
 
 def cluster_of(
@@ -65,13 +56,8 @@ def cluster_of(
         [held[b] for b in ids],
         [led[b] for b in ids],
     )
-    rows = Rows(
-        ["t"] * len(assignment),
-        list(range(len(assignment))),
-        [[index[b] for b in replicas] for replicas in assignment],
-        list(sizes or [0] * len(assignment)),
-    )
-    return PlannedCluster(brokers, rows, racks)
+    replicas = [[index[b] for b in row] for row in assignment]
+    return PlannedCluster(brokers, replicas, racks, sizes)
 
 
 def random_cluster(
@@ -115,16 +101,13 @@ def check_changes(
     changes: Sequence[Change], cluster: PlannedCluster, *, takers: Collection[int]
 ) -> None:
     """Assert what holds for every plan: valid, and racks kept."""
-    rows = cluster.rows
-    present = {
-        (topic, partition): tuple(cluster.brokers.ids[b] for b in replicas)
-        for topic, partition, replicas, _ in zip(*rows, strict=True)
-    }
+    ids = cluster.brokers.ids
+    present = [tuple(ids[b] for b in replicas) for replicas in cluster.replicas]
     seen = set()
     for topic, partition, before, after, *_ in changes:
         assert (topic, partition) not in seen
         seen.add((topic, partition))
-        assert present[topic, partition] == before != after
+        assert present[partition] == before != after
         assert len(set(after)) == len(after) > 0
         assert set(after) - set(before) <= set(takers)
         if len(after) >= len(before):

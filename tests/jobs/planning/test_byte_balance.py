@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from regent.jobs.planning.byte_balance import ByteBalance
-from regent.jobs.planning.fair_share import fair_share
+from regent.jobs.planning.goals import Decommission, Rebalance
 from regent.jobs.planning.model import Layout
-from regent.jobs.planning.replacement import decommission
-from regent.jobs.planning.transfer import Transfer
 from tests.support.planned_clusters import (
     PlannedCluster,
     check_changes,
@@ -28,11 +26,6 @@ def uneven_cluster(seed: int, brokers: int = 8, partitions: int = 400) -> Planne
     return cluster_of(rows, racks, sizes=sizes)
 
 
-def layout_of(cluster: PlannedCluster) -> Layout:
-    held = cluster.partitions().bytes_of(len(cluster.brokers.ids))
-    return Layout(cluster.brokers, cluster.rows, held)
-
-
 def moves(layout: Layout) -> int:
     return sum(change.moves for change in layout.changes())
 
@@ -40,26 +33,22 @@ def moves(layout: Layout) -> int:
 def run(layout: Layout, left: Sequence[int], spare: int, tolerance: float = 0.02) -> ByteBalance:
     """Balance bytes; check the number of moves and the sums that are kept incrementally."""
     before, loads = moves(layout), list(layout.load)
-    balance = ByteBalance(layout, left, left, tolerance, spare)
+    balance = ByteBalance(layout, np.arange(len(layout.after)), left, left, tolerance, spare)
     balance.run()
     assert moves(layout) <= before + spare
     assert layout.load == loads
-    held = [0] * len(layout.brokers.ids)
-    for replicas, size in zip(layout.replicas, layout.rows.sizes, strict=True):
-        for broker in replicas:
-            held[broker] += size
-    assert balance.now.tolist() == held
+    assert balance.now.tolist() == layout.bytes_held(layout.after).tolist()
     return balance
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_decommissioned_brokers_are_spread_by_size_without_one_move_more(seed: int):
     cluster = uneven_cluster(seed)
-    layout, counted = layout_of(cluster), layout_of(cluster)
+    layout, counted = cluster.layout(), cluster.layout()
     for each in (layout, counted):
-        decommission(each, {3}, seed)
+        Decommission([3]).plan(each, seed)
     left = [b for b in range(8) if b != 3]
-    unswapped = ByteBalance(counted, left, left, 0.0, 0).now[left]
+    unswapped = ByteBalance(counted, counted.changed_rows(), left, left, 0.0, 0).now[left]
     balance = run(layout, left, spare=0)
     check_changes(list(layout.changes()), cluster, takers=left)
     assert balance.now[left].std() <= unswapped.std()
@@ -69,7 +58,7 @@ def test_decommissioned_brokers_are_spread_by_size_without_one_move_more(seed: i
 @pytest.mark.parametrize("seed", range(10))
 def test_some_moves_more_make_the_bytes_even(seed: int):
     cluster = uneven_cluster(seed)
-    layout = layout_of(cluster)
+    layout = cluster.layout()
     balance = run(layout, range(8), spare=60, tolerance=0.03)
     check_changes(list(layout.changes()), cluster, takers=range(8))
     mean = balance.now.mean()
@@ -82,12 +71,11 @@ def test_some_moves_more_make_the_bytes_even(seed: int):
 def test_replicas_that_move_for_the_numbers_are_chosen_by_size():
     cluster = uneven_cluster(1, brokers=6, partitions=600)
     ids = range(8)  # two are new
-    cluster = cluster_of(cluster.rows.replicas, dict.fromkeys(ids, 0), sizes=cluster.rows.sizes)
-    layout = layout_of(cluster)
-    share = fair_share([0] * 8, [2**40] * 8, [0] * 8, {}, 1200)
-    assert Transfer(layout, share, [6, 7], seed=0).run() == 0
+    cluster = cluster_of(cluster.replicas, dict.fromkeys(ids, 0), sizes=cluster.sizes)
+    layout = cluster.layout()
+    assert Rebalance([6, 7]).plan(layout, seed=0) == (300, 0)
     few = moves(layout)
-    balance = ByteBalance(layout, ids, [6, 7], 0.05, spare=0)
+    balance = ByteBalance(layout, np.arange(600), ids, [6, 7], 0.05, spare=0)
     balance.run()
     assert moves(layout) == few == 300
     mean = balance.now.mean()
@@ -98,6 +86,6 @@ def test_replicas_that_move_for_the_numbers_are_chosen_by_size():
 
 def test_nothing_is_swapped_within_the_tolerance():
     cluster = cluster_of([[0, 1], [2, 3]], dict.fromkeys(range(4), 0), sizes=[105, 95])
-    layout = layout_of(cluster)
+    layout = cluster.layout()
     run(layout, range(4), spare=10, tolerance=0.05)
     assert list(layout.changes()) == []

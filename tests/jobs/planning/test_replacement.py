@@ -2,8 +2,8 @@
 
 import pytest
 
+from regent.jobs.planning.goals import Decommission, Replace
 from regent.jobs.planning.model import Change, InfeasibleError
-from regent.jobs.planning.replacement import decommission, replace
 from tests.support.planned_clusters import (
     PlannedCluster,
     check_changes,
@@ -18,13 +18,13 @@ from tests.support.planned_clusters import (
 def plan_decommission(cluster: PlannedCluster, *leaving: int, seed: int = 0) -> list[Change]:
     """Return the changes, and check that no other replica is moved."""
     layout = cluster.layout()
-    decommission(layout, set(cluster.index_of(*leaving)), seed)
+    Decommission(leaving).plan(layout, seed)
     changes = list(layout.changes())
     check_changes(changes, cluster, takers=set(cluster.racks) - set(leaving))
     for change in changes:
         assert set(change.before) - set(change.after) == set(change.before) & set(leaving)
         assert len(change.after) == len(change.before)
-    held = [cluster.brokers.replicas[b] for b in cluster.index_of(*leaving)]
+    held = [cluster.brokers.replicas[b] for b in cluster.brokers.indexes(leaving)]
     assert sum(change.moves for change in changes) == sum(held)
     after = loads_after(changes, cluster)
     assert all(after[b] == 0 for b in leaving if b in after)
@@ -46,7 +46,7 @@ def test_only_replicas_of_the_leaving_brokers_move(seed: int):
 
 def is_feasible(cluster: PlannedCluster, leaving: set[int]) -> bool:
     """Return whether every partition by itself could keep its racks; there are no capacities."""
-    for replicas in cluster.rows.replicas:
+    for replicas in cluster.replicas:
         before = [cluster.brokers.ids[b] for b in replicas]
         stay = [b for b in before if b not in leaving]
         others = [b for b in cluster.racks if b not in leaving and b not in stay]
@@ -94,7 +94,7 @@ def with_capacities(cluster: PlannedCluster, capacities: dict[int, int]) -> Plan
     """Return the cluster with limits on its brokers."""
     ids = cluster.brokers.ids
     return cluster_of(
-        [[ids[b] for b in replicas] for replicas in cluster.rows.replicas],
+        [[ids[b] for b in replicas] for replicas in cluster.replicas],
         cluster.racks,
         capacities,
     )
@@ -103,7 +103,7 @@ def with_capacities(cluster: PlannedCluster, capacities: dict[int, int]) -> Plan
 def fits_by_matching(cluster: PlannedCluster, leaving: int) -> bool:
     """Return whether every replica of the broker can be matched with a broker that has room."""
     ids, capacities = cluster.brokers.ids, cluster.brokers.capacities
-    rows = [[ids[b] for b in row] for row in cluster.rows.replicas]
+    rows = [[ids[b] for b in row] for row in cluster.replicas]
     rows = [row for row in rows if leaving in row]
     places = [
         (taker, number)
@@ -138,13 +138,13 @@ def test_a_broker_replaces_another_wherever_possible(seed: int):
     old, *others = cluster.brokers.ids[: cluster.brokers.usable]
     to = others[0]
     layout = cluster.layout()
-    [leaving], takers = cluster.index_of(old), cluster.index_of(to)
-    holding = [[cluster.brokers.ids[b] for b in r] for r in cluster.rows.replicas]
+    [leaving] = cluster.brokers.indexes([old])
+    holding = [[cluster.brokers.ids[b] for b in r] for r in cluster.replicas]
     if any(old in row and not may_take(row, old, to, cluster) for row in holding):
         with pytest.raises(InfeasibleError):
-            replace(layout, [leaving], takers)
+            Replace([old], [to]).plan(layout, seed)
         return
-    replace(layout, [leaving], takers)
+    Replace([old], [to]).plan(layout, seed)
     changes = list(layout.changes())
     check_changes(changes, cluster, takers=[to])
     assert sum(c.moves for c in changes) == cluster.brokers.replicas[leaving]
@@ -156,8 +156,8 @@ def test_a_broker_replaces_another_wherever_possible(seed: int):
 def test_a_slot_that_its_counterpart_cannot_take_goes_to_another_of_the_new_brokers():
     cluster = cluster_of([[0, 1], [2, 0], [1, 3]], dict.fromkeys(range(5), 0))
     layout = cluster.layout()
-    replace(layout, [0, 1], [2, 4])
-    assert layout.replicas == [[2, 4], [2, 4], [4, 3]]
+    Replace([0, 1], [2, 4]).plan(layout, seed=0)
+    assert layout.after.tolist() == [[2, 4], [2, 4], [4, 3]]
 
 
 def test_an_impossible_plan_names_the_reason():

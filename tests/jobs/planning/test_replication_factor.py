@@ -2,8 +2,7 @@
 
 import pytest
 
-from regent.jobs.planning.model import InfeasibleError
-from regent.jobs.planning.replication_factor import change_factor
+from regent.jobs.planning.goals import ReplicationFactor
 from tests.support.planned_clusters import (
     check_changes,
     cluster_of,
@@ -19,10 +18,10 @@ def test_each_partition_changes_by_the_difference_and_no_more(seed: int):
     cluster = random_cluster(seed)
     factor = 1 + seed % 4
     layout = cluster.layout()
-    change_factor(layout, factor, seed)
+    ReplicationFactor(factor).plan(layout, seed)
     changes = list(layout.changes())
     check_changes(changes, cluster, takers=list(cluster.racks))
-    lengths = [len(row) for row in cluster.rows.replicas]
+    lengths = [len(row) for row in cluster.replicas]
     assert sum(c.moves for c in changes) == sum(abs(factor - length) for length in lengths)
     every_rack = len(set(cluster.racks.values()))
     for change in changes:
@@ -39,7 +38,7 @@ def test_each_partition_changes_by_the_difference_and_no_more(seed: int):
 def test_new_replicas_go_to_brokers_with_few():
     cluster = ring_cluster(brokers=15, partitions=1000, factor=2)
     layout = cluster.layout()
-    change_factor(layout, 4, seed=3)
+    ReplicationFactor(4).plan(layout, seed=3)
     after = loads_after(list(layout.changes()), cluster)
     assert max(after.values()) - min(after.values()) <= 1
 
@@ -48,12 +47,6 @@ def test_replicas_on_dead_brokers_and_in_crowded_racks_are_removed_first():
     racks = {1: 0, 2: 0, 3: 1}
     cluster = cluster_of([[1, 2, 3], [3, 9, 2], [9, 1, 2]], racks)
     layout = cluster.layout()
-    change_factor(layout, 2, seed=0)
+    ReplicationFactor(2).plan(layout, seed=0)
     after = [c.after for c in layout.changes()]
     assert after == [(1, 3), (3, 2), (1, 2)]
-
-
-def test_a_factor_above_the_number_of_brokers_is_impossible():
-    cluster = cluster_of([[1, 2], [2, 1]], {1: 0, 2: 0})
-    with pytest.raises(InfeasibleError, match=r"^brokers: replication factor 3 needs .* are 2$"):
-        change_factor(cluster.layout(), 3, seed=0)

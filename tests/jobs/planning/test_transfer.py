@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import permutations, product
 
 import pytest
 
-from regent.jobs.planning.fair_share import Share, fair_share, rack_limits
-from regent.jobs.planning.model import Change
-from regent.jobs.planning.transfer import Transfer, moves_needed
+from regent.jobs.planning.fair_share import fair_share, rack_limits
+from regent.jobs.planning.goals import Rebalance
+from regent.jobs.planning.model import Change, NotImprovingError
 from tests.support.planned_clusters import (
     PlannedCluster,
     check_changes,
@@ -19,31 +20,21 @@ from tests.support.planned_clusters import (
 )
 
 
-def shares(cluster: PlannedCluster, new: Sequence[int] | None) -> tuple[Share, int]:
-    """Return the fair shares and the needed moves; only ``new`` brokers get more, if given."""
-    brokers = cluster.brokers
-    usable = range(brokers.usable)
-    load = [brokers.replicas[b] for b in usable]
-    racks = [brokers.racks[b] for b in usable]
-    live = [[b for b in replicas if b in usable] for replicas in cluster.rows.replicas]
-    spreads = Counter((len(row), len({racks[b] for b in row})) for row in live)
-    limits = rack_limits(spreads, racks, {})
-    most = [load[b] if new is not None and b not in new else brokers.capacities[b] for b in usable]
-    share = fair_share([0] * len(usable), most, racks, limits, sum(load))
-    return share, moves_needed(load, share, racks, limits)
-
-
 def plan(
     cluster: PlannedCluster, new: Sequence[int] | None = None, seed: int = 0
 ) -> tuple[list[Change], int, int]:
-    """Return the changes, the minimal number of moves, and the number of misplaced replicas."""
-    share, bound = shares(cluster, new)
+    """Return the changes, the minimal number of moves, and the number of misplaced replicas.
+
+    Only ``new`` brokers get more, if given.
+    """
     layout = cluster.layout()
-    takers = list(range(cluster.brokers.usable)) if new is None else list(new)
-    left = Transfer(layout, share, takers, seed).run()
-    changes = list(layout.changes())
-    check_changes(changes, cluster, takers=[cluster.brokers.ids[b] for b in takers])
-    return changes, bound, left
+    with suppress(NotImprovingError):
+        planned = Rebalance(new).plan(layout, seed)
+        changes = list(layout.changes())
+        check_changes(changes, cluster, takers=list(cluster.racks) if new is None else new)
+        return changes, planned.lower_bound, planned.left
+    assert not list(layout.changes())
+    return [], 0, 0
 
 
 @pytest.mark.parametrize("seed", range(150))
@@ -73,7 +64,7 @@ def test_new_brokers_get_their_share_and_no_other_replica_moves():
     cluster = ring_cluster(brokers=40, partitions=4000, factor=3, racks=4)
     ids = dict.fromkeys(range(44))
     cluster = cluster_of(
-        [[cluster.brokers.ids[b] for b in r] for r in cluster.rows.replicas],
+        [[cluster.brokers.ids[b] for b in r] for r in cluster.replicas],
         {b: b % 4 for b in ids},
     )
     changes, bound, left = plan(cluster, new=[40, 41, 42, 43])
@@ -110,7 +101,7 @@ def test_no_plan_for_a_small_cluster_is_shorter(seed: int):
 def fewest_moves_by_trying_all(cluster: PlannedCluster) -> int:
     """Return the minimal number of moves for loads that differ by at most one."""
     ids = list(cluster.racks)
-    rows = [[cluster.brokers.ids[b] for b in row] for row in cluster.rows.replicas]
+    rows = [[cluster.brokers.ids[b] for b in row] for row in cluster.replicas]
     fewest = 99
     choices = []
     for row in rows:
@@ -147,13 +138,13 @@ def test_no_broker_exceeds_its_capacity_and_overfull_ones_give_replicas_away(see
     even = -(-sum(held[b] for b in usable) // cluster.brokers.usable)
     fullest = max(usable, key=lambda b: held[b])
     limited = cluster_of(
-        [[ids[b] for b in replicas] for replicas in cluster.rows.replicas],
+        [[ids[b] for b in replicas] for replicas in cluster.replicas],
         cluster.racks,
         {ids[fullest]: even // 2},
     )
     changes, _, left = plan(limited, seed=seed)
     loads = loads_after(changes, limited)
-    partitions = len(cluster.rows.replicas)
+    partitions = len(cluster.replicas)
     if partitions > max(loads.values()) + 1:  # else there may be no receivers
         assert left == 0
         assert loads[ids[fullest]] <= even // 2
