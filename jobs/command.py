@@ -9,6 +9,7 @@ Exit status: 0 done, 1 failed, 2 the arguments or files are wrong, 130 interrupt
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
@@ -53,6 +54,8 @@ def run_job(
     ``name`` follows ``regent jobs`` on the command line. ``argv`` None: the arguments of the
     process. The object of click's context is ``spark``.
     """
+    # Py4J logs a stack trace at Ctrl-C, and `logging` would print it if nothing were set up.
+    logging.basicConfig(handlers=[logging.NullHandler()])
     try:
         command.main(
             args=None if argv is None else list(argv),
@@ -71,8 +74,15 @@ def run_job(
     except (InputError, PlacementError, ClusterNotFoundError) as error:
         return _fail(name, 2, str(error))
     except (RegentError, OSError, PySparkException, Py4JError) as error:
-        return _fail(name, 1, str(error))
+        return 130 if _is_interrupted(error) else _fail(name, 1, str(error))
     return 0
+
+
+def _is_interrupted(error: BaseException | None) -> bool:
+    """Return whether Ctrl-C has led to the error: Py4J then fails to close its connection."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def _fail(name: str, status: int, message: str) -> int:
