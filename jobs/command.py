@@ -9,6 +9,8 @@ Exit status: 0 done, 1 failed, 2 the arguments or files are wrong, 130 interrupt
 
 from __future__ import annotations
 
+import logging
+import signal
 import sys
 import threading
 import time
@@ -51,14 +53,17 @@ def run_job(
     ``name`` follows ``regent jobs`` on the command line. ``argv`` None: the arguments of the
     process. The object of click's context is ``spark``.
     """
+    # Py4J logs a stack trace at Ctrl-C, and `logging` would print it if nothing were set up.
+    logging.basicConfig(handlers=[logging.NullHandler()])
     try:
-        command.main(
-            args=None if argv is None else list(argv),
-            prog_name=f"{program()} jobs {name}",
-            standalone_mode=False,
-            max_content_width=100,
-            obj=spark,
-        )
+        with _interrupted_by_sigterm():
+            command.main(
+                args=None if argv is None else list(argv),
+                prog_name=f"{program()} jobs {name}",
+                standalone_mode=False,
+                max_content_width=100,
+                obj=spark,
+            )
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return 2
@@ -69,8 +74,28 @@ def run_job(
     except (InputError, PlacementError, ClusterNotFoundError) as error:
         return _fail(name, 2, str(error))
     except (RegentError, OSError, PySparkException, Py4JError) as error:
-        return _fail(name, 1, str(error))
+        return 130 if _is_interrupted(error) else _fail(name, 1, str(error))
     return 0
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does, so that no files of it are left."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _is_interrupted(error: BaseException | None) -> bool:
+    """Return whether Ctrl-C has led to the error: Py4J then fails to close its connection."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def _fail(name: str, status: int, message: str) -> int:

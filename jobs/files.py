@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from regent.jobs.command import InputError
@@ -158,6 +159,9 @@ class JobFiles:
         if not is_remote(location):
             yield local_path(location)
             return
+        found = self.entry(location)
+        if found is not None and found.is_directory:  # Hadoop would write into it
+            raise InputError(f"{location} is a directory: name a file")
         path = self._new_folder() / "file"
         yield path
         self.put(path, location)
@@ -189,6 +193,9 @@ class JobFiles:
             yield path.getFileSystem(context._jsc.hadoopConfiguration()), path
         except Py4JJavaError as error:
             raise InputError(f"{location}: {_explained(innermost_cause(error))}") from None
+        except PySparkException as error:  # PySpark's own class for an illegal argument
+            reason, _, _ = str(error).partition("\n")
+            raise InputError(f"{location}: {reason}") from None
 
 
 def _explained(cause: str) -> str:

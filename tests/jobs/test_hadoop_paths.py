@@ -18,6 +18,7 @@ from regent.core.protocol.placement import PlacementBroker, PlacementSpec, Place
 from regent.jobs import place as place_job
 from regent.jobs import plan as plan_job
 from regent.jobs import report_balance, report_events
+from regent.jobs.command import InputError
 from regent.jobs.files import SUCCESS, JobFiles, path_to_read
 from regent.jobs.new_directory import new_directory
 from tests.jobs.journals import World, write_journals
@@ -127,6 +128,19 @@ def test_a_file_that_is_missing_on_hdfs_is_named(hdfs: str, spark: SparkSession,
     assert place_job.main([*missing, "--dry-run"], spark) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.endswith(f"{hdfs}/missing.json: no such file or directory")
+
+
+def test_a_page_is_not_written_into_a_directory_on_hdfs(hdfs: str, files: JobFiles):
+    before = files.entries(hdfs)
+    with pytest.raises(InputError, match="is a directory"), files.writing(hdfs) as path:
+        path.touch()
+    assert files.entries(hdfs) == before
+
+
+@pytest.mark.parametrize("location", ["hdfs://127.0.0.1:99999/x", "hdfs://no-host.invalid/x"])
+def test_a_wrong_uri_is_named(files: JobFiles, location: str):
+    with pytest.raises(InputError, match=f"^{location}: "):
+        files.read(location)
 
 
 @pytest.fixture
