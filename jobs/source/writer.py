@@ -131,7 +131,9 @@ class RecordProducer:
 
     def _note_failure(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and not self._failure:
-            self._failure = f"{message.topic()}-{message.partition()}: {error.str()}"
+            number = message.partition()  # None: no partition was chosen
+            place = message.topic() if number is None else f"{message.topic()}-{number}"
+            self._failure = f"{place}: {error.str()}"
 
     def _check(self) -> None:
         if self._failure:
