@@ -103,8 +103,10 @@ def write_once(frame: DataFrame, number: int, options: Mapping[str, str]) -> Non
 
     One task sends all rows. It has ``kafka.transaction.timeout.ms`` (60000) for them. Brokers
     forget the number after ``offsets.retention.minutes``, seven days, without a batch. When it
-    fails, with an error of Spark, write the same batch again.
+    fails, with an error of Spark, write the same batch again. Raises ``OptionError``.
     """
+    options = {**options, BATCH_NUMBER: str(number)}
+    write_options(options)  # an error inside of Spark's would have many lines
     register(frame.sparkSession)
     writer = frame.repartition(1).write.format(RegentDataSource.name()).options(**options)
-    writer.option(BATCH_NUMBER, number).mode("append").save()
+    writer.mode("append").save()

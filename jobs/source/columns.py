@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
@@ -18,7 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from regent.core.model import TopicPartition
+from regent.jobs.source.offsets import OffsetRange
 from regent.jobs.source.options import OptionError
 
 Makers: TypeAlias = Mapping[str, Callable[[pa.DataType], pa.Array]]
@@ -65,13 +67,19 @@ def columns_schema(*names: str) -> pa.Schema:
 
 
 def record_batch(
-    topic_partition: TopicPartition, count: int, makers: Makers, schema: pa.Schema
+    wanted: OffsetRange, offsets: npt.NDArray[np.int64], makers: Makers, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Return records of one partition; only the columns of ``schema`` are made."""
+    """Return the records inside a range; only the columns of ``schema`` are made.
+
+    ``offsets`` are ascending, and ``makers`` have the other columns, outside the range as well.
+    """
+    topic, partition = wanted.partition
     known: Makers = {
-        "topic": lambda kind: pa.repeat(pa.scalar(topic_partition.topic, kind), count),
-        "partition": lambda kind: pa.repeat(pa.scalar(topic_partition.partition, kind), count),
+        "topic": lambda kind: pa.repeat(pa.scalar(topic, kind), len(offsets)),
+        "partition": lambda kind: pa.repeat(pa.scalar(partition, kind), len(offsets)),
+        "offset": lambda kind: pa.array(offsets, kind),
         **makers,
     }
     arrays = [known[field.name](field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    first, end = np.searchsorted(offsets, (wanted.start, wanted.end))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema).slice(first, end - first)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
+import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPosition
@@ -102,10 +103,7 @@ class KafkaPort:
             if messages:
                 deadline = time.monotonic() + _PATIENCE_S
                 position = max(position, (messages[-1].offset() or 0) + 1)
-                if position > wanted.end or (messages[0].offset() or 0) < wanted.start:
-                    inside = range(wanted.start, wanted.end)
-                    messages = [m for m in messages if m.offset() in inside]
-                yield _batch_of(messages, wanted.partition, schema)
+                yield _batch_of(messages, wanted, schema)
             if len(messages) < len(polled):
                 events = (message for message in polled if message.error() is not None)
                 position = max([position, *(self._end_of(event, wanted) for event in events)])
@@ -157,18 +155,18 @@ class KafkaPort:
 
 
 def _batch_of(
-    messages: Sequence[Message], topic_partition: TopicPartition, schema: pa.Schema
+    messages: Sequence[Message], wanted: OffsetRange, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Return the messages of one partition."""
+    """Return the messages inside a range."""
 
     def each(value_of: Callable[[Message], Any]) -> Callable[[pa.DataType], pa.Array]:
         return lambda kind: pa.array(list(map(value_of, messages)), kind)
 
-    makers = {name: each(getattr(Message, name)) for name in ("key", "value", "offset")}
+    makers = {"key": each(Message.key), "value": each(Message.value), "headers": each(_headers_of)}
     makers["timestamp"] = each(lambda message: message.timestamp()[1] * 1000)
     makers["timestampType"] = each(lambda message: message.timestamp()[0] - 1)  # from 1 on
-    makers["headers"] = each(_headers_of)
-    return record_batch(topic_partition, len(messages), makers, schema)
+    offsets = np.array(list(map(Message.offset, messages)), np.int64)
+    return record_batch(wanted, offsets, makers, schema)
 
 
 def _headers_of(message: Message) -> list[dict[str, Any]] | None:

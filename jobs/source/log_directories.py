@@ -157,6 +157,6 @@ def _checkpoint(path: Path) -> Mapping[TopicPartition, int]:
 def _payload(batch: WholeBatch) -> Payload:
     _, header, data = batch
     try:
-        return Payload(header, uncompressed(header, data))
+        return header, uncompressed(header, data)
     except ValueError as error:
         raise ValueError(f"records that cannot be decompressed: {error}") from None

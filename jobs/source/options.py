@@ -179,7 +179,7 @@ def _pattern(name: str, text: str) -> Subscription:
 
 def _assigned(name: str, text: str) -> Subscription:
     """Return the partitions of ``{"topic": [0, 1]}``."""
-    return Subscription(assigned=tuple(sorted(p for p, _ in _by_partition(name, text, list))))
+    return Subscription(assigned=tuple(sorted({p for p, _ in _by_partition(name, text, list)})))
 
 
 def _flag(name: str, text: str) -> bool:

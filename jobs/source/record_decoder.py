@@ -7,7 +7,7 @@ in sequence. All other numbers are decoded with numpy, and Arrow slices keys and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,17 +19,12 @@ from regent.jobs.source.offsets import OffsetRange
 from regent.storage.record_batch import BatchHeader
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
+Payload: TypeAlias = tuple[BatchHeader, bytes]
+"""The header of a batch, and its records, decompressed."""
 
 _MAX_VARINT_BYTES: Final = 10
 _MAX_BYTES: Final = 2**31 - 1  # as Arrow's binary columns can hold
 _PADDING: Final = bytes(_MAX_VARINT_BYTES)  # so that a varint can be decoded at the very end
-
-
-class Payload(NamedTuple):
-    """The records of one batch, decompressed."""
-
-    header: BatchHeader
-    data: bytes | memoryview
 
 
 def decode(payloads: Sequence[Payload], wanted: OffsetRange, schema: pa.Schema) -> pa.RecordBatch:
@@ -37,7 +32,7 @@ def decode(payloads: Sequence[Payload], wanted: OffsetRange, schema: pa.Schema) 
 
     The batches are sorted by offset. Raises ``ValueError`` if records are not well-formed.
     """
-    data = b"".join((*(payload.data for payload in payloads), _PADDING))
+    data = b"".join((*(records for _, records in payloads), _PADDING))
     if len(data) > _MAX_BYTES:
         raise ValueError(f"{len(data)} bytes of records at once")
     starts = _record_starts(payloads, data)
@@ -63,14 +58,11 @@ def decode(payloads: Sequence[Payload], wanted: OffsetRange, schema: pa.Schema) 
     makers: Makers = {
         "key": lambda kind: _slices(data, keys_at, key_sizes, kind),
         "value": lambda kind: _slices(data, values_at, value_sizes, kind),
-        "offset": lambda kind: pa.array(offsets, kind),
         "timestamp": lambda kind: pa.array(times(), pa.int64()).cast(kind),
         "timestampType": lambda kind: pa.array(each("stamps_append_time"), pa.int64()).cast(kind),
         "headers": lambda kind: pa.array([_headers(data, at) for at in headers_at.tolist()], kind),
     }
-    batch = record_batch(wanted.partition, len(starts), makers, schema)
-    first, end = np.searchsorted(offsets, (wanted.start, wanted.end))
-    return batch.slice(first, end - first)
+    return record_batch(wanted, offsets, makers, schema)
 
 
 def _record_starts(payloads: Sequence[Payload], data: bytes) -> Numbers:

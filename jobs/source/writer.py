@@ -8,7 +8,7 @@ in a transaction.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -44,16 +44,6 @@ class SendError(RegentError):
     """A record could not be sent, or was not acknowledged."""
 
 
-class Row(NamedTuple):
-    """One record to write; ``partition`` may be ``ANY_PARTITION``."""
-
-    topic: str
-    partition: int
-    key: bytes | str | None
-    value: bytes | str | None
-    headers: list[tuple[str, str | bytes | None]]
-
-
 class RowColumns:
     """The columns of a DataFrame by meaning; others are ignored, as by Spark's connector."""
 
@@ -71,19 +61,24 @@ class RowColumns:
         self._topic = topic
         self._names = list(types)
 
-    def rows(self, batch: pa.RecordBatch) -> Iterator[Row]:
-        """Yield the rows of an Arrow batch. Raises ``SendError`` for one without a topic."""
+    def rows(self, batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+        """Yield the rows of an Arrow batch, as ``Producer.produce`` takes them.
+
+        Raises ``SendError`` for one without a topic.
+        """
         nothing: list[Any] = [None] * batch.num_rows
         columns = dict.fromkeys(_TYPES, nothing)
         columns |= {name: batch.column(name).to_pylist() for name in self._names}
         if self._topic is not None:  # it takes precedence over the column, as in the connector
             columns["topic"] = [self._topic] * batch.num_rows
-        for topic, partition, key, value, headers in zip(*columns.values(), strict=True):
-            if not topic:
+        for values in zip(*columns.values(), strict=True):
+            row = dict(zip(columns, values, strict=True))
+            if not row["topic"]:
                 raise SendError("a row has no topic: NULL in column topic")
-            number = ANY_PARTITION if partition is None else partition
-            pairs = [(header["key"], header["value"]) for header in headers or ()]
-            yield Row(topic, number, key, value, pairs)
+            if row["partition"] is None:
+                row["partition"] = ANY_PARTITION
+            row["headers"] = [(h["key"], h["value"]) for h in row["headers"] or ()] or None
+            yield row
 
 
 class RecordProducer:
@@ -115,17 +110,16 @@ class RecordProducer:
             self.client.flush(_POLL_S)
             raise
 
-    def _send(self, row: Row) -> None:
+    def _send(self, row: Mapping[str, Any]) -> None:
         """Send a row; wait while too many are in flight."""
-        topic, partition, key, value, headers = row
         while True:
             self._check()
             try:
-                self.client.produce(topic, value, key, partition, headers=headers or None)
+                self.client.produce(**row)
             except BufferError:
                 self.client.poll(_FULL_S)
             except KafkaException as error:
-                raise SendError(f"{topic}: {error.args[0].str()}") from None
+                raise SendError(f"{row['topic']}: {error.args[0].str()}") from None
             else:
                 return
 

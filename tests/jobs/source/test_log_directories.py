@@ -1,5 +1,8 @@
 """Logs are read from their files as a broker would return them, also damaged and torn ones."""
 
+import fcntl
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,6 +10,7 @@ import pytest
 from regent.core.model import TopicPartition
 from regent.jobs.source.columns import columns_schema
 from regent.jobs.source.log_directories import LogDirectories
+from regent.jobs.source.log_segments import segments_of
 from regent.jobs.source.offsets import NO_OFFSET, DataLossError, OffsetRange
 from regent.jobs.source.options import EARLIEST, LATEST, OptionError, ReadOptions, Subscription
 from regent.storage.offset_index import OffsetIndex
@@ -74,6 +78,26 @@ def test_the_replica_with_the_highest_watermark_is_read(tmp_path: Path):
     directories = sorted(tmp_path.iterdir())
     assert store_of(*directories).list_offsets([ORDERS], LATEST) == {ORDERS: 60}
     assert offsets(store_of(*directories), 0, 60) == list(range(60))
+
+
+def test_a_task_needs_only_the_log_that_the_driver_has_chosen(tmp_path: Path):
+    for number, count in enumerate((20, 60)):
+        write_log(tmp_path / str(number), ORDERS, count)
+    directories = sorted(tmp_path.iterdir())
+    wanted = store_of(*directories).located(OffsetRange(ORDERS, 0, 60))
+    shutil.rmtree(directories[0])
+    batches = store_of(*directories).read(wanted, columns_schema("offset"))
+    assert [o for batch in batches for o in batch[0].to_pylist()] == list(range(60))
+
+
+def test_files_are_opened_only_to_be_read(tmp_path: Path):
+    write_log(tmp_path, ORDERS, 20)
+    (segment,) = segments_of(tmp_path / str(ORDERS))
+    batches = segment.batches(0)
+    next(batches)
+    opened = [Path(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+    (file,) = (int(path.name) for path in opened if path.resolve() == segment.path.resolve())
+    assert fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
 
 
 @pytest.mark.parametrize("cut", [1, 30, 70])

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from regent.core.model import TopicPartition
-from regent.jobs.source import RegentDataSource
+from regent.jobs.source import RegentDataSource, write_once
 from regent.jobs.source.options import CONNECTOR, OptionError
 from tests.jobs.source.batches import GZIP, LogRecord, compressed, encoded
 from tests.jobs.source.log_files import set_offsets, write_log, write_segment
@@ -76,6 +76,11 @@ def test_offsets_set_the_begin_and_the_end_of_a_read(session: SparkSession, logs
     with pytest.raises(PySparkException, match="orders-0: offsets 100 to 200 do not exist"):
         offsets(endingOffsets='{"orders": {"0": 200, "1": 20, "2": 0}}')
     assert offsets(startingTimestamp=50, endingOffsets=ends) == {0: (50, 99)}
+
+
+def test_a_wrong_option_of_write_once_is_an_error_of_one_line(session: SparkSession):
+    with pytest.raises(OptionError, match=r"^topic is missing: write_once writes into one topic$"):
+        write_once(session.range(1), 0, {"kafka.bootstrap.servers": "127.0.0.1:9"})
 
 
 def test_what_the_connector_is_better_for_is_refused_in_a_line(session: SparkSession, logs: Path):
