@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from regent.core.errors import BadDataError
+from regent.core.errors import BadDataError, StorageError
 from regent.storage.log_file import CorruptSegmentError, LogFile, WholeBatch
 from regent.storage.log_names import INDEX_SUFFIXES, base_offset_of
 from regent.storage.offset_index import OffsetIndex
@@ -41,7 +41,7 @@ class SegmentFile(NamedTuple):
                 if batch[0] + batch[1].size - block[0][0] >= _BLOCK_BYTES:
                     yield block
                     block = []
-        except CorruptSegmentError:
+        except StorageError:
             yield block
             raise
         yield block

@@ -71,14 +71,16 @@ class RowColumns:
         columns |= {name: batch.column(name).to_pylist() for name in self._names}
         if self._topic is not None:  # it takes precedence over the column, as in the connector
             columns["topic"] = [self._topic] * batch.num_rows
-        for values in zip(*columns.values(), strict=True):
-            row = dict(zip(columns, values, strict=True))
-            if not row["topic"]:
+        for topic, partition, key, value, headers in zip(*columns.values(), strict=True):
+            if not topic:
                 raise SendError("a row has no topic: NULL in column topic")
-            if row["partition"] is None:
-                row["partition"] = ANY_PARTITION
-            row["headers"] = [(h["key"], h["value"]) for h in row["headers"] or ()] or None
-            yield row
+            yield {
+                "topic": topic,
+                "partition": ANY_PARTITION if partition is None else partition,
+                "key": key,
+                "value": value,
+                "headers": [(h["key"], h["value"]) for h in headers] if headers else None,
+            }
 
 
 class RecordProducer:
