@@ -45,15 +45,18 @@ class LogFile:
 
     __slots__ = ("_fd", "path")
 
-    def __init__(self, path: Path, *, is_new: bool = False) -> None:
+    def __init__(self, path: Path, *, is_new: bool = False, is_written: bool = True) -> None:
         """Open a file; if ``is_new``, create it, or truncate the file that a crash left.
+
+        Not ``is_written``: it can only be read, which other users may do.
 
         Raises ``CorruptSegmentError`` if the file is missing but the directory of its log is there,
         and ``StorageError``.
         """
         self.path = path
         self._fd = -1
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_TRUNC if is_new else 0)
+        access = os.O_RDWR if is_written else os.O_RDONLY
+        flags = access | os.O_CLOEXEC | (os.O_CREAT | os.O_TRUNC if is_new else 0)
         try:
             self._fd = os.open(path, flags, 0o644)
         except FileNotFoundError as error:

@@ -7,20 +7,21 @@ It has the columns of Spark's Kafka connector, and does what the connector canno
 - ``write_once`` writes a batch exactly once, in a transaction.
 
 For everything else, streams above all, use the connector. docs/spark.md shows both, and the
-options. Spark finds an installed Regent by itself (``jobs/pyspark_regent.py``); otherwise
-``spark.dataSource.register(RegentDataSource)``.
+options. Spark finds an installed Regent by itself (``jobs/pyspark_regent.py``), but no checkout:
+``regent.spark.register(session)``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NoReturn
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
     DataSource,
-    DataSourceArrowWriter,
     DataSourceStreamReader,
     DataSourceStreamWriter,
+    InputPartition,
 )
 from pyspark.sql.types import StructType
 
@@ -46,15 +47,14 @@ class RegentDataSource(DataSource):
         return "regent"
 
     def schema(self) -> StructType:
-        """Return the default columns of a read."""
-        is_set = str(self.options.get("includeHeaders", "")).strip().lower() == "true"
-        return record_schema(include_headers=is_set)
+        """Return the default columns of a read. Raises ``OptionError``."""
+        return record_schema(include_headers=read_options(self.options).include_headers)
 
     def reader(self, schema: StructType) -> BatchReader:
         """Return the reader of a batch. Raises ``OptionError``."""
         return BatchReader(read_options(self.options), schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Return the writer of a batch. Raises ``OptionError``."""
         if overwrite:
             raise OptionError("records cannot be overwritten: use the mode append")
@@ -62,9 +62,9 @@ class RegentDataSource(DataSource):
         return (BatchWriter if options.batch is None else OnceWriter)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Raise ``OptionError``."""
+        """Return a reader that raises ``OptionError``."""
         del schema
-        raise OptionError(f"regent reads no streams: use the format kafka, {CONNECTOR}")
+        return StreamRefusal()
 
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
@@ -73,6 +73,23 @@ class RegentDataSource(DataSource):
         del schema, overwrite
         text = "regent writes streams with write_once in foreachBatch"
         raise OptionError(f"{text}; or use the format kafka, {CONNECTOR}")
+
+
+class StreamRefusal(DataSourceStreamReader):
+    """Raises in its first call: Spark 4.3 hides the error of a ``streamReader`` that raises."""
+
+    def initialOffset(self) -> NoReturn:  # noqa: N802
+        """Raise ``OptionError``."""
+        raise OptionError(f"regent reads no streams: use the format kafka, {CONNECTOR}")
+
+    def read(self, partition: InputPartition) -> NoReturn:
+        """Never called."""
+        raise AssertionError(partition)
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format ``regent`` known to a session, where Spark does not find it by itself."""
+    spark.dataSource.register(RegentDataSource)
 
 
 def write_once(frame: DataFrame, number: int, options: Mapping[str, str]) -> None:
@@ -86,8 +103,10 @@ def write_once(frame: DataFrame, number: int, options: Mapping[str, str]) -> Non
 
     One task sends all rows. It has ``kafka.transaction.timeout.ms`` (60000) for them. Brokers
     forget the number after ``offsets.retention.minutes``, seven days, without a batch. When it
-    fails, with an error of Spark, write the same batch again.
+    fails, with an error of Spark, write the same batch again. Raises ``OptionError``.
     """
-    frame.sparkSession.dataSource.register(RegentDataSource)
+    options = {**options, BATCH_NUMBER: str(number)}
+    write_options(options)  # an error inside of Spark's would have many lines
+    register(frame.sparkSession)
     writer = frame.repartition(1).write.format(RegentDataSource.name()).options(**options)
-    writer.option(BATCH_NUMBER, number).mode("append").save()
+    writer.mode("append").save()

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from regent.jobs.source.columns import arrow_schema
 from regent.jobs.source.kafka_port import KafkaPort
 from regent.jobs.source.log_directories import LogDirectories
-from regent.jobs.source.offsets import LogBounds, OffsetRange
+from regent.jobs.source.offsets import NO_OFFSET, LogBounds, OffsetRange
 from regent.jobs.source.options import EARLIEST, LATEST, ReadOptions
 
 
@@ -33,13 +33,15 @@ class BatchReader(DataSourceReader):
         with closing(self._open()) as store:
             there = store.partitions(options.subscription)
             bounds = LogBounds(*(store.list_offsets(there, at) for at in (EARLIEST, LATEST)))
-            starts, ends = bounds.resolve(options.starting), bounds.resolve(options.ending)
+            starts = bounds.resolve("startingOffsets", options.starting)
+            ends = bounds.resolve("endingOffsets", options.ending)
             if options.since_ms is not None:
-                starts = bounds.since(store.list_offsets(there, options.since_ms))
-        wanted = (OffsetRange(p, starts[p], max(starts[p], ends[p])) for p in there)
-        loss = options.fail_on_data_loss
-        ranges = [bounds.existing(r, fail_on_data_loss=loss) for r in wanted]
-        return [found for found in ranges if found.end > found.start]
+                found = store.list_offsets(there, options.since_ms)
+                starts = {p: bounds.latest[p] if o == NO_OFFSET else o for p, o in found.items()}
+            wanted = (OffsetRange(p, starts[p], max(starts[p], ends[p])) for p in there)
+            loss = options.fail_on_data_loss
+            existing = [bounds.existing(r, fail_on_data_loss=loss) for r in wanted]
+            return [store.located(found) for found in existing if found.end > found.start]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one range; nothing for the placeholder of an empty read."""
@@ -48,11 +50,4 @@ class BatchReader(DataSourceReader):
                 yield from store.read(partition, self._schema)
 
     def _open(self) -> LogDirectories | KafkaPort:
-        options = self._options
-        if options.log_dirs:
-            return LogDirectories(
-                options.log_dirs,
-                include_uncommitted=options.include_uncommitted,
-                fail_on_data_loss=options.fail_on_data_loss,
-            )
-        return KafkaPort(options.kafka, fail_on_data_loss=options.fail_on_data_loss)
+        return LogDirectories(self._options) if self._options.log_dirs else KafkaPort(self._options)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-from confluent_kafka import Message
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -19,11 +20,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from regent.core.model import TopicPartition
+from regent.jobs.source.offsets import OffsetRange
 from regent.jobs.source.options import OptionError
 
-CREATE_TIME: Final = 0
-LOG_APPEND_TIME: Final = 1  # librdkafka's numbers are greater by one
+Makers: TypeAlias = Mapping[str, Callable[[pa.DataType], pa.Array]]
+"""By the name of a column: what makes it, of an Arrow type."""
 
 _HEADERS: Final = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
 _COLUMNS: Final = (
@@ -65,40 +66,20 @@ def columns_schema(*names: str) -> pa.Schema:
     return arrow_schema(StructType([_WITH_HEADERS[name] for name in names]))
 
 
-def constant(value: Any, kind: pa.DataType, count: int) -> pa.Array:
-    """Return a column with the same value in all its rows."""
-    return pa.repeat(pa.scalar(value, kind), count)
-
-
-def message_batch(
-    messages: Sequence[Message], topic_partition: TopicPartition, schema: pa.Schema
+def record_batch(
+    wanted: OffsetRange, offsets: npt.NDArray[np.int64], makers: Makers, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Return the messages of one partition with the columns of ``schema``."""
-    arrays = [_column(f.name, f.type, messages, topic_partition) for f in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    """Return the records inside a range; only the columns of ``schema`` are made.
 
-
-def _column(
-    name: str, kind: pa.DataType, messages: Sequence[Message], topic_partition: TopicPartition
-) -> pa.Array:
-    match name:
-        case "key" | "value" | "offset":
-            return pa.array(list(map(getattr(Message, name), messages)), kind)
-        case "topic" | "partition":
-            return constant(getattr(topic_partition, name), kind, len(messages))
-        case "timestamp":
-            times = map(Message.timestamp, messages)
-            return pa.array([time_ms * 1000 for _, time_ms in times], pa.int64()).cast(kind)
-        case "timestampType":
-            times = map(Message.timestamp, messages)
-            return pa.array([type_ - 1 for type_, _ in times], kind)
-        case "headers":
-            return pa.array(list(map(_headers, messages)), kind)
-        case _:
-            raise AssertionError(name)
-
-
-def _headers(message: Message) -> list[dict[str, Any]] | None:
-    headers = message.headers() or ()
-    pairs = headers.items() if isinstance(headers, dict) else headers
-    return [{"key": key, "value": value} for key, value in pairs] or None
+    ``offsets`` are ascending, and ``makers`` have the other columns, outside the range as well.
+    """
+    topic, partition = wanted.partition
+    known: Makers = {
+        "topic": lambda kind: pa.repeat(pa.scalar(topic, kind), len(offsets)),
+        "partition": lambda kind: pa.repeat(pa.scalar(partition, kind), len(offsets)),
+        "offset": lambda kind: pa.array(offsets, kind),
+        **makers,
+    }
+    arrays = [known[field.name](field.type) for field in schema]
+    first, end = np.searchsorted(offsets, (wanted.start, wanted.end))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema).slice(first, end - first)

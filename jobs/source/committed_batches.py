@@ -10,16 +10,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cached_property
 
-from regent.core.errors import BadDataError, RecordsRefusedError
+from regent.core.errors import BadDataError, StorageError
 from regent.jobs.source.log_segments import SegmentFile
 from regent.storage.end_transaction_marker import marker_of
 from regent.storage.record_batch import BatchHeader
-
-Markers: TypeAlias = Mapping[int, list[tuple[int, bool]]]
-"""By producer id: the offsets of its markers, ascending, and whether each one commits."""
 
 
 class CommittedBatches:
@@ -28,27 +26,23 @@ class CommittedBatches:
     def __init__(self, segments: Sequence[SegmentFile], offset: int) -> None:
         """Read nothing yet; batches before ``offset`` will not be asked for."""
         self._segments, self._offset = segments, offset
-        self._markers: Markers | None = None
 
     def has(self, header: BatchHeader) -> bool:
         """Return whether a reader gets the records of a batch. Raises ``OSError``."""
         if header.is_control or not header.is_transactional:
             return not header.is_control
-        if self._markers is None:
-            self._markers = self._found_markers()
-        markers = self._markers.get(header.producer_id, [])
+        markers = self._markers[header.producer_id]
         number = bisect_right(markers, (header.base_offset, True))
         return number < len(markers) and markers[number][1]  # without a marker it is open
 
-    def _found_markers(self) -> Markers:
+    @cached_property
+    def _markers(self) -> defaultdict[int, list[tuple[int, bool]]]:
+        """By producer id: the offsets of its markers, ascending, and whether each one commits."""
         found = defaultdict[int, list[tuple[int, bool]]](list)
         for segment in self._segments:
-            try:
-                for block in segment.blocks(self._offset):
-                    for header, batch in block:
-                        marker = marker_of(header, batch) if header.is_control else None
-                        if marker is not None:
-                            found[header.producer_id].append((header.base_offset, marker.is_commit))
-            except (RecordsRefusedError, BadDataError):
-                continue  # reading these records raises the error
+            with suppress(StorageError, BadDataError):  # reading these records raises the error
+                for _, header, batch in segment.batches(self._offset):
+                    marker = marker_of(header, batch) if header.is_control else None
+                    if marker is not None:
+                        found[header.producer_id].append((header.base_offset, marker.is_commit))
         return found

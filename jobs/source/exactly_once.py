@@ -23,23 +23,17 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPosition
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import WriterCommitMessage
 
 from regent.jobs.source.options import WriteOptions
-from regent.jobs.source.writer import RecordProducer, RowColumns, SendError
+from regent.jobs.source.writer import BatchWriter, RecordProducer, RowColumns, SendError
 
 _QUERY_ID: Final = "sql.streaming.queryId"  # a local property of the jobs of a streaming query
 _TIMEOUT_S: Final = 60.0
 
 
-class OnceWriter(DataSourceArrowWriter):
+class OnceWriter(BatchWriter):
     """The write of one batch, which has one partition."""
-
-    def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        """Raises ``OptionError`` for columns that cannot be written."""
-        self._options = options
-        self._columns = RowColumns(schema, options.topic)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send the rows of the only task. Raises ``SendError``."""

@@ -7,18 +7,19 @@ committed transactions are read, unless ``isolation.level`` says otherwise.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeVar
 
+import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPosition
 
 from regent.core.errors import RegentError
 from regent.core.model import TopicPartition
-from regent.jobs.source.columns import message_batch
+from regent.jobs.source.columns import record_batch
 from regent.jobs.source.offsets import OffsetRange, report_data_loss
-from regent.jobs.source.options import LATEST, OptionError, Subscription
+from regent.jobs.source.options import LATEST, OptionError, ReadOptions, Subscription
 
 T = TypeVar("T")
 
@@ -44,15 +45,15 @@ class BrokersError(RegentError):
 class KafkaPort:
     """One consumer, which no other thread or process uses."""
 
-    def __init__(self, settings: Mapping[str, str], *, fail_on_data_loss: bool) -> None:
-        """Make no connection yet; ``settings`` are librdkafka's. Raises ``OptionError``."""
-        self._fail_on_data_loss = fail_on_data_loss
-        self._servers = settings["bootstrap.servers"]
+    def __init__(self, options: ReadOptions) -> None:
+        """Make no connection yet. Raises ``OptionError`` for settings of librdkafka."""
+        self._fail_on_data_loss = options.fail_on_data_loss
+        self._servers = options.kafka["bootstrap.servers"]
         self._trouble = "no error"
-        reset = {"auto.offset.reset": "error" if fail_on_data_loss else "earliest"}
+        reset = {"auto.offset.reset": "error" if options.fail_on_data_loss else "earliest"}
         on_error = {"error_cb": self._note_trouble}
         try:
-            self._consumer = Consumer({**_DEFAULTS, **settings, **_FIXED, **reset, **on_error})
+            self._consumer = Consumer({**_DEFAULTS, **options.kafka, **_FIXED, **reset, **on_error})
         except KafkaException as error:
             raise OptionError(f"kafka.*: {error.args[0].str()}") from None
 
@@ -62,16 +63,13 @@ class KafkaPort:
 
     def partitions(self, subscription: Subscription) -> list[TopicPartition]:
         """Return the partitions to read, sorted. Raises ``OptionError`` if one does not exist."""
-        deadline = time.monotonic() + _NEW_TOPIC_S
-        while True:
-            topics = self._retried(lambda: self._consumer.list_topics(timeout=_REQUEST_S)).topics
+
+        def ask() -> list[TopicPartition]:
+            topics = self._consumer.list_topics(timeout=_REQUEST_S).topics
             there = (TopicPartition(t, n) for t, topic in topics.items() for n in topic.partitions)
-            try:
-                return subscription.select(there, f"the cluster at {self._servers}")
-            except OptionError:
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(_PAUSE_S)
+            return subscription.select(there, f"the cluster at {self._servers}")
+
+        return self._retried(ask)
 
     def list_offsets(
         self, partitions: Sequence[TopicPartition], time_ms: int
@@ -91,6 +89,10 @@ class KafkaPort:
 
         return self._retried(ask)
 
+    def located(self, wanted: OffsetRange) -> OffsetRange:
+        """Return the same range: librdkafka finds the leader."""
+        return wanted
+
     def read(self, wanted: OffsetRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the records of a range in order. Raises DataLossError and BrokersError."""
         self._consumer.assign([KafkaPosition(*wanted.partition, wanted.start)])
@@ -101,10 +103,7 @@ class KafkaPort:
             if messages:
                 deadline = time.monotonic() + _PATIENCE_S
                 position = max(position, (messages[-1].offset() or 0) + 1)
-                if position > wanted.end or (messages[0].offset() or 0) < wanted.start:
-                    inside = range(wanted.start, wanted.end)
-                    messages = [m for m in messages if m.offset() in inside]
-                yield message_batch(messages, wanted.partition, schema)
+                yield _batch_of(messages, wanted, schema)
             if len(messages) < len(polled):
                 events = (message for message in polled if message.error() is not None)
                 position = max([position, *(self._end_of(event, wanted) for event in events)])
@@ -137,16 +136,40 @@ class KafkaPort:
         report_data_loss(text, is_error=self._fail_on_data_loss)
 
     def _retried(self, ask: Callable[[], T]) -> T:
-        """Return the answer to a request; retry while a partition gets another leader."""
-        deadline = time.monotonic() + _PATIENCE_S
+        """Return the answer to a request; retry while a topic is new or elects a leader."""
+        started = time.monotonic()
         while True:
             try:
                 return ask()
+            except OptionError:
+                if time.monotonic() > started + _NEW_TOPIC_S:
+                    raise
             except KafkaException as error:
-                problem = error.args[0].str()
-            if time.monotonic() > deadline:
-                raise BrokersError(f"the brokers at {self._servers} did not answer: {problem}")
+                if time.monotonic() > started + _PATIENCE_S:
+                    text = f"the brokers at {self._servers} did not answer"
+                    raise BrokersError(f"{text}: {error.args[0].str()}") from None
             time.sleep(_PAUSE_S)
 
     def _note_trouble(self, error: KafkaError) -> None:
         self._trouble = error.str()
+
+
+def _batch_of(
+    messages: Sequence[Message], wanted: OffsetRange, schema: pa.Schema
+) -> pa.RecordBatch:
+    """Return the messages inside a range."""
+
+    def each(value_of: Callable[[Message], Any]) -> Callable[[pa.DataType], pa.Array]:
+        return lambda kind: pa.array(list(map(value_of, messages)), kind)
+
+    makers = {"key": each(Message.key), "value": each(Message.value), "headers": each(_headers_of)}
+    makers["timestamp"] = each(lambda message: message.timestamp()[1] * 1000)
+    makers["timestampType"] = each(lambda message: message.timestamp()[0] - 1)  # from 1 on
+    offsets = np.array(list(map(Message.offset, messages)), np.int64)
+    return record_batch(wanted, offsets, makers, schema)
+
+
+def _headers_of(message: Message) -> list[dict[str, Any]] | None:
+    headers = message.headers() or ()
+    pairs = headers.items() if isinstance(headers, dict) else headers
+    return [{"key": key, "value": value} for key, value in pairs] or None

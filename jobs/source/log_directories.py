@@ -8,29 +8,29 @@ watermark is read. Records of transactions that were aborted, or are still open,
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute
 
-from regent.core.compression import decompressed
-from regent.core.errors import BadDataError, RecordsRefusedError, StorageError
+from regent.core.errors import BadDataError, StorageError
 from regent.core.model import TopicPartition
 from regent.jobs.source.columns import columns_schema
 from regent.jobs.source.committed_batches import CommittedBatches
-from regent.jobs.source.log_segments import SegmentFile, SoundBatch, log_end_offset, segments_of
+from regent.jobs.source.log_segments import log_end_offset, segments_of
 from regent.jobs.source.offsets import NO_OFFSET, OffsetRange, report_data_loss
-from regent.jobs.source.options import EARLIEST, LATEST, OptionError, Subscription
-from regent.jobs.source.record_decoder import CorruptRecordsError, Payload, decode
+from regent.jobs.source.options import EARLIEST, LATEST, OptionError, ReadOptions, Subscription
+from regent.jobs.source.record_decoder import Payload, decode
 from regent.storage.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, read_offsets
+from regent.storage.log_file import WholeBatch
 from regent.storage.log_names import log_of_directory
-from regent.storage.record_batch import HEADER_SIZE
+from regent.storage.record_decoder import uncompressed
 
-_EVERYTHING: Final = 2**63 - 1
-_DAMAGE: Final = (RecordsRefusedError, CorruptRecordsError, OSError)
 _log = logging.getLogger(__name__)
 
 
@@ -40,18 +40,15 @@ class ReplicaLog(NamedTuple):
     high_watermark: int
     log_start_offset: int
     directory: Path
+    partition: TopicPartition
 
 
 class LogDirectories:
     """The logs in these directories, which every machine that reads must see."""
 
-    def __init__(
-        self, directories: Sequence[Path], *, include_uncommitted: bool, fail_on_data_loss: bool
-    ) -> None:
-        """Keep the directories; ``partitions`` reads them first."""
-        self._directories = directories
-        self._include_uncommitted = include_uncommitted
-        self._fail_on_data_loss = fail_on_data_loss
+    def __init__(self, options: ReadOptions) -> None:
+        """Keep the options; ``partitions`` reads the directories first."""
+        self._options = options
 
     def close(self) -> None:
         """No-op: no file is kept open."""
@@ -60,7 +57,7 @@ class LogDirectories:
 
     def partitions(self, subscription: Subscription) -> list[TopicPartition]:
         """Return the partitions to read, sorted. Raises ``OptionError`` if one does not exist."""
-        return subscription.select(self._replicas(), ", ".join(map(str, self._directories)))
+        return subscription.select(self._replicas, ", ".join(map(str, self._options.log_dirs)))
 
     def list_offsets(
         self, partitions: Sequence[TopicPartition], time_ms: int
@@ -70,21 +67,18 @@ class LogDirectories:
         The time may be ``EARLIEST`` or ``LATEST``: the log start offset, or the high watermark
         (with ``includeUncommitted`` the log end offset). All records before a time are read.
         """
-        logs = self._replicas()
         by_time = {EARLIEST: self._start_of, LATEST: self._end_of}
-        if time_ms in by_time:
-            return {partition: by_time[time_ms](logs[partition]) for partition in partitions}
-        return {partition: self._first_since(time_ms, partition, logs) for partition in partitions}
+        offset_of = by_time.get(time_ms) or (lambda log: self._first_since(time_ms, log))
+        return {p: offset_of(self._replicas[p]) for p in partitions}
 
-    def _first_since(
-        self,
-        time_ms: int,
-        topic_partition: TopicPartition,
-        logs: Mapping[TopicPartition, ReplicaLog],
-    ) -> int:
-        start, end = (of(logs[topic_partition]) for of in (self._start_of, self._end_of))
+    def located(self, wanted: OffsetRange) -> OffsetRange:
+        """Return a range with the log to read, so that no task searches it."""
+        return replace(wanted, directory=self._replicas[wanted.partition].directory)
+
+    def _first_since(self, time_ms: int, log: ReplicaLog) -> int:
+        start, end = self._start_of(log), self._end_of(log)
         schema = columns_schema("timestamp", "offset")
-        for batch in self.read(OffsetRange(topic_partition, start, end), schema):
+        for batch in self.read(OffsetRange(log.partition, start, end, log.directory), schema):
             times = batch["timestamp"].cast(pa.int64())
             young = batch["offset"].filter(pa.compute.greater_equal(times, time_ms * 1000))
             if len(young):
@@ -92,9 +86,10 @@ class LogDirectories:
                 return first
         return NO_OFFSET
 
+    @cached_property
     def _replicas(self) -> dict[TopicPartition, ReplicaLog]:
         logs: dict[TopicPartition, ReplicaLog] = {}
-        for directory in self._directories:
+        for directory in self._options.log_dirs:
             if not directory.is_dir():
                 raise OptionError(f"logDirs: {directory} is no directory")
             high_watermarks = _checkpoint(directory / HIGH_WATERMARKS)
@@ -102,8 +97,8 @@ class LogDirectories:
             for path in directory.iterdir():
                 partition = log_of_directory(path.name)
                 if partition is not None and path.is_dir():
-                    start = log_starts.get(partition, 0)
-                    log = ReplicaLog(high_watermarks.get(partition, -1), start, path)
+                    offsets = high_watermarks.get(partition, -1), log_starts.get(partition, 0)
+                    log = ReplicaLog(*offsets, path, partition)
                     logs[partition] = max(log, logs.get(partition, log))
         return logs
 
@@ -112,7 +107,7 @@ class LogDirectories:
         return max(log.log_start_offset, segments[0].base_offset if segments else 0)
 
     def _end_of(self, log: ReplicaLog) -> int:
-        if self._include_uncommitted:
+        if self._options.include_uncommitted:
             return max(log_end_offset(segments_of(log.directory)), log.log_start_offset)
         if log.high_watermark < 0:
             _log.warning("%s: no checkpoint has its high watermark", log.directory)
@@ -122,8 +117,10 @@ class LogDirectories:
 
     def read(self, wanted: OffsetRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the records of a range in order. Raises ``DataLossError``."""
-        log = self._replicas().get(wanted.partition)
-        segments = list(_from(wanted.start, segments_of(log.directory) if log else []))
+        directory = wanted.directory
+        segments = segments_of(directory) if directory and directory.is_dir() else []
+        first = bisect_right([segment.base_offset for segment in segments], wanted.start) - 1
+        segments = segments[max(first, 0) :]
         committed = CommittedBatches(segments, wanted.start)
         position = wanted.start
         for segment in segments:
@@ -131,19 +128,22 @@ class LogDirectories:
                 break
             try:
                 for block in segment.blocks(wanted.start):
-                    inside = (batch for batch in block if batch.header.base_offset < wanted.end)
-                    payloads = [_payload(batch) for batch in inside if committed.has(batch.header)]
+                    inside = (b for b in block if b[1].base_offset < wanted.end)
+                    payloads = [_payload(batch) for batch in inside if committed.has(batch[1])]
                     if payloads:
                         yield decode(payloads, wanted, schema)
-                    position = max([position, *(b.header.next_offset for b in block[-1:])])
+                    position = max([position, *(header.next_offset for _, header, _ in block)])
                     if position >= wanted.end:
                         return
-            except _DAMAGE as error:
-                text = f"{wanted.partition}: {segment.path} cannot be read from offset {position}"
-                report_data_loss(f"{text}: {error}", is_error=self._fail_on_data_loss)
+            except (StorageError, ValueError, OSError) as error:
+                text = f"{wanted.partition}: offset {position} cannot be read"
+                where = f"{segment.path}: " if isinstance(error, ValueError) else ""
+                report_data_loss(
+                    f"{text}: {where}{error}", is_error=self._options.fail_on_data_loss
+                )
         if position < wanted.end:
             text = f"{wanted.partition}: offsets {position} to {wanted.end - 1} do not exist"
-            report_data_loss(text, is_error=self._fail_on_data_loss)
+            report_data_loss(text, is_error=self._options.fail_on_data_loss)
 
 
 def _checkpoint(path: Path) -> Mapping[TopicPartition, int]:
@@ -154,15 +154,9 @@ def _checkpoint(path: Path) -> Mapping[TopicPartition, int]:
         return {}
 
 
-def _from(offset: int, segments: Sequence[SegmentFile]) -> Iterable[SegmentFile]:
-    """Return the segments from the one that has an offset on."""
-    end = SegmentFile(_EVERYTHING, Path())
-    return (s for s, following in pairwise((*segments, end)) if following.base_offset > offset)
-
-
-def _payload(batch: SoundBatch) -> Payload:
-    kind, records = batch.header.compression, batch.data[HEADER_SIZE:]
+def _payload(batch: WholeBatch) -> Payload:
+    _, header, data = batch
     try:
-        return Payload(batch.header, decompressed(kind, records) if kind else records)
+        return header, uncompressed(header, data)
     except ValueError as error:
-        raise CorruptRecordsError(f"records that cannot be decompressed: {error}") from None
+        raise ValueError(f"records that cannot be decompressed: {error}") from None

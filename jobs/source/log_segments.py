@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from regent.core.errors import BadDataError, RecordsRefusedError
+from regent.core.errors import BadDataError, StorageError
+from regent.storage.log_file import CorruptSegmentError, LogFile, WholeBatch
 from regent.storage.log_names import INDEX_SUFFIXES, base_offset_of
 from regent.storage.offset_index import OffsetIndex
-from regent.storage.record_batch import BatchHeader, check_crc, next_header
 
 _BLOCK_BYTES: Final = 1024 * 1024
-
-
-class SoundBatch(NamedTuple):
-    """A batch with a valid CRC; ``data`` are header and records as stored."""
-
-    header: BatchHeader
-    data: memoryview
 
 
 class SegmentFile(NamedTuple):
@@ -27,59 +21,38 @@ class SegmentFile(NamedTuple):
     base_offset: int
     path: Path
 
-    def blocks(self, offset: int) -> Iterator[list[SoundBatch]]:
-        """Yield all batches that end at or after ``offset``, about a mebibyte at a time.
+    def batches(self, offset: int) -> Iterator[WholeBatch]:
+        """Yield the batches that end at or after ``offset``.
 
-        Raises ``RecordsRefusedError`` at the first incomplete or damaged batch, after those before
-        it; and ``OSError``.
+        Raises ``CorruptSegmentError`` at the first one that is incomplete or damaged, and
+        ``StorageError``, ``OSError``.
         """
-        with self.path.open("rb") as file:
-            position = self._position_of(offset)
-            size = file.seek(0, 2)
-            while position < size:
-                block, length = _sound_batches(file, position, size)
-                yield [batch for batch in block if batch.header.last_offset >= offset]
-                position += length
+        file, size = LogFile(self.path, is_written=False), self.path.stat().st_size
+        for batch in file.whole_batches(self._position_of(offset, size), size, _BLOCK_BYTES):
+            if batch[1].last_offset >= offset:
+                yield batch
 
-    def _position_of(self, offset: int) -> int:
+    def blocks(self, offset: int) -> Iterator[list[WholeBatch]]:
+        """As ``batches``, about a mebibyte at a time; sound batches come before an error."""
+        block: list[WholeBatch] = []
+        try:
+            for batch in self.batches(offset):
+                block.append(batch)
+                if batch[0] + batch[1].size - block[0][0] >= _BLOCK_BYTES:
+                    yield block
+                    block = []
+        except StorageError:
+            yield block
+            raise
+        yield block
+
+    def _position_of(self, offset: int, size: int) -> int:
         """Return the position of a batch at or before ``offset``, by the index if possible."""
         try:
             data = self.path.with_suffix(INDEX_SUFFIXES[0]).read_bytes()
-            size = self.path.stat().st_size
             return OffsetIndex.decode(self.base_offset, data, size).look_up(offset).position
         except (OSError, BadDataError):
             return 0
-
-
-def _sound_batches(file: BinaryIO, position: int, size: int) -> tuple[list[SoundBatch], int]:
-    """Return the batches from ``position`` on, and their size in bytes.
-
-    Raises ``RecordsRefusedError`` when the first one is damaged.
-    """
-    block = _read(file, position, _BLOCK_BYTES)
-    found: list[SoundBatch] = []
-    at = 0
-    while at < len(block):
-        try:
-            header = next_header(block, at, size - position - at)
-            if at + header.size > len(block):
-                if found:
-                    break  # it is the first one of the next call
-                block = _read(file, position, header.size)
-            check_crc(block, at, header)
-        except RecordsRefusedError:
-            if found:
-                break  # it is reported by the next call
-            raise
-        end = at + header.size
-        found.append(SoundBatch(header, block[at:end]))
-        at = end
-    return found, at
-
-
-def _read(file: BinaryIO, position: int, size: int) -> memoryview:
-    file.seek(position)
-    return memoryview(file.read(size))
 
 
 def segments_of(directory: Path) -> list[SegmentFile]:
@@ -89,11 +62,11 @@ def segments_of(directory: Path) -> list[SegmentFile]:
 
 
 def log_end_offset(segments: list[SegmentFile]) -> int:
-    """Return the end offset of the valid batches of a log. Raises ``OSError``."""
-    end = segments[-1].base_offset if segments else 0
-    try:
-        for block in segments[-1].blocks(end) if segments else ():
-            end = block[-1].header.next_offset
-    except RecordsRefusedError:
-        return end  # an incomplete write of a broker that ended
+    """Return the end offset of the valid batches of a log. Raises ``StorageError``, ``OSError``."""
+    end = 0
+    for last in segments[-1:]:
+        end = last.base_offset
+        with suppress(CorruptSegmentError):  # an incomplete write of a broker that ended
+            for _, header, _ in last.batches(end):
+                end = header.next_offset
     return end

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
 from regent.core.errors import RegentError
 from regent.core.model import TopicPartition
-from regent.jobs.source.options import EARLIEST, LATEST, OffsetsOption, OptionError
+from regent.jobs.source.options import EARLIEST, LATEST, Offsets, OptionError
 
 NO_OFFSET: Final = -1
 """Kafka's answer when no record is at or after a time."""
@@ -24,11 +25,15 @@ class DataLossError(RegentError):
 
 @dataclass(frozen=True)
 class OffsetRange(InputPartition):
-    """The input of a task: a partition from ``start`` to before ``end``."""
+    """The input of a task: a partition from ``start`` to before ``end``.
+
+    ``directory`` is the log to read; None: it is read through the brokers.
+    """
 
     partition: TopicPartition
     start: int
     end: int
+    directory: Path | None = None
 
 
 class LogBounds(NamedTuple):
@@ -37,24 +42,21 @@ class LogBounds(NamedTuple):
     earliest: Mapping[TopicPartition, int]
     latest: Mapping[TopicPartition, int]
 
-    def resolve(self, option: OffsetsOption) -> dict[TopicPartition, int]:
+    def resolve(self, option: str, wanted: Offsets) -> dict[TopicPartition, int]:
         """Return the offset of each partition.
 
         Raises ``OptionError`` unless an option by partition names all of them and no other.
         """
-        named, there = set(option.by_partition), set(self.earliest)
-        if named and there - named:
-            missing = _some(there - named)
-            raise OptionError(f"{option.name} must name every partition: {missing} is missing")
-        if named - there:
-            raise OptionError(f"{option.name} names {_some(named - there)}, which is not read")
-        wanted = option.by_partition or dict.fromkeys(there, option.everywhere)
+        there = self.earliest.keys()
+        if isinstance(wanted, int):
+            wanted = dict.fromkeys(there, wanted)
+        if there - wanted.keys():
+            text = f"{_some(there - wanted.keys())} is missing"
+            raise OptionError(f"{option} must name every partition: {text}")
+        if wanted.keys() - there:
+            raise OptionError(f"{option} names {_some(wanted.keys() - there)}, which is not read")
         known = {EARLIEST: self.earliest, LATEST: self.latest}
         return {p: known[o][p] if o in known else o for p, o in wanted.items()}
-
-    def since(self, found: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the first offsets since a time: the end of a log where no record is so young."""
-        return {p: self.latest[p] if o == NO_OFFSET else o for p, o in found.items()}
 
     def existing(self, wanted: OffsetRange, *, fail_on_data_loss: bool) -> OffsetRange:
         """Return the part of a range that exists. Raises ``DataLossError``, or logs the gap."""
@@ -78,6 +80,5 @@ def report_data_loss(text: str, *, is_error: bool) -> None:
 
 
 def _some(partitions: Iterable[TopicPartition]) -> str:
-    ordered = sorted(partitions)
-    more = f" (and {len(ordered) - 1} more)" if len(ordered) > 1 else ""
-    return f"{ordered[0]}{more}"
+    first, *more = sorted(partitions)
+    return f"{first} (and {len(more)} more)" if more else f"{first}"

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from regent.core.errors import RegentError
 from regent.core.model import TopicPartition
@@ -20,22 +20,14 @@ CONNECTOR: Final = "Spark's Kafka connector (org.apache.spark:spark-sql-kafka-0-
 EARLIEST: Final = -2  # Kafka's numbers, in JSON and on the wire
 LATEST: Final = -1
 
+Offsets: TypeAlias = int | Mapping[TopicPartition, int]
+"""``EARLIEST`` or ``LATEST`` everywhere; or an offset, which may be one of these, by partition."""
+
 _KAFKA: Final = "kafka."
 _SERVERS: Final = "bootstrap.servers"
 _TRANSACTION: Final = "transactional.id"
-_ONE_OF: Final = ("subscribe", "subscribePattern", "assign")
-_READ: Final = (
-    *_ONE_OF,
-    "logDirs",
-    "startingOffsets",
-    "startingTimestamp",
-    "endingOffsets",
-    "failOnDataLoss",
-    "includeHeaders",
-    "includeUncommitted",
-)
+_ONE_OF: Final = "set exactly one of subscribe, subscribePattern, assign"
 BATCH_NUMBER: Final = "batchNumber"  # only write_once sets it
-_WRITE: Final = ("topic", BATCH_NUMBER)
 _FIXED: Final = {
     "auto.offset.reset": "startingOffsets and failOnDataLoss say where to begin",
     "enable.auto.commit": "a read has no position to keep",
@@ -50,7 +42,7 @@ class OptionError(RegentError):
     """An option or a column is invalid; the message names it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Subscription:
     """The partitions to read: of these topics, of topics that match a regex, or exactly these."""
 
@@ -64,204 +56,201 @@ class Subscription:
         Raises ``OptionError`` if a topic or partition that is named is not there.
         """
         existing = set(there)
-        for partition in self.assigned:
-            if partition not in existing:
-                raise OptionError(f"there is no partition {partition} in {place}")
-        found = {partition.topic for partition in existing}
-        for topic in self.topics:
-            if topic not in found:
-                raise OptionError(f"there is no topic {topic} in {place}")
+        topics = {partition.topic for partition in existing}
+        missing = [f"partition {p}" for p in self.assigned if p not in existing]
+        missing += [f"topic {topic}" for topic in self.topics if topic not in topics]
+        if missing:
+            raise OptionError(f"there is no {missing[0]} in {place}")
+        chosen = set(self.topics)
         if self.pattern is not None:
-            chosen = {topic for topic in found if re.fullmatch(self.pattern, topic)}
-        else:
-            chosen = set(self.topics)
+            chosen = {topic for topic in topics if re.fullmatch(self.pattern, topic)}
         return list(self.assigned) or sorted(p for p in existing if p.topic in chosen)
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetsOption:
-    """The start or end of a read: ``EARLIEST`` or ``LATEST`` everywhere, or by partition.
-
-    ``by_partition`` has offsets; these may be ``EARLIEST`` or ``LATEST``, too.
-    """
-
-    name: str
-    everywhere: int = EARLIEST
-    by_partition: Mapping[TopicPartition, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
+class ReadOptions(NamedTuple):
     """Validated options of a read. ``kafka`` configures librdkafka; if empty, read ``log_dirs``.
 
     With ``since_ms`` it begins with the first records since that time, not at ``starting``.
     """
 
     kafka: Mapping[str, str]
-    log_dirs: tuple[Path, ...]
     subscription: Subscription
-    starting: OffsetsOption
-    since_ms: int | None
-    ending: OffsetsOption
-    fail_on_data_loss: bool
-    include_headers: bool
-    include_uncommitted: bool
+    log_dirs: tuple[Path, ...] = ()
+    starting: Offsets = EARLIEST
+    since_ms: int | None = None
+    ending: Offsets = LATEST
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    include_uncommitted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
+class WriteOptions(NamedTuple):
     """Validated options of a write. ``topic`` None: use the column.
 
     ``batch`` is the number of a batch that is written exactly once; None: at least once.
     """
 
     kafka: Mapping[str, str]
-    topic: str | None
+    topic: str | None = None
     batch: int | None = None
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
     """Check the options of a read. Raises ``OptionError``."""
-    given = _Options(options, _READ)
-    log_dirs = tuple(Path(name) for name in given.names("logDirs"))
-    kafka = given.kafka(is_required=not log_dirs)
-    if kafka and log_dirs:
+    found, kafka = _parsed(options, _READ)
+    if "log_dirs" not in found:
+        _check_servers(kafka)
+        if "include_uncommitted" in found:
+            raise OptionError(
+                "includeUncommitted is for logDirs: kafka.isolation.level for brokers"
+            )
+    elif kafka:
         raise OptionError("set either logDirs or kafka.bootstrap.servers, not both")
-    if not log_dirs and given.text("includeUncommitted") is not None:
-        raise OptionError("includeUncommitted is for logDirs: for brokers, kafka.isolation.level")
-    return ReadOptions(
-        kafka=kafka,
-        log_dirs=log_dirs,
-        subscription=_subscription(given),
-        starting=_offsets(given, "startingOffsets", default=EARLIEST, refused=LATEST),
-        since_ms=given.number("startingTimestamp"),
-        ending=_offsets(given, "endingOffsets", default=LATEST, refused=EARLIEST),
-        fail_on_data_loss=given.flag("failOnDataLoss", default=True),
-        include_headers=given.flag("includeHeaders", default=False),
-        include_uncommitted=given.flag("includeUncommitted", default=False),
-    )
+    if "subscription" not in found:
+        raise OptionError(_ONE_OF)
+    return ReadOptions(kafka, **found)
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Check the options of a write. Raises ``OptionError``."""
-    given = _Options(options, _WRITE)
-    kafka, topic = given.kafka(is_required=True), given.text("topic")
-    batch = given.number(BATCH_NUMBER)
-    if batch is None and _TRANSACTION in kafka:
+    found, kafka = _parsed(options, _WRITE)
+    _check_servers(kafka)
+    written = WriteOptions(kafka, **found)
+    if written.batch is None and _TRANSACTION in kafka:
         raise OptionError(f"kafka.{_TRANSACTION}: only write_once writes in a transaction")
-    if batch is not None and topic is None:
+    if written.batch is not None and written.topic is None:
         raise OptionError("topic is missing: write_once writes into one topic")
-    if batch is not None and not kafka.get(_TRANSACTION, "").strip():
+    if written.batch is not None and not kafka.get(_TRANSACTION, "").strip():
         raise OptionError(f"kafka.{_TRANSACTION} is missing: a name that stays with the query")
-    return WriteOptions(kafka, topic, batch)
+    return written
 
 
-class _Options:
-    """The raw options; looks them up without regard to case."""
-
-    def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
-        self._values = {name.lower(): value for name, value in options.items()}
-        names = {name.lower() for name in known}
-        for name in self._values:
-            if name not in names and not name.startswith(_KAFKA):
-                text = f"regent has no option {name!r}; it has {', '.join(known)}, kafka.*"
-                raise OptionError(f"{text}; {CONNECTOR} has more")
-
-    def text(self, name: str) -> str | None:
-        value = self._values.get(name.lower())
-        if value is not None and not value.strip():
-            raise OptionError(f"{name} is empty")
-        return None if value is None else value.strip()
-
-    def names(self, name: str) -> list[str]:
-        return [n.strip() for n in (self.text(name) or "").split(",") if n.strip()]
-
-    def flag(self, name: str, *, default: bool) -> bool:
-        value = (self.text(name) or str(default)).lower()
-        if value not in ("true", "false"):
-            raise OptionError(f"{name}={value!r} is neither true nor false")
-        return value == "true"
-
-    def number(self, name: str) -> int | None:
-        text = self.text(name)
-        if text is not None and not (text.isascii() and text.isdigit()):
-            raise OptionError(f"{name}={text!r} is not a number from 0 on")
-        return None if text is None else int(text)
-
-    def json(self, name: str) -> dict[str, Any]:
-        try:
-            value = json.loads(self.text(name) or "")
-        except ValueError as error:
-            raise OptionError(f"{name} is not JSON: {error}") from None
-        if not isinstance(value, dict) or not value:
-            raise OptionError(f"{name}: expected a JSON object of topics")
-        return value
-
-    def kafka(self, *, is_required: bool) -> dict[str, str]:
-        """Return the configuration of librdkafka: the options ``kafka.*``."""
-        start = len(_KAFKA)
-        settings = {n[start:]: v for n, v in self._values.items() if n.startswith(_KAFKA)}
-        for name, reason in _FIXED.items():
-            if name in settings:
-                raise OptionError(f"kafka.{name} cannot be set: {reason}")
-        if is_required and not settings.get(_SERVERS, "").strip():
-            raise OptionError(f"kafka.{_SERVERS} is missing: HOST:PORT,… of some brokers")
-        return settings
+def _parsed(
+    options: Mapping[str, str], known: Mapping[str, tuple[str, Callable[[str, str], Any]]]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the values of the options by field, and the settings of librdkafka: ``kafka.*``."""
+    names = {name.lower(): name for name in known}
+    found: dict[str, Any] = {}
+    kafka: dict[str, str] = {}
+    for given, text in ((name.lower(), text) for name, text in options.items()):
+        if given.startswith(_KAFKA):
+            kafka[given.removeprefix(_KAFKA)] = text
+            continue
+        if given not in names:
+            message = f"regent has no option {given!r}; it has {', '.join(known)}, kafka.*"
+            raise OptionError(f"{message}; {CONNECTOR} has more")
+        if not text.strip():
+            raise OptionError(f"{names[given]} is empty")
+        field, value_of = known[names[given]]
+        if field in found:
+            raise OptionError(_ONE_OF)
+        found[field] = value_of(names[given], text.strip())
+    for name in kafka.keys() & _FIXED.keys():
+        raise OptionError(f"kafka.{name} cannot be set: {_FIXED[name]}")
+    return found, kafka
 
 
-def _subscription(given: _Options) -> Subscription:
-    named = [name for name in _ONE_OF if given.text(name) is not None]
-    if len(named) != 1:
-        raise OptionError(f"set exactly one of {', '.join(_ONE_OF)}")
-    if named == ["subscribe"]:
-        return Subscription(topics=tuple(sorted(set(given.names("subscribe")))))
-    if named == ["subscribePattern"]:
-        pattern = given.text("subscribePattern") or ""
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise OptionError(f"subscribePattern={pattern!r}: {error}") from None
-        return Subscription(pattern=pattern)
-    assigned: set[TopicPartition] = set()
-    for topic, numbers in given.json("assign").items():
-        if not isinstance(numbers, list) or not numbers:
-            raise OptionError(f"assign: topic {topic}: expected a list of partitions")
-        assigned |= {TopicPartition(topic, _partition("assign", n)) for n in numbers}
-    return Subscription(assigned=tuple(sorted(assigned)))
+def _check_servers(kafka: Mapping[str, str]) -> None:
+    if not kafka.get(_SERVERS, "").strip():
+        raise OptionError(f"kafka.{_SERVERS} is missing: HOST:PORT,… of some brokers")
 
 
-def _partition(name: str, text: Any) -> int:
-    if not re.fullmatch(r"\d{1,9}", str(text), re.ASCII):
-        raise OptionError(f"{name}: {text!r} is not a partition")
+# --- values: each function gets the name of an option and its text ---
+
+
+def _names(name: str, text: str) -> list[str]:
+    names = sorted({part.strip() for part in text.split(",")} - {""})
+    if not names:
+        raise OptionError(f"{name}={text!r} has no name")
+    return names
+
+
+def _topics(name: str, text: str) -> Subscription:
+    return Subscription(topics=tuple(_names(name, text)))
+
+
+def _pattern(name: str, text: str) -> Subscription:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise OptionError(f"{name}={text!r}: {error}") from None
+    return Subscription(pattern=text)
+
+
+def _assigned(name: str, text: str) -> Subscription:
+    """Return the partitions of ``{"topic": [0, 1]}``."""
+    return Subscription(assigned=tuple(sorted({p for p, _ in _by_partition(name, text, list)})))
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise OptionError(f"{name}={text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def _number(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise OptionError(f"{name}={text!r} is not a number from 0 on")
     return int(text)
 
 
-def _offsets(given: _Options, name: str, *, default: int, refused: int) -> OffsetsOption:
-    words = {"earliest": EARLIEST, "latest": LATEST}
-    text = given.text(name)
-    if text is None:
-        return OffsetsOption(name, default)
-    if text.lower() in words:
-        option = OffsetsOption(name, words[text.lower()])
+def _offsets(name: str, text: str) -> Offsets:
+    """Return the meaning of ``earliest``, ``latest`` or ``{"topic": {"0": 23}}``."""
+    offsets: Offsets
+    if text.lower() in _WORDS:
+        offsets = _WORDS[text.lower()]
     elif text.startswith("{"):
-        option = OffsetsOption(name, by_partition=_offset_table(given, name))
+        offsets = dict(_by_partition(name, text, dict))
     else:
         raise OptionError(f'{name}={text!r}: earliest, latest or {{"topic": {{"0": 23}}}}')
-    if refused in (option.by_partition.values() or (option.everywhere,)):
-        word = "end at the earliest" if refused == EARLIEST else "begin at the latest"
-        raise OptionError(f"{name}: a batch read cannot {word} offset")
-    return option
+    refused, what = _REFUSED[name]
+    if refused in ((offsets,) if isinstance(offsets, int) else offsets.values()):
+        raise OptionError(f"{name}: a batch read cannot {what} offset")
+    return offsets
 
 
-def _offset_table(given: _Options, name: str) -> dict[TopicPartition, int]:
-    """Return ``{"topic": {"0": 23}}`` by partition."""
-    found: dict[TopicPartition, int] = {}
-    for topic, numbers in given.json(name).items():
-        if not isinstance(numbers, dict):
-            raise OptionError(f'{name}: topic {topic}: expected {{"partition": offset}}')
-        for partition, offset in numbers.items():
-            key = TopicPartition(topic, _partition(name, partition))
-            if isinstance(offset, bool) or not isinstance(offset, int) or offset < EARLIEST:
-                raise OptionError(f"{name}: {offset!r} of {key} is not an offset")
-            found[key] = offset
-    return found
+def _by_partition(
+    name: str, text: str, shape: type[list[Any] | dict[str, Any]]
+) -> Iterator[tuple[TopicPartition, int]]:
+    """Yield the partitions in JSON, with their offsets if ``shape`` is a dict."""
+    try:
+        topics = json.loads(text)
+    except ValueError as error:
+        raise OptionError(f"{name} is not JSON: {error}") from None
+    if not isinstance(topics, dict) or not topics:
+        raise OptionError(f"{name}: expected a JSON object of topics")
+    for topic, numbers in topics.items():
+        if not isinstance(numbers, shape) or not numbers:
+            expected = "a list of partitions" if shape is list else '{"partition": offset}'
+            raise OptionError(f"{name}: topic {topic}: expected {expected}")
+        for number in numbers:
+            if not re.fullmatch(r"\d{1,9}", str(number), re.ASCII):
+                raise OptionError(f"{name}: {number!r} is not a partition")
+            offset = numbers[number] if isinstance(numbers, dict) else 0
+            if type(offset) is not int or offset < EARLIEST:
+                raise OptionError(f"{name}: {offset!r} of {topic}-{number} is not an offset")
+            yield TopicPartition(topic, int(number)), offset
+
+
+_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+_REFUSED: Final = {
+    "startingOffsets": (LATEST, "begin at the latest"),
+    "endingOffsets": (EARLIEST, "end at the earliest"),
+}
+_READ: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
+    "subscribe": ("subscription", _topics),
+    "subscribePattern": ("subscription", _pattern),
+    "assign": ("subscription", _assigned),
+    "logDirs": ("log_dirs", lambda *given: tuple(map(Path, _names(*given)))),
+    "startingOffsets": ("starting", _offsets),
+    "startingTimestamp": ("since_ms", _number),
+    "endingOffsets": ("ending", _offsets),
+    "failOnDataLoss": ("fail_on_data_loss", _flag),
+    "includeHeaders": ("include_headers", _flag),
+    "includeUncommitted": ("include_uncommitted", _flag),
+}
+"""The field and the function of each option."""
+_WRITE: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
+    "topic": ("topic", lambda _, text: text),
+    BATCH_NUMBER: ("batch", _number),
+}

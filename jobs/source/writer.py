@@ -8,7 +8,7 @@ in a transaction.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -44,16 +44,6 @@ class SendError(RegentError):
     """A record could not be sent, or was not acknowledged."""
 
 
-class Row(NamedTuple):
-    """One record to write; ``partition`` may be ``ANY_PARTITION``."""
-
-    topic: str
-    partition: int
-    key: bytes | str | None
-    value: bytes | str | None
-    headers: list[tuple[str, str | bytes | None]]
-
-
 class RowColumns:
     """The columns of a DataFrame by meaning; others are ignored, as by Spark's connector."""
 
@@ -71,8 +61,11 @@ class RowColumns:
         self._topic = topic
         self._names = list(types)
 
-    def rows(self, batch: pa.RecordBatch) -> Iterator[Row]:
-        """Yield the rows of an Arrow batch. Raises ``SendError`` for one without a topic."""
+    def rows(self, batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+        """Yield the rows of an Arrow batch, as ``Producer.produce`` takes them.
+
+        Raises ``SendError`` for one without a topic.
+        """
         nothing: list[Any] = [None] * batch.num_rows
         columns = dict.fromkeys(_TYPES, nothing)
         columns |= {name: batch.column(name).to_pylist() for name in self._names}
@@ -81,9 +74,13 @@ class RowColumns:
         for topic, partition, key, value, headers in zip(*columns.values(), strict=True):
             if not topic:
                 raise SendError("a row has no topic: NULL in column topic")
-            number = ANY_PARTITION if partition is None else partition
-            pairs = [(header["key"], header["value"]) for header in headers or ()]
-            yield Row(topic, number, key, value, pairs)
+            yield {
+                "topic": topic,
+                "partition": ANY_PARTITION if partition is None else partition,
+                "key": key,
+                "value": value,
+                "headers": [(h["key"], h["value"]) for h in headers] if headers else None,
+            }
 
 
 class RecordProducer:
@@ -115,23 +112,24 @@ class RecordProducer:
             self.client.flush(_POLL_S)
             raise
 
-    def _send(self, row: Row) -> None:
+    def _send(self, row: Mapping[str, Any]) -> None:
         """Send a row; wait while too many are in flight."""
-        topic, partition, key, value, headers = row
         while True:
             self._check()
             try:
-                self.client.produce(topic, value, key, partition, headers=headers or None)
+                self.client.produce(**row)
             except BufferError:
                 self.client.poll(_FULL_S)
             except KafkaException as error:
-                raise SendError(f"{topic}: {error.args[0].str()}") from None
+                raise SendError(f"{row['topic']}: {error.args[0].str()}") from None
             else:
                 return
 
     def _note_failure(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and not self._failure:
-            self._failure = f"{message.topic()}-{message.partition()}: {error.str()}"
+            number = message.partition()  # None: no partition was chosen
+            place = message.topic() if number is None else f"{message.topic()}-{number}"
+            self._failure = f"{place}: {error.str()}"
 
     def _check(self) -> None:
         if self._failure:

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from regent.jobs.source import RegentDataSource
+from regent.spark import register
 from tests.support.breakable_cluster import BreakableCluster
 
 
 @pytest.fixture
 def session(spark: SparkSession) -> SparkSession:
     """The session of all tests, with the data source registered."""
-    spark.dataSource.register(RegentDataSource)
+    register(spark)
     return spark
 
 

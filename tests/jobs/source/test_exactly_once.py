@@ -22,7 +22,13 @@ from regent.jobs.source.columns import columns_schema
 from regent.jobs.source.exactly_once import send_once
 from regent.jobs.source.log_directories import LogDirectories
 from regent.jobs.source.offsets import OffsetRange
-from regent.jobs.source.options import BATCH_NUMBER, LATEST, write_options
+from regent.jobs.source.options import (
+    BATCH_NUMBER,
+    LATEST,
+    ReadOptions,
+    Subscription,
+    write_options,
+)
 from regent.jobs.source.writer import RowColumns, SendError
 from tests.clients.librdkafka import consumer, read_to_end
 from tests.support.breakable_cluster import BreakableCluster
@@ -150,9 +156,13 @@ def test_a_batch_with_a_refused_row_leaves_nothing_also_offline(
     for number in range(PARTITIONS):
         partition = TopicPartition(topic, number)
         leader = cluster.log_directories(cluster.leader_of(*partition))
-        logs = LogDirectories(leader, include_uncommitted=True, fail_on_data_loss=True)
+        logs = LogDirectories(
+            ReadOptions({}, Subscription(), tuple(leader), include_uncommitted=True)
+        )
         end = logs.list_offsets([partition], LATEST)[partition]
-        for batch in logs.read(OffsetRange(partition, 0, end), columns_schema("value")):
+        for batch in logs.read(
+            logs.located(OffsetRange(partition, 0, end)), columns_schema("value")
+        ):
             read += map(int, batch["value"].to_pylist())
     assert sorted(read) == list(range(ROWS))
 

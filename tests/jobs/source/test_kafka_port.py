@@ -10,7 +10,7 @@ from regent.core.model import TopicPartition
 from regent.jobs.source.columns import columns_schema
 from regent.jobs.source.kafka_port import BrokersError, KafkaPort
 from regent.jobs.source.offsets import NO_OFFSET, DataLossError, OffsetRange
-from regent.jobs.source.options import EARLIEST, LATEST, OptionError, Subscription
+from regent.jobs.source.options import EARLIEST, LATEST, OptionError, ReadOptions, Subscription
 from tests.clients.librdkafka import TIMEOUT_S, produce, producer
 from tests.support.breakable_cluster import BROKERS, BreakableCluster
 
@@ -34,8 +34,12 @@ def journal(cluster: BreakableCluster) -> BreakableCluster:
 
 
 def port(cluster: BreakableCluster, *, strict: bool = True) -> KafkaPort:
-    settings = {"bootstrap.servers": cluster.bootstrap_servers}
-    return KafkaPort(settings, fail_on_data_loss=strict)
+    return port_of(cluster.bootstrap_servers, strict=strict)
+
+
+def port_of(servers: str, *, strict: bool = True, **settings: str) -> KafkaPort:
+    kafka = {"bootstrap.servers": servers, **settings}
+    return KafkaPort(ReadOptions(kafka, Subscription(), fail_on_data_loss=strict))
 
 
 def offsets(store: KafkaPort, start: int, end: int) -> list[int]:
@@ -104,13 +108,11 @@ def test_after_the_death_of_leader_and_controller_the_next_leader_is_used(
 def test_brokers_that_do_not_answer_are_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("regent.jobs.source.kafka_port._PATIENCE_S", 0.0)
     monkeypatch.setattr("regent.jobs.source.kafka_port._REQUEST_S", 0.5)
-    settings = {"bootstrap.servers": "127.0.0.1:9"}
-    store = KafkaPort(settings, fail_on_data_loss=True)
+    store = port_of("127.0.0.1:9")
     with pytest.raises(BrokersError, match=r"the brokers at 127\.0\.0\.1:9 did not answer"):
         store.partitions(Subscription(pattern=".*"))
 
 
 def test_settings_that_librdkafka_does_not_know_are_named():
-    settings = {"bootstrap.servers": "127.0.0.1:9", "fetch.min.byte": "5"}
     with pytest.raises(OptionError, match=r"kafka\.\*: No such .*fetch\.min\.byte"):
-        KafkaPort(settings, fail_on_data_loss=True)
+        port_of("127.0.0.1:9", **{"fetch.min.byte": "5"})

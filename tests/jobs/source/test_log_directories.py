@@ -1,5 +1,8 @@
 """Logs are read from their files as a broker would return them, also damaged and torn ones."""
 
+import fcntl
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,8 +10,9 @@ import pytest
 from regent.core.model import TopicPartition
 from regent.jobs.source.columns import columns_schema
 from regent.jobs.source.log_directories import LogDirectories
+from regent.jobs.source.log_segments import segments_of
 from regent.jobs.source.offsets import NO_OFFSET, DataLossError, OffsetRange
-from regent.jobs.source.options import EARLIEST, LATEST, OptionError, Subscription
+from regent.jobs.source.options import EARLIEST, LATEST, OptionError, ReadOptions, Subscription
 from regent.storage.offset_index import OffsetIndex
 from tests.jobs.source.batches import GZIP, compressed, encoded
 from tests.jobs.source.log_files import numbered, set_offsets, write_log, write_segment
@@ -18,11 +22,16 @@ ORDERS = TopicPartition("orders", 0)
 
 
 def store_of(*directories: Path, uncommitted: bool = False, strict: bool = True) -> LogDirectories:
-    return LogDirectories(directories, include_uncommitted=uncommitted, fail_on_data_loss=strict)
+    options = ReadOptions(
+        *({}, Subscription(), directories),
+        include_uncommitted=uncommitted,
+        fail_on_data_loss=strict,
+    )
+    return LogDirectories(options)
 
 
 def offsets(store: LogDirectories, start: int, end: int) -> list[int]:
-    wanted = OffsetRange(ORDERS, start, end)
+    wanted = store.located(OffsetRange(ORDERS, start, end))
     return [o for b in store.read(wanted, columns_schema("offset")) for o in b[0].to_pylist()]
 
 
@@ -71,6 +80,26 @@ def test_the_replica_with_the_highest_watermark_is_read(tmp_path: Path):
     assert offsets(store_of(*directories), 0, 60) == list(range(60))
 
 
+def test_a_task_needs_only_the_log_that_the_driver_has_chosen(tmp_path: Path):
+    for number, count in enumerate((20, 60)):
+        write_log(tmp_path / str(number), ORDERS, count)
+    directories = sorted(tmp_path.iterdir())
+    wanted = store_of(*directories).located(OffsetRange(ORDERS, 0, 60))
+    shutil.rmtree(directories[0])
+    batches = store_of(*directories).read(wanted, columns_schema("offset"))
+    assert [o for batch in batches for o in batch[0].to_pylist()] == list(range(60))
+
+
+def test_files_are_opened_only_to_be_read(tmp_path: Path):
+    write_log(tmp_path, ORDERS, 20)
+    (segment,) = segments_of(tmp_path / str(ORDERS))
+    batches = segment.batches(0)
+    next(batches)
+    opened = [Path(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+    (file,) = (int(path.name) for path in opened if path.resolve() == segment.path.resolve())
+    assert fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+
+
 @pytest.mark.parametrize("cut", [1, 30, 70])
 def test_a_log_ends_before_a_torn_batch(tmp_path: Path, cut: int):
     segment = write_segment(tmp_path, ORDERS, [encoded(numbered(0, 5)), encoded(numbered(5, 9))])
@@ -86,7 +115,7 @@ def test_damage_before_the_end_is_an_error_or_skipped(tmp_path: Path):
     data[len(data) // 2] ^= 1
     segment.write_bytes(data)
     with pytest.raises(
-        DataLossError, match=r"orders-0: .*0\.log cannot be read from offset 20: .*CRC"
+        DataLossError, match=r"orders-0: offset 20 cannot be read: .*0\.log: at .*CRC"
     ):
         offsets(store_of(tmp_path), 0, 100)
     found = offsets(store_of(tmp_path, strict=False), 0, 100)
@@ -127,7 +156,9 @@ def test_only_records_of_committed_transactions_are_read(tmp_path: Path):
 def test_records_that_cannot_be_decompressed_are_an_error(tmp_path: Path):
     garbage = compressed(encoded(numbered(5, 9)), GZIP, lambda _: b"garbage")
     write_segment(tmp_path, ORDERS, [encoded(numbered(0, 5)), garbage])
-    with pytest.raises(DataLossError, match="from offset 0: records that cannot be decompressed"):
+    with pytest.raises(
+        DataLossError, match=r"offset 0 cannot .*0\.log: records that cannot be decompressed"
+    ):
         offsets(store_of(tmp_path), 0, 9)
 
 

@@ -10,12 +10,14 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from regent.core.model import TopicPartition
-from regent.jobs.source import RegentDataSource
-from regent.jobs.source.options import OptionError
+from regent.jobs.source import RegentDataSource, write_once
+from regent.jobs.source.options import CONNECTOR, OptionError
 from tests.jobs.source.batches import GZIP, LogRecord, compressed, encoded
 from tests.jobs.source.log_files import set_offsets, write_log, write_segment
 
 pytestmark = pytest.mark.spark
+
+TIMEOUT_S = 60
 
 ORDERS = [TopicPartition("orders", number) for number in range(3)]
 
@@ -76,11 +78,20 @@ def test_offsets_set_the_begin_and_the_end_of_a_read(session: SparkSession, logs
     assert offsets(startingTimestamp=50, endingOffsets=ends) == {0: (50, 99)}
 
 
+def test_a_wrong_option_of_write_once_is_an_error_of_one_line(session: SparkSession):
+    with pytest.raises(OptionError, match=r"^topic is missing: write_once writes into one topic$"):
+        write_once(session.range(1), 0, {"kafka.bootstrap.servers": "127.0.0.1:9"})
+
+
 def test_what_the_connector_is_better_for_is_refused_in_a_line(session: SparkSession, logs: Path):
     source = RegentDataSource({"logDirs": str(logs), "subscribe": "orders"})
-    with pytest.raises(OptionError, match="regent reads no streams: use the format kafka, Spark's"):
-        source.streamReader(StructType())
+    stream = session.readStream.format("regent").options(**source.options).load()
+    query = stream.writeStream.format("noop").option("checkpointLocation", str(logs / "x")).start()
+    with pytest.raises(PySparkException) as raised:
+        query.awaitTermination(TIMEOUT_S)
+    *_, last = (line for line in str(raised.value).splitlines() if "Error: " in line)
+    assert last.endswith("OptionError: regent reads no streams: use the format kafka, " + CONNECTOR)
     with pytest.raises(OptionError, match="write_once in foreachBatch; or use the format kafka"):
         source.streamWriter(StructType(), overwrite=False)
     with pytest.raises(PySparkException, match=r"no option 'minpartitions'.*Kafka connector"):
-        read(session, logs, minPartitions=6).count()
+        read(session, logs, minPartitions=6)

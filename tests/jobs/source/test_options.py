@@ -21,7 +21,7 @@ TOPIC = {**SERVERS, "subscribe": "t"}
 def test_defaults_are_those_of_sparks_connector():
     options = read_options(TOPIC)
     assert options.subscription == Subscription(topics=("t",))
-    assert (options.starting.everywhere, options.ending.everywhere) == (EARLIEST, LATEST)
+    assert (options.starting, options.ending) == (EARLIEST, LATEST)
     assert options.fail_on_data_loss
     assert not options.include_headers
     assert options.kafka == {"bootstrap.servers": "h:1"}
@@ -42,9 +42,9 @@ def test_all_options_can_be_set():
     )
     a, b0, b1 = TopicPartition("a", 2), TopicPartition("b", 0), TopicPartition("b", 1)
     assert options.subscription == Subscription(assigned=(a, b0, b1))
-    assert options.starting.by_partition == {b0: -2, b1: 7, a: 0}
+    assert options.starting == {b0: -2, b1: 7, a: 0}
     assert options.since_ms == 1_700_000_000_000
-    assert options.ending.by_partition == {b0: -1, b1: 9, a: 3}
+    assert options.ending == {b0: -1, b1: 9, a: 3}
     assert options.kafka == {"bootstrap.servers": "h:1, h:2", "fetch.min.bytes": "7"}
     assert not options.fail_on_data_loss
     assert options.include_headers
@@ -75,6 +75,8 @@ def test_all_options_can_be_set():
         ({**TOPIC, "kafka.acks": "1"}, "kafka.acks cannot be set"),
         ({**TOPIC, "kafka.enable.auto.commit": "true"}, "a read has no position to keep"),
         ({**SERVERS, "subscribe": " "}, "subscribe is empty"),
+        ({**SERVERS, "subscribe": ","}, "subscribe=',' has no name"),
+        ({**TOPIC, "startingOffsets": '{"t": {}}'}, "startingOffsets: topic t: expected"),
         ({**SERVERS, "subscribePattern": "("}, "subscribePattern='('"),
         ({**SERVERS, "assign": '{"t": []}'}, "topic t: expected a list"),
         ({**SERVERS, "assign": '{"t": [-1]}'}, "-1 is not a partition"),

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from regent.jobs.source.columns import arrow_schema, record_schema
 from regent.jobs.source.log_directories import LogDirectories
 from regent.jobs.source.offsets import OffsetRange
-from regent.jobs.source.options import LATEST
+from regent.jobs.source.options import LATEST, ReadOptions, Subscription
 from tests.clients.librdkafka import consumer, produce, producer, read_to_end
 from tests.support.breakable_cluster import BreakableCluster
 
@@ -84,12 +84,14 @@ def test_batch_reads_equal_those_of_a_plain_consumer(
     expected = [row_of(message) for message in consumed(cluster, "kinds")]
     assert in_order(read(session, cluster, "kinds").toArrow()) == expected
     leader = cluster.log_directories(cluster.leader_of(*partitions[1]))
-    offline = LogDirectories(leader, include_uncommitted=True, fail_on_data_loss=True)
+    offline = LogDirectories(
+        ReadOptions({}, Subscription(), tuple(leader), include_uncommitted=True)
+    )
     schema = arrow_schema(record_schema(include_headers=True))
     whole = OffsetRange(
         partitions[1], 0, offline.list_offsets([partitions[1]], LATEST)[partitions[1]]
     )
-    on_disk = in_order(pa.Table.from_batches(offline.read(whole, schema)))
+    on_disk = in_order(pa.Table.from_batches(offline.read(offline.located(whole), schema)))
     assert on_disk == [row for row in expected if row["partition"] == 1]
 
 

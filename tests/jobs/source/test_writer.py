@@ -14,7 +14,7 @@ from pyspark.sql.types import (
 
 from regent.jobs.source import RegentDataSource
 from regent.jobs.source.options import OptionError
-from regent.jobs.source.writer import ANY_PARTITION, Row, RowColumns, SendError
+from regent.jobs.source.writer import ANY_PARTITION, RecordProducer, RowColumns, SendError
 
 STRING, BINARY, INT = StringType(), BinaryType(), IntegerType()
 
@@ -64,8 +64,17 @@ def test_the_option_overrides_the_column_and_other_columns_are_ignored():
         }
     )
     rows = list(RowColumns(schema, None).rows(batch))
-    assert rows == [Row("a", 3, None, "x", []), Row("b", ANY_PARTITION, b"k", None, [])]
-    assert [row.topic for row in RowColumns(schema, "t").rows(batch)] == ["t", "t"]
+    first = {"topic": "a", "partition": 3, "key": None, "value": "x", "headers": None}
+    other = {"topic": "b", "partition": ANY_PARTITION, "key": b"k", "value": None, "headers": None}
+    assert rows == [first, other]
+    assert [row["topic"] for row in RowColumns(schema, "t").rows(batch)] == ["t", "t"]
+
+
+def test_a_record_that_was_not_sent_is_named_by_its_topic():
+    producer = RecordProducer({"bootstrap.servers": "127.0.0.1:9", "message.timeout.ms": "200"})
+    rows = iter([pa.record_batch({"value": [b"x"]})])
+    with pytest.raises(SendError, match=r"^orders: Local: Message timed out$"):
+        producer.send_all(rows, RowColumns(schema_of(value=BINARY), "orders"))
 
 
 def test_rows_without_a_topic_and_other_modes_than_append_are_refused():
