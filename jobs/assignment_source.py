@@ -18,14 +18,17 @@ import orjson
 import pyarrow
 import pyarrow.json
 import pyarrow.parquet
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import LeaderIsrAndControllerEpoch, ReplicaAssignment, TopicPartition
 from regent.jobs.command import InputError, cluster_admin
 from regent.jobs.files import Entry, JobFiles, is_remote, local_path, path_to_read
+from regent.jobs.java_errors import innermost_cause
 from regent.jobs.session import is_local
 from regent.zk.stores.admin_store import ZkAdminStore
 
@@ -176,13 +179,12 @@ def assignment_frame(
             schema = from_arrow_schema(source._schema)
             frame = spark.read.schema(schema).parquet(source.to_read())
         case _Kind.PARQUET:
-            frame = spark.read.parquet(source.to_read())
-            _check_columns(source.where, frame.columns)
+            frame = _remote_parquet(spark, source)
         case _Kind.JSON_LINES:
             frame = spark.read.schema(_DDL).json(source.to_read())
     return frame.select(
         *(
-            (F.col(name) if name in frame.columns else F.lit(None)).cast(kind).alias(name)
+            (F.col(name) if name in frame.columns else F.lit(None)).try_cast(kind).alias(name)
             for name, kind in _COLUMNS.items()
         )
     )
@@ -245,7 +247,7 @@ def _partition_listed_twice(frame: DataFrame) -> str | None:
 
 def _begins_with_row(head: bytes) -> bool:
     try:
-        row = orjson.loads(head.partition(b"\n")[0])
+        row = orjson.loads(head.lstrip().partition(b"\n")[0])
     except orjson.JSONDecodeError:
         return False
     return isinstance(row, dict) and "topic" in row
@@ -256,14 +258,42 @@ def _parquet_schema(path: Path) -> pyarrow.Schema:
         schema = pyarrow.parquet.read_schema(path)
     except pyarrow.ArrowInvalid as error:
         raise InputError(f"{path} is not Parquet: {_first_line(error)}") from None
-    _check_columns(str(path), schema.names)
+    _check_columns(str(path), schema)
     return pyarrow.schema([schema.field(name) for name in _COLUMNS if name in schema.names])
 
 
-def _check_columns(where: str, names: Sequence[str]) -> None:
-    missing = [name for name in _REQUIRED if name not in names]
-    if missing:
-        raise InputError(f"{where} has no column {missing[0]}: it has {', '.join(names)}")
+def _remote_parquet(spark: SparkSession, source: AssignmentSource) -> DataFrame:
+    try:
+        frame = spark.read.parquet(source.to_read())
+    except (PySparkException, Py4JJavaError) as error:
+        is_java = isinstance(error, Py4JJavaError)
+        reason = innermost_cause(error) if is_java else _first_line(error)
+        raise InputError(f"{source.where} is not Parquet: {reason}") from None
+    _check_columns(source.where, to_arrow_schema(frame.schema))
+    return frame
+
+
+def _check_columns(where: str, schema: pyarrow.Schema) -> None:
+    for name in _COLUMNS:
+        if name not in schema.names:
+            if name in _REQUIRED:
+                columns = ", ".join(schema.names)
+                raise InputError(f"{where} has no column {name}: it has {columns}")
+            continue
+        found, wanted = schema.field(name).type, _ROW.field(name).type
+        if not _is_like(found, wanted):
+            raise InputError(f"{where}: column {name} is {found}, which must be {wanted}")
+
+
+def _is_like(found: pyarrow.DataType, wanted: pyarrow.DataType) -> bool:
+    """Whether values of a type can be those of another: any whole numbers, any strings."""
+    types = pyarrow.types
+    if types.is_list(wanted):
+        is_list = types.is_list(found) or types.is_large_list(found)
+        return bool(is_list) and _is_like(found.value_type, wanted.value_type)
+    if types.is_integer(wanted):
+        return bool(types.is_integer(found))
+    return bool(types.is_string(found) or types.is_large_string(found))
 
 
 def _read_lines(path: Path) -> pyarrow.Table:

@@ -73,7 +73,10 @@ def run_job(
         return _fail(name, 2, error.format_message())
     except (InputError, PlacementError, ClusterNotFoundError) as error:
         return _fail(name, 2, str(error))
-    except (RegentError, OSError, PySparkException, Py4JError) as error:
+    except OSError as error:
+        message = ": ".join(str(part) for part in (error.filename, error.strerror or error) if part)
+        return 130 if _is_interrupted(error) else _fail(name, 1, message)
+    except (RegentError, PySparkException, Py4JError) as error:
         return 130 if _is_interrupted(error) else _fail(name, 1, str(error))
     return 0
 

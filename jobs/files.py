@@ -49,7 +49,9 @@ def is_remote(location: str) -> bool:
 
 
 def local_path(location: str) -> Path:
-    """Return the path of a location on this machine."""
+    """Return the path of a location on this machine. Raises ``InputError`` for an empty one."""
+    if not location:
+        raise InputError("the name of a file or directory is empty: is a shell variable not set?")
     return Path(_FILE.sub("/", location, count=1))
 
 

@@ -20,8 +20,12 @@ from regent.jobs.files import SUCCESS, JobFiles, is_remote, local_path
 def check_is_new(out: str, files: JobFiles) -> None:
     """Raise ``InputError`` unless ``out`` is absent or an empty directory."""
     found = files.entry(out)
-    if found is not None and (not found.is_directory or files.entries(out)):
-        raise InputError(f"{out} exists already: choose a new directory for --out")
+    inside = files.entries(out) if found is not None and found.is_directory else []
+    if found is None or (found.is_directory and not inside):
+        return
+    is_unfinished = is_remote(out) and all(entry.name != SUCCESS for entry in inside)
+    left = f" (without {SUCCESS}: perhaps an interrupted job left it)" if is_unfinished else ""
+    raise InputError(f"{out} exists already{left}: choose a new directory for --out")
 
 
 @contextmanager

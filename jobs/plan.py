@@ -278,7 +278,7 @@ def _sizes(text: str | None, address: Callable[[], str], files: JobFiles) -> pya
     if text is None:
         return None
     if text != _CLUSTER:
-        return sizes_from_file(files.copy(text))
+        return sizes_from_file(files.copy(text), text)
     with cluster_admin(address()) as admin:
         return sizes_in_cluster(admin)
 
@@ -306,7 +306,9 @@ def _execute_at(options: dict[str, Any], address: Callable[[], str]) -> str | No
         raise InputError("--dry-run and --execute: choose one")
     if options["out"] is not None and is_remote(options["out"]):
         raise InputError("--execute needs an --out on this machine: it keeps its progress there")
-    return address()
+    where = address()
+    with cluster_admin(where):
+        return where  # the cluster is there, so that planning is not in vain
 
 
 if __name__ == "__main__":

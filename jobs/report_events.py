@@ -124,7 +124,8 @@ def _analysed(
                 for result in results:
                     write_tables(directory, next(numbers), result)
         if not whole:
-            raise NoEventsError(f"no events of that time in {listed(journals, 1)}")
+            what = "events of that time" if period != Period() else "line of an event"
+            raise NoEventsError(f"no {what} in {listed(journals, 1)}")
         report = analyse_events(whole, top=top)
     return {"journals": len(journals), "unreadable_lines": unreadable, **report}
 

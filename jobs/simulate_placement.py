@@ -100,7 +100,9 @@ def _number(
     help="How many brokers help to restore one, with copysets.  [default: 10]",
 )
 @click.option(
-    "--growth", type=click.IntRange(min=0), help="How many brokers are added.  [default: 1 %]"
+    "--growth",
+    type=click.IntRange(0, _MAX_BROKERS),
+    help="How many brokers are added.  [default: 1 %]",
 )
 @loss_options
 @report_options

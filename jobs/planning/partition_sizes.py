@@ -31,13 +31,16 @@ _SCHEMA: Final = pyarrow.schema(
 )
 _DESCRIBE_LOG_DIRS: Final = (KafkaApiKey.DESCRIBE_LOG_DIRS, 1)
 _TIMEOUT_S: Final = 30.0
+_MAX_TOTAL_BYTES: Final = 1 << 60  # sums of them are exact
 
 
-def sizes_from_file(path: Path) -> pyarrow.Table:
+def sizes_from_file(path: Path, where: str) -> pyarrow.Table:
     """Read a JSON list or JSON lines of ``{"topic", "partition", "bytes"}``, or Parquet.
 
-    Raises ``InputError``.
+    ``where`` is its name in messages. Raises ``InputError``.
     """
+    if path.is_dir() and not any(path.glob("*.parquet")):
+        raise InputError(f"--sizes: {where} has no Parquet files")
     try:
         data = b"" if path.is_dir() else path.read_bytes()
         if path.is_dir() or data.startswith(b"PAR1"):
@@ -49,9 +52,9 @@ def sizes_from_file(path: Path) -> pyarrow.Table:
                 explicit_schema=_SCHEMA, unexpected_field_behavior="ignore"
             )
             table = pyarrow.json.read_json(pyarrow.BufferReader(data), parse_options=options)
-        return _largest(table.select(_SCHEMA.names).cast(_SCHEMA), str(path))
+        return _largest(table.select(_SCHEMA.names).cast(_SCHEMA), where)
     except OSError as error:
-        raise InputError(f"--sizes: {path} cannot be read: {error.strerror or error}") from None
+        raise InputError(f"--sizes: {where} cannot be read: {error.strerror or error}") from None
     except (
         pyarrow.ArrowException,
         orjson.JSONDecodeError,
@@ -61,7 +64,7 @@ def sizes_from_file(path: Path) -> pyarrow.Table:
     ) as error:
         reason = str(error).partition("\n")[0]
         raise InputError(
-            f'--sizes: {path} is not a list of {{"topic", "partition", "bytes"}}: {reason}'
+            f'--sizes: {where} is not a list of {{"topic", "partition", "bytes"}}: {reason}'
         ) from None
 
 
@@ -94,6 +97,9 @@ def _largest(table: pyarrow.Table, where: str) -> pyarrow.Table:
         raise InputError(f"--sizes: {where} has an entry without topic, partition or bytes")
     if len(table) and pyarrow.compute.min(table["bytes"]).as_py() < 0:
         raise InputError(f"--sizes: {where} has a negative size")
+    total = pyarrow.compute.sum(table["bytes"].cast("float64", safe=False)).as_py()
+    if total is not None and total > _MAX_TOTAL_BYTES:
+        raise InputError(f"--sizes: the sizes in {where} add up to more than an exbibyte")
     largest = table.group_by(["topic", "partition"]).aggregate([("bytes", "max")])
     return largest.rename_columns(["topic", "partition", "bytes"])
 

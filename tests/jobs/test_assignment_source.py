@@ -86,6 +86,15 @@ def test_json_lines_and_parquet_as_a_file_or_a_directory(spark: SparkSession, tm
 
 
 @pytest.mark.spark
+def test_a_whole_number_that_is_no_broker_id_is_refused(spark: SparkSession, tmp_path: Path):
+    rows = [{"topic": "a", "partition": 0, "replicas": [2**40]}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "file.parquet")
+    source = source_of(tmp_path / "file.parquet")
+    with pytest.raises(InputError, match="a-0 has a replica that is not a broker id"):
+        check_assignment(assignment_frame(spark, source), source.where)
+
+
+@pytest.mark.spark
 def test_names_with_spaces_brackets_and_percent_signs(spark: SparkSession, tmp_path: Path):
     folder = tmp_path / "100% [of] {it}"
     folder.mkdir()
@@ -208,6 +217,11 @@ def test_directories_that_are_not_assignments_are_refused_without_spark(tmp_path
     pyarrow.parquet.write_table(table, tmp_path / "part-0.parquet")
     with pytest.raises(InputError, match="no column replicas: it has topic, partition"):
         source_of(tmp_path)
+    for column, problem in (("[0]", "string"), ([0.5], "list<.*: double>"), (["0"], "list<")):
+        table = pyarrow.table({"topic": ["a"], "partition": [0], "replicas": [column]})
+        pyarrow.parquet.write_table(table, tmp_path / "part-0.parquet")
+        with pytest.raises(InputError, match=f"column replicas is {problem}"):
+            source_of(tmp_path)
     (tmp_path / "notes.txt").write_text("?")
     with pytest.raises(InputError, match="other files than one assignment"):
         source_of(tmp_path)

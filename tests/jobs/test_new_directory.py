@@ -9,7 +9,7 @@ from regent.jobs.new_directory import new_directory
 from tests.jobs.local_files import LOCAL_FILES
 
 
-def write(target: Path, text: str) -> None:
+def write(target: Path | str, text: str) -> None:
     with new_directory(str(target), LOCAL_FILES) as directory:
         (directory / "file").write_text(text)
         if not text:
@@ -43,3 +43,5 @@ def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path):
     (tmp_path / "full" / "something").touch()
     with pytest.raises(InputError, match=r"full exists already"):
         write(tmp_path / "full", "text")
+    with pytest.raises(InputError, match="the name of a file or directory is empty"):
+        write("", "text")

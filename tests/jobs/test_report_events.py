@@ -381,6 +381,10 @@ def test_a_period_without_events_is_an_error_and_leaves_no_files(
     arguments = ["--data-dir", str(tmp_path / "cluster"), "--until", until, "--out", str(out)]
     assert main(arguments, spark) == 1
     assert "no events of that time in" in capsys.readouterr().err
+    for journal in tmp_path.rglob("events.jsonl*"):
+        journal.write_bytes(b"?")
+    assert main(["--data-dir", str(tmp_path / "cluster")], spark) == 1
+    assert "no line of an event in" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["cluster"]
 
 

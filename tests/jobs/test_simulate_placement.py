@@ -93,6 +93,7 @@ def test_one_strategy_is_shown_in_detail(
         ("--brokers 5 --strategy copyset --scatter-width 5", "scatter width must be from 1 to 4"),
         ("--brokers 5 --failures 6", "--failures 6: there are 5 brokers"),
         ("--growth -1", "-1 is not in the range"),
+        ("--growth 1000000000", "1000000000 is not in the range"),
         ("--html /nowhere/page.html", "/nowhere is no directory"),
     ],
 )

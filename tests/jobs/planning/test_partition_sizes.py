@@ -26,7 +26,7 @@ def test_a_list_and_lines_and_parquet_are_read(tmp_path: Path):
         (tmp_path / name).write_text(content)
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "sizes.parquet")
     for path in tmp_path.iterdir():
-        assert sizes_from_file(path).sort_by("bytes").to_pylist() == sorted(
+        assert sizes_from_file(path, str(path)).sort_by("bytes").to_pylist() == sorted(
             ROWS, key=lambda row: int(str(row["bytes"]))
         )
 
@@ -34,7 +34,9 @@ def test_a_list_and_lines_and_parquet_are_read(tmp_path: Path):
 def test_of_several_replicas_the_largest_counts(tmp_path: Path):
     path = tmp_path / "sizes"
     path.write_text(json.dumps([ROWS[2], {**ROWS[2], "bytes": 9}, {**ROWS[2], "bytes": 7}]))
-    assert sizes_from_file(path).to_pylist() == [{"topic": "b", "partition": 0, "bytes": 9}]
+    assert sizes_from_file(path, str(path)).to_pylist() == [
+        {"topic": "b", "partition": 0, "bytes": 9}
+    ]
 
 
 @pytest.mark.parametrize(
@@ -46,17 +48,23 @@ def test_of_several_replicas_the_largest_counts(tmp_path: Path):
         ('{"topic": "a", "partition": 0, "bytes": "x"}', "is not a list of"),
         ('[{"topic": "a", "partition": 0, "bytes": -1}]', "has a negative size"),
         ('[{"topic": 1, "partition": 0, "bytes": 1}]', "is not a list of"),
+        (f'[{{"topic": "a", "partition": 0, "bytes": {2**62}}}]', "more than an exbibyte"),
     ],
 )
 def test_other_files_are_refused_in_one_line(tmp_path: Path, content: str, problem: str):
     path = tmp_path / "sizes"
     path.write_text(content)
     with pytest.raises(InputError) as caught:
-        sizes_from_file(path)
+        sizes_from_file(path, str(path))
     assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
+def test_a_folder_without_parquet_is_named(tmp_path: Path):
+    with pytest.raises(InputError, match="--sizes: s3a://b/sizes has no Parquet files"):
+        sizes_from_file(tmp_path, "s3a://b/sizes")
+
+
 def test_a_missing_file_is_named():
     with pytest.raises(InputError, match="--sizes: /nowhere cannot be read: No such file"):
-        sizes_from_file(Path("/nowhere"))
+        sizes_from_file(Path("/nowhere"), "/nowhere")

@@ -1,6 +1,8 @@
 """Ranges are read through the Kafka protocol; deleted records are an error."""
 
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import pytest
 from confluent_kafka import TopicPartition as KafkaPosition
@@ -37,7 +39,9 @@ def port(cluster: BreakableCluster, *, strict: bool = True) -> KafkaPort:
     return port_of(cluster.bootstrap_servers, strict=strict)
 
 
-def port_of(servers: str, *, strict: bool = True, **settings: str) -> KafkaPort:
+def port_of(
+    servers: str, settings: Mapping[str, str] = MappingProxyType({}), *, strict: bool = True
+) -> KafkaPort:
     kafka = {"bootstrap.servers": servers, **settings}
     return KafkaPort(ReadOptions(kafka, Subscription(), fail_on_data_loss=strict))
 
@@ -115,4 +119,4 @@ def test_brokers_that_do_not_answer_are_named(monkeypatch: pytest.MonkeyPatch):
 
 def test_settings_that_librdkafka_does_not_know_are_named():
     with pytest.raises(OptionError, match=r"kafka\.\*: No such .*fetch\.min\.byte"):
-        port_of("127.0.0.1:9", **{"fetch.min.byte": "5"})
+        port_of("127.0.0.1:9", {"fetch.min.byte": "5"})
