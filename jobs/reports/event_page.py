@@ -75,7 +75,9 @@ def _add_terms(page: Page, rows: Sequence[Row]) -> None:
     page.figure(
         partial(_draw_terms, rows),
         "Which broker was the controller, and when: from the first event of a term to the last."
-        " Numbers are controller epochs, which count the terms. A cross: the controller failed.",
+        " Numbers are controller epochs, which count the terms. A pale part with a cross: the"
+        " controller failed in this time, after its last event and before the next controller"
+        " noticed it.",
         height_in=height_of({row["broker_id"] for row in rows}),
     )
     failovers = [row for row in rows if row["failover_ms"] is not None]
@@ -83,7 +85,8 @@ def _add_terms(page: Page, rows: Sequence[Row]) -> None:
         names = [f"epoch {row['controller_epoch']}, broker {row['broker_id']}" for row in failovers]
         page.figure(
             stacks(names, {name: _spans(failovers, *ends) for name, ends in _PHASES.items()}, "ms"),
-            "How long failovers took, from when the new controller noticed that there was none",
+            "How long failovers took, from when the new controller noticed that there was none"
+            " until all brokers had answered it. The time that nobody noticed before is not in it.",
             height_in=height_of(failovers),
         )
 
@@ -109,10 +112,19 @@ def event_facts(report: Row) -> dict[str, object]:
         "events": report["events"],
         "terms of controllers": len(report["terms"]),
         "brokers": len(report["brokers"]),
+        "longest without a controller": _longest_vacancy(report["terms"]),
         "longest failover": in_words(max(failovers)) if failovers else None,
         "longest wait": in_words(longest_wait),
         "unreadable lines": sum(report["unreadable_lines"].values()),
     }
+
+
+def _longest_vacancy(terms: Sequence[Row]) -> str | None:
+    known = max((row["vacant_ms"] or 0.0 for row in terms), default=0.0)
+    at_most = max((row["vacant_at_most_ms"] or 0.0 for row in terms), default=0.0)
+    if at_most > known:
+        return f"≤ {in_words(at_most)}"
+    return in_words(known) if known else None
 
 
 def _draw_terms(rows: Sequence[Row], axes: Axes) -> None:
@@ -120,9 +132,12 @@ def _draw_terms(rows: Sequence[Row], axes: Axes) -> None:
     for row in rows:
         begin, end = dates([row["first_ms"], row["last_ms"]])
         level = brokers.index(row["broker_id"])
-        axes.barh(level, end - begin, left=begin, height=0.6, color=f"C{level % 6}")
+        bar = partial(axes.barh, level, height=0.6, color=f"C{level % 6}")
+        bar(end - begin, left=begin)
         if row["has_failed"]:
-            axes.plot(end, level, "x", color=INK, markersize=8, markeredgewidth=2)
+            [missed] = dates([row["missed_ms"] or row["last_ms"]])
+            bar(missed - end, left=end, alpha=0.3)
+            axes.plot(missed, level, "x", color=INK, markersize=8, markeredgewidth=2)
         if len(rows) <= _LABELLED_TERMS:
             axes.text(begin, level + 0.34, str(row["controller_epoch"]), fontsize=8, va="bottom")
     axes.set_yticks(range(len(brokers)), [f"broker {broker}" for broker in brokers])

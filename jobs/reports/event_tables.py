@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from regent.jobs.reports.event_analysis import PERCENTILES
-from regent.jobs.reports.page import Table
+from regent.jobs.reports.page import Table, shown
 
 Row = Mapping[str, Any]
 _Columns = Sequence[tuple[str, str]]  # a header, and the name of the value: "a.b" is b of a
@@ -30,12 +30,13 @@ _TERMS: Final = (
     ("epoch", "controller_epoch"),
     ("broker", "broker_id"),
     ("elected", "elected_ms"),
-    ("by", "trigger"),
-    ("vacant for", "vacant_ms"),
-    ("took over in", "takeover_ms"),
-    ("all updated in", "failover_ms"),
-    ("brokers", "brokers_updated"),
-    *_same("changes", "events"),
+    ("trigger", "trigger"),
+    ("without a controller", "vacant"),
+    ("election handled in", "takeover_ms"),
+    ("failover", "failover_ms"),
+    ("brokers that answered", "brokers_updated"),
+    ("changes at the election", "changes"),
+    ("events", "events"),
     ("end", "end"),
 )
 _CHURN: Final = _same("partition", "leader_changes", "times_leaderless", "leader_epochs")
@@ -66,14 +67,16 @@ _SLOWEST: Final = (
 def event_tables(report: Mapping[str, Any]) -> list[Table]:
     """Return the result of ``event_analysis.analyse_events``, the most important table first."""
     latencies = (*_LATENCIES, *_spread("queue_ms", "waited"))
-    terms = [{**row, "end": _end(row)} for row in report["terms"]]
+    terms = [{**row, "vacant": _vacant(row), "end": _end(row)} for row in report["terms"]]
     churn, flapping = (_named(report[name]) for name in ("leader_churn", "isr_flapping"))
     return [
         _overview(report),
         _table("How long events took, and waited before (ms)", latencies, report["latencies"]),
         _table(
-            "Terms of the controllers (ms; vacant: since the one before resigned, or the new one"
-            " noticed that /controller was deleted)",
+            "Terms of the controllers (times in ms). Without a controller: from when the former one"
+            " resigned until this one was elected; ≤: the former one failed, and the time is from"
+            " its last event on. Failover: from when this one noticed that there was no controller"
+            " until all brokers had answered it.",
             _TERMS,
             terms,
         ),
@@ -112,6 +115,11 @@ def _cell(row: Row, name: str) -> object:
 
 def _named(rows: Sequence[Row]) -> list[Row]:
     return [{**row, "partition": f"{row['topic']}-{row['partition']}"} for row in rows]
+
+
+def _vacant(term: Row) -> object:
+    at_most = term["vacant_at_most_ms"]
+    return term["vacant_ms"] if at_most is None else f"≤ {shown(at_most)}"
 
 
 def _end(term: Row) -> str | None:
