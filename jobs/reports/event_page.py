@@ -7,6 +7,7 @@ from functools import partial
 from math import nan
 from typing import Any, Final
 
+from regent.core.controller.outbox import MAX_NAMED_CHANGES
 from regent.jobs.reports.charts import (
     DATES,
     MOST_BARS,
@@ -20,7 +21,7 @@ from regent.jobs.reports.charts import (
     stacks,
 )
 from regent.jobs.reports.event_analysis import PERCENTILES
-from regent.jobs.reports.event_tables import event_tables
+from regent.jobs.reports.event_tables import event_tables, moment, time_zone
 from regent.jobs.reports.event_verdict import in_words
 from regent.jobs.reports.page import INK, Axes, Page
 
@@ -32,22 +33,30 @@ _PHASES: Final = {
     "until all answered": ("announced_ms", "updated_ms"),
 }
 _LEAST_MS: Final = 0.001  # the resolution of the journal: the start of a logarithmic axis
+_RATE_CAPTION: Final = "Events that the controllers handled each second, on average of an interval"
 _MOST_TERMS: Final = 40
 _LABELLED_TERMS: Final = 25
+_FEW: Final = 3  # intervals, of which all are drawn
 
 
 def add_events(page: Page, report: Row) -> None:
     """Add the result of ``event_analysis.analyse_events``."""
     overview, latencies, terms, churn, flapping, brokers, minutes, slowest = event_tables(report)
     page.text(
-        "A journal names the first few changes of an event and counts the others: partitions and"
-        " ISRs are those of the named ones. Times are wall clocks of the brokers' machines."
+        f"Events from {moment(report['first_ms'])} to {moment(report['last_ms'])}, local time"
+        f" ({time_zone(report['last_ms'])}), by the clocks of the brokers' machines."
     )
+    if unnamed := report["unnamed_changes"]:
+        page.text(
+            f"A journal names at most {MAX_NAMED_CHANGES} changes of an event and only counts the"
+            f" others, here {unnamed:,} of {report['named_changes'] + unnamed:,}. So leaders and"
+            " ISRs changed more often than the tables of partitions and brokers count."
+        )
     page.heading("Active controllers")
     _add_terms(page, report["terms"][-_MOST_TERMS:])
     page.table(terms)
     page.heading("How busy they were")
-    page.figure(_rate(report), "Events that the controllers handled each second")
+    page.figure(_rate(report), _RATE_CAPTION)
     page.figure(_waits(report), "How long events waited in the controller's queue")
     page.table(minutes)
     page.heading("How long events took")
@@ -150,6 +159,8 @@ def _rate(report: Row) -> Draw:
     seconds = report["bucket_ms"] / 1000
     buckets = {row["start_ms"]: row["events"] / seconds for row in report["over_time"]}
     moments = _moments(report)
+    if len(moments) > _FEW:
+        moments = moments[1:-1]  # the journals begin and end within an interval
     rates = [buckets.get(ms, 0.0) for ms in moments]
     area = ([0.0] * len(rates), rates)
     return lines([Line("", dates(moments), rates, band=area)], "", "events a second", x_scale=DATES)
@@ -171,6 +182,6 @@ def _waits(report: Row) -> Draw:
 
 
 def _moments(report: Row) -> range:
-    """Return the starts of all buckets, also empty ones, and the end of the last."""
+    """Return the starts of all buckets, also empty ones."""
     starts = [row["start_ms"] for row in report["over_time"]]
-    return range(starts[0], starts[-1] + report["bucket_ms"] + 1, report["bucket_ms"])
+    return range(starts[0], starts[-1] + 1, report["bucket_ms"])

@@ -80,13 +80,10 @@ def _failed_controllers(report: Row, remedies: Sequence[Remedy]) -> list[Problem
     failed = [row for row in report["terms"] if row["has_failed"]]
     names = [_term(row) for row in failed]
     problems = several(names, "controller", "controllers", "failed without resigning", remedies)
-    missed = [row["missed_ms"] - row["last_ms"] for row in failed if row["missed_ms"]]
-    after = ""
-    if missed:
-        longest = in_words(max(missed))
-        after = f" The next controller noticed it up to {longest} after the last event."
+    vacant_ms = max((row["vacant_at_most_ms"] or 0.0 for row in report["terms"]), default=0.0)
+    until_next = f" Then there was no controller for up to {in_words(vacant_ms)}." * (vacant_ms > 0)
     logs = [_log(row["broker_id"], f"after {_at(row['last_ms'], report)}") for row in failed]
-    return _with(problems, after + _look_into(logs))
+    return _with(problems, until_next + _look_into(logs))
 
 
 def _failing_brokers(report: Row, remedies: Sequence[Remedy]) -> list[Problem]:
