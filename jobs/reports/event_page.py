@@ -33,7 +33,6 @@ _PHASES: Final = {
     "until all answered": ("announced_ms", "updated_ms"),
 }
 _LEAST_MS: Final = 0.001  # the resolution of the journal: the start of a logarithmic axis
-_RATE_CAPTION: Final = "Events that the controllers handled each second, on average of an interval"
 _MOST_TERMS: Final = 40
 _LABELLED_TERMS: Final = 25
 _FEW: Final = 3  # intervals, of which all are drawn
@@ -54,10 +53,23 @@ def add_events(page: Page, report: Row) -> None:
         )
     page.heading("Active controllers")
     _add_terms(page, report["terms"][-_MOST_TERMS:])
+    page.text(
+        "Without a controller: from when the former one resigned until this one was elected. When a"
+        " controller failed is not known, so the time since its last event is an upper limit (≤)."
+        " Failover: from when this one noticed that there was none until all brokers had answered."
+    )
     page.table(terms)
     page.heading("How busy they were")
-    page.figure(_rate(report), _RATE_CAPTION)
+    interval = in_words(report["bucket_ms"])
+    page.figure(
+        _rate(report),
+        f"Events that the controllers handled each second, on average of {interval}",
+    )
     page.figure(_waits(report), "How long events waited in the controller's queue")
+    page.text(
+        f"The first event was at {moment(report['first_ms'])} and the last at"
+        f" {moment(report['last_ms'])}: their minutes are not whole."
+    )
     page.table(minutes)
     page.heading("How long events took")
     kinds = [row["event"] for row in report["latencies"]]
@@ -66,6 +78,10 @@ def add_events(page: Page, report: Row) -> None:
     page.table(latencies)
     page.table(slowest)
     page.heading("Partitions")
+    page.text(
+        "Each election of a leader begins a leader epoch: the epochs passed also show the elections"
+        " that the journals do not name."
+    )
     page.table(churn)
     page.table(flapping)
     page.heading("Brokers")
@@ -73,6 +89,10 @@ def add_events(page: Page, report: Row) -> None:
     if answers:
         names = [f"broker {row['broker_id']}" for row in answers]
         _add_percentiles(page, names, [row["answered_ms"] for row in answers], "Until an answer")
+    page.text(
+        "Answered after failover: since the new controller had sent its requests to all brokers."
+        " Gone: the broker failed or stopped. ISR requests: it asked the controller to change ISRs."
+    )
     page.table(brokers)
     page.heading("Journals")
     page.table(overview)
@@ -86,7 +106,7 @@ def _add_terms(page: Page, rows: Sequence[Row]) -> None:
         "Which broker was the controller, and when: from the first event of a term to the last."
         " Numbers are controller epochs, which count the terms. A pale part with a cross: the"
         " controller failed in this time, after its last event and before the next controller"
-        " noticed it.",
+        " noticed that it was gone.",
         height_in=height_of({row["broker_id"] for row in rows}),
     )
     failovers = [row for row in rows if row["failover_ms"] is not None]

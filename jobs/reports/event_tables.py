@@ -76,7 +76,7 @@ def event_tables(report: Mapping[str, Any]) -> list[Table]:
     """Return the result of ``event_analysis.analyse_events``, the most important table first."""
     latencies = (*_LATENCIES, *_spread("queue_ms", "waited"))
     terms = [{**row, "vacant": _vacant(row), "end": _end(row)} for row in report["terms"]]
-    few = ", by the changes that the journals name" if report["unnamed_changes"] else ""
+    few = ", of the changes that the journals name" if report["unnamed_changes"] else ""
     churn, flapping = (_named(report[name]) for name in ("leader_churn", "isr_flapping"))
     return [
         _overview(report),
@@ -84,29 +84,23 @@ def event_tables(report: Mapping[str, Any]) -> list[Table]:
             "How long events were handled, and waited before (ms)", latencies, report["latencies"]
         ),
         _table(
-            "Terms of the controllers (times in ms). Without a controller: from when the former one"
-            " resigned until this one was elected; ≤: the former one failed, and the time is from"
-            " its last event on. Failover: from when this one noticed that there was no controller"
-            " until all brokers had answered it.",
+            "Terms of the controllers (times in ms; ≤: since the last event of one that failed)",
             _TERMS,
             terms,
         ),
         _table(
-            f"Partitions whose leader changed most{few}. Each election begins a leader epoch.",
+            f"Partitions whose leader changed most{few}",
             _CHURN,
             churn,
         ),
         _table(f"Partitions whose ISR shrank most{few}", _FLAPPING, flapping),
         _table(
-            "Brokers, the slowest to answer controllers first (times in ms). Answered after"
-            " failover: from when a new controller had sent to all brokers. Gone: failed or"
-            " stopped.",
+            "Brokers, the slowest to answer controllers first (times in ms)",
             _BROKERS,
             report["slowest_brokers"],
         ),
         _table(
-            "Busiest minutes (times in ms). The first and the last minute are only partly in the"
-            f" journals, from {moment(report['first_ms'])} to {moment(report['last_ms'])}.",
+            "Busiest minutes (times in ms; the first and the last may be in part)",
             _MINUTES,
             report["busiest_minutes"],
         ),

@@ -46,11 +46,12 @@ def event_verdict(report: Row, options: Mapping[str, Any]) -> Verdict:
         "topics describe --under-replicated-partitions",
     )
     answering = remedy("To see whether all brokers answer now", "status")
+    failing = _failing_brokers(report, answering)
     problems = [
         *_failed_controllers(report, read),
-        *_failing_brokers(report, answering),
+        *failing,
         *_slow_terms(report, "vacant_ms", "time", "times", "there was no controller for", read),
-        *_without_leaders(report, lacking),
+        *_without_leaders(report, lacking, has_reason=bool(failing)),
         *_slow_terms(report, "failover_ms", "failover", "failovers", "took", read),
         *_waits(report, read),
         *_slow_brokers(report, answering),
@@ -148,7 +149,8 @@ def _slow_brokers(report: Row, remedies: Sequence[Remedy]) -> list[Problem]:
     return _with(problems, _look_into(logs))
 
 
-def _without_leaders(report: Row, remedies: Sequence[Remedy]) -> list[Problem]:
+def _without_leaders(report: Row, remedies: Sequence[Remedy], *, has_reason: bool) -> list[Problem]:
+    """``has_reason``: another problem names the brokers that failed."""
     names = [
         f"{row['topic']}-{row['partition']}: {how_many(row['times_leaderless'], 'time', 'times')}"
         for row in report["leaderless"]
@@ -156,7 +158,10 @@ def _without_leaders(report: Row, remedies: Sequence[Remedy]) -> list[Problem]:
     rest = "had no leader for a time"
     total = report["leaderless_partitions"]
     problems = several(names, "partition", "partitions", rest, remedies, total=total)
-    return _with(_at_least(problems, report), _look_into(_most_often(report, "failed")))
+    return _with(
+        _at_least(problems, report),
+        "" if has_reason else _most_often(report, "failed", "failed"),
+    )
 
 
 def _flapping(report: Row, remedies: Sequence[Remedy]) -> list[Problem]:
@@ -168,7 +173,7 @@ def _flapping(report: Row, remedies: Sequence[Remedy]) -> list[Problem]:
     rest = "lost replicas from the ISR (the replicas in sync) again and again"
     total = report["restless_isrs"]
     problems = several(names, "partition", "partitions", rest, remedies, total=total)
-    return _with(_at_least(problems, report), _look_into(_most_often(report, "isr_left")))
+    return _with(_at_least(problems, report), _most_often(report, "isr_left", "left ISRs"))
 
 
 def _unreadable(report: Row) -> list[Problem]:
@@ -192,10 +197,13 @@ def _log(broker_id: int, when: str = "") -> str:
     return f"broker-{broker_id}/broker.log {when}".rstrip()
 
 
-def _most_often(report: Row, did: str) -> list[str]:
-    """Return the log of the broker that did something most often."""
-    worst = max(report["slowest_brokers"], key=lambda row: row[did], default={did: 0})
-    return [_log(worst["broker_id"])] if worst[did] else []
+def _most_often(report: Row, field: str, did: str) -> str:
+    """Name the broker that did something most often, and its log."""
+    worst = max(report["slowest_brokers"], key=lambda row: row[field], default={field: 0})
+    if not worst[field]:
+        return ""
+    broker_id = worst["broker_id"]
+    return f" Broker {broker_id} {did} most often.{_look_into([_log(broker_id)])}"
 
 
 def _look_into(logs: Iterable[str]) -> str:

@@ -339,9 +339,10 @@ def test_partitions_without_leaders_and_with_restless_isrs_are_named_and_unreada
     verdict = event_verdict(report, EVENTS)
     assert sentences(verdict) == [
         "27 partitions had no leader for a time (t-0: 2 times and 26 more)."
-        " Look for the reason in broker-2/broker.log.",
+        " Broker 2 failed most often. Look for the reason in broker-2/broker.log.",
         "1 partition lost replicas from the ISR (the replicas in sync) again and again"
-        " (t-0: 7 times). Look for the reason in broker-2/broker.log.",
+        " (t-0: 7 times)."
+        " Broker 2 left ISRs most often. Look for the reason in broker-2/broker.log.",
         "3 lines of the journals could not be read (x/events.jsonl).",
     ]
     others = event_verdict({**report, "unnamed_changes": 4}, {**EVENTS, "journals": ["x"]})
