@@ -23,7 +23,7 @@ from regent.jobs.reports.charts import (
 from regent.jobs.reports.event_analysis import PERCENTILES
 from regent.jobs.reports.event_tables import event_tables, moment, time_zone
 from regent.jobs.reports.event_verdict import in_words
-from regent.jobs.reports.page import INK, Axes, Page
+from regent.jobs.reports.page import INK, Axes, Page, Table
 
 Row = Mapping[str, Any]
 
@@ -41,16 +41,7 @@ _FEW: Final = 3  # intervals, of which all are drawn
 def add_events(page: Page, report: Row) -> None:
     """Add the result of ``event_analysis.analyse_events``."""
     overview, latencies, terms, churn, flapping, brokers, minutes, slowest = event_tables(report)
-    page.text(
-        f"Events from {moment(report['first_ms'])} to {moment(report['last_ms'])}, local time"
-        f" ({time_zone(report['last_ms'])}), by the clocks of the brokers' machines."
-    )
-    if unnamed := report["unnamed_changes"]:
-        page.text(
-            f"A journal names at most {MAX_NAMED_CHANGES} changes of an event and only counts the"
-            f" others, here {unnamed:,} of {report['named_changes'] + unnamed:,}. So leaders and"
-            " ISRs changed more often than the tables of partitions and brokers count."
-        )
+    _introduce(page, report)
     page.heading("Active controllers")
     _add_terms(page, report["terms"][-_MOST_TERMS:])
     page.text(
@@ -85,17 +76,22 @@ def add_events(page: Page, report: Row) -> None:
     page.table(churn)
     page.table(flapping)
     page.heading("Brokers")
-    answers = [row for row in report["slowest_brokers"] if row["answered_ms"]]
-    if answers:
-        names = [f"broker {row['broker_id']}" for row in answers]
-        _add_percentiles(page, names, [row["answered_ms"] for row in answers], "Until an answer")
-    page.text(
-        "Answered after failover: since the new controller had sent its requests to all brokers."
-        " Gone: the broker failed or stopped. ISR requests: it asked the controller to change ISRs."
-    )
-    page.table(brokers)
+    _add_brokers(page, report["slowest_brokers"], brokers)
     page.heading("Journals")
     page.table(overview)
+
+
+def _introduce(page: Page, report: Row) -> None:
+    page.text(
+        f"Events from {moment(report['first_ms'])} to {moment(report['last_ms'])}, local time"
+        f" ({time_zone(report['last_ms'])}), by the clocks of the brokers' machines."
+    )
+    if unnamed := report["unnamed_changes"]:
+        page.text(
+            f"A journal names at most {MAX_NAMED_CHANGES} changes of an event and only counts the"
+            f" others, here {unnamed:,} of {report['named_changes'] + unnamed:,}. So leaders and"
+            " ISRs may have changed more often than the tables of partitions and brokers count."
+        )
 
 
 def _add_terms(page: Page, rows: Sequence[Row]) -> None:
@@ -118,6 +114,19 @@ def _add_terms(page: Page, rows: Sequence[Row]) -> None:
             " until all brokers had answered it. The time that nobody noticed before is not in it.",
             height_in=height_of(failovers),
         )
+
+
+def _add_brokers(page: Page, rows: Sequence[Row], table: Table) -> None:
+    answers = [row for row in rows if row["answered_ms"]]
+    if answers:
+        names = [f"broker {row['broker_id']}" for row in answers]
+        _add_percentiles(page, names, [row["answered_ms"] for row in answers], "Until an answer")
+    page.text(
+        "Answered after failover: since the new controller had sent its requests to all brokers."
+        " ISR requests: how often the broker asked the controller to change ISRs. Registered, gone:"
+        " how often it started, and how often it failed or stopped."
+    )
+    page.table(table)
 
 
 def _spans(rows: Sequence[Row], begin: str, end: str) -> list[float]:

@@ -53,10 +53,9 @@ _BROKERS: Final = (
     *(("broker", "broker_id"), ("answers", "answers"), *_spread("answered_ms", "answered in")),
     *(("failovers", "failovers"), ("answered after failover p50", "updated_after_ms.p50")),
     ("max", "updated_after_ms.max"),
-    *(("times controller", "terms"), ("events handled", "events")),
-    *(("times left an ISR", "isr_left"), ("times joined an ISR", "isr_joined")),
-    *(("ISR requests", "isr_proposals"), ("times registered", "started")),
-    *(("times gone", "failed"), ("orderly stops", "shutdowns"), ("failed requests", "troubles")),
+    *(("registered", "started"), ("gone", "failed"), ("orderly stops", "shutdowns")),
+    *(("failed requests", "troubles"), ("left ISRs", "isr_left"), ("joined ISRs", "isr_joined")),
+    *(("ISR requests", "isr_proposals"), ("terms", "terms"), ("events handled", "events")),
 )
 _MINUTES: Final = (
     ("minute from", "start_ms"),

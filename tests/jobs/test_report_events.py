@@ -286,6 +286,8 @@ def test_the_report_is_shown_as_tables_and_as_one_page(report: Report, tmp_path:
     document = page.read_text()
     assert document.count("<figure>") == 7
     assert "LeaderAndIsrResponseReceived" in document
+    assert f"only counts the others, here {report['unnamed_changes']:,} of" in document
+    assert "local time (UTC" in document
     assert "http://" not in document.replace("http://www.w3.org", "")
 
 
