@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cache
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -46,6 +47,8 @@ _COUNTED: Final = (
     *("started", "failed", "shutdowns", "troubles"),
 )
 _EPOCHS: Final = ("first_epoch", "last_epoch")
+RESTLESS: Final = 5
+"""So often must an ISR shrink or a broker fail to do it again and again."""
 _OF_PARTITION: Final = (
     "leader_changes",
     "times_leaderless",
@@ -65,6 +68,8 @@ def analyse_events(whole: Parts, *, top: int) -> dict[str, Any]:
     partitions = _partitions(whole["partitions"])
     updated = _updated(whole)
     terms = _terms(groups, _rows(whole["elections"]), updated)
+    leaderless = [row for row in partitions if row["times_leaderless"]]
+    restless = [row for row in partitions if row["isr_shrinks"] >= RESTLESS]
     return {
         "events": sum(row["events"] for row in groups),
         "first_ms": min(row["ts_ms"] for row in groups),
@@ -75,6 +80,9 @@ def analyse_events(whole: Parts, *, top: int) -> dict[str, Any]:
         "latencies": _latencies(whole, groups),
         "terms": terms,
         "leader_churn": _churn(partitions)[:top],
+        "leaderless_partitions": len(leaderless),
+        "leaderless": sorted(map(_churn_of, leaderless), key=_times_leaderless)[:top],
+        "restless_isrs": len(restless),
         "isr_flapping": _flapping(partitions)[:top],
         "slowest_brokers": _slowest_brokers(whole, terms, updated),
         "busiest_minutes": _busiest_minutes(whole)[:top],
@@ -150,10 +158,11 @@ def _terms(groups: Rows, elections: Rows, updated: Updated) -> Rows:
     """Return one row a term, sorted by epoch, with the phases of its failover.
 
     An election is a failover if there was a controller before: not when the cluster starts.
-    ``vacant_ms`` is the time without a controller before: since the one before resigned, or since
-    the new one noticed that ``/controller`` was deleted. ``has_failed``: the controller did not
-    resign, and another one was elected. Unknown values, such as an election before the journals
-    begin, are None.
+    ``vacant_ms`` is the time without a controller before: from when the former one resigned until
+    this one was elected. If the former one failed, its last event is all that is known of it:
+    ``vacant_at_most_ms`` counts from there. ``has_failed``: the controller did not resign, and
+    another one was elected, which noticed it at ``missed_ms``. Unknown values, such as an election
+    before the journals begin, are None.
     """
     elected = {row["elected"]: row for row in elections if row["elected"]}
     resigned_ms = {row["resigned"]: row["ts_ms"] for row in elections if row["resigned"]}
@@ -161,20 +170,28 @@ def _terms(groups: Rows, elections: Rows, updated: Updated) -> Rows:
     for row in groups:
         by_epoch[row["controller_epoch"]].append(row)
     last = max(by_epoch, default=0)
-    return [
+    terms: Rows = [
         {
             "controller_epoch": epoch,
             "broker_id": rows[0]["broker_id"],
             **_election(elected.get(epoch), updated[epoch], resigned_ms.get(epoch - 1)),
+            "vacant_at_most_ms": None,
             "events": sum(row["events"] for row in rows),
             "first_ms": min(row["ts_ms"] for row in rows),
             "last_ms": max(row["handled_ms"] for row in rows),
             "resigned_ms": resigned_ms.get(epoch),
             "has_failed": epoch not in resigned_ms and epoch != last,
+            "missed_ms": None,
         }
         for epoch, rows in sorted(by_epoch.items())
         if epoch
     ]
+    for former, term in pairwise(terms):
+        is_next = former["controller_epoch"] + 1 == term["controller_epoch"]
+        if former["has_failed"] and is_next and term["elected_ms"] is not None:
+            former["missed_ms"] = max(term["noticed_ms"], former["last_ms"])
+            term["vacant_at_most_ms"] = _to_us(max(0.0, term["elected_ms"] - former["last_ms"]))
+    return terms
 
 
 def _election(
@@ -201,10 +218,9 @@ def _election(
         "changes": row["changes"] - 1,  # one is the election
         "brokers_updated": len(updated),
     }
-    if is_failover:
-        # A paused controller resigns after the next election.
-        gone_ms = noticed_ms if resigned_ms is None else min(noticed_ms, resigned_ms)
-        found["vacant_ms"] = _to_us(elected_ms - gone_ms)
+    # A paused controller resigns after the next election.
+    if is_failover and resigned_ms is not None and resigned_ms <= elected_ms:
+        found["vacant_ms"] = _to_us(elected_ms - min(noticed_ms, resigned_ms))
     if updated:
         found["updated_ms"] = max(updated.values())
         if is_failover:
@@ -320,13 +336,21 @@ def _left_and_joined(before: str | None, now: str | None) -> tuple[frozenset[str
 
 
 def _churn(partitions: Rows) -> Rows:
-    names = ("topic", "partition", "leader_changes", "times_leaderless", "leader_epochs")
-    rows = [{name: row[name] for name in names} for row in partitions if row["leader_changes"]]
+    rows = [_churn_of(row) for row in partitions if row["leader_changes"]]
     return sorted(rows, key=lambda row: (-row["leader_changes"], -row["leader_epochs"]))
+
+
+def _churn_of(partition: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("topic", "partition", "leader_changes", "times_leaderless", "leader_epochs")
+    return {name: partition[name] for name in names}
+
+
+def _times_leaderless(row: Mapping[str, Any]) -> tuple[int, int]:
+    return -row["times_leaderless"], -row["leader_changes"]
 
 
 def _flapping(partitions: Rows) -> Rows:
     names = ("topic", "partition", "isr_shrinks", "isr_expands")
     rows = [{name: row[name] for name in names} for row in partitions]
     rows = [row for row in rows if row["isr_shrinks"] or row["isr_expands"]]
-    return sorted(rows, key=lambda row: -row["isr_shrinks"] - row["isr_expands"])
+    return sorted(rows, key=lambda row: (-row["isr_shrinks"], -row["isr_expands"]))

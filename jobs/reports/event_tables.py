@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from regent.jobs.reports.event_analysis import PERCENTILES
-from regent.jobs.reports.page import Table
+from regent.jobs.reports.page import Table, shown
 
 Row = Mapping[str, Any]
 _Columns = Sequence[tuple[str, str]]  # a header, and the name of the value: "a.b" is b of a
@@ -21,44 +21,52 @@ def _same(*names: str) -> _Columns:
 
 def _spread(name: str, prefix: str) -> _Columns:
     """Return the columns of a distribution; only the first header names what it is of."""
-    headers = (f"{prefix} p50".strip(), *PERCENTILES[1:])
+    headers = (f"{prefix} p50", *PERCENTILES[1:])
     return [(h, f"{name}.{p}") for h, p in zip(headers, PERCENTILES, strict=True)]
 
 
-_LATENCIES: Final = (*_same("event", "count"), *_spread("handling_ms", ""))
+_LATENCIES: Final = (*_same("event", "count"), *_spread("handling_ms", "handled in"))
 _TERMS: Final = (
     ("epoch", "controller_epoch"),
     ("broker", "broker_id"),
     ("elected", "elected_ms"),
-    ("by", "trigger"),
-    ("vacant for", "vacant_ms"),
-    ("took over in", "takeover_ms"),
-    ("all updated in", "failover_ms"),
-    ("brokers", "brokers_updated"),
-    *_same("changes", "events"),
+    ("trigger", "trigger"),
+    ("without a controller", "vacant"),
+    ("election handled in", "takeover_ms"),
+    ("failover", "failover_ms"),
+    ("brokers that answered", "brokers_updated"),
+    ("changes at the election", "changes"),
+    ("events", "events"),
     ("end", "end"),
 )
-_CHURN: Final = _same("partition", "leader_changes", "times_leaderless", "leader_epochs")
+_CHURN: Final = (
+    *_same("partition", "leader_changes"),
+    ("times without a leader", "times_leaderless"),
+    ("leader epochs passed", "leader_epochs"),
+)
 _FLAPPING: Final = (
     ("partition", "partition"),
-    ("shrinks", "isr_shrinks"),
-    ("expands", "isr_expands"),
+    ("times that replicas left", "isr_shrinks"),
+    ("times that replicas returned", "isr_expands"),
 )
 _BROKERS: Final = (
-    *(("broker", "broker_id"), ("answers", "answers"), *_spread("answered_ms", "answered")),
-    *(("failovers", "failovers"), ("updated p50", "updated_after_ms.p50")),
+    *(("broker", "broker_id"), ("answers", "answers"), *_spread("answered_ms", "answered in")),
+    *(("failovers", "failovers"), ("answered after failover p50", "updated_after_ms.p50")),
     ("max", "updated_after_ms.max"),
-    *_same("terms", "events", "isr_left", "isr_joined", "isr_proposals"),
-    *_same("started", "failed", "shutdowns", "troubles"),
+    *(("registered", "started"), ("gone", "failed"), ("orderly stops", "shutdowns")),
+    *(("failed requests", "troubles"), ("left ISRs", "isr_left"), ("joined ISRs", "isr_joined")),
+    *(("ISR requests", "isr_proposals"), ("terms", "terms"), ("events handled", "events")),
 )
 _MINUTES: Final = (
-    ("from", "start_ms"),
-    *_same("events", "changes", "handling_ms"),
+    ("minute from", "start_ms"),
+    *_same("events", "changes"),
+    ("handling in total", "handling_ms"),
     ("longest wait", "longest_wait_ms"),
 )
 _SLOWEST: Final = (
     *(("time", "ts_ms"), ("broker", "broker_id"), ("epoch", "controller_epoch")),
-    *(("event", "event"), ("cause", "cause"), ("ms", "handling_ms"), ("waited", "queue_ms")),
+    *(("event", "event"), ("cause", "cause"), ("handled in", "handling_ms")),
+    ("waited", "queue_ms"),
     ("changes", "changes"),
 )
 
@@ -66,36 +74,47 @@ _SLOWEST: Final = (
 def event_tables(report: Mapping[str, Any]) -> list[Table]:
     """Return the result of ``event_analysis.analyse_events``, the most important table first."""
     latencies = (*_LATENCIES, *_spread("queue_ms", "waited"))
-    terms = [{**row, "end": _end(row)} for row in report["terms"]]
+    terms = [{**row, "vacant": _vacant(row), "end": _end(row)} for row in report["terms"]]
+    few = ", of the changes that the journals name" if report["unnamed_changes"] else ""
     churn, flapping = (_named(report[name]) for name in ("leader_churn", "isr_flapping"))
     return [
         _overview(report),
-        _table("How long events took, and waited before (ms)", latencies, report["latencies"]),
         _table(
-            "Terms of the controllers (ms; vacant: since the one before resigned, or the new one"
-            " noticed that /controller was deleted)",
+            "How long events were handled, and waited before (ms)", latencies, report["latencies"]
+        ),
+        _table(
+            "Terms of the controllers (times in ms; ≤: since the last event of one that failed)",
             _TERMS,
             terms,
         ),
         _table(
-            "Partitions whose leader changed most (of the named changes; leader epochs count all)",
+            f"Partitions whose leader changed most{few}",
             _CHURN,
             churn,
         ),
-        _table("Partitions whose ISR changed most (of the named changes)", _FLAPPING, flapping),
+        _table(f"Partitions whose ISR shrank most{few}", _FLAPPING, flapping),
         _table(
-            "Brokers, the slowest first (ms until an answer; updated: by a new controller)",
+            "Brokers, the slowest to answer controllers first (times in ms)",
             _BROKERS,
             report["slowest_brokers"],
         ),
-        _table("Busiest minutes (ms)", _MINUTES, report["busiest_minutes"]),
-        _table("Slowest events", _SLOWEST, report["slowest_events"]),
+        _table(
+            "Busiest minutes (times in ms; the first and the last may be in part)",
+            _MINUTES,
+            report["busiest_minutes"],
+        ),
+        _table("Slowest events (times in ms)", _SLOWEST, report["slowest_events"]),
     ]
 
 
 def moment(ms: float | None) -> str | None:
     """Return a moment as ``regent events`` shows it: local time, to the millisecond."""
     return None if ms is None else datetime.fromtimestamp(ms / 1000).isoformat(" ", "milliseconds")
+
+
+def time_zone(ms: float) -> str:
+    """Return how far local time was from UTC at a moment."""
+    return f"UTC{datetime.fromtimestamp(ms / 1000).astimezone().isoformat()[-6:]}"
 
 
 def _table(caption: str, columns: _Columns, rows: Sequence[Row]) -> Table:
@@ -114,6 +133,11 @@ def _named(rows: Sequence[Row]) -> list[Row]:
     return [{**row, "partition": f"{row['topic']}-{row['partition']}"} for row in rows]
 
 
+def _vacant(term: Row) -> object:
+    at_most = term["vacant_at_most_ms"]
+    return term["vacant_ms"] if at_most is None else f"≤ {shown(at_most)}"
+
+
 def _end(term: Row) -> str | None:
     if term["has_failed"]:
         return "failed: it did not resign"
@@ -123,10 +147,11 @@ def _end(term: Row) -> str | None:
 def _overview(report: Row) -> Table:
     unreadable = report["unreadable_lines"]
     facts = [
-        ("journals", report["journals"]),
+        ("journal files", report["journals"]),
         ("events", report["events"]),
         ("from", moment(report["first_ms"])),
         ("to", moment(report["last_ms"])),
+        ("time zone", time_zone(report["last_ms"])),
         ("brokers", ", ".join(map(str, report["brokers"]))),
         ("changes named", report["named_changes"]),
         ("changes only counted", report["unnamed_changes"]),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, Final
 
 from regent.admin.wording import how_many
+from regent.jobs.reports.event_analysis import RESTLESS
 from regent.jobs.reports.event_tables import moment
 from regent.jobs.reports.verdict import (
     CLUSTER,
@@ -25,11 +26,13 @@ _SLOW_MS: Final = 1000
 _SLOWER_MS: Final = 100
 _SLOWER_TIMES: Final = 3
 """A broker's answers are slow, too, at so many times those of the others, if at least so long."""
-_FLAPS: Final = 5
 
 
 def event_verdict(report: Row, options: Mapping[str, Any]) -> Verdict:
-    """Judge the result of ``event_analysis.analyse_events``."""
+    """Judge the result of ``event_analysis.analyse_events``.
+
+    The journals may be of another cluster, so each problem names the log that may tell why.
+    """
 
     def remedy(purpose: str, words: str) -> list[Remedy]:
         """Return a command for the running cluster; none for other journals."""
@@ -43,14 +46,12 @@ def event_verdict(report: Row, options: Mapping[str, Any]) -> Verdict:
         "topics describe --under-replicated-partitions",
     )
     answering = remedy("To see whether all brokers answer now", "status")
+    failing = _failing_brokers(report, answering)
     problems = [
-        *several(
-            [_term(row) for row in report["terms"] if row["has_failed"]],
-            *("controller", "controllers", "failed without resigning"),
-            read,
-        ),
+        *_failed_controllers(report, read),
+        *failing,
         *_slow_terms(report, "vacant_ms", "time", "times", "there was no controller for", read),
-        *_without_leaders(report, lacking),
+        *_without_leaders(report, lacking, has_reason=bool(failing)),
         *_slow_terms(report, "failover_ms", "failover", "failovers", "took", read),
         *_waits(report, read),
         *_slow_brokers(report, answering),
@@ -76,24 +77,56 @@ def _term(row: Row) -> str:
     return f"broker {row['broker_id']} in epoch {row['controller_epoch']}"
 
 
+def _failed_controllers(report: Row, remedies: Sequence[Remedy]) -> list[Problem]:
+    failed = [row for row in report["terms"] if row["has_failed"]]
+    names = [_term(row) for row in failed]
+    problems = several(names, "controller", "controllers", "failed without resigning", remedies)
+    vacant_ms = max((row["vacant_at_most_ms"] or 0.0 for row in report["terms"]), default=0.0)
+    until_next = f" Then there was no controller for up to {in_words(vacant_ms)}." * (vacant_ms > 0)
+    logs = [_log(row["broker_id"], f"after {_at(row['last_ms'], report)}") for row in failed]
+    return _with(problems, until_next + _look_into(logs))
+
+
+def _failing_brokers(report: Row, remedies: Sequence[Remedy]) -> list[Problem]:
+    """Name the brokers that failed often: those that stop in an orderly way do not count."""
+    times = {
+        row["broker_id"]: row["failed"] - row["shutdowns"] for row in report["slowest_brokers"]
+    }
+    worst = sorted((b for b in times if times[b] >= RESTLESS), key=lambda b: (-times[b], b))
+    start, end = (_at(report[name], report) for name in ("first_ms", "last_ms"))
+    names = [f"broker {b}: {times[b]:,} times" for b in worst]
+    rest = f"failed again and again from {start} to {end}"
+    problems = several(names, "broker", "brokers", rest, remedies)
+    return _with(problems, _look_into(map(_log, worst[:1])))
+
+
 def _slow_terms(
     report: Row, field: str, one: str, many: str, what: str, remedies: Sequence[Remedy]
 ) -> list[Problem]:
-    slow = sorted(((row[field] or 0, _term(row)) for row in report["terms"]), reverse=True)
-    names = [f"{term}: {in_words(ms)}" for ms, term in slow if ms > _SLOW_MS]
-    return several(names, one, many, f"{what} more than {in_words(_SLOW_MS)}", remedies)
+    slow = [row for row in report["terms"] if (row[field] or 0) > _SLOW_MS]
+    slow.sort(key=lambda row: -row[field])
+    names = [f"{_term(row)}: {in_words(row[field])}" for row in slow]
+    problems = several(names, one, many, f"{what} more than {in_words(_SLOW_MS)}", remedies)
+    logs = [_log(row["broker_id"], f"around {_at(row['elected_ms'], report)}") for row in slow]
+    return _with(problems, _look_into(logs[:1]))
 
 
 def _waits(report: Row, remedies: Sequence[Remedy]) -> list[Problem]:
     wait, event = max((row["queue_ms"]["max"], row["event"]) for row in report["latencies"])
     if wait <= _SLOW_MS:
         return []
-    return [
-        Problem(
-            f"Events waited up to {in_words(wait)} in the queue of the controller ({event}).",
-            remedies,
-        )
-    ]
+    worst = max(report["over_time"], key=lambda row: row["queue_ms"]["max"])
+    start, end = worst["start_ms"], worst["start_ms"] + report["bucket_ms"]
+    first, last = _at(start, report), _at(end, report)
+    when = f"around {first}" if first == last else f"from {first} to {last}"
+    active = {
+        row["broker_id"]
+        for row in report["terms"]
+        if row["first_ms"] <= end and start <= row["last_ms"]
+    }
+    sentence = f"Events waited up to {in_words(wait)} in the queue of the controller ({event})."
+    logs = [_log(broker_id, when) for broker_id in sorted(active)]
+    return [Problem(sentence + _look_into(logs), remedies)]
 
 
 def _slow_brokers(report: Row, remedies: Sequence[Remedy]) -> list[Problem]:
@@ -102,7 +135,7 @@ def _slow_brokers(report: Row, remedies: Sequence[Remedy]) -> list[Problem]:
         for row in report["slowest_brokers"]
         if row["answered_ms"]
     }
-    names = []
+    names, logs = [], []
     for broker_id, ms in answers.items():
         others = [other for b, other in answers.items() if b != broker_id]
         usual = median(others) if others else ms
@@ -110,35 +143,80 @@ def _slow_brokers(report: Row, remedies: Sequence[Remedy]) -> list[Problem]:
             names.append(
                 f"broker {broker_id}: {in_words(ms)} against {in_words(usual)} of the others"
             )
+            logs.append(_log(broker_id))
     rest = "slowly: 5 of 100 answers take longer than this"
-    return several(names, "broker answers", "brokers answer", rest, remedies)
+    problems = several(names, "broker answers", "brokers answer", rest, remedies)
+    return _with(problems, _look_into(logs))
 
 
-def _without_leaders(report: Row, remedies: Sequence[Remedy]) -> list[Problem]:
+def _without_leaders(report: Row, remedies: Sequence[Remedy], *, has_reason: bool) -> list[Problem]:
+    """``has_reason``: another problem names the brokers that failed."""
     names = [
         f"{row['topic']}-{row['partition']}: {how_many(row['times_leaderless'], 'time', 'times')}"
-        for row in report["leader_churn"]
-        if row["times_leaderless"]
+        for row in report["leaderless"]
     ]
-    return _some("Partitions had no leader for a time", names, remedies)
+    rest = "had no leader for a time"
+    total = report["leaderless_partitions"]
+    problems = several(names, "partition", "partitions", rest, remedies, total=total)
+    return _with(
+        _at_least(problems, report),
+        "" if has_reason else _most_often(report, "failed", "failed"),
+    )
 
 
 def _flapping(report: Row, remedies: Sequence[Remedy]) -> list[Problem]:
     names = [
         f"{row['topic']}-{row['partition']}: {row['isr_shrinks']:,} times"
         for row in report["isr_flapping"]
-        if row["isr_shrinks"] >= _FLAPS
+        if row["isr_shrinks"] >= RESTLESS
     ]
-    sentence = "Replicas fell behind and left the ISR (the replicas in sync) again and again"
-    return _some(sentence, names, remedies)
-
-
-def _some(sentence: str, names: Sequence[str], remedies: Sequence[Remedy]) -> list[Problem]:
-    """Return a problem whose ``names`` are not what is counted, or not all there are."""
-    return [Problem(f"{sentence} ({named(names)}).", remedies)] if names else []
+    rest = "lost replicas from the ISR (the replicas in sync) again and again"
+    total = report["restless_isrs"]
+    problems = several(names, "partition", "partitions", rest, remedies, total=total)
+    return _with(_at_least(problems, report), _most_often(report, "isr_left", "left ISRs"))
 
 
 def _unreadable(report: Row) -> list[Problem]:
     unreadable = report["unreadable_lines"]
+    if not unreadable:
+        return []
     count = how_many(sum(unreadable.values()), "line of the journals", "lines of the journals")
-    return _some(f"{count} could not be read", [*unreadable], [])
+    return [Problem(f"{count} could not be read ({named([*unreadable])}).")]
+
+
+# --- where to look --------------------------------------------------------------------------------
+
+
+def _at(ms: float, report: Row) -> str:
+    """Return a moment without its date if all events are of one day."""
+    day, last_day = (str(moment(report[name]))[:10] for name in ("first_ms", "last_ms"))
+    return str(moment(ms))[:19].removeprefix(f"{day} " if day == last_day else "")
+
+
+def _log(broker_id: int, when: str = "") -> str:
+    return f"broker-{broker_id}/broker.log {when}".rstrip()
+
+
+def _most_often(report: Row, field: str, did: str) -> str:
+    """Name the broker that did something most often, and its log."""
+    worst = max(report["slowest_brokers"], key=lambda row: row[field], default={field: 0})
+    if not worst[field]:
+        return ""
+    broker_id = worst["broker_id"]
+    return f" Broker {broker_id} {did} most often.{_look_into([_log(broker_id)])}"
+
+
+def _look_into(logs: Iterable[str]) -> str:
+    found = [*dict.fromkeys(logs)]
+    return f" Look for the reason in {named(found)}." if found else ""
+
+
+def _with(problems: Sequence[Problem], more: str) -> list[Problem]:
+    return [problem._replace(sentence=problem.sentence + more) for problem in problems]
+
+
+def _at_least(problems: Sequence[Problem], report: Row) -> list[Problem]:
+    """Say that there may be more, if the journals do not name all changes."""
+    if not report["unnamed_changes"]:
+        return [*problems]
+    return [problem._replace(sentence=f"At least {problem.sentence}") for problem in problems]

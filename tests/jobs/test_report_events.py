@@ -22,6 +22,7 @@ from regent.core.controller.events import (
 )
 from regent.core.protocol.controller import AlterPartitionRequest, AlterPartitionRow
 from regent.jobs.report_events import main
+from regent.jobs.reports.event_analysis import RESTLESS
 from regent.jobs.reports.event_page import add_events
 from regent.jobs.reports.event_tables import event_tables
 from regent.jobs.reports.page import Page
@@ -122,10 +123,11 @@ def expected_term(epoch: int) -> dict[str, Any]:
         "trigger": won.event,
         "elected_ms": won.ts_ms,
         "takeover_ms": won.handling_ms,
-        "vacant_ms": pytest.approx(
-            won.ts_ms - min(noticed_ms, ends.get(epoch - 1, noticed_ms)), abs=0.01
-        )
-        if epoch > 1
+        "vacant_ms": pytest.approx(won.ts_ms - min(noticed_ms, ends[epoch - 1]), abs=0.01)
+        if epoch - 1 in ends
+        else None,
+        "vacant_at_most_ms": pytest.approx(won.ts_ms - last_handled_ms(epoch - 1), abs=0.01)
+        if epoch > 1 and epoch - 1 not in ends
         else None,
         "brokers_updated": len(answered),
         "failover_ms": pytest.approx(max(answered.values()) - won.ts_ms + won.queue_ms, abs=0.01)
@@ -135,7 +137,19 @@ def expected_term(epoch: int) -> dict[str, Any]:
         "events": len(events),
         "resigned_ms": ends.get(epoch),
         "has_failed": epoch not in ends and epoch < TERMS,
+        "missed_ms": pytest.approx(noticed_by_the_next_ms(epoch), abs=0.01)
+        if epoch not in ends and epoch < TERMS
+        else None,
     }
+
+
+def last_handled_ms(epoch: int) -> float:
+    return max(e.ts_ms + e.handling_ms for e in EVENTS if e.controller_epoch == epoch)
+
+
+def noticed_by_the_next_ms(epoch: int) -> float:
+    [won] = [event for event in EVENTS if event.typed.get("elected") == epoch + 1]
+    return max(won.ts_ms - won.queue_ms, last_handled_ms(epoch))
 
 
 def first_answers(events: Sequence[Event]) -> dict[int, float]:
@@ -185,14 +199,22 @@ def test_leader_churn_is_counted_from_the_named_changes(report: Report):
 def test_isr_flapping_is_counted_from_the_named_changes(report: Report):
     shrinks = Counter(name(led) for led in leaderships() if left_isr(led))
     expands = Counter(name(led) for led in leaderships() if joined_isr(led))
-    expected = sorted(
-        (-shrinks[led] - expands[led], *led, shrinks[led]) for led in shrinks | expands
-    )
+    expected = sorted((-shrinks[led], -expands[led], *led) for led in shrinks | expands)
     assert [
-        (-row["isr_shrinks"] - row["isr_expands"], *partition, row["isr_shrinks"])
+        (-row["isr_shrinks"], -row["isr_expands"], row["topic"], row["partition"])
         for row in report["isr_flapping"]
-        for partition in [(row["topic"], row["partition"])]
     ] == expected[:TOP]
+    assert report["restless_isrs"] == sum(count >= RESTLESS for count in shrinks.values())
+
+
+@pytest.mark.spark
+def test_all_partitions_that_were_without_a_leader_are_counted_and_the_worst_come_first(
+    report: Report,
+):
+    lost = Counter(name(led) for led in leaderships() if led.before and led.leader == -1)
+    assert report["leaderless_partitions"] == len(lost) > TOP
+    worst = [row["times_leaderless"] for row in report["leaderless"]]
+    assert worst == sorted(lost.values(), reverse=True)[:TOP]
 
 
 @pytest.mark.spark
@@ -264,6 +286,8 @@ def test_the_report_is_shown_as_tables_and_as_one_page(report: Report, tmp_path:
     document = page.read_text()
     assert document.count("<figure>") == 7
     assert "LeaderAndIsrResponseReceived" in document
+    assert f"only counts the others, here {report['unnamed_changes']:,} of" in document
+    assert "local time (UTC" in document
     assert "http://" not in document.replace("http://www.w3.org", "")
 
 

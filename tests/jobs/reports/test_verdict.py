@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -94,17 +95,28 @@ def remedies(verdict: Verdict) -> list[Remedy]:
 
 def term(epoch: int, **found: Any) -> dict[str, Any]:
     quick = {"has_failed": False, "vacant_ms": None, "failover_ms": None}
-    return {"broker_id": 1, "controller_epoch": epoch, **quick, **found}
+    quick |= {"vacant_at_most_ms": None}
+    times = {"first_ms": EVENTS_MS, "last_ms": EVENTS_MS + 60_000, "elected_ms": EVENTS_MS}
+    return {"broker_id": 1, "controller_epoch": epoch, **quick, **times, **found}
+
+
+def broker_row(broker_id: int, *, answers_ms: float = 1.0, **found: Any) -> dict[str, Any]:
+    row = {"broker_id": broker_id, "answered_ms": {"p95": answers_ms}}
+    return {**row, "failed": 0, "shutdowns": 0, "isr_left": 0, **found}
 
 
 def events_report(**found: Any) -> dict[str, Any]:
     """The parts of an analysis that the verdict reads: nothing unusual, except for ``found``."""
     quiet = {"event": "BrokerChange", "queue_ms": {"max": 1.0}}
-    report = {"events": 9, "first_ms": 1_795_000_000_000, "latencies": [quiet]}
-    report |= {key: [] for key in ("terms", "slowest_brokers", "leader_churn", "isr_flapping")}
-    return {**report, "unreadable_lines": {}, **found}
+    report = {"events": 9, "first_ms": EVENTS_MS, "last_ms": EVENTS_MS + 90_000}
+    report |= {"latencies": [quiet], "unreadable_lines": {}, "unnamed_changes": 0}
+    report |= {"over_time": [{"start_ms": EVENTS_MS, **quiet}], "bucket_ms": 800}
+    report |= {"leaderless_partitions": 0, "restless_isrs": 0}
+    report |= {key: [] for key in ("terms", "slowest_brokers", "leaderless", "isr_flapping")}
+    return {**report, **found}
 
 
+EVENTS_MS = round(datetime(2026, 11, 18, 11, 6, 40).timestamp() * 1000)
 EVENTS = {"journals": (), "data_dir": Path("my data")}
 UNEVEN = [[2, 0], [2, 1], [2, 3], [2, 0]]
 
@@ -267,38 +279,75 @@ def test_a_quiet_journal_is_fine():
     )
 
 
-def test_slow_failovers_waits_and_brokers_are_named():
+def test_slow_failovers_waits_and_brokers_are_named_with_the_logs_to_read():
     answers = {1: 20.0, 2: 30.0, 3: 150.0}
     report = events_report(
-        terms=[term(1, has_failed=True), term(2, vacant_ms=6000.0, failover_ms=2500.0)],
+        terms=[term(1), term(2, vacant_ms=6000.0, failover_ms=2500.0)],
         latencies=[{"event": "BrokerChange", "queue_ms": {"max": 1200.0}}],
-        slowest_brokers=[{"broker_id": b, "answered_ms": {"p95": ms}} for b, ms in answers.items()],
+        over_time=[{"start_ms": EVENTS_MS, "queue_ms": {"max": 1200.0}}],
+        slowest_brokers=[broker_row(b, answers_ms=ms) for b, ms in answers.items()],
     )
     assert sentences(event_verdict(report, EVENTS)) == [
-        "1 controller failed without resigning (broker 1 in epoch 1).",
-        "1 time there was no controller for more than 1 s (broker 1 in epoch 2: 6 s).",
-        "1 failover took more than 1 s (broker 1 in epoch 2: 2.5 s).",
-        "Events waited up to 1.2 s in the queue of the controller (BrokerChange).",
+        "1 time there was no controller for more than 1 s (broker 1 in epoch 2: 6 s)."
+        " Look for the reason in broker-1/broker.log around 11:06:40.",
+        "1 failover took more than 1 s (broker 1 in epoch 2: 2.5 s)."
+        " Look for the reason in broker-1/broker.log around 11:06:40.",
+        "Events waited up to 1.2 s in the queue of the controller (BrokerChange)."
+        " Look for the reason in broker-1/broker.log around 11:06:40.",
         "1 broker answers slowly: 5 of 100 answers take longer than this"
-        " (broker 3: 150 ms against 25 ms of the others).",
+        " (broker 3: 150 ms against 25 ms of the others)."
+        " Look for the reason in broker-3/broker.log.",
+    ]
+
+
+def test_a_failed_controller_is_named_with_the_time_until_the_next_and_its_log():
+    terms = [term(1, has_failed=True), term(2, vacant_at_most_ms=6100.0)]
+    verdict = event_verdict(events_report(terms=terms), EVENTS)
+    assert sentences(verdict) == [
+        "1 controller failed without resigning (broker 1 in epoch 1)."
+        " Then there was no controller for up to 6.1 s."
+        " Look for the reason in broker-1/broker.log after 11:07:40."
+    ]
+    days = {"terms": terms, "last_ms": EVENTS_MS + 86_400_000}
+    verdict = event_verdict(events_report(**days), EVENTS)
+    assert "broker.log after 2026-11-18 11:07:40." in sentences(verdict)[0]
+
+
+def test_brokers_that_failed_again_and_again_are_named_without_their_orderly_stops():
+    brokers = [
+        broker_row(1, failed=9, shutdowns=9),
+        broker_row(2, failed=5),
+        broker_row(3, failed=46, shutdowns=1),
+    ]
+    verdict = event_verdict(events_report(slowest_brokers=brokers), EVENTS)
+    assert sentences(verdict) == [
+        "2 brokers failed again and again from 11:06:40 to 11:08:10 (broker 3: 45 times, broker 2:"
+        " 5 times). Look for the reason in broker-3/broker.log."
     ]
 
 
 def test_partitions_without_leaders_and_with_restless_isrs_are_named_and_unreadable_lines():
     name = {"topic": "t", "partition": 0}
     report = events_report(
-        leader_churn=[{**name, "times_leaderless": 2}],
+        leaderless=[{**name, "times_leaderless": 2}],
+        leaderless_partitions=27,
         isr_flapping=[{**name, "isr_shrinks": 7}, {**name, "isr_shrinks": 1}],
+        restless_isrs=1,
+        slowest_brokers=[broker_row(1, isr_left=1), broker_row(2, isr_left=7, failed=1)],
         unreadable_lines={"x/events.jsonl": 3},
     )
     verdict = event_verdict(report, EVENTS)
     assert sentences(verdict) == [
-        "Partitions had no leader for a time (t-0: 2 times).",
-        "Replicas fell behind and left the ISR (the replicas in sync) again and again"
-        " (t-0: 7 times).",
+        "27 partitions had no leader for a time (t-0: 2 times and 26 more)."
+        " Broker 2 failed most often. Look for the reason in broker-2/broker.log.",
+        "1 partition lost replicas from the ISR (the replicas in sync) again and again"
+        " (t-0: 7 times)."
+        " Broker 2 left ISRs most often. Look for the reason in broker-2/broker.log.",
         "3 lines of the journals could not be read (x/events.jsonl).",
     ]
-    assert remedies(event_verdict(report, {**EVENTS, "journals": ["x"]})) == []
+    others = event_verdict({**report, "unnamed_changes": 4}, {**EVENTS, "journals": ["x"]})
+    assert sentences(others)[0].startswith("At least 27 partitions had no leader")
+    assert remedies(others) == []
 
 
 @pytest.mark.parametrize(
@@ -310,8 +359,9 @@ def test_partitions_without_leaders_and_with_restless_isrs_are_named_and_unreada
         leaders_of({0: (12, 12, 0), 1: (12, 0, 12)}, 0, leaderless=12, zookeeper="z:1"),
         event_verdict(
             events_report(
-                leader_churn=[{"topic": "t", "partition": 0, "times_leaderless": 1}],
-                slowest_brokers=[{"broker_id": 1, "answered_ms": {"p95": 5000.0}}],
+                leaderless=[{"topic": "t", "partition": 0, "times_leaderless": 1}],
+                leaderless_partitions=1,
+                slowest_brokers=[broker_row(1, answers_ms=5000.0)],
             ),
             EVENTS,
         ),
