@@ -52,7 +52,8 @@ _WIDTH_IN: Final = 7.4
 _MATPLOTLIB_FOLDER: Final = "MPLCONFIGDIR"
 
 _STYLE: Final = """
-:root { color-scheme: light dark; --page: #fcfcfa; %(light)s }
+:root { color-scheme: light dark; --page: #fcfcfa; --shade: rgb(128 128 128 / 65%%);
+  %(light)s }
 @media (prefers-color-scheme: dark) { :root { --page: #191917; %(dark)s } }
 body { margin: 0 auto; max-width: 72rem; padding: 2rem 1.25rem 4rem; background: var(--page);
   color: var(--ink); font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
@@ -78,8 +79,12 @@ figure.table { max-width: none; }
 figcaption { max-width: 54rem; padding-bottom: 0.4rem; font-size: 0.95rem; }
 .table figcaption, summary { font-weight: 600; padding: 0; }
 summary { cursor: pointer; font-size: 0.95rem; }
-.wide { overflow-x: auto; }
-svg { display: block; width: 100%%; min-width: 35rem; height: auto; }
+.wide { overflow-x: auto; background:  /* a shadow at each end that hides something */
+  linear-gradient(to right, var(--page) 50%%, transparent) left / 3rem 100%% no-repeat local,
+  linear-gradient(to left, var(--page) 50%%, transparent) right / 3rem 100%% no-repeat local,
+  linear-gradient(to right, var(--shade), transparent) left / 1.5rem 100%% no-repeat scroll,
+  linear-gradient(to left, var(--shade), transparent) right / 1.5rem 100%% no-repeat scroll; }
+svg { display: block; width: 100%%; min-width: 30rem; height: auto; }
 svg * { stroke-linejoin: round; stroke-linecap: butt; }
 svg text, svg tspan { font-family: system-ui, sans-serif !important; }
 table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
@@ -93,7 +98,9 @@ td:not([class]) { min-width: 8rem; }
 th.number { text-align: right; }
 td.number { text-align: right; white-space: nowrap; }
 td.short { white-space: pre; }
-@media (max-width: 600px) { th:first-child, td:first-child { position: static; } }
+@media (max-width: 600px) {
+  th:first-child, td:first-child { position: static; background: none; }
+}
 @media print {
   @page { margin: 12mm; }
   :root { color-scheme: light; --page: #fff; %(light)s }
@@ -102,7 +109,7 @@ td.short { white-space: pre; }
   figure:not(.table), tr, .verdict, dl { break-inside: avoid; }
   figure { max-width: 16cm; }
   svg { min-width: 0; }
-  .wide { overflow: visible; }
+  .wide { overflow: visible; background: none; }
   th:first-child, td:first-child { position: static; }
   table { font-size: 7.5pt; }
   th, td, td[class], td:not([class]) { padding-right: 0.4rem; min-width: 0;

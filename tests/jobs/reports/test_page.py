@@ -116,6 +116,16 @@ def test_a_page_prints_black_on_white_whatever_the_scheme(document: str):
     assert "--page: #fff; --ink: #1b1b1a;" in printed
 
 
+def test_a_box_that_scrolls_sideways_has_a_shadow_where_it_hides_something(document: str):
+    style, _, _ = document.partition("</style>")
+    screen, _, printed = style.partition("@media print")
+    box = screen.partition(".wide {")[2].partition("}")[0]
+    assert "overflow-x: auto" in box
+    assert box.count("var(--page) 50%, transparent") == box.count("no-repeat local") == 2
+    assert box.count("var(--shade), transparent") == box.count("no-repeat scroll") == 2
+    assert ".wide { overflow: visible; background: none; }" in printed
+
+
 def test_ticks_are_written_out(document: str):
     words = Elements(document).words
     assert {"1,000", "0.001"} <= set(words)
