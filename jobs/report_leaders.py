@@ -44,6 +44,7 @@ from regent.jobs.reports.verdict import (
 
 _NAME: Final = "report leaders"
 _NAMED: Final = 10  # leaderless partitions that are named
+_UNCLEAN: Final = 3  # leaderless partitions that have a command each
 _ROWS: Final = 20  # brokers in a table; programs get all
 
 # The broker NULL has the partitions whose leader is unknown, and -1 leads those without a leader.
@@ -196,15 +197,18 @@ def leaders_verdict(
         return Remedy(purpose, command_line(words, options, *CLUSTER))
 
     start = start_remedies("To start them", missing, options) if missing else []
-    elect = "elect-leaders --all-topic-partitions --election-type"
     unled = [
-        remedy("To see which brokers they wait for", "topics describe --unavailable-partitions"),
-        *start,
         remedy(
-            "Only if brokers that are awaited never return (this loses records)", f"{elect} unclean"
+            "To list the partitions without a leader, with the brokers that have their replicas",
+            "topics describe --unavailable-partitions",
         ),
+        *start,
+        *_unclean_elections(leaderless, found.leaderless, options),
     ]
-    give_back = remedy("To let preferred leaders lead again", f"{elect} preferred")
+    give_back = remedy(
+        "To let preferred leaders lead again",
+        "elect-leaders --election-type preferred --all-topic-partitions",
+    )
     even_out = plan_remedies(
         "To make preferred leaders even too (it also evens out replicas)", "rebalance", options
     )
@@ -228,6 +232,31 @@ def leaders_verdict(
         f" {number_range(min(leading), max(leading))}."
     )
     return Verdict(problems, fine)
+
+
+def _unclean_elections(
+    leaderless: Sequence[str], total: int, options: Mapping[str, Any]
+) -> list[Remedy]:
+    """Return commands that elect out-of-sync leaders of these partitions only, if need be."""
+
+    def remedy(which: str, words: str) -> Remedy:
+        purpose = (
+            "Last resort, only if the brokers that stopped never return: RECORDS MAY BE LOST for"
+            f" good, because any live replica becomes the leader of {which}"
+        )
+        line = command_line(f"elect-leaders --election-type unclean {words}", options, *CLUSTER)
+        return Remedy(purpose, line, may_lose_records=True)
+
+    parts = [name.rpartition("-") for name in leaderless]
+    if total > _UNCLEAN:
+        topic, _, partition = parts[0]
+        entry = f'{{"topic": "{topic}", "partition": {partition}}}'
+        which = f'those that you list in partitions.json, such as {{"partitions": [{entry}]}}'
+        return [remedy(which, "--path-to-json-file partitions.json")]
+    return [
+        remedy(f"{topic}-{partition}", f"--topic {topic} --partition {partition}")
+        for topic, _, partition in parts
+    ]
 
 
 def _not_led(found: Leaders, percentage: float, remedy: Remedy) -> list[Problem]:

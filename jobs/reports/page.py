@@ -68,6 +68,8 @@ p { max-width: 46rem; }
 code { font: 0.9rem/1.5 ui-monospace, monospace; display: block; white-space: pre-wrap;
   border: 1px solid var(--grid); border-radius: 0.3rem; padding: 0.4rem 0.6rem;
   max-width: 44rem; user-select: all; }
+code.warning { border: 2px dashed var(--series-6); }
+code.warning::before { content: "⚠ "; user-select: none; }
 code span { display: inline-block; max-width: 100%%; }  /* a line does not end in an option */
 dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); gap: 1rem;
   margin: 1.5rem 0; }
@@ -240,10 +242,11 @@ def is_number(values: Sequence[object]) -> bool:
 
 def _section(findings: Findings, kind: str = "") -> str:
     parts = [f"<p>{html.escape(sentence)}</p>" for sentence in findings.sentences]
-    for purpose, command in findings.remedies:
+    for purpose, command, may_lose_records in findings.remedies:
+        warning = ' class="warning"' if may_lose_records else ""
         parts.append(f'<p class="purpose">{html.escape(purpose)}:</p>')
         words = (f"<span>{html.escape(word)}</span>" for word in command.split(" "))
-        parts.append(f"<code>{' '.join(words)}</code>")
+        parts.append(f"<code{warning}>{' '.join(words)}</code>")
     return f'<section class="verdict{kind}">{"".join(parts)}</section>'
 
 

@@ -31,6 +31,7 @@ class Remedy(NamedTuple):
 
     purpose: str
     command: str
+    may_lose_records: bool = False
 
 
 class Problem(NamedTuple):
@@ -72,7 +73,7 @@ class Verdict(NamedTuple):
     def fields(self) -> dict[str, Any]:
         """Return the verdict as JSON values."""
         sentences, remedies = self.first
-        commands = (f"{purpose}: `{command}`" for purpose, command in remedies)
+        commands = (f"{remedy.purpose}: `{remedy.command}`" for remedy in remedies)
         problems = _findings(self.problems)
         return {
             "verdict": " ".join([*sentences, *commands]),
@@ -83,8 +84,12 @@ class Verdict(NamedTuple):
 
 
 def _findings(problems: Sequence[Problem]) -> Findings:
-    remedies = (remedy for problem in problems for remedy in problem.remedies)
-    return Findings([problem.sentence for problem in problems], [*dict.fromkeys(remedies)])
+    """Return the sentences, and each command once; those that may lose records come last."""
+    remedies = dict.fromkeys(remedy for problem in problems for remedy in problem.remedies)
+    return Findings(
+        [problem.sentence for problem in problems],
+        sorted(remedies, key=lambda remedy: remedy.may_lose_records),
+    )
 
 
 def several(

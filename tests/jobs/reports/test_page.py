@@ -91,6 +91,14 @@ def test_a_command_stays_one_line_of_text(document: str):
     assert "<p>Too &lt;few&gt;.</p>" in document
 
 
+def test_a_command_that_may_lose_records_looks_different(tmp_path: Path):
+    lossy = Remedy("Last", "regent elect-leaders", may_lose_records=True)
+    Page("p", Verdict([Problem("Bad.", [lossy])], "")).write(tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert '<code class="warning"><span>regent</span>' in text
+    assert "code.warning {" in text
+
+
 def test_a_verdict_says_whether_all_is_fine(document: str, tmp_path: Path):
     fine = Page("Fine", Verdict([], "All is well."))
     fine.write(tmp_path / "fine.html")

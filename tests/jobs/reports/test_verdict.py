@@ -46,7 +46,8 @@ def check_is_accepted(line: str) -> None:
         found = command.get_command(click.Context(command), name)
         assert found is not None, line
         command = JOBS.get(name, found)
-    command.make_context(command.name, words)
+    with command.make_context(command.name, words):
+        pass
 
 
 def balance_of(
@@ -260,6 +261,18 @@ def test_partitions_without_a_leader_come_first():
     ]
 
 
+def test_a_command_that_may_lose_records_comes_last_and_is_for_the_leaderless_partitions_only():
+    found = remedies(leaders_of({0: (12, 12, 0), 1: (12, 0, 12)}, 0, leaderless=2))
+    assert [remedy.may_lose_records for remedy in found] == [False] * (len(found) - 2) + [True] * 2
+    assert found[-1].command == (
+        "regent elect-leaders --election-type unclean --topic t --partition 1 --data-dir 'my data'"
+    )
+    assert "RECORDS MAY BE LOST for good" in found[-1].purpose
+    [last] = [r for r in remedies(leaders_of({0: (9, 8, 1)}, leaderless=9)) if r.may_lose_records]
+    assert '{"partitions": [{"topic": "t", "partition": 0}]}' in last.purpose
+    assert "--path-to-json-file partitions.json" in last.command
+
+
 def test_a_quiet_journal_is_fine():
     report = events_report(terms=[term(1, failover_ms=80.0)])
     assert event_verdict(report, EVENTS).fields()["verdict"] == (
@@ -307,7 +320,7 @@ def test_partitions_without_leaders_and_with_restless_isrs_are_named_and_unreada
         verdict_of(UNEVEN, [(0, "a"), (1, "b"), (3, "b")], AtRisk(*[Exposed(1, ["a b"])] * 2)),
         verdict_of(UNEVEN, zookeeper="z:1", conf={"spark.x": "1"}, master="yarn"),
         leaders_of({0: (13, 13, 0), 1: (12, 0, 12), 2: (1, 0, 2)}, 0, leaderless=12),
-        leaders_of({0: (12, 12, 0), 1: (12, 0, 12)}, 0, leaderless=12, zookeeper="z:1"),
+        leaders_of({0: (12, 12, 0), 1: (12, 0, 12)}, 0, leaderless=2, zookeeper="z:1"),
         event_verdict(
             events_report(
                 leader_churn=[{"topic": "t", "partition": 0, "times_leaderless": 1}],
@@ -317,7 +330,11 @@ def test_partitions_without_leaders_and_with_restless_isrs_are_named_and_unreada
         ),
     ],
 )
-def test_every_command_of_a_verdict_is_accepted(verdict: Verdict):
+def test_every_command_of_a_verdict_is_accepted(
+    verdict: Verdict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "partitions.json").touch()  # a verdict says what to write there
+    monkeypatch.chdir(tmp_path)
     assert len(remedies(verdict)) > 1
     for remedy in remedies(verdict):
         check_is_accepted(remedy.command)
