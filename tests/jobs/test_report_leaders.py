@@ -61,8 +61,10 @@ def test_the_report_is_shown_as_tables_and_as_a_page(
     assert main(arguments, spark) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "1 partition has no leader and can be neither written nor read (a-10)."
-    [brokers] = [n for n, line in enumerate(lines) if line.startswith("Brokers, the most uneven")]
-    assert lines[brokers + 2].split()[:4] == ["1", "2", "2", "100"]
+    [brokers] = [
+        n for n, line in enumerate(lines) if line.startswith("Brokers, the highest imbalance")
+    ]
+    assert lines[brokers + 2].split()[:4] == ["1", "2", "0", "100"]
     assert "a-10" in lines[-1]
     assert page.read_text().count("<svg ") == 1
 
