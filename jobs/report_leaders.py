@@ -329,7 +329,7 @@ def _facts(found: Leaders, threshold: float) -> dict[str, object]:
         "led by another": found.not_led,
         "imbalance": percent(found.imbalance),
         "leaderless": found.leaderless,
-        f"imbalance above {threshold:g} %": f"{above:,} of {len(found.brokers):,} brokers",
+        f"brokers above {threshold:g} %": f"{above:,} of {len(found.brokers):,}",
     }
 
 
@@ -389,15 +389,15 @@ def _draw(
         fair = np.full(len(ids), leading.mean())
         caption = "Partitions that each broker leads"
         add_shares(page, ids, leading, "partitions", caption, fair, "average")
-        worst = {row.broker for row in found.above(threshold)[:NAMED]}
+        worst = [found.brokers.index(row) for row in found.above(threshold)[:NAMED]]
         add_numbers(
             page,
             ids,
             100 * found.column("imbalance"),
             "%",
             "Imbalance of each broker in percent: of the partitions whose preferred leader it is,"
-            " the share that others lead",
-            [place for place, broker in enumerate(ids.tolist()) if broker in worst],
+            f" the share that others lead{'. Orange: the highest' if worst else ''}",
+            worst,
         )
     for table in tables:
         page.table(table)

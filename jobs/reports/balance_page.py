@@ -125,7 +125,7 @@ def add_loss_curves(
         " partition loses all of its replicas."
     )
     points = (point for curve in curves.values() for point in curve)
-    if any(point.high > 1.1 * point.low for point in points if point.probability > 0):
+    if any(point.high > 1.3 * point.low for point in points if point.probability > 0):
         caption += " The shaded area has the true value with a probability of 95 %."
     page.figure(loss_curves(curves), caption, height_in=height_in)
 

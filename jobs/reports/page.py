@@ -84,8 +84,10 @@ summary { cursor: pointer; font-size: 0.95rem; }
 .wide { overflow-x: auto; background:  /* a shadow at each end that hides something */
   linear-gradient(to right, var(--page) 50%%, transparent) left / 3rem 100%% no-repeat local,
   linear-gradient(to left, var(--page) 50%%, transparent) right / 3rem 100%% no-repeat local,
-  linear-gradient(to right, var(--shade), transparent) left / 1.5rem 100%% no-repeat scroll,
-  linear-gradient(to left, var(--shade), transparent) right / 1.5rem 100%% no-repeat scroll; }
+  linear-gradient(to right, var(--shade), transparent) left / 1.5rem calc(100%% - 2px)
+    no-repeat scroll,
+  linear-gradient(to left, var(--shade), transparent) right / 1.5rem calc(100%% - 2px)
+    no-repeat scroll; }
 svg { display: block; width: 100%%; min-width: 30rem; height: auto; }
 svg * { stroke-linejoin: round; stroke-linecap: butt; }
 svg text, svg tspan { font-family: system-ui, sans-serif !important; }

@@ -22,9 +22,9 @@ _GROWTH_CAPTION: Final = (
 _PLACEMENTS: Final = {
     Strategy.RING: "The first replica of the next partition is on the next broker, and the other"
     " replicas are on the brokers after it.",
-    Strategy.KAFKA: "First replicas as with ring. The distance to the other replicas grows by one"
-    " after each round, so that many brokers take over from one that fails. What Kafka does"
-    " without racks.",
+    Strategy.KAFKA: "The first replica of the next partition is on the next broker. The distance to"
+    " the other replicas grows by one after each round, so that many brokers take over from one"
+    " that fails. What Kafka does without racks.",
     Strategy.RACK_AWARE: "As kafka, but no rack gets a second replica while another has none. What"
     " Kafka does with racks.",
     Strategy.COPYSET: "All replicas of a partition are on one of few sets of brokers, so that few"
@@ -53,11 +53,11 @@ def add_trials(page: Page, trials: Mapping[str, Trial], tables: Sequence[Table])
             [(name, _PLACEMENTS[name]) for name in trials],
         )
     )
-    page.text(_WORDS)
     if len(trials) == 1:
         [trial] = trials.values()
         _add_one(page, trial)
     else:
+        page.text(_WORDS)
         page.heading("Several brokers fail")
         curves = {name: trial.balance.loss for name, trial in trials.items()}
         add_loss_curves(page, curves, height_in=3.6)
@@ -88,8 +88,8 @@ def _add_comparison(page: Page, trials: Mapping[str, Trial]) -> None:
             page,
             sources,
             "Brokers from which the replicas of a failed one are copied, because they lead its"
-            " partitions: the more there are, the faster it is replaced. As these are among the"
-            " brokers with which it shares partitions, there are more copysets, too",
+            " partitions: the more there are, the faster it is replaced, but the more copysets"
+            " there are, too",
             "brokers",
         )
     growths = {name: t.growth for name, t in trials.items() if t.growth is not None}
