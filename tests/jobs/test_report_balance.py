@@ -117,6 +117,7 @@ def test_the_report_is_shown_as_tables_and_as_a_page(
     text = page.read_text()
     assert text.count("<svg ") == 5
     assert "the probability that at least one partition" in text
+    assert "The shaded area" not in text  # losses were counted, not estimated
     assert "bytes" not in text  # no log directories were given
 
 
