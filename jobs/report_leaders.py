@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 import numpy as np
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 
 from regent.admin.wording import how_many, number_range
@@ -22,29 +23,33 @@ from regent.jobs.assignment_source import assignment_frame, check_assignment
 from regent.jobs.command import InputError, progress, run_job
 from regent.jobs.job_session import JobSession, spark_options
 from regent.jobs.reports.balance import percent, spread
+from regent.jobs.reports.balance_page import add_numbers, add_shares
 from regent.jobs.reports.balance_verdict import (
     missing_brokers,
     plan_remedies,
     start_remedies,
 )
-from regent.jobs.reports.charts import MOST_BARS, NEAR, columns, over_brokers
+from regent.jobs.reports.charts import MOST_BARS, columns
 from regent.jobs.reports.inputs import assignment_options, read_inputs
 from regent.jobs.reports.output import Report, report_options, run_report
-from regent.jobs.reports.page import Page, Table
+from regent.jobs.reports.page import Page, Table, shown
 from regent.jobs.reports.verdict import (
     CLUSTER,
-    OVERLOAD,
+    NAMED,
     Problem,
     Remedy,
     Verdict,
     command_line,
+    far_brokers,
+    far_from,
     named,
     several,
 )
 
 _NAME: Final = "report leaders"
 _NAMED: Final = 10  # leaderless partitions that are named
-_ROWS: Final = 20  # brokers in a table; programs get all
+_UNCLEAN: Final = 3  # leaderless partitions that have a command each
+_ROWS: Final = 10  # brokers in a table, if there are many; programs get all
 
 # The broker NULL has the partitions whose leader is unknown, and -1 leads those without a leader.
 _PER_BROKER: Final = """
@@ -102,11 +107,15 @@ class Leaders(NamedTuple):
         found = [row for row in self.brokers if row.imbalance > threshold / 100]
         return sorted(found, key=lambda row: -row.imbalance)
 
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a field of the brokers."""
+        return np.array([getattr(row, name) for row in self.brokers])
+
     @property
-    def too_many(self) -> list[BrokerLeaders]:
-        """The brokers that lead far more than the average, the worst first."""
-        found = [row for row in self.brokers if row.of_fair_share > OVERLOAD]
-        return sorted(found, key=lambda row: -row.leading)
+    def uneven(self) -> tuple[list[int], list[int]]:
+        """Where brokers lead far more and far less than the average, the farthest first."""
+        leading = self.column("leading")
+        return far_from(leading, leading.mean())
 
 
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
@@ -153,7 +162,9 @@ def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
         facts,
         _summary(found, names, options["threshold"]) | {"not_listed": missing},
         [Table("Leaders", tuple(facts), [tuple(facts.values())]), *tables],
-        partial(_draw, found=found, where=source.where, tables=tables),
+        partial(
+            _draw, found=found, where=source.where, tables=tables, threshold=options["threshold"]
+        ),
     )
 
 
@@ -196,15 +207,18 @@ def leaders_verdict(
         return Remedy(purpose, command_line(words, options, *CLUSTER))
 
     start = start_remedies("To start them", missing, options) if missing else []
-    elect = "elect-leaders --all-topic-partitions --election-type"
     unled = [
-        remedy("To see which brokers they wait for", "topics describe --unavailable-partitions"),
-        *start,
         remedy(
-            "Only if brokers that are awaited never return (this loses records)", f"{elect} unclean"
+            "To list the partitions without a leader, with the brokers that have their replicas",
+            "topics describe --unavailable-partitions",
         ),
+        *start,
+        *_unclean_elections(leaderless, found.leaderless, options),
     ]
-    give_back = remedy("To let preferred leaders lead again", f"{elect} preferred")
+    give_back = remedy(
+        "To let preferred leaders lead again",
+        "elect-leaders --election-type preferred --all-topic-partitions",
+    )
     even_out = plan_remedies(
         "To make preferred leaders even too (it also evens out replicas)", "rebalance", options
     )
@@ -230,30 +244,61 @@ def leaders_verdict(
     return Verdict(problems, fine)
 
 
+def _unclean_elections(
+    leaderless: Sequence[str], total: int, options: Mapping[str, Any]
+) -> list[Remedy]:
+    """Return commands that elect out-of-sync leaders of these partitions only, if need be."""
+
+    def remedy(which: str, words: str) -> Remedy:
+        purpose = (
+            "Last resort, only if the brokers that stopped never return: RECORDS MAY BE LOST for"
+            f" good, because any live replica becomes the leader of {which}"
+        )
+        line = command_line(f"elect-leaders --election-type unclean {words}", options, *CLUSTER)
+        return Remedy(purpose, line, may_lose_records=True)
+
+    parts = [name.rpartition("-") for name in leaderless]
+    if total > _UNCLEAN:
+        topic, _, partition = parts[0]
+        entry = f'{{"topic": "{topic}", "partition": {partition}}}'
+        which = f'those that you list in partitions.json, such as {{"partitions": [{entry}]}}'
+        return [remedy(which, "--path-to-json-file partitions.json")]
+    return [
+        remedy(f"{topic}-{partition}", f"--topic {topic} --partition {partition}")
+        for topic, _, partition in parts
+    ]
+
+
 def _not_led(found: Leaders, percentage: float, remedy: Remedy) -> list[Problem]:
     above = found.above(percentage)
-    names = [f"broker {row.broker}: {row.not_led:,} of {row.preferred:,}" for row in above]
+    names = [
+        f"broker {row.broker} leads {row.preferred - row.not_led:,} of {row.preferred:,}"
+        for row in above
+    ]
+    who = "it is" if len(above) == 1 else "they are"
     sentence = (
-        f"Others lead more than {percentage:g} % of the partitions that"
-        f" {how_many(len(above), 'broker', 'brokers')} should lead ({named(names)})."
+        f"{how_many(len(above), 'broker leads', 'brokers lead')} fewer than {100 - percentage:g} %"
+        f" of the partitions whose preferred leader {who} ({named(names)})."
     )
     return [Problem(sentence, [remedy])] if above else []
 
 
 def _uneven(found: Leaders, even_out: Sequence[Remedy], give_back: Remedy) -> list[Problem]:
-    brokers, over = len(found.brokers), found.too_many
-    most = OVERLOAD * sum(row.preferred for row in found.brokers) / brokers
-    remain = sum(row.preferred > most for row in over)
-    mean = sum(row.leading for row in found.brokers) / brokers
-    problems = several(
-        [f"broker {row.broker}: {row.leading:,}" for row in over],
-        "broker leads",
-        "brokers lead",
-        f"more than {OVERLOAD} times the average of {mean:,.4g} partitions",
-        even_out if remain else [give_back],
-    )
-    preferred = f" {remain:,} of them would even if only preferred leaders led." if remain else ""
-    return [problem._replace(sentence=problem.sentence + preferred) for problem in problems]
+    leading, preferred = found.column("leading"), found.column("preferred")
+    mean = leading.mean()
+    share = f"the average of {shown(float(mean))} partitions"
+    words = far_brokers(found.column("broker"), leading, mean, ("leads", "lead"), share)
+    if not words:
+        return []
+    sentence = f"Of {len(leading):,} brokers, {words}."
+    sides = zip(found.uneven, far_from(preferred, preferred.mean()), strict=True)
+    remain = sum(len({*now} & {*then}) for now, then in sides)
+    if remain:
+        sentence += (
+            f" Even if each partition were led by its preferred leader, {remain:,} of these brokers"
+            " would lead too many or too few."
+        )
+    return [Problem(sentence, even_out if remain else [give_back])]
 
 
 # --- output ---------------------------------------------------------------------------------------
@@ -271,7 +316,8 @@ def _summary(found: Leaders, names: Sequence[str], threshold: float) -> dict[str
         "threshold": threshold / 100,
         "above_threshold": len(found.above(threshold)),
         "leaders": spread(np.array([row.leading for row in found.brokers])),
-        "overloaded": [row.broker for row in found.too_many],
+        "overloaded": [found.brokers[place].broker for place in found.uneven[0]],
+        "underloaded": [found.brokers[place].broker for place in found.uneven[1]],
         "per_broker": [row._asdict() for row in found.brokers],
     }
 
@@ -288,56 +334,70 @@ def _facts(found: Leaders, threshold: float) -> dict[str, object]:
 
 
 def _tables(found: Leaders, names: Sequence[str]) -> list[Table]:
-    brokers = len(found.brokers)
-    worst = sorted(
-        found.brokers, key=lambda row: (-max(row.imbalance, abs(row.of_fair_share - 1)), row.broker)
-    )
-    first = f" (the first {_ROWS})" if brokers > _ROWS else ""
-    per_broker = _broker_table(
-        f"Brokers, the most uneven first{first}; imbalance: the share of what a broker should lead"
-        " that it does not",
-        worst[:_ROWS],
-    )
+    by_imbalance = sorted(found.brokers, key=lambda row: -row.imbalance)
+    falling = sorted(found.brokers, key=lambda row: -row.leading)
+    rising = sorted(found.brokers, key=lambda row: row.leading)
+    tables = [_broker_table("Brokers, the highest imbalance first", by_imbalance)]
+    if len(found.brokers) > 2 * _ROWS:
+        tables = [
+            _broker_table(f"The {_ROWS} brokers with the highest imbalance", by_imbalance[:_ROWS]),
+            _broker_table(f"The {_ROWS} brokers that lead the most", falling[:_ROWS]),
+            _broker_table(f"The {_ROWS} brokers that lead the fewest", rising[:_ROWS]),
+        ]
     if not names:
-        return [per_broker]
+        return tables
     more = found.leaderless - len(names)
     title = f"Without a leader{f' (and {more:,} more)' if more else ''}"
-    return [per_broker, Table(title, ("partition",), [(name,) for name in names])]
+    return [*tables, Table(title, ("partition",), [(name,) for name in names])]
 
 
 def _broker_table(caption: str, rows: Sequence[BrokerLeaders]) -> Table:
     return Table(
         caption,
-        ("broker", "should lead", "of these does not", "imbalance", "leads", "of fair share"),
+        (
+            "broker",
+            "preferred leader of",
+            "leads of these",
+            "imbalance",
+            "leads in all",
+            "of the average",
+        ),
         [
-            (str(broker), preferred, not_led, percent(imbalance), leading, percent(share))
-            for broker, preferred, not_led, imbalance, leading, share in rows
+            (
+                *(str(row.broker), row.preferred, row.preferred - row.not_led),
+                *(percent(row.imbalance), row.leading, percent(row.of_fair_share)),
+            )
+            for row in rows
         ],
     )
 
 
-def _draw(page: Page, found: Leaders, where: str, tables: Sequence[Table]) -> None:
+def _draw(
+    page: Page, found: Leaders, where: str, tables: Sequence[Table], threshold: float
+) -> None:
     page.text(f"Read from {where}.")
-    ids, leading, preferred = (
-        np.array(column)
-        for column in zip(*((r.broker, r.leading, r.preferred) for r in found.brokers), strict=True)
-    )
+    ids, leading = found.column("broker"), found.column("leading")
     if len(ids) <= MOST_BARS:
-        series = {"leads": leading.tolist(), "should lead": preferred.tolist()}
+        preferred = found.column("preferred").tolist()
+        series = {"leads": leading.tolist(), "is preferred leader of": preferred}
         page.figure(
             columns([*map(str, ids.tolist())], series, "partitions", of="broker id"),
-            "Partitions that a broker leads, and that it should lead because it has their first"
-            " replica (it is their preferred leader).",
+            "Partitions that a broker leads, and partitions whose preferred leader it is because it"
+            " has their first replica.",
         )
     else:
-        page.figure(
-            over_brokers(ids, leading, "partitions", np.full(len(ids), leading.mean())),
-            f"Partitions that a broker leads. {NEAR} the average.",
-        )
-        page.figure(
-            over_brokers(ids, leading - preferred, "partitions"),
-            "Partitions that a broker leads, less those that it should lead because it has their"
-            " first replica. Above 0 it leads more than it should, below 0 less.",
+        fair = np.full(len(ids), leading.mean())
+        caption = "Partitions that each broker leads"
+        add_shares(page, ids, leading, "partitions", caption, fair, "average")
+        worst = [found.brokers.index(row) for row in found.above(threshold)[:NAMED]]
+        add_numbers(
+            page,
+            ids,
+            100 * found.column("imbalance"),
+            "%",
+            "Imbalance of each broker in percent: of the partitions whose preferred leader it is,"
+            f" the share that others lead{'. Orange: the highest' if worst else ''}",
+            worst,
         )
     for table in tables:
         page.table(table)

@@ -170,7 +170,7 @@ def summary(balance: Balance) -> dict[str, Any]:
         "per_broker": {
             name.replace(" ", "_"): spread(load) for name, load in balance.loads.items()
         },
-        "per_rack": _rack_table(balance).fields(),
+        "per_rack": rack_table(balance).fields(),
         "copysets": balance.copysets,
         "scatter_width": spread(balance.scatter_width),
         "loss": [point._asdict() for point in balance.loss],
@@ -180,14 +180,15 @@ def summary(balance: Balance) -> dict[str, Any]:
 
 def tables(balance: Balance) -> list[Table]:
     """Return the results as tables."""
-    found = [_spread_table(balance), broker_tables(balance)[0]]
+    found = [spread_table(balance), *broker_tables(balance)[0]]
     if balance.racks.names:
-        found.append(_rack_table(balance))
+        found.append(rack_table(balance))
     found.append(loss_table(balance.loss))
     return found
 
 
-def _spread_table(balance: Balance) -> Table:
+def spread_table(balance: Balance) -> Table:
+    """Return a table of what brokers hold, at the least, on average and at the most."""
     loads = {**balance.loads, "others it shares partitions with": balance.scatter_width}
     return Table(
         "What brokers hold (cv: standard deviation divided by the mean; 0 is even)",
@@ -196,7 +197,7 @@ def _spread_table(balance: Balance) -> Table:
     )
 
 
-def broker_tables(balance: Balance) -> tuple[Table, Table]:
+def broker_tables(balance: Balance) -> tuple[list[Table], Table]:
     """Return the fullest and the emptiest brokers, and a table of all brokers by their ids."""
     has_racks = ["rack"] if balance.racks.names else []
     headers = ("broker", *has_racks, "of fair share", *balance.loads)
@@ -209,13 +210,16 @@ def broker_tables(balance: Balance) -> tuple[Table, Table]:
         )
         for b, broker_id in enumerate(balance.broker_ids.tolist())
     ]
-    order = np.lexsort([balance.broker_ids, -balance.of_fair_share])
-    title = "Brokers, the fullest first"
-    if len(order) > 2 * _ENDS:
-        title = f"The {_ENDS} fullest brokers and the {_ENDS} emptiest"
-        order = np.concatenate([order[:_ENDS], order[-_ENDS:]])
-    ends = Table(title, headers, [rows[b] for b in order])
-    return ends, Table(f"All {len(rows):,} brokers", headers, rows)
+    shares = balance.of_fair_share
+    falling, rising = (np.lexsort([balance.broker_ids, keys]) for keys in (-shares, shares))
+    ends = {"Brokers, the fullest first": falling}
+    if len(rows) > 2 * _ENDS:
+        ends = {
+            f"The {_ENDS} brokers that are fullest, by their fair share": falling[:_ENDS],
+            f"The {_ENDS} brokers that are emptiest, by their fair share": rising[:_ENDS],
+        }
+    tables = [Table(title, headers, [rows[b] for b in order]) for title, order in ends.items()]
+    return tables, Table(f"All {len(rows):,} brokers", headers, rows)
 
 
 def loss_table(curve: Sequence[LossPoint]) -> Table:
@@ -238,7 +242,8 @@ def percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-def _rack_table(balance: Balance) -> Table:
+def rack_table(balance: Balance) -> Table:
+    """Return a table of what the racks hold, and of what is lost with each."""
     racks = balance.racks
     members = [racks.of_broker == number for number in range(len(racks.names))]
     return Table(

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from regent.admin.wording import how_many
-from regent.jobs.reports.balance import Balance, broker_tables, tables
-from regent.jobs.reports.charts import NEAR, Draw, Line, lines, over_brokers
-from regent.jobs.reports.loss_simulation import LossPoint
-from regent.jobs.reports.page import Axes, Page
-
-LOSS_CAPTION: Final = (
-    "If so many brokers, drawn at random, fail at once: the probability that at least one partition"
-    " loses all of its replicas. The shaded area has the true value with a probability of 95 %."
+from regent.jobs.reports.balance import (
+    Balance,
+    broker_tables,
+    loss_table,
+    rack_table,
+    spread_table,
 )
+from regent.jobs.reports.charts import (
+    MOST_BARS,
+    Draw,
+    Line,
+    extremes,
+    far_ends,
+    lines,
+    over_brokers,
+)
+from regent.jobs.reports.loss_simulation import LossPoint
+from regent.jobs.reports.page import Axes, Page, shown
+from regent.jobs.reports.verdict import OVERLOAD, UNDERLOAD
 
 
 def add_balance(page: Page, balance: Balance, where: str | None = None) -> None:
@@ -26,22 +37,21 @@ def add_balance(page: Page, balance: Balance, where: str | None = None) -> None:
     """
     if where is not None:
         page.text(f"Read from {where}.")
-    spreads, brokers, *racks, loss = tables(balance)
     page.heading("Brokers")
     for name, load in balance.loads.items():
         fair = balance.fair if name == "replicas" else np.full(len(load), load.mean())
         share = "fair share" if name == "replicas" else "average"
-        page.figure(
-            over_brokers(balance.broker_ids, load, name, fair),
-            f"{name.capitalize()} of each broker. {NEAR} the {share}.",
-        )
+        caption = f"{name.capitalize()} of each broker"
+        add_shares(page, balance.broker_ids, load, name, caption, fair, share)
     if where is not None:
-        page.table(brokers)
-        page.all_brokers(broker_tables(balance)[1])
-    page.table(spreads)
-    if racks:
+        ends, all_brokers = broker_tables(balance)
+        for table in ends:
+            page.table(table)
+        page.all_brokers(all_brokers)
+    page.table(spread_table(balance))
+    if balance.racks.names:
         page.heading("Racks")
-        page.table(*racks)
+        page.table(rack_table(balance))
     page.heading("Failures")
     page.text(
         "A copyset is a set of brokers that has all replicas of a partition: if all of them fail at"
@@ -49,14 +59,75 @@ def add_balance(page: Page, balance: Balance, where: str | None = None) -> None:
         f" {how_many(balance.copysets, 'copyset', 'copysets')}."
     )
     if sum(point.probability > 0 for point in balance.loss) > 1:
-        page.figure(loss_curves({"": balance.loss}), LOSS_CAPTION)
-    page.table(loss)
-    page.figure(
-        over_brokers(balance.broker_ids, balance.scatter_width, "other brokers"),
-        "The number of other brokers with which a broker shares partitions (its scatter width)."
-        " So many help to copy its replicas when it fails, and the failure of any of them together"
-        " with it takes two replicas of a partition.",
+        add_loss_curves(page, {"": balance.loss})
+    page.table(loss_table(balance.loss))
+    page.text(
+        "The scatter width of a broker is the number of other brokers with which it shares"
+        " partitions. When it fails, its replicas are copied from those of them that lead the"
+        " partitions, and the failure of any of them together with it takes two replicas of a"
+        " partition."
     )
+    caption = "Scatter width of each broker"
+    add_numbers(page, balance.broker_ids, balance.scatter_width, "other brokers", caption)
+
+
+def add_shares(
+    page: Page,
+    broker_ids: NDArray[Any],
+    values: NDArray[Any],
+    label: str,
+    caption: str,
+    fair: NDArray[Any],
+    share: str,
+) -> None:
+    """Add a plot of a number of each broker and of its ``fair`` one, or a sentence."""
+    if _are_equal(page, values, caption):
+        return
+    orange = " Orange: the farthest outside." if far_ends(values, fair) else ""
+    page.figure(
+        over_brokers(broker_ids, values, label, fair),
+        f"{caption}. Grey: from {UNDERLOAD} to {OVERLOAD} times the {share}.{orange}",
+    )
+
+
+def add_numbers(
+    page: Page,
+    broker_ids: NDArray[Any],
+    values: NDArray[Any],
+    label: str,
+    caption: str,
+    marked: Sequence[int] | None = None,
+) -> None:
+    """Add a plot of a number of each broker, or a sentence if all are equal.
+
+    ``marked`` None: if there are many brokers, the highest and the lowest are marked.
+    """
+    if not _are_equal(page, values, caption):
+        if marked is None:
+            marked = extremes(values) if len(values) > MOST_BARS else ()
+        page.figure(over_brokers(broker_ids, values, label, marked=marked), f"{caption}.")
+
+
+def _are_equal(page: Page, values: NDArray[Any], caption: str) -> bool:
+    """Say so on the page if all values are equal."""
+    are_equal = bool((values == values[0]).all())
+    if are_equal:
+        page.text(f"{caption}: {shown(values[0].item())} for all brokers.")
+    return are_equal
+
+
+def add_loss_curves(
+    page: Page, curves: Mapping[str, Sequence[LossPoint]], height_in: float = 3.0
+) -> None:
+    """Add a plot of the probabilities of loss."""
+    caption = (
+        "If so many brokers, drawn at random, fail at once: the probability that at least one"
+        " partition loses all of its replicas."
+    )
+    points = (point for curve in curves.values() for point in curve)
+    if any(point.high > 1.3 * point.low for point in points if point.probability > 0):
+        caption += " The shaded area has the true value with a probability of 95 %."
+    page.figure(loss_curves(curves), caption, height_in=height_in)
 
 
 def loss_curves(curves: Mapping[str, Sequence[LossPoint]]) -> Draw:

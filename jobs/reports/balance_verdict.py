@@ -7,36 +7,35 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from regent.admin.wording import how_many, number_range
 from regent.jobs.assignment_source import ZOOKEEPER
-from regent.jobs.reports.balance import Balance
+from regent.jobs.reports.balance import Balance, Shares
 from regent.jobs.reports.page import shown
 from regent.jobs.reports.replica_arrays import ReplicaArrays
 from regent.jobs.reports.verdict import (
     CLUSTER,
     OVERLOAD,
     SPARK,
-    UNDERLOAD,
     Problem,
     Remedy,
     Verdict,
     command_line,
+    far_brokers,
+    far_from,
     named,
     several,
 )
 
 _PLAN: Final = ("assignment", "brokers", *CLUSTER, *SPARK)
 _TOPICS: Final = 10  # in a command
-_NAMED: Final = 3  # in a sentence
 _Options = Mapping[str, Any]
 
 
 class Exposed(NamedTuple):
-    """Partitions that one failure loses, and some of their topics."""
+    """Partitions that one failure loses, and their topics, those with the most first."""
 
     partitions: int
     topics: Sequence[str]
@@ -69,7 +68,7 @@ def exposed(balance: Balance, arrays: ReplicaArrays, frame: DataFrame) -> AtRisk
 
 def _topics(frame: DataFrame, condition: str) -> list[str]:
     rows = frame.filter(condition).groupBy("topic").count()
-    worst = rows.orderBy(F.desc("count"), "topic").limit(_TOPICS + 1).toArrow()
+    worst = rows.orderBy(F.desc("count"), "topic").toArrow()
     return [str(name) for name in worst["topic"].to_pylist()]
 
 
@@ -108,7 +107,11 @@ def _with_one_replica(arrays: ReplicaArrays, single: Exposed, options: _Options)
     others = {len(replicas): f for f, replicas in arrays.by_factor.items() if f > 1}
     factor = others[max(others)] if others else min(3, arrays.brokers)
     purpose = "To give them more replicas"
-    remedies = _change_factor(purpose, factor, single.topics, options) if factor > 1 else []
+    remedies = (
+        _change_factor(purpose, factor, single.topics, options, "replication-factor-plan")
+        if factor > 1
+        else []
+    )
     has = how_many(single.partitions, "partition has", "partitions have")
     are_lost = "is lost" if single.partitions == 1 else "are lost"
     return [
@@ -128,33 +131,40 @@ def _in_one_rack(
     lost, factor = balance.lost_with_rack, max(arrays.by_factor) + 1
     order = np.argsort(-lost, kind="stable").tolist()
     racks = [balance.racks.names[rack] for rack in order if lost[rack]]
-    purpose = (
-        "To add a replica in another rack"
-        f" (later --factor {factor - 1} removes one from the doubled rack)"
+    is_running = options["assignment"] == ZOOKEEPER
+    once = "" if is_running else f" and {options['assignment']} is written anew"
+    add, remove = (
+        _change_factor(purpose, new, together.topics, options, target)
+        for purpose, new, target in (
+            ("To add a replica in another rack", factor, "racks-plan"),
+            (
+                f"Once they are added{once}, to remove one of each partition from the doubled rack",
+                factor - 1,
+                "doubled-rack-plan",
+            ),
+        )
     )
     has = how_many(together.partitions, "partition has", "partitions have")
     return [
         Problem(
             f"{has} all replicas in one rack and would be lost with it"
             f" (racks {named(racks)}; {_some(together.topics)}).",
-            _change_factor(purpose, factor, together.topics, options, "racks-plan")
-            if factor <= arrays.brokers
-            else [],
+            [*add, *remove] if factor <= arrays.brokers else [],
         )
     ]
 
 
 def _change_factor(
-    purpose: str, factor: int, topics: Sequence[str], options: _Options, target: str | None = None
+    purpose: str, factor: int, topics: Sequence[str], options: _Options, target: str
 ) -> list[Remedy]:
+    if len(topics) > _TOPICS:
+        purpose += f" (this is for the first {_TOPICS} of {len(topics):,} topics)"
     words = " ".join(f"--topics {shlex.quote(topic)}" for topic in topics[:_TOPICS])
     return plan_remedies(purpose, f"replication-factor --factor {factor} {words}", options, target)
 
 
 def _some(topics: Sequence[str]) -> str:
-    """Return the names of a few topics; ``topics`` may not have all."""
-    few = named(topics[:_NAMED])
-    return f"topics such as {few}" if len(topics) > _NAMED else f"topics {few}"
+    return f"{'topic' if len(topics) == 1 else 'topics'} {named(topics)}"
 
 
 def _unlisted(balance: Balance, options: _Options) -> list[Problem]:
@@ -189,83 +199,81 @@ def named_brokers(balance: Balance) -> dict[str, Any]:
             for b in positions
         ]
 
+    overloaded, underloaded = far_from(balance.loads["replicas"], balance.fair)
     return {
-        "overloaded": rows(beyond(balance.of_fair_share)),
-        "underloaded": rows(_below(balance.of_fair_share)),
+        "overloaded": rows(overloaded),
+        "underloaded": rows(underloaded),
         "not_listed": balance.unlisted,
     }
 
 
-def beyond(shares: NDArray[np.float64]) -> list[int]:
-    """Return where a load is far above its share, the farthest first."""
-    order = np.argsort(-shares, kind="stable")
-    found: list[int] = order[shares[order] > OVERLOAD].tolist()
-    return found
-
-
-def _below(shares: NDArray[np.float64]) -> list[int]:
-    order = np.argsort(shares, kind="stable")
-    found: list[int] = order[shares[order] < UNDERLOAD].tolist()
-    return found
-
-
 def _uneven(balance: Balance, options: _Options) -> list[Problem]:
-    """Name the brokers with far more or fewer replicas than their share, or too many leaders.
+    """Name the brokers with far more or fewer replicas or leaders than their share, or many bytes.
 
-    What preferred leaders do not lead is the subject of the report about leaders.
+    Leaders are of interest where preferred leaders do not explain them.
     """
-    bytes_ = _beyond_average(balance, "bytes")
+    bytes_ = _many_bytes(balance)
     has_sizes = bool(bytes_) and options["assignment"] == ZOOKEEPER
     goal = f"rebalance{' --sizes cluster' if has_sizes else ''}"
     plan = plan_remedies("To even them out", goal, options)
     problems = [
         *_uneven_replicas(balance, plan),
-        *_beyond_average(balance, "preferred leaders", plan),
+        *_far_from_average(balance, "preferred leaders", plan),
     ]
-    if problems:
-        return problems + bytes_
     line = command_line("jobs report leaders", options, *_PLAN)
     mend = Remedy("To see what mends the leaders", line)
     return [
+        *problems,
         *(problem._replace(remedies=plan if has_sizes else ()) for problem in bytes_),
-        *_beyond_average(balance, "leaders", [mend]),
+        *_far_from_average(balance, "leaders", [mend], _not_preferred(balance)),
     ]
 
 
 def _uneven_replicas(balance: Balance, plan: Sequence[Remedy]) -> list[Problem]:
-    ids, held = balance.broker_ids, balance.loads["replicas"]
-    parts = [
-        f"{how_many(len(found), 'holds', 'hold')} {words}"
-        f" ({named([f'broker {ids[b]}: {held[b]:,}' for b in found])})"
-        for found, words in (
-            (beyond(balance.of_fair_share), f"more than {OVERLOAD} times"),
-            (_below(balance.of_fair_share), f"less than {UNDERLOAD} times"),
-        )
-        if found
-    ]
-    if not parts:
-        return []
-    fair = balance.fair[~np.isnan(balance.fair)]
-    range_ = number_range(round(float(fair.min())), round(float(fair.max())))
-    return [
-        Problem(
-            f"Of {len(ids):,} brokers, {', and '.join(parts)} their fair share of"
-            f" replicas, which is {range_}.",
-            plan,
-        )
-    ]
+    ids, fair = balance.broker_ids, balance.fair
+    range_ = number_range(round(float(np.nanmin(fair))), round(float(np.nanmax(fair))))
+    share = f"the fair share of {range_} replicas"
+    found = far_brokers(ids, balance.loads["replicas"], fair, ("holds", "hold"), share)
+    return [Problem(f"Of {len(ids):,} brokers, {found}.", plan)] if found else []
 
 
-def _beyond_average(balance: Balance, load: str, remedies: Sequence[Remedy] = ()) -> list[Problem]:
-    values, ids = balance.loads.get(load, np.zeros(1, np.int64)), balance.broker_ids
-    mean = float(values.mean())
+def _not_preferred(balance: Balance) -> Shares:
+    """Return the fair number of leaders of brokers that have enough preferred ones; else NaN."""
+    preferred = balance.loads["preferred leaders"]
+    leaders = balance.loads.get("leaders", preferred)
+    fair = np.full(len(leaders), leaders.mean())
+    for places in far_from(preferred, preferred.mean()):
+        fair[places] = np.nan
+    return fair
+
+
+def _many_bytes(balance: Balance) -> list[Problem]:
+    """Name the brokers with many bytes; few may mean that a directory is not on this machine."""
+    bytes_, ids = balance.loads.get("bytes", np.zeros(1, np.int64)), balance.broker_ids
+    mean = float(bytes_.mean())
     return several(
-        [f"broker {ids[b]}: {values[b]:,}" for b in beyond(values / (mean or 1.0))],
+        [f"broker {ids[b]}: {bytes_[b]:,}" for b in far_from(bytes_, mean)[0]],
         "broker has",
         "brokers have",
-        f"more than {OVERLOAD} times the average number of {load}, {shown(mean)}",
-        remedies,
+        f"more than {OVERLOAD} times the average number of bytes, {shown(mean)}",
     )
+
+
+def _far_from_average(
+    balance: Balance, load: str, remedies: Sequence[Remedy], fair: Shares | None = None
+) -> list[Problem]:
+    """Name brokers by a load; those without a ``fair`` number are left out."""
+    if load not in balance.loads:
+        return []
+    values, ids = balance.loads[load], balance.broker_ids
+    mean = float(values.mean())
+    shares = np.full(len(values), mean) if fair is None else fair
+    share = f"the average of {shown(mean)} {load}"
+    found = far_brokers(ids, values, shares, ("has", "have"), share)
+    left_out = int(np.isnan(shares).sum())
+    others = "the other " * bool(left_out)
+    sentence = f"Of {others}{len(ids) - left_out:,} brokers, {found}."
+    return [Problem(sentence, remedies)] if found else []
 
 
 # --- remedies -------------------------------------------------------------------------------------

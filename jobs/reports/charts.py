@@ -10,20 +10,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from regent.jobs.reports.page import INK, MUTED, Axes, shown
-from regent.jobs.reports.verdict import OVERLOAD, UNDERLOAD
+from regent.jobs.reports.verdict import NAMED, OVERLOAD, UNDERLOAD, far_from
 
 Draw: TypeAlias = Callable[[Axes], None]
 
 DATES: Final = "dates"
 """The scale of an x axis that shows ``dates`` as local time."""
 MOST_BARS: Final = 40
-NEAR: Final = f"Grey: from {UNDERLOAD} to {OVERLOAD} times"
-"""For captions of ``over_brokers``."""
 
 _MOST_POINTS: Final = 500  # in a figure: more would overlap
 _FEW: Final = 30  # up to this many points are marked
 _BAR_IN: Final = 0.3
-_LABELS: Final = 3  # at either end
 
 
 class Line(NamedTuple):
@@ -43,22 +40,31 @@ def height_of(rows: Sized) -> float:
 
 
 def over_brokers(
-    broker_ids: NDArray[Any], values: NDArray[Any], label: str, fair: NDArray[Any] | None = None
+    broker_ids: NDArray[Any],
+    values: NDArray[Any],
+    label: str,
+    fair: NDArray[Any] | None = None,
+    marked: Sequence[int] = (),
 ) -> Draw:
     """Draw a number of each broker by its id, with the range that is near the ``fair`` one.
 
-    A few brokers have bars, many have dots, and the extremes have labels.
+    A few brokers have bars and many have dots. The ``marked`` ones are orange, with labels if there
+    is room; those far from ``fair`` are marked.
     """
     places = np.arange(len(values))
+    if fair is not None:
+        marked = far_ends(values, fair)
     if len(values) > MOST_BARS:
         places = _lowest_and_highest(values)
 
     def draw(axes: Axes) -> None:
         if len(values) <= MOST_BARS:
             columns([str(b) for b in broker_ids.tolist()], {"": values.tolist()}, label)(axes)
+            for place in marked:
+                axes.patches[place].set_color("C1")
         else:
             _draw_dots(axes, places, values[places])
-            _label_extremes(axes, broker_ids, values)
+            _label(axes, broker_ids, values, marked)
             axes.locator_params(integer=True)
             axes.set_xlim(-0.02 * len(values), 1.02 * len(values))
             ticks = [int(tick) for tick in axes.get_xticks() if tick in range(len(values))]
@@ -77,6 +83,17 @@ def over_brokers(
     return draw
 
 
+def far_ends(values: NDArray[Any], fair: NDArray[Any]) -> list[int]:
+    """Return where values are farthest from their fair share, the ones that a verdict names."""
+    return [place for places in far_from(values, fair) for place in places[:NAMED]]
+
+
+def extremes(values: NDArray[Any]) -> list[int]:
+    """Return where the highest and the lowest values are."""
+    order = np.argsort(values, kind="stable").tolist()
+    return [*order[::-1][:NAMED], *order[:NAMED]]
+
+
 def _lowest_and_highest(values: NDArray[Any]) -> NDArray[np.intp]:
     """Return the places to draw: all, or the lowest and highest of each of many groups."""
     if len(values) <= 2 * _MOST_POINTS:
@@ -92,23 +109,22 @@ def _draw_dots(axes: Axes, x: NDArray[Any], y: NDArray[Any]) -> None:
     axes.plot(*dots, linewidth=3, solid_capstyle="round")
 
 
-def _label_extremes(axes: Axes, broker_ids: NDArray[Any], values: NDArray[Any]) -> None:
-    order = np.argsort(values, kind="stable")
+def _label(
+    axes: Axes, broker_ids: NDArray[Any], values: NDArray[Any], marked: Sequence[int]
+) -> None:
     span = float(values.max() - values.min())
-    if not span:
-        return
     labelled: list[tuple[int, float]] = []
-    for place in (*order[::-1][:_LABELS].tolist(), *order[:_LABELS].tolist()):
+    for place in marked:
         value = float(values[place])
+        axes.plot(place, value, "o", markersize=4, color="C1")
         if any(
             abs(place - x) < len(values) / 6 and abs(value - y) < span / 10 for x, y in labelled
         ):
             continue
         labelled.append((place, value))
         is_left = place < 0.75 * len(values)
-        axes.plot(place, value, "o", markersize=4, color="C1")
         axes.annotate(
-            f"broker {broker_ids[place]}: {shown(int(value))}",
+            f"broker {broker_ids[place]}: {shown(value)}",
             (place, value),
             (6 if is_left else -6, 0),
             textcoords="offset points",

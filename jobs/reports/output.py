@@ -87,8 +87,8 @@ def run_report(
 
 def _print_findings(findings: Findings) -> None:
     click.echo("\n".join(findings.sentences))
-    for purpose, command in findings.remedies:
-        click.echo(f"{purpose}:\n  {command}")
+    for remedy in findings.remedies:
+        click.echo(f"{remedy.purpose}:\n  {remedy.command}")
 
 
 def _writable(location: str | None) -> str | None:

@@ -52,7 +52,8 @@ _WIDTH_IN: Final = 7.4
 _MATPLOTLIB_FOLDER: Final = "MPLCONFIGDIR"
 
 _STYLE: Final = """
-:root { color-scheme: light dark; --page: #fcfcfa; %(light)s }
+:root { color-scheme: light dark; --page: #fcfcfa; --shade: rgb(128 128 128 / 65%%);
+  %(light)s }
 @media (prefers-color-scheme: dark) { :root { --page: #191917; %(dark)s } }
 body { margin: 0 auto; max-width: 72rem; padding: 2rem 1.25rem 4rem; background: var(--page);
   color: var(--ink); font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
@@ -67,6 +68,8 @@ p { max-width: 46rem; }
 code { font: 0.9rem/1.5 ui-monospace, monospace; display: block; white-space: pre-wrap;
   border: 1px solid var(--grid); border-radius: 0.3rem; padding: 0.4rem 0.6rem;
   max-width: 44rem; user-select: all; }
+code.warning { border: 2px dashed var(--series-6); }
+code.warning::before { content: "⚠ "; user-select: none; }
 code span { display: inline-block; max-width: 100%%; }  /* a line does not end in an option */
 dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); gap: 1rem;
   margin: 1.5rem 0; }
@@ -78,8 +81,14 @@ figure.table { max-width: none; }
 figcaption { max-width: 54rem; padding-bottom: 0.4rem; font-size: 0.95rem; }
 .table figcaption, summary { font-weight: 600; padding: 0; }
 summary { cursor: pointer; font-size: 0.95rem; }
-.wide { overflow-x: auto; }
-svg { display: block; width: 100%%; min-width: 35rem; height: auto; }
+.wide { overflow-x: auto; background:  /* a shadow at each end that hides something */
+  linear-gradient(to right, var(--page) 50%%, transparent) left / 3rem 100%% no-repeat local,
+  linear-gradient(to left, var(--page) 50%%, transparent) right / 3rem 100%% no-repeat local,
+  linear-gradient(to right, var(--shade), transparent) left / 1.5rem calc(100%% - 2px)
+    no-repeat scroll,
+  linear-gradient(to left, var(--shade), transparent) right / 1.5rem calc(100%% - 2px)
+    no-repeat scroll; }
+svg { display: block; width: 100%%; min-width: 30rem; height: auto; }
 svg * { stroke-linejoin: round; stroke-linecap: butt; }
 svg text, svg tspan { font-family: system-ui, sans-serif !important; }
 table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
@@ -93,7 +102,9 @@ td:not([class]) { min-width: 8rem; }
 th.number { text-align: right; }
 td.number { text-align: right; white-space: nowrap; }
 td.short { white-space: pre; }
-@media (max-width: 600px) { th:first-child, td:first-child { position: static; } }
+@media (max-width: 600px) {
+  th:first-child, td:first-child { position: static; background: none; }
+}
 @media print {
   @page { margin: 12mm; }
   :root { color-scheme: light; --page: #fff; %(light)s }
@@ -102,7 +113,7 @@ td.short { white-space: pre; }
   figure:not(.table), tr, .verdict, dl { break-inside: avoid; }
   figure { max-width: 16cm; }
   svg { min-width: 0; }
-  .wide { overflow: visible; }
+  .wide { overflow: visible; background: none; }
   th:first-child, td:first-child { position: static; }
   table { font-size: 7.5pt; }
   th, td, td[class], td:not([class]) { padding-right: 0.4rem; min-width: 0;
@@ -233,10 +244,11 @@ def is_number(values: Sequence[object]) -> bool:
 
 def _section(findings: Findings, kind: str = "") -> str:
     parts = [f"<p>{html.escape(sentence)}</p>" for sentence in findings.sentences]
-    for purpose, command in findings.remedies:
+    for purpose, command, may_lose_records in findings.remedies:
+        warning = ' class="warning"' if may_lose_records else ""
         parts.append(f'<p class="purpose">{html.escape(purpose)}:</p>')
         words = (f"<span>{html.escape(word)}</span>" for word in command.split(" "))
-        parts.append(f"<code>{' '.join(words)}</code>")
+        parts.append(f"<code{warning}>{' '.join(words)}</code>")
     return f'<section class="verdict{kind}">{"".join(parts)}</section>'
 
 

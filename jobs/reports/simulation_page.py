@@ -8,16 +8,29 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from regent.jobs.reports.balance_page import LOSS_CAPTION, add_balance, loss_curves
-from regent.jobs.reports.charts import columns, height_of, over_brokers, spreads
+from regent.core.placement.replica_placer import Strategy
+from regent.jobs.reports.balance_page import add_balance, add_loss_curves, add_numbers
+from regent.jobs.reports.charts import columns, height_of, spreads
 from regent.jobs.reports.page import Page, Table
-from regent.jobs.reports.placement_trial import GrowthCost, Trial
+from regent.jobs.reports.placement_trial import UNIFORM, GrowthCost, Trial
 
 _GROWTH_CAPTION: Final = (
     "Replicas that move when brokers are added: if the strategy places all partitions again, and"
     " the fewest that make the load even. Regent never places existing partitions again: plans"
     " move the fewest."
 )
+_PLACEMENTS: Final = {
+    Strategy.RING: "The first replica of the next partition is on the next broker, and the other"
+    " replicas are on the brokers after it.",
+    Strategy.KAFKA: "The first replica of the next partition is on the next broker. The distance to"
+    " the other replicas grows by one after each round, so that many brokers take over from one"
+    " that fails. What Kafka does without racks.",
+    Strategy.RACK_AWARE: "As kafka, but no rack gets a second replica while another has none. What"
+    " Kafka does with racks.",
+    Strategy.COPYSET: "All replicas of a partition are on one of few sets of brokers, so that few"
+    " combinations of failures lose a partition.",
+    UNIFORM: "Each partition is on brokers that are drawn at random: for comparison only.",
+}
 _WORDS: Final = (
     "A copyset is a set of brokers that has all replicas of a partition: if all of them fail at"
     " once, the partition is lost. The scatter width of a broker is the number of others with which"
@@ -33,14 +46,21 @@ def add_trials(page: Page, trials: Mapping[str, Trial], tables: Sequence[Table])
     """Add the results of the trials."""
     comparison, loss = tables
     page.table(comparison)
-    page.text(_WORDS)
+    page.table(
+        Table(
+            "How replicas are placed",
+            ("strategy", "placement"),
+            [(name, _PLACEMENTS[name]) for name in trials],
+        )
+    )
     if len(trials) == 1:
         [trial] = trials.values()
         _add_one(page, trial)
     else:
+        page.text(_WORDS)
         page.heading("Several brokers fail")
         curves = {name: trial.balance.loss for name, trial in trials.items()}
-        page.figure(loss_curves(curves), LOSS_CAPTION, height_in=3.6)
+        add_loss_curves(page, curves, height_in=3.6)
         page.table(loss)
         _add_comparison(page, trials)
 
@@ -49,8 +69,8 @@ def _add_one(page: Page, trial: Trial) -> None:
     add_balance(page, trial.balance)
     if trial.failure is not None:
         busiest = trial.failure.busiest_leader
-        draw = over_brokers(trial.balance.broker_ids, busiest, "partitions")
-        page.figure(draw, f"{_BUSIEST}, by the broker that failed.")
+        caption = f"{_BUSIEST}, by the broker that failed"
+        add_numbers(page, trial.balance.broker_ids, busiest, "partitions", caption)
 
 
 def _add_comparison(page: Page, trials: Mapping[str, Trial]) -> None:
@@ -67,9 +87,9 @@ def _add_comparison(page: Page, trials: Mapping[str, Trial]) -> None:
         _add_spreads(
             page,
             sources,
-            "Brokers that the replicas of a failed one are copied from: the more there are, the"
-            " faster it is replaced, and the more sets of brokers there are whose failure loses"
-            " a partition",
+            "Brokers from which the replicas of a failed one are copied, because they lead its"
+            " partitions: the more there are, the faster it is replaced, but the more copysets"
+            " there are, too",
             "brokers",
         )
     growths = {name: t.growth for name, t in trials.items() if t.growth is not None}
@@ -79,6 +99,9 @@ def _add_comparison(page: Page, trials: Mapping[str, Trial]) -> None:
 
 def _add_spreads(page: Page, values: Mapping[str, NDArray[Any]], what: str, label: str) -> None:
     quantiles = [np.quantile(numbers, (0, 0.5, 1)) for numbers in values.values()]
+    if np.ptp(quantiles) == 0:
+        page.text(f"{what}: {quantiles[0][0]:,.4g} for all brokers, with each strategy.")
+        return
     marks = dict(zip(("lowest", "median", "highest"), np.transpose(quantiles), strict=True))
     page.figure(
         spreads([*values], marks, label),

@@ -7,6 +7,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from regent.admin.wording import how_many, listed
 from regent.config.cluster_location import DATA_DIR
 from regent.config.command_line import program
@@ -21,7 +24,9 @@ OVERLOAD: Final = 1.2
 UNDERLOAD: Final = 0.8
 """Times its fair share, below which a broker has too little."""
 
-_NAMED: Final = 3  # in a sentence; tables name more
+NAMED: Final = 3
+"""How many things a sentence names; tables name more."""
+
 _MOST: Final = 3  # problems that a verdict begins with
 _SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)  # as Spark's own
 
@@ -31,6 +36,7 @@ class Remedy(NamedTuple):
 
     purpose: str
     command: str
+    may_lose_records: bool = False
 
 
 class Problem(NamedTuple):
@@ -72,7 +78,7 @@ class Verdict(NamedTuple):
     def fields(self) -> dict[str, Any]:
         """Return the verdict as JSON values."""
         sentences, remedies = self.first
-        commands = (f"{purpose}: `{command}`" for purpose, command in remedies)
+        commands = (f"{remedy.purpose}: `{remedy.command}`" for remedy in remedies)
         problems = _findings(self.problems)
         return {
             "verdict": " ".join([*sentences, *commands]),
@@ -83,8 +89,12 @@ class Verdict(NamedTuple):
 
 
 def _findings(problems: Sequence[Problem]) -> Findings:
-    remedies = (remedy for problem in problems for remedy in problem.remedies)
-    return Findings([problem.sentence for problem in problems], [*dict.fromkeys(remedies)])
+    """Return the sentences, and each command once; those that may lose records come last."""
+    remedies = dict.fromkeys(remedy for problem in problems for remedy in problem.remedies)
+    return Findings(
+        [problem.sentence for problem in problems],
+        sorted(remedies, key=lambda remedy: remedy.may_lose_records),
+    )
 
 
 def several(
@@ -109,7 +119,44 @@ def several(
 
 def named(names: Sequence[str], total: int | None = None) -> str:
     """Return as many names as a sentence has, and how many more there are."""
-    return listed(names, _NAMED, total=total)
+    return listed(names, NAMED, total=total)
+
+
+def far_from(values: NDArray[Any], fair: ArrayLike) -> tuple[list[int], list[int]]:
+    """Return where values are far above and far below their ``fair`` share, the farthest first.
+
+    A share of NaN is none. The whole numbers next to a share are near it.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = values / np.asarray(fair, float)
+    are_high = (ratios > OVERLOAD) & (values > np.ceil(fair))
+    are_low = (ratios < UNDERLOAD) & (values < np.floor(fair))
+    falling, rising = (np.argsort(keys, kind="stable") for keys in (-ratios, ratios))
+    return falling[are_high[falling]].tolist(), rising[are_low[rising]].tolist()
+
+
+def far_brokers(
+    broker_ids: NDArray[Any],
+    values: NDArray[Any],
+    fair: ArrayLike,
+    verb: tuple[str, str],
+    share: str,
+) -> str:
+    """Return "1 holds more than 1.2 times the share (broker 4: 17)", or nothing.
+
+    ``verb`` is for one broker and for many; those that have too little follow.
+    """
+    high, low = far_from(values, fair)
+    parts = [
+        f"{how_many(len(found), *verb)} {words}"
+        f" ({named([f'broker {broker_ids[b]}: {values[b]:,}' for b in found])})"
+        for found, words in (
+            (high, f"more than {OVERLOAD} times {share}"),
+            (low, f"less than {UNDERLOAD} times {'that' if high else share}"),
+        )
+        if found
+    ]
+    return ", and ".join(parts)
 
 
 def command_line(words: str, options: Mapping[str, Any], *names: str) -> str:

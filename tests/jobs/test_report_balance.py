@@ -108,7 +108,7 @@ def test_the_report_is_shown_as_tables_and_as_a_page(
     assert main([*options(tmp_path), "--html", str(page)], spark) == 0
     output = capsys.readouterr().out
     assert output.startswith(
-        "1 partition has all replicas in one rack and would be lost with it (racks b; topics t).\n"
+        "1 partition has all replicas in one rack and would be lost with it (racks b; topic t).\n"
         "Broker 7 is not in --brokers, and 17 replicas are there.\n"
     )
     assert "What brokers hold" in output
@@ -117,6 +117,7 @@ def test_the_report_is_shown_as_tables_and_as_a_page(
     text = page.read_text()
     assert text.count("<svg ") == 5
     assert "the probability that at least one partition" in text
+    assert "The shaded area" not in text  # losses were counted, not estimated
     assert "bytes" not in text  # no log directories were given
 
 
@@ -139,7 +140,9 @@ def test_the_plans_that_the_verdict_proposes_can_be_made(
     )
     plans = [shlex.split(remedy["command"]) for remedy in found["remedies"]]
     plans = [words for words in plans if words[:3] == ["regent", "jobs", "plan"]]
-    assert [words[3] for words in plans] == ["replication-factor", "decommission", "rebalance"]
+    assert [words[3] for words in plans] == [
+        *("replication-factor", "replication-factor", "decommission", "rebalance")
+    ]
     for words in plans:
         assert plan.main(words[3:], spark) == 0
 

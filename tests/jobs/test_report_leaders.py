@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from random import Random
 
@@ -61,10 +62,41 @@ def test_the_report_is_shown_as_tables_and_as_a_page(
     assert main(arguments, spark) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "1 partition has no leader and can be neither written nor read (a-10)."
-    [brokers] = [n for n, line in enumerate(lines) if line.startswith("Brokers, the most uneven")]
-    assert lines[brokers + 2].split()[:4] == ["1", "2", "2", "100"]
+    [brokers] = [
+        n for n, line in enumerate(lines) if line.startswith("Brokers, the highest imbalance")
+    ]
+    assert lines[brokers + 2].split()[:4] == ["1", "2", "0", "100"]
     assert "a-10" in lines[-1]
     assert page.read_text().count("<svg ") == 1
+
+
+@pytest.mark.spark
+def test_the_brokers_of_the_verdict_are_marked_in_a_chart_and_come_first_in_a_table(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Of 50 brokers with 10 partitions each, 7 leads 5 more, which 30 should lead."""
+    led = [
+        (broker, 7 if broker == 30 and n < 5 else broker) for broker in range(50) for n in range(10)
+    ]
+    rows = [
+        ("t", n, [first, 7 if first != 7 else 8], leader) for n, (first, leader) in enumerate(led)
+    ]
+    page = tmp_path / "page.html"
+    assert (
+        main(["--assignment", write(tmp_path / "a.jsonl", rows), "--html", str(page)], spark) == 0
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [
+        "1 broker leads fewer than 90 % of the partitions whose preferred leader it is"
+        " (broker 30 leads 5 of 10).",
+        "Of 50 brokers, 1 leads more than 1.2 times the average of 10 partitions (broker 7: 15),"
+        " and 1 leads less than 0.8 times that (broker 30: 5).",
+    ]
+    for title, broker in (("highest imbalance", "30"), ("the most", "7"), ("the fewest", "30")):
+        [place] = [n for n, line in enumerate(lines) if line.endswith(title)]
+        assert lines[place + 2].split()[0] == broker
+    labels = re.findall(r">(broker \d+: [\d.]+)<", page.read_text())
+    assert labels == ["broker 7: 15", "broker 30: 5", "broker 30: 50"]
 
 
 @pytest.mark.spark

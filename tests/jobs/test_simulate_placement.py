@@ -77,7 +77,10 @@ def test_one_strategy_is_shown_in_detail(
     output = capsys.readouterr().out
     assert "copysets" in output
     assert "added" not in output
-    assert page.read_text().count("<svg ") == 5
+    text = page.read_text()
+    assert text.count("<svg ") == 4
+    assert "The first replica of the next partition is on the next broker" in text
+    assert "Scatter width of each broker: 4 for all brokers." in text
 
 
 @pytest.mark.parametrize(

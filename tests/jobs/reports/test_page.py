@@ -91,6 +91,14 @@ def test_a_command_stays_one_line_of_text(document: str):
     assert "<p>Too &lt;few&gt;.</p>" in document
 
 
+def test_a_command_that_may_lose_records_looks_different(tmp_path: Path):
+    lossy = Remedy("Last", "regent elect-leaders", may_lose_records=True)
+    Page("p", Verdict([Problem("Bad.", [lossy])], "")).write(tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert '<code class="warning"><span>regent</span>' in text
+    assert "code.warning {" in text
+
+
 def test_a_verdict_says_whether_all_is_fine(document: str, tmp_path: Path):
     fine = Page("Fine", Verdict([], "All is well."))
     fine.write(tmp_path / "fine.html")
@@ -114,6 +122,16 @@ def test_a_page_prints_black_on_white_whatever_the_scheme(document: str):
     style, _, _ = document.partition("</style>")
     _, _, printed = style.partition("@media print")
     assert "--page: #fff; --ink: #1b1b1a;" in printed
+
+
+def test_a_box_that_scrolls_sideways_has_a_shadow_where_it_hides_something(document: str):
+    style, _, _ = document.partition("</style>")
+    screen, _, printed = style.partition("@media print")
+    box = screen.partition(".wide {")[2].partition("}")[0]
+    assert "overflow-x: auto" in box
+    assert box.count("var(--page) 50%, transparent") == box.count("no-repeat local") == 2
+    assert box.count("var(--shade), transparent") == box.count("no-repeat scroll") == 2
+    assert ".wide { overflow: visible; background: none; }" in printed
 
 
 def test_ticks_are_written_out(document: str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pyarrow
 import pytest
 
@@ -24,7 +26,14 @@ from regent.jobs.reports.balance_verdict import (
 )
 from regent.jobs.reports.event_verdict import event_verdict
 from regent.jobs.reports.replica_arrays import ReplicaArrays, replica_arrays
-from regent.jobs.reports.verdict import Problem, Remedy, Verdict, command_line, several
+from regent.jobs.reports.verdict import (
+    Problem,
+    Remedy,
+    Verdict,
+    command_line,
+    far_from,
+    several,
+)
 
 JOBS = {
     "plan": plan._command,
@@ -47,7 +56,8 @@ def check_is_accepted(line: str) -> None:
         found = command.get_command(click.Context(command), name)
         assert found is not None, line
         command = JOBS.get(name, found)
-    command.make_context(command.name, words)
+    with command.make_context(command.name, words):
+        pass
 
 
 def balance_of(
@@ -180,8 +190,8 @@ def test_even_replicas_are_fine_and_the_verdict_says_what_may_fail():
 def test_brokers_with_too_many_and_too_few_replicas_are_named_with_a_plan():
     verdict = verdict_of(UNEVEN)
     assert sentences(verdict)[0] == (
-        "Of 4 brokers, 1 holds more than 1.2 times (broker 2: 4), and 2 hold less than 0.8"
-        " times (broker 1: 1, broker 3: 1) their fair share of replicas, which is 2."
+        "Of 4 brokers, 1 holds more than 1.2 times the fair share of 2 replicas (broker 2: 4), and"
+        " 2 hold less than 0.8 times that (broker 1: 1, broker 3: 1)."
     )
     named = named_brokers(balance_of(UNEVEN)[0])
     assert named["overloaded"] == [{"broker": 2, "replicas": 4, "fair_share": 2.0}]
@@ -198,13 +208,15 @@ def test_a_share_is_what_a_plan_can_reach_with_the_racks():
     balance, _ = balance_of(replicas, [(0, "a"), (1, "b"), (2, "b")])
     assert balance.fair.tolist() == [4, 2, 2]
     verdict = verdict_of(replicas, [(0, "a"), (1, "b"), (2, "b")])
-    assert sentences(verdict)[0].startswith("1 broker has")
+    assert sentences(verdict)[0].endswith("(broker 1: 0, broker 2: 0).")
+    assert "preferred leaders" in sentences(verdict)[0]
 
 
 def test_preferred_leaders_are_uneven_too_and_one_plan_evens_out_both():
     verdict = verdict_of(UNEVEN)
     assert sentences(verdict)[1:] == [
-        "1 broker has more than 1.2 times the average number of preferred leaders, 1 (broker 2: 4)."
+        "Of 4 brokers, 1 has more than 1.2 times the average of 1 preferred leaders (broker 2: 4),"
+        " and 3 have less than 0.8 times that (broker 0: 0, broker 1: 0, broker 3: 0)."
     ]
     assert [remedy.purpose for remedy in remedies(verdict)] == [
         "To even them out",
@@ -227,10 +239,52 @@ def test_partitions_that_one_failure_loses_are_counted_with_their_topics():
     at_risk = AtRisk(Exposed(1, ["x"]), Exposed(1, ["y"]))
     verdict = verdict_of([[0], [0, 1], [1, 2], [2, 0]], racks, at_risk)
     assert sentences(verdict)[:2] == [
-        "1 partition has only one replica and is lost when its broker fails (topics x).",
-        "1 partition has all replicas in one rack and would be lost with it (racks a; topics y).",
+        "1 partition has only one replica and is lost when its broker fails (topic x).",
+        "1 partition has all replicas in one rack and would be lost with it (racks a; topic y).",
     ]
     assert "replication-factor --factor 2 --topics x " in remedies(verdict)[0].command
+
+
+def test_the_doubled_rack_is_left_by_a_replica_more_and_then_one_less():
+    racks = [(0, "a"), (1, "a"), (2, "b")]
+    at_risk = AtRisk(Exposed(0, []), Exposed(12, [f"t{n}" for n in range(12)]))
+    found = remedies(verdict_of([[0, 1], [1, 2], [2, 0]], racks, at_risk, assignment="a.jsonl"))
+    assert [
+        (r.purpose.partition(",")[0], r.command.partition(" --topics")[0]) for r in found[:2]
+    ] == [
+        (
+            "To add a replica in another rack (this is for the first 10 of 12 topics)",
+            "regent jobs plan replication-factor --factor 3",
+        ),
+        (
+            "Once they are added and a.jsonl is written anew",
+            "regent jobs plan replication-factor --factor 2",
+        ),
+    ]
+    assert found[0].command.count("--topics") == 10
+
+
+def test_leaders_are_named_where_preferred_leaders_do_not_explain_them():
+    """Broker 0 has too many preferred leaders; broker 1 has enough, and leads nothing."""
+    replicas = [[0, 1, 2]] * 3 + [[1, 2, 0], [1, 0, 2], [2, 0, 1], [2, 1, 0]]
+    balance, arrays = balance_of(replicas)
+    loads = {**balance.loads, "leaders": np.array([5, 0, 2])}
+    balance = dataclasses.replace(balance, loads=loads)
+    verdict = balance_verdict(balance, arrays, NO_RISK, RUNNING)
+    assert sentences(verdict) == [
+        "Of 3 brokers, 1 has more than 1.2 times the average of 2.333 leaders (broker 0: 5), and 1"
+        " has less than 0.8 times that (broker 1: 0)."
+    ]
+    preferred = {**loads, "preferred leaders": np.array([5, 1, 1])}
+    verdict = balance_verdict(
+        dataclasses.replace(balance, loads=preferred), arrays, NO_RISK, RUNNING
+    )
+    assert len(sentences(verdict)) == 1
+
+
+def test_whole_numbers_next_to_a_fair_share_are_near_it():
+    assert far_from(np.array([1, 2, 2, 2]), 1.75) == ([], [])
+    assert far_from(np.array([3, 0, 9, 1]), [1.0, 1.9, 2.0, np.nan]) == ([2, 0], [1])
 
 
 def test_without_a_list_of_brokers_the_verdict_says_to_make_one():
@@ -244,9 +298,10 @@ def test_without_a_list_of_brokers_the_verdict_says_to_make_one():
 def test_leaders_are_judged_by_what_is_not_led_and_by_what_is_led_too_much():
     verdict = leaders_of({0: (10, 9, 1), 1: (10, 0, 19), 2: (10, 0, 10)})
     assert sentences(verdict) == [
-        "Others lead more than 10 % of the partitions that 1 broker should lead"
-        " (broker 0: 9 of 10).",
-        "1 broker leads more than 1.2 times the average of 10 partitions (broker 1: 19).",
+        "1 broker leads fewer than 90 % of the partitions whose preferred leader it is"
+        " (broker 0 leads 1 of 10).",
+        "Of 3 brokers, 1 leads more than 1.2 times the average of 10 partitions (broker 1: 19), and"
+        " 1 leads less than 0.8 times that (broker 0: 1).",
     ]
     assert leaders_of({0: (5, 0, 5), 1: (5, 0, 5)}).fields()["verdict"] == (
         "All 10 partitions have leaders, and each of the 2 brokers leads about as many as it"
@@ -257,8 +312,9 @@ def test_leaders_are_judged_by_what_is_not_led_and_by_what_is_led_too_much():
 def test_an_election_does_not_help_where_preferred_leaders_are_uneven():
     verdict = leaders_of({0: (20, 0, 20), 1: (10, 0, 10), 2: (10, 0, 10)})
     assert sentences(verdict) == [
-        "1 broker leads more than 1.2 times the average of 13.33 partitions (broker 0: 20)."
-        " 1 of them would even if only preferred leaders led."
+        "Of 3 brokers, 1 leads more than 1.2 times the average of 13.33 partitions (broker 0: 20),"
+        " and 2 lead less than 0.8 times that (broker 1: 10, broker 2: 10). Even if each partition"
+        " were led by its preferred leader, 3 of these brokers would lead too many or too few."
     ]
     assert "jobs plan rebalance " in remedies(verdict)[0].command
 
@@ -270,6 +326,18 @@ def test_partitions_without_a_leader_come_first():
         " (t-0, t-1, t-2 and 9 more).",
         "Broker 0 is not registered and cannot lead.",
     ]
+
+
+def test_a_command_that_may_lose_records_comes_last_and_is_for_the_leaderless_partitions_only():
+    found = remedies(leaders_of({0: (12, 12, 0), 1: (12, 0, 12)}, 0, leaderless=2))
+    assert [remedy.may_lose_records for remedy in found] == [False] * (len(found) - 2) + [True] * 2
+    assert found[-1].command == (
+        "regent elect-leaders --election-type unclean --topic t --partition 1 --data-dir 'my data'"
+    )
+    assert "RECORDS MAY BE LOST for good" in found[-1].purpose
+    [last] = [r for r in remedies(leaders_of({0: (9, 8, 1)}, leaderless=9)) if r.may_lose_records]
+    assert '{"partitions": [{"topic": "t", "partition": 0}]}' in last.purpose
+    assert "--path-to-json-file partitions.json" in last.command
 
 
 def test_a_quiet_journal_is_fine():
@@ -356,7 +424,7 @@ def test_partitions_without_leaders_and_with_restless_isrs_are_named_and_unreada
         verdict_of(UNEVEN, [(0, "a"), (1, "b"), (3, "b")], AtRisk(*[Exposed(1, ["a b"])] * 2)),
         verdict_of(UNEVEN, zookeeper="z:1", conf={"spark.x": "1"}, master="yarn"),
         leaders_of({0: (13, 13, 0), 1: (12, 0, 12), 2: (1, 0, 2)}, 0, leaderless=12),
-        leaders_of({0: (12, 12, 0), 1: (12, 0, 12)}, 0, leaderless=12, zookeeper="z:1"),
+        leaders_of({0: (12, 12, 0), 1: (12, 0, 12)}, 0, leaderless=2, zookeeper="z:1"),
         event_verdict(
             events_report(
                 leaderless=[{"topic": "t", "partition": 0, "times_leaderless": 1}],
@@ -367,7 +435,11 @@ def test_partitions_without_leaders_and_with_restless_isrs_are_named_and_unreada
         ),
     ],
 )
-def test_every_command_of_a_verdict_is_accepted(verdict: Verdict):
+def test_every_command_of_a_verdict_is_accepted(
+    verdict: Verdict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "partitions.json").touch()  # a verdict says what to write there
+    monkeypatch.chdir(tmp_path)
     assert len(remedies(verdict)) > 1
     for remedy in remedies(verdict):
         check_is_accepted(remedy.command)
