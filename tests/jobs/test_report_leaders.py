@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -23,7 +24,7 @@ ROWS = [
 ]
 
 
-def write(path: Path, rows: list[tuple[str, int, list[int], int | None]]) -> str:
+def write(path: Path, rows: Sequence[tuple[str, int, list[int], int | None]]) -> str:
     path.write_text("\n".join(json.dumps(dict(zip(HEADER, row, strict=True))) for row in rows))
     return str(path)
 

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from regent.jobs.reports.charts import dates
 from regent.jobs.reports.event_analysis import PERCENTILES
@@ -38,11 +40,11 @@ def test_the_bar_of_a_failed_controller_reaches_to_when_the_next_one_noticed():
     axes = Figure().add_subplot()
     failed = term(1, has_failed=True, missed_ms=START_MS + 7000)
     _draw_terms([failed, term(2, first_ms=START_MS + 7000, last_ms=START_MS + 9000)], axes)
-    known, unknown, after = axes.patches
+    known, unknown, after = bars = [p for p in axes.patches if isinstance(p, Rectangle)]
     ends = dates([START_MS, START_MS + 1000, START_MS + 7000, START_MS + 9000])
-    bars = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in (known, unknown, after)]
-    assert bars == [pytest.approx(pair, rel=0, abs=1e-8) for pair in pairwise(ends)]
-    assert unknown.get_alpha() < 1
+    spans = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in bars]
+    assert spans == [pytest.approx(pair, rel=0, abs=1e-8) for pair in pairwise(ends)]
+    assert (unknown.get_alpha() or 1) < 1 == (known.get_alpha() or 1) == (after.get_alpha() or 1)
 
 
 def test_the_time_without_a_controller_is_an_upper_limit_if_the_former_one_failed():
@@ -61,7 +63,7 @@ def test_the_rate_of_events_does_not_fall_where_the_journals_begin_and_end():
     axes = Figure().add_subplot()
     _rate({"bucket_ms": 1000, "over_time": rows})(axes)
     [line] = axes.lines
-    assert list(line.get_ydata()) == [10, 10, 0, 10]
+    assert np.asarray(line.get_ydata()).tolist() == [10, 10, 0, 10]
 
 
 @pytest.fixture

@@ -118,7 +118,7 @@ def broker_row(broker_id: int, *, answers_ms: float = 1.0, **found: Any) -> dict
 def events_report(**found: Any) -> dict[str, Any]:
     """The parts of an analysis that the verdict reads: nothing unusual, except for ``found``."""
     quiet = {"event": "BrokerChange", "queue_ms": {"max": 1.0}}
-    report = {"events": 9, "first_ms": EVENTS_MS, "last_ms": EVENTS_MS + 90_000}
+    report: dict[str, Any] = {"events": 9, "first_ms": EVENTS_MS, "last_ms": EVENTS_MS + 90_000}
     report |= {"latencies": [quiet], "unreadable_lines": {}, "unnamed_changes": 0}
     report |= {"over_time": [{"start_ms": EVENTS_MS, **quiet}], "bucket_ms": 800}
     report |= {"leaderless_partitions": 0, "restless_isrs": 0}
