@@ -10,20 +10,19 @@ from collections import Counter
 from collections.abc import Iterable
 
 from regent.core.model import BrokerId
-from regent.jobs.execution.planned_move import roles
-from regent.jobs.planning.model import Change
+from regent.jobs.execution.planned_move import PlannedMove, roles
 
 
-def in_sequence(changes: Iterable[Change]) -> list[Change]:
+def in_sequence(changes: Iterable[PlannedMove]) -> list[PlannedMove]:
     """Return the changes in the sequence of their execution; equal ones stay as they are."""
     changes = list(changes)
     busy: Counter[BrokerId] = Counter()
     for change in changes:
-        for broker in roles(change.before, change.after):
+        for broker in roles(change.before, change.target):
             busy[broker] += change.bytes + 1
 
-    def weight(change: Change) -> tuple[int, int]:
-        partners = roles(change.before, change.after)
+    def weight(change: PlannedMove) -> tuple[int, int]:
+        partners = roles(change.before, change.target)
         return max((busy[broker] for broker in partners), default=0), change.bytes
 
     return sorted(changes, key=weight, reverse=True)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow
 
 from regent.core.errors import RegentError
-from regent.core.model import BrokerId
+from regent.core.model import BrokerId, TopicPartition
+from regent.jobs.execution.planned_move import PlannedMove
 
 NO_RACK: Final = -1
 VACANT: Final = -1
@@ -65,27 +66,6 @@ class Brokers:
         """Return the indexes of brokers that are listed or hold replicas."""
         index = {broker_id: number for number, broker_id in enumerate(self.ids)}
         return [index[broker_id] for broker_id in broker_ids]
-
-
-class Change(NamedTuple):
-    """The change of one partition; broker ids."""
-
-    topic: str
-    partition: int
-    before: tuple[BrokerId, ...]
-    after: tuple[BrokerId, ...]
-    bytes: int = 0  # of the partition; 0 when it is not known
-
-    @property
-    def added(self) -> list[BrokerId]:
-        """The brokers that get a replica."""
-        return [broker for broker in self.after if broker not in self.before]
-
-    @property
-    def moves(self) -> int:
-        """The number of replicas moved, added or removed."""
-        kept = len(set(self.before).intersection(self.after))
-        return max(len(self.before), len(self.after)) - kept
 
 
 @dataclass(slots=True)
@@ -220,7 +200,7 @@ class Layout:
         """Return the name of a partition."""
         return f"{self.topics[row]}-{self.numbers[row]}"
 
-    def changes(self) -> Iterator[Change]:
+    def changes(self) -> Iterator[PlannedMove]:
         """Yield the changes, in the sequence of the rows."""
         rows = self.changed_rows()
         sizes = np.zeros(len(rows), np.int64) if self.sizes is None else self.sizes[rows]
@@ -234,4 +214,4 @@ class Layout:
             strict=True,
         ):
             was, becomes = (tuple(ids[b] for b in row if b != VACANT) for row in (before, after))
-            yield Change(topic, number, was, becomes, size)
+            yield PlannedMove(TopicPartition(topic, number), was, becomes, size)

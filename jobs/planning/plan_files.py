@@ -15,12 +15,12 @@ from typing import Any
 import orjson
 
 from regent.core.model import BrokerId
-from regent.jobs.planning.model import Change
+from regent.jobs.execution.planned_move import PlannedMove
 
 
-def write_plan(directory: Path, changes: Sequence[Change], summary: Mapping[str, Any]) -> None:
+def write_plan(directory: Path, changes: Sequence[PlannedMove], summary: Mapping[str, Any]) -> None:
     """Write a plan into an empty directory."""
-    plan = (_row(c, c.after) | ({"bytes": c.bytes} if c.bytes else {}) for c in changes)
+    plan = (_row(c, c.target) | ({"bytes": c.bytes} if c.bytes else {}) for c in changes)
     _write_document(directory / "plan.json", plan)
     _write_document(directory / "rollback.json", (_row(c, c.before) for c in changes))
     summary_json = orjson.dumps(summary, option=orjson.OPT_INDENT_2)
@@ -36,5 +36,6 @@ def _write_document(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         file.write(b"\n]}\n")
 
 
-def _row(change: Change, replicas: Sequence[BrokerId]) -> dict[str, Any]:
-    return {"topic": change.topic, "partition": change.partition, "replicas": replicas}
+def _row(change: PlannedMove, replicas: Sequence[BrokerId]) -> dict[str, Any]:
+    topic, number = change.partition
+    return {"topic": topic, "partition": number, "replicas": replicas}

@@ -13,11 +13,12 @@ from pyspark.sql import SparkSession
 
 from regent.jobs.assignment_source import AssignmentSource, assignment_frame
 from regent.jobs.brokers_file import PlannedBroker
+from regent.jobs.execution.planned_move import PlannedMove
 from regent.jobs.planning.byte_balance import ByteBalance
 from regent.jobs.planning.execution_sequence import in_sequence
 from regent.jobs.planning.goals import Goal, Planned
 from regent.jobs.planning.leadership import choose_leaders
-from regent.jobs.planning.model import VACANT, Change, Layout, NotImprovingError, named
+from regent.jobs.planning.model import VACANT, Layout, NotImprovingError, named
 from regent.jobs.planning.selection import broker_loads, load_layout, topic_condition
 
 _LEAST_EXTRA_MOVES: Final = 100
@@ -45,7 +46,7 @@ class Request:
 class PlacementPlan:
     """Changes in the sequence of their execution, and their sum."""
 
-    changes: Sequence[Change]
+    changes: Sequence[PlannedMove]
     summary: dict[str, Any]
 
 
@@ -81,9 +82,9 @@ def make_plan(spark: SparkSession, request: Request) -> PlacementPlan:
     summary: dict[str, Any] = {
         "partitions": sum(brokers.leaders),
         "partitions_changed": len(changes),
-        "moves": sum(change.moves for change in changes),
+        "moves": sum(change.replicas_moved for change in changes),
         "lower_bound": planned.lower_bound,
-        "reordered": sum(not change.moves for change in changes),
+        "reordered": sum(not change.replicas_moved for change in changes),
         "brokers": brokers.usable,
         "rack_aware": request.is_rack_aware,
     }
@@ -104,7 +105,7 @@ def _balance_bytes(layout: Layout, left: Collection[int], request: Request) -> S
         return None
     spare = request.max_extra_moves
     if spare is None:
-        spare = max(_LEAST_EXTRA_MOVES, sum(c.moves for c in layout.changes()) // 10)
+        spare = max(_LEAST_EXTRA_MOVES, sum(c.replicas_moved for c in layout.changes()) // 10)
     takers, rows = request.goal.takers(layout.brokers), request.goal.rows_to_swap(layout)
     balance = ByteBalance(layout, rows, left, takers, request.bytes_tolerance, spare)
     if takers:

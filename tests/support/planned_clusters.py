@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow
 
-from regent.jobs.planning.model import NO_RACK, UNLIMITED, VACANT, Brokers, Change, Layout
+from regent.jobs.execution.planned_move import PlannedMove
+from regent.jobs.planning.model import NO_RACK, UNLIMITED, VACANT, Brokers, Layout
 
 
 class PlannedCluster(NamedTuple):
@@ -98,16 +99,16 @@ def ring_cluster(brokers: int, partitions: int, factor: int, racks: int = 1) -> 
 
 
 def check_changes(
-    changes: Sequence[Change], cluster: PlannedCluster, *, takers: Collection[int]
+    changes: Sequence[PlannedMove], cluster: PlannedCluster, *, takers: Collection[int]
 ) -> None:
     """Assert what holds for every plan: valid, and racks kept."""
     ids = cluster.brokers.ids
     present = [tuple(ids[b] for b in replicas) for replicas in cluster.replicas]
     seen = set()
-    for topic, partition, before, after, *_ in changes:
-        assert (topic, partition) not in seen
-        seen.add((topic, partition))
-        assert present[partition] == before != after
+    for partition, before, after, _ in changes:
+        assert partition not in seen
+        seen.add(partition)
+        assert present[partition.partition] == before != after
         assert len(set(after)) == len(after) > 0
         assert set(after) - set(before) <= set(takers)
         if len(after) >= len(before):
@@ -119,10 +120,10 @@ def known_racks(replicas: Collection[int], cluster: PlannedCluster) -> int:
     return len({cluster.racks[b] for b in replicas if b in cluster.racks})
 
 
-def loads_after(changes: Sequence[Change], cluster: PlannedCluster) -> dict[int, int]:
+def loads_after(changes: Sequence[PlannedMove], cluster: PlannedCluster) -> dict[int, int]:
     """Return the final number of replicas of each listed broker."""
     loads = Counter(dict(zip(cluster.brokers.ids, cluster.brokers.replicas, strict=True)))
     for change in changes:
-        loads.update(change.after)
+        loads.update(change.target)
         loads.subtract(change.before)
     return {broker: loads[broker] for broker in cluster.racks}

@@ -27,7 +27,7 @@ def uneven_cluster(seed: int, brokers: int = 8, partitions: int = 400) -> Planne
 
 
 def moves(layout: Layout) -> int:
-    return sum(change.moves for change in layout.changes())
+    return sum(change.replicas_moved for change in layout.changes())
 
 
 def run(layout: Layout, left: Sequence[int], spare: int, tolerance: float = 0.02) -> ByteBalance:

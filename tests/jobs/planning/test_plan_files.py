@@ -3,13 +3,14 @@
 import json
 from pathlib import Path
 
-from regent.jobs.planning.model import Change
+from regent.core.model import TopicPartition
+from regent.jobs.execution.planned_move import PlannedMove
 from regent.jobs.planning.plan_files import write_plan
 
 CHANGES = [
-    Change("a", 0, (1, 2), (1, 3)),
-    Change("a", 7, (2, 1), (3, 1)),
-    Change("b.c", 0, (1,), (1, 2, 3), bytes=5),
+    PlannedMove(TopicPartition("a", 0), (1, 2), (1, 3)),
+    PlannedMove(TopicPartition("a", 7), (2, 1), (3, 1)),
+    PlannedMove(TopicPartition("b.c", 0), (1,), (1, 2, 3), bytes=5),
 ]
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 
+from regent.jobs.execution.planned_move import PlannedMove
 from regent.jobs.planning.goals import Decommission, Replace
-from regent.jobs.planning.model import Change, InfeasibleError
+from regent.jobs.planning.model import InfeasibleError
 from tests.support.planned_clusters import (
     PlannedCluster,
     check_changes,
@@ -15,17 +16,17 @@ from tests.support.planned_clusters import (
 )
 
 
-def plan_decommission(cluster: PlannedCluster, *leaving: int, seed: int = 0) -> list[Change]:
+def plan_decommission(cluster: PlannedCluster, *leaving: int, seed: int = 0) -> list[PlannedMove]:
     """Return the changes, and check that no other replica is moved."""
     layout = cluster.layout()
     Decommission(leaving).plan(layout, seed)
     changes = list(layout.changes())
     check_changes(changes, cluster, takers=set(cluster.racks) - set(leaving))
     for change in changes:
-        assert set(change.before) - set(change.after) == set(change.before) & set(leaving)
-        assert len(change.after) == len(change.before)
+        assert set(change.before) - set(change.target) == set(change.before) & set(leaving)
+        assert len(change.target) == len(change.before)
     held = [cluster.brokers.replicas[b] for b in cluster.brokers.indexes(leaving)]
-    assert sum(change.moves for change in changes) == sum(held)
+    assert sum(change.replicas_moved for change in changes) == sum(held)
     after = loads_after(changes, cluster)
     assert all(after[b] == 0 for b in leaving if b in after)
     return changes
@@ -70,7 +71,7 @@ def test_loads_differ_by_at_most_one_without_constraints(seed: int):
 
 def test_racks_are_kept_and_if_possible_added():
     cluster = cluster_of([[1, 2], [1, 3]], {1: 0, 2: 0, 3: 1, 4: 0, 5: 2})
-    assert [c.after for c in plan_decommission(cluster, 1)] == [(5, 2), (4, 3)]
+    assert [c.target for c in plan_decommission(cluster, 1)] == [(5, 2), (4, 3)]
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -147,9 +148,9 @@ def test_a_broker_replaces_another_wherever_possible(seed: int):
     Replace([old], [to]).plan(layout, seed)
     changes = list(layout.changes())
     check_changes(changes, cluster, takers=[to])
-    assert sum(c.moves for c in changes) == cluster.brokers.replicas[leaving]
+    assert sum(c.replicas_moved for c in changes) == cluster.brokers.replicas[leaving]
     for change in changes:
-        assert change.after == tuple(to if b == old else b for b in change.before)
+        assert change.target == tuple(to if b == old else b for b in change.before)
         assert may_take(list(change.before), old, to, cluster)
 
 

@@ -22,15 +22,15 @@ def test_each_partition_changes_by_the_difference_and_no_more(seed: int):
     changes = list(layout.changes())
     check_changes(changes, cluster, takers=list(cluster.racks))
     lengths = [len(row) for row in cluster.replicas]
-    assert sum(c.moves for c in changes) == sum(abs(factor - length) for length in lengths)
+    assert sum(c.replicas_moved for c in changes) == sum(abs(factor - length) for length in lengths)
     every_rack = len(set(cluster.racks.values()))
     for change in changes:
-        assert len(change.after) == factor
-        kept = [b for b in change.before if b in change.after]
+        assert len(change.target) == factor
+        kept = [b for b in change.before if b in change.target]
         if change.before[0] in kept:
-            assert kept == list(change.after[: len(kept)])
+            assert kept == list(change.target[: len(kept)])
         if len(change.before) < factor and all(b in cluster.racks for b in change.before):
-            assert known_racks(change.after, cluster) == min(
+            assert known_racks(change.target, cluster) == min(
                 every_rack, known_racks(change.before, cluster) + len(change.added)
             )
 
@@ -48,5 +48,5 @@ def test_replicas_on_dead_brokers_and_in_crowded_racks_are_removed_first():
     cluster = cluster_of([[1, 2, 3], [3, 9, 2], [9, 1, 2]], racks)
     layout = cluster.layout()
     ReplicationFactor(2).plan(layout, seed=0)
-    after = [c.after for c in layout.changes()]
+    after = [c.target for c in layout.changes()]
     assert after == [(1, 3), (3, 2), (1, 2)]

@@ -7,9 +7,10 @@ from itertools import permutations, product
 
 import pytest
 
+from regent.jobs.execution.planned_move import PlannedMove
 from regent.jobs.planning.fair_share import fair_share, rack_limits
 from regent.jobs.planning.goals import Rebalance
-from regent.jobs.planning.model import Change, NotImprovingError
+from regent.jobs.planning.model import NotImprovingError
 from tests.support.planned_clusters import (
     PlannedCluster,
     check_changes,
@@ -22,7 +23,7 @@ from tests.support.planned_clusters import (
 
 def plan(
     cluster: PlannedCluster, new: Sequence[int] | None = None, seed: int = 0
-) -> tuple[list[Change], int, int]:
+) -> tuple[list[PlannedMove], int, int]:
     """Return the changes, the minimal number of moves, and the number of misplaced replicas.
 
     Only ``new`` brokers get more, if given.
@@ -44,7 +45,7 @@ def test_rebalancing_without_racks_needs_no_move_more_than_the_bound(seed: int):
     loads = loads_after(changes, cluster).values()
     assert left == 0
     assert max(loads) - min(loads) <= 1
-    assert sum(change.moves for change in changes) == bound
+    assert sum(change.replicas_moved for change in changes) == bound
 
 
 @pytest.mark.parametrize("seed", range(150))
@@ -57,7 +58,7 @@ def test_rebalancing_with_racks_is_valid_and_balances_the_load(seed: int):
     assert max(after) <= max(before)
     assert min(after) >= min(before)
     if not left:
-        assert sum(change.moves for change in changes) >= bound
+        assert sum(change.replicas_moved for change in changes) >= bound
 
 
 def test_new_brokers_get_their_share_and_no_other_replica_moves():
@@ -69,7 +70,7 @@ def test_new_brokers_get_their_share_and_no_other_replica_moves():
     )
     changes, bound, left = plan(cluster, new=[40, 41, 42, 43])
     assert left == 0
-    assert sum(change.moves for change in changes) == bound == 4 * (12000 // 44)
+    assert sum(change.replicas_moved for change in changes) == bound == 4 * (12000 // 44)
     assert set(loads_after(changes, cluster).values()) <= {272, 273}
 
 
@@ -78,7 +79,7 @@ def test_racks_that_hold_every_partition_share_among_themselves():
     cluster = cluster_of([[p % 2, 2 + p % 3] for p in range(60)], racks)
     changes, bound, left = plan(cluster, new=[5])
     assert left == 0
-    assert sum(change.moves for change in changes) == bound == 20
+    assert sum(change.replicas_moved for change in changes) == bound == 20
     assert loads_after(changes, cluster) == dict.fromkeys(racks, 20)
 
 
@@ -87,7 +88,7 @@ def test_a_replica_may_move_in_two_steps_over_another_broker():
     cluster = cluster_of([[1, 3], [1, 3], [1, 2], [2, 1]], {1: 0, 2: 0, 3: 0, 4: 0})
     changes, bound, left = plan(cluster)
     assert (left, bound) == (0, 2)
-    assert sum(change.moves for change in changes) == 2
+    assert sum(change.replicas_moved for change in changes) == 2
     assert loads_after(changes, cluster) == {1: 2, 2: 2, 3: 2, 4: 2}
 
 
@@ -95,7 +96,7 @@ def test_a_replica_may_move_in_two_steps_over_another_broker():
 def test_no_plan_for_a_small_cluster_is_shorter(seed: int):
     cluster = random_cluster(seed, max_brokers=4, max_partitions=4, is_rack_aware=False)
     changes, _, _ = plan(cluster, seed=seed)
-    assert sum(change.moves for change in changes) == fewest_moves_by_trying_all(cluster)
+    assert sum(change.replicas_moved for change in changes) == fewest_moves_by_trying_all(cluster)
 
 
 def fewest_moves_by_trying_all(cluster: PlannedCluster) -> int:
