@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId
-from regent.jobs.command import InputError
+from regent.jobs.assignment_source import ZOOKEEPER
+from regent.jobs.command import InputError, cluster_admin
 from regent.jobs.files import JobFiles
 from regent.jobs.json_list import read_json_list
 from regent.zk.stores.admin_store import ZkAdminStore
@@ -24,6 +25,16 @@ class PlannedBroker(NamedTuple):
     rack: str | None
     replica_count: int  # replicas that it has already
     capacity: int | None  # maximum number of replicas; None: no limit
+
+
+def read_brokers(
+    text: str, zookeeper_address: Callable[[], str], files: JobFiles
+) -> tuple[PlannedBroker, ...]:
+    """Read the brokers that ``text`` names: ``zookeeper``, or a file. See the two functions."""
+    if text != ZOOKEEPER:
+        return read_brokers_file(text, files)
+    with cluster_admin(zookeeper_address()) as admin:
+        return read_registered_brokers(admin)
 
 
 def read_brokers_file(location: str, files: JobFiles) -> tuple[PlannedBroker, ...]:

@@ -23,6 +23,14 @@ def with_options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
     return add
 
 
+seed_option: Final = click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    default=0,
+    show_default=True,
+    help="The same seed gives the same result.",
+)
+
 strategy_options: Final = with_options(
     click.option(
         "--strategy",

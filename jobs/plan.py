@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from regent.admin.cluster_connection import cluster_options, zookeeper_address
 from regent.core.model import BrokerId
 from regent.jobs.assignment_source import ZOOKEEPER, AssignmentSource
-from regent.jobs.brokers_file import PlannedBroker, read_brokers_file, read_registered_brokers
+from regent.jobs.brokers_file import PlannedBroker, read_brokers
 from regent.jobs.command import (
     InputError,
     cluster_admin,
@@ -45,7 +45,7 @@ from regent.jobs.execution.plan_execution import PlanIncompleteError, execute_pl
 from regent.jobs.files import JobFiles, is_remote, local_path
 from regent.jobs.job_session import job_session, spark_options
 from regent.jobs.new_directory import check_is_new, new_directory
-from regent.jobs.options import with_options
+from regent.jobs.options import seed_option, with_options
 from regent.jobs.planning.goals import Decommission, Goal, Rebalance, Replace, ReplicationFactor
 from regent.jobs.planning.partition_sizes import sizes_from_file, sizes_in_cluster
 from regent.jobs.planning.plan_files import write_plan
@@ -145,13 +145,7 @@ _plan_options: Final = with_options(
         type=click.IntRange(min=0),
         help="With --sizes: moves beyond the fewest.  [default: a tenth of them, at least 100]",
     ),
-    click.option(
-        "--seed",
-        type=click.IntRange(0, 2**63 - 1),
-        default=0,
-        show_default=True,
-        help="The same seed gives the same plan.",
-    ),
+    seed_option,
     cluster_options,
     spark_options,
     click.option("--dry-run", is_flag=True, help="Plan and print the summary; write nothing."),
@@ -250,7 +244,7 @@ def _request(
     address: Callable[[], str],
     files: JobFiles,
 ) -> Request:
-    brokers = _brokers(options["brokers"], address, files)
+    brokers = read_brokers(options["brokers"], address, files)
     goal.check([broker.broker_id for broker in brokers])
     return Request(
         goal=goal,
@@ -265,13 +259,6 @@ def _request(
         max_extra_moves=options["max_extra_moves"],
         seed=options["seed"],
     )
-
-
-def _brokers(text: str, address: Callable[[], str], files: JobFiles) -> tuple[PlannedBroker, ...]:
-    if text != ZOOKEEPER:
-        return read_brokers_file(text, files)
-    with cluster_admin(address()) as admin:
-        return read_registered_brokers(admin)
 
 
 def _sizes(text: str | None, address: Callable[[], str], files: JobFiles) -> pyarrow.Table | None:

@@ -11,10 +11,10 @@ import click
 
 from regent.admin.cluster_connection import cluster_options, zookeeper_address
 from regent.jobs.assignment_source import ZOOKEEPER, AssignmentSource
-from regent.jobs.brokers_file import PlannedBroker, read_brokers_file, read_registered_brokers
-from regent.jobs.command import InputError, cluster_admin
+from regent.jobs.brokers_file import PlannedBroker, read_brokers
+from regent.jobs.command import InputError
 from regent.jobs.files import JobFiles
-from regent.jobs.options import with_options
+from regent.jobs.options import seed_option, with_options
 from regent.storage.log_directory import LogDirectory
 from regent.storage.log_names import LOG_SUFFIX, log_of_directory
 
@@ -50,13 +50,7 @@ loss_options: Final = with_options(
         show_default=True,
         help="Number of simulated failures.",
     ),
-    click.option(
-        "--seed",
-        type=click.IntRange(0, 2**63 - 1),
-        default=0,
-        show_default=True,
-        help="The same seed gives the same result.",
-    ),
+    seed_option,
 )
 """Adds the options of ``LossOptions`` to a command."""
 
@@ -75,12 +69,7 @@ def read_inputs(
 
     source = AssignmentSource.of(options["assignment"], address, files)
     brokers = options["brokers"] or (ZOOKEEPER if options["assignment"] == ZOOKEEPER else None)
-    if brokers is None:
-        return source, ()
-    if brokers == ZOOKEEPER:
-        with cluster_admin(address()) as admin:
-            return source, read_registered_brokers(admin)
-    return source, read_brokers_file(brokers, files)
+    return source, () if brokers is None else read_brokers(brokers, address, files)
 
 
 def log_directories(options: Mapping[str, Any]) -> tuple[Path, ...]:
