@@ -1,19 +1,25 @@
 """The memory of the active controller; mirrors ``kafka.controller.ControllerContext``.
 
-It has one object for each partition (``_PartitionEntry``), and indexes by broker, leader and state:
-no query scans the whole cluster when a broker dies. It makes no decision and does no I/O: the state
-machines put in what ZooKeeper has accepted.
+It has one small object for each partition (``PartitionEntry``), counters, and an index of the
+partitions that wait for a leader. To find the partitions of a broker it looks at every entry, at
+some 60 ns each: an index would cost more at every change than it saves when a broker starts or
+dies. It makes no decision and does no I/O: the state machines put in what ZooKeeper has accepted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
+from regent.core.controller.partition_entries import (
+    IllegalStateError,
+    PartitionEntries,
+    PartitionEntry,
+    compare,
+    pack_states,
+)
 from regent.core.controller.states import PartitionState, ReplicaState
-from regent.core.errors import RegentError
 from regent.core.model import (
     NO_ASSIGNMENT,
     NO_LEADER,
@@ -28,32 +34,6 @@ from regent.core.model import (
 from regent.core.protocol.control import ControlHeader, TopicId
 
 
-class IllegalStateError(RegentError):
-    """Two facts contradict each other; only a defect of this program can cause it."""
-
-
-@dataclass(slots=True, eq=False)
-class _PartitionEntry:
-    """All that is known of one partition."""
-
-    topic_partition: TopicPartition
-    assignment: ReplicaAssignment = NO_ASSIGNMENT
-    leadership: LeaderIsrAndControllerEpoch | None = None
-    state: PartitionState = PartitionState.NON_EXISTENT
-    replica_states: dict[BrokerId, ReplicaState] = field(default_factory=dict)
-    counts_as_imbalanced: bool = False
-
-    @property
-    def is_preferred_leader_imbalanced(self) -> bool:
-        """Whether another replica than the first assigned one leads."""
-        if self.leadership is None or not self.assignment.replicas:
-            return False
-        leadership, preferred = self.leadership.leader_and_isr, self.assignment.replicas[0]
-        if preferred in self.assignment.adding_replicas:
-            return preferred in leadership.isr  # else it could not lead yet
-        return leadership.leader != preferred
-
-
 @dataclass(slots=True)
 class ControllerStats:
     """Counters that survive a term; the shell exposes them as metrics."""
@@ -61,10 +41,10 @@ class ControllerStats:
     unclean_leader_elections: int = 0
 
 
-_INDEXED_STATES = (PartitionState.NEW, PartitionState.OFFLINE)
+_NO_STATES: Mapping[BrokerId, ReplicaState] = MappingProxyType({})
 
 
-class ControllerContext:
+class ControllerContext(PartitionEntries):
     """The controller's memory. ``reset`` forgets all but ``stats`` and ``event_id``."""
 
     def __init__(self) -> None:
@@ -74,6 +54,7 @@ class ControllerContext:
 
     def reset(self) -> None:
         """Forget everything (KAFKA-5310: state kept after a resignation was used again)."""
+        self.forget_entries()
         self.epoch = 0
         self.epoch_zk_version = 0
         self.loaded_epoch = 0  # the highest controller epoch in the states that were loaded
@@ -81,8 +62,6 @@ class ControllerContext:
         self.unresponsive_broker_ids: set[BrokerId] = set()  # their leaderships were moved too
         self.replicas_on_offline_dirs: dict[BrokerId, set[TopicPartition]] = {}
         self.partitions_being_reassigned: set[TopicPartition] = set()
-        self.topics_to_be_deleted: set[str] = set()
-        self.topics_with_deletion_started: set[str] = set()
         self.topics_ineligible_for_deletion: set[str] = set()
         self.bad_topics: dict[str, str] = {}  # topic -> why its znode cannot be used
         self.unreadable_partitions: set[TopicPartition] = set()  # their state znodes exist
@@ -95,22 +74,13 @@ class ControllerContext:
         self.topic_created_zxids: dict[str, int] = {}
         # In-sync replicas whose brokers have started again since the leadership was decided.
         self.restarted_replicas: dict[TopicPartition, frozenset[BrokerId]] = {}
-        self.offline_partition_count = 0
-        self.preferred_replica_imbalance_count = 0
         self._registrations: dict[BrokerId, BrokerRegistration] = {}
         # Replicas that joined the ISR after their brokers listed them as suspect.
         self._rejoined: dict[BrokerId, set[TopicPartition]] = {}
         # Leaders that may have lost records since they were elected.
         self._leaders_with_losses: dict[TopicPartition, BrokerId] = {}
-        self._partitions: dict[TopicPartition, _PartitionEntry] = {}
-        self._topics: dict[str, dict[int, _PartitionEntry]] = {}
         self._topic_ids: dict[str, TopicId] = {}
         self._topic_names: dict[TopicId, str] = {}
-        self._by_broker: dict[BrokerId, dict[TopicPartition, _PartitionEntry]] = {}
-        self._by_leader: dict[BrokerId, dict[TopicPartition, _PartitionEntry]] = {}
-        self._by_state: dict[PartitionState, dict[TopicPartition, _PartitionEntry]] = {
-            state: {} for state in _INDEXED_STATES
-        }
 
     # --- brokers ---
 
@@ -254,18 +224,18 @@ class ControllerContext:
 
     def remove_topic(self, topic: str) -> None:
         """Forget everything about a topic (KAFKA-1742, KAFKA-1558)."""
-        for record in self._topics.pop(topic, {}).values():
-            del self._partitions[record.topic_partition]
-            self._set_state(record, PartitionState.NON_EXISTENT)
-            self._assign(record, NO_ASSIGNMENT)
-            self._lead(record, None)
-            self.partitions_being_reassigned.discard(record.topic_partition)
-            self.unreadable_partitions.discard(record.topic_partition)
-            self.refused_states.discard(record.topic_partition)
-            self._leaders_with_losses.pop(record.topic_partition, None)
-            self.restarted_replicas.pop(record.topic_partition, None)
+        for entry in self._topics.pop(topic, {}).values():
+            topic_partition = entry.topic_partition
+            self._set_state(entry, PartitionState.NON_EXISTENT)
+            self._lead(entry, None)
+            self._unassigned.pop(topic_partition, None)
+            self.partitions_being_reassigned.discard(topic_partition)
+            self.unreadable_partitions.discard(topic_partition)
+            self.refused_states.discard(topic_partition)
+            self._leaders_with_losses.pop(topic_partition, None)
+            self.restarted_replicas.pop(topic_partition, None)
             for offline in self.replicas_on_offline_dirs.values():
-                offline.discard(record.topic_partition)
+                offline.discard(topic_partition)
         self.waiting_to_restart = {
             r for r in self.waiting_to_restart if r.topic_partition.topic != topic
         }
@@ -282,44 +252,42 @@ class ControllerContext:
         self, topic_partition: TopicPartition, assignment: ReplicaAssignment
     ) -> None:
         """Replace the partition's assignment."""
-        self._assign(self._record(topic_partition), assignment)
+        self._assign(self._entry(topic_partition), assignment)
 
     def partition_full_replica_assignment(
         self, topic_partition: TopicPartition
     ) -> ReplicaAssignment:
         """Return the partition's assignment; empty when unknown."""
-        record = self._partitions.get(topic_partition)
-        return NO_ASSIGNMENT if record is None else record.assignment
+        entry = self._find(topic_partition)
+        return NO_ASSIGNMENT if entry is None else entry.assignment
 
     def partition_replica_assignment(self, topic_partition: TopicPartition) -> tuple[BrokerId, ...]:
         """Return every replica of the partition, also those being added or removed."""
-        record = self._partitions.get(topic_partition)
-        return () if record is None else record.assignment.replicas
+        entry = self._find(topic_partition)
+        return () if entry is None else entry.assignment.replicas
 
     def partition_assignments(self, topic: str) -> dict[TopicPartition, ReplicaAssignment]:
         """Return the assignment of every partition of a topic; empty when unknown."""
-        return {r.topic_partition: r.assignment for r in self._topics.get(topic, {}).values()}
+        return {e.topic_partition: e.assignment for e in self.entries(topic).values()}
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
         """Return every partition of a topic."""
-        return [r.topic_partition for r in self._topics.get(topic, {}).values()]
+        return [e.topic_partition for e in self.entries(topic).values()]
 
     def all_partitions(self) -> Iterator[TopicPartition]:
         """Yield every partition of every topic."""
-        for partitions in self._topics.values():
-            for record in partitions.values():
-                yield record.topic_partition
+        return (entry.topic_partition for entry in self._entries())
 
     def partitions_on_broker(self, broker_id: BrokerId) -> list[TopicPartition]:
         """Return every partition with a replica on the broker."""
-        return list(self._by_broker.get(broker_id, ()))
+        return [e.topic_partition for e in self._entries() if broker_id in e.assignment.replicas]
 
     def replicas_on_brokers(self, broker_ids: Iterable[BrokerId]) -> list[PartitionAndReplica]:
         """Return every replica on these brokers."""
         return [
             PartitionAndReplica(topic_partition, broker_id)
             for broker_id in broker_ids
-            for topic_partition in self._by_broker.get(broker_id, ())
+            for topic_partition in self.partitions_on_broker(broker_id)
         ]
 
     def replicas_of(self, partitions: Iterable[TopicPartition]) -> list[PartitionAndReplica]:
@@ -335,8 +303,10 @@ class ControllerContext:
         return [
             PartitionAndReplica(topic_partition, replica)
             for topic_partition in partitions
-            if (record := self._partitions.get(topic_partition)) is not None
-            for replica in dict.fromkeys((*record.assignment.replicas, *record.replica_states))
+            for replica in (
+                *self.partition_replica_assignment(topic_partition),
+                *self._unassigned.get(topic_partition, ()),
+            )
         ]
 
     def is_topic_quarantined(self, topic: str) -> bool:
@@ -357,7 +327,7 @@ class ControllerContext:
 
     def forget_hidden_leadership(self, topic_partition: TopicPartition) -> None:
         """Forget a state that an ACL hides and that may have changed since, as if a term began."""
-        self._lead(self._record(topic_partition), None)
+        self._lead(self._entry(topic_partition), None)
         self.put_partition_state(topic_partition, PartitionState.NEW)
         self.unreadable_partitions.add(topic_partition)
         self.must_read_again = True
@@ -374,7 +344,7 @@ class ControllerContext:
         self, topic_partition: TopicPartition, leadership: LeaderIsrAndControllerEpoch
     ) -> None:
         """Remember a leadership that ZooKeeper holds."""
-        self._lead(self._record(topic_partition), leadership)
+        self._lead(self._entry(topic_partition), leadership)
         self.unreadable_partitions.discard(topic_partition)
         self.restarted_replicas.pop(topic_partition, None)
 
@@ -382,70 +352,88 @@ class ControllerContext:
         self, topic_partition: TopicPartition
     ) -> LeaderIsrAndControllerEpoch | None:
         """Return the partition's leadership; None when none was ever decided."""
-        record = self._partitions.get(topic_partition)
-        return None if record is None else record.leadership
+        entry = self._find(topic_partition)
+        return None if entry is None else entry.leadership
 
     def partitions_with_leadership(self) -> list[TopicPartition]:
         """Return every partition whose leadership is known."""
-        return [tp for partitions in self._by_leader.values() for tp in partitions]
+        return [e.topic_partition for e in self._entries() if e.leadership is not None]
 
     def partitions_led_by(self, broker_id: BrokerId) -> list[TopicPartition]:
         """Return every partition of which this broker is the leader, in any state."""
-        return list(self._by_leader.get(broker_id, ()))
-
-    @property
-    def partition_count(self) -> int:
-        """How many partitions have, or had, a leader."""
-        return sum(len(partitions) for partitions in self._by_leader.values())
+        return [e.topic_partition for e in self._led_by(broker_id)]
 
     @property
     def leaderless_partition_count(self) -> int:
         """Partitions that lost their leader, and those that never found a live replica."""
-        return self.offline_partition_count + len(self._by_state[PartitionState.NEW])
+        return self.offline_partition_count + len(self._waiting[PartitionState.NEW])
 
     def partitions_with_offline_leader(self) -> list[TopicPartition]:
         """Return partitions without a leader, or with one that is not online, sorted."""
+        live = set(self.live_broker_ids)
         offline = [
-            tp
-            for leader, partitions in self._by_leader.items()
-            if leader == NO_LEADER or not self._is_live(leader)
-            for tp in partitions
+            entry.topic_partition
+            for entry in self._entries()
+            if entry.leadership is not None and entry.leadership.leader_and_isr.leader not in live
         ]
         for leader, failed in self.replicas_on_offline_dirs.items():
-            if self._is_live(leader):
-                offline += [tp for tp in failed if tp in self._by_leader.get(leader, ())]
+            if leader in live:
+                offline += [
+                    e.topic_partition for e in self._led_by(leader) if e.topic_partition in failed
+                ]
         return sorted(tp for tp in offline if not self.is_topic_queued_for_deletion(tp.topic))
 
     def partition_leaders_on_broker(self, broker_id: BrokerId) -> list[TopicPartition]:
         """Return partitions that the broker leads and that have other replicas, sorted."""
         return sorted(
-            tp
-            for tp, record in self._by_leader.get(broker_id, {}).items()
-            if len(record.assignment.replicas) > 1
-            and not self.is_topic_queued_for_deletion(tp.topic)
+            entry.topic_partition
+            for entry in self._led_by(broker_id)
+            if len(entry.assignment.replicas) > 1
+            and not self.is_topic_queued_for_deletion(entry.topic_partition.topic)
         )
 
     # --- states ---
 
     def partition_state(self, topic_partition: TopicPartition) -> PartitionState:
         """Return the partition's state; NON_EXISTENT when unknown."""
-        record = self._partitions.get(topic_partition)
-        return PartitionState.NON_EXISTENT if record is None else record.state
+        entry = self._find(topic_partition)
+        return PartitionState.NON_EXISTENT if entry is None else entry.state
 
     def put_partition_state(self, topic_partition: TopicPartition, state: PartitionState) -> None:
         """Remember the partition's state."""
-        self._set_state(self._record(topic_partition), state)
+        self._set_state(self._entry(topic_partition), state)
+
+    def begin_partition_states(self) -> None:
+        """Give every partition its first state of a term: whether it is led."""
+        live = set(self.live_broker_ids)
+        has_exceptions = bool(self._leaders_with_losses) or any(
+            self.replicas_on_offline_dirs.values()
+        )
+        for entry in self._entries():
+            leadership = entry.leadership
+            if leadership is None:
+                self._set_state(entry, PartitionState.NEW)
+                continue
+            leader = leadership.leader_and_isr.leader
+            is_led = leader in live
+            if is_led and has_exceptions:
+                replica = leader, entry.topic_partition
+                is_led = self.is_replica_online(*replica) and not self.must_not_lead(*replica)
+            self._set_state(entry, PartitionState.ONLINE if is_led else PartitionState.OFFLINE)
 
     def partitions_in_state(self, *states: PartitionState) -> list[TopicPartition]:
         """Return the partitions in these states, sorted. Only NEW and OFFLINE are allowed."""
-        return sorted(tp for state in states for tp in self._by_state[state])
+        return sorted(tp for state in states for tp in self._waiting[state])
 
     def replica_state(self, replica: PartitionAndReplica) -> ReplicaState:
         """Return the replica's state; NON_EXISTENT when unknown."""
-        record = self._partitions.get(replica.topic_partition)
-        if record is None:
-            return ReplicaState.NON_EXISTENT
-        return record.replica_states.get(replica.replica, ReplicaState.NON_EXISTENT)
+        topic_partition, broker_id = replica
+        entry = self._find(topic_partition)
+        state = None if entry is None else entry.replica_state(broker_id)
+        if state is None:
+            unassigned = self._unassigned.get(topic_partition, _NO_STATES)
+            return unassigned.get(broker_id, ReplicaState.NON_EXISTENT)
+        return state
 
     def replica_exists(self, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
         """Whether the broker was told of the replica, and has not deleted it since."""
@@ -463,11 +451,35 @@ class ControllerContext:
 
     def put_replica_state(self, replica: PartitionAndReplica, state: ReplicaState) -> None:
         """Remember the replica's state; NON_EXISTENT forgets it."""
-        states = self._record(replica.topic_partition).replica_states
-        if state is ReplicaState.NON_EXISTENT:
-            states.pop(replica.replica, None)
+        topic_partition, broker_id = replica
+        entry = self._entry(topic_partition)
+        if broker_id in entry.assignment.replicas:
+            entry.put_replica_state(broker_id, state)
         else:
-            states[replica.replica] = state
+            self._put_unassigned(topic_partition, {broker_id: state})
+
+    def begin_replica_states(self) -> list[PartitionAndReplica]:
+        """Give every replica its first state of a term; return those that are not online."""
+        live = set(self.live_broker_ids)
+        first: dict[tuple[BrokerId, ...], tuple[bytes, tuple[BrokerId, ...]]] = {}
+        failed = any(self.replicas_on_offline_dirs.values())
+        offline: list[PartitionAndReplica] = []
+        for entry in self._entries():
+            replicas, tp = entry.assignment.replicas, entry.topic_partition
+            known = first.get(replicas)
+            if known is None or failed:
+                absent = tuple(
+                    r for r in replicas if r not in live or not self.is_replica_online(r, tp)
+                )
+                states = (
+                    ReplicaState.DELETION_INELIGIBLE if r in absent else ReplicaState.ONLINE
+                    for r in replicas
+                )
+                known = first[replicas] = pack_states(tuple(states)), absent
+            entry.replica_states, absent = known
+            if absent:
+                offline += [PartitionAndReplica(tp, r) for r in absent]
+        return offline
 
     # --- topic deletion ---
 
@@ -488,61 +500,17 @@ class ControllerContext:
         for topic in topics:
             if topic not in self.topics_to_be_deleted:
                 self.topics_to_be_deleted.add(topic)
-                for record in self._topics.get(topic, {}).values():
-                    self._count_imbalance(record)
+                for entry in self.entries(topic).values():
+                    self._count_imbalance(entry)
 
-    # --- keeping the indexes ---
+    # --- inside ---
 
-    def _is_live(self, broker_id: BrokerId) -> bool:
-        return broker_id in self._registrations and broker_id not in self.shutting_down_broker_ids
-
-    def _record(self, topic_partition: TopicPartition) -> _PartitionEntry:
-        record = self._partitions.get(topic_partition)
-        if record is None:
-            record = self._partitions[topic_partition] = _PartitionEntry(topic_partition)
-            topic, partition = topic_partition
-            self._topics.setdefault(topic, {})[partition] = record
-        return record
-
-    def _assign(self, record: _PartitionEntry, assignment: ReplicaAssignment) -> None:
-        tp = record.topic_partition
-        for replica in record.assignment.replicas:
-            self._by_broker[replica].pop(tp, None)
-        record.assignment = assignment
-        for replica in assignment.replicas:
-            self._by_broker.setdefault(replica, {})[tp] = record
-        self._count_imbalance(record)
-
-    def _lead(
-        self, record: _PartitionEntry, leadership: LeaderIsrAndControllerEpoch | None
-    ) -> None:
-        tp = record.topic_partition
-        if record.leadership is not None:
-            self._by_leader[record.leadership.leader_and_isr.leader].pop(tp, None)
-        record.leadership = leadership
-        if leadership is not None:
-            self._by_leader.setdefault(leadership.leader_and_isr.leader, {})[tp] = record
-        self._count_imbalance(record)
-
-    def _set_state(self, record: _PartitionEntry, state: PartitionState) -> None:
-        tp, before = record.topic_partition, record.state
-        if before in _INDEXED_STATES:
-            self._by_state[before].pop(tp, None)
-        if state in _INDEXED_STATES:
-            self._by_state[state][tp] = record
-        record.state = state
-        if tp.topic not in self.topics_with_deletion_started:
-            self.offline_partition_count += (state is PartitionState.OFFLINE) - (
-                before is PartitionState.OFFLINE
-            )
-
-    def _count_imbalance(self, record: _PartitionEntry) -> None:
-        counts = (
-            record.is_preferred_leader_imbalanced
-            and record.topic_partition.topic not in self.topics_to_be_deleted
-        )
-        self.preferred_replica_imbalance_count += counts - record.counts_as_imbalanced
-        record.counts_as_imbalanced = counts
+    def _led_by(self, broker_id: BrokerId) -> list[PartitionEntry]:
+        return [
+            entry
+            for entry in self._entries()
+            if entry.leadership is not None and entry.leadership.leader_and_isr.leader == broker_id
+        ]
 
     # --- checking the indexes ---
 
@@ -551,50 +519,15 @@ class ControllerContext:
 
         Raises ``IllegalStateError``, which names the index and the first difference.
         """
-        records = [r for partitions in self._topics.values() for r in partitions.values()]
-        _compare("partitions", self._partitions, {r.topic_partition: r for r in records})
-        _compare("topic ids", self._topic_names, {i: t for t, i in self._topic_ids.items()})
-        by_broker = _grouped((b, r) for r in records for b in r.assignment.replicas)
-        _compare("partitions by broker", _occupied(self._by_broker), by_broker)
-        led = [(r.leadership.leader_and_isr.leader, r) for r in records if r.leadership]
-        _compare("partitions by leader", _occupied(self._by_leader), _grouped(led))
-        wanting = ((r.state, r) for r in records if r.state in _INDEXED_STATES)
-        _compare("partitions by state", _occupied(self._by_state), _grouped(wanting))
-        offline = self._by_state[PartitionState.OFFLINE]
+        self.validate_entries()
+        compare("topic ids", self._topic_names, {i: t for t, i in self._topic_ids.items()})
         started, deleted = self.topics_with_deletion_started, self.topics_to_be_deleted
-        counted = sum(tp.topic not in started for tp in offline)
-        _compare("offline partitions", self.offline_partition_count, counted)
-        imbalanced = {
-            r.topic_partition: r.is_preferred_leader_imbalanced
-            and r.topic_partition.topic not in deleted
-            for r in records
-        }
-        marked = {r.topic_partition: r.counts_as_imbalanced for r in records}
-        _compare("imbalanced partitions", marked, imbalanced)
-        total = self.preferred_replica_imbalance_count
-        _compare("number of imbalanced partitions", total, sum(imbalanced.values()))
         for name, found in (
             ("partitions being reassigned", self.partitions_being_reassigned),
             ("leaders that lost records", self._leaders_with_losses),
             ("restarted replicas", self.restarted_replicas),
+            ("states of unassigned replicas", self._unassigned),
         ):
-            _compare(f"{name} that are unknown", set(found) - self._partitions.keys(), set())
-        _compare("deletions begun without a request", started - deleted, set())
-
-
-def _grouped(pairs: Iterable[tuple[object, _PartitionEntry]]) -> dict[object, dict[object, object]]:
-    groups: dict[object, dict[object, object]] = {}
-    for key, record in pairs:
-        groups.setdefault(key, {})[record.topic_partition] = record
-    return groups
-
-
-def _occupied(
-    index: Mapping[Any, Mapping[TopicPartition, _PartitionEntry]],
-) -> dict[object, object]:
-    return {key: partitions for key, partitions in index.items() if partitions}
-
-
-def _compare(what: str, kept: object, expected: object) -> None:
-    if kept != expected:
-        raise IllegalStateError(f"{what}: the index has {kept!r} instead of {expected!r}")
+            unknown = [p for p in found if self._find(p) is None]
+            compare(f"{name} that are unknown", unknown, [])
+        compare("deletions begun without a request", started - deleted, set())

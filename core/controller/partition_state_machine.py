@@ -106,8 +106,7 @@ class PartitionStateMachine:
 
     def startup(self) -> None:
         """Give every partition its first state of this term, then elect missing leaders."""
-        for topic_partition in list(self._context.all_partitions()):
-            self._context.put_partition_state(topic_partition, self._initial_state(topic_partition))
+        self._context.begin_partition_states()
         self.trigger_online_partition_state_change()
 
     def trigger_online_partition_state_change(self, topic: str | None = None) -> Failures:
@@ -158,15 +157,6 @@ class PartitionStateMachine:
             self._context.put_partition_state(topic_partition, state)
 
     # --- validity ---
-
-    def _initial_state(self, topic_partition: TopicPartition) -> PartitionState:
-        leadership = self._context.partition_leadership_info(topic_partition)
-        if leadership is None:
-            return PartitionState.NEW
-        leader = leadership.leader_and_isr.leader
-        is_led = self._context.is_replica_online(leader, topic_partition)
-        is_led = is_led and not self._context.must_not_lead(leader, topic_partition)
-        return PartitionState.ONLINE if is_led else PartitionState.OFFLINE
 
     def _split_by_validity(
         self, partitions: Iterable[TopicPartition], target: PartitionState

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 
 from regent.core.controller.events import Resign, event_of
+from regent.core.controller.partition_entries import PartitionEntry
 from regent.core.controller.services import ControllerServices
 from regent.core.errors import RegentError
 from regent.core.model import PartitionAndReplica, TopicPartition
@@ -84,7 +85,7 @@ def topic_of(message: object, error: BaseException) -> str | None:
             match value:
                 case TopicPartition():
                     return value.topic
-                case PartitionAndReplica():
+                case PartitionAndReplica() | PartitionEntry():
                     return value.topic_partition.topic
                 case str() if name == "topic":
                     return value

@@ -42,21 +42,10 @@ class ReplicaStateMachine:
         batch = self._services.new_batch()
         batch.make_full(context.live_or_shutting_down_broker_ids)
         batch.add_full_metadata()
-        all_offline: list[PartitionAndReplica] = []
-        for topic_partition in list(context.all_partitions()):
-            online: list[BrokerId] = []
-            for broker_id in context.partition_replica_assignment(topic_partition):
-                replica = PartitionAndReplica(topic_partition, broker_id)
-                if context.is_replica_online(broker_id, topic_partition):
-                    context.put_replica_state(replica, ReplicaState.ONLINE)
-                    online.append(broker_id)
-                else:
-                    context.put_replica_state(replica, ReplicaState.DELETION_INELIGIBLE)
-                    all_offline.append(replica)
-            if online:
-                batch.add_leader_and_isr(online, topic_partition)
+        offline = context.begin_replica_states()
+        batch.add_every_leader_and_isr()
         self._services.announce(batch)
-        self.handle_state_changes(all_offline, ReplicaState.OFFLINE)
+        self.handle_state_changes(offline, ReplicaState.OFFLINE)
 
     def handle_state_changes(
         self,

@@ -12,14 +12,15 @@ A leader that must be replaced, and cannot be yet, is not named: the requests sa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from itertools import groupby
-from operator import itemgetter
-from typing import NamedTuple, TypeVar
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.controller_log import ControllerLog
 from regent.core.controller.effects import SendControlRequest
+from regent.core.controller.partition_entries import PartitionEntry
 from regent.core.controller.partition_replicas import PartitionChange
 from regent.core.model import (
     EPOCH_DURING_DELETE,
@@ -52,6 +53,8 @@ from regent.core.protocol.control import (
 )
 
 Row = TypeVar("Row", bound=tuple[object, ...])
+_new_leader_and_isr_row = partial(tuple.__new__, LeaderAndIsrPartition)
+_new_metadata_row = partial(tuple.__new__, UpdateMetadataPartition)
 
 MAX_REQUEST_BYTES = 2 * 1024 * 1024  # of rows: decoded in milliseconds, far below any limit
 TOPIC_BYTES = 64  # beside its name
@@ -59,9 +62,14 @@ ROW_BYTES = 64  # beside its broker ids
 REPLICA_BYTES = 20  # an id may stand in four lists: replicas, ISR, adding, removing
 
 
-class _StopReplica(NamedTuple):
-    leader_epoch: int
-    delete: bool
+RowsByTopic: TypeAlias = dict[str, dict[int, Row]]
+"""The rows of a request by topic and partition."""
+
+
+class _Rest(NamedTuple):
+    leadership: LeaderIsrAndControllerEpoch
+    assignment: ReplicaAssignment
+    fields: tuple[object, ...]
 
 
 class ControlRequestBatch:
@@ -77,13 +85,17 @@ class ControlRequestBatch:
         self._max_request_bytes = max_request_bytes
         self._context = context
         self._log = ControllerLog("state.change", controller_id, context)
-        self._leader_and_isr: dict[BrokerId, dict[TopicPartition, LeaderAndIsrPartition]] = {}
+        self._leader_and_isr: dict[BrokerId, RowsByTopic[LeaderAndIsrPartition]] = {}
         self._full: set[BrokerId] = set()
-        self._stop_replica: dict[BrokerId, dict[TopicPartition, _StopReplica]] = {}
+        self._stop_replica: dict[BrokerId, RowsByTopic[StopReplicaPartition]] = {}
         self._metadata_brokers: set[BrokerId] = set()
         self._metadata_to_all = False
         self._metadata_is_full = False
-        self._metadata_partitions: dict[TopicPartition, None] = {}  # in order: quick to sort
+        self._metadata_of_all_partitions = False
+        self._metadata_partitions: defaultdict[str, set[int]] = defaultdict(set)
+        # Rows without the partition's number, by the ids of what they are made of. The values keep
+        # these objects alive, so that no other object gets such an id.
+        self._leader_and_isr_rests: dict[tuple[int, int, bool], _Rest] = {}
 
     def make_full(self, broker_ids: Iterable[BrokerId]) -> None:
         """Send these brokers a FULL LeaderAndIsr, even an empty one: unlisted replicas are stray.
@@ -104,7 +116,8 @@ class ControlRequestBatch:
 
     def add_full_metadata(self, broker_ids: Collection[BrokerId] | None = None) -> None:
         """Tell brokers (None: all) every partition, so that they forget all others."""
-        self.add_update_metadata(self._context.partitions_with_leadership(), broker_ids)
+        self.add_update_metadata((), broker_ids)
+        self._metadata_of_all_partitions = True
         self._metadata_is_full = self._context.knows_everything
 
     def add_leader_and_isr(
@@ -118,22 +131,39 @@ class ControlRequestBatch:
 
         A partition without a leadership is left out.
         """
-        leadership = self._context.partition_leadership_info(topic_partition)
-        if leadership is None:
+        entry = self._context.entry(topic_partition)
+        if entry.leadership is None:
             return
-        assignment = self._context.partition_full_replica_assignment(topic_partition)
-        row = _leader_and_isr_row(topic_partition, leadership, assignment, is_new=is_new)
-        if self._context.must_not_lead(row.leader, topic_partition):
-            row = row._replace(leader=NO_LEADER)
+        row = self._leader_and_isr_row(entry, is_new=is_new)
+        topic, partition = topic_partition
         for broker_id in broker_ids:
-            rows = self._leader_and_isr.get(broker_id)
-            if rows is None:
-                rows = self._leader_and_isr[broker_id] = {}
-            earlier = rows.get(topic_partition)
+            rows = self._leader_and_isr.setdefault(broker_id, {}).setdefault(topic, {})
+            earlier = rows.get(partition)
             is_still_new = earlier is not None and earlier.is_new and not is_new
-            rows[topic_partition] = row._replace(is_new=True) if is_still_new else row
-        self._metadata_partitions[topic_partition] = None
+            rows[partition] = row._replace(is_new=True) if is_still_new else row
+        self._metadata_partitions[topic].add(partition)
         self._metadata_to_all = True
+
+    def add_every_leader_and_isr(self) -> None:
+        """Tell every replica that is online its leadership; the metadata are not added."""
+        context = self._context
+        live = frozenset(context.live_broker_ids)
+        failed = context.replicas_on_offline_dirs
+        for topic in context.all_topics:
+            of_topic: dict[BrokerId, dict[int, LeaderAndIsrPartition]] = {}
+            for partition, entry in context.entries(topic).items():
+                if entry.leadership is None:
+                    continue
+                row = self._leader_and_isr_row(entry)
+                for broker_id in entry.assignment.replicas:
+                    if broker_id not in live or entry.topic_partition in failed.get(broker_id, ()):
+                        continue
+                    rows = of_topic.get(broker_id)
+                    if rows is None:
+                        rows = of_topic[broker_id] = {}
+                    rows[partition] = row
+            for broker_id, rows in of_topic.items():
+                self._leader_and_isr.setdefault(broker_id, {})[topic] = rows
 
     def add_changes(self, changes: Mapping[TopicPartition, PartitionChange]) -> None:
         """Tell the recipients of each change the leadership that the context holds now.
@@ -158,11 +188,15 @@ class ControlRequestBatch:
 
         ``is_topic_lost``: the deletion was not requested, so the broker keeps the data as stray.
         """
-        rows = self._stop_replica.setdefault(broker_id, {})
-        earlier = rows.get(topic_partition)
-        rows[topic_partition] = _StopReplica(
+        if broker_id not in self._context.registrations:
+            return
+        topic, partition = topic_partition
+        rows = self._stop_replica.setdefault(broker_id, {}).setdefault(topic, {})
+        earlier = rows.get(partition)
+        rows[partition] = StopReplicaPartition(
+            partition,
             EPOCH_OF_LOST_TOPIC if is_topic_lost else self._stop_replica_epoch(topic_partition),
-            delete or (earlier is not None and earlier.delete),
+            delete or (earlier is not None and earlier.delete_partition),
         )
 
     def add_update_metadata(
@@ -175,7 +209,8 @@ class ControlRequestBatch:
             self._metadata_to_all = True
         else:
             self._metadata_brokers.update(broker_ids)
-        self._metadata_partitions.update(dict.fromkeys(partitions))
+        for topic, partition in partitions:
+            self._metadata_partitions[topic].add(partition)
 
     def effects(self) -> list[SendControlRequest]:
         """Return the requests to registered brokers: LeaderAndIsr, UpdateMetadata, StopReplica."""
@@ -206,39 +241,94 @@ class ControlRequestBatch:
         leadership = self._context.partition_leadership_info(topic_partition)
         return NO_EPOCH if leadership is None else leadership.leader_and_isr.leader_epoch
 
-    def _metadata_rows(self) -> dict[TopicPartition, UpdateMetadataPartition]:
-        context = self._context
-        live = frozenset(context.live_broker_ids)
-        failed = context.replicas_on_offline_dirs
-        rows: dict[TopicPartition, UpdateMetadataPartition] = {}
-        for topic_partition in self._metadata_partitions:
-            leadership = context.partition_leadership_info(topic_partition)
-            if leadership is None:
-                continue
-            leader, isr, leader_epoch, partition_epoch, *_ = leadership.leader_and_isr
-            if context.must_not_lead(leader, topic_partition):
-                leader = NO_LEADER
-            if topic_partition.topic in context.topics_to_be_deleted:
-                leader, leader_epoch, partition_epoch = LEADER_DURING_DELETE, 0, 0
-            replicas = context.partition_replica_assignment(topic_partition)
-            rows[topic_partition] = UpdateMetadataPartition(
-                topic_partition.partition,
+    def _leader_and_isr_row(
+        self, entry: PartitionEntry, *, is_new: bool = False
+    ) -> LeaderAndIsrPartition:
+        leadership, assignment = entry.leadership, entry.assignment
+        assert leadership is not None
+        key = id(leadership), id(assignment), is_new
+        rest = self._leader_and_isr_rests.get(key)
+        if rest is None:
+            leader, isr, leader_epoch, partition_epoch, recovery, _ = leadership.leader_and_isr
+            fields = (
                 leadership.controller_epoch,
                 leader,
                 leader_epoch,
                 isr,
                 partition_epoch,
-                replicas,
-                tuple(
-                    [r for r in replicas if r not in live or topic_partition in failed.get(r, ())]
-                ),
+                assignment.replicas,
+                assignment.adding_replicas,
+                assignment.removing_replicas,
+                is_new,
+                int(recovery),
             )
+            rest = self._leader_and_isr_rests[key] = _Rest(leadership, assignment, fields)
+        topic_partition = entry.topic_partition
+        row = _new_leader_and_isr_row((topic_partition[1], *rest.fields))
+        if self._context.must_not_lead(row.leader, topic_partition):
+            return row._replace(leader=NO_LEADER)
+        return row
+
+    def _metadata_rows(self) -> RowsByTopic[UpdateMetadataPartition]:
+        """Return the rows; a partition without a leadership has none."""
+        context = self._context
+        partitions: Mapping[str, Iterable[int]] = self._metadata_partitions
+        if self._metadata_of_all_partitions:
+            partitions = {topic: context.entries(topic) for topic in context.all_topics}
+        live = frozenset(context.live_broker_ids)
+        failed = any(context.replicas_on_offline_dirs.values())
+        rests: dict[tuple[int, int], _Rest] = {}
+        rows: RowsByTopic[UpdateMetadataPartition] = {}
+        for topic, numbers in partitions.items():
+            entries = context.entries(topic)
+            of_topic: dict[int, UpdateMetadataPartition] = {}
+            is_deleted = topic in context.topics_to_be_deleted
+            for number in numbers:
+                entry = entries.get(number)
+                if entry is None or entry.leadership is None:
+                    continue
+                leadership, assignment = entry.leadership, entry.assignment
+                leader = leadership.leader_and_isr.leader
+                if is_deleted or failed or context.must_not_lead(leader, entry.topic_partition):
+                    of_topic[number] = self._metadata_row(entry, live, is_deleted=is_deleted)
+                    continue
+                key = id(leadership), id(assignment)
+                rest = rests.get(key)
+                if rest is None:
+                    row = self._metadata_row(entry, live, is_deleted=False)
+                    rest = rests[key] = _Rest(leadership, assignment, row[1:])
+                of_topic[number] = _new_metadata_row((number, *rest.fields))
+            if of_topic:
+                rows[topic] = of_topic
         return rows
+
+    def _metadata_row(
+        self, entry: PartitionEntry, live: Collection[BrokerId], *, is_deleted: bool
+    ) -> UpdateMetadataPartition:
+        context, topic_partition = self._context, entry.topic_partition
+        leadership, replicas = entry.leadership, entry.assignment.replicas
+        assert leadership is not None
+        leader, isr, leader_epoch, partition_epoch, *_ = leadership.leader_and_isr
+        if is_deleted:
+            leader, leader_epoch, partition_epoch = LEADER_DURING_DELETE, 0, 0
+        elif context.must_not_lead(leader, topic_partition):
+            leader = NO_LEADER
+        failed = context.replicas_on_offline_dirs
+        return UpdateMetadataPartition(
+            topic_partition.partition,
+            leadership.controller_epoch,
+            leader,
+            leader_epoch,
+            isr,
+            partition_epoch,
+            replicas,
+            tuple([r for r in replicas if r not in live or topic_partition in failed.get(r, ())]),
+        )
 
     # --- requests ---
 
-    def _split(self, rows: Mapping[TopicPartition, Row]) -> list[list[tuple[str, tuple[Row, ...]]]]:
-        return split_by_size(_by_topic(rows), self._max_request_bytes)
+    def _split(self, rows: RowsByTopic[Row]) -> list[list[tuple[str, tuple[Row, ...]]]]:
+        return split_by_size(_sorted(rows), self._max_request_bytes)
 
     def _leader_and_isr_requests(
         self, registered: Mapping[BrokerId, BrokerRegistration]
@@ -270,13 +360,13 @@ class ControlRequestBatch:
                 self._context.event_id,
                 type.name,
                 broker_id,
-                len(rows),
+                _count(rows),
             )
             self._each(
                 f"become-%s LeaderAndIsr request %s to broker {broker_id} for partition %s",
                 (
                     ("leader" if row.leader == broker_id else "follower", row, topic_partition)
-                    for topic_partition, row in rows.items()
+                    for topic_partition, row in _each_row(rows)
                 ),
             )
         return requests
@@ -311,11 +401,11 @@ class ControlRequestBatch:
             self._context.epoch,
             self._context.event_id,
             targets,
-            len(rows),
+            _count(rows),
         )
         self._each(
             f"UpdateMetadata request %s to brokers {targets} for partition %s",
-            ((row, topic_partition) for topic_partition, row in rows.items()),
+            ((row, topic_partition) for topic_partition, row in _each_row(rows)),
         )
         return [(broker_id, request) for broker_id in targets for request in requests]
 
@@ -324,10 +414,7 @@ class ControlRequestBatch:
     ) -> list[tuple[BrokerId, ControlRequest]]:
         requests: list[tuple[BrokerId, ControlRequest]] = []
         for broker_id in sorted(self._stop_replica.keys() & registered.keys()):
-            rows = {
-                tp: StopReplicaPartition(tp.partition, stop.leader_epoch, stop.delete)
-                for tp, stop in self._stop_replica[broker_id].items()
-            }
+            rows = self._stop_replica[broker_id]
             for topics in self._split(rows):
                 request = StopReplicaRequest(
                     tuple(
@@ -341,40 +428,17 @@ class ControlRequestBatch:
                 self._context.epoch,
                 self._context.event_id,
                 broker_id,
-                len(rows),
+                _count(rows),
             )
             self._each(
                 f"StopReplica request %s to broker {broker_id} for partition %s",
-                ((row, topic_partition) for topic_partition, row in rows.items()),
+                ((row, topic_partition) for topic_partition, row in _each_row(rows)),
             )
         return requests
 
     def _each(self, template: str, rows: Iterable[tuple[object, ...]]) -> None:
         event = f"{self._context.epoch}-{self._context.event_id}"
         self._log.each(f"event {event}: Sending {template}", rows)
-
-
-def _leader_and_isr_row(
-    topic_partition: TopicPartition,
-    leadership: LeaderIsrAndControllerEpoch,
-    assignment: ReplicaAssignment,
-    *,
-    is_new: bool,
-) -> LeaderAndIsrPartition:
-    leader, isr, leader_epoch, partition_epoch, recovery_state, _ = leadership.leader_and_isr
-    return LeaderAndIsrPartition(
-        topic_partition.partition,
-        leadership.controller_epoch,
-        leader,
-        leader_epoch,
-        isr,
-        partition_epoch,
-        assignment.replicas,
-        assignment.adding_replicas,
-        assignment.removing_replicas,
-        is_new,
-        int(recovery_state),
-    )
 
 
 def split_by_size(
@@ -390,6 +454,13 @@ def split_by_size(
     for topic, rows in topics:
         start = 0
         room -= len(topic) + TOPIC_BYTES
+        whole = len(rows) * ROW_BYTES + REPLICA_BYTES * sum(
+            [len(getattr(row, "replicas", ())) for row in rows]
+        )
+        if whole <= room:
+            room -= whole
+            parts[-1].append((topic, rows))
+            continue
         for number, row in enumerate(rows):
             size = ROW_BYTES + REPLICA_BYTES * len(getattr(row, "replicas", ()))
             if size > room and (parts[-1] or number > start):
@@ -404,12 +475,23 @@ def split_by_size(
     return parts
 
 
-def _by_topic(rows: Mapping[TopicPartition, Row]) -> list[tuple[str, tuple[Row, ...]]]:
-    """Group rows by topic, both in the order of topic and partition."""
+def _sorted(rows: RowsByTopic[Row]) -> list[tuple[str, tuple[Row, ...]]]:
+    """Return rows in the order of topic and partition."""
     return [
-        (topic, tuple(map(rows.__getitem__, partitions)))
-        for topic, partitions in groupby(sorted(rows), key=itemgetter(0))
+        (topic, tuple(map(rows[topic].__getitem__, sorted(rows[topic])))) for topic in sorted(rows)
     ]
+
+
+def _each_row(rows: RowsByTopic[Row]) -> Iterator[tuple[TopicPartition, Row]]:
+    return (
+        (TopicPartition(topic, partition), row)
+        for topic, of_topic in rows.items()
+        for partition, row in of_topic.items()
+    )
+
+
+def _count(rows: RowsByTopic[Row]) -> int:
+    return sum(map(len, rows.values()))
 
 
 def _live_broker(registration: BrokerRegistration) -> UpdateMetadataBroker:

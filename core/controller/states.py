@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from typing import Self
 
 
 class PartitionState(Enum):
     """The state of a partition in the controller's memory."""
+
+    __hash__ = object.__hash__  # Enum's own is a function in Python
 
     NON_EXISTENT = "NonExistentPartition"  # never created, or being deleted
     NEW = "NewPartition"  # assigned; it never had a leader
@@ -20,7 +23,17 @@ class PartitionState(Enum):
 
 
 class ReplicaState(Enum):
-    """The state of a replica in the controller's memory."""
+    """The state of a replica in the controller's memory; ``code`` is its place in this list."""
+
+    __hash__ = object.__hash__  # Enum's own is a function in Python
+    code: int
+
+    def __new__(cls, value: str) -> Self:
+        """Number the states in the sequence of their definition."""
+        state = object.__new__(cls)
+        state._value_ = value
+        state.code = len(cls.__members__)
+        return state
 
     NON_EXISTENT = "NonExistentReplica"
     NEW = "NewReplica"  # assigned, may become leader or follower

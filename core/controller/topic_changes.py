@@ -254,11 +254,12 @@ class TopicChanges:
             context.add_topic_id(topic, assignment.topic_id)
         context.add_topic(topic)
         context.topic_created_zxids[topic] = assignment.created_zxid
-        for number, replicas in assignment.partitions.items():
-            topic_partition = TopicPartition(topic, number)
-            context.update_partition_full_replica_assignment(topic_partition, replicas)
-            if replicas.is_being_reassigned:
-                context.partitions_being_reassigned.add(topic_partition)
+        context.add_partitions(topic, assignment.partitions)
+        context.partitions_being_reassigned.update(
+            TopicPartition(topic, number)
+            for number, replicas in assignment.partitions.items()
+            if replicas.adding_replicas or replicas.removing_replicas
+        )
         return True
 
     def _learn_leaderships(self, partitions: list[TopicPartition]) -> None:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 
 import orjson
 
@@ -310,15 +311,13 @@ class TopicZNode:
         removing = _decode_replica_lists(json, "removing_replicas")
         if not all(replicas.values()):
             raise BadDataError(f"{json.node}: a partition has no replicas")
-        return TopicZNodeData(
-            topic_id,
-            {
-                partition: ReplicaAssignment(
-                    replicas[partition], adding.get(partition, ()), removing.get(partition, ())
-                )
-                for partition in sorted(replicas)
-            },
-        )
+        partitions = {
+            partition: _assignment(
+                replicas[partition], adding.get(partition, ()), removing.get(partition, ())
+            )
+            for partition in sorted(replicas)
+        }
+        return TopicZNodeData(topic_id, partitions)
 
 
 _TOPIC_ID = re.compile(r"[0-9A-Za-z_-]{22}")
@@ -331,14 +330,38 @@ def _decode_topic_id(json: JsonObject) -> str | None:
     return topic_id
 
 
+@lru_cache(maxsize=16_384)  # thousands of partitions share a few assignments
+def _assignment(
+    replicas: tuple[BrokerId, ...], adding: tuple[BrokerId, ...], removing: tuple[BrokerId, ...]
+) -> ReplicaAssignment:
+    return ReplicaAssignment(replicas, adding, removing)
+
+
 def _decode_replica_lists(json: JsonObject, key: str) -> dict[int, tuple[BrokerId, ...]]:
     lists = json.optional_nested(key)
+    node, values = lists.node, lists.values
+    are_lists = set(map(type, values.values())) <= {list}
+    # A cache hit takes a tenth of the time; the types are checked before, because True == 1.
+    are_integers = are_lists and set(map(type, chain.from_iterable(values.values()))) <= {int}
     return {
-        decode_decimal(partition, lists.node, "a partition id"): decode_broker_ids(
-            replicas, lists.node, partition
-        )
-        for partition, replicas in lists.values.items()
+        _partition_id(partition, node): (are_integers and _broker_ids(tuple(replicas)))
+        or decode_broker_ids(replicas, node, partition)
+        for partition, replicas in values.items()
     }
+
+
+@lru_cache(maxsize=16_384)
+def _partition_id(text: str, node: str) -> int:
+    return decode_decimal(text, node, "a partition id")
+
+
+@lru_cache(maxsize=16_384)
+def _broker_ids(integers: tuple[int, ...]) -> tuple[BrokerId, ...]:
+    """Return valid broker ids; nothing for an invalid list."""
+    try:
+        return decode_broker_ids(list(integers), "", "")
+    except BadDataError:
+        return ()
 
 
 class TopicPartitionsZNode:

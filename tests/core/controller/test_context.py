@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from regent.core.controller.context import ControllerContext, IllegalStateError
+from regent.core.controller.context import ControllerContext
+from regent.core.controller.partition_entries import IllegalStateError
 from regent.core.controller.states import PartitionState, ReplicaState
 from regent.core.model import (
     NO_ASSIGNMENT,
@@ -85,6 +86,28 @@ def test_replicas_are_found_by_broker(context: ControllerContext) -> None:
     assign(context, A0, 4)
     assert context.partitions_on_broker(1) == []
     assert context.partitions_on_broker(4) == [A0]
+
+
+def test_replicas_keep_their_states_when_the_assignment_changes(context: ControllerContext) -> None:
+    def states() -> dict[int, ReplicaState]:
+        known = {b: context.replica_state(PartitionAndReplica(A0, b)) for b in range(1, 5)}
+        return {b: state for b, state in known.items() if state is not ReplicaState.NON_EXISTENT}
+
+    assign(context, A0, 1, 2)
+    for broker_id, state in ((1, ReplicaState.ONLINE), (2, ReplicaState.OFFLINE)):
+        context.put_replica_state(PartitionAndReplica(A0, broker_id), state)
+    context.put_replica_state(PartitionAndReplica(A0, 3), ReplicaState.NEW)
+    before = states()
+    assert before == {1: ReplicaState.ONLINE, 2: ReplicaState.OFFLINE, 3: ReplicaState.NEW}
+    for replicas in ((3, 2, 4), (4,), (2, 1)):
+        assign(context, A0, *replicas)
+        assert states() == before
+        told = [r.replica for r in context.replicas_ever_told([A0])]
+        assert sorted(told) == sorted({*replicas, *before})
+    for broker_id in before:
+        context.put_replica_state(PartitionAndReplica(A0, broker_id), ReplicaState.NON_EXISTENT)
+    assert states() == {}
+    assert [r.replica for r in context.replicas_ever_told([A0])] == [2, 1]
 
 
 # --- topics ---------------------------------------------------------------------------------------
@@ -365,32 +388,22 @@ def test_indexes_and_counters_equal_a_full_scan(seed: int) -> None:
 # --- validation -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("index", "named"),
-    [
-        ("_by_leader", "partitions by leader"),
-        ("_by_broker", "partitions by broker"),
-        ("_by_state", "partitions by state"),
-        ("_partitions", "partitions"),
-    ],
-)
-def test_validate_finds_a_missing_index_entry(
-    context: ControllerContext, index: str, named: str
+def test_validate_finds_a_partition_that_is_missing_among_those_that_wait(
+    context: ControllerContext,
 ) -> None:
     assign(context, A0, 1, 2)
-    lead(context, A0, 2, 1, 2)
     context.put_partition_state(A0, PartitionState.OFFLINE)
     context.validate()
 
-    entries = getattr(context, index)
-    for entry in [entries] if index == "_partitions" else entries.values():
-        entry.pop(A0, None)
+    context._waiting[PartitionState.OFFLINE].clear()
 
-    with pytest.raises(IllegalStateError, match=f"^{named}: the index has"):
+    with pytest.raises(IllegalStateError, match=r"^partitions in state OfflinePartition: "):
         context.validate()
 
 
-@pytest.mark.parametrize("count", ["offline_partition_count", "preferred_replica_imbalance_count"])
+@pytest.mark.parametrize(
+    "count", ["offline_partition_count", "preferred_replica_imbalance_count", "partition_count"]
+)
 def test_validate_finds_a_wrong_counter(context: ControllerContext, count: str) -> None:
     setattr(context, count, 1)
 

@@ -9,13 +9,13 @@ from typing import Any, get_args
 
 import pytest
 
-from regent.core.controller import events, request_batch
+from regent.core.controller import events
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.controller import Controller
 from regent.core.controller.effects import BrokerRegistered, Effect, ScheduleEvent, SendResponse
 from regent.core.controller.events import ControllerEvent, TopicChange
 from regent.core.controller.leader_elections import LeaderElections
-from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.partition_entries import PartitionEntry
 from regent.core.controller.quarantine import (
     FIRST_MINUTE_MS,
     MAX_FAILURES,
@@ -23,6 +23,7 @@ from regent.core.controller.quarantine import (
     resignation,
 )
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
+from regent.core.controller.request_batch import ControlRequestBatch
 from regent.core.controller.topic_changes import TopicChanges
 from regent.core.errors import Errors
 from regent.core.model import PartitionAndReplica, ReplicaAssignment, TopicPartition
@@ -240,7 +241,8 @@ def raise_for_evil(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def poisoned(*args: Any, **kwargs: Any) -> Any:
         for value in (*args, *kwargs.values()):
-            partition = value.topic_partition if isinstance(value, PartitionAndReplica) else value
+            has_partition = isinstance(value, PartitionAndReplica | PartitionEntry)
+            partition = value.topic_partition if has_partition else value
             if "evil" in (partition, getattr(partition, "topic", None)):
                 raise PlantedError(function.__name__)
         return function(*args, **kwargs)
@@ -253,11 +255,10 @@ def raise_for_evil(function: Callable[..., Any]) -> Callable[..., Any]:
     [
         (TopicChanges, "_with_topic_id"),
         (ControllerContext, "add_topic"),
-        (ControllerContext, "update_partition_full_replica_assignment"),
+        (ControllerContext, "add_partitions"),
         (ControllerContext, "put_partition_leadership_info"),
-        (ControllerContext, "put_replica_state"),
-        (PartitionStateMachine, "_initial_state"),
-        (request_batch, "_leader_and_isr_row"),
+        (ControllerContext, "_set_state"),
+        (ControlRequestBatch, "_leader_and_isr_row"),
     ],
 )
 def test_a_topic_that_ends_two_controllers_is_quarantined_by_the_third(

@@ -1,0 +1,231 @@
+"""All that the controller knows of one partition, in about 200 bytes.
+
+Thousands of partitions have equal assignments, leaderships and replica states. Their entries refer
+to the same objects: the decoders of znodes return the same object for the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from types import MappingProxyType
+
+from regent.core.controller.states import PartitionState, ReplicaState
+from regent.core.errors import RegentError
+from regent.core.model import (
+    NO_ASSIGNMENT,
+    BrokerId,
+    LeaderIsrAndControllerEpoch,
+    ReplicaAssignment,
+    TopicPartition,
+)
+
+_REPLICA_STATES = tuple(ReplicaState)
+_NO_ENTRIES: Mapping[int, PartitionEntry] = MappingProxyType({})
+
+
+class IllegalStateError(RegentError):
+    """Two facts contradict each other; only a defect of this program can cause it."""
+
+
+@dataclass(slots=True, eq=False)
+class PartitionEntry:
+    """One partition in the controller's memory; only ``ControllerContext`` changes it.
+
+    ``replica_states`` has the code of one ``ReplicaState`` for each of ``assignment.replicas``.
+    """
+
+    topic_partition: TopicPartition
+    assignment: ReplicaAssignment = NO_ASSIGNMENT
+    leadership: LeaderIsrAndControllerEpoch | None = None
+    state: PartitionState = PartitionState.NON_EXISTENT
+    replica_states: bytes = b""
+    counts_as_imbalanced: bool = False
+
+    @property
+    def is_preferred_leader_imbalanced(self) -> bool:
+        """Whether another replica than the first assigned one leads."""
+        if self.leadership is None or not self.assignment.replicas:
+            return False
+        leadership, preferred = self.leadership.leader_and_isr, self.assignment.replicas[0]
+        if preferred in self.assignment.adding_replicas:
+            return preferred in leadership.isr  # else it could not lead yet
+        return leadership.leader != preferred
+
+    def replica_state(self, broker_id: BrokerId) -> ReplicaState | None:
+        """Return the state of an assigned replica; None for other brokers."""
+        replicas = self.assignment.replicas
+        if broker_id not in replicas:
+            return None
+        return _REPLICA_STATES[self.replica_states[replicas.index(broker_id)]]
+
+    def put_replica_state(self, broker_id: BrokerId, state: ReplicaState) -> None:
+        """Set the state of an assigned replica."""
+        index = self.assignment.replicas.index(broker_id)
+        self.replica_states = _with_code(self.replica_states, index, state.code)
+
+
+@lru_cache(maxsize=1024)
+def pack_states(states: tuple[ReplicaState, ...]) -> bytes:
+    """Return ``replica_states`` for these states, the same object for the same states."""
+    return bytes([state.code for state in states])
+
+
+@lru_cache(maxsize=128)
+def no_states(count: int) -> bytes:
+    """Return ``replica_states`` for so many replicas that are NON_EXISTENT."""
+    return pack_states((ReplicaState.NON_EXISTENT,) * count)
+
+
+@lru_cache(maxsize=4096)
+def _with_code(states: bytes, index: int, code: int) -> bytes:
+    changed = bytearray(states)
+    changed[index] = code
+    return bytes(changed)
+
+
+class PartitionEntries:
+    """The entries of all partitions, their counters, and those that wait for a leader."""
+
+    def forget_entries(self) -> None:
+        """Begin without a partition."""
+        self.topics_to_be_deleted: set[str] = set()
+        self.topics_with_deletion_started: set[str] = set()
+        self.offline_partition_count = 0
+        self.preferred_replica_imbalance_count = 0
+        self.partition_count = 0  # that have, or had, a leader
+        self._topics: dict[str, dict[int, PartitionEntry]] = {}
+        # The states of replicas that are not assigned any more, or not yet.
+        self._unassigned: dict[TopicPartition, dict[BrokerId, ReplicaState]] = {}
+        self._waiting: dict[PartitionState, dict[TopicPartition, None]] = {
+            PartitionState.NEW: {},
+            PartitionState.OFFLINE: {},
+        }
+
+    def entries(self, topic: str) -> Mapping[int, PartitionEntry]:
+        """Return the entry of every partition of a topic, to read; empty when unknown."""
+        return self._topics.get(topic, _NO_ENTRIES)
+
+    def entry(self, topic_partition: TopicPartition) -> PartitionEntry:
+        """Return the entry of a partition, to read; an empty one when unknown."""
+        topic, number = topic_partition
+        entry = self._topics.get(topic, _NO_ENTRIES).get(number)
+        return PartitionEntry(topic_partition) if entry is None else entry
+
+    def add_partitions(self, topic: str, assignments: Mapping[int, ReplicaAssignment]) -> None:
+        """Remember the assignments of many partitions of a topic."""
+        entries = self._topics.setdefault(topic, {})
+        for number, assignment in assignments.items():
+            entry = entries.get(number)
+            if entry is not None:
+                self._assign(entry, assignment)
+                continue
+            entries[number] = PartitionEntry(
+                TopicPartition(topic, number),
+                assignment,
+                replica_states=no_states(len(assignment.replicas)),
+            )
+
+    def _entries(self) -> Iterator[PartitionEntry]:
+        return chain.from_iterable([entries.values() for entries in self._topics.values()])
+
+    def _find(self, topic_partition: TopicPartition) -> PartitionEntry | None:
+        topic, number = topic_partition
+        entries = self._topics.get(topic)
+        return None if entries is None else entries.get(number)
+
+    def _entry(self, topic_partition: TopicPartition) -> PartitionEntry:
+        entry = self._find(topic_partition)
+        if entry is None:
+            entry = PartitionEntry(topic_partition)
+            self._topics.setdefault(topic_partition.topic, {})[topic_partition.partition] = entry
+        return entry
+
+    def _assign(self, entry: PartitionEntry, assignment: ReplicaAssignment) -> None:
+        replicas, topic_partition = entry.assignment.replicas, entry.topic_partition
+        states = {r: entry.replica_state(r) for r in replicas}
+        states.update(self._unassigned.pop(topic_partition, {}))
+        entry.assignment = assignment
+        none = ReplicaState.NON_EXISTENT
+        entry.replica_states = pack_states(
+            tuple(states.pop(r, none) or none for r in assignment.replicas)
+        )
+        self._put_unassigned(topic_partition, states)
+        self._count_imbalance(entry)
+
+    def _put_unassigned(
+        self, topic_partition: TopicPartition, states: Mapping[BrokerId, ReplicaState | None]
+    ) -> None:
+        known = self._unassigned.get(topic_partition, {})
+        for broker_id, state in states.items():
+            if state is None or state is ReplicaState.NON_EXISTENT:
+                known.pop(broker_id, None)
+            else:
+                known[broker_id] = state
+        if known:
+            self._unassigned[topic_partition] = known
+        else:
+            self._unassigned.pop(topic_partition, None)
+
+    def _lead(self, entry: PartitionEntry, leadership: LeaderIsrAndControllerEpoch | None) -> None:
+        self.partition_count += (leadership is not None) - (entry.leadership is not None)
+        entry.leadership = leadership
+        self._count_imbalance(entry)
+
+    def _set_state(self, entry: PartitionEntry, state: PartitionState) -> None:
+        before = entry.state
+        if before is state:
+            return
+        topic_partition = entry.topic_partition
+        waiting = self._waiting.get(before)
+        if waiting is not None:
+            waiting.pop(topic_partition, None)
+        waiting = self._waiting.get(state)
+        if waiting is not None:
+            waiting[topic_partition] = None
+        entry.state = state
+        if topic_partition.topic not in self.topics_with_deletion_started:
+            self.offline_partition_count += (state is PartitionState.OFFLINE) - (
+                before is PartitionState.OFFLINE
+            )
+
+    def _count_imbalance(self, entry: PartitionEntry) -> None:
+        counts = (
+            entry.is_preferred_leader_imbalanced
+            and entry.topic_partition.topic not in self.topics_to_be_deleted
+        )
+        if counts is not entry.counts_as_imbalanced:
+            self.preferred_replica_imbalance_count += counts - entry.counts_as_imbalanced
+            entry.counts_as_imbalanced = counts
+
+    def validate_entries(self) -> None:
+        """Compare counters and indexes with the entries; raises ``IllegalStateError``."""
+        entries = list(self._entries())
+        for state, kept in self._waiting.items():
+            found = {e.topic_partition for e in entries if e.state is state}
+            compare(f"partitions in state {state.value}", set(kept), found)
+        states = [(len(e.assignment.replicas), len(e.replica_states)) for e in entries]
+        compare("replica states", [n for _, n in states], [n for n, _ in states])
+        started, deleted = self.topics_with_deletion_started, self.topics_to_be_deleted
+        offline = self._waiting[PartitionState.OFFLINE]
+        counted = sum(tp.topic not in started for tp in offline)
+        compare("offline partitions", self.offline_partition_count, counted)
+        led = sum(e.leadership is not None for e in entries)
+        compare("partitions with a leadership", self.partition_count, led)
+        imbalanced = {
+            e.topic_partition: e.is_preferred_leader_imbalanced
+            and e.topic_partition.topic not in deleted
+            for e in entries
+        }
+        marked = {e.topic_partition: e.counts_as_imbalanced for e in entries}
+        compare("imbalanced partitions", marked, imbalanced)
+        total = self.preferred_replica_imbalance_count
+        compare("number of imbalanced partitions", total, sum(imbalanced.values()))
+
+
+def compare(what: str, kept: object, expected: object) -> None:
+    """Raise ``IllegalStateError`` unless the two are equal."""
+    if kept != expected:
+        raise IllegalStateError(f"{what}: the index has {kept!r} instead of {expected!r}")
