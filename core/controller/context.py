@@ -8,7 +8,7 @@ dies. It makes no decision and does no I/O: the state machines put in what ZooKe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -333,12 +333,17 @@ class ControllerContext(PartitionEntries):
         self.must_read_again = True
 
     def is_of_newer_controller(self, leadership: LeaderIsrAndControllerEpoch) -> bool:
-        """Whether a controller that was elected after this one wrote the state.
+        """Whether a controller that was elected after this one wrote the state."""
+        return leadership.controller_epoch > self.newest_known_epoch
+
+    @property
+    def newest_known_epoch(self) -> int:
+        """The controller epoch up to which states are not of a newer controller.
 
         Epochs up to the highest one that was loaded at the start of the term do not count. They may
         be higher than ours, because ``/controller_epoch`` was set back.
         """
-        return leadership.controller_epoch > max(self.epoch, self.loaded_epoch)
+        return max(self.epoch, self.loaded_epoch)
 
     def put_partition_leadership_info(
         self, topic_partition: TopicPartition, leadership: LeaderIsrAndControllerEpoch
@@ -480,6 +485,33 @@ class ControllerContext(PartitionEntries):
             if absent:
                 offline += [PartitionAndReplica(tp, r) for r in absent]
         return offline
+
+    def conditions(self) -> Callable[[TopicPartition], tuple[int, bytes] | None]:
+        """Return a function that tells in which condition a partition is.
+
+        In equal conditions, and with the same leadership, a decision has the same result. None: it
+        depends on facts about this partition alone. The function is valid until something changes.
+        """
+        suspects = [b for b, r in self._registrations.items() if r.suspects]
+        single: set[TopicPartition] = set().union(
+            self.restarted_replicas,
+            self._leaders_with_losses,
+            self._unassigned,
+            *self.replicas_on_offline_dirs.values(),
+        )
+
+        def condition(topic_partition: TopicPartition) -> tuple[int, bytes] | None:
+            entry = self._find(topic_partition)
+            if (
+                entry is None
+                or topic_partition in single
+                or topic_partition[0] in self.topics_to_be_deleted
+                or any(self.suspect_end(b, topic_partition) is not None for b in suspects)
+            ):
+                return None
+            return id(entry.assignment), entry.replica_states
+
+        return condition
 
     # --- topic deletion ---
 

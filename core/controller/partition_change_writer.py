@@ -2,11 +2,15 @@
 
 Each round reads the ``state`` znodes, decides, writes on condition that nothing changed since,
 and puts what was accepted into the context. The next round has the partitions that did change.
+
+When a broker dies, thousands of partitions are in the same condition: the same leadership, the same
+assignment, the same states of replicas. Each condition is decided once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from regent.core.controller.changes import PartitionChanged
@@ -55,7 +59,6 @@ def change_partitions(
     failures. A partition that needed no write is among the changes only if the context held
     something else. Raises ``ControllerMovedError``.
     """
-    cause_of = cause if callable(cause) else lambda _: cause
     accepted: Changes = {}
     failures: Failures = {}
     remaining = list(partitions)
@@ -64,7 +67,7 @@ def change_partitions(
             break
         states = services.store.read_partition_states(remaining)
         current = _usable(services, remaining, states, failures)
-        changes = _decide(services, current, cause_of, failures)
+        changes = _decide(services, current, cause, failures)
         remaining = _write(services, current, changes, accepted, failures)
     for topic_partition in remaining:
         failures[topic_partition] = StateChangeFailedError(
@@ -97,36 +100,57 @@ def partition_replicas(
     )
 
 
+@dataclass(slots=True)
+class _Case:
+    """Partitions in the same condition: they change in the same way."""
+
+    now: LeaderAndIsr
+    cause: Cause
+    replicas: PartitionReplicas
+    partitions: list[TopicPartition]
+
+
 def _decide(
     services: ControllerServices,
     current: Leaderships,
-    cause_of: Callable[[TopicPartition], Cause],
+    cause: Cause | Callable[[TopicPartition], Cause],
     failures: Failures,
 ) -> Changes:
     current = _without_outdated_eligible_replicas(services, current)
-    causes = {topic_partition: cause_of(topic_partition) for topic_partition in current}
-    replicas = {
-        topic_partition: partition_replicas(services.context, topic_partition)
-        for topic_partition in current
-    }
-    _read_unclean_leader_election(
-        services,
-        {
-            topic_partition: replicas[topic_partition]
-            for topic_partition, now in current.items()
-            if may_need_unclean_election(now, replicas[topic_partition], causes[topic_partition])
-        },
-    )
-    changes: Changes = {}
-    for topic_partition, now in current.items():
-        outcome = change_partition(now, replicas[topic_partition], causes[topic_partition])
+    decided: Changes = {}
+    for case in _with_settings(services, _cases(services.context, current, cause)):
+        outcome = change_partition(case.now, case.replicas, case.cause)
         if isinstance(outcome, ChangeRefused):
-            failures[topic_partition] = StateChangeFailedError(
-                f"{topic_partition}: {outcome.reason}"
-            )
+            for topic_partition in case.partitions:
+                failures[topic_partition] = StateChangeFailedError(
+                    f"{topic_partition}: {outcome.reason}"
+                )
         else:
-            changes[topic_partition] = outcome
+            decided.update(dict.fromkeys(case.partitions, outcome))
+    changes = {p: decided[p] for p in current if p in decided}
     return keep_eligible_replicas(services, current, changes)
+
+
+def _cases(
+    context: ControllerContext,
+    current: Leaderships,
+    cause: Cause | Callable[[TopicPartition], Cause],
+) -> list[_Case]:
+    """Group partitions by condition; one about which more is known is a case of its own."""
+    cases: dict[object, _Case] = {}
+    condition_of = context.conditions()
+    for topic_partition, now in current.items():
+        its_cause = cause(topic_partition) if callable(cause) else cause
+        condition = condition_of(topic_partition)
+        # Equal values of one reading are the same object.
+        key = topic_partition if condition is None else (id(now), condition, its_cause)
+        case = cases.get(key)
+        if case is None:
+            replicas = partition_replicas(context, topic_partition)
+            cases[key] = _Case(now, its_cause, replicas, [topic_partition])
+        else:
+            case.partitions.append(topic_partition)
+    return list(cases.values())
 
 
 def _without_outdated_eligible_replicas(
@@ -162,20 +186,32 @@ def _min_insync_replicas(
     return {p: min(settings.get(p.topic, default), len(assigned(p))) for p in partitions}
 
 
-def _read_unclean_leader_election(
-    services: ControllerServices, replicas: Mapping[TopicPartition, PartitionReplicas]
-) -> None:
-    """Read whether topics allow unclean elections, and note it for these partitions."""
-    if not replicas:
-        return
-    settings = services.store.read_unclean_leader_election(sorted({p.topic for p in replicas}))
+def _with_settings(services: ControllerServices, cases: list[_Case]) -> list[_Case]:
+    """Read whether topics allow unclean elections, for the cases that depend on it."""
+    settled: list[_Case] = []
+    waiting: list[_Case] = []
+    for case in cases:
+        needs = may_need_unclean_election(case.now, case.replicas, case.cause)
+        (waiting if needs else settled).append(case)
+    if not waiting:
+        return settled
+    topics = sorted({p.topic for case in waiting for p in case.partitions})
+    settings = services.store.read_unclean_leader_election(topics)
     default = services.settings.unclean_leader_election_enable
-    for topic_partition, of_partition in replicas.items():
-        setting = settings.get(topic_partition.topic, default)
-        if isinstance(setting, BadDataError):
-            of_partition.unclean_election_error = str(setting)
-        else:
-            of_partition.allows_unclean_election = setting
+    for case in waiting:
+        by_setting: dict[bool | str, list[TopicPartition]] = {}
+        for topic_partition in case.partitions:
+            setting = settings.get(topic_partition.topic, default)
+            key = str(setting) if isinstance(setting, BadDataError) else setting
+            by_setting.setdefault(key, []).append(topic_partition)
+        for key, partitions in by_setting.items():
+            replicas = replace(
+                case.replicas,
+                allows_unclean_election=key is True,
+                unclean_election_error=key if isinstance(key, str) else "",
+            )
+            settled.append(_Case(case.now, case.cause, replicas, partitions))
+    return settled
 
 
 def keep_eligible_replicas(
@@ -186,33 +222,36 @@ def keep_eligible_replicas(
     ``min.insync.replicas`` of topics is read only where few replicas remain, or did before.
     """
     context = services.context
-    keeping = {
-        topic_partition: change.leader_and_isr
-        for topic_partition, change in changes.items()
-        if change.keeps_eligible_replicas and change.leader_and_isr != current[topic_partition]
-    }
-    led = {p for p, after in keeping.items() if _can_be_led(context, p, after)}
-    concerned = {
-        topic_partition
-        for topic_partition, after in keeping.items()
-        if current[topic_partition].eligible_leader_replicas
-        or (
-            not set(current[topic_partition].isr) <= set(after.isr)
-            and (
-                topic_partition not in led
-                or len(after.isr)
-                <= max(1, len(context.partition_replica_assignment(topic_partition)) - 2)
-            )
-        )
-    }
-    read = {p for p in concerned & led if keeping[p].leader_recovery_state is RECOVERED}
+    keeping: dict[TopicPartition, LeaderAndIsr] = {}
+    led: set[TopicPartition] = set()
+    loses: dict[tuple[int, int], bool] = {}  # by the ids of the two leaderships
+    for topic_partition, change in changes.items():
+        before, after = current[topic_partition], change.leader_and_isr
+        key = id(before), id(after)
+        if key not in loses:
+            leaves = bool(before.eligible_leader_replicas) or not set(before.isr) <= set(after.isr)
+            loses[key] = change.keeps_eligible_replicas and after != before and leaves
+        if not loses[key]:
+            continue
+        is_led = _can_be_led(context, topic_partition, after)
+        assigned = len(context.partition_replica_assignment(topic_partition))
+        if before.eligible_leader_replicas or not is_led or len(after.isr) <= max(1, assigned - 2):
+            keeping[topic_partition] = after
+            if is_led:
+                led.add(topic_partition)
+    read = {p for p in led if keeping[p].leader_recovery_state is RECOVERED}
     min_isrs = _min_insync_replicas(services, read) if read else {}
     kept = dict(changes)
-    for topic_partition in concerned:
+    shared: dict[tuple[int, int, int], PartitionChange] = {}
+    for topic_partition, after in keeping.items():
         # A partition that is led but was not read recovers: it keeps no eligible replicas.
         min_isr = min_isrs.get(topic_partition, 0) if topic_partition in led else NOBODY_COMMITS
-        after = with_eligible_replicas(current[topic_partition], keeping[topic_partition], min_isr)
-        kept[topic_partition] = changes[topic_partition]._replace(leader_and_isr=after)
+        before, change = current[topic_partition], changes[topic_partition]
+        shared_key = id(before), id(change), min_isr
+        if shared_key not in shared:
+            with_eligible = with_eligible_replicas(before, after, min_isr)
+            shared[shared_key] = change._replace(leader_and_isr=with_eligible)
+        kept[topic_partition] = shared[shared_key]
     return kept
 
 
@@ -234,6 +273,7 @@ def _usable(
     failures: Failures,
 ) -> dict[TopicPartition, LeaderAndIsr]:
     current: dict[TopicPartition, LeaderAndIsr] = {}
+    known_epoch = services.context.newest_known_epoch
     for topic_partition in partitions:
         state = states.get(topic_partition)
         if state is None:
@@ -242,7 +282,7 @@ def _usable(
             if isinstance(state, UnreadableError):
                 services.context.read_state_again(topic_partition)
             reason = str(state)
-        elif services.context.is_of_newer_controller(state):
+        elif state.controller_epoch > known_epoch:
             reason = f"written by a newer controller, epoch {state.controller_epoch}"
         else:
             current[topic_partition] = state.leader_and_isr
@@ -260,21 +300,13 @@ def _write(
 ) -> list[TopicPartition]:
     """Write changes; return partitions that met a conflict."""
     context = services.context
-    states: dict[TopicPartition, LeaderIsrAndControllerEpoch] = {}
-    for topic_partition, change in changes.items():
-        state = LeaderIsrAndControllerEpoch(change.leader_and_isr, context.epoch)
-        if change.leader_and_isr != current[topic_partition]:
-            states[topic_partition] = state
-            continue
-        known = context.partition_leadership_info(topic_partition)
-        context.put_partition_leadership_info(topic_partition, state)
-        if known is None or known.leader_and_isr != change.leader_and_isr:
-            accepted[topic_partition] = change
+    states = _to_be_written(context, current, changes, accepted)
     if not states:
         return []
     _report_unclean(services, current, changes)
     outcomes = services.store.update_partition_states(states, context.epoch_zk_version)
     conflicts: list[TopicPartition] = []
+    written: dict[tuple[int, int], tuple[PartitionChange, LeaderIsrAndControllerEpoch]] = {}
     for topic_partition, state in states.items():
         outcome = outcomes[topic_partition]
         if outcome is WriteError.BAD_VERSION:
@@ -287,13 +319,43 @@ def _write(
             )
         else:
             before = context.partition_leadership_info(topic_partition)
-            written = state.leader_and_isr.with_partition_epoch(outcome)
-            accepted[topic_partition] = changes[topic_partition]._replace(leader_and_isr=written)
-            context.put_partition_leadership_info(
-                topic_partition, LeaderIsrAndControllerEpoch(written, context.epoch)
+            key = id(state), outcome
+            if key not in written:
+                now = state.leader_and_isr.with_partition_epoch(outcome)
+                written[key] = (
+                    changes[topic_partition]._replace(leader_and_isr=now),
+                    LeaderIsrAndControllerEpoch(now, context.epoch),
+                )
+            accepted[topic_partition], leadership = written[key]
+            context.put_partition_leadership_info(topic_partition, leadership)
+            services.outbox.record(
+                PartitionChanged, topic_partition, before, leadership.leader_and_isr
             )
-            services.outbox.record(PartitionChanged, topic_partition, before, written)
     return conflicts
+
+
+def _to_be_written(
+    context: ControllerContext, current: Leaderships, changes: Changes, accepted: Changes
+) -> dict[TopicPartition, LeaderIsrAndControllerEpoch]:
+    """Return the states to be written, one object for each change.
+
+    A change that is no change is accepted here if the context held something else.
+    """
+    states: dict[TopicPartition, LeaderIsrAndControllerEpoch] = {}
+    shared: dict[int, LeaderIsrAndControllerEpoch] = {}  # by the id of the change
+    for topic_partition, change in changes.items():
+        state = shared.get(id(change))
+        if state is None:
+            state = LeaderIsrAndControllerEpoch(change.leader_and_isr, context.epoch)
+            shared[id(change)] = state
+        if change.leader_and_isr != current[topic_partition]:
+            states[topic_partition] = state
+            continue
+        known = context.partition_leadership_info(topic_partition)
+        context.put_partition_leadership_info(topic_partition, state)
+        if known is None or known.leader_and_isr != change.leader_and_isr:
+            accepted[topic_partition] = change
+    return states
 
 
 def _report_unclean(services: ControllerServices, before: Leaderships, changes: Changes) -> None:

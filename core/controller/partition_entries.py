@@ -111,8 +111,10 @@ class PartitionEntries:
     def entry(self, topic_partition: TopicPartition) -> PartitionEntry:
         """Return the entry of a partition, to read; an empty one when unknown."""
         topic, number = topic_partition
-        entry = self._topics.get(topic, _NO_ENTRIES).get(number)
-        return PartitionEntry(topic_partition) if entry is None else entry
+        try:
+            return self._topics[topic][number]
+        except KeyError:
+            return PartitionEntry(topic_partition)
 
     def add_partitions(self, topic: str, assignments: Mapping[int, ReplicaAssignment]) -> None:
         """Remember the assignments of many partitions of a topic."""
@@ -133,15 +135,19 @@ class PartitionEntries:
 
     def _find(self, topic_partition: TopicPartition) -> PartitionEntry | None:
         topic, number = topic_partition
-        entries = self._topics.get(topic)
-        return None if entries is None else entries.get(number)
+        try:
+            return self._topics[topic][number]
+        except KeyError:
+            return None
 
     def _entry(self, topic_partition: TopicPartition) -> PartitionEntry:
-        entry = self._find(topic_partition)
-        if entry is None:
+        topic, number = topic_partition
+        try:
+            return self._topics[topic][number]
+        except KeyError:
             entry = PartitionEntry(topic_partition)
-            self._topics.setdefault(topic_partition.topic, {})[topic_partition.partition] = entry
-        return entry
+            self._topics.setdefault(topic, {})[number] = entry
+            return entry
 
     def _assign(self, entry: PartitionEntry, assignment: ReplicaAssignment) -> None:
         replicas, topic_partition = entry.assignment.replicas, entry.topic_partition

@@ -21,7 +21,7 @@ from regent.core.controller.context import ControllerContext
 from regent.core.controller.controller_log import ControllerLog
 from regent.core.controller.effects import SendControlRequest
 from regent.core.controller.partition_entries import PartitionEntry
-from regent.core.controller.partition_replicas import PartitionChange
+from regent.core.controller.partition_replicas import Brokers, PartitionChange
 from regent.core.model import (
     EPOCH_DURING_DELETE,
     EPOCH_OF_LOST_TOPIC,
@@ -131,11 +131,15 @@ class ControlRequestBatch:
 
         A partition without a leadership is left out.
         """
-        entry = self._context.entry(topic_partition)
+        self._add_leader_and_isr(broker_ids, self._context.entry(topic_partition), is_new=is_new)
+
+    def _add_leader_and_isr(
+        self, broker_ids: Iterable[BrokerId], entry: PartitionEntry, *, is_new: bool = False
+    ) -> None:
         if entry.leadership is None:
             return
         row = self._leader_and_isr_row(entry, is_new=is_new)
-        topic, partition = topic_partition
+        topic, partition = entry.topic_partition
         for broker_id in broker_ids:
             rows = self._leader_and_isr.setdefault(broker_id, {}).setdefault(topic, {})
             earlier = rows.get(partition)
@@ -172,9 +176,16 @@ class ControlRequestBatch:
         or it is being deleted. It would exist on its broker only, and nothing would ever stop it.
         """
         is_kept = self._context.is_replica_kept
+        kept: dict[tuple[Brokers, Brokers, bytes], list[BrokerId]] = {}
         for topic_partition, change in changes.items():
-            told = [r for r in change.recipients if is_kept(r, topic_partition)]
-            self.add_leader_and_isr(told, topic_partition)
+            entry, recipients = self._context.entry(topic_partition), change.recipients
+            key = recipients, entry.assignment.replicas, entry.replica_states
+            told = kept.get(key)
+            if told is None:
+                told = [r for r in recipients if is_kept(r, topic_partition)]
+                if set(recipients) <= set(entry.assignment.replicas):
+                    kept[key] = told
+            self._add_leader_and_isr(told, entry)
 
     def add_stop_replica(
         self,

@@ -5,7 +5,7 @@ Each is a function that breaks one protection while the returned context lasts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -19,7 +19,6 @@ from regent.core.controller.controlled_shutdown import ControlledShutdowns
 from regent.core.controller.controller import Controller
 from regent.core.controller.effects import SendResponse
 from regent.core.controller.notifications import Notifications
-from regent.core.controller.partition_replicas import PartitionReplicas
 from regent.core.controller.reassignment import partition_reassignment
 from regent.core.controller.reassignment.reassignment_phases import ReassignmentPhases
 from regent.core.controller.reassignment.reassignment_requests import requested_assignment
@@ -101,11 +100,14 @@ def last_isr_member_removed() -> Any:
 def every_topic_allows_unclean_elections() -> Any:
     """Any live replica may become the leader, whatever records it lacks."""
 
-    def allow(term: Any, replicas: Mapping[Any, PartitionReplicas]) -> None:
-        for of_partition in replicas.values():
-            of_partition.allows_unclean_election = True
+    def allow(services: Any, cases: Iterable[Any]) -> list[Any]:
+        del services
+        return [
+            replace(case, replicas=replace(case.replicas, allows_unclean_election=True))
+            for case in cases
+        ]
 
-    return patch.object(partition_change_writer, "_read_unclean_leader_election", allow)
+    return patch.object(partition_change_writer, "_with_settings", allow)
 
 
 def proposals_of_any_version() -> Any:

@@ -46,7 +46,7 @@ class Node:
         """Return the node as a reader gets it."""
         return Znode(
             self.data,
-            ZnodeStat(self.czxid, self.mzxid, self.version, self.ephemeral_owner, self.ctime_ms),
+            ZnodeStat(self.czxid, self.mzxid, self.ctime_ms, self.version, self.ephemeral_owner),
         )
 
 

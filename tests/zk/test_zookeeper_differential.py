@@ -95,7 +95,7 @@ def relative(outcomes: list[object], sessions: list[WatchingSession]) -> list[ob
 
     def relate(value: object) -> object:
         match value:
-            case ZnodeStat(czxid, mzxid, version, owner, _):
+            case ZnodeStat(czxid, mzxid, _, version, owner):
                 return ranks[czxid], ranks[mzxid], version, owners[owner]
             case Znode(data, stat):
                 return data, relate(stat)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
 from regent.core.errors import RegentError, UnreadableError
@@ -31,6 +32,7 @@ from regent.zk.client.requests import (
     decode_children,
     decode_multi_read,
     decode_znode,
+    decode_znodes,
 )
 from regent.zk.client.watch_registry import ArmedWatches, WatchRegistry
 
@@ -89,7 +91,7 @@ class BulkOperations:
 
     def get(self, paths: Sequence[str]) -> list[Znode | None]:
         """Read nodes, in the order of ``paths``."""
-        read = self._read(GetData, paths, decode_znode)
+        read = self._read(GetData, paths, decode_znode, decode_znodes)
         return [
             _unreadable(path, node) if isinstance(node, ReadRefused) else node
             for path, node in zip(paths, read, strict=True)
@@ -140,7 +142,8 @@ class BulkOperations:
 
     def children(self, paths: Sequence[str]) -> list[list[str] | None]:
         """List the children of nodes, in the order of ``paths``; None: absent or not readable."""
-        found = self._read(GetChildren, paths, decode_children)
+        decode_all = partial(decode_multi_read, decode=decode_children)
+        found = self._read(GetChildren, paths, decode_children, decode_all)
         return [None if isinstance(names, ReadRefused) else names for names in found]
 
     def children_of_one(self, path: str, *, watch: bool) -> list[str] | None:
@@ -178,10 +181,11 @@ class BulkOperations:
         read: BulkRead,
         paths: Sequence[str],
         decode: Callable[[bytes, int], tuple[T, int]],
+        decode_all: Callable[[Answer], Iterable[T | ReadRefused | None]],
     ) -> list[T | ReadRefused | None]:
         if self._has_multi_read:
             try:
-                return self._multi_read(read, paths, decode)
+                return self._multi_read(read, paths, decode_all)
             except UnimplementedByServerError:
                 self._has_multi_read = False
             except RequestRefusedError:
@@ -203,7 +207,7 @@ class BulkOperations:
         self,
         read: BulkRead,
         paths: Sequence[str],
-        decode: Callable[[bytes, int], tuple[T, int]],
+        decode_all: Callable[[Answer], Iterable[T | ReadRefused | None]],
     ) -> list[T | ReadRefused | None]:
         size = _FIRST_READS
 
@@ -218,7 +222,7 @@ class BulkOperations:
         for request, answer in self._windowed(requests(), READ_WINDOW):
             if answer is None:
                 raise UnimplementedByServerError("a multiRead was answered with: no such node")
-            results.extend(decode_multi_read(answer, decode))
+            results.extend(decode_all(answer))
             fitting = _AIM_ANSWER_BYTES * request.count // len(answer[0])
             size = max(min(fitting, _MAX_GROWTH * request.count, MAX_READS), 1)
         return results

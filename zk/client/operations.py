@@ -21,9 +21,9 @@ class ZnodeStat(NamedTuple):
 
     czxid: int
     mzxid: int
+    ctime_ms: int
     version: int
     ephemeral_owner: int  # session id, 0 for a persistent node
-    ctime_ms: int
 
 
 class Znode(NamedTuple):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import ClassVar, NamedTuple, TypeAlias, TypeVar, assert_never
 
 from kazoo.protocol.serialization import Close
@@ -32,6 +33,10 @@ from regent.zk.client.operations import (
 
 T = TypeVar("T")
 
+# NamedTuples of tuples that have their fields already.
+_new_stat = partial(tuple.__new__, ZnodeStat)
+_new_znode = partial(tuple.__new__, Znode)
+
 Answer: TypeAlias = tuple[bytes, int]
 """A frame and the offset at which the body of the answer starts."""
 
@@ -42,8 +47,9 @@ _LONG = struct.Struct("!q")
 _MULTI_HEADER = struct.Struct("!iBi")
 _MULTI_END = _MULTI_HEADER.pack(-1, 1, -1)
 _ERROR_RESULT = -1
-# Of the 68 bytes of a stat: czxid, mzxid, ctime, version, ephemeralOwner.
+# Of the 68 bytes of a stat: czxid, mzxid, ctime, version, ephemeralOwner, as in ``ZnodeStat``.
 _STAT = struct.Struct("!qqq8xi8xq16x")
+_DATA_RESULT = struct.Struct("!iBii")  # in a multiRead: a header, and the length of the data
 
 _ROLLED_BACK = 0
 _RUNTIME_INCONSISTENCY = -2
@@ -293,6 +299,24 @@ def decode_multi_read(
             yield result
 
 
+def decode_znodes(answer: Answer) -> list[Znode | ReadRefused | None]:
+    """Decode the answer to a MultiRead of data, as ``decode_multi_read`` does, in half the time."""
+    buffer, offset = answer
+    results: list[Znode | ReadRefused | None] = []
+    last = len(buffer) - _MULTI_HEADER.size
+    while offset < last:
+        kind, _, _, length = _DATA_RESULT.unpack_from(buffer, offset)
+        offset += _DATA_RESULT.size
+        if kind == _ERROR_RESULT:  # then this is the code, not a length
+            results.append(None if length == ZkError.NO_NODE else ReadRefused(error_name(length)))
+            continue
+        end = offset + length if length > 0 else offset
+        stat = _new_stat(_STAT.unpack_from(buffer, end))
+        results.append(_new_znode((buffer[offset:end], stat)))
+        offset = end + _STAT.size
+    return results
+
+
 def decode_znode(buffer: bytes, offset: int) -> tuple[Znode, int]:
     """Decode the answer to GetData; return it and the offset after it."""
     (length,) = _INT.unpack_from(buffer, offset)
@@ -322,5 +346,4 @@ def _decode_string(buffer: bytes, offset: int) -> tuple[str, int]:
 
 def decode_stat(buffer: bytes, offset: int) -> ZnodeStat:
     """Decode the stat of a znode, as in the answer to Exists."""
-    czxid, mzxid, ctime_ms, version, ephemeral_owner = _STAT.unpack_from(buffer, offset)
-    return ZnodeStat(czxid, mzxid, version, ephemeral_owner, ctime_ms)
+    return _new_stat(_STAT.unpack_from(buffer, offset))

@@ -402,12 +402,15 @@ class ZkControllerStore(
         epoch_zk_version: int,
     ) -> Mapping[TopicPartition, int | WriteError]:
         """Replace ``state`` znodes, each on condition of its partition epoch."""
+        # Partitions that change in the same way share one state.
+        shared = {id(state): state for state in states.values()}
+        encoded = {i: znodes.TopicPartitionStateZNode.encode(s) for i, s in shared.items()}
         outcomes = self._write_each(
             {
                 topic_partition: [
                     SetData(
                         znodes.TopicPartitionStateZNode.path(topic_partition),
-                        znodes.TopicPartitionStateZNode.encode(state),
+                        encoded[id(state)],
                         state.leader_and_isr.partition_epoch,
                     )
                 ]

@@ -8,7 +8,7 @@ second write fails, each write is sent in its own multi.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -86,13 +86,14 @@ def _write(
     zookeeper: ZooKeeper, writes: Sequence[Write], fence: Sequence[Check], *, send_again: bool
 ) -> list[Outcome]:
     max_bytes = zookeeper.max_request_bytes
+    sizes = list(map(_size, writes))
     outcomes: dict[int, Outcome] = {
         number: WriteRefused(WriteError.TOO_LARGE, 0)
-        for number, write in enumerate(writes)
-        if _size(write) > max_bytes - BYTES_OF_FENCE
+        for number, size in enumerate(sizes)
+        if size > max_bytes - BYTES_OF_FENCE
     }
-    fitting = {n: write for n, write in enumerate(writes) if n not in outcomes}
-    undecided = _chunks(fitting, max_bytes // 2)
+    fitting = [number for number in range(len(writes)) if number not in outcomes]
+    undecided = _chunks(writes, sizes, fitting, max_bytes // 2)
     while undecided:
         batches = [
             [*fence, *(operation for number in chunk.numbers for operation in writes[number])]
@@ -121,27 +122,29 @@ class _Chunk:
     had_an_offender: bool = False
 
 
-def _chunks(writes: Mapping[int, Write], max_bytes: int) -> list[_Chunk]:
+def _chunks(
+    writes: Sequence[Write], sizes: Sequence[int], numbers: Iterable[int], max_bytes: int
+) -> list[_Chunk]:
     chunks: list[_Chunk] = []
-    operations = size = 0
-    for number, write in writes.items():
-        write_size = _size(write)
-        if not chunks or operations + len(write) > MAX_OPERATIONS or size + write_size > max_bytes:
+    operations, size = MAX_OPERATIONS, 0
+    for number in numbers:
+        count, write_size = len(writes[number]), sizes[number]
+        if operations + count > MAX_OPERATIONS or size + write_size > max_bytes:
             chunks.append(_Chunk([]))
             operations = size = 0
         chunks[-1].numbers.append(number)
-        operations += len(write)
+        operations += count
         size += write_size
     return chunks
 
 
 def _size(write: Write) -> int:
-    return sum(
-        len(operation.path)
-        + (len(operation.data) if isinstance(operation, _WITH_DATA) else 0)
-        + BYTES_BESIDE_DATA
-        for operation in write
-    )
+    size = 0
+    for operation in write:
+        size += len(operation.path) + BYTES_BESIDE_DATA
+        if isinstance(operation, _WITH_DATA):
+            size += len(operation.data)
+    return size
 
 
 def _settle(

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from regent.core.controller.context import ControllerContext
 from regent.core.controller.effects import RecordChanges
 from regent.core.controller.partition_change import Cause, LeaderLeavesAssignment, RemoveReplica
 from regent.core.controller.partition_change_writer import MAX_ROUNDS, change_partitions
+from regent.core.controller.states import ReplicaState
 from regent.core.errors import ControllerMovedError, SessionExpiredError, StateChangeFailedError
-from regent.core.model import TopicPartition
+from regent.core.model import (
+    LogEnd,
+    PartitionAndReplica,
+    ReplicaAssignment,
+    SuspectReplicas,
+    TopicPartition,
+)
 from tests.support.controller_parts import T0, T1, ControllerParts, of_type
 from tests.support.fake_zookeeper import Call, Moment, lose_connection
 
@@ -173,3 +182,94 @@ def test_an_empty_change_reads_nothing(parts: ControllerParts) -> None:
     parts.zookeeper.hook = calls.append
     assert change_partitions(parts.services, [], MOVE_TO_2) == ({}, {})
     assert calls == []
+
+
+# --- partitions in the same condition -------------------------------------------------------------
+
+
+def share_assignment(context: ControllerContext) -> None:
+    """Give both partitions the same object, as the decoder of topics does."""
+    same = ReplicaAssignment((1, 2, 3))
+    for partition in (T0, T1):
+        context.update_partition_full_replica_assignment(partition, same)
+
+
+def test_partitions_in_the_same_condition_share_their_decision(parts: ControllerParts) -> None:
+    share_assignment(parts.context)
+    accepted, _ = change_partitions(parts.services, [T0, T1], RemoveReplica(3))
+    assert accepted[T0] is accepted[T1]
+    assert accepted[T0].leader_and_isr.isr == (1, 2)
+
+
+def test_each_partition_gets_the_version_of_its_own_znode(parts: ControllerParts) -> None:
+    parts.put_state(T1, 1, (1, 2, 3))  # the same data once more: a higher version
+    accepted, _ = change_partitions(parts.services, [T0, T1], RemoveReplica(3))
+    epochs = {p: change.leader_and_isr.partition_epoch for p, change in accepted.items()}
+    assert epochs[T1] == epochs[T0] + 1
+    for partition in (T0, T1):
+        assert parts.context.partition_leadership_info(partition) == parts.state(partition)
+
+
+def fails_on_broker_2(context: ControllerContext) -> None:
+    context.replicas_on_offline_dirs[2] = {T1}
+
+
+def is_suspect_on_broker_2(context: ControllerContext) -> None:
+    registration = context.registrations[2]
+    suspects = SuspectReplicas({T1: LogEnd(0, 5)})
+    context.add_live_broker(replace(registration, suspects=suspects))
+
+
+def has_restarted_on_broker_2(context: ControllerContext) -> None:
+    context.restarted_replicas[T1] = frozenset({2})
+
+
+def may_have_lost_records(context: ControllerContext) -> None:
+    is_suspect_on_broker_2(context)
+    context.note_leaders_with_losses([T1])
+
+
+def is_to_be_deleted(context: ControllerContext) -> None:
+    context.queue_topic_deletion([T1.topic])
+
+
+def has_a_replica_that_is_not_assigned(context: ControllerContext) -> None:
+    context.put_replica_state(PartitionAndReplica(T1, 7), ReplicaState.ONLINE)
+
+
+def has_an_offline_replica(context: ControllerContext) -> None:
+    context.put_replica_state(PartitionAndReplica(T1, 2), ReplicaState.OFFLINE)
+
+
+def is_assigned_to_others(context: ControllerContext) -> None:
+    context.update_partition_full_replica_assignment(T1, ReplicaAssignment((1, 2, 4)))
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        fails_on_broker_2,
+        is_suspect_on_broker_2,
+        has_restarted_on_broker_2,
+        may_have_lost_records,
+        is_to_be_deleted,
+        has_a_replica_that_is_not_assigned,
+        has_an_offline_replica,
+        is_assigned_to_others,
+    ],
+)
+def test_a_partition_about_which_something_else_is_known_is_in_another_condition(
+    parts: ControllerParts, happens: Callable[[ControllerContext], None]
+) -> None:
+    share_assignment(parts.context)
+    condition = parts.context.conditions()
+    assert condition(T0) == condition(T1) is not None
+
+    happens(parts.context)
+
+    condition = parts.context.conditions()
+    assert condition(T1) is None or condition(T1) != condition(T0)
+
+
+def test_an_unknown_partition_is_in_no_condition(parts: ControllerParts) -> None:
+    assert parts.context.conditions()(TopicPartition("unknown", 0)) is None

@@ -322,3 +322,17 @@ def test_a_refusal_is_one_short_line_that_names_the_znode_and_the_fault() -> Non
             BrokerIdZNode.decode(bytes_of(bad), 1)
         assert "\n" not in str(refusal.value)
         assert len(str(refusal.value)) < 1500
+
+
+@pytest.mark.parametrize("replicas", [[True, 2], [1.0, 2], [1, 2, 2], [-1], [], "12", None])
+def test_an_assignment_is_checked_even_if_an_equal_one_was_read_before(replicas: object) -> None:
+    TopicZNode.decode(bytes_of({"version": 3, "partitions": {"0": [1, 2], "1": [1]}}))
+    with pytest.raises(BadDataError, match="partition"):
+        TopicZNode.decode(bytes_of({"version": 3, "partitions": {"0": [1, 2], "1": replicas}}))
+
+
+def test_equal_assignments_and_partition_ids_are_the_same_objects() -> None:
+    data = bytes_of({"version": 3, "partitions": {"1000": [1, 2], "1001": [1, 2]}})
+    first, second = TopicZNode.decode(data).partitions, TopicZNode.decode(data).partitions
+    assert first[1000] is first[1001] is second[1000]
+    assert next(iter(first)) is next(iter(second))
