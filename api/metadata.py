@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 from regent.api.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, operations_if
 from regent.core.admin.topic_validation import INTERNAL_TOPICS, topic_name_problem
 from regent.core.errors import Errors
-from regent.core.model import TopicPartition
 from regent.core.protocol.control import TopicId, UpdateMetadataPartition
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.core.replication.metadata_view import PartitionView, alive_endpoints, topic_metadata
@@ -30,7 +29,6 @@ from regent.transport.kafka.api import (
 )
 from regent.transport.kafka.primitives import Reader, Writer
 
-_INDEXED_PER_TURN: Final = 5_000
 _ENCODED_PER_TURN: Final = 500
 _FIRST_FLEXIBLE_VERSION: Final = FIRST_FLEXIBLE_VERSION[KafkaApiKey.METADATA]
 _NO_TAGGED_FIELDS: Final = b"\0"
@@ -76,7 +74,6 @@ def metadata_apis(
         if current.snapshot is not snapshot:
             current = _TopicEncoder(snapshot, listener)
         encoder = current
-        await encoder.read()
         names, failed = encoder.find(asked.topics, version)
         if asked.may_create and create_missing is not None:
             failed = _create(failed, create_missing)
@@ -191,27 +188,10 @@ class _TopicEncoder:
 
     def __init__(self, snapshot: MetadataSnapshot, listener: str) -> None:
         self.snapshot = snapshot
-        self.topics: Mapping[str, Sequence[UpdateMetadataPartition]] = {}
+        self.topics = snapshot.topics
         self._listener = listener
         self._encoded: dict[tuple[int, str], bytes] = {}
         self._encoded_in_turn = 0
-        self._reading = asyncio.Lock()
-        self._is_read = False
-
-    async def read(self) -> None:
-        """Sort the partitions by topic, once for all requests that wait."""
-        async with self._reading:
-            if self._is_read:
-                return
-            # Complete before it is assigned, because this coroutine may be cancelled half way.
-            topics: dict[str, list[UpdateMetadataPartition]] = {}
-            for count, (topic_partition, row) in enumerate(
-                self.snapshot.partitions.items(), start=1
-            ):
-                topics.setdefault(topic_partition.topic, []).append(row)
-                if count % _INDEXED_PER_TURN == 0:
-                    await asyncio.sleep(0)
-            self.topics, self._is_read = topics, True
 
     @cached_property
     def _names(self) -> Mapping[TopicId | None, str]:
@@ -241,7 +221,7 @@ class _TopicEncoder:
         known = self._encoded.get((version, topic))
         if known is not None:
             return known
-        rows = sorted(self.topics[topic])
+        rows = sorted(self.topics[topic].values())
         writer = Writer(is_flexible=version >= _FIRST_FLEXIBLE_VERSION)
         named = _AskedTopic(self.snapshot.topic_ids.get(topic), topic)
         _write_topic(writer, Errors.NONE, named, len(rows), version)
@@ -259,10 +239,9 @@ class _TopicEncoder:
     def _views(
         self, topic: str, rows: Sequence[UpdateMetadataPartition], version: int
     ) -> Sequence[PartitionView]:
-        # ``topic_metadata`` looks at all partitions of a snapshot: give it one with these only.
-        named = {TopicPartition(topic, row.partition_index): row for row in rows}
+        named = {row.partition_index: row for row in rows}
         (view,) = topic_metadata(
-            replace(self.snapshot, partitions=named),
+            replace(self.snapshot, topics={topic: named}),
             (topic,),
             self._listener,
             error_unavailable_endpoints=version == 0,

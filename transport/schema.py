@@ -37,6 +37,7 @@ ColumnDecoder: TypeAlias = Callable[[Column, RecordFrames], Column]
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
+FEW: Final = 100  # arrays; fewer are not worth a search for equal ones
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
 
@@ -171,13 +172,22 @@ def _array_decoder(decode_items: ColumnDecoder, path: str) -> ColumnDecoder:
         items = values[0] if len(values) == 1 else tuple(chain.from_iterable(values))
         decoded = decode_items(items, records)
         if decoded is items:
-            return values
+            return _shared(values) if len(values) > FEW else values
         if len(values) == 1:
             return (tuple(decoded),)
         remaining = iter(decoded)
         return [tuple(islice(remaining, len(value))) for value in values]
 
     return decode
+
+
+def _shared(values: Column) -> Column:
+    """Return equal arrays of plain values as the same object.
+
+    The rows of a cluster have few different lists of replicas, and a broker keeps the rows.
+    """
+    known: dict[Any, Any] = {}
+    return list(map(known.setdefault, values, values))
 
 
 def _row_decoder(cls: type[Any], path: str) -> ColumnDecoder:

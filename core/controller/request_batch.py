@@ -131,11 +131,12 @@ class ControlRequestBatch:
 
         A partition without a leadership is left out.
         """
-        self._add_leader_and_isr(broker_ids, self._context.entry(topic_partition), is_new=is_new)
+        self.add_entry(broker_ids, self._context.entry(topic_partition), is_new=is_new)
 
-    def _add_leader_and_isr(
+    def add_entry(
         self, broker_ids: Iterable[BrokerId], entry: PartitionEntry, *, is_new: bool = False
     ) -> None:
+        """Tell replicas the leadership in an entry of the context, as ``add_leader_and_isr``."""
         if entry.leadership is None:
             return
         row = self._leader_and_isr_row(entry, is_new=is_new)
@@ -185,7 +186,7 @@ class ControlRequestBatch:
                 told = [r for r in recipients if is_kept(r, topic_partition)]
                 if set(recipients) <= set(entry.assignment.replicas):
                     kept[key] = told
-            self._add_leader_and_isr(told, entry)
+            self.add_entry(told, entry)
 
     def add_stop_replica(
         self,

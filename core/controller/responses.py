@@ -110,22 +110,8 @@ class ControlResponses:
             self._on_refusal("LeaderAndIsr", event.broker_id, event.header, response.error_code)
         if response.error_code not in _SOME_APPLIED:
             return
-        answered: dict[Errors, list[PartitionAndReplica]] = {}
-        earlier = {
-            topic.topic_name
-            for topic in event.request.topic_states
-            if topic.topic_id != self._context.topic_id(topic.topic_name)
-        }
-        for error in response.partition_errors:
-            topic_partition = error.topic_partition
-            # The replica may have been deleted or reassigned since the request.
-            is_assigned = event.broker_id in self._context.partition_replica_assignment(
-                topic_partition
-            )
-            if is_assigned and topic_partition.topic not in earlier:
-                replica = PartitionAndReplica(topic_partition, event.broker_id)
-                answered.setdefault(error.error_code, []).append(replica)
         offline = self._context.replicas_on_offline_dirs.setdefault(event.broker_id, set())
+        answered = self._answered(event, has_offline=bool(offline))
         applied = [r for error in _IN_SERVICE for r in answered.get(error, ())]
         back = [replica for replica in applied if replica.topic_partition in offline]
         if back:
@@ -145,6 +131,27 @@ class ControlResponses:
                 "broker %d: %d replicas offline", event.broker_id, len(newly_offline)
             )
             self._brokers.on_replicas_become_offline(newly_offline)
+
+    def _answered(
+        self, event: LeaderAndIsrResponseReceived, *, has_offline: bool
+    ) -> dict[Errors, list[PartitionAndReplica]]:
+        """Return the replicas by error; those in service only if some were offline before."""
+        answered: dict[Errors, list[PartitionAndReplica]] = {}
+        earlier = {
+            topic.topic_name
+            for topic in event.request.topic_states
+            if topic.topic_id != self._context.topic_id(topic.topic_name)
+        }
+        for topic, partition, error in event.response.partition_errors:
+            if error in _IN_SERVICE and not has_offline:
+                continue
+            topic_partition = TopicPartition(topic, partition)
+            # The replica may have been deleted or reassigned since the request.
+            assigned = self._context.partition_replica_assignment(topic_partition)
+            if event.broker_id in assigned and topic not in earlier:
+                replica = PartitionAndReplica(topic_partition, event.broker_id)
+                answered.setdefault(error, []).append(replica)
+        return answered
 
     def _on_back(self, broker_id: BrokerId, replicas: list[PartitionAndReplica]) -> None:
         """Use replicas again whose logs were replaced; deletions may have waited for them."""

@@ -380,17 +380,12 @@ class ControlRequestHandler:
 
         The topic may have been deleted and created again while this broker was down.
         """
-        hosted = {
-            topic_partition: partition.topic_id
-            for topic_partition, partition in self._partitions.by_topic_partition.items()
-        }
-        hosted.update(self._logs.hosted())
         strays = sorted(
             topic_partition
-            for topic_partition, topic_id in hosted.items()
+            for topic_partition, topic_id in self._hosted(named).items()
             if (
-                differ(topic_id, named.partitions[topic_partition])
-                if topic_partition in named.partitions
+                differ(topic_id, named.topics[topic_partition.topic].topic_id)
+                if topic_partition in named
                 else named.is_everything
             )
         )
@@ -409,6 +404,24 @@ class ControlRequestHandler:
                 len(strays),
                 strays[0],
             )
+
+    def _hosted(self, named: ListedPartitions) -> dict[TopicPartition, TopicId | None]:
+        """Return the topic ids of what is hosted here; of what a part lists, if it is not all."""
+        if named.is_everything:
+            hosted = {p: known.topic_id for p, known in self._partitions.by_topic_partition.items()}
+            return {**hosted, **self._logs.hosted()}
+        found: dict[TopicPartition, TopicId | None] = {}
+        for topic, listed in named.topics.items():
+            for number in listed.partitions:
+                topic_partition = TopicPartition(topic, number)
+                log, partition = (
+                    self._logs.get(topic_partition),
+                    self._partitions.get(topic_partition),
+                )
+                known = partition if log is None else log
+                if known is not None:
+                    found[topic_partition] = known.topic_id
+        return found
 
     # --- StopReplica ---
 

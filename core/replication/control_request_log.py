@@ -105,7 +105,7 @@ class ControlRequestLog(NamedTuple):
             return
         for topic_partition, row in request.partitions():
             if topic_partition in after:
-                verb = "Cached" if after[topic_partition] is row else "Ignored outdated"
+                verb = "Cached" if after[topic_partition] == row else "Ignored outdated"
                 log.debug(
                     "%s: %s leader info %s for partition %s",
                     self._prefix,

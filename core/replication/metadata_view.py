@@ -54,11 +54,6 @@ def topic_metadata(
     are omitted, and the partition has an error. With ``error_unavailable_listeners`` (from version
     6 on) a leader without that listener has its own error, LISTENER_NOT_FOUND.
     """
-    wanted = set(topics)
-    rows: dict[str, list[UpdateMetadataPartition]] = {}
-    for topic_partition, row in snapshot.partitions.items():
-        if topic_partition.topic in wanted:
-            rows.setdefault(topic_partition.topic, []).append(row)
     return [
         TopicView(
             topic,
@@ -71,11 +66,11 @@ def topic_metadata(
                     error_unavailable_endpoints,
                     error_unavailable_listeners,
                 )
-                for row in sorted(rows[topic])
+                for row in sorted(snapshot.topics[topic].values())
             ),
         )
         for topic in topics
-        if topic in rows
+        if topic in snapshot.topics
     ]
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from regent.core.model import LEADER_DURING_DELETE, TopicPartition
@@ -18,11 +21,28 @@ class _ListSource(NamedTuple):
     broker_epoch: int
 
 
-class ListedPartitions(NamedTuple):
-    """Partitions with their topic ids: those of one part, or of the complete list."""
+class ListedTopic(NamedTuple):
+    """The listed partitions of a topic."""
 
-    partitions: dict[TopicPartition, TopicId | None]
+    topic_id: TopicId | None
+    partitions: set[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPartitions:
+    """Partitions by topic, with the topic's id: those of one part, or of the complete list."""
+
+    topics: Mapping[str, ListedTopic]
     is_everything: bool
+
+    def __contains__(self, topic_partition: TopicPartition) -> bool:
+        """Whether a partition is listed."""
+        return topic_partition.partition in self.partitions_of(topic_partition.topic)
+
+    def partitions_of(self, topic: str) -> AbstractSet[int]:
+        """Return the listed partitions of a topic."""
+        listed = self.topics.get(topic)
+        return frozenset() if listed is None else listed.partitions
 
 
 class RequestParts:
@@ -40,7 +60,7 @@ class RequestParts:
         self._complete = _ListSource(-1, -1)  # of the newest complete list
         self._arriving: _ListSource | None = None
         self._parts = self._next = 0
-        self._named: dict[TopicPartition, TopicId | None] = {}
+        self._named: dict[str, ListedTopic] = {}
 
     def add(
         self, header: ControlHeader, request: LeaderAndIsrRequest | UpdateMetadataRequest
@@ -58,7 +78,8 @@ class RequestParts:
             self._forget()
             return ListedPartitions(named, is_everything=False)
         self._next = request.part + 1
-        self._named.update(named)
+        for topic, listed in named.items():
+            _add(self._named, topic, listed)
         if self._next < self._parts:
             return ListedPartitions(named, is_everything=False)
         self._complete = term
@@ -71,13 +92,18 @@ class RequestParts:
         self._named = {}
 
 
-def _named(
-    request: LeaderAndIsrRequest | UpdateMetadataRequest,
-) -> dict[TopicPartition, TopicId | None]:
+def _named(request: LeaderAndIsrRequest | UpdateMetadataRequest) -> dict[str, ListedTopic]:
     """Return the partitions of a part, without those being deleted."""
-    return {
-        TopicPartition(topic.topic_name, state.partition_index): topic.topic_id
-        for topic in request.topic_states
-        for state in topic.partition_states
-        if state.leader != LEADER_DURING_DELETE
-    }
+    named: dict[str, ListedTopic] = {}
+    for topic in request.topic_states:
+        states = topic.partition_states
+        listed = {s.partition_index for s in states if s.leader != LEADER_DURING_DELETE}
+        _add(named, topic.topic_name, ListedTopic(topic.topic_id, listed))
+    return named
+
+
+def _add(named: dict[str, ListedTopic], topic: str, listed: ListedTopic) -> None:
+    earlier = named.get(topic)
+    if earlier is not None:
+        listed = ListedTopic(listed.topic_id, earlier.partitions | listed.partitions)
+    named[topic] = listed

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from regent.core.controller.context import ControllerContext
+from regent.core.controller.partition_entries import PartitionEntry
 from regent.core.controller.request_batch import ControlRequestBatch
 from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import PartitionState, ReplicaState
@@ -145,20 +146,14 @@ class WatchedBatch(ControlRequestBatch):
         self.stopped: list[Stopped] = []
         self.metadata: list[tuple[list[TopicPartition], Collection[BrokerId] | None]] = []
 
-    def add_leader_and_isr(
-        self,
-        broker_ids: Iterable[BrokerId],
-        topic_partition: TopicPartition,
-        *,
-        is_new: bool = False,
+    def add_entry(
+        self, broker_ids: Iterable[BrokerId], entry: PartitionEntry, *, is_new: bool = False
     ) -> None:
         """Record and add."""
         receivers = list(broker_ids)
-        leadership = self._context.partition_leadership_info(topic_partition)
-        if leadership is not None:
-            assignment = self._context.partition_full_replica_assignment(topic_partition)
-            self.added.append(AddedRow(receivers, leadership, assignment, is_new))
-        super().add_leader_and_isr(receivers, topic_partition, is_new=is_new)
+        if entry.leadership is not None:
+            self.added.append(AddedRow(receivers, entry.leadership, entry.assignment, is_new))
+        super().add_entry(receivers, entry, is_new=is_new)
 
     def add_stop_replica(
         self,

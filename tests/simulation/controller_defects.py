@@ -26,13 +26,13 @@ from regent.core.controller.request_batch import ControlRequestBatch
 from regent.core.controller.topic_changes import TopicChanges
 from regent.core.controller.topic_deletion import TopicDeletions
 from regent.core.errors import Errors
-from regent.core.model import LeaderAndIsr, ReplicaAssignment, TopicPartition
+from regent.core.model import LeaderAndIsr, ReplicaAssignment
 from regent.core.ports import ControllerEpoch
 from regent.core.protocol.control import ControlHeader, LeaderAndIsrRequest
 from regent.core.protocol.controller import ControlledShutdownResponse
 from regent.core.replication import control_request_handler
 from regent.core.replication.control_request_handler import ControlRequestHandler
-from regent.core.replication.request_parts import ListedPartitions, RequestParts
+from regent.core.replication.request_parts import ListedPartitions, RequestParts, _named
 from regent.zk.stores import fenced_writes
 from regent.zk.stores.controller_store import ZkControllerStore
 from regent.zk.stores.watching_store import WatchingStore
@@ -358,7 +358,7 @@ def one_part_taken_for_the_full_request() -> Any:
     def add(
         parts: RequestParts, _: ControlHeader, request: LeaderAndIsrRequest
     ) -> ListedPartitions:
-        named: dict[TopicPartition, str | None] = {name: None for name, _ in request.partitions()}
+        named = _named(request)
         return ListedPartitions(named, is_everything=True)
 
     return patch.object(RequestParts, "add", add)

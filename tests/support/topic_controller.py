@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from regent.core.admin.admin_manager import AdminManager
 from regent.core.admin.admin_requests import TopicPlacer
 from regent.core.errors import BadDataError
-from regent.core.model import BrokerInfo, EndPoint, TopicPartition
+from regent.core.model import BrokerInfo, EndPoint
 from regent.core.protocol.control import UpdateMetadataBroker, UpdateMetadataPartition
 from regent.core.protocol.topics import TopicsRequest, TopicsResponse
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
@@ -40,22 +40,24 @@ class TopicController:
             if not isinstance(broker, BadDataError)
         }
         topics = self._admin.topics.read_topics(self._admin.topics.read_topic_names())
-        partitions = {
-            TopicPartition(topic, number): UpdateMetadataPartition(
-                number,
-                1,
-                assignment.replicas[0],
-                0,
-                assignment.replicas,
-                0,
-                assignment.replicas,
-                (),
-            )
+        rows = {
+            topic: {
+                number: UpdateMetadataPartition(
+                    number,
+                    1,
+                    assignment.replicas[0],
+                    0,
+                    assignment.replicas,
+                    0,
+                    assignment.replicas,
+                    (),
+                )
+                for number, assignment in found.partitions.items()
+            }
             for topic, found in topics.items()
             if not isinstance(found, BadDataError)
-            for number, assignment in found.partitions.items()
         }
-        self._cache.snapshot = MetadataSnapshot(0, 1, brokers, partitions)
+        self._cache.snapshot = MetadataSnapshot(0, 1, brokers, rows)
         return self._manager.decide(request)
 
 

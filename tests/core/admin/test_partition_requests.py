@@ -6,7 +6,7 @@ import pytest
 
 from regent.core.admin.partition_requests import PendingElections, refuse_partitions
 from regent.core.errors import Errors
-from regent.core.model import NO_LEADER, BrokerId, TopicPartition
+from regent.core.model import NO_LEADER, BrokerId
 from regent.core.protocol.control import UpdateMetadataPartition
 from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
@@ -36,11 +36,11 @@ ELECTED = ElectLeadersResponse(
 
 def known(leaders: Mapping[int, BrokerId]) -> MetadataSnapshot:
     return MetadataSnapshot(
-        partitions={
-            TopicPartition("t", number): UpdateMetadataPartition(
-                number, 1, leader, 0, (leader,), 0, (1, 2), ()
-            )
-            for number, leader in leaders.items()
+        topics={
+            "t": {
+                number: UpdateMetadataPartition(number, 1, leader, 0, (leader,), 0, (1, 2), ())
+                for number, leader in leaders.items()
+            }
         }
     )
 

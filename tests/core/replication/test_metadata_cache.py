@@ -83,8 +83,28 @@ def test_brokers_are_replaced_and_partitions_merged(cache: MetadataCache) -> Non
 def test_an_update_of_brokers_only_keeps_the_partitions(cache: MetadataCache) -> None:
     before = update(cache, row(0))
     after = update(cache, brokers=(1,))
-    assert after.partitions is before.partitions
+    assert after.topics is before.topics
     assert after.topic_ids is before.topic_ids
+
+
+def test_an_update_of_one_topic_shares_the_rows_of_all_others(cache: MetadataCache) -> None:
+    update(cache, row(0))
+    before = update(cache, row(0), topic="other", topic_id=NEW)
+    after = update(cache, row(1), topic="other", topic_id=NEW)
+    assert after.topics["t"] is before.topics["t"]
+    assert after.topic_ids is before.topic_ids
+
+
+def test_rows_that_are_known_already_change_no_topic(cache: MetadataCache) -> None:
+    before = update(cache, row(0), row(1))
+    assert update(cache, row(1)).topics["t"] is before.topics["t"]
+
+
+def test_a_topic_without_an_id_gets_it_with_a_row_that_is_known_already(
+    cache: MetadataCache,
+) -> None:
+    update(cache, row(0), topic_id=None)
+    assert update(cache, row(0)).topic_ids == {"t": OLD}
 
 
 def test_the_sender_is_the_controller(cache: MetadataCache) -> None:
