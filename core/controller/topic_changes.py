@@ -149,7 +149,7 @@ class TopicChanges:
                 except UnreadableError as refused:  # it may have an id, which its logs have too
                     self._quarantine_topic(topic, refused)
                     continue
-                if with_id == read:
+                if with_id is read or with_id == read:
                     usable[topic] = read
                 else:
                     without_id[topic] = with_id

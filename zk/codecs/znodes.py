@@ -338,7 +338,9 @@ def _assignment(
 
 
 def _decode_replica_lists(json: JsonObject, key: str) -> dict[int, tuple[BrokerId, ...]]:
-    lists = json.optional_nested(key)
+    if json.values.get(key) in (None, {}):
+        return {}
+    lists = json.nested(key)
     node, values = lists.node, lists.values
     are_lists = set(map(type, values.values())) <= {list}
     # A cache hit takes a tenth of the time; the types are checked before, because True == 1.
