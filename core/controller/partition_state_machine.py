@@ -13,7 +13,7 @@ A transition that is not in the table is logged and skipped, and nothing changes
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from regent.core.controller.changes import PartitionCreated
 from regent.core.controller.election import ElectionStrategy, OfflineElection
@@ -177,6 +177,21 @@ class PartitionStateMachine:
     # --- going online ---
 
     def _bring_online(
+        self, partitions: Sequence[TopicPartition], strategy: ElectionStrategy
+    ) -> Failures:
+        """Elect leaders, some thousands at a time: brokers are told of them at once.
+
+        They become leaders, or create logs, while the next elections are decided and written.
+        """
+        failures: Failures = {}
+        size = self._services.settings.elections_at_once
+        for start in range(0, len(partitions), size):
+            if start:
+                self._services.outbox.flush()
+            failures.update(self._bring_some_online(partitions[start : start + size], strategy))
+        return failures
+
+    def _bring_some_online(
         self, partitions: Iterable[TopicPartition], strategy: ElectionStrategy
     ) -> Failures:
         new: list[TopicPartition] = []

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from regent.core.controller.effects import AddBroker, Effect, RemoveBroker
+from regent.core.controller.services import ControllerSettings
 from regent.core.controller.states import PartitionState, ReplicaState
 from regent.core.model import (
     NO_LEADER,
@@ -431,6 +432,27 @@ def test_new_leaders_are_sent_before_the_failed_broker_leaves_the_other_isrs(
     assert before < writes[0] < len(crowd.session.server.transactions)
     shrunk = leader_and_isr_rows(rest)
     assert len(shrunk[0]) == len(shrunk[2]) == 20
+
+
+def test_new_leaders_are_sent_before_the_next_ones_are_elected() -> None:
+    tree = Tree((1, 2))
+    tree.put_topic("t", dict.fromkeys(range(5), (1, 2)), topic_id(77))
+    candidate = Candidate(tree, 0, ControllerSettings(elections_at_once=2))
+    candidate.start()
+    candidate.catch_up()
+    performed: list[list[TopicPartition]] = []
+
+    def perform(effects: list[Effect]) -> None:
+        led = [p for p in map(TopicPartition, "t" * 5, range(5)) if tree.leads(p)[0] == 2]
+        rows = leader_and_isr_rows(effects)
+        assert rows[2].keys() <= set(led), "what is written, and nothing else"
+        performed.append(sorted(rows[2]))
+
+    candidate.controller.flush_to(perform)
+    tree.unregister(1)
+    candidate.catch_up()
+    assert list(map(len, performed)) == [2, 2, 1]
+    assert [p.partition for some in performed for p in some] == [0, 1, 2, 3, 4]
 
 
 def test_a_broker_that_starts_while_the_leader_fails_is_elected_in_one_epoch() -> None:
