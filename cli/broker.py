@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import logging.handlers
@@ -19,6 +18,7 @@ from typing import Any
 import click
 
 from regent.broker.broker_process import BrokerOptions, BrokerProcess
+from regent.broker.garbage_collection import limit_pauses
 from regent.cli.local_brokers import bring_back, print_started
 from regent.cli.output import note
 from regent.cluster.child_process import when_parent_ends
@@ -122,15 +122,13 @@ def broker(
 
 
 def _prepare_process() -> None:
-    """Raise the limit of open files, and run the garbage collector less often.
+    """Raise the limit of open files, and limit the pauses of the garbage collector.
 
-    Every channel takes a few descriptors. A controller builds and keeps hundreds of thousands of
-    objects; the default garbage collection would double the time of a failover.
+    Every channel takes a few descriptors.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
+    limit_pauses()
 
 
 def _run(options: BrokerOptions, settings: Settings, death_pipe_fd: int | None) -> int:

@@ -1,0 +1,43 @@
+"""The survivors of a long garbage collection are not looked at again."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from math import inf
+
+import pytest
+
+from regent.broker.garbage_collection import limit_pauses
+
+
+@pytest.fixture(autouse=True)
+def restored_collector() -> Iterator[None]:
+    """Leave the collector as it was."""
+    thresholds, callbacks = gc.get_threshold(), list(gc.callbacks)
+    yield
+    gc.set_threshold(*thresholds)
+    gc.callbacks[:] = callbacks
+    gc.unfreeze()
+
+
+def test_survivors_of_a_long_collection_are_frozen_and_freed_when_nothing_refers_to_them() -> None:
+    limit_pauses(long_s=-1.0)
+    before = gc.get_freeze_count()
+    kept: list[list[int]] = [[] for _ in range(1_000)]
+    gc.collect()
+    frozen = gc.get_freeze_count()
+    assert frozen >= before + len(kept)
+    kept.clear()
+    assert gc.get_freeze_count() <= frozen - 1_000
+
+
+@pytest.mark.parametrize(("long_s", "generation"), [(inf, 2), (-1.0, 0), (-1.0, 1)])
+def test_nothing_is_frozen_after_a_short_or_partial_collection(
+    long_s: float, generation: int
+) -> None:
+    limit_pauses(long_s)
+    before = gc.get_freeze_count()
+    kept: list[list[int]] = [[] for _ in range(1_000)]
+    gc.collect(generation)
+    assert gc.get_freeze_count() < before + len(kept)
