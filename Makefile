@@ -6,7 +6,7 @@
 #   make unit                 the tests without a JVM and without processes, in half a minute
 #   make simulate SEEDS=20000 random histories of a simulated cluster, on all cores
 #   make soak MINUTES=10      break a loaded cluster at random and check what it promised
-#   make bench                kill the controller of a real cluster and print what it took
+#   make bench                list the benchmarks;  ARGS='failover --topics 200' runs one
 #   make check                style, types and architecture
 #   make fix                  format the code and repair what can be repaired
 #   make clean                remove .venv, caches and build products; ./data stays
@@ -41,7 +41,7 @@ soak: $(STAMP)
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(ARGS)
 
 bench: $(STAMP)
-	$(BIN)/python -m bench.failover $(ARGS)
+	$(BIN)/python -m bench $(ARGS)
 
 fix: $(STAMP)
 	$(BIN)/ruff check --fix .

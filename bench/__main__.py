@@ -1,0 +1,33 @@
+"""``python -m bench`` lists the benchmarks; ``python -m bench NAME --help`` describes one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from regent.cli.lazy_group import LazyCommand, LazyGroup
+
+BENCHMARKS: Final[Mapping[str, str]] = {
+    "failover": "kill -9 of the controller of a real cluster",
+    "produce": "producers: throughput and latency, on any cluster",
+    "groups": "commits, rebalances and loading of groups, on any cluster",
+    "transactions": "transactions: latency and throughput, on any cluster",
+    "compaction": "compaction of logs, in this process or by any cluster",
+    "data-source": "Spark reads and writes topics, on any cluster",
+    "control-latency": "control requests while producers saturate the brokers",
+    "large-bodies": "encoding of control requests with many topics",
+    "placement": "`regent jobs place`, ten million partitions",
+    "planning": "`regent jobs plan`, plans of every kind",
+}
+
+main = LazyGroup(
+    name="bench",
+    help="Benchmarks. Each prints a table, or JSON with -o json.",
+    commands={
+        name: LazyCommand(f"bench.{name.replace('-', '_')}", "main", summary)
+        for name, summary in BENCHMARKS.items()
+    },
+)
+
+if __name__ == "__main__":
+    main(prog_name="python -m bench")
