@@ -8,6 +8,9 @@ from typing import Final
 from regent.cli.lazy_group import LazyCommand, LazyGroup
 
 BENCHMARKS: Final[Mapping[str, str]] = {
+    "failover-load": "a new controller loads up to a million partitions, with stub brokers",
+    "create-load": "topics are created in bulk, with stub brokers",
+    "crash-load": "a broker that leads a third crashes, with stub brokers",
     "failover": "kill -9 of the controller of a real cluster",
     "produce": "producers: throughput and latency, on any cluster",
     "groups": "commits, rebalances and loading of groups, on any cluster",

@@ -99,7 +99,9 @@ class _Gathered:
 
     def cases(self) -> tuple[MeasuredCase, ...]:
         """Return one case for each shape, in the sequence of the first runs."""
-        return tuple(MeasuredCase(f.shape, *_split(f.runs)) for f in self._found.values())
+        return tuple(
+            MeasuredCase(f.shape, *_split(f.runs), len(f.runs)) for f in self._found.values()
+        )
 
 
 def _split(runs: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Spread], dict[str, Any]]:

@@ -39,23 +39,24 @@ class Spread(NamedTuple):
 
 
 class MeasuredCase(NamedTuple):
-    """What all repetitions found for one shape."""
+    """What all runs found for one shape."""
 
     shape: Mapping[str, Any]
     figures: Mapping[str, Spread]
     notes: Mapping[str, Any]
+    runs: int
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
         figures = {name: spread._asdict() for name, spread in self.figures.items()}
-        case: dict[str, Any] = {"shape": dict(self.shape), "figures": figures}
+        case: dict[str, Any] = {"shape": dict(self.shape), "runs": self.runs, "figures": figures}
         return {**case, "notes": dict(self.notes)} if self.notes else case
 
     @classmethod
     def of(cls, case: Mapping[str, Any]) -> MeasuredCase:
         """Return what ``as_dict`` wrote."""
         figures = {name: Spread(**spread) for name, spread in case["figures"].items()}
-        return cls(case["shape"], figures, case.get("notes", {}))
+        return cls(case["shape"], figures, case.get("notes", {}), case["runs"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class Result:
             f"load average {self.load_before:.2f} before, {self.load_after:.2f} after; {machine}",
         ]
         for case in self.cases:
-            lines += ["", *_case_lines(case, with_spread=self.repetitions > 1)]
+            lines += ["", *_case_lines(case)]
         return "\n".join(lines) + "\n"
 
 
@@ -118,8 +119,10 @@ def _counted(count: int, word: str) -> str:
     return f"{count} {word}{'' if count == 1 else 's'}"
 
 
-def _case_lines(case: MeasuredCase, *, with_spread: bool) -> list[str]:
-    lines = [shape_line(case.shape)] if case.shape else []
+def _case_lines(case: MeasuredCase) -> list[str]:
+    runs = "" if case.runs == 1 else f" ({case.runs} runs)"
+    lines = [shape_line(case.shape) + runs] if case.shape else []
+    with_spread = case.runs > 1
     width = max(map(len, [*case.figures, *case.notes, "median"]))
     if with_spread:
         lines.append(f"  {'':{width}}  {'median':>12}  {'min':>12}  {'max':>12}")
