@@ -22,13 +22,17 @@ BENCHMARKS: Final[Mapping[str, str]] = {
     "placement": "`regent jobs place`, ten million partitions",
     "planning": "`regent jobs plan`, plans of every kind",
 }
+TOOLS: Final[Mapping[str, str]] = {
+    "compare": "run a choice of benchmarks, and tell what got slower since the baseline",
+    "growth": "draw how figures grow with the number of partitions",
+}
 
 main = LazyGroup(
     name="bench",
-    help="Benchmarks. Each prints a table, or JSON with -o json.",
+    help="Benchmarks, each prints a table, or JSON with -o json; and tools for their results.",
     commands={
         name: LazyCommand(f"bench.{name.replace('-', '_')}", "main", summary)
-        for name, summary in BENCHMARKS.items()
+        for name, summary in {**BENCHMARKS, **TOOLS}.items()
     },
 )
 
