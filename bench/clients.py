@@ -15,10 +15,15 @@ from regent.testing.waits import eventually
 TIMEOUT_S = 120.0
 
 
+def new_admin(bootstrap: str) -> AdminClient:
+    """Return a client that does not log when the cluster ends before it."""
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+
+
 @contextmanager
 def topic_of(bootstrap: str, partitions: int) -> Iterator[str]:
     """Create a topic, wait until every partition is led, and delete it in the end."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = new_admin(bootstrap)
     name = f"bench-{uuid.uuid4().hex[:8]}"
     wanted = NewTopic(name, partitions, 3, config={"min.insync.replicas": "2"})
     admin.create_topics([wanted], request_timeout=TIMEOUT_S)[name].result(TIMEOUT_S)
@@ -71,5 +76,5 @@ def send(client: Producer, topic: str, value: bytes, partition: int, **more: Any
 
 def broker_ports(bootstrap: str) -> list[int]:
     """Return the port of each broker of a cluster."""
-    metadata = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=TIMEOUT_S)
+    metadata = new_admin(bootstrap).list_topics(timeout=TIMEOUT_S)
     return [broker.port for broker in metadata.brokers.values()]

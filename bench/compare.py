@@ -29,7 +29,7 @@ PLAN: Final[Mapping[str, Sequence[str]]] = {
 }
 LEAST_CHANGE: Final = 0.05
 _HIGHER_IS_BETTER: Final = "_per_s"
-_LOWER_IS_BETTER: Final = ("seconds", "_s", "_ms", "_mb", "_percent", "bytes_per_partition")
+_LOWER_IS_BETTER: Final = ("seconds", "_s", "_ms", "_mb", "_percent", "_broker_s", "per_partition")
 _NOT_OURS: Final = ("sync_", "pipelined_", "machine_pauses", "bench_cpu")
 _ROOT: Final = Path(__file__).parents[1]
 

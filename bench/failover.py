@@ -14,7 +14,6 @@ for that many seconds after the kill, and ``agreed_ms`` is left out.
 from __future__ import annotations
 
 import json
-import os
 import signal
 from collections.abc import Iterator
 from time import monotonic, sleep
@@ -23,51 +22,15 @@ from typing import Any
 import click
 
 from bench.clusters import own_cluster
+from bench.filled_cluster import TIMEOUT_S, are_updated, create_topics, elapsed_ms
 from bench.frame import benchmark
 from bench.processes import cpu_seconds
 from bench.result import Case
-from regent.core.model import ReplicaAssignment
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually
-from regent.zk.client.operations import Create
-from regent.zk.codecs.znodes import TopicZNode, encode_topic_id
 
-TIMEOUT_S = 300.0
-TOPICS_AT_ONCE = 20
 IDLE_S = 5.0
 SETTLE_S = 2.0  # guardians take a third of a second to start; a crash before that is seen later
-
-
-def elapsed_ms(since: float) -> float:
-    """Return the milliseconds since a monotonic instant."""
-    return round((monotonic() - since) * 1000, 1)
-
-
-def create_topics(cluster: RegentCluster, topics: int, partitions: int) -> list[str]:
-    """Create topics placed in a ring, and wait until the last is led."""
-    assignments = {
-        p: ReplicaAssignment(tuple((p + j) % 3 for j in range(3))) for p in range(partitions)
-    }
-    names = [f"topic-{number:05d}" for number in range(topics)]
-    writes = [
-        Create(TopicZNode.path(n), TopicZNode.encode(encode_topic_id(os.urandom(16)), assignments))
-        for n in names
-    ]
-    cluster.zookeeper.multi_many(
-        [writes[i : i + TOPICS_AT_ONCE] for i in range(0, topics, TOPICS_AT_ONCE)]
-    )
-    last = names[-1]
-    eventually(lambda: len(cluster.partition_states(last)) == partitions, "all is led", TIMEOUT_S)
-    return names
-
-
-def are_updated(cluster: RegentCluster, survivors: list[int], epoch: int, count: int) -> bool:
-    """Return whether the survivors' caches have the new controller, and need no other broker."""
-    return all(
-        (told.controller_epoch, len(told.partitions)) == (epoch, count)
-        and all(p.leader in survivors and set(p.isr) <= set(survivors) for p in told.partitions)
-        for told in map(cluster.metadata, survivors)
-    )
 
 
 def idle_percent(cluster: RegentCluster) -> float:

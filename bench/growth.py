@@ -48,6 +48,9 @@ def main(files: Sequence[Path], figures: Sequence[str], label: str, svg: Path) -
         axes = figure.add_subplot()
         draw(axes)
         axes.legend()
+        places = sorted({x for line in drawn for x in line.x})
+        axes.set_xticks(places, [f"{x:,}" for x in places], minor=False)
+        axes.yaxis.set_major_formatter("{x:g}")
         figure.savefig(svg, format="svg", metadata={"Date": None})
 
 

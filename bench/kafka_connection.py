@@ -61,6 +61,11 @@ APIS: Final[Mapping[Any, Api]] = {
         0,
         partitions.AlterPartitionReassignmentsResponse,
     ),
+    partitions.ListPartitionReassignmentsRequest: Api(
+        KafkaApiKey.LIST_PARTITION_REASSIGNMENTS,
+        0,
+        partitions.ListPartitionReassignmentsResponse,
+    ),
     partitions.ElectLeadersRequest: Api(
         KafkaApiKey.ELECT_LEADERS, 2, partitions.ElectLeadersResponse
     ),

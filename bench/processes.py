@@ -35,6 +35,32 @@ def _inodes(port: int) -> Iterable[str]:
                 yield fields[9]
 
 
+def local_processes(ports: Iterable[int]) -> list[int]:
+    """Return the processes that listen on these ports; raises ``AssertionError`` without one."""
+    pids = [listening_on(port) for port in ports]
+    assert None not in pids, "a broker is not a process of this machine that we may see"
+    return [pid for pid in pids if pid is not None]
+
+
+def wakeups(pid: int) -> int:
+    """Return how often threads of a process stopped to wait; those that have ended are missing."""
+    count = 0
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        with suppress(OSError):  # it has ended
+            lines = status.read_text().splitlines()
+            line = next(line for line in lines if line.startswith("voluntary_ctxt_switches"))
+            count += int(line.split()[1])
+    return count
+
+
+def proportional_mb(pid: int) -> float:
+    """Return the memory of a process, with its share of what processes share, in MB."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise AssertionError("the kernel does not tell Pss")
+
+
 def cpu_seconds(pid: int | None) -> float:
     """Return the processor time of a process so far, user and system."""
     if pid is None:
