@@ -10,6 +10,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from bench.kafka_connection import Address
 from regent.testing.waits import eventually
 
 TIMEOUT_S = 120.0
@@ -40,7 +41,7 @@ def topic_of(bootstrap: str, partitions: int) -> Iterator[str]:
         admin.delete_topics([name], request_timeout=TIMEOUT_S)[name].result(TIMEOUT_S)
 
 
-def new_producer(bootstrap: str) -> Producer:
+def new_producer(bootstrap: str, **settings: Any) -> Producer:
     """Return a producer: while the brokers are busy, records wait in it and requests grow."""
     return Producer(
         {
@@ -49,6 +50,8 @@ def new_producer(bootstrap: str) -> Producer:
             "linger.ms": 5,
             "max.in.flight.requests.per.connection": 5,
             "message.timeout.ms": int(TIMEOUT_S * 1000),
+            "log_level": 0,
+            **settings,
         }
     )
 
@@ -74,7 +77,12 @@ def send(client: Producer, topic: str, value: bytes, partition: int, **more: Any
             return
 
 
+def broker_addresses(bootstrap: str) -> list[Address]:
+    """Return where each broker of a cluster listens."""
+    metadata = new_admin(bootstrap).list_topics(timeout=TIMEOUT_S)
+    return [Address.of(f"{b.host}:{b.port}") for b in metadata.brokers.values()]
+
+
 def broker_ports(bootstrap: str) -> list[int]:
     """Return the port of each broker of a cluster."""
-    metadata = new_admin(bootstrap).list_topics(timeout=TIMEOUT_S)
-    return [broker.port for broker in metadata.brokers.values()]
+    return [address.port for address in broker_addresses(bootstrap)]

@@ -39,7 +39,7 @@ from confluent_kafka.admin import (
 )
 
 from bench.frame import benchmark
-from bench.kafka_connection import Address, KafkaConnection
+from bench.kafka_connection import Address, log_bytes
 from bench.processes import cpu_seconds, listening_on
 from bench.result import Case
 from regent.core import model
@@ -48,7 +48,6 @@ from regent.core.replica_logs import NO_TIMESTAMP
 from regent.core.varints import varint
 from regent.storage.log_manager import LogManager
 from regent.storage.record_batch import BatchHeader, encode
-from regent.transport.kafka.messages.log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 
 Figures: TypeAlias = dict[str, Any]
 
@@ -132,7 +131,7 @@ def of_a_cluster(bootstrap: str, megabytes: int, size: int, per_batch: int) -> F
         leader = metadata.brokers[metadata.topics[topic].partitions[0].leader]
         address = Address.of(f"{leader.host}:{leader.port}")
         pid = listening_on(address.port)
-        before, used = asyncio.run(_size_of(address, topic)), cpu_seconds(pid)
+        before, used = asyncio.run(log_bytes(address, topic)), cpu_seconds(pid)
         begun = time.perf_counter()
         _set_no_lag(admin, topic)
         left, ended = asyncio.run(_cleaned(address, topic, before))
@@ -168,19 +167,6 @@ def _set_no_lag(admin: AdminClient, topic: str) -> None:
     admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
 
 
-async def _size_of(address: Address, topic: str) -> int:
-    """Return the size of a log, in bytes."""
-    wanted = DescribableLogDirTopic(topic=topic, partitions=(0,))
-    async with await KafkaConnection.to(address) as connection:
-        answer = await connection.ask(DescribeLogDirsRequest(topics=(wanted,)))
-    return sum(
-        partition.partition_size
-        for folder in answer.results
-        for found in folder.topics
-        for partition in found.partitions
-    )
-
-
 async def _cleaned(address: Address, topic: str, before: int) -> tuple[int, float]:
     """Wait until a log is clean; return its size, and when it got it."""
     begun = changed = time.perf_counter()
@@ -189,7 +175,7 @@ async def _cleaned(address: Address, topic: str, before: int) -> tuple[int, floa
         if time.perf_counter() - begun > TIMEOUT_S:
             raise click.ClickException("it was not compacted in time")
         await asyncio.sleep(POLL_S)
-        former, size = size, await _size_of(address, topic)
+        former, size = size, await log_bytes(address, topic)
         if size != former:
             changed = time.perf_counter()
     return size, changed

@@ -172,6 +172,19 @@ async def coordinators_of(address: Address, group_ids: Sequence[str]) -> dict[st
             await asyncio.sleep(RETRY_S)
 
 
+async def log_bytes(address: Address, topic: str) -> int:
+    """Return the size of the logs of a topic at one broker."""
+    async with await KafkaConnection.to(address) as connection:
+        answer = await connection.ask(log_dirs.DescribeLogDirsRequest(topics=None))
+    return sum(
+        partition.partition_size
+        for folder in answer.results
+        for found in folder.topics
+        if found.name == topic
+        for partition in found.partitions
+    )
+
+
 def is_not_yet(error_code: int) -> bool:
     """Whether a coordinator will be able to answer soon."""
     return error_code in _NOT_YET

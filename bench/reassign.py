@@ -8,14 +8,14 @@ request until no partition is being moved any more. ``mb_per_s`` is what was cop
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
 
 import click
 
-from bench.clients import TIMEOUT_S, broker_ports, new_producer, send
+from bench.clients import TIMEOUT_S, broker_ports
 from bench.clusters import cluster_at
+from bench.consume import fill
 from bench.frame import benchmark
 from bench.kafka_connection import Address, KafkaConnection, check
 from bench.processes import Usage
@@ -40,10 +40,7 @@ def main(bootstrap: str | None, partitions: int, megabytes: int) -> Iterator[Cas
     """Fill a topic, and move a half of its replicas."""
     with cluster_at(bootstrap) as servers, existing(Topics(servers, 1, partitions, 2)) as topics:
         topic = topics.names[0]
-        producer, value = new_producer(servers), os.urandom(RECORD_BYTES)
-        for number in range(megabytes * 1_000_000 // RECORD_BYTES):
-            send(producer, topic, value, number % partitions)
-        assert producer.flush(TIMEOUT_S) == 0, "not everything was acknowledged"
+        fill(servers, topic, partitions, RECORD_BYTES, megabytes * 1_000_000 // RECORD_BYTES)
         metadata = topics.admin.list_topics(timeout=TIMEOUT_S)
         brokers = sorted(metadata.brokers)
         controller = metadata.brokers[metadata.controller_id]
