@@ -6,7 +6,8 @@
 #   make unit                 the tests without a JVM and without processes, in half a minute
 #   make simulate SEEDS=20000 random histories of a simulated cluster, on all cores
 #   make soak MINUTES=10      break a loaded cluster at random and check what it promised
-#   make bench                kill the controller of a real cluster and print what it took
+#   make bench                list the benchmarks;  ARGS='failover --topics 200' runs one
+#   make bench-compare        run some benchmarks; tell what got slower since the baseline
 #   make check                style, types and architecture
 #   make fix                  format the code and repair what can be repaired
 #   make clean                remove .venv, caches and build products; ./data stays
@@ -22,7 +23,7 @@ STAMP := $(VENV)/.installed
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := test
-.PHONY: cluster test unit simulate soak bench check fix clean
+.PHONY: cluster test unit simulate soak bench bench-compare check fix clean
 
 cluster: $(STAMP)
 	$(BIN)/python run.py cluster $(ARGS)
@@ -41,7 +42,10 @@ soak: $(STAMP)
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(ARGS)
 
 bench: $(STAMP)
-	$(BIN)/python -m bench.failover $(ARGS)
+	$(BIN)/python -m bench $(ARGS)
+
+bench-compare: $(STAMP)
+	$(BIN)/python -m bench compare $(ARGS)
 
 fix: $(STAMP)
 	$(BIN)/ruff check --fix .

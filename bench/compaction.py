@@ -1,26 +1,25 @@
-"""``python -m bench.compaction``: how fast logs are compacted; prints JSON.
+"""How fast logs are compacted.
 
 For each size of record and number of records in a batch, a log of ``--megabytes`` is written, with
 each key ten times, and cleaned once. ``mb_per_s`` is 10^6 bytes of the log before the cleaning in a
 second; the cleaner reads them twice. It has this process for itself: in a broker it makes way for
 other threads.
 
-With ``--bootstrap`` the same records go to a compacted topic of any cluster, with one replica. They
-are not compacted before all are written (``min.compaction.lag.ms``). The time counts from then
-until the log on the disk is small and shrinks no more. It includes the pause between two looks for
-logs to clean: set ``log.cleaner.backoff.ms`` to a second, and compare long logs. Only full segments
-are cleaned, and counted. ``cpu_s`` is the processor time of the broker, if it is on this machine.
+With ``--bootstrap HOST:PORT`` the same records go to a compacted topic of any cluster, with one
+replica. They are not compacted before all are written (``min.compaction.lag.ms``). The time counts
+from then until the log on the disk is small and shrinks no more. It includes the pause between two
+looks for logs to clean: set ``log.cleaner.backoff.ms`` to a second, and compare long logs. Only
+full segments are cleaned, and counted. ``cpu_s`` is the processor time of the broker, if it is on
+this machine.
 Single-record batches take a request each.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import shutil
 import struct
-import sys
 import tempfile
 import time
 import uuid
@@ -39,17 +38,18 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from bench.kafka_connection import Address, KafkaConnection
+from bench.frame import benchmark
+from bench.kafka_connection import Address, log_bytes
 from bench.processes import cpu_seconds, listening_on
+from bench.result import Case
 from regent.core import model
 from regent.core.log_config import LogConfig
 from regent.core.replica_logs import NO_TIMESTAMP
 from regent.core.varints import varint
 from regent.storage.log_manager import LogManager
 from regent.storage.record_batch import BatchHeader, encode
-from regent.transport.kafka.messages.log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 
-Result: TypeAlias = dict[str, Any]
+Figures: TypeAlias = dict[str, Any]
 
 SHAPES = ((1_000, 16), (1_000, 1), (100, 100), (100, 1))  # bytes of a value, records in a batch
 VERSIONS = 10
@@ -89,7 +89,7 @@ def batch(batch_keys: list[bytes], value: bytes) -> bytearray:
     return bytearray(encode(header, bytes(records)))
 
 
-def of_a_log(megabytes: int, size: int, per_batch: int) -> Result:
+def of_a_log(megabytes: int, size: int, per_batch: int) -> Figures:
     """Clean a log in this process."""
     path = Path(tempfile.mkdtemp())
     config = LogConfig(
@@ -113,15 +113,13 @@ def of_a_log(megabytes: int, size: int, per_batch: int) -> Result:
         before, begun = log.size, time.perf_counter()
         logs.cleaner.clean_all()
         seconds = time.perf_counter() - begun
-        return _result(size, per_batch, before, log.log_end_offset, seconds) | {
-            "left_mb": round(log.size / 1e6, 1)
-        }
+        return _figures(before, log.log_end_offset, seconds) | {"left_mb": round(log.size / 1e6, 1)}
     finally:
         logs.close(is_clean=False)
         shutil.rmtree(path)
 
 
-def of_a_cluster(bootstrap: str, megabytes: int, size: int, per_batch: int) -> Result:
+def of_a_cluster(bootstrap: str, megabytes: int, size: int, per_batch: int) -> Figures:
     """Let a cluster clean a topic."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topic = f"bench-{uuid.uuid4().hex[:8]}"
@@ -133,13 +131,13 @@ def of_a_cluster(bootstrap: str, megabytes: int, size: int, per_batch: int) -> R
         leader = metadata.brokers[metadata.topics[topic].partitions[0].leader]
         address = Address.of(f"{leader.host}:{leader.port}")
         pid = listening_on(address.port)
-        before, used = asyncio.run(_size_of(address, topic)), cpu_seconds(pid)
+        before, used = asyncio.run(log_bytes(address, topic)), cpu_seconds(pid)
         begun = time.perf_counter()
         _set_no_lag(admin, topic)
         left, ended = asyncio.run(_cleaned(address, topic, before))
         closed = before - before % CLUSTER_SEGMENT_BYTES
         records = count * closed // before
-        return _result(size, per_batch, closed, records, ended - begun) | {
+        return _figures(closed, records, ended - begun) | {
             "left_mb": round(left / 1e6, 1),
             "cpu_s": round(cpu_seconds(pid) - used, 2),
         }
@@ -169,19 +167,6 @@ def _set_no_lag(admin: AdminClient, topic: str) -> None:
     admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
 
 
-async def _size_of(address: Address, topic: str) -> int:
-    """Return the size of a log, in bytes."""
-    wanted = DescribableLogDirTopic(topic=topic, partitions=(0,))
-    async with await KafkaConnection.to(address) as connection:
-        answer = await connection.ask(DescribeLogDirsRequest(topics=(wanted,)))
-    return sum(
-        partition.partition_size
-        for folder in answer.results
-        for found in folder.topics
-        for partition in found.partitions
-    )
-
-
 async def _cleaned(address: Address, topic: str, before: int) -> tuple[int, float]:
     """Wait until a log is clean; return its size, and when it got it."""
     begun = changed = time.perf_counter()
@@ -190,16 +175,14 @@ async def _cleaned(address: Address, topic: str, before: int) -> tuple[int, floa
         if time.perf_counter() - begun > TIMEOUT_S:
             raise click.ClickException("it was not compacted in time")
         await asyncio.sleep(POLL_S)
-        former, size = size, await _size_of(address, topic)
+        former, size = size, await log_bytes(address, topic)
         if size != former:
             changed = time.perf_counter()
     return size, changed
 
 
-def _result(size: int, per_batch: int, log_bytes: int, records: int, seconds: float) -> Result:
+def _figures(log_bytes: int, records: int, seconds: float) -> Figures:
     return {
-        "value_bytes": size,
-        "records_per_batch": per_batch,
         "log_mb": round(log_bytes / 1e6, 1),
         "seconds": round(seconds, 2),
         "mb_per_s": round(log_bytes / 1e6 / seconds, 1),
@@ -207,19 +190,13 @@ def _result(size: int, per_batch: int, log_bytes: int, records: int, seconds: fl
     }
 
 
-@click.command()
-@click.option("--bootstrap", help="Measure this cluster, HOST:PORT, instead of this process.")
+@benchmark("compaction", any_cluster=True)
 @click.option("--megabytes", default=200, show_default=True, help="The size of a log.")
-def main(bootstrap: str | None, megabytes: int) -> None:
+def main(bootstrap: str | None, megabytes: int) -> Iterator[Case]:
     """Measure how fast logs are compacted."""
     for size, per_batch in SHAPES:
         if bootstrap is None:
-            result = of_a_log(megabytes, size, per_batch)
+            figures = of_a_log(megabytes, size, per_batch)
         else:
-            result = of_a_cluster(bootstrap, megabytes, size, per_batch)
-        sys.stdout.write(json.dumps(result) + "\n")
-        sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()
+            figures = of_a_cluster(bootstrap, megabytes, size, per_batch)
+        yield Case({"value_bytes": size, "records_per_batch": per_batch}, figures)

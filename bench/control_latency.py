@@ -1,4 +1,4 @@
-"""``python -m bench.control_latency``: control requests while producers saturate; prints JSON.
+"""Control requests while producers saturate the brokers.
 
 Three brokers, replication factor 3, ``acks=all``, everything on this machine; a producer in a
 process of its own sends as fast as it can, records of each size to each number of partitions.
@@ -10,28 +10,26 @@ Meanwhile these requests are sent, each on its own connection, 20 ms after the p
 ``elect``     from a request to the controller until every broker's cache has the other leader
 
 ``overslept`` is how late this process wakes up from a sleep of 20 ms. All processes share the
-processors, so every other figure includes such a delay. Times are in milliseconds, as [p50, p99,
-max].
+processors, so every other figure includes such a delay. Times are in milliseconds.
 """
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
-import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import cycle
-from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, TypeAlias
 
 import click
 
-from bench.produce import TIMEOUT_S, new_producer, send, topic_of
+from bench.clients import TIMEOUT_S, new_producer, send, topic_of
+from bench.clusters import own_cluster
+from bench.frame import benchmark
+from bench.result import Case
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
 from regent.core.protocol.control import (
@@ -59,7 +57,7 @@ INTERVAL_S = 0.02
 POLL_S = 0.002
 RAMP_UP_S = 3.0
 
-Figures: TypeAlias = dict[str, list[float]]
+Figures: TypeAlias = dict[str, dict[str, float]]
 
 
 def saturate(bootstrap: str, topic: str, partitions: int, size: int) -> None:
@@ -194,11 +192,12 @@ def repeated_proposal(told: DescribeMetadataResponse, epoch: int) -> AlterPartit
     return AlterPartitionRequest(row.leader, epoch, (proposal,))
 
 
-def summary(times_ms: list[float]) -> list[float]:
+def summary(times_ms: list[float]) -> dict[str, float]:
     """Return the median, the 99th percentile and the maximum."""
     ordered = sorted(times_ms)
     picked = (ordered[len(ordered) // 2], ordered[len(ordered) * 99 // 100], ordered[-1])
-    return [round(time_ms, 1) for time_ms in picked]
+    rounded = [round(time_ms, 1) for time_ms in picked]
+    return dict(zip(("p50", "p99", "max"), rounded, strict=True))
 
 
 def measure(cluster: RegentCluster, topic: str, seconds: float) -> Figures:
@@ -245,18 +244,14 @@ def measure(cluster: RegentCluster, topic: str, seconds: float) -> Figures:
     return {name: summary(each) for name, each in sorted(times.items())}
 
 
-@click.command()
+@benchmark("control-latency")
 @click.option("--size", "sizes", type=int, multiple=True, default=(1_000, 100_000))
 @click.option("--partitions", "counts", type=int, multiple=True, default=(10, 300))
 @click.option("--seconds", type=click.FloatRange(1), default=10.0, show_default=True)
-def main(sizes: tuple[int, ...], counts: tuple[int, ...], seconds: float) -> None:
+def main(sizes: tuple[int, ...], counts: tuple[int, ...], seconds: float) -> Iterator[Case]:
     """Measure every combination; sizes and numbers of partitions can be given several times."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        RegentCluster(Path(folder), "--no-placement-service") as cluster,
-    ):
+    with own_cluster() as cluster:
         cluster.create_topic(ELECTED, 1)
-        results: list[dict[str, Any]] = []
         for partitions in counts:
             with topic_of(cluster.bootstrap_servers, partitions) as topic:
                 cluster.await_agreement(list(BROKERS), topic)
@@ -268,10 +263,4 @@ def main(sizes: tuple[int, ...], counts: tuple[int, ...], seconds: float) -> Non
                 for size, load in cases:
                     with load:
                         figures = measure(cluster, topic, seconds)
-                    results.append({"partitions": partitions, "record_bytes": size} | figures)
-                    sys.stderr.write(f"{results[-1]}\n")
-    sys.stdout.write(json.dumps({"load_average": os.getloadavg()[0], "cases": results}) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+                    yield Case({"partitions": partitions, "record_bytes": size}, figures)

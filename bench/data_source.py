@@ -1,7 +1,7 @@
-"""``python -m bench.data_source``: how fast Spark reads and writes topics; prints JSON.
+"""How fast Spark reads and writes topics.
 
 For each size of record a topic of ``--partitions`` partitions is filled, then read in four ways,
-``--repeat`` times each, one after the other in the same session. The results are the medians:
+``--repeat`` times each, one after the other in the same session; a figure is their median:
 
 - ``consumer``: a consumer of librdkafka in one process, which reads keys, values and offsets;
 - ``kafka_port``: ``spark.read.format("regent")`` through the brokers, all columns, into the noop
@@ -10,33 +10,31 @@ For each size of record a topic of ``--partitions`` partitions is filled, then r
 - ``log_directories``: directly from the files of the brokers.
 
 ``write`` copies the topic through the brokers into a new one. ``mb_per_s`` counts 10^6 bytes of
-values. Everything is on this machine, and Spark runs ``--cores`` tasks at a time. Without
-``--bootstrap`` a cluster of three brokers is started; only its files can be read.
+values. Everything is on this machine, and Spark runs ``--cores`` tasks at a time. Only the files of
+a cluster that is started for the benchmark can be read.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import sys
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
-from pathlib import Path
 from time import monotonic
 from typing import Any, TypeAlias
 
 import click
-from confluent_kafka import Consumer, TopicPartition, libversion
+from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 
-from bench.produce import TIMEOUT_S, count_records, new_producer, send, topic_of
+from bench.clients import TIMEOUT_S, count_records, new_producer, send, topic_of
+from bench.clusters import own_cluster
+from bench.frame import benchmark
+from bench.result import Case
 from regent.jobs.session import spark_session
 from regent.jobs.source import RegentDataSource
-from regent.testing.regent_cluster import RegentCluster
 
-Result: TypeAlias = dict[str, Any]
+Figures: TypeAlias = dict[str, Any]
 
 
 def fill(bootstrap: str, topic: str, partitions: int, size: int, records: int) -> None:
@@ -74,7 +72,7 @@ def median_of(action: Callable[[], None], repeat: int) -> float:
     return statistics.median(seconds)
 
 
-def rates(seconds: float, records: int, size: int) -> Result:
+def rates(seconds: float, records: int, size: int) -> Figures:
     """Return a time as records and bytes in a second."""
     return {
         "seconds": round(seconds, 2),
@@ -95,18 +93,17 @@ class Bench:
         self._partitions = partitions
         self._repeat = repeat
 
-    def measure(self, size: int, records: int) -> Result:
+    def measure(self, size: int, records: int) -> Figures:
         """Fill a topic with records of one size, read it in every way, and copy it."""
         with topic_of(self._bootstrap, self._partitions) as topic:
             fill(self._bootstrap, topic, self._partitions, size, records)
             return {
-                "record_bytes": size,
                 "records": records,
                 **self._measure_reads(topic, size, records),
                 "write": rates(self._copy(topic, records), records, size),
             }
 
-    def _measure_reads(self, topic: str, size: int, records: int) -> Result:
+    def _measure_reads(self, topic: str, size: int, records: int) -> Figures:
         ways: dict[str, Callable[[], None]] = {
             "consumer": lambda: consume(self._bootstrap, topic, self._partitions, records),
             "kafka_port": lambda: drain(self._load(topic)),
@@ -141,8 +138,7 @@ class Bench:
         return seconds
 
 
-@click.command()
-@click.option("--bootstrap", help="HOST:PORT,… of a running cluster of three brokers or more.")
+@benchmark("data-source", any_cluster=True)
 @click.option("--size", "sizes", type=int, multiple=True, default=(100, 1_000))
 @click.option("--megabytes", type=click.IntRange(1), default=100, show_default=True)
 @click.option("--partitions", type=click.IntRange(1), default=4, show_default=True)
@@ -155,27 +151,16 @@ def main(
     partitions: int,
     repeat: int,
     cores: int,
-) -> None:
+) -> Iterator[Case]:
     """Measure every size of record, given once or several times."""
-    results: list[Result] = []
     with (
-        tempfile.TemporaryDirectory() as folder,
-        nullcontext()
-        if bootstrap
-        else RegentCluster(Path(folder), "--no-placement-service") as cluster,
+        nullcontext() if bootstrap else own_cluster() as cluster,
         spark_session(f"local[{cores}]", app_name="bench") as spark,
     ):
         spark.dataSource.register(RegentDataSource)
-        log_dirs = ",".join(str(path) for path in Path(folder).glob("broker-*/log"))
+        folders = cluster.data_dir.glob("broker-*/log") if cluster else ()
         address = bootstrap or (cluster.bootstrap_servers if cluster else "")
-        bench = Bench(spark, address, log_dirs, partitions, repeat)
+        bench = Bench(spark, address, ",".join(map(str, folders)), partitions, repeat)
         for size in sizes:
-            results.append(bench.measure(size, megabytes * 1_000_000 // size))
-            sys.stderr.write(f"{results[-1]}\n")
-    environment = {"librdkafka": libversion()[0], "load_average": os.getloadavg()[0]}
-    document = {**environment, "partitions": partitions, "cores": cores, "cases": results}
-    sys.stdout.write(json.dumps(document) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+            found = bench.measure(size, megabytes * 1_000_000 // size)
+            yield Case({"record_bytes": size, "partitions": partitions, "cores": cores}, found)

@@ -1,84 +1,44 @@
-"""``python -m bench.failover``: kill -9 of the controller of a real cluster; prints JSON.
+"""Kill -9 of the controller of a real cluster.
 
 Three brokers, one ZooKeeper server, everything on this machine, replication factor 3. Times are in
-milliseconds: ``created`` until the last partition is led, ``elected`` from the kill to the next
-controller epoch in ZooKeeper, ``handled`` the new controller's own time for the failover (from its
-journal), ``agreed`` from the kill until the metadata caches of both survivors need no other broker.
-``idle_percent`` is the processor time of an idle broker in percent, the mean of all brokers.
+milliseconds: ``created_ms`` until the last partition is led, ``elected_ms`` from the kill to the
+next controller epoch in ZooKeeper, ``handled_ms`` the new controller's own time for the failover
+(from its journal), ``agreed_ms`` from the kill until the metadata caches of both survivors need no
+other broker. ``idle_percent`` is the processor time of an idle broker in percent, the mean of all
+brokers.
 
 Asking the caches costs processor time that the failover needs: with ``--quiet-s`` no cache is asked
-for that many seconds after the kill, and ``agreed`` is left out.
+for that many seconds after the kill, and ``agreed_ms`` is left out.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import signal
-import sys
-import tempfile
-from pathlib import Path
+from collections.abc import Iterator
 from time import monotonic, sleep
 from typing import Any
 
 import click
 
-from regent.core.model import ReplicaAssignment
+from bench.clusters import own_cluster
+from bench.filled_cluster import TIMEOUT_S, are_updated, create_topics, elapsed_ms
+from bench.frame import benchmark
+from bench.processes import cpu_seconds
+from bench.result import Case
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually
-from regent.zk.client.operations import Create
-from regent.zk.codecs.znodes import TopicZNode, encode_topic_id
 
-TIMEOUT_S = 300.0
-TOPICS_AT_ONCE = 20
 IDLE_S = 5.0
 SETTLE_S = 2.0  # guardians take a third of a second to start; a crash before that is seen later
-
-
-def elapsed_ms(since: float) -> float:
-    """Return the milliseconds since a monotonic instant."""
-    return round((monotonic() - since) * 1000, 1)
-
-
-def create_topics(cluster: RegentCluster, topics: int, partitions: int) -> list[str]:
-    """Create topics placed in a ring, and wait until the last is led."""
-    assignments = {
-        p: ReplicaAssignment(tuple((p + j) % 3 for j in range(3))) for p in range(partitions)
-    }
-    names = [f"topic-{number:05d}" for number in range(topics)]
-    writes = [
-        Create(TopicZNode.path(n), TopicZNode.encode(encode_topic_id(os.urandom(16)), assignments))
-        for n in names
-    ]
-    cluster.zookeeper.multi_many(
-        [writes[i : i + TOPICS_AT_ONCE] for i in range(0, topics, TOPICS_AT_ONCE)]
-    )
-    last = names[-1]
-    eventually(lambda: len(cluster.partition_states(last)) == partitions, "all is led", TIMEOUT_S)
-    return names
-
-
-def are_updated(cluster: RegentCluster, survivors: list[int], epoch: int, count: int) -> bool:
-    """Return whether the survivors' caches have the new controller, and need no other broker."""
-    return all(
-        (told.controller_epoch, len(told.partitions)) == (epoch, count)
-        and all(p.leader in survivors and set(p.isr) <= set(survivors) for p in told.partitions)
-        for told in map(cluster.metadata, survivors)
-    )
-
-
-def processor_seconds(pid: int) -> float:
-    """Return the processor time that a process has used, in seconds; on Linux."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def idle_percent(cluster: RegentCluster) -> float:
     """Return the processor time of an idle broker in percent, the mean of all brokers."""
     pids = [cluster.pid(broker_id) for broker_id in range(3)]
-    before = sum(map(processor_seconds, pids))
+    before = sum(map(cpu_seconds, pids))
     sleep(IDLE_S)
-    return round((sum(map(processor_seconds, pids)) - before) / IDLE_S / len(pids) * 100, 1)
+    return round((sum(map(cpu_seconds, pids)) - before) / IDLE_S / len(pids) * 100, 1)
 
 
 def failover_event(cluster: RegentCluster, epoch: int) -> dict[str, Any] | None:
@@ -91,43 +51,42 @@ def failover_event(cluster: RegentCluster, epoch: int) -> dict[str, Any] | None:
     return None
 
 
-@click.command()
+@benchmark("failover")
 @click.option("--topics", type=click.IntRange(1), default=200, show_default=True)
 @click.option("--partitions", type=click.IntRange(1), default=10, show_default=True)
 @click.option("--quiet-s", type=click.FloatRange(0), default=0.0, show_default=True)
-def main(topics: int, partitions: int, quiet_s: float) -> None:
+def main(topics: int, partitions: int, quiet_s: float) -> Iterator[Case]:
     """Measure one failover."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        RegentCluster(Path(folder), "--no-placement-service") as cluster,
-    ):
-        started = monotonic()
-        names = create_topics(cluster, topics, partitions)
-        result: dict[str, Any] = {"partitions": topics * partitions, "replication_factor": 3}
-        result["created"] = elapsed_ms(started)
-        killed = cluster.controller()
-        assert killed is not None
-        others, epoch = [b for b in (0, 1, 2) if b != killed], cluster.controller_epoch() + 1
-        cluster.await_agreement([0, 1, 2], names[-1])
-        sleep(SETTLE_S)
-        result["idle_percent"] = idle_percent(cluster)
-        started = monotonic()
-        cluster.signal(killed, signal.SIGKILL)
-        eventually(lambda: cluster.controller_epoch() == epoch, "another election")
-        result["elected"] = elapsed_ms(started)
-        if quiet_s:
-            sleep(quiet_s)  # no cache is asked meanwhile
-        else:
-            count = topics * partitions
-            eventually(lambda: are_updated(cluster, others, epoch, count), "updates", TIMEOUT_S)
-            result["agreed"] = elapsed_ms(started)
-            for name in (names[0], names[-1]):
-                cluster.await_agreement(others, name, epoch)
-        event = eventually(lambda: failover_event(cluster, epoch), "the journal", TIMEOUT_S)
-        assert event is not None
-        result["handled"] = event["handling_ms"]
-        sys.stdout.write(json.dumps(result) + "\n")
+    with own_cluster() as cluster:
+        yield Case(
+            {"partitions": topics * partitions}, measure(cluster, topics, partitions, quiet_s)
+        )
 
 
-if __name__ == "__main__":
-    main()
+def measure(cluster: RegentCluster, topics: int, partitions: int, quiet_s: float) -> dict[str, Any]:
+    """Create the topics, and kill the controller."""
+    started = monotonic()
+    names = create_topics(cluster, topics, partitions)
+    figures: dict[str, Any] = {"created_ms": elapsed_ms(started)}
+    killed = cluster.controller()
+    assert killed is not None
+    others, epoch = [b for b in (0, 1, 2) if b != killed], cluster.controller_epoch() + 1
+    cluster.await_agreement([0, 1, 2], names[-1])
+    sleep(SETTLE_S)
+    figures["idle_percent"] = idle_percent(cluster)
+    started = monotonic()
+    cluster.signal(killed, signal.SIGKILL)
+    eventually(lambda: cluster.controller_epoch() == epoch, "another election")
+    figures["elected_ms"] = elapsed_ms(started)
+    if quiet_s:
+        sleep(quiet_s)  # no cache is asked meanwhile
+    else:
+        count = topics * partitions
+        eventually(lambda: are_updated(cluster, others, epoch, count), "updates", TIMEOUT_S)
+        figures["agreed_ms"] = elapsed_ms(started)
+        for name in (names[0], names[-1]):
+            cluster.await_agreement(others, name, epoch)
+    event = eventually(lambda: failover_event(cluster, epoch), "the journal", TIMEOUT_S)
+    assert event is not None
+    figures["handled_ms"] = event["handling_ms"]
+    return figures

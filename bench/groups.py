@@ -1,4 +1,4 @@
-"""``python -m bench.groups``: commits, rebalances and the loading of groups; prints JSON.
+"""Commits, rebalances and the loading of groups.
 
 ``commits``    ``--clients`` members, each of a group of its own, all with one coordinator. Each
                has ``--in-flight`` commits of one position under way, as with ``commitAsync``.
@@ -17,18 +17,12 @@
 ``cpu_s`` is the processor time, user and system, of the broker that coordinates; ``bench_cpu_s``
 that of this process. They are 0 for brokers on another machine. Clients and brokers share this
 machine.
-
-Without ``--bootstrap`` a cluster of three brokers is started for it. To compare, run the same
-against another cluster: ``--bootstrap HOST:PORT``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import struct
-import sys
 import time
 import uuid
 from collections import Counter
@@ -48,6 +42,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from bench.clusters import cluster_at
+from bench.frame import benchmark
 from bench.kafka_connection import (
     APIS,
     TIMEOUT_S,
@@ -59,8 +55,8 @@ from bench.kafka_connection import (
     is_not_yet,
     response,
 )
-from bench.processes import cpu_seconds, listening_on, resident_mb
-from bench.produce import cluster_at
+from bench.processes import Usage, listening_on, resident_mb
+from bench.result import Case
 from regent.core.coordinator.partition_for import partition_for
 from regent.core.errors import Errors
 from regent.testing.waits import eventually
@@ -86,7 +82,7 @@ from regent.transport.kafka.messages.partitions import (
     TopicPartitions,
 )
 
-Result: TypeAlias = dict[str, Any]
+Figures: TypeAlias = dict[str, Any]
 
 OFFSETS: Final = "__consumer_offsets"
 SESSION_MS: Final = 45_000
@@ -97,21 +93,6 @@ VERSIONS: Final = 10  # of each key
 PARTITIONS: Final = 1_000  # of the topic whose positions are loaded
 FILLING: Final = 20  # commits under way while a partition is filled
 SEGMENT_BYTES: Final = str(2**31 - 1)  # one segment, which is not compacted meanwhile
-
-
-class Usage:
-    """The processor time of a broker, and of this process, from now on."""
-
-    def __init__(self, broker: Address) -> None:
-        self.pid = listening_on(broker.port)
-        self._broker, self._own = cpu_seconds(self.pid), time.process_time()
-
-    def result(self) -> Result:
-        """Return what was used since the start."""
-        return {
-            "cpu_s": round(cpu_seconds(self.pid) - self._broker, 2),
-            "bench_cpu_s": round(time.process_time() - self._own, 2),
-        }
 
 
 class Member:
@@ -261,7 +242,7 @@ class Committer:
 
 async def measure_commits(
     address: Address, topic: str, clients: int, in_flight: int, seconds: float
-) -> Result:
+) -> Figures:
     """Let members commit as fast as they are answered."""
     prefix = uuid.uuid4().hex[:8]
     found = await coordinators_of(address, [f"{prefix}-{n}" for n in range(20 * clients)])
@@ -277,7 +258,7 @@ async def measure_commits(
         await asyncio.sleep(WARM_UP_S)
         for committer in committers:
             committer.times_ms.clear()
-        usage, began = Usage(coordinator), time.monotonic()
+        usage, began = Usage.of_ports([coordinator.port]), time.monotonic()
         await asyncio.sleep(seconds)
         elapsed = time.monotonic() - began
         times_ms = sorted(ms for committer in committers for ms in committer.times_ms)
@@ -350,13 +331,13 @@ class LargeGroup:
 
 async def measure_rebalances(
     address: Address, topic: str, members: int, heartbeat_s: float
-) -> Result:
+) -> Figures:
     """Let a group form, and two members come and go."""
     group_id = f"bench-{uuid.uuid4().hex[:8]}"
     coordinator = (await coordinators_of(address, [group_id]))[group_id]
     group = LargeGroup(heartbeat_s)
 
-    async def timed(since: float, usage: Usage) -> Result:
+    async def timed(since: float, usage: Usage) -> Figures:
         await group.settled()
         now, last = time.monotonic(), max(member.join_sent for member in group.members)
         times = {"seconds": round(now - since, 2), "after_joins_s": round(now - last, 2)}
@@ -364,14 +345,14 @@ async def measure_rebalances(
 
     async with connections(coordinator, members + 1) as opened:
         *first, late = [Member(connection, group_id, topic) for connection in opened]
-        usage, began = Usage(coordinator), time.monotonic()
+        usage, began = Usage.of_ports([coordinator.port]), time.monotonic()
         for member in first:
             group.add(member)
         formed = await timed(began, usage)
-        usage, began = Usage(coordinator), time.monotonic()
+        usage, began = Usage.of_ports([coordinator.port]), time.monotonic()
         group.add(late)
         joined = await timed(began, usage)
-        usage, began = Usage(coordinator), time.monotonic()
+        usage, began = Usage.of_ports([coordinator.port]), time.monotonic()
         await group.remove(group.members[members // 2])
         left = await timed(began, usage)
         await group.end()
@@ -387,7 +368,7 @@ async def measure_rebalances(
 # --- loading ---
 
 
-async def measure_load(bootstrap: str, topic: str, records: int, positions: int) -> Result:
+async def measure_load(bootstrap: str, topic: str, records: int, positions: int) -> Figures:
     """Fill a partition, let another broker lead it, and wait for that broker's answer."""
     address = Address.of(bootstrap.split(",")[0])
     await coordinators_of(address, ["bench"])  # the topic of positions exists
@@ -397,14 +378,14 @@ async def measure_load(bootstrap: str, topic: str, records: int, positions: int)
     groups = max(1, records // VERSIONS // PARTITIONS)
     partition, group_ids = _groups_of_one_partition(groups, len(partitions))
     coordinator = (await coordinators_of(address, group_ids[:1]))[group_ids[0]]
-    usage, began = Usage(coordinator), time.monotonic()
+    usage, began = Usage.of_ports([coordinator.port]), time.monotonic()
     with _one_segment(admin):
         await _fill(coordinator, group_ids, topic, positions)
     filled = {"seconds": round(time.monotonic() - began, 1), **usage.result()}
     leader, replicas = partitions[partition].leader, partitions[partition].replicas
     replicas = sorted(replicas, key=lambda broker: broker == leader)  # the leader is the last one
     to = _address(metadata.brokers[replicas[0]])
-    usage, before_mb = Usage(to), resident_mb(listening_on(to.port))
+    usage, before_mb = Usage.of_ports([to.port]), resident_mb(listening_on(to.port))
     controller = _address(metadata.brokers[metadata.controller_id])
     seconds = await _move(controller, to, partition, replicas, group_ids[-1])
     return {
@@ -415,7 +396,7 @@ async def measure_load(bootstrap: str, topic: str, records: int, positions: int)
         "seconds": seconds,
         **usage.result(),
         "memory_before_mb": before_mb,
-        "memory_mb": resident_mb(usage.pid),
+        "memory_mb": resident_mb(usage.pids[0]),
     }
 
 
@@ -507,8 +488,7 @@ async def _move(
 SUBJECTS: Final = ("commits", "rebalance", "load")
 
 
-@click.command()
-@click.option("--bootstrap", help="HOST:PORT,… of a running cluster of three brokers or more.")
+@benchmark("groups", any_cluster=True)
 @click.option("--only", type=click.Choice(SUBJECTS), multiple=True, default=SUBJECTS)
 @click.option("--clients", type=click.IntRange(1), default=100, show_default=True)
 @click.option("--in-flight", type=click.IntRange(1), default=5, show_default=True)
@@ -523,7 +503,7 @@ SUBJECTS: Final = ("commits", "rebalance", "load")
     show_default=True,
     help="Records in one commit, to fill a partition.",
 )
-def main(bootstrap: str | None, only: Sequence[str], **options: Any) -> None:
+def main(bootstrap: str | None, only: Sequence[str], **options: Any) -> Iterator[Case]:
     """Measure the coordinators of groups."""
     with cluster_at(bootstrap) as servers:
         address = Address.of(servers.split(",")[0])
@@ -537,15 +517,7 @@ def main(bootstrap: str | None, only: Sequence[str], **options: Any) -> None:
             ),
             "load": lambda: measure_load(servers, topic, options["records"], options["positions"]),
         }
-        results: Result = {}
         for subject in only:
-            results[subject] = asyncio.run(measures[subject]())
-            sys.stderr.write(f"{subject}: {results[subject]}\n")
+            yield Case({"subject": subject}, asyncio.run(measures[subject]()))
         admin = AdminClient({"bootstrap.servers": servers})
         admin.delete_topics([topic])[topic].result(TIMEOUT_S)
-    results["load_average"] = os.getloadavg()[0]
-    sys.stdout.write(json.dumps(results) + "\n")
-
-
-if __name__ == "__main__":
-    main()

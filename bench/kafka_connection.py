@@ -61,6 +61,11 @@ APIS: Final[Mapping[Any, Api]] = {
         0,
         partitions.AlterPartitionReassignmentsResponse,
     ),
+    partitions.ListPartitionReassignmentsRequest: Api(
+        KafkaApiKey.LIST_PARTITION_REASSIGNMENTS,
+        0,
+        partitions.ListPartitionReassignmentsResponse,
+    ),
     partitions.ElectLeadersRequest: Api(
         KafkaApiKey.ELECT_LEADERS, 2, partitions.ElectLeadersResponse
     ),
@@ -165,6 +170,19 @@ async def coordinators_of(address: Address, group_ids: Sequence[str]) -> dict[st
             if all(row.error_code == Errors.NONE for row in found):
                 return {row.key: Address(row.host, row.port) for row in found}
             await asyncio.sleep(RETRY_S)
+
+
+async def log_bytes(address: Address, topic: str) -> int:
+    """Return the size of the logs of a topic at one broker."""
+    async with await KafkaConnection.to(address) as connection:
+        answer = await connection.ask(log_dirs.DescribeLogDirsRequest(topics=None))
+    return sum(
+        partition.partition_size
+        for folder in answer.results
+        for found in folder.topics
+        if found.name == topic
+        for partition in found.partitions
+    )
 
 
 def is_not_yet(error_code: int) -> bool:

@@ -1,34 +1,36 @@
-"""``python -m bench.placement``: how long ``regent jobs place`` takes; prints JSON.
+"""How long ``regent jobs place`` takes.
 
 Ten million partitions of three replicas into Parquet, for each strategy and number of brokers, as
 one topic and as topics of a hundred. The ids of the brokers are arbitrary, and there are five racks
 of them. Each run is a process of its own. ``wall_s`` is its time from start to end. ``cpu_s`` is
 the time on processors of the process, its JVM and the Python workers. ``mb`` (10^6 bytes) is the
-size of its output. ``load_average`` shows other load on the machine: if it is high, use ``cpu_s``.
+size of its output. If other load on the machine is high, use ``cpu_s``.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, TypeAlias
 
 import click
 
+from bench.frame import benchmark
+from bench.processes import cpu_seconds_of_session
+from bench.result import Case
 from regent.core.placement.replica_placer import Strategy
 
 RACKS = 5
 ID_LIMIT = 1_000_000
 SAMPLE_S = 0.1
 
-Result: TypeAlias = dict[str, Any]
+Figures: TypeAlias = dict[str, Any]
 
 
 def write_inputs(directory: Path, partitions: int, topic_size: int, brokers: int) -> list[str]:
@@ -45,22 +47,7 @@ def write_inputs(directory: Path, partitions: int, topic_size: int, brokers: int
     return ["--topics", str(topics_file), "--brokers", str(brokers_file)]
 
 
-def processor_seconds(session: int) -> dict[int, float]:
-    """Return the processor time of each process of a session, in seconds.
-
-    Spark's daemon for Python workers loses the times of those that have ended.
-    """
-    seconds = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended
-            fields = stat.read_text().rpartition(")")[2].split()
-            if int(fields[3]) == session:
-                ticks = int(fields[11]) + int(fields[12])
-                seconds[int(stat.parent.name)] = ticks / os.sysconf("SC_CLK_TCK")
-    return seconds
-
-
-def measure(directory: Path, files: list[str], strategy: str, master: str) -> Result:
+def measure(directory: Path, files: list[str], strategy: str, master: str) -> Figures:
     """Run the job once."""
     out = directory / "out"
     options = ["--strategy", strategy, "--master", master, "--format", "parquet"]
@@ -72,7 +59,7 @@ def measure(directory: Path, files: list[str], strategy: str, master: str) -> Re
         start_new_session=True,
     ) as job:
         while job.poll() is None:
-            cpu |= processor_seconds(job.pid)
+            cpu |= cpu_seconds_of_session(job.pid)
             sleep(SAMPLE_S)
         wall = monotonic() - started
         summary = json.loads(job.communicate()[0])
@@ -86,7 +73,7 @@ def measure(directory: Path, files: list[str], strategy: str, master: str) -> Re
     }
 
 
-@click.command()
+@benchmark("placement")
 @click.option("--partitions", type=click.IntRange(1), default=10_000_000, show_default=True)
 @click.option("--topic-size", "sizes", type=int, multiple=True, help="Partitions of a topic.")
 @click.option("--brokers", "counts", type=int, multiple=True, default=(1_000, 10_000))
@@ -104,21 +91,13 @@ def main(
     counts: tuple[int, ...],
     strategies: tuple[str, ...],
     master: str,
-) -> None:
+) -> Iterator[Case]:
     """Measure every combination; sizes, brokers and strategies can be given several times."""
-    results: list[Result] = []
     for size in sizes or (partitions, 100):
         for brokers in counts:
             for strategy in strategies:
                 with tempfile.TemporaryDirectory() as folder:
                     files = write_inputs(Path(folder), partitions, size, brokers)
-                    case = {"strategy": strategy, "brokers": brokers, "topic_size": size}
-                    case |= measure(Path(folder), files, strategy, master)
-                results.append(case)
-                sys.stderr.write(f"{case}\n")
-    environment = {"load_average": os.getloadavg()[0], "partitions": partitions}
-    sys.stdout.write(json.dumps({**environment, "master": master, "cases": results}) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+                    shape = {"strategy": strategy, "brokers": brokers, "topic_size": size}
+                    found = measure(Path(folder), files, strategy, master)
+                yield Case({"partitions": partitions, **shape}, found)

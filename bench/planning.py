@@ -1,4 +1,4 @@
-"""``python -m bench.planning``: plans of every kind for a large cluster; prints JSON.
+"""Plans of every kind for a large cluster.
 
 The assignment is placed by Kafka's rack-aware scheme with random starts, topics of a hundred
 partitions, replication factor 3, brokers in racks of equal size, and written to Parquet first.
@@ -8,18 +8,20 @@ process and of Spark.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 import orjson
 
+from bench.frame import benchmark
+from bench.result import Case
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.jobs.placement_arrays import placement_arrays
 from regent.jobs.placement_job import placed_parts
@@ -72,16 +74,16 @@ def measure(
     cpu = after.children_user + after.children_system
     cpu -= before.children_user + before.children_system
     summary = orjson.loads(done.stdout) if done.returncode == 0 else {}
-    summary |= {"goal": goal, "status": done.returncode, "cpu_s": round(cpu, 1)}
+    summary |= {"status": done.returncode, "cpu_s": round(cpu, 1)}
     return {**summary, "wall_s": round(time.monotonic() - started, 1)}
 
 
-@click.command(help=__doc__)
+@benchmark("planning")
 @click.option("--partitions", default=1_000_000, show_default=True)
 @click.option("--brokers", default=1_000, show_default=True)
 @click.option("--racks", default=20, show_default=True)
 @click.option("--goal", help="Plan for this goal only.")
-def main(partitions: int, brokers: int, racks: int, goal: str | None) -> None:
+def main(partitions: int, brokers: int, racks: int, goal: str | None) -> Iterator[Case]:
     """Place once, plan five times."""
     leaving = ",".join(str(b * brokers // LEAVING) for b in range(LEAVING))
     newcomers = ",".join(str(brokers + number) for number in range(LEAVING))
@@ -97,8 +99,5 @@ def main(partitions: int, brokers: int, racks: int, goal: str | None) -> None:
         place(directory, partitions, brokers, racks)
         for each, (arguments, file) in goals.items():
             if goal in (None, each):
-                click.echo(json.dumps(measure(directory, each, *arguments, brokers=file)))
-
-
-if __name__ == "__main__":
-    main()
+                found = measure(directory, each, *arguments, brokers=file)
+                yield Case({"goal": each, "partitions": partitions, "brokers": brokers}, found)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
-_USER_TIME: Final = 11  # in /proc/PID/stat, after the name of the program
+_SESSION: Final = 3  # in /proc/PID/stat, after the name of the program
+_USER_TIME: Final = 11
 _LISTENING: Final = "0A"
 
 
@@ -32,11 +35,71 @@ def _inodes(port: int) -> Iterable[str]:
                 yield fields[9]
 
 
+def local_processes(ports: Iterable[int]) -> list[int]:
+    """Return the processes that listen on these ports; raises ``AssertionError`` without one."""
+    pids = [listening_on(port) for port in ports]
+    assert None not in pids, "a broker is not a process of this machine that we may see"
+    return [pid for pid in pids if pid is not None]
+
+
+def wakeups(pid: int) -> int:
+    """Return how often threads of a process stopped to wait; those that have ended are missing."""
+    count = 0
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        with suppress(OSError):  # it has ended
+            lines = status.read_text().splitlines()
+            line = next(line for line in lines if line.startswith("voluntary_ctxt_switches"))
+            count += int(line.split()[1])
+    return count
+
+
+def proportional_mb(pid: int) -> float:
+    """Return the memory of a process, with its share of what processes share, in MB."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise AssertionError("the kernel does not tell Pss")
+
+
 def cpu_seconds(pid: int | None) -> float:
     """Return the processor time of a process so far, user and system."""
     if pid is None:
         return 0.0
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return _cpu_seconds(_stat(Path(f"/proc/{pid}/stat")))
+
+
+def cpu_seconds_of_session(session: int) -> dict[int, float]:
+    """Return the processor time of each process of a session.
+
+    Processes that have ended are missing: gather the times of several calls.
+    """
+    seconds = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            fields = _stat(stat)
+            if int(fields[_SESSION]) == session:
+                seconds[int(stat.parent.name)] = _cpu_seconds(fields)
+    return seconds
+
+
+def cpu_seconds_of_threads(pid: int, name: str) -> float:
+    """Return the processor time of the threads of a process whose names begin with ``name``.
+
+    Those that have ended are missing. The kernel keeps 15 bytes of a name.
+    """
+    seconds = 0.0
+    for folder in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # it has ended
+            if (folder / "comm").read_text().startswith(name):
+                seconds += _cpu_seconds(_stat(folder / "stat"))
+    return seconds
+
+
+def _stat(path: Path) -> list[str]:
+    return path.read_text().rpartition(")")[2].split()
+
+
+def _cpu_seconds(fields: list[str]) -> float:
     return sum(map(int, fields[_USER_TIME : _USER_TIME + 2])) / _TICKS
 
 
@@ -46,3 +109,26 @@ def resident_mb(pid: int | None) -> float:
         return 0.0
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return round(pages * os.sysconf("SC_PAGE_SIZE") / 1e6, 1)
+
+
+class Usage:
+    """The processor time of some processes, and of this one, from now on."""
+
+    def __init__(self, pids: Sequence[int | None]) -> None:
+        self.pids = pids
+        self._before, self._own = self._all(), time.process_time()
+
+    @classmethod
+    def of_ports(cls, ports: Iterable[int]) -> Self:
+        """Count the processes that listen on these ports; those of other machines count 0."""
+        return cls([listening_on(port) for port in ports])
+
+    def result(self) -> dict[str, float]:
+        """Return what was used since the start."""
+        return {
+            "cpu_s": round(self._all() - self._before, 2),
+            "bench_cpu_s": round(time.process_time() - self._own, 2),
+        }
+
+    def _all(self) -> float:
+        return sum(map(cpu_seconds, self.pids))

@@ -1,4 +1,4 @@
-"""``python -m bench.transactions``: how long transactions take; prints JSON.
+"""How long transactions take.
 
 Topics of three replicas of which two must be in sync. A transaction has ``--records`` records in
 each of ``--partitions`` partitions; librdkafka's ``linger.ms`` is 0.
@@ -7,23 +7,17 @@ each of ``--partitions`` partitions; librdkafka's ``linger.ms`` is 0.
                 its begin to the answer to its commit, and of that ``commit_ms`` from the call of
                 ``commit_transaction``, which sends what is left of the records. ``visible_ms`` is
                 from that call until a consumer with ``isolation.level=read_committed`` has all
-                records; it reads all the time. Times are [p50, p99, max]. The first 20
+                records; it reads all the time. The first 20
                 transactions are not counted.
 ``throughput``  ``--producers`` producers with ids of their own, each in a thread, one transaction
                 after the other.
 
 ``cpu_s`` is the processor time of all brokers, user and system, if they are on this machine, and
 ``bench_cpu_s`` that of this process. Clients and brokers share this machine.
-
-Without ``--bootstrap`` a cluster of three brokers is started for it. To compare, run the same
-against another cluster: ``--bootstrap HOST:PORT,HOST:PORT,HOST:PORT``.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import threading
 import time
 import uuid
@@ -33,36 +27,19 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import click
-from confluent_kafka import Consumer, Producer, TopicPartition, libversion
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, Producer, TopicPartition
 
-from bench.processes import cpu_seconds, listening_on
-from bench.produce import TIMEOUT_S, cluster_at, topic_of
+from bench.clients import TIMEOUT_S, broker_ports, topic_of
+from bench.clusters import cluster_at
+from bench.frame import benchmark
+from bench.processes import Usage
+from bench.result import Case
 
-Result: TypeAlias = dict[str, Any]
+Figures: TypeAlias = dict[str, Any]
 
 WARM_UPS = 20
 POLL_S = 0.1
 VALUE = b"x" * 100
-
-
-class Usage:
-    """The processor time of all brokers, and of this process, from now on."""
-
-    def __init__(self, bootstrap: str) -> None:
-        metadata = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=TIMEOUT_S)
-        self._pids = [listening_on(broker.port) for broker in metadata.brokers.values()]
-        self._brokers, self._own = self._all(), time.process_time()
-
-    def _all(self) -> float:
-        return sum(map(cpu_seconds, self._pids))
-
-    def result(self) -> Result:
-        """Return what was used since the start."""
-        return {
-            "cpu_s": round(self._all() - self._brokers, 2),
-            "bench_cpu_s": round(time.process_time() - self._own, 2),
-        }
 
 
 class TransactionalProducer:
@@ -146,16 +123,17 @@ def reader_of(bootstrap: str, topic: str, partitions: int) -> Iterator[Committed
         reader.stop()
 
 
-def percentiles(times_s: list[float]) -> list[float]:
+def percentiles(times_s: list[float]) -> dict[str, float]:
     """Return the median, the 99th percentile and the greatest, in milliseconds."""
     times_s.sort()
     chosen = times_s[len(times_s) // 2], times_s[len(times_s) * 99 // 100], times_s[-1]
-    return [round(seconds * 1000, 1) for seconds in chosen]
+    milliseconds = [round(seconds * 1000, 1) for seconds in chosen]
+    return dict(zip(("p50", "p99", "max"), milliseconds, strict=True))
 
 
 def measure_latency(
     bootstrap: str, topic: str, partitions: int, records: int, interval_s: float, number: int
-) -> Result:
+) -> Figures:
     """Commit transactions with pauses, and read them."""
     producer = TransactionalProducer(bootstrap, topic, partitions, records)
     transaction, commit, visible = [], [], []
@@ -163,7 +141,7 @@ def measure_latency(
         for done in range(1, WARM_UPS + 1):
             producer.run()
             reader.await_count(done * partitions * records)
-        usage = Usage(bootstrap)
+        usage = Usage.of_ports(broker_ports(bootstrap))
         for done in range(WARM_UPS + 1, WARM_UPS + number + 1):
             time.sleep(interval_s)
             began, commits, ended = producer.run()
@@ -182,7 +160,7 @@ def measure_latency(
 
 def measure_throughput(
     bootstrap: str, topic: str, partitions: int, records: int, producers: int, seconds: float
-) -> Result:
+) -> Figures:
     """Commit transactions with several producers, one after the other each."""
     with ThreadPoolExecutor(producers) as threads:
         made = [
@@ -192,7 +170,7 @@ def measure_throughput(
         clients = [future.result() for future in made]
         for future in [threads.submit(client.run) for client in clients]:
             future.result()
-        usage, began = Usage(bootstrap), time.monotonic()
+        usage, began = Usage.of_ports(broker_ports(bootstrap)), time.monotonic()
 
         def run(client: TransactionalProducer) -> int:
             number = 0
@@ -211,32 +189,23 @@ def measure_throughput(
     }
 
 
-@click.command()
-@click.option("--bootstrap", help="HOST:PORT,… of a running cluster of three brokers or more.")
+@benchmark("transactions", any_cluster=True)
 @click.option("--partitions", type=click.IntRange(1), default=10, show_default=True)
 @click.option("--records", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--transactions", type=click.IntRange(1), default=200, show_default=True)
 @click.option("--interval", type=click.FloatRange(0), default=0.05, show_default=True)
 @click.option("--producers", type=click.IntRange(1), default=10, show_default=True)
 @click.option("--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True)
-def main(bootstrap: str | None, partitions: int, records: int, **options: Any) -> None:
+def main(bootstrap: str | None, partitions: int, records: int, **options: Any) -> Iterator[Case]:
     """Measure transactions at low load, and as many as possible."""
     with cluster_at(bootstrap) as servers:
         with topic_of(servers, partitions) as topic:
             latency = measure_latency(
                 servers, topic, partitions, records, options["interval"], options["transactions"]
             )
-        sys.stderr.write(f"latency: {latency}\n")
+        yield Case({"subject": "latency"}, latency)
         with topic_of(servers, partitions) as topic:
             throughput = measure_throughput(
                 servers, topic, partitions, records, options["producers"], options["seconds"]
             )
-        sys.stderr.write(f"throughput: {throughput}\n")
-    environment = {"librdkafka": libversion()[0], "load_average": os.getloadavg()[0]}
-    shape = {"partitions": partitions, "records_per_partition": records}
-    results = {**environment, **shape, "latency": latency, "throughput": throughput}
-    sys.stdout.write(json.dumps(results) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+        yield Case({"subject": "throughput"}, throughput)

@@ -29,7 +29,7 @@ from regent.core.errors import RegentError
 from regent.core.model import BrokerId
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.embedded.embedded_zookeeper import server_classpath
+from regent.zk.embedded.embedded_zookeeper import HEAP_MB, MIN_HEAP_MB, server_classpath
 
 LOCK_FILE = ".cluster.lock"
 MAX_BROKERS = 100
@@ -70,6 +70,13 @@ class ClusterOptionsError(RegentError):
     default="1",
     show_default=True,
     help="Number of ZooKeeper servers to start.",
+)
+@click.option(
+    "--zookeeper-heap-mb",
+    type=click.IntRange(MIN_HEAP_MB),
+    default=HEAP_MB,
+    show_default=True,
+    help="Maximum heap of a ZooKeeper server to start, in MiB; a partition takes 1.8 KB of it.",
 )
 @click.option(
     "--base-port",
@@ -142,6 +149,7 @@ def cluster(
         config=config,
         placement_service=with_placement_service,
         restart=options["restart"],
+        zookeeper_heap_mb=options["zookeeper_heap_mb"],
         defaults=_defaults(settings, broker_count),
         broker_settings=_by_broker(options["broker_settings"], options["racks"], broker_count),
     )

@@ -11,7 +11,13 @@ from regent.cluster.child_process import describe_exit
 from regent.cluster.process_supervisor import ProcessSupervisor
 from regent.cluster.zookeeper_node import ZooKeeperNode
 from regent.core.errors import RegentError
-from regent.zk.embedded.embedded_zookeeper import LOOPBACK, EmbeddedZooKeeper, server_of
+from regent.zk.embedded.embedded_zookeeper import (
+    HEAP_MB,
+    LOOPBACK,
+    MIN_HEAP_MB,
+    EmbeddedZooKeeper,
+    server_of,
+)
 
 _STOP_TIMEOUT_S = 10.0
 
@@ -31,7 +37,14 @@ _STOP_TIMEOUT_S = 10.0
     show_default=True,
     help="Address to listen on for clients; 0.0.0.0 or :: for all.",
 )
-def zookeeper(data_dir: Path, port: int, host: str) -> None:
+@click.option(
+    "--heap-mb",
+    type=click.IntRange(MIN_HEAP_MB),
+    default=HEAP_MB,
+    show_default=True,
+    help="Maximum heap of the server, in MiB; a partition takes 1.8 KB of it.",
+)
+def zookeeper(data_dir: Path, port: int, host: str, heap_mb: int) -> None:
     """Run the embedded ZooKeeper in the foreground.
 
     Brokers on other machines need a --host they can connect to. Every client that can connect may
@@ -42,7 +55,7 @@ def zookeeper(data_dir: Path, port: int, host: str) -> None:
     """
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
-        sys.exit(_run(server_of(data_dir, port, host), data_dir))
+        sys.exit(_run(server_of(data_dir, port, host, heap_mb=heap_mb), data_dir))
     except OSError as error:
         raise RegentError(f"{data_dir} cannot be used: {error.strerror}") from None
 

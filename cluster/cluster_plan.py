@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from regent.config.cluster_location import CLUSTER_FILE
 from regent.core.model import BrokerId
+from regent.zk.embedded.embedded_zookeeper import HEAP_MB
 
 HOST = "127.0.0.1"
 PORT_SPACING = 1_000
@@ -43,6 +44,7 @@ class ClusterPlan:
     config: Path | None
     placement_service: bool
     restart: bool
+    zookeeper_heap_mb: int = HEAP_MB
     restart_backoff_s: float = 1.0
     broker_stop_timeout_s: float = 30.0
     defaults: Mapping[str, int] = field(default_factory=dict)

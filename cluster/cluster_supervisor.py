@@ -39,7 +39,7 @@ from regent.transport.remote_ref import actor_at, ask
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.znodes import ControllerZNode
-from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper, start_ensemble
+from regent.zk.embedded.embedded_zookeeper import HEAP_MB, EmbeddedZooKeeper, start_ensemble
 
 EXIT_UNCLEAN = 1
 
@@ -153,16 +153,16 @@ class ClusterSupervisor(SupervisionListener):
         if not ports:
             return
         self._say(f"starting ZooKeeper ({_count(len(ports), 'server')})")
-        data_dirs = self._plan.zookeeper_dirs()
+        data_dirs, heap_mb = self._plan.zookeeper_dirs(), self._plan.zookeeper_heap_mb
         if len(ports) == 1:
-            servers = [EmbeddedZooKeeper(data_dirs[0], port=ports[0])]
+            servers = [EmbeddedZooKeeper(data_dirs[0], port=ports[0], heap_mb=heap_mb)]
             try:
                 servers[0].start()
             except KeyboardInterrupt:
                 servers[0].stop()
                 raise
         else:
-            servers = start_ensemble(data_dirs, ports)
+            servers = start_ensemble(data_dirs, ports, heap_mb=heap_mb)
         for number, server in enumerate(servers):
             node = ZooKeeperNode(f"zookeeper {number}", server)
             self._nodes.append(node)
@@ -361,7 +361,9 @@ class ClusterSupervisor(SupervisionListener):
         for node, data_dir in zip(self._nodes, self._plan.zookeeper_dirs(), strict=False):
             if node is child:
                 where = shlex.quote(str(data_dir))
-                return f"{program()} zookeeper --data-dir {where} --port {node.server.port}"
+                command = f"{program()} zookeeper --data-dir {where} --port {node.server.port}"
+                heap_mb = self._plan.zookeeper_heap_mb
+                return command if heap_mb == HEAP_MB else f"{command} --heap-mb {heap_mb}"
         return None
 
     def _warn_of_metrics_port(self, name: str, broker_id: BrokerId) -> None:

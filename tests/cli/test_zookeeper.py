@@ -61,6 +61,11 @@ def test_it_prints_its_address_and_ends_when_interrupted(
         assert process.wait(TIMEOUT_S) == 0
 
 
+def test_its_heap_is_as_large_as_asked(tmp_path: Path) -> None:
+    with zookeeper_command(tmp_path, 0, "--heap-mb", "99") as (process, _):
+        assert b"-Xmx99m" in Path(f"/proc/{jvm_of(process.pid)}/cmdline").read_bytes().split(b"\0")
+
+
 def test_the_death_of_its_server_is_reported(tmp_path: Path) -> None:
     with zookeeper_command(tmp_path, 0) as (process, _):
         os.kill(jvm_of(process.pid), signal.SIGKILL)

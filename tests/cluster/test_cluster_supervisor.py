@@ -388,16 +388,19 @@ def test_ports_lie_a_thousand_apart_and_below_those_that_linux_gives_away(a_run:
 
 @pytest.mark.zookeeper
 def test_a_zookeeper_that_dies_is_said_with_the_command_that_starts_it_again(a_run: Run) -> None:
-    a_run.plan = replace(a_run.plan, zookeeper=None)
+    a_run.plan = replace(a_run.plan, zookeeper=None, zookeeper_heap_mb=99)
 
     def kill_zookeeper() -> None:
         (node,) = a_run.file()["zookeeper_nodes"]
+        assert b"-Xmx99m" in Path(f"/proc/{node['pid']}/cmdline").read_bytes().split(b"\0")
         os.kill(node["pid"], signal.SIGKILL)
 
     a_run.when_ready = [kill_zookeeper]
     a_run.when_said["zookeeper 0 (process"] = [a_run.interrupt]
     assert a_run.run() == 0
-    command = f"regent zookeeper --data-dir {a_run.plan.data_dir}/zookeeper-0 --port 99"
+    command = (
+        f"regent zookeeper --data-dir {a_run.plan.data_dir}/zookeeper-0 --port 99 --heap-mb 99"
+    )
     end = f"zookeeper 0 (process 99) ended by SIGKILL; to start it again: {command}"
     assert re.sub(r"\d{2,}", "#", end) in a_run.said
 

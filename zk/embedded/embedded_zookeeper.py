@@ -29,6 +29,9 @@ from regent.core.errors import RegentError
 
 PEER_FILE = "peer.json"
 LOOPBACK = "127.0.0.1"
+HEAP_MB = 512
+"""The default size of the heap. A partition takes 1.8 KB, so it holds some 290,000 at most."""
+MIN_HEAP_MB = 64
 
 _PORT_ATTEMPTS = 3
 _POLL_S = 0.05
@@ -43,7 +46,6 @@ _JARS = re.compile(
 _LAUNCHER = Path(__file__).with_name("jvm_launcher.py")
 _LOG_CONFIGURATION = Path(__file__).parents[2] / "config" / "log4j2-zookeeper.properties"
 _JVM_OPTIONS = (
-    "-Xmx512m",
     "-XX:+ExitOnOutOfMemoryError",  # otherwise it keeps running but does not answer
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
@@ -79,6 +81,7 @@ class EmbeddedZooKeeper:
         server_id: int | None = None,
         peers: Sequence[QuorumPeer] = (),
         tick_time_ms: int = 500,
+        heap_mb: int = HEAP_MB,
     ) -> None:
         self._data_dir = data_dir.absolute()
         self._port = port
@@ -87,6 +90,7 @@ class EmbeddedZooKeeper:
         self._server_id = server_id
         self._peers = tuple(peers)
         self._tick_time_ms = tick_time_ms
+        self._heap_mb = heap_mb
         self._log = self._data_dir / "zookeeper.log"
         self._log_start = 0  # where the lines of this run begin
         self._output = self._data_dir / "zookeeper.out"
@@ -148,6 +152,7 @@ class EmbeddedZooKeeper:
             (self._data_dir / "myid").write_text(f"{self._server_id}\n")
         command = [
             *(sys.executable, "-I", "-S", str(_LAUNCHER), str(os.getpid()), str(java.executable)),
+            f"-Xmx{self._heap_mb}m",
             *_JVM_OPTIONS,
             f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION}",
             f"-Dregent.zookeeper.log={self._log}",
@@ -245,7 +250,11 @@ class EmbeddedZooKeeper:
 
 
 def start_ensemble(
-    data_dirs: Sequence[Path], ports: Sequence[int], timeout_s: float = 60.0
+    data_dirs: Sequence[Path],
+    ports: Sequence[int],
+    timeout_s: float = 60.0,
+    *,
+    heap_mb: int = HEAP_MB,
 ) -> list[EmbeddedZooKeeper]:
     """Start an ensemble on loopback and return its servers when all of them answer.
 
@@ -255,7 +264,9 @@ def start_ensemble(
     """
     peers = [_peer(data_dir, n) for n, data_dir in enumerate(data_dirs, start=1)]
     servers = [
-        EmbeddedZooKeeper(data_dir, port=port, server_id=peer.server_id, peers=peers)
+        EmbeddedZooKeeper(
+            data_dir, port=port, server_id=peer.server_id, peers=peers, heap_mb=heap_mb
+        )
         for data_dir, port, peer in zip(data_dirs, ports, peers, strict=True)
     ]
     deadline = time.monotonic() + timeout_s
@@ -271,7 +282,9 @@ def start_ensemble(
     return servers
 
 
-def server_of(data_dir: Path, port: int, host: str = LOOPBACK) -> EmbeddedZooKeeper:
+def server_of(
+    data_dir: Path, port: int, host: str = LOOPBACK, *, heap_mb: int = HEAP_MB
+) -> EmbeddedZooKeeper:
     """Return the server of a data directory; a member of an ensemble joins it again.
 
     The server listens for clients at ``host``, and for other members on loopback. The other
@@ -280,7 +293,7 @@ def server_of(data_dir: Path, port: int, host: str = LOOPBACK) -> EmbeddedZooKee
     """
     data_dir = data_dir.absolute()
     if not (data_dir / PEER_FILE).exists():
-        return EmbeddedZooKeeper(data_dir, port=port, client_host=host)
+        return EmbeddedZooKeeper(data_dir, port=port, client_host=host, heap_mb=heap_mb)
     peers = {path.parent: _read_peer(path) for path in data_dir.parent.glob(f"*/{PEER_FILE}")}
     return EmbeddedZooKeeper(
         data_dir,
@@ -288,6 +301,7 @@ def server_of(data_dir: Path, port: int, host: str = LOOPBACK) -> EmbeddedZooKee
         client_host=host,
         server_id=peers[data_dir].server_id,
         peers=sorted(peers.values()),
+        heap_mb=heap_mb,
     )
 
 

@@ -56,6 +56,14 @@ def test_a_stopped_server_has_no_process_and_no_port(tmp_path: Path, stack: Exit
     server.stop()
 
 
+def test_the_heap_of_each_server_of_an_ensemble_is_as_large_as_asked(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    for server in start_ensemble([tmp_path / "a", tmp_path / "b"], [0, 0], heap_mb=99):
+        stack.callback(server.stop, 1.0)
+        assert b"-Xmx99m" in Path(f"/proc/{server.pid}/cmdline").read_bytes().split(b"\0")
+
+
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

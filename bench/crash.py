@@ -1,0 +1,48 @@
+"""Kill -9 of a broker that leads a third of all partitions, in a real cluster.
+
+Three brokers, one ZooKeeper server, everything on this machine, replication factor 3. The broker is
+not the controller. ``unregistered_s`` is until its registration is gone, which its guardian ends;
+``seconds`` until the metadata caches of both survivors name another leader for every partition.
+``isr_s`` is until no ISR in them has the broker. ``back_s`` is from the start of a new process
+until all ISRs have all replicas. Asking the caches costs processor time that the brokers need.
+``cpu_s`` is the processor time of the survivors until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import monotonic
+from typing import Any
+
+import click
+
+from bench.clusters import own_cluster
+from bench.filled_cluster import await_everywhere, create_topics
+from bench.frame import benchmark
+from bench.processes import Usage
+from bench.result import Case
+
+
+@benchmark("crash")
+@click.option("--topics", type=click.IntRange(1), default=100, show_default=True)
+@click.option("--partitions", type=click.IntRange(1), default=10, show_default=True)
+def main(topics: int, partitions: int) -> Iterator[Case]:
+    """Measure one crash."""
+    with own_cluster() as cluster:
+        names = create_topics(cluster, topics, partitions)
+        brokers = cluster.brokers
+        cluster.await_agreement(brokers, names[-1])
+        killed = next(b for b in brokers if b != cluster.controller())
+        survivors = [b for b in brokers if b != killed]
+        usage, began = Usage([cluster.pid(b) for b in survivors]), monotonic()
+        cluster.kill(killed)
+        figures: dict[str, Any] = {"unregistered_s": round(monotonic() - began, 3)}
+        await_everywhere(cluster, survivors, lambda row: row.leader not in (killed, -1))
+        figures["seconds"] = round(monotonic() - began, 3)
+        await_everywhere(cluster, survivors, lambda row: killed not in row.isr)
+        figures |= {"isr_s": round(monotonic() - began, 3), **usage.result()}
+        began = monotonic()
+        cluster.restart(killed)
+        await_everywhere(cluster, survivors, lambda row: len(row.isr) == len(row.replicas))
+        figures["back_s"] = round(monotonic() - began, 3)
+    yield Case({"partitions": topics * partitions}, figures)
