@@ -364,6 +364,18 @@ class ControllerContext(PartitionEntries):
         """Return every partition whose leadership is known."""
         return [e.topic_partition for e in self._entries() if e.leadership is not None]
 
+    def partitions_with_isr_on(self, broker_ids: Collection[BrokerId]) -> list[TopicPartition]:
+        """Return every partition with one of these brokers in its ISR."""
+        if not broker_ids:
+            return []
+        wanted = frozenset(broker_ids)
+        return [
+            entry.topic_partition
+            for entry in self._entries()
+            if entry.leadership is not None
+            and not wanted.isdisjoint(entry.leadership.leader_and_isr.isr)
+        ]
+
     def partitions_led_by(self, broker_id: BrokerId) -> list[TopicPartition]:
         """Return every partition of which this broker is the leader, in any state."""
         return [e.topic_partition for e in self._led_by(broker_id)]

@@ -105,7 +105,7 @@ class ControlledShutdowns:
         The response must be of the present broker epoch: a broker that restarted since was not
         told. A response about an earlier topic of the same name does not count.
         """
-        if self._context.is_stale(event.broker_id, event.header):
+        if not self._waiting or self._context.is_stale(event.broker_id, event.header):
             return
         told_of = [
             (TopicPartition(topic.topic_name, told.partition_index), told)

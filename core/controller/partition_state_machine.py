@@ -53,8 +53,9 @@ class PartitionStateMachine:
     def settle_restarted_replicas(self) -> None:
         """Settle all partitions at the start of a term; see ``settle``."""
         context = self._context
-        has_suspects = any(r.suspects for r in context.registrations.values())
-        self.settle(context.all_partitions() if has_suspects else context.restarted_replicas)
+        suspected = {b for b, r in context.registrations.items() if r.suspects}
+        restarted = context.restarted_replicas
+        self.settle(dict.fromkeys((*restarted, *context.partitions_with_isr_on(suspected))))
 
     def settle_late(self, partitions: Iterable[TopicPartition]) -> None:
         """Settle partitions whose replicas were told a leadership that could not change then."""
@@ -102,7 +103,11 @@ class PartitionStateMachine:
         leader, isr = leadership.leader_and_isr.leader, leadership.leader_and_isr.isr
         if not self._context.is_replica_online(leader, topic_partition, include_shutting_down=True):
             return False  # an election follows anyway
-        return not all(map(partition_replicas(self._context, topic_partition).can_stay, isr))
+        return any(
+            self._context.has_restarted(replica, topic_partition)
+            or self._context.suspect_end(replica, topic_partition) is not None
+            for replica in isr
+        )
 
     def startup(self) -> None:
         """Give every partition its first state of this term, then elect missing leaders."""

@@ -17,7 +17,7 @@ from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import PartitionState, ReplicaState
 from regent.core.controller.topic_deletion import TopicDeletions
 from regent.core.errors import BadDataError, UnreadableError
-from regent.core.model import PartitionAndReplica, ReplicaAssignment, TopicPartition
+from regent.core.model import BrokerId, PartitionAndReplica, ReplicaAssignment, TopicPartition
 from regent.core.ports import TopicAssignment, WriteError
 from regent.core.protocol.control import TopicId
 
@@ -266,7 +266,7 @@ class TopicChanges:
         unreadable: dict[TopicPartition, BadDataError] = {}
         states, zxids = self._services.store.read_partition_states_with_zxids(partitions)
         broker_epochs = self._context.live_broker_epochs
-        youngest = max(broker_epochs.values(), default=0)
+        youngest: dict[tuple[BrokerId, ...], int] = {}  # the newest broker epoch in each ISR
         for topic_partition, state in states.items():
             if isinstance(state, BadDataError):
                 self._context.unreadable_partitions.add(topic_partition)
@@ -276,12 +276,13 @@ class TopicChanges:
             self._context.put_partition_leadership_info(topic_partition, state)
             if state.controller_epoch > self._context.loaded_epoch:
                 self._context.loaded_epoch = state.controller_epoch
-            written = zxids[topic_partition]
-            if written < youngest:
-                isr = state.leader_and_isr.isr
-                restarted = frozenset(r for r in isr if broker_epochs.get(r, 0) > written)
-                if restarted:
-                    self._context.restarted_replicas[topic_partition] = restarted
+            written, isr = zxids[topic_partition], state.leader_and_isr.isr
+            if isr not in youngest:
+                youngest[isr] = max([broker_epochs.get(r, 0) for r in isr], default=0)
+            if written < youngest[isr]:
+                self._context.restarted_replicas[topic_partition] = frozenset(
+                    r for r in isr if broker_epochs.get(r, 0) > written
+                )
         self._log.failures("the states of %d partitions cannot be read", unreadable)
 
     def _create(self, topics: list[str]) -> None:
