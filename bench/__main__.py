@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Mapping
 from typing import Final
 
@@ -48,4 +50,6 @@ main = LazyGroup(
 )
 
 if __name__ == "__main__":
+    # The processes and folders of a benchmark end with its `with` blocks.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     main(prog_name="python -m bench")

@@ -3,7 +3,7 @@
 The first run keeps its results as the baseline, in a file of this machine; ``--keep`` replaces it.
 Later runs are compared with it. A figure got slower, or larger, if its median is worse by more than
 the spread, the larger one of both runs, and by more than a twentieth. Then the exit status is 1.
-Figures of other load have a large spread: they are not taken for slower. Run it on a quiet machine.
+Run it on a quiet machine: it says when the load average was above the number of processors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import click
 
 from bench.result import Spread, measured_cases, number, shape_line
 
-BASELINE: Final = Path(".cache/bench-baseline.json")
 PLAN: Final[Mapping[str, Sequence[str]]] = {
     "failover-load": ("--partitions", "2000", "--partitions", "20000", "--failovers", "5"),
     "create-load": ("--partitions", "20000", "--repetitions", "3"),
@@ -32,6 +31,7 @@ _HIGHER_IS_BETTER: Final = "_per_s"
 _LOWER_IS_BETTER: Final = ("seconds", "_s", "_ms", "_mb", "_percent", "_broker_s", "per_partition")
 _NOT_OURS: Final = ("sync_", "pipelined_", "machine_pauses", "bench_cpu")
 _ROOT: Final = Path(__file__).parents[1]
+BASELINE: Final = Path(__file__).with_name("baseline.json")
 
 
 class Change(NamedTuple):
@@ -54,7 +54,12 @@ class Change(NamedTuple):
 
 
 @click.command("compare")
-@click.option("--baseline", type=click.Path(path_type=Path), default=BASELINE, show_default=True)
+@click.option(
+    "--baseline",
+    type=click.Path(path_type=Path),
+    default=BASELINE,
+    show_default="bench/baseline.json",
+)
 @click.option("--keep", is_flag=True, help="Replace the baseline by this run.")
 @click.option("--only", type=click.Choice(list(PLAN)), multiple=True, default=list(PLAN))
 def main(baseline: Path, *, keep: bool, only: Sequence[str]) -> None:
@@ -70,6 +75,8 @@ def main(baseline: Path, *, keep: bool, only: Sequence[str]) -> None:
     found = list(changes(before, results))
     for change in found:
         click.echo(str(change))
+    for name in before.keys() & results.keys():
+        _warn_of_load(name, before[name], results[name])
     worse = sum(change.is_worse for change in found)
     click.echo(f"{worse} figures are worse and {len(found) - worse} better than in {baseline}")
     sys.exit(worse > 0)
@@ -84,6 +91,15 @@ def run(name: str, arguments: Sequence[str]) -> dict[str, Any]:
         raise click.ClickException(f"{name} failed")
     result: dict[str, Any] = json.loads(done.stdout)
     return result
+
+
+def _warn_of_load(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Say so if the machine had more to do than its processors could, in one of the runs."""
+    loads = [max(result["load_before"], result["load_after"]) for result in (before, now)]
+    if max(loads) > now["machine"]["processors"]:
+        click.echo(
+            f"{name}: the load average was {loads[0]:.1f} for the baseline, {loads[1]:.1f} now"
+        )
 
 
 def changes(
