@@ -34,9 +34,13 @@ class Replies:
 
     def new(self) -> AwaitedReply[Any]:
         """Return a new reply to wait for; call it on the loop's thread."""
+        self.follow_running_loop()
+        return AwaitedReply(self)
+
+    def follow_running_loop(self) -> None:
+        """Deliver replies on the present thread's loop from now on."""
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        return AwaitedReply(self)
 
     def run(self, call: Callable[[], None]) -> None:
         """Run ``call`` on the loop, at once when this is its thread; never raises."""

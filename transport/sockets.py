@@ -15,7 +15,7 @@ import zmq
 
 from regent.config.addresses import host_of, port_of, resolve, tcp_endpoint
 from regent.core.records import RecordBytes
-from regent.transport.record_frames import LARGE_BYTES
+from regent.transport.zmtp import LARGE_BYTES
 
 Context: TypeAlias = zmq.Context[zmq.Socket[bytes]]
 Socket: TypeAlias = zmq.Socket[bytes]

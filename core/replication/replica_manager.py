@@ -114,6 +114,7 @@ class ReplicaManager:
             cache,
             quotas.follower,
             settings.fetch_request(broker_id),
+            partition_max_bytes=settings.replica_fetch_max_bytes,
             backoff_ms=settings.replica_fetch_backoff_ms,
         )
         self._out_of_order = OutOfOrderBatches(settings.replica_fetch_wait_max_ms)
@@ -175,6 +176,18 @@ class ReplicaManager:
     def controller_epoch(self) -> int:
         """The highest controller epoch seen."""
         return self._control_requests.controller_epoch
+
+    def hosted_topics(self) -> Mapping[TopicId | None, str]:
+        """Return the names of the topics of hosted replicas by id.
+
+        A LeaderAndIsr tells them before an UpdateMetadata tells the metadata cache.
+        """
+        with self._lock:
+            return {
+                partition.topic_id: topic_partition.topic
+                for topic_partition, partition in self._partitions.by_topic_partition.items()
+                if partition.topic_id is not None
+            }
 
     def is_known_topic(self, topic_id: TopicId) -> bool:
         """Whether the cluster has a topic with that id. Thread-safe."""

@@ -180,7 +180,42 @@ class UnansweredRequestError(Exception):
 KafkaAnswer: TypeAlias = Sequence[RecordBytes | Records] | None
 """The body of the response, in pieces; None: no response is sent (acks=0)."""
 
-Answering: TypeAlias = Awaitable[KafkaAnswer]
+
+class LaterAnswer:
+    """An answer that is given by a call, at once or later, without a task that waits for it.
+
+    Used on the event loop's thread.
+    """
+
+    __slots__ = ("_answer", "_on_given", "is_given")
+
+    def __init__(self) -> None:
+        self.is_given = False
+        self._answer: KafkaAnswer = None
+        self._on_given: Callable[[KafkaAnswer], None] | None = None
+
+    def give(self, answer: KafkaAnswer) -> None:
+        """Give the answer, once."""
+        self.is_given = True
+        on_given, self._on_given = self._on_given, None
+        if on_given is None:
+            self._answer = answer
+        else:
+            on_given(answer)
+
+    def then(self, on_given: Callable[[KafkaAnswer], None]) -> None:
+        """Call ``on_given`` with the answer, now or when it is given."""
+        if self.is_given:
+            answer, self._answer = self._answer, None
+            on_given(answer)
+        else:
+            self._on_given = on_given
+
+    def abandon(self) -> None:
+        """Nobody waits for the answer any more."""
+
+
+Answering: TypeAlias = Awaitable[KafkaAnswer] | LaterAnswer
 
 KafkaHandler: TypeAlias = Callable[[KafkaRequest], Answering]
 """Runs on the listener's event loop and must not block it.

@@ -32,6 +32,7 @@ from regent.transport.kafka.api import (
     KafkaApi,
     KafkaApiKey,
     KafkaRequest,
+    LaterAnswer,
     UnansweredRequestError,
 )
 from regent.transport.kafka.client_software import told_software
@@ -113,6 +114,7 @@ class _Exchange:
         "header_end",
         "in_turn_at",
         "is_done",
+        "later",
         "metrics",
         "reservation",
         "task",
@@ -137,6 +139,7 @@ class _Exchange:
         self.reservation = reservation  # of the listener's memory, when it is large
         self.throttle = request.throttle
         self.task: asyncio.Task[KafkaAnswer] | None = None
+        self.later: LaterAnswer | None = None
         self.answer: KafkaAnswer = None
         self.is_done = False
 
@@ -236,10 +239,13 @@ class KafkaConnection:
         for reservation in (self._reservation, *(e.reservation for e in self._under_way)):
             if reservation is not None:
                 self._parts.memory.release(reservation)
-        tasks = [e.task for e in self._under_way if e.task is not None and not e.is_done]
+        abandoned = [e for e in self._under_way if not e.is_done]
         self._under_way.clear()
-        for task in tasks:
-            task.cancel()
+        for exchange in abandoned:
+            if exchange.task is not None:
+                exchange.task.cancel()
+            if exchange.later is not None:
+                exchange.later.abandon()
         self._parts.on_closed(self)
 
     # --- what the loop calls ---
@@ -368,7 +374,11 @@ class KafkaConnection:
             self._note_software(request)
             version = max(0, min(version, MAX_VERSIONS - 1))  # any is answered
         metrics.versions[version] += 1
-        steps = self._parts.apis[request.api_key].handle(request).__await__()
+        answering = self._parts.apis[request.api_key].handle(request)
+        if isinstance(answering, LaterAnswer):
+            self._await_later(exchange, answering)
+            return
+        steps = answering.__await__()
         try:
             awaited = steps.send(None)
         except StopIteration as finished:
@@ -383,6 +393,31 @@ class KafkaConnection:
             steps = _TimedSteps(steps, request.throttle)
         exchange.task = self._parts.loop.create_task(_Begun(steps, awaited))
         exchange.task.add_done_callback(lambda task: self._on_done(exchange, task))
+
+    def _await_later(self, exchange: _Exchange, later: LaterAnswer) -> None:
+        if exchange.throttle is not None:
+            exchange.throttle.end_step()
+        if not later.is_given:
+            exchange.first_waited_at = self._now = _clock()
+            exchange.later = later
+            later.then(lambda answer: self._on_given(exchange, answer))
+            return
+        later.then(lambda answer: self._finish(exchange, answer))
+
+    def _on_given(self, exchange: _Exchange, answer: KafkaAnswer) -> None:
+        """Send an answer at once: nothing else of this connection needs a turn."""
+        if self._is_closed or exchange.is_done:
+            return
+        self._finish(exchange, answer)
+        if exchange is not self._under_way[0]:
+            return
+        try:
+            self._send_answers()
+        except Exception as error:  # noqa: BLE001  this connection ends, the others go on
+            self._fail(error)
+            return
+        if self._is_ending or not self._is_reading:
+            self._wait_for_turn()
 
     def _mute(self, throttle: Throttle) -> None:
         """Read no request as long as the client must wait."""
@@ -451,7 +486,7 @@ class KafkaConnection:
     def _finish(self, exchange: _Exchange, answer: KafkaAnswer) -> None:
         exchange.answer = answer
         exchange.is_done = True
-        exchange.task = None
+        exchange.task = exchange.later = None
         self.last_active = exchange.answered_at = self._now = _clock()
         if exchange.reservation is not None:
             self._parts.memory.release(exchange.reservation)
