@@ -170,7 +170,7 @@ class BrokerProcess(ControllerListener):
         others = (
             ()
             if self._transactions is None
-            else apis_of_other_brokers(self._transactions, self._groups)
+            else apis_of_other_brokers(self._transactions, self._groups.partitions)
         )
         replication_endpoint = self._replication.listen(self._broker_view, others)
         server = self._start_control_server()

@@ -56,6 +56,7 @@ from regent.config.threads import named_executor
 from regent.core.admin.broker_config_manager import BrokerConfigManager
 from regent.core.admin.config_changes import DEFAULT_BROKER
 from regent.core.admin.config_descriptions import BrokerSettings
+from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.errors import RegentError
 from regent.core.log_dirs import LocalLogDirectories
 from regent.core.model import BrokerId
@@ -242,18 +243,18 @@ class KafkaEndpoint:
 
 
 def apis_of_other_brokers(
-    transactions: BrokerTransactionService, groups: BrokerGroupService
+    transactions: BrokerTransactionService, group_partitions: CoordinatorPartitions
 ) -> Sequence[KafkaApi]:
     """Return what other brokers ask beside their fetches."""
-    return transaction_apis_of_brokers(_transaction_handlers(transactions, groups))
+    return transaction_apis_of_brokers(_transaction_handlers(transactions, group_partitions))
 
 
 def _transaction_handlers(
-    transactions: BrokerTransactionService, groups: BrokerGroupService
+    transactions: BrokerTransactionService, group_partitions: CoordinatorPartitions
 ) -> TransactionHandlers:
     return TransactionHandlers(
         CoordinatorRequests(transactions.coordinator),
-        groups.partitions,
+        group_partitions,
         transactions.markers,
         Replies(),
     )
@@ -264,7 +265,7 @@ def _apis_of_transactions(
 ) -> Sequence[KafkaApi]:
     group_partitions = served.groups.partitions
     return [
-        *transaction_apis(_transaction_handlers(service, served.groups)),
+        *transaction_apis(_transaction_handlers(service, group_partitions)),
         *TxnOffsetCommitHandler(
             groups,
             group_partitions,
