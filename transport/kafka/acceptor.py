@@ -57,6 +57,7 @@ class Acceptor:
         self._delayed: set[socket.socket] = set()  # to be closed
         self._is_full = False
         self._full_since = 0.0
+        self._watches_pace = False
         self._is_ending = False
         metrics.queue_size = loop.scheduler.size
         self._parts = ListenerParts(
@@ -65,7 +66,7 @@ class Acceptor:
             {api.key: api for api in apis},
             limits,
             metrics,
-            RequestMemory(limits.queued_max_request_bytes),
+            RequestMemory(limits.queued_max_request_bytes, self._watch_pace),
             loop.scheduler,
             self._forget,
             quotas,
@@ -75,7 +76,6 @@ class Acceptor:
         """Accept connections from now on."""
         self._listen()
         self._check_idle()
-        self._check_pace()
 
     def limit_connections(self, limits: KafkaLimits, of_addresses: Mapping[str, int]) -> None:
         """Change the limits of connections; ``of_addresses`` has those of single addresses."""
@@ -122,6 +122,7 @@ class Acceptor:
                 self._is_full = True
                 self._full_since = self._loop.time()
                 self._metrics.accept_pauses += 1
+                self._watch_pace()
                 self._loop.remove_reader(self._listening)
                 return
             try:
@@ -203,16 +204,22 @@ class Acceptor:
         since, self._full_since = self._full_since, self._loop.time()
         self._metrics.accept_paused_s += self._full_since - since
 
+    def _watch_pace(self) -> None:
+        """Check the pace of clients each second, as long as others wait."""
+        if not self._watches_pace:
+            self._watches_pace = True
+            self._loop.call_later(_PACE_CHECK_S, self._check_pace)
+
     def _check_pace(self) -> None:
-        if self._is_ending and not self._connections:
-            return
+        self._watches_pace = False
         if self._is_full:
             self._count_pause()
             self._metrics.warn_of_limit(self._name, len(self._connections))
         if self._parts.memory.is_short:
             for connection in list(self._connections):
                 connection.check_pace()
-        self._loop.call_later(_PACE_CHECK_S, self._check_pace)
+        if not self._is_ending and (self._is_full or self._parts.memory.is_short):
+            self._watch_pace()
 
 
 def _nothing() -> None:
