@@ -19,7 +19,7 @@ from itertools import filterfalse
 from typing import Final, NamedTuple, Protocol
 
 from regent.api.current_leaders import CurrentLeaders, NamedLeaders
-from regent.api.follower_fetch import FollowerFetches, FollowerSource
+from regent.api.follower_fetch import FollowerFetchHandler, FollowerSource
 from regent.api.old_message_formats import down_converted
 from regent.api.replies import Replies, monotonic_ms
 from regent.api.topic_names import TopicNamesById
@@ -135,7 +135,7 @@ def fetch_apis(
     """
     replies, names = Replies(), TopicNamesById(cache)
     leaders = CurrentLeaders(source.current_leader, cache, listener)
-    followers = FollowerFetches(source, names, on_follower)
+    followers = FollowerFetchHandler(source, names, on_follower)
 
     def handle(request: KafkaRequest) -> Answering:
         if seems_of_follower(request):

@@ -7,14 +7,14 @@ for it. Mirrors the part of ``kafka.server.KafkaApis.handleFetchRequest`` for fo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from regent.api.replies import Replies, monotonic_ms
 from regent.api.topic_names import TopicNamesById
 from regent.core.protocol.broker import FetchRequest, FetchResponse
-from regent.core.protocol.control import TopicId
+from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.delayed_operation import DelayedOperation
 from regent.transport.kafka.api import KafkaRequest, LaterAnswer
 from regent.transport.kafka.follower_fetch import (
@@ -23,6 +23,8 @@ from regent.transport.kafka.follower_fetch import (
     encode_response,
     with_unknown,
 )
+
+T = TypeVar("T")
 
 MAX_WAIT_MS: Final = 3_000
 """The longest wait of a fetch, even if the follower asks for more."""
@@ -41,12 +43,12 @@ class FollowerSource(Protocol):
         """Make an operation respond now."""
         ...
 
-    def hosted_topics(self) -> Mapping[TopicId | None, str]:
-        """Return the names of the topics of hosted replicas by id."""
+    def exclusively(self, act: Callable[[AllPartitions], T]) -> T:
+        """Run ``act`` with the hosted replicas."""
         ...
 
 
-class FollowerFetches:
+class FollowerFetchHandler:
     """Answers the fetches of followers; ``on_fetched`` is called after each of them."""
 
     def __init__(
@@ -72,7 +74,8 @@ class FollowerFetches:
         names = self._names.current()
         fetch = decode_request(request, names)
         if fetch.unknown or any(t.topic_name is None for t in fetch.request.forgotten_topics):
-            return decode_request(request, {**self._source.hosted_topics(), **names})
+            hosted = self._source.exclusively(lambda partitions: partitions.topics_by_id())
+            return decode_request(request, {**hosted, **names})
         return fetch
 
 

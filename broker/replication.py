@@ -44,6 +44,7 @@ from regent.zk.client.operations import ZooKeeper
 from regent.zk.stores.isr_store import ZkIsrStore
 
 _STOP_TIMEOUT_S = 2.0
+_LAST_ANSWERS_S = 0.05  # waiting fetches are not worth a longer stop
 # The limits of clients are not those of brokers, which are few, and must not be kept out.
 _LIMITS = KafkaLimits(max_connections=INT_MAX, max_connections_per_ip=INT_MAX)
 
@@ -162,7 +163,7 @@ class Replication:
         if self._sender is not None:
             stop_actor(self._sender, _STOP_TIMEOUT_S)
         if self._listener is not None:
-            self._listener.close()
+            self._listener.close(_LAST_ANSWERS_S)
         self._reader.shutdown(wait=False, cancel_futures=True)
 
     def _every(self, interval_ms: float, callback: Callable[[], None]) -> None:

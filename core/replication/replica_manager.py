@@ -177,18 +177,6 @@ class ReplicaManager:
         """The highest controller epoch seen."""
         return self._control_requests.controller_epoch
 
-    def hosted_topics(self) -> Mapping[TopicId | None, str]:
-        """Return the names of the topics of hosted replicas by id.
-
-        A LeaderAndIsr tells them before an UpdateMetadata tells the metadata cache.
-        """
-        with self._lock:
-            return {
-                partition.topic_id: topic_partition.topic
-                for topic_partition, partition in self._partitions.by_topic_partition.items()
-                if partition.topic_id is not None
-            }
-
     def is_known_topic(self, topic_id: TopicId) -> bool:
         """Whether the cluster has a topic with that id. Thread-safe."""
         return self._cache.is_known_topic(topic_id)

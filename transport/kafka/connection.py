@@ -16,10 +16,10 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from regent.config.tables.broker import BrokerConfig
 from regent.core.errors import StorageError
@@ -38,6 +38,7 @@ from regent.transport.kafka.api import (
 from regent.transport.kafka.client_software import told_software
 from regent.transport.kafka.connection_scheduler import SHORT_TURN_S, ConnectionScheduler
 from regent.transport.kafka.framing import CHUNK_BYTES, FrameBuffer
+from regent.transport.kafka.handler_steps import BegunSteps, TimedSteps
 from regent.transport.kafka.metrics import Closed, ListenerMetrics
 from regent.transport.kafka.outgoing import TURN_BYTES, Outgoing
 from regent.transport.kafka.primitives import MalformedRequestError, Reader
@@ -390,8 +391,8 @@ class KafkaConnection:
         if request.throttle is not None:
             request.throttle.end_step()
             self._mute(request.throttle)
-            steps = _TimedSteps(steps, request.throttle)
-        exchange.task = self._parts.loop.create_task(_Begun(steps, awaited))
+            steps = TimedSteps(steps, request.throttle)
+        exchange.task = self._parts.loop.create_task(BegunSteps(steps, awaited))
         exchange.task.add_done_callback(lambda task: self._on_done(exchange, task))
 
     def _await_later(self, exchange: _Exchange, later: LaterAnswer) -> None:
@@ -583,46 +584,3 @@ def _header_end(request: KafkaRequest) -> bytes:
     """
     is_old = request.api_key is KafkaApiKey.API_VERSIONS or not request.is_flexible
     return b"" if is_old else _NO_TAGGED_FIELDS
-
-
-class _TimedSteps(Generator[Any, Any, T]):
-    """The steps of a request, each of which counts for the quota of its client."""
-
-    def __init__(self, steps: Generator[Any, Any, T], throttle: Throttle) -> None:
-        self._steps = steps
-        self._throttle = throttle
-
-    def send(self, value: object) -> object:
-        self._throttle.begin_step()
-        try:
-            return self._steps.send(value)
-        finally:
-            self._throttle.end_step()
-
-    def throw(self, *error: Any) -> object:
-        return self._steps.throw(*error)
-
-
-class _Begun(Coroutine[Any, Any, T]):
-    """The rest of an awaitable after its first step, which returned ``awaited``."""
-
-    def __init__(self, steps: Generator[Any, Any, T], awaited: object) -> None:
-        self._steps = steps
-        self._awaited: list[object] = [awaited]
-
-    def send(self, value: object) -> object:
-        return self._awaited.pop() if self._awaited else self._steps.send(value)
-
-    def throw(self, *error: Any) -> object:
-        # A task that is cancelled before its first step does not know what it would wait for.
-        while self._awaited:
-            awaited = self._awaited.pop()
-            if isinstance(awaited, asyncio.Future):
-                awaited.cancel()
-        return self._steps.throw(*error)
-
-    def close(self) -> None:
-        self._steps.close()
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        raise NotImplementedError("only a task runs it")

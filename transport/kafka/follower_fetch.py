@@ -135,7 +135,7 @@ def _position(reader: Reader) -> FetchPartition:
 def encode_response(request: KafkaRequest, response: FetchResponse) -> KafkaAnswer:
     """Return the response to a follower's fetch, in the version of its request."""
     has_ids, writer = request.api_version >= FIRST_WITH_IDS, request.answer_writer()
-    writer.pack(_RESPONSE, 0, response.error_code, response.session_id)
+    writer.pack(_RESPONSE, request.throttle_time_ms, response.error_code, response.session_id)
     writer.array_length(len(response.topics))
     for topic in response.topics:
         if has_ids:
