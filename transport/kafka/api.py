@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from regent.core.records import RecordBytes, Records
 from regent.transport.kafka.primitives import Reader, Writer
@@ -181,10 +182,11 @@ KafkaAnswer: TypeAlias = Sequence[RecordBytes | Records] | None
 """The body of the response, in pieces; None: no response is sent (acks=0)."""
 
 
-class LaterAnswer:
-    """An answer that is given by a call, at once or later, without a task that waits for it.
+class LaterAnswer(Awaitable[KafkaAnswer]):
+    """An answer that is given by a call, at once or later.
 
-    Used on the event loop's thread.
+    A connection sends it in that call: it needs no task that waits. Used on the event loop's
+    thread.
     """
 
     __slots__ = ("_answer", "_on_given", "is_given")
@@ -211,11 +213,16 @@ class LaterAnswer:
         else:
             self._on_given = on_given
 
+    def __await__(self) -> Generator[Any, None, KafkaAnswer]:
+        given: asyncio.Future[KafkaAnswer] = asyncio.get_running_loop().create_future()
+        self.then(given.set_result)
+        return (yield from given)
+
     def abandon(self) -> None:
         """Nobody waits for the answer any more."""
 
 
-Answering: TypeAlias = Awaitable[KafkaAnswer] | LaterAnswer
+Answering: TypeAlias = Awaitable[KafkaAnswer]
 
 KafkaHandler: TypeAlias = Callable[[KafkaRequest], Answering]
 """Runs on the listener's event loop and must not block it.
