@@ -8,8 +8,10 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pytest
 
@@ -130,13 +132,11 @@ def fetch(
     leader_epoch: int = 0,
     offset: int = 0,
     id_: str | None = ID,
-    **more: object,
+    **more: Any,
 ) -> FetchRequest:
     row = FetchPartition(0, leader_epoch, offset, -1, 0)
     request = FetchRequest(FOLLOWER, -1, max_wait_ms, (FetchTopic("payments", id_, (row,)),))
-    return FetchRequest(
-        **{name: getattr(request, name) for name in FetchRequest.__slots__} | more  # type: ignore[arg-type]
-    )
+    return replace(request, **more)
 
 
 def only_row(response: FetchResponse) -> FetchedPartition:

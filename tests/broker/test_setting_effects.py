@@ -634,7 +634,7 @@ def fetch_request(settings: Settings, _: Place) -> tuple[int, int, int, int]:
     follower = RecordBroker(2, settings=replication_settings(settings))
     follower.apply(1, 0)
     request, _asked = follower.fetch_from(led_by_1())
-    ((_, row),) = request.partitions()
+    ((_name, row),) = request.partitions()
     return (
         request.max_wait_ms,
         request.min_bytes,

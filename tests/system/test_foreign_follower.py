@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import pytest
@@ -41,7 +41,7 @@ replica_lag_time_max_ms = 1500
 class Row(NamedTuple):
     """A partition in a response."""
 
-    index: int
+    partition: int
     error: int
     high_watermark: int
     start: int
@@ -159,9 +159,9 @@ class Follower:
             data += piece
         return data
 
-    def fetch(self, *, max_wait_ms: int = 0, **more: int | UUID) -> Answer:
-        """Fetch, and continue the session."""
-        self.ask(max_wait_ms=max_wait_ms, **more)
+    def fetch(self, **more: Any) -> Answer:
+        """Fetch, and continue the session; see ``ask``."""
+        self.ask(**more)
         return self.answer()
 
     def ask(
@@ -281,8 +281,9 @@ def test_a_follower_from_the_protocol_alone_follows_and_joins_the_isr(cluster: R
 
 
 def _topic_id(cluster: RegentCluster) -> UUID:
-    data, _ = cluster.zookeeper.get(f"/brokers/topics/{TOPIC}")
-    return UUID(bytes=base64.urlsafe_b64decode(json.loads(data)["topic_id"] + "=="))
+    znode = cluster.zookeeper.get(f"/brokers/topics/{TOPIC}")
+    assert znode is not None
+    return UUID(bytes=base64.urlsafe_b64decode(json.loads(znode.data)["topic_id"] + "=="))
 
 
 def _check_versions(follower: Follower) -> None:
@@ -330,8 +331,8 @@ def _check_refusals(follower: Follower) -> None:
     assert follower.fetch().error == 0, "the session is as before"
 
 
-def _sessionless(follower: Follower, **more: int | UUID) -> Answer:
-    return follower.fetch(session_id=0, session_epoch=-1, **more)  # type: ignore[arg-type]
+def _sessionless(follower: Follower, **more: Any) -> Answer:
+    return follower.fetch(session_id=0, session_epoch=-1, **more)
 
 
 def _check_divergence(
