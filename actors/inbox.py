@@ -26,7 +26,7 @@ from pykka._envelope import Envelope
 from pykka.messages import _ActorStop
 
 from regent.actors.activity import Activity
-from regent.config.threads import Closing
+from regent.config.closing import Closing
 from regent.core.errors import RegentError
 
 logger = logging.getLogger(__name__)

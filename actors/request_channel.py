@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from regent.config.threads import Closing
+from regent.config.closing import Closing
 
 R_contra = TypeVar("R_contra", contravariant=True)
 A_co = TypeVar("A_co", covariant=True)

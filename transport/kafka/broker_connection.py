@@ -15,7 +15,7 @@ from contextlib import nullcontext, suppress
 from typing import Final
 
 from regent.config.addresses import host_of, port_of, resolve
-from regent.config.threads import Closing
+from regent.config.closing import Closing
 from regent.core.errors import Errors
 from regent.core.setting import INT_MAX
 from regent.transport.client import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from regent.config.threads import Closing
+from regent.config.closing import Closing
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.broker import (

@@ -9,7 +9,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from typing import Final, TypeVar
 
-from regent.config.threads import Closing
+from regent.config.closing import Closing
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.transactions import (

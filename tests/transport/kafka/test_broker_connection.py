@@ -11,7 +11,7 @@ from time import monotonic
 
 import pytest
 
-from regent.config.threads import Closing
+from regent.config.closing import Closing
 from regent.transport.client import (
     PeerDisconnectedError,
     PeerUnreachableError,
