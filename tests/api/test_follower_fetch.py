@@ -244,6 +244,24 @@ def test_records_come_from_files_as_they_are_there(undo: ExitStack, tmp_path: Pa
     assert values_of(row.records.read()) == values
 
 
+def test_only_committed_records_stay_in_their_file_until_they_are_sent(
+    undo: ExitStack, tmp_path: Path
+):
+    """Others might be replaced meanwhile: a leader that becomes a follower truncates its log."""
+    logs = LogManager([tmp_path], LEADER)
+    logs.open()
+    undo.callback(logs.close, is_clean=False)
+    leader = Leader(undo, logs)
+    for value in (bytes(90_000), bytes(90_000), b"small"):
+        leader.produce(batch(value))
+    responses = queue.Queue[FetchResponse]()
+    stays = []
+    for offset in (0, 1, 0, 2, 3, 1):  # what a fetch says is committed for the next one
+        leader.manager.fetch(fetch(offset=offset), 0, responses.put)
+        stays.append(only_row(responses.get_nowait()).records.file_range is not None)
+    assert stays == [False, False, True, False, False, True]
+
+
 def test_garbage_does_not_affect_other_followers(leader: Leader):
     channel = leader.connect()
     leader.fetch(fetch(), channel)

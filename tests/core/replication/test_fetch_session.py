@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
-from regent.core.protocol.broker import FetchRequest, FetchResponse
+from regent.core.protocol.broker import FetchRequest, FetchResponse, ForgottenTopic
 from regent.core.replication import fetch_session_handler
 from regent.core.replication.partition import Role
 from tests.core.replication.stage import (
@@ -122,6 +124,35 @@ def test_partitions_of_an_earlier_topic_of_the_same_name_are_listed_with_its_id(
     request, response = pair.fetch()
     assert [(topic.topic_id, len(topic.partitions)) for topic in request.topics] == [(A, 1), (B, 1)]
     assert errors(response) == {T0: Errors.NONE, T1: Errors.INCONSISTENT_TOPIC_ID}
+
+
+def test_a_session_names_all_topics_when_one_of_them_has_no_id() -> None:
+    pair = Pair()
+    pair.apply(1, T0)
+    first, _ = pair.fetch()
+    assert not first.names_topics
+    for broker in (pair.leader, pair.follower):
+        broker.apply({T1: state(1, 1, isr=(1, 2))}, id=None)
+    second, response = pair.fetch()
+    assert (second.names_topics, second.is_incremental) == (True, False)
+    assert (listed(second), errors(response)[T1]) == ([T0, T1], Errors.NONE)
+    third, _ = pair.fetch()
+    assert (third.names_topics, third.is_incremental) == (True, True)
+
+
+def test_a_session_does_not_change_how_topics_are_named(pair: Pair) -> None:
+    request = pair.ask()
+    response = pair.answer(replace(request, names_topics=True))
+    assert response.error_code is Errors.FETCH_SESSION_TOPIC_ID_ERROR
+    pair.take(request, response)
+    assert listed(pair.fetch()[0]) == [T0, T1, T2]
+
+
+def test_partitions_of_a_topic_that_only_the_session_knows_can_be_forgotten(pair: Pair) -> None:
+    assert pair.leader.manager.fetch_sessions == (1, 3)
+    forgotten_topics = (ForgottenTopic(None, (0, 2), A), ForgottenTopic(None, (1,), B))
+    pair.answer(replace(pair.ask(), forgotten_topics=forgotten_topics))
+    assert pair.leader.manager.fetch_sessions == (1, 1)
 
 
 def test_a_fetch_lists_at_most_as_many_partitions_as_the_leader_accepts(
