@@ -82,14 +82,14 @@ class FollowerFetchHandler:
 class _FetchAnswer(LaterAnswer):
     """The answer to one fetch."""
 
-    __slots__ = ("_end_wait", "_fetch", "_replies", "_request", "_timer")
+    __slots__ = ("_end_wait", "_fetch", "_loop", "_replies", "_request", "_timer")
 
     def __init__(self, request: KafkaRequest, fetch: FollowerFetch, replies: Replies) -> None:
         super().__init__()
         self._request = request
         self._fetch = fetch
         self._replies = replies
-        replies.follow_running_loop()
+        self._loop = replies.loop()
         self._timer: asyncio.TimerHandle | None = None
         self._end_wait: Callable[[], None] | None = None
 
@@ -106,8 +106,7 @@ class _FetchAnswer(LaterAnswer):
         """Let the operation respond after ``wait_ms``, unless it has done so by then."""
         if not self.is_given:
             self._end_wait = lambda: expire(operation, monotonic_ms())
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(wait_ms / 1000, self._end_wait)
+            self._timer = self._loop.call_later(wait_ms / 1000, self._end_wait)
 
     def abandon(self) -> None:
         """Let the operation respond now: it may have been woken already."""
