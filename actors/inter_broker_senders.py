@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -118,6 +118,14 @@ class InterBrokerSenders:
         except (ActorDeadError, InboxFullError) as refused:
             log.warning("%s to broker %d: %s", self._purpose, broker_id, refused)
             respond(None)
+
+    def keep_only(self, brokers: Collection[BrokerId]) -> None:
+        """End the requests to other brokers now: a stopped process would not answer for long."""
+        with self._lock:
+            gone = [self._threads.pop(b) for b in list(self._threads) if b not in brokers]
+        for thread in gone:
+            with suppress(ActorDeadError):
+                thread.stop(block=False)
 
     def close(self) -> None:
         """Stop the threads; what was not answered is answered with None."""

@@ -143,6 +143,8 @@ class BrokerTransactionService:
     def on_metadata_changed(self) -> None:
         """Tell the coordinator about leaders and deleted partitions. Always on the same thread."""
         before, self._seen = self._seen, self._cache.snapshot
+        for senders in (self._markers_out, self._questions_out):
+            senders.keep_only(self._seen.brokers)
         gone = tuple(deleted_partitions(before, self._seen))
         if gone:
             self._tell(PartitionsDeleted(gone))

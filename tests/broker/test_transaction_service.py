@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -158,6 +159,27 @@ def test_a_coordinator_on_another_broker_says_what_is_part_of_a_transaction(undo
             PartitionOutcome(*other, Errors.TRANSACTION_ABORTABLE),
         ),
     )
+
+
+def test_a_request_to_a_broker_that_has_gone_ends_before_its_timeout(undo: ExitStack):
+    listening = undo.enter_context(socket.create_server(("127.0.0.1", 0)))
+    listening.settimeout(TIMEOUT_S)
+    senders = InterBrokerSenders(
+        "test",
+        {1: f"tcp://127.0.0.1:{listening.getsockname()[1]}"}.get,
+        lambda endpoint: TransactionChannel(endpoint, client_id="test"),
+        timeout_ms=600_000,
+    )
+    undo.callback(senders.close)
+    answers: queue.Queue[TxnResponse | None] = queue.Queue()
+    senders.send(1, WriteMarkersRequest(()), answers.put)
+    asked, _ = listening.accept()
+    undo.callback(asked.close)
+    assert asked.recv(1)  # it does not answer, as a process that is stopped
+    senders.keep_only({1, 2})
+    assert answers.empty()
+    senders.keep_only({2})
+    assert answers.get(timeout=TIMEOUT_S) is None
 
 
 def test_a_broker_that_is_not_there_does_not_answer(undo: ExitStack):
