@@ -28,6 +28,7 @@ from regent.core.protocol.controller import AlterPartitionRequest, AlterPartitio
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.transport.client import RequestAbandonedError
+from regent.transport.codec import Response
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class ControllerUnknownError(RegentError):
     """No controller is known at the moment."""
 
 
-OpenControllerChannel: TypeAlias = Callable[[str], RequestChannel[AlterPartitionRequest]]
+OpenControllerChannel: TypeAlias = Callable[[str], RequestChannel[AlterPartitionRequest, Response]]
 
 
 @dataclass(frozen=True, slots=True)

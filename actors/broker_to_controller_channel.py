@@ -21,10 +21,11 @@ from regent.core.protocol.controller import PartitionsRequest, PartitionsRespons
 from regent.core.protocol.topics import TopicsRequest, TopicsResponse
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport.client import RequestError
+from regent.transport.codec import Response
 
 ForwardedRequest: TypeAlias = TopicsRequest | PartitionsRequest
 ForwardedResponse: TypeAlias = TopicsResponse | PartitionsResponse
-OpenForwardChannel: TypeAlias = Callable[[str], RequestChannel[ForwardedRequest]]
+OpenForwardChannel: TypeAlias = Callable[[str], RequestChannel[ForwardedRequest, Response]]
 
 
 def refuse_forwarded(

@@ -26,6 +26,7 @@ from pykka._envelope import Envelope
 from pykka.messages import _ActorStop
 
 from regent.actors.activity import Activity
+from regent.config.closing import Closing
 from regent.core.errors import RegentError
 
 logger = logging.getLogger(__name__)
@@ -168,7 +169,7 @@ class Inbox:
     ) -> None:
         self.name = name
         self.activity = activity
-        self.closing = threading.Event()
+        self.closing = Closing()
         """Set before a stop message is queued, so that a blocked actor can see it."""
         self.unanswered: dict[Reply, object] = {}
         """Unanswered replies, with the messages they belong to."""

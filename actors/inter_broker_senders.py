@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -18,15 +18,15 @@ from regent.actors.inbox import InboxFullError, Reply
 from regent.actors.request_channel import ChannelToCurrent, RequestChannel
 from regent.actors.runtime import RegentActor, start_actor, stop_actor
 from regent.core.model import BrokerId
+from regent.core.protocol.transactions import TxnRequest, TxnResponse
 from regent.transport.client import RequestError
-from regent.transport.codec import Request, Response
 
 log = logging.getLogger(__name__)
 
 _STOP_TIMEOUT_S = 2.0
 
-OpenChannel: TypeAlias = Callable[[str], RequestChannel[Request]]
-RespondToSender: TypeAlias = Callable[[Response | None], None]
+OpenChannel: TypeAlias = Callable[[str], RequestChannel[TxnRequest, TxnResponse]]
+RespondToSender: TypeAlias = Callable[[TxnResponse | None], None]
 """Takes the answer of another broker; None: there is none."""
 
 
@@ -34,7 +34,7 @@ RespondToSender: TypeAlias = Callable[[Response | None], None]
 class SendRequest:
     """Send a request, and pass on its answer."""
 
-    request: Request
+    request: TxnRequest
     respond: RespondToSender
 
 
@@ -58,7 +58,7 @@ class InterBrokerSendThread(RegentActor):
 
     def handle(self, message: SendRequest, reply: Reply | None) -> None:
         """Send one request."""
-        response: Response | None = None
+        response: TxnResponse | None = None
         try:
             response = self._send(message.request)
         finally:
@@ -72,7 +72,7 @@ class InterBrokerSendThread(RegentActor):
         """Disconnect."""
         self._channel.close()
 
-    def _send(self, request: Request) -> Response | None:
+    def _send(self, request: TxnRequest) -> TxnResponse | None:
         endpoint = self._endpoint()
         if endpoint is None:
             return None
@@ -111,13 +111,21 @@ class InterBrokerSenders:
         self._threads: dict[BrokerId, ActorRef[InterBrokerSendThread]] = {}
         self._is_closed = False
 
-    def send(self, broker_id: BrokerId, request: Request, respond: RespondToSender) -> None:
+    def send(self, broker_id: BrokerId, request: TxnRequest, respond: RespondToSender) -> None:
         """Send a request after those before it; call ``respond`` once, on any thread."""
         try:
             self._thread(broker_id).tell(SendRequest(request, respond))
         except (ActorDeadError, InboxFullError) as refused:
             log.warning("%s to broker %d: %s", self._purpose, broker_id, refused)
             respond(None)
+
+    def keep_only(self, brokers: Collection[BrokerId]) -> None:
+        """End the requests to other brokers now: a stopped process would not answer for long."""
+        with self._lock:
+            gone = [self._threads.pop(b) for b in list(self._threads) if b not in brokers]
+        for thread in gone:
+            with suppress(ActorDeadError):
+                thread.stop(block=False)
 
     def close(self) -> None:
         """Stop the threads; what was not answered is answered with None."""

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 REQUEST_TIMEOUT_MS = 30_000  # in addition to the wait of the leader; replica.socket.timeout.ms
 
 
-OpenFetchChannel: TypeAlias = Callable[[str], RequestChannel[FetchRequest]]
+OpenFetchChannel: TypeAlias = Callable[[str], RequestChannel[FetchRequest, FetchResponse]]
 """Opens a channel to a replication endpoint; called on the thread that uses the channel."""
 
 
@@ -123,8 +123,7 @@ class ReplicaFetcherThread(RegentActor):
         except RequestError as error:
             self._failed(error)
             return False
-        assert isinstance(response, FetchResponse)
-        self._stats.received_bytes += sum(len(row.records) for _, row in response.partitions())
+        self._stats.received_bytes += sum(row.records.size for _, row in response.partitions())
         self._replica_manager.on_fetch_response(self._leader, request, response, monotonic_ms())
         if response.error_code is not Errors.NONE and response.error_code not in SESSION_ERRORS:
             self._failed(response.error_code.name)

@@ -1,11 +1,11 @@
-"""Fetch for consumers, versions 0 to 17.
+"""Fetch, versions 0 to 17: for consumers here, for followers in ``follower_fetch``.
 
-Fetch sessions (KIP-227) are not supported: a client that requests one gets session 0, and continues
-to send full requests. A follower answers only Kafka's ReplicaVerificationTool (replica id -2), not
-consumers (KIP-392). Readers of committed records get them up to the last stable offset, with those
-of aborted transactions, and a list of these transactions: the clients skip their records. Clients
-of the versions 0 to 3 get records in the message formats 0 and 1. Mirrors
-``kafka.server.KafkaApis.handleFetchRequest``.
+Fetch sessions (KIP-227) of consumers are not supported: a client that requests one gets session 0,
+and continues to send full requests. A replica that does not lead answers only Kafka's
+ReplicaVerificationTool (replica id -2), not consumers (KIP-392). Readers of committed records get
+them up to the last stable offset, with those of aborted transactions, and a list of these
+transactions: the clients skip their records. Clients of the versions 0 to 3 get records in the
+message formats 0 and 1. Mirrors ``kafka.server.KafkaApis.handleFetchRequest``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from itertools import filterfalse
 from typing import Final, NamedTuple, Protocol
 
 from regent.api.current_leaders import CurrentLeaders, NamedLeaders
+from regent.api.follower_fetch import FollowerFetchHandler, FollowerSource
 from regent.api.old_message_formats import down_converted
 from regent.api.replies import Replies, monotonic_ms
 from regent.api.topic_names import TopicNamesById
@@ -38,11 +39,13 @@ from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.setting import INT_MAX
 from regent.transport.kafka.api import (
     FIRST_FLEXIBLE_VERSION,
+    Answering,
     KafkaAnswer,
     KafkaApi,
     KafkaApiKey,
     KafkaRequest,
 )
+from regent.transport.kafka.follower_fetch import seems_of_follower
 from regent.transport.kafka.primitives import Reader, Writer
 
 MAX_RESPONSE_BYTES: Final = 57_671_680  # Kafka's fetch.max.bytes
@@ -73,7 +76,7 @@ _LED_ELSEWHERE: Final = (Errors.NOT_LEADER_OR_FOLLOWER, Errors.FENCED_LEADER_EPO
 _UNKNOWN_ID: Final = ConsumedPartition(Errors.UNKNOWN_TOPIC_ID)
 
 
-class FetchSource(Protocol):
+class FetchSource(FollowerSource, Protocol):
     """Reads records; ``ReplicaManager`` implements it."""
 
     def fetch_for_consumer(
@@ -85,10 +88,6 @@ class FetchSource(Protocol):
         waits: bool = True,
     ) -> DelayedOperation | None:
         """Respond when there are ``min_bytes``, or at once if ``waits`` is false."""
-        ...
-
-    def expire(self, operation: DelayedOperation, now_ms: int) -> None:
-        """Make an operation respond now."""
         ...
 
     def current_leader(self, topic_partition: TopicPartition) -> tuple[BrokerId, int]:
@@ -117,21 +116,35 @@ class _Fetch(NamedTuple):
     request: ConsumerFetch
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 def fetch_apis(
     source: FetchSource,
     cache: MetadataCache,
     listener: str,
     reader: Executor,
     max_response_bytes: int = MAX_RESPONSE_BYTES,
+    on_follower: Callable[[], None] = _nothing,
 ) -> Sequence[KafkaApi]:
     """Return the API Fetch, which calls ``source``, for clients of ``listener``.
 
-    ``reader`` converts records for old clients beside the event loop.
+    ``reader`` converts records for old clients beside the event loop. ``on_follower`` is called
+    after each fetch of a follower.
     """
     replies, names = Replies(), TopicNamesById(cache)
     leaders = CurrentLeaders(source.current_leader, cache, listener)
+    followers = FollowerFetchHandler(source, names, on_follower)
 
-    async def handle(request: KafkaRequest) -> KafkaAnswer:
+    def handle(request: KafkaRequest) -> Answering:
+        if seems_of_follower(request):
+            fetch = followers.decode(request)
+            if fetch.request.replica_id >= 0:
+                return followers.answer(request, fetch)
+        return consume(request)
+
+    async def consume(request: KafkaRequest) -> KafkaAnswer:
         throttle = request.throttle
         limit = INT_MAX if throttle is None else throttle.max_fetch_bytes
         asked = _decode(request, names, min(max_response_bytes, limit))

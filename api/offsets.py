@@ -1,7 +1,7 @@
 """ListOffsets, versions 0 to 9, and OffsetForLeaderEpoch, versions 0 to 4.
 
-The log finds the batch with a record; this module finds the record in it, on another thread.
-Replica ids are ignored: this is a consumer. Mirrors
+The log finds the batch with a record; this module finds the record in it, on another thread. A
+follower asks about the whole log of its leader, a consumer about committed records. Mirrors
 ``kafka.server.KafkaApis.handleListOffsetRequest`` and ``handleOffsetForLeaderEpochRequest``.
 """
 
@@ -88,7 +88,7 @@ def _decode_list(
 ) -> tuple[_Topics, Mapping[TopicPartition, OffsetQuery], Mapping[TopicPartition, ListedOffset]]:
     """Return the partitions, the queries, and the answers to those that are refused."""
     version, reader = request.api_version, request.reader()
-    reader.int32()  # the replica id
+    is_of_follower = reader.int32() >= 0
     is_read_committed = version >= 2 and reader.int8() == READ_COMMITTED
     topics: list[tuple[str, Sequence[TopicPartition]]] = []
     queries: dict[TopicPartition, OffsetQuery] = {}
@@ -112,6 +112,7 @@ def _decode_list(
                     epoch,
                     max_num_offsets=max_num_offsets,
                     is_read_committed=is_read_committed,
+                    is_of_follower=is_of_follower,
                 )
         reader.end_struct()
         topics.append((topic, partitions))

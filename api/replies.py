@@ -34,9 +34,18 @@ class Replies:
 
     def new(self) -> AwaitedReply[Any]:
         """Return a new reply to wait for; call it on the loop's thread."""
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
+        self.loop()
         return AwaitedReply(self)
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Return the loop of the present thread, on which replies are delivered from now on.
+
+        It is not looked up each time: in Python 3.11 this takes a system call.
+        """
+        thread = threading.get_ident()
+        if self._loop is None or self._thread != thread or self._loop.is_closed():
+            self._loop, self._thread = asyncio.get_running_loop(), thread
+        return self._loop
 
     def run(self, call: Callable[[], None]) -> None:
         """Run ``call`` on the loop, at once when this is its thread; never raises."""
@@ -72,7 +81,7 @@ class AwaitedReply(Generic[T]):
     async def wait(self) -> T:
         """Wait for the answer and return it."""
         if not self._value:
-            self._waiter = asyncio.get_running_loop().create_future()
+            self._waiter = self._replies.loop().create_future()
             await self._waiter
         return self._value[0]
 
@@ -93,7 +102,7 @@ class AwaitedReply(Generic[T]):
         def expire_now() -> None:
             expire(operation, monotonic_ms())
 
-        timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, expire_now)
+        timer = self._replies.loop().call_later(timeout_ms / 1000, expire_now)
         try:
             return await self.wait()
         except asyncio.CancelledError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from regent.api.coordinator_requests import CoordinatorRequests
@@ -80,6 +81,19 @@ def transaction_apis(handlers: TransactionHandlers) -> Sequence[KafkaApi]:
             (KafkaApiKey.LIST_TRANSACTIONS, 1, _list),
         ],
     )
+
+
+def transaction_apis_of_brokers(handlers: TransactionHandlers) -> Sequence[KafkaApi]:
+    """Return the APIs that brokers use between them: markers, and questions of leaders."""
+    return [
+        KafkaApi(
+            KafkaApiKey.ADD_PARTITIONS_TO_TXN,
+            _FIRST_ADD_OF_SEVERAL,
+            5,
+            partial(_add_partitions, handlers),
+        ),
+        KafkaApi(KafkaApiKey.WRITE_TXN_MARKERS, 1, 1, partial(_write_markers, handlers)),
+    ]
 
 
 async def _add_partitions(handlers: TransactionHandlers, request: KafkaRequest) -> KafkaAnswer:

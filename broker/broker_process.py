@@ -40,7 +40,7 @@ from regent.broker.broker_settings import LISTENER, StartedBroker
 from regent.broker.broker_storage import BrokerStorage
 from regent.broker.controlled_shutdown import hand_over
 from regent.broker.group_service import BrokerGroupService
-from regent.broker.kafka_endpoint import KafkaEndpoint, Served
+from regent.broker.kafka_endpoint import KafkaEndpoint, Served, apis_of_other_brokers
 from regent.broker.late_transactions import late_transaction_warnings
 from regent.broker.machine_settings import (
     controller_settings,
@@ -77,6 +77,7 @@ from regent.metrics.exposition import MetricSource
 from regent.metrics.listener_metrics import KafkaClientMetrics
 from regent.metrics.quota_metrics import QuotaMetrics
 from regent.transport.codec import CONTROL_REQUESTS, max_request_bytes
+from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.server import ControlServer, IncomingRequest
 from regent.transport.sockets import new_context
 from regent.zk.client.channel import ConnectionState
@@ -166,8 +167,12 @@ class BrokerProcess(ControllerListener):
         self._undo.callback(self._context.destroy, linger=0)
         self._start_broker_actor()
         kafka_endpoint = self._kafka_endpoint = self._open_kafka_endpoint()
-        take = None if self._transactions is None else self._transactions.take
-        replication_endpoint = self._replication.listen(self._broker_view, take)
+        others = (
+            ()
+            if self._transactions is None
+            else apis_of_other_brokers(self._transactions, self._groups.partitions)
+        )
+        replication_endpoint = self._replication.listen(self._broker_view, others)
         server = self._start_control_server()
         advertised = AdvertisedListeners.of(
             config, kafka_endpoint.port, port_of(server.endpoint), port_of(replication_endpoint)
@@ -187,6 +192,7 @@ class BrokerProcess(ControllerListener):
                 self._storage.logs,
                 self._storage.move_logs(self._replica_manager),
                 self._transactions,
+                self._replication.wake,
             )
         )
         self._publish(metrics, server)
@@ -246,7 +252,7 @@ class BrokerProcess(ControllerListener):
 
     def _open_kafka_endpoint(self) -> KafkaEndpoint:
         """Listen for Kafka clients, which are answered once the broker is ready."""
-        endpoint = KafkaEndpoint(self._options.broker_id, self._settings, self._quotas)
+        endpoint = KafkaEndpoint(self._options.broker_id, self._settings, self._quotas, self._loop)
         self._status.add_warner(lambda: endpoint.metrics.warnings if endpoint.metrics else ())
         self._undo.callback(endpoint.close)
         return endpoint
@@ -257,8 +263,10 @@ class BrokerProcess(ControllerListener):
         self._undo.callback(self._watchdog.stop)
         self._scheduler = Scheduler()
         self._undo.callback(self._scheduler.shutdown)
+        self._loop = ListenerLoop()
+        self._undo.callback(self._loop.close)
         self._replication = Replication(
-            self._context, self._options.broker_id, self._settings, self._scheduler
+            self._context, self._options.broker_id, self._settings, self._scheduler, self._loop
         )
         self._topics = BrokerTopicService(
             self._context, self._options.broker_id, self._settings, self._scheduler
@@ -276,7 +284,7 @@ class BrokerProcess(ControllerListener):
                 catch_up_with_configs=self._catch_up_with_configs,
                 load_topic_configs=lambda topics: self._topic_configs.load(topics),
             ),
-            open_fetch_channel=self._replication.open_channel,
+            open_fetch_channel=self._replication.open_fetch_channel,
             scheduler=self._scheduler,
             settings=replication_settings(self._settings),
         )
@@ -298,7 +306,7 @@ class BrokerProcess(ControllerListener):
         """Start the transaction coordinator."""
         broker_id = self._options.broker_id
         self._transactions = BrokerTransactionService(
-            broker_id, self._settings, self._cache, self._replication.open_channel
+            broker_id, self._settings, self._cache, self._replication.open_transaction_channel
         )
         self._transactions.start(
             self._replica_manager,

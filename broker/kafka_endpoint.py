@@ -38,7 +38,11 @@ from regent.api.producer_ids import producer_id_apis
 from regent.api.replies import Replies
 from regent.api.scram_credentials import scram_credential_apis
 from regent.api.topics import topic_apis
-from regent.api.transactions import TransactionHandlers, transaction_apis
+from regent.api.transactions import (
+    TransactionHandlers,
+    transaction_apis,
+    transaction_apis_of_brokers,
+)
 from regent.api.txn_offset_commit import TxnOffsetCommitHandler
 from regent.api.zookeeper_offsets import ZooKeeperOffsets
 from regent.broker.broker_settings import LISTENER, StartedBroker, described_settings
@@ -52,6 +56,7 @@ from regent.config.threads import named_executor
 from regent.core.admin.broker_config_manager import BrokerConfigManager
 from regent.core.admin.config_changes import DEFAULT_BROKER
 from regent.core.admin.config_descriptions import BrokerSettings
+from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.errors import RegentError
 from regent.core.log_dirs import LocalLogDirectories
 from regent.core.model import BrokerId
@@ -62,6 +67,7 @@ from regent.core.replication.replica_manager import ReplicaManager
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.connection import KafkaLimits
 from regent.transport.kafka.listener import KafkaListener, listen
+from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.kafka.metrics import ListenerMetrics
 from regent.zk.client.operations import ZooKeeper
 from regent.zk.stores.config_store import ZkConfigStore
@@ -89,16 +95,25 @@ class Served:
     log_mover: ReplicaAlterLogDirsManager
     transactions: BrokerTransactionService | None = None
     """None: clients are not told of transactions."""
+    on_follower: Callable[[], None] = lambda: None
+    """Called after each fetch of a follower."""
 
 
 class KafkaEndpoint:
     """The Kafka port of a broker. Used by the thread that starts and stops the broker."""
 
-    def __init__(self, broker_id: BrokerId, settings: Settings, quotas: QuotaManagers) -> None:
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        settings: Settings,
+        quotas: QuotaManagers,
+        loop: ListenerLoop | None = None,
+    ) -> None:
         """Bind the port. Raises ``PortInUseError``, or ``RegentError`` for an unusable address."""
         self._broker_id = broker_id
         self._settings = settings
         self._quotas = quotas
+        self._loop = loop
         self._listening = listen(settings.broker.host, settings.broker.port)
         self.port: int = self._listening.getsockname()[1]
         self._calls = named_executor(_ZOOKEEPER_CALLS, "zookeeper-calls")
@@ -133,7 +148,9 @@ class KafkaEndpoint:
         """Answer clients from now on."""
         host, limits = self._settings.broker.host, kafka_limits(self._settings)
         apis = self._apis(served)
-        listener = KafkaListener(host, self.port, apis, limits, quotas=self._quotas)
+        listener = KafkaListener(
+            host, self.port, apis, limits, quotas=self._quotas, loop=self._loop
+        )
         listener.start(self._listening)
         with self._lock:
             self._listener = listener
@@ -180,7 +197,9 @@ class KafkaEndpoint:
                 self._record_checker,
                 transactions if transactions is not None and transactions.verifies else None,
             ),
-            *fetch_apis(replicas, cache, LISTENER, self._record_reader),
+            *fetch_apis(
+                replicas, cache, LISTENER, self._record_reader, on_follower=served.on_follower
+            ),
             *offset_apis(replicas, self._record_reader),
             *delete_records_apis(replicas),
             *self._apis_of_topics_and_configs(served),
@@ -223,19 +242,30 @@ class KafkaEndpoint:
         ]
 
 
+def apis_of_other_brokers(
+    transactions: BrokerTransactionService, group_partitions: CoordinatorPartitions
+) -> Sequence[KafkaApi]:
+    """Return what other brokers ask beside their fetches."""
+    return transaction_apis_of_brokers(_transaction_handlers(transactions, group_partitions))
+
+
+def _transaction_handlers(
+    transactions: BrokerTransactionService, group_partitions: CoordinatorPartitions
+) -> TransactionHandlers:
+    return TransactionHandlers(
+        CoordinatorRequests(transactions.coordinator),
+        group_partitions,
+        transactions.markers,
+        Replies(),
+    )
+
+
 def _apis_of_transactions(
     service: BrokerTransactionService, served: Served, groups: CoordinatorRequests
 ) -> Sequence[KafkaApi]:
     group_partitions = served.groups.partitions
     return [
-        *transaction_apis(
-            TransactionHandlers(
-                CoordinatorRequests(service.coordinator),
-                group_partitions,
-                service.markers,
-                Replies(),
-            )
-        ),
+        *transaction_apis(_transaction_handlers(service, group_partitions)),
         *TxnOffsetCommitHandler(
             groups,
             group_partitions,

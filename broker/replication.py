@@ -6,7 +6,7 @@ changes are proposed as soon as there is a controller to ask, or a ZooKeeper ses
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,77 +21,108 @@ from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.actors.timer import RepeatingTimer
 from regent.actors.zk_isr_manager import PropagateIsrChanges, ZkIsrManager
+from regent.api.fetch import fetch_apis
+from regent.api.offsets import offset_apis
+from regent.broker.broker_settings import LISTENER
 from regent.broker.machine_settings import isr_changes_through_zookeeper
-from regent.broker.replication_server import ReplicationServer
 from regent.config.addresses import tcp_endpoint
 from regent.config.settings import Settings
+from regent.config.threads import named_executor
 from regent.core.model import BrokerId
-from regent.core.protocol.api import ApiKey
 from regent.core.replication.isr_change_propagation import CHECK_INTERVAL_MS
-from regent.transport import codec
+from regent.core.setting import INT_MAX
 from regent.transport.client import RequestClient
-from regent.transport.server import ControlServer, IncomingRequest
+from regent.transport.kafka.api import KafkaApi, KafkaApiKey
+from regent.transport.kafka.connection import KafkaLimits
+from regent.transport.kafka.fetch_channel import FetchChannel
+from regent.transport.kafka.listener import KafkaListener
+from regent.transport.kafka.listener_loop import ListenerLoop
+from regent.transport.kafka.request_metrics import RequestMetrics
+from regent.transport.kafka.transaction_channel import TransactionChannel
 from regent.transport.sockets import Context
 from regent.zk.client.operations import ZooKeeper
 from regent.zk.stores.isr_store import ZkIsrStore
 
 _STOP_TIMEOUT_S = 2.0
-_MAX_OUTSTANDING = 1000
+_LAST_ANSWERS_S = 0.05  # waiting fetches are not worth a longer stop
+# The limits of clients are not those of brokers, which are few, and must not be kept out.
+_LIMITS = KafkaLimits(max_connections=INT_MAX, max_connections_per_ip=INT_MAX)
 
 
 class Replication:
     """Used by the thread that starts and stops the broker, except where stated."""
 
     def __init__(
-        self, context: Context, broker_id: BrokerId, settings: Settings, scheduler: Scheduler
+        self,
+        context: Context,
+        broker_id: BrokerId,
+        settings: Settings,
+        scheduler: Scheduler,
+        loop: ListenerLoop | None = None,
     ) -> None:
+        self._loop = loop
         self._context = context
         self._broker_id = broker_id
         self._settings = settings
         self._scheduler = scheduler
         self._broker: BrokerView | None = None
-        self._reaper: Scheduler | None = None
-        self._server: ControlServer | None = None
+        self._listener: KafkaListener | None = None
+        self._reader = named_executor(1, "replication-reader")  # of offsets by time
         self._sender: ActorRef[Any] | None = None
         self._timers: list[RepeatingTimer] = []
 
+    @property
+    def _client_id(self) -> str:
+        return f"replica-{self._broker_id}"
+
     def open_channel(self, endpoint: str) -> RequestClient:
-        """Return a connection to another broker, for use by the calling thread."""
-        return RequestClient(self._context, endpoint, client_id=f"replica-{self._broker_id}")
+        """Return a connection to a control port, for use by the calling thread."""
+        return RequestClient(self._context, endpoint, client_id=self._client_id)
+
+    def open_fetch_channel(self, endpoint: str) -> FetchChannel:
+        """Return a connection to a leader, for use by the calling thread."""
+        return FetchChannel(endpoint, client_id=self._client_id)
+
+    def open_transaction_channel(self, endpoint: str) -> TransactionChannel:
+        """Return a connection to a leader or coordinator, for use by the calling thread."""
+        return TransactionChannel(endpoint, client_id=self._client_id)
+
+    @property
+    def fetch_metrics(self) -> RequestMetrics:
+        """The metrics of followers' fetches."""
+        assert self._listener is not None
+        return self._listener.metrics.requests[KafkaApiKey.FETCH]
 
     def wake(self) -> None:
         """Send ISR proposals, if there are any. Thread-safe."""
         if self._sender is not None and self._replica_manager.has_proposals:
             _tell(self._sender, SendPending())
 
-    def listen(
-        self,
-        broker: BrokerView,
-        take: Callable[[IncomingRequest], bool] | None = None,
-    ) -> str:
-        """Serve followers; return the endpoint. ``take`` answers other requests of brokers.
+    def listen(self, broker: BrokerView, apis: Sequence[KafkaApi] = ()) -> str:
+        """Serve followers; return the endpoint. ``apis`` are other requests of brokers.
 
-        Raises ``PortInUseError``, or ``RegentError`` for an unusable address.
+        It is a listener of its own because the limits and quotas of clients do not apply to
+        brokers. Raises ``PortInUseError``, or ``RegentError`` for an unusable address.
         """
         config = self._settings.broker
         self._broker = broker
         self._replica_manager = broker.replica_manager
-        # It has its own thread, as in Kafka, because expiring waits for the lock of appends.
-        self._reaper = Scheduler("expiration-reaper")
-        fetches = ReplicationServer(
-            self._replica_manager, self._reaper, on_fetched=self.wake, take=take
+        replicas = broker.replica_manager
+        listener = KafkaListener(
+            config.host,
+            config.replication_port,
+            [
+                *fetch_apis(replicas, broker.cache, LISTENER, self._reader, on_follower=self.wake),
+                *offset_apis(replicas, self._reader),
+                *apis,
+            ],
+            _LIMITS,
+            "replication-listener",
+            loop=self._loop,
         )
-        self.fetch_metrics = fetches.metrics
-        self._server = ControlServer(
-            self._context,
-            tcp_endpoint(config.host, config.replication_port),
-            fetches,
-            name="replication-server",
-            max_outstanding=_MAX_OUTSTANDING,
-            max_frame_bytes=codec.max_request_bytes(ApiKey.FETCH),
-        )
-        self._server.start()
-        return self._server.endpoint
+        listener.start()
+        self._listener = listener
+        return tcp_endpoint(config.host, listener.port)
 
     def propose_isrs(
         self, controller: ActorRef[ControllerEventManager], zookeeper: ZooKeeper
@@ -131,10 +162,9 @@ class Replication:
                 self._broker.ref.ask(StopFetching(), timeout=_STOP_TIMEOUT_S)
         if self._sender is not None:
             stop_actor(self._sender, _STOP_TIMEOUT_S)
-        if self._server is not None:
-            self._server.stop()
-        if self._reaper is not None:
-            self._reaper.shutdown()
+        if self._listener is not None:
+            self._listener.close(_LAST_ANSWERS_S)
+        self._reader.shutdown(wait=False, cancel_futures=True)
 
     def _every(self, interval_ms: float, callback: Callable[[], None]) -> None:
         self._timers.append(RepeatingTimer(self._scheduler, interval_ms, callback))

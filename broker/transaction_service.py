@@ -1,7 +1,7 @@
 """The transaction coordinator in a broker: its actor, and its requests to other brokers.
 
 It sends markers to the leaders of partitions, and asks coordinators whether partitions are part of
-transactions; and it answers the same requests of other brokers, at the replication port.
+transactions. ``api.transactions`` answers the same requests of other brokers.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from regent.core.protocol.groups import ProducerIdAndEpoch
 from regent.core.protocol.transactions import (
     AddPartitionsToTxn,
     MarkerTarget,
-    PartitionOutcome,
     TransactionToVerify,
     TxnMarker,
+    TxnResponse,
     VerifyPartitionsRequest,
     VerifyPartitionsResponse,
     WriteMarkersRequest,
@@ -54,8 +54,6 @@ from regent.core.protocol.transactions import (
 from regent.core.replication.leader_partitions import Leadership
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
-from regent.transport.codec import Response
-from regent.transport.server import IncomingRequest
 
 _STOP_TIMEOUT_S = 2.0
 _ANSWER_MS = 5_000
@@ -145,6 +143,8 @@ class BrokerTransactionService:
     def on_metadata_changed(self) -> None:
         """Tell the coordinator about leaders and deleted partitions. Always on the same thread."""
         before, self._seen = self._seen, self._cache.snapshot
+        for senders in (self._markers_out, self._questions_out):
+            senders.keep_only(self._seen.brokers)
         gone = tuple(deleted_partitions(before, self._seen))
         if gone:
             self._tell(PartitionsDeleted(gone))
@@ -178,7 +178,7 @@ class BrokerTransactionService:
             self.markers.write_markers(markers, respond)
             return
 
-        def answered(response: Response | None) -> None:
+        def answered(response: TxnResponse | None) -> None:
             respond(response.results if isinstance(response, WriteMarkersResponse) else None)
 
         self._markers_out.send(broker_id, WriteMarkersRequest(tuple(markers)), answered)
@@ -198,7 +198,7 @@ class BrokerTransactionService:
         def tell(errors: Mapping[TopicPartition, Errors]) -> None:
             respond({tp: _known_to_producers(errors.get(tp)) for tp in transaction.partitions})
 
-        def answered(response: Response | None) -> None:
+        def answered(response: TxnResponse | None) -> None:
             rows = response.partitions if isinstance(response, VerifyPartitionsResponse) else ()
             tell({row.topic_partition: row.error_code for row in rows})
 
@@ -210,23 +210,6 @@ class BrokerTransactionService:
             question = VerifyPartitionsRequest(transaction)
             self._questions_out.send(coordinator, question, answered)
 
-    def take(self, incoming: IncomingRequest) -> bool:
-        """Answer a request of another broker; return whether it is one that is known here."""
-        reply = incoming.reply
-        match incoming.body:
-            case WriteMarkersRequest(markers):
-                self.markers.write_markers(
-                    markers,
-                    lambda results: reply(WriteMarkersResponse(Errors.NONE, tuple(results))),
-                )
-            case VerifyPartitionsRequest(transaction):
-                self.coordinator.ask(
-                    _question(transaction), lambda errors: reply(_verified(errors))
-                )
-            case _:
-                return False
-        return True
-
 
 def _question(transaction: TransactionToVerify) -> AddPartitionsToTxn:
     return AddPartitionsToTxn(
@@ -235,11 +218,6 @@ def _question(transaction: TransactionToVerify) -> AddPartitionsToTxn:
         transaction.partitions,
         verify_only=True,
     )
-
-
-def _verified(errors: Mapping[TopicPartition, Errors]) -> VerifyPartitionsResponse:
-    rows = tuple(PartitionOutcome(*tp, error) for tp, error in errors.items())
-    return VerifyPartitionsResponse(Errors.NONE, rows)
 
 
 def _known_to_producers(error: Errors | None) -> Errors:

@@ -20,7 +20,7 @@ def bracketed(host: str) -> str:
 
 
 def tcp_endpoint(host: str, port: int) -> str:
-    """Return the ZeroMQ endpoint ``tcp://host:port``."""
+    """Return the endpoint ``tcp://host:port``."""
     return f"tcp://{bracketed(host)}:{port}"
 
 

@@ -171,7 +171,7 @@ class EndPoint:
 class BrokerInfo:
     """What a broker registers about itself in ``/brokers/ids/N``.
 
-    ``control_endpoint`` and ``replication_endpoint`` are ZeroMQ addresses (``tcp://host:port``).
+    ``control_endpoint`` speaks ZeroMQ and ``replication_endpoint`` Kafka (``tcp://host:port``).
     Kafka has no such keys: they are None in the registration of a Kafka broker.
     """
 

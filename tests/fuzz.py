@@ -27,7 +27,7 @@ import click
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from regent.core.errors import RegentError
-from regent.core.protocol.broker import DescribeMetadataRequest, FetchRequest
+from regent.core.protocol.broker import DescribeMetadataRequest
 from regent.core.protocol.control import ControlHeader
 from regent.testing.regent_cluster import RegentCluster
 from regent.transport.remote_ref import RemoteActorRef
@@ -73,11 +73,11 @@ def producer(address: Address, produce: bytes) -> Iterator[Use]:
     yield partial(ask, address, produce)
 
 
-def asker(port: str, address: Address) -> Iterator[Use]:
-    """Ask as brokers and tools do, on one connection."""
+def asker(address: Address) -> Iterator[Use]:
+    """Ask as tools do, on one connection."""
     context = new_context()
     endpoint = f"tcp://{address[0]}:{address[1]}"
-    request = DescribeMetadataRequest() if port == "control" else FetchRequest(replica_id=7)
+    request = DescribeMetadataRequest()
     try:
         with RemoteActorRef(context, endpoint, client_id="innocent") as actor:
             yield partial(actor.ask, request, timeout=TIMEOUT_S)
@@ -198,13 +198,13 @@ class Target:
         genuine = genuine_requests(ask_versions(self._kafka))
         produce = next(r for r in genuine if r[:2] == PRODUCE.to_bytes(2, "big"))
         clients = [Innocent(partial(producer, self._kafka, produce))]
-        if self._port != "kafka":
-            clients.append(Innocent(partial(asker, self._port, self._address)))
+        if self._port == "control":
+            clients.append(Innocent(partial(asker, self._address)))
         return clients
 
     def fuzz(self, requests: int, chosen: int) -> Counter[str]:
         """Send so many requests; return what became of them."""
-        if self._port == "kafka":
+        if self._port != "control":
             return fuzz_kafka(self._address, requests, chosen)
         epoch = self._cluster.broker_epoch(0)
         assert epoch is not None
@@ -236,7 +236,7 @@ class Target:
 
 
 @click.command()
-@click.option("--port", type=click.Choice(["kafka", *fuzzed_frames.PORTS]), default="kafka")
+@click.option("--port", type=click.Choice(["kafka", "control", "replication"]), default="kafka")
 @click.option("--requests", type=click.IntRange(1), default=50_000, show_default=True)
 @click.option("--seed", "chosen", type=int, help="What is sent; by chance when not given.")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Kept; temporary when not given.")

@@ -1,7 +1,6 @@
-"""The bytes of a request: header and body, each one frame of msgpack, and the records it carries.
+"""The bytes of a request: header and body, each one frame of msgpack.
 
-A message is ``b""``, header, body, and the frames of the records in the body
-(``transport.record_frames``). The request header is the array ``[1, api_key, api_version,
+A message is ``b""``, header and body. The request header is the array ``[1, api_key, api_version,
 correlation_id, client_id, controller_id | nil, controller_epoch | nil, broker_epoch | nil,
 event_id | nil]``. 1 is the version of the header. Control requests have the controller id and both
 epochs; other requests have none of them. The reply header is ``[1, correlation_id, error_code]``. A
@@ -31,13 +30,11 @@ from regent.core.protocol import (
     designs,
     placement,
     topics,
-    transactions,
 )
 from regent.core.protocol.api import ActorRequest, ActorResponse, ApiKey
 from regent.core.protocol.control import ControlHeader, ControlRequest, ControlResponse
 from regent.core.records import RecordBytes
 from regent.transport.large_bodies import decode_in_pieces, form_of
-from regent.transport.record_frames import Detach, detacher, join_small
 from regent.transport.schema import Decoder, decoder
 
 Request: TypeAlias = ControlRequest | ActorRequest
@@ -87,7 +84,6 @@ class _Api(NamedTuple):
 
 
 _APIS: Final[Mapping[ApiKey, _Api]] = {
-    ApiKey.FETCH: _Api(broker.FetchRequest, broker.FetchResponse),
     ApiKey.LEADER_AND_ISR: _Api(
         control.LeaderAndIsrRequest, control.LeaderAndIsrResponse, _CONTROL
     ),
@@ -100,12 +96,6 @@ _APIS: Final[Mapping[ApiKey, _Api]] = {
     ),
     ApiKey.CREATE_TOPICS: _Api(topics.CreateTopicsRequest, topics.TopicsResponse, _TOPICS),
     ApiKey.DELETE_TOPICS: _Api(topics.DeleteTopicsRequest, topics.TopicsResponse),
-    ApiKey.ADD_PARTITIONS_TO_TXN: _Api(
-        transactions.VerifyPartitionsRequest, transactions.VerifyPartitionsResponse
-    ),
-    ApiKey.WRITE_TXN_MARKERS: _Api(
-        transactions.WriteMarkersRequest, transactions.WriteMarkersResponse
-    ),
     ApiKey.CREATE_PARTITIONS: _Api(topics.CreatePartitionsRequest, topics.TopicsResponse, _TOPICS),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _Api(
         topics.AlterTopicConfigsRequest, topics.TopicsResponse, _TOPICS
@@ -147,12 +137,6 @@ _API_KEYS: Final[Mapping[type, ApiKey]] = {api.request: key for key, api in _API
 _REQUEST_DECODERS: Final = {key: decoder(api.request) for key, api in _APIS.items()}
 _REQUEST_FORMS: Final = {key: form_of(api.request) for key, api in _APIS.items()}
 _RESPONSE_DECODERS: Final = {key: decoder(api.response) for key, api in _APIS.items()}
-_DETACHERS: Final[dict[type, Detach]] = {
-    cls: detach
-    for api in _APIS.values()
-    for cls in (api.request, api.response)
-    if (detach := detacher(cls)) is not None
-}
 KNOWN_APIS: Final[frozenset[int]] = frozenset(_APIS)
 # The requests that only a controller sends; its epoch fences them.
 CONTROL_REQUESTS: Final[Mapping[int, type[ControlRequest]]] = {
@@ -236,23 +220,16 @@ def encode_request(request: Request) -> EncodedBody:
 
 
 def encode_body(value: object) -> Frames:
-    """Return a request or response as msgpack, followed by its records.
-
-    Raises BadDataError when that is impossible.
-    """
-    records: list[RecordBytes] = []
+    """Return a request or response as msgpack; raises BadDataError when that is impossible."""
     try:
-        detach = _DETACHERS.get(type(value))
-        plain = detach(value, records) if detach else value
-        data: bytes = msgpack.packb(plain, default=_as_map)
+        data: bytes = msgpack.packb(value, default=_as_map)
     except Exception as error:
         raise BadDataError(f"{type(value).__name__} cannot be encoded: {error}") from error
-    size = len(data) + sum(map(len, records))
-    if size > MAX_BODY_BYTES:
+    if len(data) > MAX_BODY_BYTES:
         raise BadDataError(
-            f"{type(value).__name__} of {size} bytes exceeds {MAX_BODY_BYTES}: split it"
+            f"{type(value).__name__} of {len(data)} bytes exceeds {MAX_BODY_BYTES}: split it"
         )
-    return data, *join_small(records)
+    return (data,)
 
 
 def max_request_bytes(api_key: ApiKey) -> int:
@@ -267,15 +244,14 @@ def check_request_size(api_key: ApiKey, data: RecordBytes) -> None:
         raise BadDataError(f"{_APIS[api_key].request.__name__}: {len(data)} bytes exceed {limit}")
 
 
-def decode_request_body(api_key: ApiKey, data: RecordBytes, *records: RecordBytes) -> Request:
-    """Return the request in the frames of a body; raises BadDataError."""
+def decode_request_body(api_key: ApiKey, data: RecordBytes, *more: RecordBytes) -> Request:
+    """Return the request in the only frame of a body; raises BadDataError."""
     api = _APIS[api_key]
+    name = api.request.__name__
+    _check_single(name, more)
     check_request_size(api_key, data)
     if len(data) <= AT_ONCE_BYTES:
-        return _decode_body(api.request, _REQUEST_DECODERS[api_key], data, records)
-    name = api.request.__name__
-    if records:
-        raise BadDataError(f"{name}: records in a request")
+        return _decode_body(api.request, _REQUEST_DECODERS[api_key], data)
     with _collector_paused(len(data)), _one_error(name):
         request: Request = decode_in_pieces(
             _REQUEST_FORMS[api_key], data, new_unpacker, max_values=api.limit.max_values
@@ -283,9 +259,16 @@ def decode_request_body(api_key: ApiKey, data: RecordBytes, *records: RecordByte
         return request
 
 
-def decode_response_body(api_key: ApiKey, data: RecordBytes, *records: RecordBytes) -> Response:
-    """Return the response in the frames of a body; raises BadDataError."""
-    return _decode_body(_APIS[api_key].response, _RESPONSE_DECODERS[api_key], data, records)
+def decode_response_body(api_key: ApiKey, data: RecordBytes, *more: RecordBytes) -> Response:
+    """Return the response in the only frame of a body; raises BadDataError."""
+    api = _APIS[api_key]
+    _check_single(api.response.__name__, more)
+    return _decode_body(api.response, _RESPONSE_DECODERS[api_key], data)
+
+
+def _check_single(name: str, more: Frames) -> None:
+    if more:
+        raise BadDataError(f"{name}: {len(more)} frames follow the body")
 
 
 def encode_request_header(header: RequestHeader) -> bytes:
@@ -333,12 +316,12 @@ def decode_reply_header(data: RecordBytes) -> ReplyHeader:
     return header
 
 
-def _decode_body(cls: type[T], decode: Decoder[T], data: RecordBytes, records: Frames) -> T:
+def _decode_body(cls: type[T], decode: Decoder[T], data: RecordBytes) -> T:
     if len(data) > MAX_BODY_BYTES:
         raise BadDataError(f"{cls.__name__}: {len(data)} bytes exceed {MAX_BODY_BYTES}")
     try:
         with _collector_paused(len(data)):
-            return decode(_unpack(cls.__name__, data), records)
+            return decode(_unpack(cls.__name__, data))
     except MemoryError:
         raise BadDataError(f"{cls.__name__}: no memory for {len(data)} bytes") from None
 

@@ -19,12 +19,10 @@ import msgpack
 
 from regent.core.errors import BadDataError
 from regent.core.records import RecordBytes
-from regent.transport.record_frames import RecordFrames
 from regent.transport.schema import ColumnDecoder, column_decoder
 
 PIECE_BYTES: Final = 64 * 1024
 _NIL: Final = 0xC0
-_NO_RECORDS: Final = RecordFrames()
 
 NewUnpacker: TypeAlias = Callable[[Callable[[], None]], msgpack.Unpacker]
 """Makes an unpacker with every limit, which calls its argument for each array and map."""
@@ -54,7 +52,7 @@ def decode_in_pieces(
     max_values: int,
     piece_bytes: int = PIECE_BYTES,
 ) -> Any:
-    """Return the object in ``data``, which has no records. Raises ``BadDataError``."""
+    """Return the object in ``data``. Raises ``BadDataError``."""
     cursor = _Cursor(memoryview(data), new_unpacker, max_values, piece_bytes)
     value = cursor.value(form)
     if cursor.position != len(data):
@@ -100,7 +98,7 @@ class _Cursor:
             return self._array(form, form.element)
         if form.fields is not None:
             return self._object(form, form.fields)
-        (value,) = form.decode((self._one(form),), _NO_RECORDS)
+        (value,) = form.decode((self._one(form),))
         return value
 
     def _array(self, form: Form, element: Form) -> tuple[Any, ...]:
@@ -109,7 +107,7 @@ class _Cursor:
         while left:
             piece = self._whole(left)
             if piece:
-                values += element.decode(piece, _NO_RECORDS)
+                values += element.decode(piece)
                 left -= len(piece)
             else:
                 values.append(self.value(element))

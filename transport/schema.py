@@ -9,10 +9,9 @@ Rules:
 - Every decoder raises ``BadDataError`` with class and field but without the value, which may be
   huge.
 
-Understood hints: ``int``, ``bool``, ``str``, ``IntEnum``, ``RecordBytes`` (a length; the bytes are
-taken from the frames behind the body), ``X | None``, ``tuple[X, ...]``, dataclass (a map; unknown
-keys are ignored, missing ones take their default) and ``NamedTuple`` (an array of exactly its
-fields).
+Understood hints: ``int``, ``bool``, ``str``, ``IntEnum``, ``X | None``, ``tuple[X, ...]``,
+dataclass (a map; unknown keys are ignored, missing ones take their default) and ``NamedTuple`` (an
+array of exactly its fields).
 """
 
 from __future__ import annotations
@@ -25,17 +24,16 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from itertools import chain, islice
 from operator import itemgetter
-from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from regent.core.errors import BadDataError, Errors
-from regent.core.records import RecordBytes
-from regent.transport.record_frames import RecordFrames
 
 Column: TypeAlias = Sequence[Any]
-ColumnDecoder: TypeAlias = Callable[[Column, RecordFrames], Column]
+ColumnDecoder: TypeAlias = Callable[[Column], Column]
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
+Decoder: TypeAlias = Callable[[object], T]
+"""Makes one object from an unpacked value. Raises BadDataError."""
 
 FEW: Final = 100  # arrays; fewer are not worth a search for equal ones
 INT64_MIN: Final = -(2**63)
@@ -49,14 +47,6 @@ class _Absent:
 _ABSENT: Final = _Absent()
 
 
-class Decoder(Protocol[T_co]):
-    """Makes one object from an unpacked value. Raises BadDataError."""
-
-    def __call__(self, value: object, frames: Sequence[RecordBytes] = ()) -> T_co:
-        """Return the object; ``frames`` are those behind the body."""
-        ...
-
-
 def decoder(cls: type[T]) -> Decoder[T]:
     """Return the function that makes one ``cls`` from an unpacked value.
 
@@ -65,10 +55,8 @@ def decoder(cls: type[T]) -> Decoder[T]:
     """
     decode = column_decoder(cls, cls.__name__)
 
-    def decode_one(value: object, frames: Sequence[RecordBytes] = ()) -> T:
-        records = RecordFrames(frames)
-        (decoded,) = decode((value,), records)
-        records.check_all_taken()
+    def decode_one(value: object) -> T:
+        (decoded,) = decode((value,))
         return cast("T", decoded)
 
     return decode_one
@@ -80,8 +68,6 @@ def column_decoder(hint: Any, path: str) -> ColumnDecoder:
         return functools.partial(_decode_ints, path)
     if hint is bool or hint is str:
         return functools.partial(_decode_plain, path, hint)
-    if hint == RecordBytes:
-        return functools.partial(_decode_records, path)
     if isinstance(hint, types.UnionType):
         (inner,) = (arg for arg in typing.get_args(hint) if arg is not types.NoneType)
         return _filling(column_decoder(inner, path), absent=None, filler=None)
@@ -115,20 +101,12 @@ def _require(path: str, expected: type, values: Column) -> None:
         raise BadDataError(f"{path}: expected {expected.__name__}, found {found}")
 
 
-def _decode_plain(path: str, expected: type, values: Column, _records: RecordFrames) -> Column:
+def _decode_plain(path: str, expected: type, values: Column) -> Column:
     _require(path, expected, values)
     return values
 
 
-def _decode_records(path: str, values: Column, records: RecordFrames) -> Column:
-    _require(path, int, values)
-    try:
-        return records.take(values)
-    except BadDataError as error:
-        raise BadDataError(f"{path}: {error}") from None
-
-
-def _decode_ints(path: str, values: Column, _records: RecordFrames) -> Column:
+def _decode_ints(path: str, values: Column) -> Column:
     _require(path, int, values)
     if len(values) == 1:
         is_in_range = INT64_MIN <= values[0] <= INT64_MAX
@@ -144,8 +122,8 @@ def _enum_decoder(cls: type[IntEnum], path: str) -> ColumnDecoder:
     # An unknown error code of a newer peer is still an error. Other enums must be known.
     fallback = Errors.UNKNOWN_SERVER_ERROR if cls is Errors else None
 
-    def decode(values: Column, records: RecordFrames) -> Column:
-        decoded = [members.get(value, fallback) for value in _decode_ints(path, values, records)]
+    def decode(values: Column) -> Column:
+        decoded = [members.get(value, fallback) for value in _decode_ints(path, values)]
         if None in decoded:
             raise BadDataError(f"{path}: a number is not a {cls.__name__}")
         return decoded
@@ -156,21 +134,21 @@ def _enum_decoder(cls: type[IntEnum], path: str) -> ColumnDecoder:
 def _filling(decode: ColumnDecoder, *, absent: object, filler: object) -> ColumnDecoder:
     """Decode the values that are not ``absent``; replace those by ``filler``."""
 
-    def decode_present(values: Column, records: RecordFrames) -> Column:
+    def decode_present(values: Column) -> Column:
         if absent not in values:
-            return decode(values, records)
+            return decode(values)
         present = [value for value in values if value is not absent]
-        decoded = iter(decode(present, records))
+        decoded = iter(decode(present))
         return [filler if value is absent else next(decoded) for value in values]
 
     return decode_present
 
 
 def _array_decoder(decode_items: ColumnDecoder, path: str) -> ColumnDecoder:
-    def decode(values: Column, records: RecordFrames) -> Column:
+    def decode(values: Column) -> Column:
         _require(path, tuple, values)
         items = values[0] if len(values) == 1 else tuple(chain.from_iterable(values))
-        decoded = decode_items(items, records)
+        decoded = decode_items(items)
         if decoded is items:
             return _shared(values) if len(values) > FEW else values
         if len(values) == 1:
@@ -197,12 +175,12 @@ def _row_decoder(cls: type[Any], path: str) -> ColumnDecoder:
     build = functools.partial(tuple.__new__, cls)
     getters = [itemgetter(index) for index in range(len(names))]
 
-    def decode(values: Column, records: RecordFrames) -> Column:
+    def decode(values: Column) -> Column:
         _require(path, tuple, values)
         if set(map(len, values)) - {len(names)}:
             raise BadDataError(f"{path}: a {cls.__name__} has {len(names)} fields")
         columns = [tuple(map(get, values)) for get in getters]
-        decoded = [decode(c, records) for decode, c in zip(decoders, columns, strict=True)]
+        decoded = [decode(c) for decode, c in zip(decoders, columns, strict=True)]
         unchanged = all(new is old for new, old in zip(decoded, columns, strict=True))
         return list(map(build, values if unchanged else zip(*decoded, strict=True)))
 
@@ -218,10 +196,10 @@ def _map_decoder(cls: type[Any], path: str) -> ColumnDecoder:
             decode_field = _filling(decode_field, absent=_ABSENT, filler=field.default)
         fields.append((field.name, decode_field))
 
-    def decode(values: Column, records: RecordFrames) -> Column:
+    def decode(values: Column) -> Column:
         _require(path, dict, values)
         columns = [
-            decode_field([value.get(name, _ABSENT) for value in values], records)
+            decode_field([value.get(name, _ABSENT) for value in values])
             for name, decode_field in fields
         ]
         return list(map(cls, *columns)) if columns else [cls() for _ in values]

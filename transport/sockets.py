@@ -15,14 +15,14 @@ import zmq
 
 from regent.config.addresses import host_of, port_of, resolve, tcp_endpoint
 from regent.core.records import RecordBytes
-from regent.transport.record_frames import LARGE_BYTES
+from regent.transport.zmtp import LARGE_BYTES
 
 Context: TypeAlias = zmq.Context[zmq.Socket[bytes]]
 Socket: TypeAlias = zmq.Socket[bytes]
 
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
-MAX_MESSAGE_BYTES: Final = MAX_FRAME_BYTES + 8 * 1024  # of a body and its records; and a header
-# The envelope, and records: as many large ones as a message has room for, small ones in between.
+MAX_MESSAGE_BYTES: Final = MAX_FRAME_BYTES + 8 * 1024  # of a body and a header
+# Many more than a message has, of which some may wait.
 MAX_FRAMES: Final = 4 + 2 * MAX_FRAME_BYTES // LARGE_BYTES
 QUEUED_MESSAGES: Final = 100
 """Maximum number of waiting messages, for each peer and direction."""

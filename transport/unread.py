@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import zmq
 
 from regent.core.records import RecordBytes
-from regent.transport.record_frames import LARGE_BYTES
+from regent.transport.zmtp import LARGE_BYTES
 
 MAX_UNREAD_BYTES: Final = 16 * 1024 * 1024
 """A peer with more unread bytes is sent nothing more until it has read some."""

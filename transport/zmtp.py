@@ -15,10 +15,10 @@ from typing import Final
 
 from regent.core.errors import RegentError
 from regent.core.records import RecordBytes
-from regent.transport.record_frames import LARGE_BYTES
 
 MAX_FRAMES: Final = 16
 """Maximum number of frames in a message of a peer."""
+LARGE_BYTES: Final = 64 * 1024  # from here ZeroMQ sends without copying (``zmq.COPY_THRESHOLD``)
 GREETING: Final = b"\xff" + bytes(8) + b"\x7f\3\1" + b"NULL".ljust(20, b"\0") + bytes(32)
 
 _MAJOR_VERSION: Final = 10  # where it is in a greeting

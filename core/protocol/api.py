@@ -8,8 +8,6 @@ from typing import TypeAlias
 from regent.core.protocol.broker import (
     DescribeMetadataRequest,
     DescribeMetadataResponse,
-    FetchRequest,
-    FetchResponse,
     ShutdownBrokerRequest,
     ShutdownBrokerResponse,
 )
@@ -22,26 +20,17 @@ from regent.core.protocol.placement import (
     PlaceTopicsResponse,
 )
 from regent.core.protocol.topics import TopicsRequest, TopicsResponse
-from regent.core.protocol.transactions import (
-    VerifyPartitionsRequest,
-    VerifyPartitionsResponse,
-    WriteMarkersRequest,
-    WriteMarkersResponse,
-)
 
 
 class ApiKey(IntEnum):
     """Kafka's API keys; requests that Kafka does not have begin at 1000."""
 
-    FETCH = 1
     LEADER_AND_ISR = 4
     STOP_REPLICA = 5
     UPDATE_METADATA = 6
     CONTROLLED_SHUTDOWN = 7
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
-    ADD_PARTITIONS_TO_TXN = 24
-    WRITE_TXN_MARKERS = 27
     CREATE_PARTITIONS = 37
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
@@ -63,11 +52,8 @@ ActorRequest: TypeAlias = (
     | TopicsRequest
     | DescribeMetadataRequest
     | ShutdownBrokerRequest
-    | FetchRequest
     | PlaceTopicsRequest
     | PlacementStatusRequest
-    | VerifyPartitionsRequest
-    | WriteMarkersRequest
     | DesignsRequest
 )
 ActorResponse: TypeAlias = (
@@ -75,10 +61,7 @@ ActorResponse: TypeAlias = (
     | TopicsResponse
     | DescribeMetadataResponse
     | ShutdownBrokerResponse
-    | FetchResponse
     | PlaceTopicsResponse
     | PlacementStatusResponse
-    | VerifyPartitionsResponse
-    | WriteMarkersResponse
     | DesignsResponse
 )

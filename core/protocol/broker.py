@@ -9,7 +9,7 @@ from typing import NamedTuple
 from regent.core.errors import Errors
 from regent.core.model import NO_EPOCH, UNKNOWN_BROKER_EPOCH, BrokerId, TopicPartition
 from regent.core.protocol.control import TopicId, UpdateMetadataBroker
-from regent.core.records import RecordBytes
+from regent.core.records import NO_RECORDS, Records
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,8 @@ class FetchPartition(NamedTuple):
     """The position of a follower in one partition.
 
     ``current_leader_epoch``: the leader epoch in which it follows. ``last_fetched_epoch``: the
-    leader epoch of its last record; -1: its log is empty.
+    leader epoch of its last record; -1: its log is empty. The answer has at most ``max_bytes`` of
+    the partition.
     """
 
     partition_index: int
@@ -73,6 +74,7 @@ class FetchPartition(NamedTuple):
     fetch_offset: int
     last_fetched_epoch: int
     log_start_offset: int
+    max_bytes: int = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +88,24 @@ class FetchTopic:
 
 @dataclass(frozen=True, slots=True)
 class ForgottenTopic:
-    """Partitions of one topic that leave a fetch session."""
+    """Partitions of one topic that leave a fetch session; ``topic_name`` None: it is unknown."""
 
-    topic_name: str
+    topic_name: str | None
     partitions: tuple[int, ...]
+    topic_id: TopicId | None = None
 
 
 NO_SESSION_ID = 0
 SESSIONLESS_EPOCH = -1  # this fetch belongs to no session
 INITIAL_SESSION_EPOCH = 0  # this fetch lists all partitions and asks for a session
 # After these errors a follower begins a new session at once.
-SESSION_ERRORS = frozenset({Errors.FETCH_SESSION_ID_NOT_FOUND, Errors.INVALID_FETCH_SESSION_EPOCH})
+SESSION_ERRORS = frozenset(
+    {
+        Errors.FETCH_SESSION_ID_NOT_FOUND,
+        Errors.INVALID_FETCH_SESSION_EPOCH,
+        Errors.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +116,8 @@ class FetchRequest:
     has only the partitions that are new, or whose position changed since the last fetch.
     ``session_epoch`` counts the fetches of the session, so that a lost one is noticed. The leader
     may wait ``max_wait_ms`` with the answer while there are fewer than ``min_bytes`` of records.
-    The answer has at most ``max_bytes`` in all and ``partition_max_bytes`` of one partition; only
-    its first batch may be larger.
+    The answer has at most ``max_bytes`` in all; only its first batch may be larger.
+    ``names_topics``: the topics of the session are known by name, because one of them has no id.
     """
 
     replica_id: BrokerId
@@ -120,7 +129,7 @@ class FetchRequest:
     forgotten_topics: tuple[ForgottenTopic, ...] = ()
     min_bytes: int = 1
     max_bytes: int = 10 * 1024 * 1024
-    partition_max_bytes: int = 1024 * 1024
+    names_topics: bool = False
 
     @property
     def is_incremental(self) -> bool:
@@ -132,12 +141,6 @@ class FetchRequest:
         for topic in self.topics:
             for row in topic.partitions:
                 yield TopicPartition(topic.topic_name, row.partition_index), row
-
-    def forgotten(self) -> Iterator[TopicPartition]:
-        """Yield every partition that leaves the session."""
-        for topic in self.forgotten_topics:
-            for partition in topic.partitions:
-                yield TopicPartition(topic.topic_name, partition)
 
 
 class FetchedPartition(NamedTuple):
@@ -155,7 +158,7 @@ class FetchedPartition(NamedTuple):
     diverging_epoch: int = NO_EPOCH
     diverging_end_offset: int = -1
     log_end_offset: int = -1
-    records: RecordBytes = b""
+    records: Records = NO_RECORDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,7 @@ class FetchedTopic:
 
     topic_name: str
     partitions: tuple[FetchedPartition, ...]
+    topic_id: TopicId | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ class OffsetQuery(NamedTuple):
 
     Records before ``from_offset`` are not searched. ``max_num_offsets``: of version 0, which asks
     for the offsets at which segments begin. ``is_read_committed``: only up to the last stable
-    offset.
+    offset. ``is_of_follower``: up to the end of the log.
     """
 
     timestamp_ms: int
@@ -87,6 +87,7 @@ class OffsetQuery(NamedTuple):
     from_offset: int = 0
     max_num_offsets: int | None = None
     is_read_committed: bool = False
+    is_of_follower: bool = False
 
 
 class ListedOffset(NamedTuple):

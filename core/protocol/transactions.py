@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
@@ -261,3 +261,8 @@ class VerifyPartitionsResponse:
 
     error_code: Errors
     partitions: tuple[PartitionOutcome, ...] = ()
+
+
+TxnRequest: TypeAlias = WriteMarkersRequest | VerifyPartitionsRequest
+TxnResponse: TypeAlias = WriteMarkersResponse | VerifyPartitionsResponse
+"""What brokers ask each other about transactions."""

@@ -80,6 +80,17 @@ class AllPartitions:
         serves = partition.role is Role.LEADER or (or_follower and partition.role is Role.FOLLOWER)
         return partition if serves else Errors.NOT_LEADER_OR_FOLLOWER
 
+    def topics_by_id(self) -> dict[TopicId | None, str]:
+        """Return the names of the topics of hosted replicas by id.
+
+        A LeaderAndIsr tells them before an UpdateMetadata tells the metadata cache.
+        """
+        return {
+            partition.topic_id: topic_partition.topic
+            for topic_partition, partition in self.by_topic_partition.items()
+            if partition.topic_id is not None
+        }
+
     def add(self, partition: Partition) -> None:
         """Add a replica whose log can be used."""
         partition.stats = self.topic_stats.of(partition.topic_partition.topic)

@@ -6,7 +6,7 @@ of one broker epoch; there are no more sessions than brokers.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,10 +18,12 @@ from regent.core.protocol.broker import (
     FetchedPartition,
     FetchPartition,
     FetchRequest,
+    ForgottenTopic,
 )
 from regent.core.protocol.control import TopicId
 from regent.core.replication.delayed_operation import DelayedOperation, DelayedOperationPurgatory
 from regent.core.replication.replica import LastFetch
+from regent.core.setting import INT_MAX
 
 
 class CachedPartition(NamedTuple):
@@ -37,12 +39,13 @@ class FetchSession:
 
     ``unsettled``: partitions to check, in this order, at the next fetch even if it does not list
     them. They changed on the leader, or the follower is not in sync yet, or the last answer had no
-    room for their records. ``held`` is the fetch that waits.
+    room for their records. ``held`` is the fetch that waits. ``names_topics``: as in its requests.
     """
 
     session_id: int
     replica_epoch: int
     last_fetch: LastFetch
+    names_topics: bool = False
     next_epoch: int = INITIAL_SESSION_EPOCH + 1
     positions: dict[TopicPartition, CachedPartition] = field(default_factory=dict)
     unsettled: dict[TopicPartition, None] = field(default_factory=dict)
@@ -70,11 +73,23 @@ class FetchSession:
                 self.positions[topic_partition] = CachedPartition(topic.topic_id, row)
                 self.unsettled[topic_partition] = None
 
-    def forget(self, topic_partition: TopicPartition) -> None:
-        """Remove a partition that the follower no longer fetches."""
-        self.positions.pop(topic_partition, None)
-        self.unsettled.pop(topic_partition, None)
-        self._told.pop(topic_partition, None)
+    def forget(self, topic: ForgottenTopic) -> Sequence[TopicPartition]:
+        """Remove and return partitions that the follower no longer fetches."""
+        names = {topic.topic_name}
+        if topic.topic_name is None:  # it was deleted here; the session may know its name
+            names = {
+                topic_partition.topic
+                for topic_partition, position in self.positions.items()
+                if position.topic_id == topic.topic_id
+            }
+        forgotten = [
+            TopicPartition(name, index) for name in names if name for index in topic.partitions
+        ]
+        for topic_partition in forgotten:
+            self.positions.pop(topic_partition, None)
+            self.unsettled.pop(topic_partition, None)
+            self._told.pop(topic_partition, None)
+        return forgotten
 
     def is_news(self, topic_partition: TopicPartition, answer: FetchedPartition) -> bool:
         """Whether an answer differs from the last one; remember it."""
@@ -82,7 +97,7 @@ class FetchSession:
             self._told.pop(topic_partition, None)
             return True
         said = (answer.high_watermark, answer.log_start_offset)
-        is_news = self._told.get(topic_partition) != said or len(answer.records) > 0
+        is_news = self._told.get(topic_partition) != said or answer.records.size > 0
         self._told[topic_partition] = said
         return is_news
 
@@ -108,11 +123,14 @@ class FetchSessionCache:
     def begin(self, request: FetchRequest, live: Collection[BrokerId], now_ms: int) -> FetchSession:
         """Return a new session from a full fetch; it is kept if the follower is registered."""
         self._sessions = {b: s for b, s in self._sessions.items() if b in live}
-        session = FetchSession(NO_SESSION_ID, request.replica_epoch, LastFetch(now_ms))
+        session = FetchSession(
+            NO_SESSION_ID, request.replica_epoch, LastFetch(now_ms), request.names_topics
+        )
         session.note(request)
         if request.session_epoch == INITIAL_SESSION_EPOCH and request.replica_id in live:
             # The time makes ids unique across restarts of the leader.
-            session.session_id = self._last_id = max(self._last_id + 1, now_ms)
+            self._last_id = max(self._last_id + 1, now_ms)
+            session.session_id = self._last_id % INT_MAX + 1
             former = self._sessions.get(request.replica_id)
             self._sessions[request.replica_id] = session
             if former is not None:
@@ -128,6 +146,8 @@ class FetchSessionCache:
             or session.replica_epoch != request.replica_epoch
         ):
             return Errors.FETCH_SESSION_ID_NOT_FOUND
+        if session.names_topics != request.names_topics:
+            return Errors.FETCH_SESSION_TOPIC_ID_ERROR
         if session.next_epoch != request.session_epoch:
             return Errors.INVALID_FETCH_SESSION_EPOCH
         session.next_epoch += 1

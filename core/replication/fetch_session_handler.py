@@ -54,6 +54,7 @@ class FetchSessionHandler:
         self._held: dict[TopicPartition, SessionPartition] = {}  # in the leader's session
         self._session_id = NO_SESSION_ID
         self._next_epoch = INITIAL_SESSION_EPOCH
+        self._names_topics = False  # in this session
         self._in_flight: FetchRequest | None = None
 
     def __len__(self) -> int:
@@ -117,11 +118,11 @@ class FetchSessionHandler:
         self._end_delays(now_ms)
         if len(self._delayed_until_ms) == len(self._partitions):
             return None
-        is_full = self._next_epoch == INITIAL_SESSION_EPOCH
+        is_full = self._begins_session()
         if is_full:
             self._held = {}
         listed: list[Partition] = []
-        forgotten: list[TopicPartition] = []
+        forgotten: list[SessionPartition] = []
         topic_partitions = list(self._partitions if is_full else self._changed)
         self._changed = dict.fromkeys(topic_partitions[MAX_LISTED:])
         for topic_partition in topic_partitions[:MAX_LISTED]:
@@ -132,8 +133,8 @@ class FetchSessionHandler:
             if partition is not None and position is not None:
                 self._held[topic_partition] = SessionPartition(partition, position)
                 listed.append(partition)
-            elif self._held.pop(topic_partition, None) is not None:
-                forgotten.append(topic_partition)
+            elif (left := self._held.pop(topic_partition, None)) is not None:
+                forgotten.append(left)
         if is_full and self._changed:
             # Without a session the next fetch is full too: it lists the other partitions first.
             self._partitions = {
@@ -149,9 +150,24 @@ class FetchSessionHandler:
             session_id=self._session_id,
             session_epoch=self._next_epoch,
             forgotten_topics=_forgotten_topics(forgotten),
+            names_topics=self._names_topics,
         )
         self._next_epoch = INITIAL_SESSION_EPOCH  # unless it is answered
         return self._in_flight
+
+    def _begins_session(self) -> bool:
+        """Whether the next fetch lists all partitions.
+
+        A session names its topics by their ids, or all of them by name if one has no id.
+        """
+        is_new = self._next_epoch == INITIAL_SESSION_EPOCH
+        if is_new or not self._names_topics:
+            chosen = self._partitions if is_new else self._changed
+            partitions = map(self._partitions.get, chosen)
+            self._names_topics = any(p is not None and p.topic_id is None for p in partitions)
+            if self._names_topics:
+                self._next_epoch = INITIAL_SESSION_EPOCH
+        return self._next_epoch == INITIAL_SESSION_EPOCH
 
     def on_response(
         self, request: FetchRequest, response: FetchResponse
@@ -188,11 +204,15 @@ class FetchSessionHandler:
         return tuple(FetchTopic(*topic, tuple(rows)) for topic, rows in topics.items())
 
 
-def _forgotten_topics(topic_partitions: Iterable[TopicPartition]) -> tuple[ForgottenTopic, ...]:
-    topics: dict[str, list[int]] = {}
-    for topic_partition in topic_partitions:
-        topics.setdefault(topic_partition.topic, []).append(topic_partition.partition)
-    return tuple(ForgottenTopic(topic, tuple(numbers)) for topic, numbers in topics.items())
+def _forgotten_topics(partitions: Iterable[SessionPartition]) -> tuple[ForgottenTopic, ...]:
+    topics: dict[tuple[str, TopicId | None], list[int]] = {}
+    for partition, row in partitions:
+        topic = partition.topic_partition.topic, partition.topic_id
+        topics.setdefault(topic, []).append(row.partition_index)
+    return tuple(
+        ForgottenTopic(name, tuple(numbers), topic_id)
+        for (name, topic_id), numbers in topics.items()
+    )
 
 
 def _shorter(wait_ms: int, delay_ms: int | None) -> int:

@@ -22,7 +22,8 @@ from regent.core.protocol.broker import (
     FetchRequest,
     FetchResponse,
 )
-from regent.core.records import RecordBytes
+from regent.core.protocol.control import TopicId
+from regent.core.records import NO_RECORDS, MemoryRecords, Records
 from regent.core.replica_logs import PartitionLog
 from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.delayed_operation import (
@@ -39,6 +40,7 @@ from regent.core.replication.replica import Replica
 from regent.core.replication.replication_quota import ReplicationQuota
 
 RespondToFollower: TypeAlias = Callable[[FetchResponse], None]
+_STAYING_BYTES = 64 * 1024  # less is faster to read than to send from a file
 
 
 class DelayedFollowerFetch(DelayedOperation):
@@ -86,7 +88,7 @@ class DelayedFollowerFetch(DelayedOperation):
         A new high watermark alone can wait; a raised log start offset cannot, because a client
         waits for it (DeleteRecords).
         """
-        self.size += len(answer.records)
+        self.size += answer.records.size
         if not self.session.is_news(topic_partition, answer):
             return
         self.answers[topic_partition] = answer
@@ -94,9 +96,9 @@ class DelayedFollowerFetch(DelayedOperation):
         if not _is_plain(answer) or answer.log_start_offset > row.log_start_offset:
             self._is_urgent = True
 
-    def room(self) -> int:
-        """Return for how many bytes of one partition the answer has room."""
-        return min(self.request.max_bytes - self.size, self.request.partition_max_bytes)
+    def room(self, row: FetchPartition) -> int:
+        """Return for how many bytes of a partition the answer has room."""
+        return min(self.request.max_bytes - self.size, row.max_bytes)
 
     @property
     def is_due(self) -> bool:
@@ -154,9 +156,9 @@ class FollowerFetches:
         session = self._sessions.resume(request)
         if isinstance(session, Errors):
             return session
-        for topic_partition in request.forgotten():
-            session.forget(topic_partition)
-            self._hear_of(topic_partition, request.replica_id)
+        for topic in request.forgotten_topics:
+            for topic_partition in session.forget(topic):
+                self._hear_of(topic_partition, request.replica_id)
         session.note(request)
         return session
 
@@ -183,7 +185,7 @@ class FollowerFetches:
         position = fetch.session.positions.get(topic_partition)
         if position is not None:
             before = fetch.answers.get(topic_partition)
-            fetch.size -= 0 if before is None else len(before.records)
+            fetch.size -= 0 if before is None else before.records.size
             fetch.take(topic_partition, self._fetch(fetch, topic_partition, None))
 
     def on_answer(self, fetch: DelayedFollowerFetch) -> None:
@@ -241,11 +243,11 @@ class FollowerFetches:
         if error is not Errors.NONE:
             start, end = log.log_start_offset, log.log_end_offset
             return _failed(row, error)._replace(log_start_offset=start, log_end_offset=end)
-        records: RecordBytes = b""
+        records: Records = NO_RECORDS
         if diverging.leader_epoch == NO_EPOCH:  # else its position is unknown (KAFKA-13141)
             if now_ms is not None:
                 self._note(fetch, partition, follower, row, now_ms)
-            records = self._throttled(fetch, partition, row.fetch_offset)
+            records = self._throttled(fetch, partition, row)
         return FetchedPartition(
             row.partition_index,
             Errors.NONE,
@@ -256,17 +258,17 @@ class FollowerFetches:
         )
 
     def _throttled(
-        self, fetch: DelayedFollowerFetch, partition: Partition, offset: int
-    ) -> RecordBytes:
+        self, fetch: DelayedFollowerFetch, partition: Partition, row: FetchPartition
+    ) -> Records:
         """Read, unless the follower is over its quota; members of the ISR are not limited."""
         topic_partition, now_ms = partition.topic_partition, fetch.began_ms
         if not self._quota.is_throttled(topic_partition):
-            return _records(fetch, topic_partition, partition.local_log, offset)
+            return _records(fetch, partition, row)
         is_in_sync = fetch.request.replica_id in partition.isr
         if not is_in_sync and self._quota.pause_ms(now_ms) > 0:
-            return b""
-        records = _records(fetch, topic_partition, partition.local_log, offset)
-        self._quota.record(len(records), now_ms)
+            return NO_RECORDS
+        records = _records(fetch, partition, row)
+        self._quota.record(records.size, now_ms)
         return records
 
     def _note(
@@ -294,18 +296,37 @@ class FollowerFetches:
             session.unsettled[topic_partition] = None  # until it joins the ISR
 
 
-def _records(
-    fetch: DelayedFollowerFetch, topic_partition: TopicPartition, log: PartitionLog, offset: int
-) -> RecordBytes:
-    end, room, is_first = log.log_end_offset, fetch.room(), fetch.size == 0
-    if offset >= end:
-        return b""
+def _records(fetch: DelayedFollowerFetch, partition: Partition, row: FetchPartition) -> Records:
+    log, offset, room, is_first = (
+        partition.local_log,
+        row.fetch_offset,
+        fetch.room(row),
+        fetch.size == 0,
+    )
+    if offset >= log.log_end_offset:
+        return NO_RECORDS
     if room > 0 or is_first:
-        records = log.read(offset, room, end, at_least_one=is_first)
+        records = _read(log, offset, partition.high_watermark, room, at_least_one=is_first)
         if records.size > 0:
-            return records.read()
-    fetch.starved[topic_partition] = None
-    return b""
+            return records
+    fetch.starved[partition.topic_partition] = None
+    return NO_RECORDS
+
+
+def _read(
+    log: PartitionLog, offset: int, high_watermark: int, room: int, *, at_least_one: bool
+) -> Records:
+    """Read records; many committed ones stay in their file until they are sent.
+
+    Others are read into memory at once: the log may be truncated before they are sent, and other
+    records written in their place.
+    """
+    records = log.read(offset, room, log.log_end_offset, at_least_one=at_least_one)
+    if records.size >= _STAYING_BYTES and offset < high_watermark:
+        committed = log.read(offset, room, high_watermark, at_least_one=at_least_one)
+        if committed.size >= _STAYING_BYTES:
+            return committed
+    return MemoryRecords(records.read()) if records.size > 0 else NO_RECORDS
 
 
 def _is_plain(answer: FetchedPartition) -> bool:
@@ -324,11 +345,13 @@ def _failed(row: FetchPartition, error: Errors) -> FetchedPartition:
 def _response(
     answers: Mapping[TopicPartition, FetchedPartition], session: FetchSession
 ) -> FetchResponse:
-    topics: dict[str, list[FetchedPartition]] = {}
+    topics: dict[tuple[str, TopicId | None], list[FetchedPartition]] = {}
     for topic_partition, answer in answers.items():
-        topics.setdefault(topic_partition.topic, []).append(answer)
+        position = session.positions.get(topic_partition)
+        topic = topic_partition.topic, None if position is None else position.topic_id
+        topics.setdefault(topic, []).append(answer)
     return FetchResponse(
         Errors.NONE,
-        tuple(FetchedTopic(topic, tuple(rows)) for topic, rows in topics.items()),
+        tuple(FetchedTopic(name, tuple(rows), id_) for (name, id_), rows in topics.items()),
         session.session_id,
     )

@@ -81,7 +81,9 @@ def _listed(query: OffsetQuery, partition: Partition) -> ListedOffset:
     log, limit = partition.local_log, partition.high_watermark
     start_of_epoch = partition.leader_epoch_start_offset
     knows_committed = start_of_epoch is not None and limit >= start_of_epoch
-    if query.is_read_committed:
+    if query.is_of_follower:
+        knows_committed, limit = True, log.log_end_offset
+    elif query.is_read_committed:
         limit = partition.last_stable_offset
     if query.max_num_offsets is not None:
         return _listed_in_old_style(query, partition, knows_committed, query.max_num_offsets)

@@ -46,12 +46,14 @@ class ReplicaFetcher:
         quota: ReplicationQuota,
         template: FetchRequest,
         *,
+        partition_max_bytes: int,
         backoff_ms: int,
     ) -> None:
         self._partitions = partitions
         self._cache = cache
         self._quota = quota
         self._template = template
+        self._partition_max_bytes = partition_max_bytes
         self._backoff_ms = backoff_ms
         self._followed: dict[BrokerId, FetchSessionHandler] = {}
         self._leaders: dict[TopicPartition, BrokerId] = {}
@@ -116,6 +118,7 @@ class ReplicaFetcher:
                 log.log_end_offset,
                 log.latest_epoch,
                 log.log_start_offset,
+                self._partition_max_bytes,
             )
         except StorageError as error:
             self._unreadable[topic_partition] = error
@@ -240,7 +243,7 @@ class ReplicaFetcher:
 
 
 def _size(answer: FetchedPartition | None) -> int:
-    return 0 if answer is None else len(answer.records)
+    return 0 if answer is None else answer.records.size
 
 
 def _is_expected(partition: Partition, row: FetchPartition) -> bool:
@@ -279,12 +282,12 @@ def _follow(
         partition.on_truncation()
         followed.on_change(topic_partition)
         return Errors.NONE
-    if len(answer.records) > 0:
+    if answer.records.size > 0:
         if replica_log.log_start_offset < end == answer.log_start_offset:
             # The first batch may begin earlier, with another epoch than the local records.
             replica_log.truncate_fully_and_start_at(end)
             partition.on_truncation()
-        replica_log.append_as_follower(answer.records)
+        replica_log.append_as_follower(answer.records.read())
         followed.on_change(topic_partition)
     partition.follow_high_watermark(answer.high_watermark)
     start = min(answer.log_start_offset, partition.high_watermark)

@@ -114,6 +114,7 @@ class ReplicaManager:
             cache,
             quotas.follower,
             settings.fetch_request(broker_id),
+            partition_max_bytes=settings.replica_fetch_max_bytes,
             backoff_ms=settings.replica_fetch_backoff_ms,
         )
         self._out_of_order = OutOfOrderBatches(settings.replica_fetch_wait_max_ms)

@@ -27,7 +27,6 @@ class ReplicationSettings:
             max_wait_ms=self.replica_fetch_wait_max_ms,
             min_bytes=self.replica_fetch_min_bytes,
             max_bytes=self.replica_fetch_response_max_bytes,
-            partition_max_bytes=self.replica_fetch_max_bytes,
         )
 
 

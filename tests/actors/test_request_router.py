@@ -32,6 +32,7 @@ from regent.core.protocol.topics import (
 )
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport import codec
+from regent.transport.codec import Response
 from regent.transport.server import IncomingRequest, WireReply
 from regent.zk.stores.topic_store import ZkTopicStore
 from tests.support.fake_zookeeper import FakeZooKeeper
@@ -41,7 +42,7 @@ from tests.support.stage import TIMEOUT_S, FixedTopicIds, Stage
 HEADER = ControlHeader(controller_id=3, controller_epoch=5, broker_epoch=-1)
 
 
-def no_channel(endpoint: str) -> RequestChannel[ForwardedRequest]:
+def no_channel(endpoint: str) -> RequestChannel[ForwardedRequest, Response]:
     raise AssertionError(f"there is no controller at {endpoint}")
 
 

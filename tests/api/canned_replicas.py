@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 from regent.core.errors import Errors, StorageError
 from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.broker import FetchRequest, FetchResponse
 from regent.core.protocol.client import (
     ConsumedPartition,
     ConsumerFetch,
@@ -20,8 +21,12 @@ from regent.core.protocol.client import (
 )
 from regent.core.protocol.control import TopicId, UpdateMetadataBroker, UpdateMetadataEndPoint
 from regent.core.records import RecordBytes
+from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.delayed_operation import Answer, DelayedOperation
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
+from tests.support.memory_logs import MemoryLogs
+
+T = TypeVar("T")
 
 EXECUTOR: Final = ThreadPoolExecutor(1)
 """For the work beside the event loop."""
@@ -75,7 +80,8 @@ class CannedReplicas:
         self.records: Mapping[TopicPartition, RecordBytes] = {}
         self.guards: Mapping[TopicPartition, int] = {}
         self.guards_used: Mapping[TopicPartition, int] = {}
-        self.fetch: ConsumerFetch | None = None
+        self.consumer_fetch: ConsumerFetch | None = None
+        self.follower_fetch: FetchRequest | None = None
         self.offset_queries: Mapping[TopicPartition, OffsetQuery] = {}
         self.epoch_queries: Mapping[TopicPartition, EpochQuery] = {}
         self.compacted: frozenset[TopicPartition] = frozenset()
@@ -124,13 +130,23 @@ class CannedReplicas:
         *,
         waits: bool = True,
     ) -> DelayedOperation | None:
-        self.fetch, self.waits = request, waits
+        self.consumer_fetch, self.waits = request, waits
         unknown = ConsumedPartition(Errors.UNKNOWN_TOPIC_OR_PARTITION)
         consumed = {
             topic_partition: self.consumed.get(topic_partition, unknown)
             for topic_partition in request.positions
         }
         return self._answer(request.positions, lambda: respond(consumed))
+
+    def fetch(
+        self, request: FetchRequest, now_ms: int, respond: Callable[[FetchResponse], None]
+    ) -> DelayedOperation | None:
+        self.follower_fetch = request
+        return self._answer((), lambda: respond(FetchResponse(Errors.NONE)))
+
+    def exclusively(self, act: Callable[[AllPartitions], T]) -> T:
+        broker_id = BrokerId(1)
+        return act(AllPartitions(broker_id, MemoryLogs(), cached(), lambda _: None))
 
     def expire(self, operation: DelayedOperation, now_ms: int) -> None:
         self.expired.append(operation)

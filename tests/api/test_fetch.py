@@ -99,7 +99,7 @@ def test_every_version_returns_records(
 
     answer = ask(apis(replicas), fetch(positions, isolation_level=isolation_level), version)
 
-    assert replicas.fetch == ConsumerFetch(
+    assert replicas.consumer_fetch == ConsumerFetch(
         positions, min_bytes=1, max_bytes=1000, is_read_committed=isolation_level == 1
     )
     assert (answer.error_code, answer.session_id) == (0, 0)
@@ -163,8 +163,8 @@ def test_an_unknown_topic_id_is_refused_and_other_topics_are_read(version: int, 
 
     known, unknown = ask(apis(replicas), request, version).responses
 
-    assert replicas.fetch is not None
-    assert list(replicas.fetch.positions) == [ORDERS_0]
+    assert replicas.consumer_fetch is not None
+    assert list(replicas.consumer_fetch.positions) == [ORDERS_0]
     assert bytes(known.partitions[0].records) == b"whole batches"
     assert (unknown.topic_id or UUID(int=0)) == topic_id
     (refused,) = unknown.partitions
@@ -250,8 +250,12 @@ def test_only_a_debugging_consumer_reads_followers(
     if version >= 15:
         named = {"replica_state": FetchRequest.ReplicaState(replica_id=replica_id)}
     ask(apis(replicas), fetch({ORDERS_0: ConsumerPosition(0, 1)}, **named), version)
-    assert replicas.fetch is not None
-    assert replicas.fetch.from_followers is reads_followers
+    if replica_id >= 0 and version >= 12:  # this is a follower
+        assert replicas.follower_fetch is not None
+        assert replicas.follower_fetch.replica_id == replica_id
+        return
+    assert replicas.consumer_fetch is not None
+    assert replicas.consumer_fetch.from_followers is reads_followers
 
 
 # --- old message formats --------------------------------------------------------------------------
@@ -275,7 +279,7 @@ def test_old_clients_get_records_in_a_format_that_they_know(version: int):
     answer = ask(apis(replicas), fetch(positions), version)
 
     most = 1000 if version == 3 else MAX_RESPONSE_BYTES
-    assert replicas.fetch == ConsumerFetch(positions, 1, most)
+    assert replicas.consumer_fetch == ConsumerFetch(positions, 1, most)
     read, refused, empty = (outcomes(answer)[name] for name in (ORDERS_0, ORDERS_1, TEA_0))
     assert (read.error_code, read.high_watermark) == (0, 12)
     messages = OthersRecords(bytes(read.records)).next_batch()
@@ -346,5 +350,5 @@ def test_a_response_has_a_size_limit_whatever_the_client_requests():
     replicas.consumed = {ORDERS_0: ConsumedPartition(Errors.NONE, 5, 0)}
     request = fetch({ORDERS_0: ConsumerPosition(5, 1)}, max_bytes=2**31 - 1)
     ask(apis(replicas, max_response_bytes=500), request, 11)
-    assert replicas.fetch is not None
-    assert replicas.fetch.max_bytes == 500
+    assert replicas.consumer_fetch is not None
+    assert replicas.consumer_fetch.max_bytes == 500

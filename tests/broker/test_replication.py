@@ -74,7 +74,7 @@ class Replicas:
             logs,
             BrokerStatus(),
             BrokerCallbacks(lambda _: None, on_isrs_proposed=replication.wake),
-            open_fetch_channel=replication.open_channel,
+            open_fetch_channel=replication.open_fetch_channel,
             scheduler=scheduler,
             settings=replication_settings(config),
         )
@@ -211,5 +211,5 @@ def test_stopped_replication_leaves_no_threads(stage: Stage, replicas: Replicas)
 def test_a_port_in_use_is_named(stage: Stage, replicas: Replicas):
     replicas.start(1)
     (endpoint,) = replicas._endpoints.values()
-    with pytest.raises(PortInUseError, match=endpoint):
+    with pytest.raises(PortInUseError, match=endpoint.removeprefix("tcp://")):
         replicas.start(2, replication_port=int(endpoint.rpartition(":")[2]))

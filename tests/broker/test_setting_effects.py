@@ -634,10 +634,11 @@ def fetch_request(settings: Settings, _: Place) -> tuple[int, int, int, int]:
     follower = RecordBroker(2, settings=replication_settings(settings))
     follower.apply(1, 0)
     request, _asked = follower.fetch_from(led_by_1())
+    ((_name, row),) = request.partitions()
     return (
         request.max_wait_ms,
         request.min_bytes,
-        request.partition_max_bytes,
+        row.max_bytes,
         request.max_bytes,
     )
 

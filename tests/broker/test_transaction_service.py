@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -10,10 +11,9 @@ from typing import Any
 import pytest
 
 from regent.actors.inter_broker_senders import InterBrokerSenders
-from regent.actors.scheduler import Scheduler
 from regent.broker.internal_topics import InternalTopics
+from regent.broker.kafka_endpoint import apis_of_other_brokers
 from regent.broker.machine_settings import transaction_log_settings
-from regent.broker.replication_server import ReplicationServer
 from regent.config.settings_file import load_settings
 from regent.core.admin.topic_validation import TRANSACTION_STATE_TOPIC
 from regent.core.errors import Errors
@@ -24,15 +24,15 @@ from regent.core.protocol.transactions import (
     TransactionToVerify,
     TxnMarker,
     TxnMarkerResult,
+    TxnRequest,
+    TxnResponse,
     VerifyPartitionsRequest,
     VerifyPartitionsResponse,
     WriteMarkersRequest,
     WriteMarkersResponse,
 )
-from regent.transport.client import RequestClient
-from regent.transport.codec import Request, Response
-from regent.transport.server import ControlServer
-from regent.transport.sockets import new_context
+from regent.transport.kafka.listener import KafkaListener
+from regent.transport.kafka.transaction_channel import TransactionChannel
 from tests.broker.test_group_service import Topics
 from tests.support.led_groups import ORDERS_0
 from tests.support.led_transactions import LedTransactions
@@ -117,26 +117,20 @@ class Peer:
 
     def __init__(self, undo: ExitStack) -> None:
         self.led = LedTransactions(undo)
-        context = new_context()
-        undo.callback(context.destroy, linger=0)
-        reaper = Scheduler("reaper")
-        undo.callback(reaper.shutdown)
-        handler = ReplicationServer(
-            self.led.manager, reaper, on_fetched=lambda: None, take=self.led.service.take
-        )
-        server = ControlServer(context, "tcp://127.0.0.1:0", handler, name="replication")
-        undo.callback(server.stop)
-        server.start()
+        apis = apis_of_other_brokers(self.led.service, self.led.groups.partitions)
+        listener = KafkaListener("127.0.0.1", 0, apis)
+        undo.callback(listener.close, 0.1)
+        listener.start()
         self.senders = InterBrokerSenders(
             "test",
-            {1: server.endpoint}.get,
-            lambda endpoint: RequestClient(context, endpoint, client_id="test"),
+            {1: f"tcp://127.0.0.1:{listener.port}"}.get,
+            lambda endpoint: TransactionChannel(endpoint, client_id="test"),
             timeout_ms=5_000,
         )
         undo.callback(self.senders.close)
 
-    def ask(self, request: Request, broker_id: int = 1) -> Response | None:
-        answers: queue.Queue[Response | None] = queue.Queue()
+    def ask(self, request: TxnRequest, broker_id: int = 1) -> TxnResponse | None:
+        answers: queue.Queue[TxnResponse | None] = queue.Queue()
         self.senders.send(broker_id, request, answers.put)
         return answers.get(timeout=TIMEOUT_S)
 
@@ -165,6 +159,27 @@ def test_a_coordinator_on_another_broker_says_what_is_part_of_a_transaction(undo
             PartitionOutcome(*other, Errors.TRANSACTION_ABORTABLE),
         ),
     )
+
+
+def test_a_request_to_a_broker_that_has_gone_ends_before_its_timeout(undo: ExitStack):
+    listening = undo.enter_context(socket.create_server(("127.0.0.1", 0)))
+    listening.settimeout(TIMEOUT_S)
+    senders = InterBrokerSenders(
+        "test",
+        {1: f"tcp://127.0.0.1:{listening.getsockname()[1]}"}.get,
+        lambda endpoint: TransactionChannel(endpoint, client_id="test"),
+        timeout_ms=600_000,
+    )
+    undo.callback(senders.close)
+    answers: queue.Queue[TxnResponse | None] = queue.Queue()
+    senders.send(1, WriteMarkersRequest(()), answers.put)
+    asked, _ = listening.accept()
+    undo.callback(asked.close)
+    assert asked.recv(1)  # it does not answer, as a process that is stopped
+    senders.keep_only({1, 2})
+    assert answers.empty()
+    senders.keep_only({2})
+    assert answers.get(timeout=TIMEOUT_S) is None
 
 
 def test_a_broker_that_is_not_there_does_not_answer(undo: ExitStack):

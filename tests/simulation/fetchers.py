@@ -60,5 +60,5 @@ class Fetchers:
 
 def _says_something(answer: FetchResponse) -> bool:
     return any(
-        len(row.records) > 0 or row.diverging_epoch != NO_EPOCH for _, row in answer.partitions()
+        row.records.size > 0 or row.diverging_epoch != NO_EPOCH for _, row in answer.partitions()
     )

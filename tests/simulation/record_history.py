@@ -479,8 +479,8 @@ class RecordHistory(RecordObserver):
         """Copied batches are undamaged, and the high watermark in the answer is committed."""
         self.on_acted(broker)
         for name, row in answer.partitions():
-            if len(row.records) > 0:
-                _check_undamaged(broker, broker.disk.log(name), row.records)
+            if row.records.size > 0:
+                _check_undamaged(broker, broker.disk.log(name), row.records.read())
 
     def on_consumed(
         self,

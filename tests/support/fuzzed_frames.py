@@ -31,7 +31,6 @@ from regent.transport.zmtp import GREETING
 
 TOPIC: Final = "fuzzed"  # it does not exist, and no change makes the name of an existing one
 READY: Final = b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06DEALER"
-PORTS: Final = ("control", "replication")
 WAIT_S: Final = 10.0
 _HELD_S: Final = 0.05
 _PIECES: Final = 6  # of a slow writer
@@ -296,9 +295,9 @@ def _conversation(messages: Sequence[list[bytes]], chance: random.Random) -> Con
     return Conversation(pieces, len(messages), chance.randrange(5) == 0)
 
 
-def genuine_conversation(port: str) -> Conversation:
-    """The reply of a port."""
-    key = ApiKey.FETCH if port == "replication" else ApiKey.DESCRIBE_METADATA
+def genuine_conversation() -> Conversation:
+    """A request that a broker answers."""
+    key = ApiKey.DESCRIBE_METADATA
     message = Message(_header(key, None), example(codec.request_class(key)))
     return Conversation([GREETING + READY + on_the_wire(message.frames)], 1, leaves=False)
 

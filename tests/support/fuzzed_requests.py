@@ -120,6 +120,33 @@ GENUINE: Sequence[tuple[Any, Mapping[str, Any]]] = (
         },
     ),
     (
+        FetchRequest,
+        {
+            "replica_id": 7,
+            "replica_state": {"replica_id": 7, "replica_epoch": 3},
+            "max_wait_ms": 10,
+            "min_bytes": 1,
+            "max_bytes": 10_000,
+            "session_id": 0,
+            "session_epoch": 0,
+            "topics": [
+                {
+                    "topic": TOPIC,
+                    "partitions": [
+                        {
+                            "partition": 0,
+                            "current_leader_epoch": 0,
+                            "fetch_offset": 0,
+                            "last_fetched_epoch": -1,
+                            "partition_max_bytes": 1_000,
+                        }
+                    ],
+                }
+            ],
+            "forgotten_topics_data": [{"topic": TOPIC, "partitions": [1, 2]}],
+        },
+    ),
+    (
         ListOffsetsRequest,
         {
             "replica_id": -1,
@@ -454,6 +481,8 @@ def _build(kind: Any, values: Mapping[str, Any]) -> Any:
         if isinstance(value, list) and value and isinstance(value[0], dict):
             nested = getattr(kind, types[name])
             value = [_build(nested, element) for element in value]
+        elif isinstance(value, dict):
+            value = _build(getattr(kind, types[name]), value)
         built[name] = value
     return kind(**built)
 
@@ -472,13 +501,16 @@ def request(api_key: int, version: int, body: bytes, correlation_id: int = 1) ->
 
 
 def genuine_requests(advertised: Mapping[int, Advertised]) -> list[bytes]:
-    """One of every kind and version, without sizes; fails if a kind is missing."""
+    """One of every advertised kind and version, without sizes; fails if a kind is missing."""
     found = []
     missing = set(advertised) - {KafkaApiKey.CONSUMER_GROUP_HEARTBEAT}
-    for version, body in enumerate(CONSUMER_GROUP_HEARTBEATS):
-        found.append(request(KafkaApiKey.CONSUMER_GROUP_HEARTBEAT, version, body))
+    if KafkaApiKey.CONSUMER_GROUP_HEARTBEAT in advertised:
+        for version, body in enumerate(CONSUMER_GROUP_HEARTBEATS):
+            found.append(request(KafkaApiKey.CONSUMER_GROUP_HEARTBEAT, version, body))
     for kind, values in GENUINE:
         key = kind.API_KEY
+        if key not in advertised:
+            continue
         missing.discard(key)
         for version in range(advertised[key].min_version, advertised[key].max_version + 1):
             body = bytes(_build(kind, values).encode(version=version))

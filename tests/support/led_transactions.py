@@ -66,7 +66,7 @@ class LedTransactions:
         self,
         undo: ExitStack,
         isr: tuple[BrokerId, ...] = (BROKER,),
-        open_channel: Callable[[str], RequestChannel[Any]] | None = None,
+        open_channel: Callable[[str], RequestChannel[Any, Any]] | None = None,
         take_block: Callable[[], range] = lambda: range(1_000, 2_000),
         **settings: Any,
     ) -> None:
@@ -165,7 +165,7 @@ class LedTransactions:
         return found
 
 
-def _no_channel(endpoint: str) -> RequestChannel[Any]:
+def _no_channel(endpoint: str) -> RequestChannel[Any, Any]:
     raise AssertionError(f"a request to {endpoint}")
 
 

@@ -115,5 +115,5 @@ class ServedEndpoint:
             lead(self.replica_manager, alive, {name: 1}, (BROKER,), topic_id=topic_id(number))
 
 
-def _no_channel(endpoint: str) -> RequestChannel[Any]:
+def _no_channel(endpoint: str) -> RequestChannel[Any, Any]:
     raise AssertionError(f"a request to {endpoint}")

@@ -31,12 +31,11 @@ from regent.actors.request_send_thread import (
 )
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
-from regent.broker.replication_server import ReplicationServer
+from regent.actors.timer import monotonic_ms
 from regent.core.controller.controller import Controller
 from regent.core.controller.events import ControllerEvent, RegisterBrokerAndReelect
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, BrokerInfo, BrokerRegistration, EndPoint
-from regent.core.protocol.api import ApiKey
 from regent.core.protocol.broker import FetchRequest, FetchResponse
 from regent.core.protocol.control import (
     ControlHeader,
@@ -46,19 +45,13 @@ from regent.core.protocol.control import (
 )
 from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.control_request_handler import refusal
+from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.replication_settings import (
     DEFAULT_REPLICATION_SETTINGS,
     ReplicationSettings,
 )
 from regent.transport.client import RequestError
-from regent.transport.codec import (
-    EncodedBody,
-    Frames,
-    decode_reply_header,
-    decode_request_body,
-    decode_response_body,
-)
-from regent.transport.server import IncomingRequest, WireReply
+from regent.transport.codec import EncodedBody, decode_request_body
 from regent.zk.client.operations import WatchEvent
 from regent.zk.stores.controller_store import ZkControllerStore
 from regent.zk.stores.watches import controller_event
@@ -125,7 +118,7 @@ class StageFetchChannel:
         server = self._stage.replication_servers.get(self._endpoint)
         if server is None:
             raise BrokenChannelError
-        answer = fetch_from(server, body)
+        answer = server.fetch(body)
         deadline = monotonic() + timeout_ms / 1000
         while monotonic() < deadline and not (closing and closing.is_set()):
             with suppress(queue.Empty):
@@ -136,18 +129,25 @@ class StageFetchChannel:
         """Nothing to close."""
 
 
-def fetch_from(server: ReplicationServer, request: FetchRequest) -> queue.Queue[FetchResponse]:
-    """Fetch as over the wire; the queue gets the answer, or stays empty after a refusal."""
-    answers: queue.Queue[FetchResponse] = queue.Queue()
+class StageReplicationServer:
+    """Answers the fetches of followers without a network."""
 
-    def deliver(frames: Frames) -> None:
-        if decode_reply_header(frames[0]).error_code is Errors.NONE:
-            response: Any = decode_response_body(ApiKey.FETCH, *frames[1:])
-            answers.put(response)
+    def __init__(
+        self, replica_manager: ReplicaManager, reaper: Scheduler, on_fetched: Callable[[], None]
+    ) -> None:
+        self._replica_manager = replica_manager
+        self._reaper = reaper
+        self._on_fetched = on_fetched
 
-    reply = WireReply(ApiKey.FETCH, 1, deliver)
-    server(IncomingRequest(ApiKey.FETCH, None, 1, "follower", request, reply))
-    return answers
+    def fetch(self, request: FetchRequest) -> queue.Queue[FetchResponse]:
+        """Fetch; the queue gets the answer."""
+        answers: queue.Queue[FetchResponse] = queue.Queue()
+        manager = self._replica_manager
+        held = manager.fetch(request, monotonic_ms(), answers.put)
+        if held is not None:
+            self._reaper.schedule(request.max_wait_ms, lambda: manager.expire(held, monotonic_ms()))
+        self._on_fetched()
+        return answers
 
 
 class RecordingJournal:
@@ -211,7 +211,7 @@ class Stage:
         self.answer: Callable[[Sent], ControlResponse] = accept
         self.unexpected: list[Exception] = []
         self.shutdown_requests: list[Reply | None] = []
-        self.replication_servers: dict[str, ReplicationServer] = {}
+        self.replication_servers: dict[str, StageReplicationServer] = {}
         self._changed = threading.Condition()
         self._undo = ExitStack()
         self._sessions: dict[BrokerId, FakeZooKeeper] = {}
@@ -325,12 +325,12 @@ class Stage:
 
     def replication_server(
         self, broker: ActorRef[Broker], on_fetched: Callable[[], None] = lambda: None
-    ) -> ReplicationServer:
+    ) -> StageReplicationServer:
         """Return the server for the fetches of a broker's followers."""
         actor = actor_of(broker)
         broker_id = actor.replica_manager.broker_id
         reaper = self.scheduler(f"expiration-reaper-{broker_id}")
-        server = ReplicationServer(actor.replica_manager, reaper, on_fetched=on_fetched)
+        server = StageReplicationServer(actor.replica_manager, reaper, on_fetched)
         self.replication_servers[replication_endpoint(broker_id)] = server
         return server
 

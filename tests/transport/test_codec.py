@@ -45,7 +45,6 @@ from regent.core.protocol.topics import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
 )
-from regent.core.records import RecordBytes
 from regent.transport import codec
 from regent.transport.codec import (
     MAX_BODY_BYTES,
@@ -65,15 +64,13 @@ from regent.transport.large_bodies import decode_in_pieces, form_of
 
 
 def encoded(message: object) -> bytes:
-    """The body of a message without records."""
+    """The body of a message."""
     (data,) = encode_body(message)
     return bytes(data)
 
 
 def strategy_of(hint: Any) -> st.SearchStrategy[Any]:
     """Anything the hint allows."""
-    if hint == RecordBytes:
-        return st.binary(max_size=100)
     if hint is bool:
         return st.booleans()
     if hint is int:
@@ -291,21 +288,8 @@ def repeated(key: str, element: bytes, size: int) -> bytes:
     return b"\x81" + name + array(count) + element * count
 
 
-def fetch_row(number: int) -> bytes:
-    row: bytes = msgpack.packb([number] * 5)
-    return row
-
-
 LARGE = 3 * 1024 * 1024
-PARTITIONS = array(1000) + fetch_row(300) * 1000
-TOPIC = b"\x83\xaatopic_name\xa1t\xa8topic_id\xc0\xaapartitions" + PARTITIONS
 WELL_FORMED = {
-    "topics of 1,000 partitions": (ApiKey.FETCH, repeated("topics", TOPIC, LARGE)),
-    "one topic": (
-        ApiKey.FETCH,
-        b"\x82\xaareplica_id\0\xa6topics\x91"
-        + TOPIC.replace(PARTITIONS, array(150_000) + fetch_row(300) * 150_000),
-    ),
     "names": (ApiKey.DELETE_TOPICS, repeated("topics", b"\xa2ab", LARGE)),
     "proposals": (
         ApiKey.ALTER_PARTITION,
@@ -335,7 +319,6 @@ def test_a_large_request_of_the_right_form_takes_little_memory(name: str) -> Non
 
 
 FIELDS = {
-    ApiKey.FETCH: "topics",
     ApiKey.DELETE_TOPICS: "topics",
     ApiKey.ALTER_PARTITION: "partitions",
 }
@@ -372,6 +355,14 @@ def test_a_large_request_with_a_row_that_is_larger_than_a_piece() -> None:
     )
     assert len(encoded(request)) > codec.AT_ONCE_BYTES
     assert decode_request_body(ApiKey.CREATE_TOPICS, encoded(request)) == request
+
+
+def test_frames_that_follow_a_body_are_bad_data() -> None:
+    with pytest.raises(BadDataError, match="1 frames follow"):
+        decode_request_body(ApiKey.LEADER_AND_ISR, encoded(LEADER_AND_ISR), b"surprise")
+    body = encoded(UpdateMetadataResponse(Errors.NONE, 1))
+    with pytest.raises(BadDataError, match="2 frames follow"):
+        decode_response_body(ApiKey.UPDATE_METADATA, body, b"", b"surprise")
 
 
 def test_a_frame_of_50_megabytes_is_bad_data() -> None:

@@ -22,10 +22,9 @@ from regent.transport.peers import (
     TooManyPeersError,
     TooMuchUnreadError,
 )
-from regent.transport.record_frames import LARGE_BYTES
 from regent.transport.sockets import Context
 from regent.transport.unread import MAX_UNREAD_BYTES, UnreadLimit
-from regent.transport.zmtp import GREETING, PING, MessageTooLargeError, NotZmtpError
+from regent.transport.zmtp import GREETING, LARGE_BYTES, PING, MessageTooLargeError, NotZmtpError
 from tests.transport.raw_peer import zmtp_dealer
 
 MAX_FRAME_BYTES = 1_000_000

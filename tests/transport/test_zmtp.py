@@ -6,9 +6,9 @@ import struct
 
 import pytest
 
-from regent.transport.record_frames import LARGE_BYTES
 from regent.transport.zmtp import (
     GREETING,
+    LARGE_BYTES,
     MAX_FRAMES,
     MessageTooLargeError,
     NotZmtpError,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from regent.core.quota.quota_managers import QuotaManagers
@@ -13,7 +12,7 @@ from regent.transport.descriptors import Descriptors
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.connection import KafkaConnection, KafkaLimits, ListenerParts
 from regent.transport.kafka.connection_quotas import AddressQuotas
-from regent.transport.kafka.connection_scheduler import ConnectionScheduler
+from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.kafka.metrics import Closed, ListenerMetrics
 from regent.transport.kafka.request_memory import RequestMemory
 
@@ -27,7 +26,7 @@ _MAX_DELAYED: Final = 1_000  # further ones are closed at once
 
 
 class Acceptor:
-    """Accepts on ``listening``, which it owns, until ``end``; then it stops the loop.
+    """Accepts on ``listening``, which it owns, until ``end``.
 
     Use it on the loop's thread only.
     """
@@ -35,7 +34,7 @@ class Acceptor:
     def __init__(
         self,
         listening: socket.socket,
-        loop: asyncio.AbstractEventLoop,
+        loop: ListenerLoop,
         apis: Sequence[KafkaApi],
         limits: KafkaLimits,
         metrics: ListenerMetrics,
@@ -45,7 +44,8 @@ class Acceptor:
         descriptors: Descriptors,
     ) -> None:
         self._listening = listening
-        self._loop = loop
+        self._loop = loop.loop
+        self._on_ended: Callable[[], object] = _nothing
         self._max_connections = limits.max_connections
         self._max_idle_s = limits.connections_max_idle_ms / 1000
         self._metrics = metrics
@@ -57,17 +57,17 @@ class Acceptor:
         self._delayed: set[socket.socket] = set()  # to be closed
         self._is_full = False
         self._full_since = 0.0
+        self._watches_pace = False
         self._is_ending = False
-        scheduler = ConnectionScheduler(loop)
-        metrics.queue_size = scheduler.size
+        metrics.queue_size = loop.scheduler.size
         self._parts = ListenerParts(
             name,
-            loop,
+            self._loop,
             {api.key: api for api in apis},
             limits,
             metrics,
-            RequestMemory(limits.queued_max_request_bytes),
-            scheduler,
+            RequestMemory(limits.queued_max_request_bytes, self._watch_pace),
+            loop.scheduler,
             self._forget,
             quotas,
         )
@@ -76,7 +76,6 @@ class Acceptor:
         """Accept connections from now on."""
         self._listen()
         self._check_idle()
-        self._check_pace()
 
     def limit_connections(self, limits: KafkaLimits, of_addresses: Mapping[str, int]) -> None:
         """Change the limits of connections; ``of_addresses`` has those of single addresses."""
@@ -89,11 +88,14 @@ class Acceptor:
         for connection in list(self._connections):
             connection.end_wait()
 
-    def end(self, last_answers_s: float) -> None:
-        """Stop listening; requests in progress have ``last_answers_s`` to be answered."""
+    def end(self, last_answers_s: float, on_ended: Callable[[], object]) -> None:
+        """Stop listening; requests in progress have ``last_answers_s`` to be answered.
+
+        Call ``on_ended`` when the last connection has closed.
+        """
         if self._is_ending:
             return
-        self._is_ending = True
+        self._is_ending, self._on_ended = True, on_ended
         self._loop.remove_reader(self._listening)
         self._listening.close()
         for sock in self._delayed:
@@ -103,7 +105,7 @@ class Acceptor:
         if self._connections:
             self._loop.call_later(last_answers_s, self._give_up)
         else:
-            self._loop.stop()
+            self._on_ended()
 
     def _give_up(self) -> None:
         logger.info("%s leaves requests unanswered", self._name)
@@ -120,6 +122,7 @@ class Acceptor:
                 self._is_full = True
                 self._full_since = self._loop.time()
                 self._metrics.accept_pauses += 1
+                self._watch_pace()
                 self._loop.remove_reader(self._listening)
                 return
             try:
@@ -176,7 +179,7 @@ class Acceptor:
         self._addresses.release(connection.client_host)
         self._resume()
         if self._is_ending and not self._connections:
-            self._loop.stop()
+            self._on_ended()
 
     def _resume(self) -> None:
         """Accept again if that was stopped at the limit; ``_accept`` stops it again if need be."""
@@ -186,6 +189,8 @@ class Acceptor:
             self._listen()
 
     def _check_idle(self) -> None:
+        if self._is_ending:
+            return
         max_idle_s = self._max_idle_s
         last_active = self._loop.time() - max_idle_s
         for connection in [c for c in self._connections if c.is_idle]:
@@ -199,11 +204,23 @@ class Acceptor:
         since, self._full_since = self._full_since, self._loop.time()
         self._metrics.accept_paused_s += self._full_since - since
 
+    def _watch_pace(self) -> None:
+        """Check the pace of clients each second, as long as others wait."""
+        if not self._watches_pace:
+            self._watches_pace = True
+            self._loop.call_later(_PACE_CHECK_S, self._check_pace)
+
     def _check_pace(self) -> None:
+        self._watches_pace = False
         if self._is_full:
             self._count_pause()
             self._metrics.warn_of_limit(self._name, len(self._connections))
         if self._parts.memory.is_short:
             for connection in list(self._connections):
                 connection.check_pace()
-        self._loop.call_later(_PACE_CHECK_S, self._check_pace)
+        if not self._is_ending and (self._is_full or self._parts.memory.is_short):
+            self._watch_pace()
+
+
+def _nothing() -> None:
+    """Do nothing."""

@@ -16,10 +16,10 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from regent.config.tables.broker import BrokerConfig
 from regent.core.errors import StorageError
@@ -32,11 +32,13 @@ from regent.transport.kafka.api import (
     KafkaApi,
     KafkaApiKey,
     KafkaRequest,
+    LaterAnswer,
     UnansweredRequestError,
 )
 from regent.transport.kafka.client_software import told_software
 from regent.transport.kafka.connection_scheduler import SHORT_TURN_S, ConnectionScheduler
 from regent.transport.kafka.framing import CHUNK_BYTES, FrameBuffer
+from regent.transport.kafka.handler_steps import BegunSteps, TimedSteps
 from regent.transport.kafka.metrics import Closed, ListenerMetrics
 from regent.transport.kafka.outgoing import TURN_BYTES, Outgoing
 from regent.transport.kafka.primitives import MalformedRequestError, Reader
@@ -113,6 +115,7 @@ class _Exchange:
         "header_end",
         "in_turn_at",
         "is_done",
+        "later",
         "metrics",
         "reservation",
         "task",
@@ -137,6 +140,7 @@ class _Exchange:
         self.reservation = reservation  # of the listener's memory, when it is large
         self.throttle = request.throttle
         self.task: asyncio.Task[KafkaAnswer] | None = None
+        self.later: LaterAnswer | None = None
         self.answer: KafkaAnswer = None
         self.is_done = False
 
@@ -236,10 +240,13 @@ class KafkaConnection:
         for reservation in (self._reservation, *(e.reservation for e in self._under_way)):
             if reservation is not None:
                 self._parts.memory.release(reservation)
-        tasks = [e.task for e in self._under_way if e.task is not None and not e.is_done]
+        abandoned = [e for e in self._under_way if not e.is_done]
         self._under_way.clear()
-        for task in tasks:
-            task.cancel()
+        for exchange in abandoned:
+            if exchange.task is not None:
+                exchange.task.cancel()
+            if exchange.later is not None:
+                exchange.later.abandon()
         self._parts.on_closed(self)
 
     # --- what the loop calls ---
@@ -368,7 +375,11 @@ class KafkaConnection:
             self._note_software(request)
             version = max(0, min(version, MAX_VERSIONS - 1))  # any is answered
         metrics.versions[version] += 1
-        steps = self._parts.apis[request.api_key].handle(request).__await__()
+        answering = self._parts.apis[request.api_key].handle(request)
+        if isinstance(answering, LaterAnswer):
+            self._await_later(exchange, answering)
+            return
+        steps = answering.__await__()
         try:
             awaited = steps.send(None)
         except StopIteration as finished:
@@ -380,9 +391,34 @@ class KafkaConnection:
         if request.throttle is not None:
             request.throttle.end_step()
             self._mute(request.throttle)
-            steps = _TimedSteps(steps, request.throttle)
-        exchange.task = self._parts.loop.create_task(_Begun(steps, awaited))
+            steps = TimedSteps(steps, request.throttle)
+        exchange.task = self._parts.loop.create_task(BegunSteps(steps, awaited))
         exchange.task.add_done_callback(lambda task: self._on_done(exchange, task))
+
+    def _await_later(self, exchange: _Exchange, later: LaterAnswer) -> None:
+        if exchange.throttle is not None:
+            exchange.throttle.end_step()
+        if not later.is_given:
+            exchange.first_waited_at = self._now = _clock()
+            exchange.later = later
+            later.then(lambda answer: self._on_given(exchange, answer))
+            return
+        later.then(lambda answer: self._finish(exchange, answer))
+
+    def _on_given(self, exchange: _Exchange, answer: KafkaAnswer) -> None:
+        """Send an answer at once: nothing else of this connection needs a turn."""
+        if self._is_closed or exchange.is_done:
+            return
+        self._finish(exchange, answer)
+        if exchange is not self._under_way[0]:
+            return
+        try:
+            self._send_answers()
+        except Exception as error:  # noqa: BLE001  this connection ends, the others go on
+            self._fail(error)
+            return
+        if self._is_ending or not self._is_reading:
+            self._wait_for_turn()
 
     def _mute(self, throttle: Throttle) -> None:
         """Read no request as long as the client must wait."""
@@ -451,7 +487,7 @@ class KafkaConnection:
     def _finish(self, exchange: _Exchange, answer: KafkaAnswer) -> None:
         exchange.answer = answer
         exchange.is_done = True
-        exchange.task = None
+        exchange.task = exchange.later = None
         self.last_active = exchange.answered_at = self._now = _clock()
         if exchange.reservation is not None:
             self._parts.memory.release(exchange.reservation)
@@ -548,46 +584,3 @@ def _header_end(request: KafkaRequest) -> bytes:
     """
     is_old = request.api_key is KafkaApiKey.API_VERSIONS or not request.is_flexible
     return b"" if is_old else _NO_TAGGED_FIELDS
-
-
-class _TimedSteps(Generator[Any, Any, T]):
-    """The steps of a request, each of which counts for the quota of its client."""
-
-    def __init__(self, steps: Generator[Any, Any, T], throttle: Throttle) -> None:
-        self._steps = steps
-        self._throttle = throttle
-
-    def send(self, value: object) -> object:
-        self._throttle.begin_step()
-        try:
-            return self._steps.send(value)
-        finally:
-            self._throttle.end_step()
-
-    def throw(self, *error: Any) -> object:
-        return self._steps.throw(*error)
-
-
-class _Begun(Coroutine[Any, Any, T]):
-    """The rest of an awaitable after its first step, which returned ``awaited``."""
-
-    def __init__(self, steps: Generator[Any, Any, T], awaited: object) -> None:
-        self._steps = steps
-        self._awaited: list[object] = [awaited]
-
-    def send(self, value: object) -> object:
-        return self._awaited.pop() if self._awaited else self._steps.send(value)
-
-    def throw(self, *error: Any) -> object:
-        # A task that is cancelled before its first step does not know what it would wait for.
-        while self._awaited:
-            awaited = self._awaited.pop()
-            if isinstance(awaited, asyncio.Future):
-                awaited.cancel()
-        return self._steps.throw(*error)
-
-    def close(self) -> None:
-        self._steps.close()
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        raise NotImplementedError("only a task runs it")

@@ -1,22 +1,19 @@
-"""Speaks the Kafka protocol on a broker's advertised port.
+"""Speaks the Kafka protocol on a port of a broker.
 
-One thread runs an event loop; handlers run on it and must not block it. A malformed, too large or
-failed request closes its connection only, and is counted. Mirrors ``kafka.network.SocketServer``.
+Handlers run on an event loop, which listeners may share, and must not block it. A malformed, too
+large or failed request closes its connection only, and is counted. Mirrors
+``kafka.network.SocketServer``.
 """
 
 from __future__ import annotations
 
-import asyncio
 import errno
-import logging
 import socket
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from regent.config.addresses import bracketed, listening_socket
-from regent.config.threads import NamedThread
 from regent.core.errors import RegentError
 from regent.core.quota.quota_config import QuotaConfig
 from regent.core.quota.quota_managers import QuotaManagers
@@ -26,22 +23,19 @@ from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.api_versions import api_versions_api
 from regent.transport.kafka.connection import KafkaLimits
 from regent.transport.kafka.connection_quotas import AddressQuotas, limits_of_addresses
-from regent.transport.kafka.idle_time import IdleTimeSelector
+from regent.transport.kafka.listener_loop import STOP_TIMEOUT_S, ListenerLoop
 from regent.transport.kafka.metrics import ListenerMetrics
 from regent.transport.server import PortInUseError
-
-logger = logging.getLogger(__name__)
 
 DEFAULT_LIMITS: Final = KafkaLimits()
 _BACKLOG: Final = 512
 _LAST_ANSWERS_S: Final = 2.0
-_STOP_TIMEOUT_S: Final = 5.0
 
 
 class KafkaListener:
-    """Listens on ``host:port`` (port 0: a free one) with a thread of its own, once started.
+    """Listens on ``host:port`` (port 0: a free one), once started.
 
-    ``apis`` are advertised, and ApiVersions beside them.
+    ``apis`` are advertised, and ApiVersions beside them. Without a ``loop`` it has its own.
     """
 
     def __init__(
@@ -53,6 +47,7 @@ class KafkaListener:
         name: str = "kafka-listener",
         descriptors: Descriptors | None = None,
         quotas: QuotaManagers | None = None,
+        loop: ListenerLoop | None = None,
     ) -> None:
         """Raise ``RegentError`` when a host in the limits has no address."""
         self.port = port
@@ -68,7 +63,9 @@ class KafkaListener:
         )
         self._descriptors = descriptors or OF_THIS_PROCESS
         self._quotas = quotas or QuotaManagers(QuotaConfig())
-        self._running: tuple[asyncio.AbstractEventLoop, Acceptor, threading.Thread] | None = None
+        self._shared_loop = loop
+        self._running: tuple[ListenerLoop, Acceptor] | None = None
+        self._has_ended = threading.Event()
 
     def start(self, listening: socket.socket | None = None) -> None:
         """Listen, on ``listening`` if it is given, then return; call it once.
@@ -78,10 +75,9 @@ class KafkaListener:
         if listening is None:
             listening = listen(self._host, self.port)
         self.port = listening.getsockname()[1]
-        selector = IdleTimeSelector()
-        self.metrics.idle_s = selector.idle_s
-        loop = asyncio.SelectorEventLoop(selector)
-        loop.set_exception_handler(self._on_loop_error)
+        loop = self._shared_loop or ListenerLoop(self._name)
+        self.metrics.idle_s = loop.idle_s
+        loop.on_error(self._count_error)
         acceptor = Acceptor(
             listening,
             loop,
@@ -93,9 +89,8 @@ class KafkaListener:
             self._quotas,
             self._descriptors,
         )
-        thread = NamedThread(_run, self._name, (loop, acceptor))
-        self._running = loop, acceptor, thread
-        thread.start()
+        self._running = loop, acceptor
+        loop.call(acceptor.begin)
 
     def limit_connections(self, limits: KafkaLimits) -> None:
         """Change the numbers of connections that clients may have; present ones stay. Thread-safe.
@@ -104,43 +99,27 @@ class KafkaListener:
         """
         of_addresses = limits_of_addresses(limits.max_connections_per_ip_overrides)
         if self._running is not None:
-            loop, acceptor, _ = self._running
-            with suppress(RuntimeError):  # the loop is closed already
-                loop.call_soon_threadsafe(acceptor.limit_connections, limits, of_addresses)
+            loop, acceptor = self._running
+            loop.call(acceptor.limit_connections, limits, of_addresses)
 
     def end_waits(self) -> None:
         """Let no client wait any longer because of its quota. Thread-safe."""
         if self._running is not None:
-            loop, acceptor, _ = self._running
-            with suppress(RuntimeError):  # the loop is closed already
-                loop.call_soon_threadsafe(acceptor.end_waits)
+            loop, acceptor = self._running
+            loop.call(acceptor.end_waits)
 
-    def _on_loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        self.metrics.count_error(self._name, context["message"], context.get("exception"))
+    def _count_error(self, message: str, error: BaseException | None) -> None:
+        self.metrics.count_error(self._name, message, error)
 
     def close(self, last_answers_s: float = _LAST_ANSWERS_S) -> None:
         """Stop listening at once; requests under way have some time to be answered. Idempotent."""
         if self._running is None:
             return
-        loop, acceptor, thread = self._running
-        with suppress(RuntimeError):  # the loop is closed already
-            loop.call_soon_threadsafe(acceptor.end, last_answers_s)
-        thread.join(last_answers_s + _STOP_TIMEOUT_S)
-        if thread.is_alive():
-            logger.error("%s does not stop: a handler blocks", self._name)
-
-
-def _run(loop: asyncio.AbstractEventLoop, acceptor: Acceptor) -> None:
-    asyncio.set_event_loop(loop)
-    acceptor.begin()
-    try:
-        loop.run_forever()
-        given_up = asyncio.all_tasks(loop)
-        if given_up:
-            loop.run_until_complete(asyncio.wait(given_up, timeout=_STOP_TIMEOUT_S))
-    finally:
-        asyncio.set_event_loop(None)
-        loop.close()
+        loop, acceptor = self._running
+        if loop.call(acceptor.end, last_answers_s, self._has_ended.set):
+            self._has_ended.wait(last_answers_s + STOP_TIMEOUT_S)
+        if self._shared_loop is None:
+            loop.close()
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -51,10 +51,17 @@ class Reader:
     Every method raises ``MalformedRequestError`` when the value is incomplete.
     """
 
-    __slots__ = ("_elements_left", "_end", "_is_flexible", "_view", "position")
+    __slots__ = ("_elements_left", "_end", "_is_flexible", "_max_elements", "_view", "position")
 
-    def __init__(self, view: memoryview, position: int = 0, *, is_flexible: bool = False) -> None:
-        self._elements_left = MAX_ELEMENTS
+    def __init__(
+        self,
+        view: memoryview,
+        position: int = 0,
+        *,
+        is_flexible: bool = False,
+        max_elements: int = MAX_ELEMENTS,
+    ) -> None:
+        self._elements_left = self._max_elements = max_elements
         self._is_flexible = is_flexible
         self._view = view
         self._end = len(view)
@@ -148,15 +155,20 @@ class Reader:
 
     def nullable_array(self, read: Callable[[], T]) -> list[T] | None:
         """Read an array, each element with ``read``."""
-        count = self._length(INT32)
-        if count == _NULL:
-            return None
-        self._count_elements(count)
-        return [read() for _ in range(count)]
+        count = self.nullable_array_length()
+        return None if count is None else [read() for _ in range(count)]
 
     def array_length(self) -> int:
         """Read the beginning of an array that must not be null; its elements follow."""
         count = self._length(INT32)
+        self._count_elements(count)
+        return count
+
+    def nullable_array_length(self) -> int | None:
+        """Read the beginning of an array; its elements follow."""
+        count = self._length(INT32)
+        if count == _NULL:
+            return None
         self._count_elements(count)
         return count
 
@@ -181,7 +193,7 @@ class Reader:
             raise MalformedRequestError(f"an array of {count} elements in {self.remaining} bytes")
         self._elements_left -= count
         if self._elements_left < 0:
-            raise MalformedRequestError(f"more than {MAX_ELEMENTS} elements in one request")
+            raise MalformedRequestError(f"more than {self._max_elements} elements in one message")
 
     def _take(self, length: int) -> memoryview:
         start, end = self.position, self.position + length

@@ -33,11 +33,13 @@ class RequestMemory:
     """``limit`` bytes for all connections of a listener.
 
     The oldest request is first. If all memory is held by requests that wait for more, the oldest
-    may exceed the limit, at most by the size of a request; else none could continue.
+    may exceed the limit, at most by the size of a request; else none could continue. ``on_short``
+    is called when a request begins to wait.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, on_short: Callable[[], object] = lambda: None) -> None:
         self._limit = limit
+        self._on_short = on_short
         self._used = 0
         self._held_in_line = 0
         self._line: list[Reservation] = []  # by age
@@ -53,7 +55,10 @@ class RequestMemory:
         insort(self._line, reservation, key=_by_age)
         self._held_in_line += reservation.size
         self._grant(but_tell=reservation)
-        return not reservation.wanted
+        if not reservation.wanted:
+            return True
+        self._on_short()
+        return False
 
     def release(self, reservation: Reservation) -> None:
         """Release the memory of ``reservation``, and end its wait; others continue. Idempotent."""

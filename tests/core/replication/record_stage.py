@@ -228,9 +228,9 @@ def rows(response: FetchResponse) -> dict[TopicPartition, FetchedPartition]:
 def fetched_values(response: FetchResponse) -> dict[TopicPartition, list[bytes | None]]:
     """Return the values of the records in an answer."""
     return {
-        topic_partition: values_of(row.records)
+        topic_partition: values_of(row.records.read())
         for topic_partition, row in response.partitions()
-        if len(row.records) > 0
+        if row.records.size > 0
     }
 
 

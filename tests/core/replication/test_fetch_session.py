@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
-from regent.core.protocol.broker import FetchRequest, FetchResponse
+from regent.core.protocol.broker import FetchRequest, FetchResponse, ForgottenTopic
 from regent.core.replication import fetch_session_handler
 from regent.core.replication.partition import Role
 from tests.core.replication.stage import (
@@ -71,6 +73,15 @@ class Pair:
         return request, response
 
 
+def forgotten(request: FetchRequest) -> list[tuple[str | None, int]]:
+    """Return the partitions that leave the session."""
+    return [
+        (topic.topic_name, index)
+        for topic in request.forgotten_topics
+        for index in topic.partitions
+    ]
+
+
 @pytest.fixture
 def pair() -> Pair:
     """Three partitions in a session without changes."""
@@ -113,6 +124,35 @@ def test_partitions_of_an_earlier_topic_of_the_same_name_are_listed_with_its_id(
     request, response = pair.fetch()
     assert [(topic.topic_id, len(topic.partitions)) for topic in request.topics] == [(A, 1), (B, 1)]
     assert errors(response) == {T0: Errors.NONE, T1: Errors.INCONSISTENT_TOPIC_ID}
+
+
+def test_a_session_names_all_topics_when_one_of_them_has_no_id() -> None:
+    pair = Pair()
+    pair.apply(1, T0)
+    first, _ = pair.fetch()
+    assert not first.names_topics
+    for broker in (pair.leader, pair.follower):
+        broker.apply({T1: state(1, 1, isr=(1, 2))}, id=None)
+    second, response = pair.fetch()
+    assert (second.names_topics, second.is_incremental) == (True, False)
+    assert (listed(second), errors(response)[T1]) == ([T0, T1], Errors.NONE)
+    third, _ = pair.fetch()
+    assert (third.names_topics, third.is_incremental) == (True, True)
+
+
+def test_a_session_does_not_change_how_topics_are_named(pair: Pair) -> None:
+    request = pair.ask()
+    response = pair.answer(replace(request, names_topics=True))
+    assert response.error_code is Errors.FETCH_SESSION_TOPIC_ID_ERROR
+    pair.take(request, response)
+    assert listed(pair.fetch()[0]) == [T0, T1, T2]
+
+
+def test_partitions_of_a_topic_that_only_the_session_knows_can_be_forgotten(pair: Pair) -> None:
+    assert pair.leader.manager.fetch_sessions == (1, 3)
+    forgotten_topics = (ForgottenTopic(None, (0, 2), A), ForgottenTopic(None, (1,), B))
+    pair.answer(replace(pair.ask(), forgotten_topics=forgotten_topics))
+    assert pair.leader.manager.fetch_sessions == (1, 1)
 
 
 def test_a_fetch_lists_at_most_as_many_partitions_as_the_leader_accepts(
@@ -172,9 +212,9 @@ def test_a_changed_fetch_offset_is_listed(pair: Pair) -> None:
 def test_a_partition_that_is_no_longer_followed_is_forgotten(pair: Pair) -> None:
     pair.follower.stop(T1, 1, delete=True)
     request, response = pair.fetch()
-    assert list(request.forgotten()) == [T1]
+    assert forgotten(request) == [T1]
     assert listed(request) == listed(response) == []
-    assert list(pair.fetch()[0].forgotten()) == []
+    assert forgotten(pair.fetch()[0]) == []
     pair.leader.apply({T1: state(1, 2)})
     assert listed(pair.fetch()[1]) == [], "a forgotten partition is not returned"
 
@@ -222,14 +262,14 @@ def test_a_deposed_leader_returns_an_error_once_without_a_request(pair: Pair) ->
     assert listed(request) == []
     assert errors(response) == {T1: Errors.FENCED_LEADER_EPOCH}
     request, response = pair.fetch()
-    assert list(request.forgotten()) == [T1]
+    assert forgotten(request) == [T1]
     assert listed(response) == []
 
 
 def test_a_partition_deleted_by_the_leader_waits_and_is_listed_again(pair: Pair) -> None:
     pair.leader.stop(T1, 1, delete=True)
     assert errors(pair.fetch()[1]) == {T1: Errors.UNKNOWN_TOPIC_OR_PARTITION}
-    assert list(pair.fetch()[0].forgotten()) == [T1]
+    assert forgotten(pair.fetch()[0]) == [T1]
     pair.pass_ms(BACKOFF_MS)
     request, response = pair.fetch()
     assert listed(request) == [T1]

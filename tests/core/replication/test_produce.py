@@ -270,7 +270,7 @@ def test_a_duplicate_waits_for_the_first_append(
     cut = len(batch(b"a", b"b"))
     answer = asked.answer
     ((_, row),) = answer.partitions()
-    assert len(row.records) > cut
+    assert row.records.size > cut
     follower.take(leader, request, answer)
     follower.follow(leader)
     assert first.answer == again.answer == {T0: ProducedPartition(OK, 0, -1, 0)}

@@ -7,6 +7,7 @@ import pytest
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.broker import FetchedPartition, FetchedTopic, FetchRequest, FetchResponse
+from regent.core.records import MemoryRecords
 from regent.core.replication.partition import Role
 from regent.core.replication.replication_settings import ReplicationSettings
 from tests.core.replication.record_stage import (
@@ -263,7 +264,8 @@ def test_corrupt_records_are_fetched_again_after_a_pause(
     leader.produce(b"a", acks=1)
     request, asked = follower.fetch_from(leader)
     row = rows(asked.answer)[T0]
-    bad = row._replace(records=bytes(row.records)[:-1] + b"?", high_watermark=1)
+    damaged = MemoryRecords(bytes(row.records.read())[:-1] + b"?")
+    bad = row._replace(records=damaged, high_watermark=1)
     follower.take(leader, request, answer_with(asked.answer, bad))
     assert (follower.values(), follower.hosted().high_watermark) == ([], 0)
     assert follower.hosted().role is Role.FOLLOWER

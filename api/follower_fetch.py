@@ -1,0 +1,123 @@
+"""Fetch for followers, from version 12 on: sessions, epochs, and waits for records.
+
+A waiting fetch is answered by the call that completes it, an append for instance, and no task runs
+for it. Mirrors the part of ``kafka.server.KafkaApis.handleFetchRequest`` for followers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, Protocol, TypeVar
+
+from regent.api.replies import Replies, monotonic_ms
+from regent.api.topic_names import TopicNamesById
+from regent.core.protocol.broker import FetchRequest, FetchResponse
+from regent.core.replication.all_partitions import AllPartitions
+from regent.core.replication.delayed_operation import DelayedOperation
+from regent.transport.kafka.api import KafkaRequest, LaterAnswer
+from regent.transport.kafka.follower_fetch import (
+    FollowerFetch,
+    decode_request,
+    encode_response,
+    with_unknown,
+)
+
+T = TypeVar("T")
+
+MAX_WAIT_MS: Final = 3_000
+"""The longest wait of a fetch, even if the follower asks for more."""
+
+
+class FollowerSource(Protocol):
+    """Reads records for followers; ``ReplicaManager`` implements it."""
+
+    def fetch(
+        self, request: FetchRequest, now_ms: int, respond: Callable[[FetchResponse], None]
+    ) -> DelayedOperation | None:
+        """Note the follower's positions, and respond when there are records or the wait is over."""
+        ...
+
+    def expire(self, operation: DelayedOperation, now_ms: int) -> None:
+        """Make an operation respond now."""
+        ...
+
+    def exclusively(self, act: Callable[[AllPartitions], T]) -> T:
+        """Run ``act`` with the hosted replicas."""
+        ...
+
+
+class FollowerFetchHandler:
+    """Answers the fetches of followers; ``on_fetched`` is called after each of them."""
+
+    def __init__(
+        self, source: FollowerSource, names: TopicNamesById, on_fetched: Callable[[], None]
+    ) -> None:
+        self._source = source
+        self._names = names
+        self._on_fetched = on_fetched
+        self._replies = Replies()
+
+    def answer(self, request: KafkaRequest, fetch: FollowerFetch) -> LaterAnswer:
+        """Answer at once or later; on the event loop."""
+        answer = _FetchAnswer(request, fetch, self._replies)
+        asked = replace(fetch.request, max_wait_ms=0) if fetch.unknown else fetch.request
+        operation = self._source.fetch(asked, monotonic_ms(), answer.take)
+        if operation is not None:
+            answer.wait(operation, min(asked.max_wait_ms, MAX_WAIT_MS), self._source.expire)
+        self._on_fetched()
+        return answer
+
+    def decode(self, request: KafkaRequest) -> FollowerFetch:
+        """Return the fetch in a request; raises ``MalformedRequestError``."""
+        names = self._names.current()
+        fetch = decode_request(request, names)
+        if fetch.unknown or any(t.topic_name is None for t in fetch.request.forgotten_topics):
+            hosted = self._source.exclusively(lambda partitions: partitions.topics_by_id())
+            return decode_request(request, {**hosted, **names})
+        return fetch
+
+
+class _FetchAnswer(LaterAnswer):
+    """The answer to one fetch."""
+
+    __slots__ = ("_end_wait", "_fetch", "_loop", "_replies", "_request", "_timer")
+
+    def __init__(self, request: KafkaRequest, fetch: FollowerFetch, replies: Replies) -> None:
+        super().__init__()
+        self._request = request
+        self._fetch = fetch
+        self._replies = replies
+        self._loop = replies.loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._end_wait: Callable[[], None] | None = None
+
+    def take(self, response: FetchResponse) -> None:
+        """Answer; on any thread."""
+        self._replies.run(lambda: self._give(response))
+
+    def wait(
+        self,
+        operation: DelayedOperation,
+        wait_ms: int,
+        expire: Callable[[DelayedOperation, int], None],
+    ) -> None:
+        """Let the operation respond after ``wait_ms``, unless it has done so by then."""
+        if not self.is_given:
+            self._end_wait = lambda: expire(operation, monotonic_ms())
+            self._timer = self._loop.call_later(wait_ms / 1000, self._end_wait)
+
+    def abandon(self) -> None:
+        """Let the operation respond now: it may have been woken already."""
+        if self._end_wait is not None:
+            self._end_wait()
+
+    def _give(self, response: FetchResponse) -> None:
+        # Otherwise timer, operation and answer would form a cycle until garbage is collected.
+        timer, self._timer, self._end_wait = self._timer, None, None
+        if timer is not None:
+            timer.cancel()
+        if self._fetch.unknown:
+            response = with_unknown(response, self._fetch.unknown)
+        self.give(encode_response(self._request, response))

@@ -1,0 +1,239 @@
+"""A connection to another broker's Kafka protocol, for a thread that waits for each answer.
+
+The thread reads and writes the socket itself: nothing is handed to another thread. Errors are
+those of ``transport.client``. After an error the connection is closed, and the next request opens
+a new one. Mirrors ``kafka.server.BrokerBlockingSender``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import struct
+import time
+from contextlib import nullcontext, suppress
+from typing import Final
+
+from regent.config.addresses import host_of, port_of, resolve
+from regent.config.closing import Closing
+from regent.core.errors import Errors
+from regent.core.setting import INT_MAX
+from regent.transport.client import (
+    PeerDisconnectedError,
+    PeerUnreachableError,
+    RequestAbandonedError,
+    RequestError,
+    RequestFailedError,
+    RequestTimeoutError,
+)
+from regent.transport.kafka.api import FIRST_FLEXIBLE_VERSION, KafkaApiKey
+from regent.transport.kafka.primitives import MalformedRequestError, Reader
+
+MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
+"""More than a response has: one batch may be as large as the largest request of a producer."""
+
+_HEADER: Final = struct.Struct(">ihhih")  # size, API key, version, correlation id, client id
+_SIZE: Final = struct.Struct(">i")
+_ANSWER_HEADER: Final = struct.Struct(">ii")  # size of what follows, correlation id
+_NO_TAGGED_FIELDS: Final = b"\0"
+_TIMEVAL: Final = struct.Struct("ll")
+_KEPT_BYTES: Final = 16 * 1024 * 1024  # a larger buffer is not kept for the next response
+_FIRST_BYTES: Final = 64 * 1024
+_IDLE_S: Final = 0.1  # after that the peer may have closed the connection
+# A host that has gone is noticed after some five seconds; a stopped process when a wait is over.
+_SOCKET_OPTIONS: Final = (
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in (
+            ("TCP_KEEPIDLE", 2),
+            ("TCP_KEEPINTVL", 1),
+            ("TCP_KEEPCNT", 3),
+            ("TCP_USER_TIMEOUT", 5_000),
+        )
+        if hasattr(socket, name)
+    ),
+)
+
+
+class BrokerConnection:
+    """Sends one request at a time to ``endpoint``; one thread uses and closes it."""
+
+    def __init__(self, endpoint: str, *, client_id: str, connect_timeout_ms: int = 1000) -> None:
+        self.endpoint = endpoint
+        self._client_id = client_id.encode()
+        self._connect_timeout_s = connect_timeout_ms / 1000
+        self._correlation_ids = itertools.count(1)
+        self._socket: socket.socket | None = None
+        self._timeout_s = 0.0  # of the socket
+        self._used_at = 0.0
+        self._buffer = bytearray(_FIRST_BYTES)
+
+    def exchange(
+        self,
+        api_key: KafkaApiKey,
+        version: int,
+        body: bytes,
+        *,
+        timeout_ms: int,
+        closing: Closing | None = None,
+    ) -> memoryview:
+        """Send a request and return the body of its response, which the next call overwrites.
+
+        Raises a ``RequestError``, soon after ``closing`` is set.
+        """
+        if len(self._buffer) > _KEPT_BYTES:
+            self.keep_response()
+        interrupting = nullcontext() if closing is None else closing.interrupting(self._interrupt)
+        try:
+            with interrupting:
+                return self._exchange(api_key, version, body, timeout_ms / 1000, closing)
+        except RequestError as error:
+            self.close()
+            self._check_open(closing, error)
+            raise
+        except (OSError, MalformedRequestError) as error:
+            self.close()
+            self._check_open(closing, error)
+            raise self._as_request_error(error) from error
+
+    def keep_response(self) -> None:
+        """Keep the last response: the next one gets other memory."""
+        self._buffer = bytearray(_FIRST_BYTES)
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+        sock, self._socket = self._socket, None
+        if sock is not None:
+            sock.close()
+
+    def failed(self, why: object) -> RequestFailedError:
+        """Close the connection to a peer that answered nonsense; return the error to raise."""
+        self.close()
+        reason = f"the peer does not speak Kafka's protocol as expected: {why}"
+        return RequestFailedError(self.endpoint, Errors.UNKNOWN_SERVER_ERROR, reason)
+
+    def _interrupt(self) -> None:
+        sock = self._socket
+        if sock is not None:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def _check_open(self, closing: Closing | None, cause: Exception | None = None) -> None:
+        if closing is not None and closing.is_set():
+            raise RequestAbandonedError(
+                self.endpoint, "closing while a request is in flight"
+            ) from cause
+
+    def _as_request_error(self, error: Exception) -> RequestError:
+        match error:
+            case MalformedRequestError():
+                return self.failed(error)
+            case BlockingIOError() | TimeoutError():
+                return RequestTimeoutError(self.endpoint, "connected, but no answer in time")
+            case _:
+                return PeerDisconnectedError(self.endpoint, f"the connection broke: {error}")
+
+    def _exchange(
+        self,
+        api_key: KafkaApiKey,
+        version: int,
+        body: bytes,
+        timeout_s: float,
+        closing: Closing | None,
+    ) -> memoryview:
+        deadline = time.monotonic() + timeout_s
+        sock = self._connected(closing)
+        self._limit(sock, timeout_s)
+        is_flexible = version >= FIRST_FLEXIBLE_VERSION[api_key]
+        correlation_id = next(self._correlation_ids) & INT_MAX
+        end = self._client_id + (_NO_TAGGED_FIELDS if is_flexible else b"")
+        size = _HEADER.size - _SIZE.size + len(end) + len(body)
+        header = _HEADER.pack(size, api_key, version, correlation_id, len(self._client_id))
+        sock.sendall(header + end + body)
+        response = self._receive(sock, correlation_id, deadline)
+        self._used_at = time.monotonic()
+        if not is_flexible:
+            return response
+        reader = Reader(response, is_flexible=True)
+        reader.end_struct()
+        return response[reader.position :]
+
+    def _connected(self, closing: Closing | None) -> socket.socket:
+        if self._socket is not None and not self._is_usable(self._socket):
+            self.close()  # another process may listen there now
+        if self._socket is None:
+            self._socket = self._connect(closing)
+        return self._socket
+
+    def _is_usable(self, sock: socket.socket) -> bool:
+        """Whether the peer neither closed the connection nor sent what nobody asked for."""
+        if time.monotonic() < self._used_at + _IDLE_S:
+            return True
+        try:
+            sock.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def _connect(self, closing: Closing | None) -> socket.socket:
+        try:
+            address = resolve(host_of(self.endpoint))
+            family = socket.AF_INET6 if address.is_ipv6 else socket.AF_INET
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            self._socket = sock
+            for option in _SOCKET_OPTIONS:
+                sock.setsockopt(*option)
+            sock.settimeout(self._connect_timeout_s)
+            sock.connect((address.number, port_of(self.endpoint)))
+            sock.settimeout(None)
+        except (OSError, ValueError) as error:
+            raise PeerUnreachableError(
+                self.endpoint, f"no connection; is the process there running? ({error})"
+            ) from error
+        self._timeout_s = 0.0
+        self._check_open(closing)  # from here on it can be interrupted
+        return sock
+
+    def _limit(self, sock: socket.socket, timeout_s: float) -> None:
+        """Let the kernel end a wait: this takes one system call less than to poll."""
+        if timeout_s != self._timeout_s:
+            seconds, rest = divmod(max(timeout_s, 0.001), 1)
+            timeval = _TIMEVAL.pack(int(seconds), int(rest * 1_000_000))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
+            self._timeout_s = timeout_s
+
+    def _receive(self, sock: socket.socket, correlation_id: int, deadline: float) -> memoryview:
+        """Receive a response; return what follows its correlation id."""
+        memory, received, end = memoryview(self._buffer), 0, _ANSWER_HEADER.size
+        is_known = False  # its size
+        while received < end:
+            count = sock.recv_into(memory[received:])
+            if count == 0:
+                raise PeerDisconnectedError(self.endpoint, "the connection broke")
+            received += count
+            if not is_known and received >= _ANSWER_HEADER.size:
+                is_known, end = True, self._end_of_response(memory, correlation_id)
+                if end > len(memory):
+                    larger = bytearray(end)
+                    larger[:received] = memory[:received]
+                    self._buffer, memory = larger, memoryview(larger)
+            if received < end and time.monotonic() >= deadline:
+                raise RequestTimeoutError(self.endpoint, "the answer came too slowly")
+        if received > end:
+            raise MalformedRequestError(f"{received - end} bytes follow the response")
+        return memory[_ANSWER_HEADER.size : end]
+
+    def _end_of_response(self, memory: memoryview, correlation_id: int) -> int:
+        size, found = _ANSWER_HEADER.unpack_from(memory)
+        if not _ANSWER_HEADER.size - _SIZE.size <= size <= MAX_RESPONSE_BYTES:
+            raise MalformedRequestError(f"a response of {size} bytes")
+        if found != correlation_id:
+            raise MalformedRequestError(
+                f"a response with correlation id {found} to request {correlation_id}"
+            )
+        return _SIZE.size + int(size)

@@ -1,0 +1,271 @@
+"""Fetch between brokers: the bytes of requests and responses, on both sides.
+
+Followers use version 17, which names topics by their ids and has the follower's broker epoch in a
+tagged field (KIP-903). Where a topic of the session has no id, they use version 12. A request or
+response for one partition takes a few microseconds. Fetches of consumers are in ``api.fetch``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from regent.core.errors import Errors
+from regent.core.model import NO_EPOCH, UNKNOWN_BROKER_EPOCH
+from regent.core.protocol.broker import (
+    FetchedPartition,
+    FetchedTopic,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+)
+from regent.core.protocol.control import TopicId
+from regent.core.records import NO_RECORDS, MemoryRecords
+from regent.transport.kafka.api import KafkaAnswer, KafkaRequest
+from regent.transport.kafka.primitives import INT32, Reader, Writer
+
+FIRST_VERSION: Final = 12
+"""The first version that names the epoch of the last fetched record (KIP-595)."""
+FIRST_WITH_IDS: Final = 13
+LAST_VERSION: Final = 17
+MAX_SESSION_PARTITIONS: Final = 2_000_000
+"""Most partitions in a response: those of a session, which several requests may have listed."""
+
+_FIRST_WITH_STATE: Final = 15
+_REPLICA_STATE, _DIVERGING_EPOCH = 1, 0  # tags
+_REPLICA: Final = struct.Struct(">iqb")  # id, broker epoch, no tagged fields
+_END_WITH_STATE: Final = bytes((_REPLICA_STATE, _REPLICA.size))  # a request ends with these
+_LIMITS: Final = struct.Struct(">iiibii")  # max wait, min and max bytes, isolation; session, epoch
+_POSITION: Final = struct.Struct(">iiqiqi")
+_PLAIN_POSITION: Final = struct.Struct(">iiqiqib")  # with the number of tagged fields
+_RESPONSE: Final = struct.Struct(">ihi")  # throttle time, error, session
+_FETCHED: Final = struct.Struct(">ihqqq")  # index, error, high watermark, stable, start
+_ABORTED: Final = struct.Struct(">qqb")
+_EPOCH_END: Final = struct.Struct(">iqb")  # leader epoch, end offset, no tagged fields
+_NO_STABLE_OFFSET, _NO_PREFERRED_REPLICA, _READ_UNCOMMITTED = -1, -1, 0
+# Between the numbers of a partition and its records: no list of transactions, no other replica.
+_NO_TRANSACTIONS: Final = b"\0" + INT32.pack(_NO_PREFERRED_REPLICA)
+_ERROR_CODES: Final = {int(error): error for error in Errors}
+
+
+class FollowerFetch(NamedTuple):
+    """A fetch of a follower, and what it lists of topics whose ids are not known here."""
+
+    request: FetchRequest
+    unknown: Sequence[FetchTopic]
+
+
+# --- the leader ---
+
+
+def seems_of_follower(request: KafkaRequest) -> bool:
+    """Whether a request is probably of a follower, of a version that ``decode_request`` knows.
+
+    From version 15 on the replica id is in the last of the tagged fields at the end.
+    """
+    version, body = request.api_version, request.body
+    if version < FIRST_VERSION or len(body) <= _REPLICA.size + 2:
+        return False
+    if version < _FIRST_WITH_STATE:
+        return body[0] < 0x80  # the sign of the replica id
+    return body[-_REPLICA.size - 2 : -_REPLICA.size] == _END_WITH_STATE
+
+
+def decode_request(request: KafkaRequest, names: Mapping[TopicId | None, str]) -> FollowerFetch:
+    """Return a follower's fetch; ``names`` has the topics by id.
+
+    Raises ``MalformedRequestError``.
+    """
+    version, reader = request.api_version, request.reader()
+    replica_id = reader.int32() if version < _FIRST_WITH_STATE else -1
+    replica_epoch = UNKNOWN_BROKER_EPOCH
+    max_wait_ms, min_bytes, max_bytes, _, session_id, session_epoch = reader.unpack(_LIMITS)
+    topics: list[FetchTopic] = []
+    unknown: list[FetchTopic] = []
+    for _ in range(reader.array_length()):
+        name, topic_id = _topic(reader, version, names)
+        rows = tuple([_position(reader) for _ in range(reader.array_length())])
+        reader.end_struct()
+        if name is None:
+            unknown.append(FetchTopic("", topic_id, rows))
+        else:
+            topics.append(FetchTopic(name, topic_id, rows))
+    forgotten: list[ForgottenTopic] = []
+    for _ in range(reader.array_length()):
+        name, topic_id = _topic(reader, version, names)
+        forgotten.append(ForgottenTopic(name, tuple(reader.array(reader.int32)), topic_id))
+        reader.end_struct()
+    reader.string()  # the rack
+    state = reader.end_struct().get(_REPLICA_STATE)
+    if version >= _FIRST_WITH_STATE and state is not None:
+        replica_id, replica_epoch, _ = Reader(state).unpack(_REPLICA)
+    fetch = FetchRequest(
+        replica_id,
+        replica_epoch,
+        max_wait_ms,
+        tuple(topics),
+        session_id,
+        session_epoch,
+        tuple(forgotten),
+        min_bytes,
+        max_bytes,
+        names_topics=version < FIRST_WITH_IDS,
+    )
+    return FollowerFetch(fetch, unknown)
+
+
+def _topic(
+    reader: Reader, version: int, names: Mapping[TopicId | None, str]
+) -> tuple[str | None, TopicId | None]:
+    if version < FIRST_WITH_IDS:
+        return reader.string(), None
+    topic_id = reader.uuid()
+    return names.get(topic_id), topic_id
+
+
+def _position(reader: Reader) -> FetchPartition:
+    index, leader_epoch, offset, last_epoch, start, max_bytes = reader.unpack(_POSITION)
+    reader.end_struct()
+    return FetchPartition(index, leader_epoch, offset, last_epoch, start, max_bytes)
+
+
+def encode_response(request: KafkaRequest, response: FetchResponse) -> KafkaAnswer:
+    """Return the response to a follower's fetch, in the version of its request."""
+    has_ids, writer = request.api_version >= FIRST_WITH_IDS, request.answer_writer()
+    writer.pack(_RESPONSE, request.throttle_time_ms, response.error_code, response.session_id)
+    writer.array_length(len(response.topics))
+    for topic in response.topics:
+        if has_ids:
+            writer.uuid(topic.topic_id)
+        else:
+            writer.string(topic.topic_name)
+        writer.array_length(len(topic.partitions))
+        for row in topic.partitions:
+            writer.pack(_FETCHED, *row[:3], _NO_STABLE_OFFSET, row.log_start_offset)
+            writer.encoded(_NO_TRANSACTIONS)
+            writer.records(row.records)
+            if row.diverging_epoch == NO_EPOCH:
+                writer.end_struct()
+            else:
+                end = _EPOCH_END.pack(row.diverging_epoch, row.diverging_end_offset, 0)
+                writer.end_struct({_DIVERGING_EPOCH: end})
+        writer.end_struct()
+    writer.end_struct()
+    return writer.pieces()
+
+
+def with_unknown(response: FetchResponse, unknown: Sequence[FetchTopic]) -> FetchResponse:
+    """Return a response that also refuses topics whose ids are not known."""
+    if response.error_code is not Errors.NONE:
+        return response
+    refused = tuple(
+        FetchedTopic(
+            topic.topic_name,
+            tuple(
+                FetchedPartition(row.partition_index, Errors.UNKNOWN_TOPIC_ID, -1, -1)
+                for row in topic.partitions
+            ),
+            topic.topic_id,
+        )
+        for topic in unknown
+    )
+    return FetchResponse(response.error_code, response.topics + refused, response.session_id)
+
+
+# --- the follower ---
+
+
+def request_version(request: FetchRequest) -> int:
+    """Return the version that can say what a request says."""
+    return FIRST_VERSION if request.names_topics else LAST_VERSION
+
+
+def encode_request(request: FetchRequest) -> bytes:
+    """Return the body of a request, in ``request_version``."""
+    by_name, writer = request.names_topics, Writer(is_flexible=True)
+    if by_name:
+        writer.int32(request.replica_id)
+    writer.pack(
+        _LIMITS,
+        request.max_wait_ms,
+        request.min_bytes,
+        request.max_bytes,
+        _READ_UNCOMMITTED,
+        request.session_id,
+        request.session_epoch,
+    )
+    writer.array_length(len(request.topics))
+    for topic in request.topics:
+        _write_topic(writer, topic.topic_name if by_name else None, topic.topic_id)
+        writer.array_length(len(topic.partitions))
+        for row in topic.partitions:
+            writer.pack(_PLAIN_POSITION, *row, 0)
+        writer.end_struct()
+    writer.array_length(len(request.forgotten_topics))
+    for forgotten in request.forgotten_topics:
+        _write_topic(writer, forgotten.topic_name if by_name else None, forgotten.topic_id)
+        writer.array(forgotten.partitions, writer.int32)
+        writer.end_struct()
+    writer.string("")  # the rack
+    if by_name:
+        writer.end_struct()
+    else:
+        state = _REPLICA.pack(request.replica_id, request.replica_epoch, 0)
+        writer.end_struct({_REPLICA_STATE: state})
+    return writer.whole()
+
+
+def _write_topic(writer: Writer, name: str | None, topic_id: TopicId | None) -> None:
+    if name is None:
+        writer.uuid(topic_id)
+    else:
+        writer.string(name)
+
+
+def decode_response(
+    body: memoryview, version: int, names: Mapping[TopicId | None, str]
+) -> FetchResponse:
+    """Return a leader's response; records are views of ``body``.
+
+    ``names`` has the topics of the session by id; others are left out. Raises
+    ``MalformedRequestError``.
+    """
+    reader = Reader(body, is_flexible=True, max_elements=MAX_SESSION_PARTITIONS)
+    _, error, session_id = reader.unpack(_RESPONSE)
+    topics: list[FetchedTopic] = []
+    for _ in range(reader.array_length()):
+        name, topic_id = _topic(reader, version, names)
+        rows = tuple([_fetched(reader) for _ in range(reader.array_length())])
+        reader.end_struct()
+        if name is not None:
+            topics.append(FetchedTopic(name, rows, topic_id))
+    reader.end_struct()
+    return FetchResponse(_error(error), tuple(topics), session_id)
+
+
+def _fetched(reader: Reader) -> FetchedPartition:
+    index, error, high_watermark, _, start = reader.unpack(_FETCHED)
+    for _ in range(reader.nullable_array_length() or 0):  # aborted transactions
+        reader.unpack(_ABORTED)
+    reader.int32()  # the preferred replica
+    records = reader.nullable_bytes()
+    diverging = reader.end_struct().get(_DIVERGING_EPOCH)
+    epoch, end_offset = (NO_EPOCH, -1)
+    if diverging is not None:
+        epoch, end_offset, _ = Reader(diverging).unpack(_EPOCH_END)
+    return FetchedPartition(
+        index,
+        _error(error),
+        high_watermark,
+        start,
+        epoch,
+        end_offset,
+        records=MemoryRecords(records) if records else NO_RECORDS,
+    )
+
+
+def _error(code: int) -> Errors:
+    return _ERROR_CODES.get(code, Errors.UNKNOWN_SERVER_ERROR)
