@@ -19,6 +19,7 @@ from regent.core.controller.controlled_shutdown import ControlledShutdowns
 from regent.core.controller.controller import Controller
 from regent.core.controller.effects import SendResponse
 from regent.core.controller.notifications import Notifications
+from regent.core.controller.partition_entries import PartitionEntry
 from regent.core.controller.reassignment import partition_reassignment
 from regent.core.controller.reassignment.reassignment_phases import ReassignmentPhases
 from regent.core.controller.reassignment.reassignment_requests import requested_assignment
@@ -196,7 +197,7 @@ def resignation_without_reset() -> Any:
     reset = ControllerContext.reset
 
     def only_once(self: ControllerContext) -> None:
-        if not hasattr(self, "_partitions"):
+        if not hasattr(self, "_topics"):
             reset(self)
 
     return patch.object(ControllerContext, "reset", only_once)
@@ -268,16 +269,15 @@ def topic_ids_ignored() -> Any:
 
 def requests_before_the_write() -> Any:
     """Brokers learn a leader epoch that ZooKeeper does not have yet."""
-    add = ControlRequestBatch.add_leader_and_isr
+    add = ControlRequestBatch.add_entry
 
-    def one_ahead(self: Any, brokers: Any, partition: Any, **options: Any) -> None:
-        context, now = self._context, self._context.partition_leadership_info(partition)
+    def one_ahead(self: Any, brokers: Any, entry: PartitionEntry, **options: Any) -> None:
+        now = entry.leadership
         if now is not None:
             ahead = now._replace(leader_and_isr=now.leader_and_isr.new_epoch())
-            with patch.object(context, "partition_leadership_info", lambda _: ahead):
-                add(self, brokers, partition, **options)
+            add(self, brokers, replace(entry, leadership=ahead), **options)
 
-    return patch.object(ControlRequestBatch, "add_leader_and_isr", one_ahead)
+    return patch.object(ControlRequestBatch, "add_entry", one_ahead)
 
 
 # --- answers of the controller --------------------------------------------------------------------
