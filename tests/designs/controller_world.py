@@ -109,11 +109,7 @@ def run_until(world: World, is_so: Callable[[], bool], within_ms: int = 20_000) 
 
 
 def _without_rebalances() -> ControllerSettings:
-    return replace(
-        short_settings(),
-        auto_leader_rebalance_enable=False,
-        elections_at_once=ControllerSettings.elections_at_once,
-    )
+    return replace(short_settings(), auto_leader_rebalance_enable=False)
 
 
 class ControllerWorld:
