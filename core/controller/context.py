@@ -360,10 +360,6 @@ class ControllerContext(PartitionEntries):
         entry = self._find(topic_partition)
         return None if entry is None else entry.leadership
 
-    def partitions_with_leadership(self) -> list[TopicPartition]:
-        """Return every partition whose leadership is known."""
-        return [e.topic_partition for e in self._entries() if e.leadership is not None]
-
     def partitions_with_isr_on(self, broker_ids: Collection[BrokerId]) -> list[TopicPartition]:
         """Return every partition with one of these brokers in its ISR."""
         if not broker_ids:

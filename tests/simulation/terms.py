@@ -85,7 +85,7 @@ class Terms:
     def _check_memory(self, broker: SimulatedBroker) -> None:
         """S6: a controller knows states that ZooKeeper had, and never returns to an older one."""
         context = broker.controller.context
-        for partition in context.partitions_with_leadership():
+        for partition in filter(context.partition_leadership_info, context.all_partitions()):
             leadership = context.partition_leadership_info(partition)
             assert leadership is not None
             now = leadership.leader_and_isr

@@ -168,7 +168,7 @@ class BrokerConnection:
         return self._socket
 
     def _is_usable(self, sock: socket.socket) -> bool:
-        """Whether the peer neither closed the connection nor sent what nobody asked for."""
+        """Whether the peer neither closed the connection nor sent unexpected bytes."""
         if time.monotonic() < self._used_at + _IDLE_S:
             return True
         try:
