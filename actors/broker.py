@@ -39,6 +39,7 @@ from regent.core.protocol.control import (
 from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.control_request_handler import refusal
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.prefetches import RunBeside
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.replication_settings import ReplicationSettings
 
@@ -180,12 +181,15 @@ class Broker(RegentActor):
         open_fetch_channel: OpenFetchChannel,
         scheduler: Scheduler,
         settings: ReplicationSettings,
+        run_beside: RunBeside | None = None,
         supervisor: Supervisor | None = None,
     ) -> None:
         super().__init__(f"broker-{broker_id}", supervisor=supervisor)
         self.cache = MetadataCache()
         lock = FairLock(first=self.thread)
-        self.replica_manager = ReplicaManager(broker_id, logs, self.cache, settings, lock)
+        self.replica_manager = ReplicaManager(
+            broker_id, logs, self.cache, settings, lock, run_beside
+        )
         self.fetchers = ReplicaFetcherManager(
             self.replica_manager,
             open_fetch_channel,

@@ -287,6 +287,7 @@ class BrokerProcess(ControllerListener):
             open_fetch_channel=self._replication.open_fetch_channel,
             scheduler=self._scheduler,
             settings=replication_settings(self._settings),
+            run_beside=self._storage.run_beside,
         )
         self._broker_view = actor.view
         self._cache, self._replica_manager = actor.cache, actor.replica_manager

@@ -29,6 +29,7 @@ from regent.broker.machine_settings import (
     with_broker_config,
 )
 from regent.config.settings import Settings
+from regent.config.threads import named_executor
 from regent.core.errors import DamagedRecordsError, StorageError
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
@@ -44,6 +45,7 @@ OnRecordsDamaged: TypeAlias = Callable[[TopicPartition, DamagedRecordsError], No
 _ACTOR_TIMEOUT_S = 10.0
 _CLEANER = "log-cleaner"
 _NAMED_STRAYS = 5
+_READERS = 4  # disks and arrays of disks serve several reads at once
 _SETTLE_MS = 5_000  # before the first run of each task; short, for brokers that run briefly
 _PURGE_INTERVAL_MS = 30_000
 _VERIFICATION_INTERVAL_MS = 1_000
@@ -59,6 +61,7 @@ class BrokerStorage:
         self._cleaner = cleaner_settings(settings)
         self._cleaner_timer: RepeatingTimer | None = None
         self._cleaner_lock = Lock()
+        self._reader = named_executor(_READERS, "log-prefetch")
         self._defaults = log_defaults(settings)
         self._directories = log_directories(settings, data_dir)
         self._on_directory_failed: Callable[[], None] = lambda: None
@@ -87,7 +90,13 @@ class BrokerStorage:
         logger.info("Loading logs from %s", ", ".join(map(str, self._directories)))
         self.logs.open()
         self._undo.callback(self.logs.close, is_clean=True)
+        self._undo.callback(self._reader.shutdown, wait=False, cancel_futures=True)
         logger.info("Loaded %d logs in %.1f s", len(self.logs.hosted()), monotonic() - started)
+
+    def run_beside(self, work: Callable[[], None]) -> None:
+        """Run work that waits for the disk on another thread. Thread-safe."""
+        with suppress(RuntimeError):  # the broker stops, and needs the records no more
+            self._reader.submit(work)
 
     def follow(self, zookeeper: ZooKeeper, replication: ThrottledReplication) -> TopicConfigs:
         """Return the object that applies configurations to logs and replication.

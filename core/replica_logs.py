@@ -7,7 +7,7 @@ then on. A ``ShortageError`` is temporary: the next attempt may succeed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -249,6 +249,14 @@ class PartitionLog(Protocol):
         The caller has checked that ``offset`` is in log_start_offset..log_end_offset. Only
         batches before the first damaged one are returned; raises ``DamagedRecordsError`` if there
         are none.
+        """
+        ...
+
+    def prefetch(self, offset: int, max_bytes: int) -> Callable[[], None] | None:
+        """Return the work after which ``read`` does not wait for the disk; None: it would not.
+
+        The work may run on any thread, without a lock, at any time: it changes nothing. It does not
+        raise ``StorageError``; a read of the same records does.
         """
         ...
 

@@ -25,6 +25,7 @@ from regent.storage.log_names import DELETED_SUFFIX, SWAP_SUFFIX
 from regent.storage.log_segment import LogSegment
 from regent.storage.producer_state_manager import AppendedBatch, ProducerStateManager
 from regent.storage.record_batch import INT32_MAX, BatchHeader, PlacedBatch
+from regent.storage.retention import SegmentSpan, segments_to_delete
 from regent.storage.transaction_index import TransactionIndex
 
 
@@ -82,6 +83,19 @@ class LogContents:
         segments = self.segments_from(offset)
         for segment, after in zip_longest(segments, segments[1:]):
             yield segment, self.log_end_offset if after is None else after.base_offset
+
+    def count_to_delete(self, limit: int, now_ms: int) -> int:
+        """Return how many of the first segments retention deletes; ``limit``: none beyond it."""
+        return segments_to_delete(
+            [
+                SegmentSpan(end, segment.size, segment.largest_timestamp)
+                for segment, end in self.spans_from(0)
+            ],
+            self.config,
+            log_start_offset=self.log_start_offset,
+            limit=limit,
+            now_ms=now_ms,
+        )
 
     def offsets_before(self, timestamp_ms: int, count: int, now_ms: int) -> list[int]:
         """Return up to ``count`` offsets at which segments begin or the log ends, newest first."""

@@ -23,6 +23,7 @@ from regent.storage.log_file import CorruptSegmentError, FileRecords, LogFile
 from regent.storage.log_names import INDEX_SUFFIXES, LOG_SUFFIX
 from regent.storage.offset_index import ENTRY_BYTES as OFFSET_ENTRY_BYTES
 from regent.storage.offset_index import OffsetIndex, OffsetPosition
+from regent.storage.prefetch import SMALL_BYTES, IndexedPrefetch, Prefetch
 from regent.storage.record_batch import INT32_MAX, BatchHeader, PlacedBatch
 from regent.storage.scrub_state import ScrubState
 from regent.storage.segment_indexes import SegmentIndexes, find_end, flush_index, last_entry
@@ -223,6 +224,21 @@ class LogSegment:
         else:
             end = self._sound_end(found, max_bytes, limit, check_to)
         return FileRecords(self._open_file(), start, end - start)
+
+    def prefetch(self, offset: int, max_bytes: int) -> Callable[[], None] | None:
+        """Return the work after which ``read`` does not wait for the disk; None: it would not."""
+        if self.size <= SMALL_BYTES:
+            return None
+        file, known = self._open_file(), self._indexes
+        room = max(max_bytes, 0) + 2 * self.config.index_interval_bytes  # a search begins earlier
+        if known is None:
+            indexes = self._path(_INDEX), self._path(_TIME_INDEX)
+            return IndexedPrefetch(file, *indexes, self.base_offset, self.size, offset, room)
+        start = self._boundaries.get(offset)
+        if start is None:
+            start = known.offsets.look_up(offset).position
+        prefetch = Prefetch(file, start, min(room, self.size - start))
+        return prefetch if prefetch.is_needed else None
 
     def is_verified(self) -> bool:
         """Whether reads need no check: the whole file was verified and not written to since."""

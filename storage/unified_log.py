@@ -40,7 +40,6 @@ from regent.storage.log_segment import LogSegment
 from regent.storage.log_validator import batches_of_leader, batches_of_producer
 from regent.storage.missing_segments import check_next_segment
 from regent.storage.record_batch import place, read_header, writable
-from regent.storage.retention import SegmentSpan, segments_to_delete
 from regent.storage.timestamps import first_at_or_after, greatest
 
 NEVER_STRAY = -1
@@ -292,6 +291,11 @@ class UnifiedLog:
                     return records
         return NO_RECORDS
 
+    def prefetch(self, offset: int, max_bytes: int) -> Callable[[], None] | None:
+        """Return the work after which a read does not wait for the disk; None: it would not."""
+        with self.exclusively() as contents:
+            return contents.segments_from(offset)[0].prefetch(offset, max_bytes)
+
     def end_of_segment(self, offset: int) -> int:
         """Return the offset at which the segment that ``read`` reads from ends."""
         with self._reading() as contents:
@@ -331,16 +335,7 @@ class UnifiedLog:
         """Apply retention, return how many segments were dropped, and close idle files."""
         with self.exclusively() as contents:
             contents.expire_producers(now_ms)
-            count = segments_to_delete(
-                [
-                    SegmentSpan(end, segment.size, segment.largest_timestamp)
-                    for segment, end in contents.spans_from(0)
-                ],
-                contents.config,
-                log_start_offset=contents.log_start_offset,
-                limit=self.checkpointed_high_watermark,
-                now_ms=now_ms,
-            )
+            count = contents.count_to_delete(self.checkpointed_high_watermark, now_ms)
             if count:
                 self._delete_later(contents.drop_first(count, now_ms), now_ms)
             contents.close_idle()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 from regent.core.errors import DamagedRecordsError, Errors, ShortageError, StorageError
 from regent.core.model import NO_EPOCH, BrokerId, TopicPartition
@@ -79,6 +80,15 @@ class AllPartitions:
             return error
         serves = partition.role is Role.LEADER or (or_follower and partition.role is Role.FOLLOWER)
         return partition if serves else Errors.NOT_LEADER_OR_FOLLOWER
+
+    def prefetch(self, topic_partition: TopicPartition, offset: int, max_bytes: int) -> None:
+        """Read records of a hosted replica from the disk into memory, if need be. Thread-safe."""
+        partition = self.by_topic_partition.get(topic_partition)
+        log = None if partition is None else partition.log
+        with suppress(StorageError):  # the read reports it
+            work = None if log is None else log.prefetch(offset, max_bytes)
+            if work is not None:
+                work()
 
     def topics_by_id(self) -> dict[TopicId | None, str]:
         """Return the names of the topics of hosted replicas by id.

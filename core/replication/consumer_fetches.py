@@ -22,6 +22,7 @@ from regent.core.replication.delayed_operation import (
 )
 from regent.core.replication.log_reads import check_position
 from regent.core.replication.partition import Partition
+from regent.core.replication.prefetches import Prefetches
 
 RespondToConsumer: TypeAlias = Callable[[Mapping[TopicPartition, ConsumedPartition]], None]
 
@@ -32,9 +33,14 @@ class DelayedConsumerFetch(DelayedOperation):
     kind = "Fetch"
 
     def __init__(
-        self, partitions: AllPartitions, request: ConsumerFetch, respond: RespondToConsumer
+        self,
+        partitions: AllPartitions,
+        request: ConsumerFetch,
+        respond: RespondToConsumer,
+        prefetches: Prefetches | None,
     ) -> None:
         super().__init__(request.positions)
+        self._prefetches = prefetches  # None: it reads at once
         self._partitions = partitions
         self._positions = request.positions
         self._min_bytes = min(request.min_bytes, request.max_bytes)
@@ -101,7 +107,7 @@ class DelayedConsumerFetch(DelayedOperation):
         if diverging.leader_epoch == NO_EPOCH and position.fetch_offset < limit:
             room = min(position.max_bytes, self._max_bytes - self._size)
             is_first = self._size == 0
-            if room > 0 or is_first:
+            if (room > 0 or is_first) and not self._awaits(partition, position.fetch_offset, room):
                 records = log.read(position.fetch_offset, room, limit, at_least_one=is_first)
                 # A read ends with its segment. The bytes in later ones never come to this fetch.
                 if self._size + records.size < self._min_bytes:
@@ -118,13 +124,26 @@ class DelayedConsumerFetch(DelayedOperation):
             else (),
         )
 
+    def _awaits(self, partition: Partition, offset: int, room: int) -> bool:
+        """Whether the records are not in memory yet."""
+        prefetches, log = self._prefetches, partition.local_log
+        return prefetches is not None and prefetches.awaits(
+            partition.topic_partition, log, offset, room
+        )
+
 
 class ConsumerFetches:
     """Answers fetches of consumers, at once or after a wait. Not thread-safe."""
 
-    def __init__(self, partitions: AllPartitions, delayed: DelayedOperationPurgatory) -> None:
+    def __init__(
+        self,
+        partitions: AllPartitions,
+        delayed: DelayedOperationPurgatory,
+        prefetches: Prefetches,
+    ) -> None:
         self._partitions = partitions
         self._delayed = delayed
+        self._prefetches = prefetches
 
     def fetch(
         self, request: ConsumerFetch, respond: RespondToConsumer, *, waits: bool
@@ -133,7 +152,8 @@ class ConsumerFetches:
 
         None: the fetch is answered, at once if ``waits`` is false.
         """
-        fetch = DelayedConsumerFetch(self._partitions, request, respond)
+        prefetches = self._prefetches if waits else None
+        fetch = DelayedConsumerFetch(self._partitions, request, respond, prefetches)
         if fetch.on_changes(request.positions) or not waits or not request.positions:
             self._delayed.answer(fetch.answer())
             return None

@@ -36,6 +36,7 @@ from regent.core.replication.leader_partitions import LeaderPartitions
 from regent.core.replication.log_reads import check_position
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Partition
+from regent.core.replication.prefetches import Prefetches
 from regent.core.replication.replica import Replica
 from regent.core.replication.replication_quota import ReplicationQuota
 
@@ -46,8 +47,8 @@ _STAYING_BYTES = 64 * 1024  # less is faster to read than to send from a file
 class DelayedFollowerFetch(DelayedOperation):
     """One fetch of a follower; the sessions wake it.
 
-    ``starved`` are partitions whose records had no room: they come first in the next fetch, so that
-    busy partitions do not starve the others.
+    ``starved`` are partitions whose records had no room, or are not in memory yet: they come first
+    in the next fetch, so that busy partitions do not starve the others.
     """
 
     kind = "Fetch"
@@ -117,6 +118,7 @@ class FollowerFetches:
         sessions: FetchSessionCache,
         delayed: DelayedOperationPurgatory,
         quota: ReplicationQuota,
+        prefetches: Prefetches,
     ) -> None:
         self._partitions = partitions
         self._leaders = leaders
@@ -124,6 +126,7 @@ class FollowerFetches:
         self._sessions = sessions
         self._delayed = delayed
         self._quota = quota
+        self._prefetches = prefetches
         self._fetching_epochs: dict[BrokerId, int] = {}  # the newest broker epoch of each follower
 
     def fetch(
@@ -263,13 +266,28 @@ class FollowerFetches:
         """Read, unless the follower is over its quota; members of the ISR are not limited."""
         topic_partition, now_ms = partition.topic_partition, fetch.began_ms
         if not self._quota.is_throttled(topic_partition):
-            return _records(fetch, partition, row)
+            return self._records(fetch, partition, row)
         is_in_sync = fetch.request.replica_id in partition.isr
         if not is_in_sync and self._quota.pause_ms(now_ms) > 0:
             return NO_RECORDS
-        records = _records(fetch, partition, row)
+        records = self._records(fetch, partition, row)
         self._quota.record(records.size, now_ms)
         return records
+
+    def _records(
+        self, fetch: DelayedFollowerFetch, partition: Partition, row: FetchPartition
+    ) -> Records:
+        topic_partition, log = partition.topic_partition, partition.local_log
+        offset, room, is_first = row.fetch_offset, fetch.room(row), fetch.size == 0
+        if offset >= log.log_end_offset:
+            return NO_RECORDS
+        has_room = room > 0 or is_first
+        if has_room and not self._prefetches.awaits(topic_partition, log, offset, room):
+            records = _read(log, offset, partition.high_watermark, room, at_least_one=is_first)
+            if records.size > 0:
+                return records
+        fetch.starved[topic_partition] = None
+        return NO_RECORDS
 
     def _note(
         self,
@@ -294,23 +312,6 @@ class FollowerFetches:
         self._leaders.on_fetch(partition, request.replica_id, has_moved=has_moved, now_ms=now_ms)
         if session.is_kept and request.replica_id not in partition.isr:
             session.unsettled[topic_partition] = None  # until it joins the ISR
-
-
-def _records(fetch: DelayedFollowerFetch, partition: Partition, row: FetchPartition) -> Records:
-    log, offset, room, is_first = (
-        partition.local_log,
-        row.fetch_offset,
-        fetch.room(row),
-        fetch.size == 0,
-    )
-    if offset >= log.log_end_offset:
-        return NO_RECORDS
-    if room > 0 or is_first:
-        records = _read(log, offset, partition.high_watermark, room, at_least_one=is_first)
-        if records.size > 0:
-            return records
-    fetch.starved[partition.topic_partition] = None
-    return NO_RECORDS
 
 
 def _read(

@@ -7,6 +7,7 @@ partition instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import islice
 from typing import TypeAlias, TypeVar
 
@@ -23,6 +24,17 @@ REPLICAS_PER_SLICE = 32
 
 Slices: TypeAlias = Generator[None, None, T]
 """Yields at the end of each slice except the last, and returns the outcome."""
+
+
+def locked_slices(lock: AbstractContextManager[object], slices: Slices[T]) -> T:
+    """Run all slices, each with the lock held, and return the outcome."""
+    while True:
+        with lock:
+            try:
+                next(slices)
+            except StopIteration as end:
+                outcome: T = end.value
+                return outcome
 
 
 def run_in_slices(slices: Iterable[T], run: Callable[[T], object]) -> Slices[None]:

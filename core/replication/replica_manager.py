@@ -48,12 +48,13 @@ from regent.core.replication.delete_records import DeleteRecords, RespondToDelet
 from regent.core.replication.fetch_session import FetchSessionCache
 from regent.core.replication.follower_fetches import FollowerFetches, RespondToFollower
 from regent.core.replication.leader_partitions import IsrCounters, LeaderPartitions, Leadership
-from regent.core.replication.lock_slices import Slices
+from regent.core.replication.lock_slices import locked_slices
 from regent.core.replication.log_reads import LogRead, read_log
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.offset_lookups import OffsetLookups
 from regent.core.replication.out_of_order_batches import OutOfOrderBatches
 from regent.core.replication.partition import Partition
+from regent.core.replication.prefetches import Prefetches, RunBeside
 from regent.core.replication.produce import (
     OF_CLIENT,
     AppendRules,
@@ -76,7 +77,8 @@ class ReplicaManager:
     """The replicas of one broker.
 
     Every method takes ``lock``; None: there is only one caller. Long work releases it between
-    slices. ``now_ms`` is monotonic.
+    slices, and records that are only on the disk are read into memory by ``run_beside`` before;
+    None: they are read under the lock. ``now_ms`` is monotonic.
 
     A method with ``respond`` calls it exactly once, after the lock is released: either before it
     returns None, or later, on the thread whose call completes the operation. This class has no
@@ -90,6 +92,7 @@ class ReplicaManager:
         cache: MetadataCache,
         settings: ReplicationSettings = DEFAULT_REPLICATION_SETTINGS,
         lock: AbstractContextManager[object] | None = None,
+        run_beside: RunBeside | None = None,
     ) -> None:
         self.broker_id = broker_id
         self._logs = logs
@@ -123,10 +126,11 @@ class ReplicaManager:
         self._control_requests = ControlRequestHandler(
             broker_id, logs, cache, partitions, leaders, fetcher, self._replacement, self._suspects
         )
+        self._prefetches = prefetches = Prefetches(run_beside, self._on_prefetched)
         self._fetches = FollowerFetches(
-            partitions, leaders, cache, sessions, delayed, quotas.leader
+            partitions, leaders, cache, sessions, delayed, quotas.leader, prefetches
         )
-        self._consumers = ConsumerFetches(partitions, delayed)
+        self._consumers = ConsumerFetches(partitions, delayed, prefetches)
         self._deletions = DeleteRecords(partitions, leaders, cache, delayed)
         self._lookups = OffsetLookups(partitions)
         self._leadership_observers: list[Callable[[Sequence[Leadership]], None]] = []
@@ -143,14 +147,12 @@ class ReplicaManager:
         self._fetcher.unfollow(topic_partition)
         self._leaders.stop_leading(topic_partition)
 
-    def _in_slices(self, slices: Slices[T]) -> T:
-        while True:
-            with self._lock:
-                try:
-                    next(slices)
-                except StopIteration as end:
-                    outcome: T = end.value
-                    return outcome
+    def _on_prefetched(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Let the fetches that wait for these records read them."""
+        with self._lock:
+            self._prefetches.end(topic_partition, offset)
+            self._sessions.on_news(topic_partition)
+            self._delayed.on_change(topic_partition)
 
     def _end_call(self) -> list[Answer]:
         self._delayed.settle()
@@ -243,11 +245,6 @@ class ReplicaManager:
                 )
 
     @property
-    def delayed_count(self) -> int:
-        """How many requests wait."""
-        return sum(self.delayed_counts.values())
-
-    @property
     def delayed_counts(self) -> Mapping[str, int]:
         """How many requests of each kind wait, by Kafka's names."""
         with self._lock:
@@ -304,7 +301,7 @@ class ReplicaManager:
             respond=respond,
             rules=rules,
         )
-        return self._in_slices(request.append(now_ms))
+        return locked_slices(self._lock, request.append(now_ms))
 
     def append_markers(
         self, batches: Mapping[TopicPartition, RecordBytes], now_ms: int, respond: RespondToProduce
@@ -350,6 +347,7 @@ class ReplicaManager:
 
         At least one batch is read, if there is one. NOT_LEADER_OR_FOLLOWER as ``append_in_term``.
         """
+        self._partitions.prefetch(topic_partition, offset, max_bytes)  # without the lock
         with self._lock:
             partition = self._partitions.leader_or_error(topic_partition)
             if isinstance(partition, Errors):
@@ -509,7 +507,8 @@ class ReplicaManager:
         self, leader: BrokerId, request: FetchRequest, response: FetchResponse, now_ms: int
     ) -> None:
         """Process the leader's answer to ``request``: append, truncate, or back off."""
-        self._in_slices(self._fetcher.on_response(leader, request, response, now_ms))
+        slices = self._fetcher.on_response(leader, request, response, now_ms)
+        locked_slices(self._lock, slices)
 
     # --- throttles (KIP-73) ---
 
@@ -548,7 +547,7 @@ class ReplicaManager:
         self, header: ControlHeader, request: ControlRequest, now_ms: int
     ) -> ControlResponse:
         """Carry out a request, or refuse all of it if its epochs are stale."""
-        return self._in_slices(self._control_requests.handle(header, request, now_ms))
+        return locked_slices(self._lock, self._control_requests.handle(header, request, now_ms))
 
     def refuse_unread(
         self, header: ControlHeader, kind: type[ControlRequest]

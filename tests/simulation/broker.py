@@ -64,6 +64,7 @@ from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 
 CHECKPOINT_INTERVAL_MS = 5_000
 MAX_EVENTS = 100_000
+PREFETCH_MS = 20
 PROPOSAL_BACKOFF_MS = 100
 SUSPECTS_DELAY_MS = 50
 SHUTDOWN_ATTEMPTS = 3
@@ -154,7 +155,11 @@ class SimulatedBroker:
         self.disk = disk
         self.cache = MetadataCache()
         self.replica_manager = ReplicaManager(
-            broker_id, disk, self.cache, world.replication_settings
+            broker_id,
+            disk,
+            self.cache,
+            world.replication_settings,
+            run_beside=self._run_beside,
         )
         self.session = CurrentSession(world.zookeeper, self._on_watch)
         self.settings = world.controller_settings()
@@ -413,6 +418,15 @@ class SimulatedBroker:
             case _:
                 self.ask(exchange)
         self.acted()
+
+    def _run_beside(self, work: Callable[[], None]) -> None:
+        """Do work of another thread a little later."""
+
+        def do() -> None:
+            work()
+            self.acted()
+
+        self.world.time.schedule(self, PREFETCH_MS, do)
 
     def acted(self) -> None:
         """Show the replicas to the observer and send their proposals."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from regent.core.errors import DamagedRecordsError
 from regent.core.log_config import LogConfig
@@ -20,13 +21,18 @@ CAREFUL_TOPICS = ("topic-1", "topic-3", "topic-5", *sorted(APPLICATION_TOPICS))
 TOPIC_CONFIGS = {topic: LogConfig(min_insync_replicas=2) for topic in CAREFUL_TOPICS}
 
 
+BATCHES_IN_MEMORY = 2
 CLOCK_APART_MS = 1_000_000_007
 
 
 class ObservedLog(MemoryLog):
-    """A log that notifies the observer of its writes."""
+    """A log that notifies the observer of its writes; reads of earlier batches need the disk."""
 
     disk: Disk
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.batches_in_memory = BATCHES_IN_MEMORY
 
     @past_all_guards
     def append_as_leader(

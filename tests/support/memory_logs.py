@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import struct
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -90,6 +91,7 @@ class MemoryLog:
         self.is_short = False  # the process has no file descriptor left for it
         self.is_unwritable = False  # the next write finds that the directory has failed
         self.is_out_of_service = False
+        self.batches_in_memory = sys.maxsize  # the newest ones; the others are only on the disk
         self.damaged: set[int] = set()  # base offsets of batches that have changed on disk
         self.stray_high_watermark = -1
         self.checkpointed_high_watermark = 0
@@ -314,6 +316,12 @@ class MemoryLog:
             found.append(batch.data)
             left -= len(batch.data)
         return MemoryRecords(b"".join(found)) if found else NO_RECORDS
+
+    def prefetch(self, offset: int, max_bytes: int) -> Callable[[], None] | None:
+        """Return a call that does nothing if the records count as only on the disk."""
+        on_disk = self.batches[: max(0, len(self.batches) - self.batches_in_memory)]
+        is_in_memory = not on_disk or offset > on_disk[-1].last_offset
+        return None if is_in_memory else lambda: None
 
     def end_of_segment(self, offset: int) -> int:
         """Return the end of the log: it has one segment."""

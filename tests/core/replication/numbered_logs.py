@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from regent.core.errors import StorageError
 from regent.core.log_config import DEFAULT_LOG_CONFIG, LogConfig
@@ -242,6 +242,10 @@ class NumberedLog:
     def read(self, offset: int, max_bytes: int, limit: int, *, at_least_one: bool) -> Records:
         """Return nothing."""
         return NO_RECORDS
+
+    def prefetch(self, offset: int, max_bytes: int) -> Callable[[], None] | None:
+        """Return None: all is in memory."""
+        return None
 
     def end_of_segment(self, offset: int) -> int:
         """Return the end of the log: it has one segment."""

@@ -29,6 +29,7 @@ from regent.core.records import RecordBytes
 from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Partition
+from regent.core.replication.prefetches import RunBeside
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.replication_settings import ReplicationSettings
 from tests.core.replication.stage import HEADER, LAG_MS, T0, A, accepted, live, state
@@ -80,6 +81,7 @@ class RecordBroker:
         settings: ReplicationSettings | None = None,
         lock: AbstractContextManager[object] | None = None,
         logs: MemoryLogs | None = None,
+        run_beside: RunBeside | None = None,
     ) -> None:
         self.broker_id = broker_id
         self.logs = logs or MemoryLogs({"t": config} if config else None)
@@ -90,6 +92,7 @@ class RecordBroker:
             self.cache,
             settings or ReplicationSettings(replica_lag_time_max_ms=LAG_MS),
             lock,
+            run_beside,
         )
         self.manager.broker_epoch = 100
         self.now_ms = 0

@@ -222,7 +222,7 @@ def test_a_new_fetch_of_the_same_follower_completes_the_waiting_one(
     _, asked = follower.fetch_from(leader)
     assert (lost.is_waiting, asked.is_waiting) == (False, True)
     assert lost.answer.error_code is Errors.NONE
-    assert leader.manager.delayed_count == 1
+    assert sum(leader.manager.delayed_counts.values()) == 1
 
 
 def test_a_fetch_of_an_unknown_follower_waits_too(

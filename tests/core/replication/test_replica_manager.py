@@ -615,7 +615,7 @@ def test_every_method_takes_the_lock_once_and_releases_it() -> None:
         lambda: manager.under_min_isr_count,
         lambda: manager.at_min_isr_count,
         lambda: manager.max_lag,
-        lambda: manager.delayed_count,
+        lambda: sum(manager.delayed_counts.values()),
         lambda: manager.counters,
     ]
     for count, use in enumerate(uses, start=1):
