@@ -25,6 +25,7 @@ BENCHMARKS: Final[Mapping[str, str]] = {
     "latency": "acknowledgements at a steady rate, on any cluster",
     "consume": "throughput of a consumer, on any cluster",
     "catch-up": "a follower fetches what it missed, in a real cluster",
+    "cold-read": "acknowledgements beside a follower that reads from the disk, in a real cluster",
     "connections": "many connections to a broker, on any cluster",
     "groups": "commits, rebalances and loading of groups, on any cluster",
     "transactions": "transactions: latency and throughput, on any cluster",

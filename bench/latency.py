@@ -8,7 +8,7 @@ librdkafka's ``linger.ms``: ``--linger-ms``. Producer and brokers share this mac
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from time import monotonic, sleep
 from typing import Any, TypeAlias
@@ -44,7 +44,7 @@ def main(
         ):
             settings = {"acks": acks, "linger.ms": linger_ms}
             with topic_of(address, partitions) as topic:
-                found = measure(address, topic, partitions, size, rate, seconds, settings)
+                found = measure(address, topic, partitions, size, rate, seconds.__gt__, settings)
             yield Case({"acks": acks, "partitions": partitions, "record_bytes": size}, found)
 
 
@@ -54,10 +54,13 @@ def measure(
     partitions: int,
     size: int,
     rate: float,
-    seconds: float,
+    goes_on: Callable[[float], bool],
     settings: dict[str, Any],
 ) -> Figures:
-    """Send at a steady rate and note how long every acknowledgement takes."""
+    """Send at a steady rate and note how long every acknowledgement takes.
+
+    It goes on while ``goes_on`` says so of the seconds since the start.
+    """
     client, value = new_producer(bootstrap, **settings), os.urandom(size)
     latencies: list[float] = []
 
@@ -72,7 +75,7 @@ def measure(
     assert client.flush(TIMEOUT_S) == 0, "not everything was acknowledged"
     usage = Usage.of_ports(broker_ports(bootstrap))
     started, sent = monotonic(), 0
-    while (elapsed := monotonic() - started) < seconds:
+    while goes_on(elapsed := monotonic() - started):
         while sent < elapsed * rate:
             send(client, topic, value, sent % partitions, on_delivery=on_delivery)
             sent += 1
