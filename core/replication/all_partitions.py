@@ -135,6 +135,14 @@ class AllPartitions:
         self._failures.append((topic_partition, error))
         return self.mark_offline(topic_partition)
 
+    def on_error(
+        self, topic_partition: TopicPartition, error: StorageError | DamagedRecordsError
+    ) -> Errors:
+        """Handle an error of a log; return the error code to answer."""
+        if isinstance(error, StorageError):
+            return self.fail(topic_partition, error)
+        return self.on_damaged(topic_partition, error)
+
     def on_damaged(self, topic_partition: TopicPartition, error: DamagedRecordsError) -> Errors:
         """Take a replica with damaged records out of service if the ISR has another member.
 

@@ -90,12 +90,9 @@ class DelayedConsumerFetch(DelayedOperation):
             return ConsumedPartition(partition)
         try:
             return self._read_log(partition, position)
-        except StorageError as error:
+        except (StorageError, DamagedRecordsError) as error:
             partition.stats.failed_fetch_requests += 1
-            return ConsumedPartition(self._partitions.fail(topic_partition, error))
-        except DamagedRecordsError as error:
-            partition.stats.failed_fetch_requests += 1
-            return ConsumedPartition(self._partitions.on_damaged(topic_partition, error))
+            return ConsumedPartition(self._partitions.on_error(topic_partition, error))
 
     def _read_log(self, partition: Partition, position: ConsumerPosition) -> ConsumedPartition:
         log, stable = partition.local_log, partition.last_stable_offset

@@ -228,10 +228,8 @@ class FollowerFetches:
             return _failed(row, Errors.UNKNOWN_LEADER_EPOCH)
         try:
             return self._read(fetch, partition, follower, row, now_ms)
-        except StorageError as error:
-            return _failed(row, self._partitions.fail(topic_partition, error))
-        except DamagedRecordsError as error:
-            return _failed(row, self._partitions.on_damaged(topic_partition, error))
+        except (StorageError, DamagedRecordsError) as error:
+            return _failed(row, self._partitions.on_error(topic_partition, error))
 
     def _read(
         self,

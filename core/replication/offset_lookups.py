@@ -6,8 +6,9 @@ Mirrors ``kafka.cluster.Partition.fetchOffsetForTimestamp`` and ``lastOffsetForL
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from regent.core.errors import DamagedRecordsError, Errors, StorageError
 from regent.core.model import TopicPartition
@@ -18,6 +19,7 @@ from regent.core.replica_logs import (
     LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     NO_TIMESTAMP,
+    PartitionLog,
 )
 from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.partition import Partition
@@ -28,36 +30,53 @@ T = TypeVar("T")
 _ONE_BATCH = 1  # byte: a read returns at least one batch
 
 
-class OffsetLookups:
-    """Answers from the logs this broker leads. Not thread-safe."""
+Search: TypeAlias = Callable[[], ListedOffset]
+"""Searches a log; it may read from the disk, and needs no lock."""
 
-    def __init__(self, partitions: AllPartitions) -> None:
+
+class OffsetLookups:
+    """Answers from the logs this broker leads; takes the lock of the replicas."""
+
+    def __init__(self, partitions: AllPartitions, lock: AbstractContextManager[object]) -> None:
         self._partitions = partitions
+        self._lock = lock
 
     def list_offsets(
         self, queries: Mapping[TopicPartition, OffsetQuery]
     ) -> Mapping[TopicPartition, ListedOffset]:
         """Return start offsets, end offsets and offsets of timestamps, among committed records.
 
-        OFFSET_NOT_AVAILABLE while a new leader does not know yet what is committed (KIP-207).
+        OFFSET_NOT_AVAILABLE while a new leader does not know yet what is committed (KIP-207). Logs
+        are searched by time without the lock.
         """
+        with self._lock:
+            begun = {
+                topic_partition: self._ask(
+                    topic_partition, query.current_leader_epoch, _failed, partial(_listed, query)
+                )
+                for topic_partition, query in queries.items()
+            }
         return {
-            topic_partition: self._ask(
-                topic_partition, query.current_leader_epoch, ListedOffset, partial(_listed, query)
-            )
-            for topic_partition, query in queries.items()
+            topic_partition: found
+            if isinstance(found, ListedOffset)
+            else self._search(topic_partition, *found)
+            for topic_partition, found in begun.items()
         }
 
     def offsets_for_leader_epoch(
         self, queries: Mapping[TopicPartition, EpochQuery]
     ) -> Mapping[TopicPartition, EpochEnd]:
         """Return the end offsets of leader epochs; -1, -1 if unknown."""
-        return {
-            topic_partition: self._ask(
-                topic_partition, query.current_leader_epoch, EpochEnd, partial(_epoch_end, query)
-            )
-            for topic_partition, query in queries.items()
-        }
+        with self._lock:
+            return {
+                topic_partition: self._ask(
+                    topic_partition,
+                    query.current_leader_epoch,
+                    EpochEnd,
+                    partial(_epoch_end, query),
+                )
+                for topic_partition, query in queries.items()
+            }
 
     def _ask(
         self,
@@ -71,13 +90,27 @@ class OffsetLookups:
             return failed(partition)
         try:
             return look_up(partition)
-        except StorageError as error:
-            return failed(self._partitions.fail(topic_partition, error))
-        except DamagedRecordsError as error:
-            return failed(self._partitions.on_damaged(topic_partition, error))
+        except (StorageError, DamagedRecordsError) as error:
+            return failed(self._partitions.on_error(topic_partition, error))
+
+    def _search(
+        self, topic_partition: TopicPartition, log: PartitionLog, search: Search
+    ) -> ListedOffset:
+        try:
+            return search()
+        except (StorageError, DamagedRecordsError) as error:
+            with self._lock:
+                partition = self._partitions.get(topic_partition)
+                if partition is None or partition.log is not log:  # it was replaced meanwhile
+                    return ListedOffset(Errors.NOT_LEADER_OR_FOLLOWER)
+                return ListedOffset(self._partitions.on_error(topic_partition, error))
 
 
-def _listed(query: OffsetQuery, partition: Partition) -> ListedOffset:
+def _failed(error: Errors) -> ListedOffset | tuple[PartitionLog, Search]:
+    return ListedOffset(error)
+
+
+def _listed(query: OffsetQuery, partition: Partition) -> ListedOffset | tuple[PartitionLog, Search]:
     log, limit = partition.local_log, partition.high_watermark
     start_of_epoch = partition.leader_epoch_start_offset
     knows_committed = start_of_epoch is not None and limit >= start_of_epoch
@@ -95,11 +128,15 @@ def _listed(query: OffsetQuery, partition: Partition) -> ListedOffset:
         if not knows_committed:
             return ListedOffset(Errors.OFFSET_NOT_AVAILABLE)
         return ListedOffset(Errors.NONE, NO_TIMESTAMP, limit, partition.leader_epoch)
-    found = log.offset_of_timestamp(query.timestamp_ms, limit, query.from_offset)
-    if found is not None:
-        batch = log.read(found.offset, _ONE_BATCH, limit, at_least_one=True)
-        return ListedOffset(Errors.NONE, *found, batch)
-    return ListedOffset(Errors.NONE if knows_committed else Errors.OFFSET_NOT_AVAILABLE)
+
+    def search() -> ListedOffset:
+        found = log.offset_of_timestamp(query.timestamp_ms, limit, query.from_offset)
+        if found is not None:
+            batch = log.read(found.offset, _ONE_BATCH, limit, at_least_one=True)
+            return ListedOffset(Errors.NONE, *found, batch)
+        return ListedOffset(Errors.NONE if knows_committed else Errors.OFFSET_NOT_AVAILABLE)
+
+    return log, search
 
 
 def _listed_in_old_style(

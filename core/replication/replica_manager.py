@@ -132,7 +132,7 @@ class ReplicaManager:
         )
         self._consumers = ConsumerFetches(partitions, delayed, prefetches)
         self._deletions = DeleteRecords(partitions, leaders, cache, delayed)
-        self._lookups = OffsetLookups(partitions)
+        self._lookups = OffsetLookups(partitions, self._lock)
         self._leadership_observers: list[Callable[[Sequence[Leadership]], None]] = []
 
     def observe_leaderships(self, observer: Callable[[Sequence[Leadership]], None]) -> None:
@@ -356,10 +356,8 @@ class ReplicaManager:
                 return LogRead(Errors.NOT_LEADER_OR_FOLLOWER)
             try:
                 return read_log(partition.local_log, offset, max_bytes)
-            except StorageError as error:
-                return LogRead(self._partitions.fail(topic_partition, error))
-            except DamagedRecordsError as error:
-                return LogRead(self._partitions.on_damaged(topic_partition, error))
+            except (StorageError, DamagedRecordsError) as error:
+                return LogRead(self._partitions.on_error(topic_partition, error))
 
     def is_compacted(self, topic_partition: TopicPartition) -> bool:
         """Whether a hosted partition belongs to a compacted topic."""
@@ -418,8 +416,7 @@ class ReplicaManager:
         self, queries: Mapping[TopicPartition, OffsetQuery]
     ) -> Mapping[TopicPartition, ListedOffset]:
         """Return start offsets, end offsets and offsets of timestamps, for consumers."""
-        with self._lock:
-            return self._lookups.list_offsets(queries)
+        return self._lookups.list_offsets(queries)
 
     def active_producers(
         self, topic_partition: TopicPartition
@@ -452,8 +449,7 @@ class ReplicaManager:
         self, queries: Mapping[TopicPartition, EpochQuery]
     ) -> Mapping[TopicPartition, EpochEnd]:
         """Return the end offsets of leader epochs in logs this broker leads."""
-        with self._lock:
-            return self._lookups.offsets_for_leader_epoch(queries)
+        return self._lookups.offsets_for_leader_epoch(queries)
 
     def expire(self, operation: DelayedOperation, now_ms: int) -> None:
         """Complete an operation now. No-op if already completed."""

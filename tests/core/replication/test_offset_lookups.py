@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+
 import pytest
 
 from regent.core.errors import Errors
+from regent.core.log_config import DEFAULT_LOG_CONFIG
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import EpochEnd, EpochQuery, ListedOffset, OffsetQuery
+from regent.core.protocol.control import TopicId
 from regent.core.replica_logs import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
+    OffsetOfTimestamp,
 )
+from regent.core.replication.partition import Role
 from tests.core.replication.record_stage import RecordBroker
-from tests.core.replication.stage import T0, T1, T2
+from tests.core.replication.stage import T0, T1, T2, A
+from tests.support.memory_logs import MemoryLog, MemoryLogs
 from tests.support.record_batches import TIMESTAMP_MS, batch, offsets_of
 
 EPOCHS = [(4, Errors.FENCED_LEADER_EPOCH), (6, Errors.UNKNOWN_LEADER_EPOCH)]
@@ -166,3 +174,76 @@ def test_a_failed_disk_is_a_storage_error(leader: RecordBroker) -> None:
     answer = leader.manager.offsets_for_leader_epoch({T2: EpochQuery(1)})
     assert answer == {T2: EpochEnd(Errors.KAFKA_STORAGE_ERROR)}
     assert leader.manager.offline_replica_count == 2
+
+
+# --- without the lock -----------------------------------------------------------------------------
+
+
+class SearchedLog(MemoryLog):
+    """A log that calls ``on_search`` when it is searched by time."""
+
+    on_search: Callable[[], None] = staticmethod(lambda: None)
+
+    def offset_of_timestamp(
+        self, timestamp_ms: int, limit: int, from_offset: int = 0
+    ) -> OffsetOfTimestamp | None:
+        """Search."""
+        self.on_search()
+        return super().offset_of_timestamp(timestamp_ms, limit, from_offset)
+
+
+class SearchedLogs(MemoryLogs):
+    """Logs that are searched by time."""
+
+    def make_log(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> MemoryLog:
+        """Return a new log."""
+        return SearchedLog(
+            topic_partition, topic_id, lambda: DEFAULT_LOG_CONFIG, lambda: TIMESTAMP_MS
+        )
+
+
+@pytest.fixture
+def lock() -> threading.Lock:
+    return threading.Lock()
+
+
+@pytest.fixture
+def searched(lock: threading.Lock) -> RecordBroker:
+    """Leads t-0 alone, with one record at 100 ms."""
+    leader = RecordBroker(lock=lock, logs=SearchedLogs())
+    leader.apply(1, 5, isr=(1,), replicas=(1,))
+    leader.produce_to({T0: batch(b"a", timestamp_ms=100)})
+    return leader
+
+
+def on_search(leader: RecordBroker, act: Callable[[], None]) -> None:
+    log = leader.log()
+    assert isinstance(log, SearchedLog)
+    log.on_search = act
+
+
+def test_a_log_is_searched_by_time_without_the_lock(searched: RecordBroker, lock: threading.Lock):
+    was_locked: list[bool] = []
+    on_search(searched, lambda: was_locked.append(lock.locked()))
+    assert listed(searched, 100).offset == 0
+    assert was_locked == [False]
+
+
+def test_an_error_of_a_search_takes_the_replica_out_of_service(searched: RecordBroker):
+    on_search(searched, lambda: setattr(searched.log(), "is_offline", True))
+    assert listed(searched, 100).error_code is Errors.KAFKA_STORAGE_ERROR
+    assert searched.hosted().role is Role.OFFLINE
+
+
+def test_an_error_of_a_log_that_was_replaced_meanwhile_is_not_that_of_its_successor(
+    searched: RecordBroker,
+):
+    log = searched.log()
+
+    def replace() -> None:
+        log.is_offline = True
+        searched.hosted().log = SearchedLogs().make_log(T0, A)
+
+    on_search(searched, replace)
+    assert listed(searched, 100).error_code is Errors.NOT_LEADER_OR_FOLLOWER
+    assert searched.hosted().role is Role.LEADER
