@@ -213,6 +213,9 @@ class LogSegment:
         limited number of them, below this offset; raises ``CorruptSegmentError`` if the first one
         is not sound.
         """
+        rest = self._rest(offset, max_bytes, limit) if check_to is None else None
+        if rest is not None:
+            return rest
         found = self._find(offset, check_to)
         if found is None:
             return None
@@ -477,6 +480,19 @@ class LogSegment:
         for placed in self._from_entry(lambda index: index.look_up(from_offset)):
             if placed[1].last_offset >= from_offset:
                 yield placed
+
+    def _rest(self, offset: int, max_bytes: int, limit: int) -> FileRecords | None:
+        """Return everything from a boundary on, found without a look into the file.
+
+        None: that is not what is asked for. Followers and consumers at the end of the log ask so.
+        """
+        start, known = self._boundaries.get(offset), self._indexes
+        if start is None or known is None or limit < known.next_offset:
+            return None
+        if not 0 < self.size - start <= max_bytes:
+            return None
+        self._remember(known.next_offset, self.size)
+        return FileRecords(self._open_file(), start, self.size - start)
 
     def _find(self, offset: int, check_to: int | None = None) -> PlacedBatch | None:
         """Return the first batch that ends at or after ``offset``.

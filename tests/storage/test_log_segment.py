@@ -167,6 +167,20 @@ def test_consecutive_reads_miss_nothing(segment: LogSegment) -> None:
         assert offset == 210
 
 
+def test_what_follows_the_last_read_is_found_without_a_look_into_the_file(
+    segment: LogSegment,
+) -> None:
+    fill(segment, 2)
+    assert read(segment, 100) == [100, 101, 102, 103]
+    end = segment.size
+    fill(segment, 2)
+    appended = segment.path.read_bytes()[end:]
+    segment.path.write_bytes(bytes(segment.size))
+    rest = segment.read(104, len(appended), EVERYTHING, at_least_one=False)
+    assert rest is not None
+    assert (rest.size, rest.read()) == (len(appended), bytes(len(appended)))
+
+
 def test_records_are_read_lazily(segment: LogSegment) -> None:
     fill(segment, 3)
     records = segment.read(102, 2**30, EVERYTHING, at_least_one=True)
